@@ -1,8 +1,7 @@
-"""Containers that the commands of a script name which runs whole: what srun asks Pyxis for, and what other programs
-start and bind.
+"""Reads the containers in a script that runs whole: those that srun asks Pyxis for, and those of other programs.
 
-A learner runs in one image. The script's own srun starts no other there (:mod:`ffdl_batch.runtimes.slurm_commands`), so
-that whatever is asked for is either the manifest's image, or told as lost.
+A learner runs in one image, in which the srun of the script starts no other one
+(:mod:`ffdl_batch.runtimes.slurm_commands`). So a container is the image of the manifest, or it is reported as dropped.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)
 _SETS = re.compile(
     r"(?<![\w$-])(\w+)(?:\[[^]\s]*\])?(?:\+|:)?=|\b(?:for|select|read|unset|mapfile|getopts\s+\S+|printf\s+-v)\s+(?:-\w+\s+)*(\w+)"
 )
-"""Where a variable is set, in whatever way."""
+"""The places where a variable is set."""
 _KEPT_OPTIONS = re.compile(r"\s*(?:(?:export|declare|readonly|local)\s+)?(?:\w+\+?=|--container-)")
 _IN_TEXT = re.compile(r"--container-[a-z-]+(?:[=\s]+[^\s\"'()-][^\s\"'()]*)?")
 _ALONE = frozenset({
@@ -36,7 +35,7 @@ _ALONE = frozenset({
     "send-libs", "spread-job", "stepmgr", "test-only", "unbuffered", "usage", "use-min-nodes", "verbose", "version",
     "whole", "x11",
 })  # fmt: skip
-"""srun's options whose value, if they have one, stands behind ``=`` (srun(1) of 26.05)."""
+"""Options of srun that take a value only after ``=`` (srun(1) of 26.05)."""
 _LETTERS_ALONE = frozenset("EHIKOQVXZhklsuv")
 _AS_LEARNERS = frozenset({"no-container-mount-home"})
 _STARTED = "started"
@@ -113,7 +112,7 @@ def _dropped(one: _Asked) -> Judged:
 
 
 def judge_variables(lines: Sequence[Line]) -> tuple[Judged, ...]:
-    """Of what is set for Apptainer, whether the script is understood or not: nobody reads it."""
+    """Report variables for Apptainer, which the learners do not read, also of a script that is understood."""
     return tuple(
         Judged(Origin.BODY, line.number, shown, Fate.DROPPED, "", _why_unread(name))
         for line, text in zip(lines, executed(lines), strict=True)
@@ -127,7 +126,7 @@ def _why_unread(name: str) -> str:
 
 
 def _image(one: _Asked) -> tuple[str, str]:
-    """The image, or "" and why there is none."""
+    """Return the image, or "" and why there is none."""
     if one.value is None:
         return "", "the image is not known before the script runs"
     try:
@@ -156,7 +155,7 @@ def _variables(lines: Sequence[Line], told: Known) -> Known:
 
 
 def _value(word: Word, raw: str, known: Known) -> str | None:
-    """What stands behind the first ``=`` of a word, `raw` as it stands there."""
+    """Return the text after the first ``=`` of a word."""
     if word.value is not None:
         return word.value.partition("=")[2]
     return literal(replace(word, raw=raw), known)
@@ -178,7 +177,7 @@ def _asked(line: Line, text: str, known: Known) -> Iterator[_Asked]:
 
 
 def _of_srun(number: int, words: Sequence[Word], known: Known) -> Iterator[_Asked]:
-    """Options that plugins add to srun. A word that is expanded may be options as well, and is passed over."""
+    """Yield the options that plugins add to srun. Words that the shell expands are skipped."""
     rest = list(words)
     while rest and rest[0].raw[:1] in ("-", "$", '"') and rest[0].raw != "--":
         word = rest.pop(0)

@@ -30,11 +30,11 @@ class SbatchConverter:
     """Reads and writes batch scripts of Slurm."""
 
     def recognises(self, text: str) -> bool:
-        """sbatch takes what begins with ``#!``."""
+        """Return whether sbatch accepts the text: it begins with ``#!``."""
         return text.startswith("#!")
 
     def convert(self, source: Source) -> Conversion:
-        """The manifest of a script, and what became of each of its directives and lines."""
+        """Return the manifest of a script, and what became of each directive and line."""
         _check_text(source.text)
         directives = read_directives(source.text, source.options, source.environ)
         options = Options(directives.given)
@@ -42,7 +42,7 @@ class SbatchConverter:
         if options.get("job-name") and not options.text("job-name"):
             options.near("job-name", "a job needs a name: the script's is taken")
         batch = batch_keys(options, layout)
-        given = {**layout.said, **_texts(batch.get("env")), **dict.fromkeys(_texts(batch.get("secrets")))}
+        given = {**layout.exported, **_texts(batch.get("env")), **dict.fromkeys(_texts(batch.get("secrets")))}
         arguments = {str(number): text for number, text in enumerate(source.arguments, 1)}
         lines = list(lines_of(source.text, 2))
         body = read_body(source.text, source.arguments, layout, given)
@@ -51,29 +51,29 @@ class SbatchConverter:
         containers = read_containers(lines, named, source.image, given | arguments) if body.wrapped else Containers()
         manifest["framework"] = _framework(source, body, named or containers.image)
         batch |= _of_body(source, body, layout, batch)
-        _win(batch)
+        _drop_replaced_secrets(batch)
         manifest["batch"] = batch
-        told = (*options.judged(), *directives.judged, *body.judged, *containers.judged, *judge_variables(lines))
-        judged = sorted(told, key=_place)
+        everything = (*options.judged(), *directives.judged, *body.judged, *containers.judged, *judge_variables(lines))
+        judged = sorted(everything, key=_place)
         return Conversion(manifest, tuple(judged), body.wrapped, bool(body.launch and body.launch.image))
 
     def differences(self, source: Source, script: str) -> tuple[str, ...]:
-        """The directives in which `script` differs from `source`."""
+        """Return the options in which `script` differs from `source`."""
         before = read_directives(source.text, source.options, source.environ)
         return compare(before, read_directives(script), source.name)
 
     def write(self, spec: JobSpec, *, contained: bool = True) -> str:
-        """A script that runs the job by sbatch alone."""
+        """Return a script that needs sbatch only."""
         return write_script(spec, contained=contained)
 
 
 def create() -> SbatchConverter:
-    """For the entry point."""
+    """Create the converter for the entry point."""
     return SbatchConverter()
 
 
 def _check_text(text: str) -> None:
-    """What sbatch refuses. Raises CannotConvert."""
+    """Raise CannotConvert for a text that sbatch refuses."""
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise CannotConvert("it has a NUL byte, so it is no script", "give the script itself", line)
@@ -82,8 +82,8 @@ def _check_text(text: str) -> None:
         raise CannotConvert("lines end as on DOS, which sbatch refuses", "change that: sed -i 's/\\r$//' FILE", line)
 
 
-def _win(batch: dict[str, object]) -> None:
-    """What the script sets itself wins over what it is given; in a manifest secrets would."""
+def _drop_replaced_secrets(batch: dict[str, object]) -> None:
+    """Remove secrets that the script sets itself; in a manifest they would win."""
     secrets = {
         name: text for name, text in _texts(batch.get("secrets")).items() if name not in _texts(batch.get("env"))
     }
@@ -102,7 +102,7 @@ def _framework(source: Source, body: Body, named: str) -> dict[str, object]:
 
 
 def _image_of(options: Options, started: str) -> str:
-    """The image that Pyxis would start the script in; `started` is the one that its command names."""
+    """Return the image that Pyxis would start the script in; `started` is the image that its command names."""
     text = options.text(IMAGE)
     try:
         image = pyxis_image(text) if text else ""
@@ -124,10 +124,10 @@ def _command(source: Source, body: Body) -> str:
 
 
 def _of_body(source: Source, body: Body, layout: Layout, batch: Mapping[str, object]) -> dict[str, object]:
-    """What the body needs of `batch:`. A script that starts its own tasks is told on how many nodes."""
+    """Return the keys of `batch:` for the commands. A script that starts its own tasks gets the number of nodes."""
     starts = body.launch is None or body.launch.alone
     command = f"{TAKES} {_command(source, body)}" if body.launch is None and body.steps else _WAITS
-    env = {**_texts(batch.get("env")), **body.env, **layout.said}
+    env = {**_texts(batch.get("env")), **body.env, **layout.exported}
     if body.launch is not None and body.launch.by.startswith("srun") and layout.nodes == 1:
         env.setdefault(TASKS, "1")
     if starts and (layout.nodes > 1 or body.steps):
@@ -145,5 +145,5 @@ def _texts(value: object) -> dict[str, str]:
 
 
 def _others(count: int, command: str) -> dict[str, object]:
-    """Learners whose nodes the first one uses. No service are those that run the script where no steps reach them."""
+    """Return the role of the learners whose nodes the first one uses. It is no service if they run the script."""
     return {"learners": count, **({"service": True} if command == _WAITS else {}), "command": command}

@@ -1,4 +1,4 @@
-"""The command that a script is about: what starts it (srun, Pyxis, Apptainer), and what is started."""
+"""Reads the command that a script launches, and its launcher: srun, Pyxis or Apptainer."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _CONTAINED = frozenset({"-c", "-C", "--contain", "--containall", "--no-home"})
 
 
 class NotUnderstood(Exception):
-    """Why the script has to run whole."""
+    """The script has to run whole; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """`command` is the text that each learner runs, as it stands in the script. `image` "" = none is named. `alone`: it
-    runs on the first node only. `approximations` are what is a little other than in the script."""
+    """The command that each learner runs, as it is in the script. `image` is "" if none is named. `alone`: it runs on
+    the first node only. `approximations` say what differs from the script."""
 
     command: str
     image: str = ""
@@ -52,7 +52,7 @@ class Launch:
 
 
 def read_launch(text: str, words: Sequence[Word], layout: Layout, known: Known) -> Launch:
-    """`text` is the line, `known` are the values of the script's variables. Raises NotUnderstood."""
+    """Read the line `text`; `known` are the values of the script's variables. Raises NotUnderstood."""
     rest = list(words)
     assigned = _take_assignments(rest)
     if rest and rest[0].value == "exec":
@@ -109,12 +109,12 @@ def _take_assignments(rest: list[Word]) -> str:
 
 
 def reads_arguments(live: str) -> bool:
-    """Whether the shell expands an argument of the script in it; ``$(awk '{print $1}')`` has one of awk's."""
+    """Return whether the shell expands an argument of the script; ``$(awk '{print $1}')`` has one of awk's."""
     return bool(_POSITIONAL.search(expanded(live)))
 
 
 def check_same(live: str, layout: Layout) -> None:
-    """Raises NotUnderstood for a text of which each learner would make something else than the batch script does."""
+    """Raise NotUnderstood for a text that each learner would expand to something else than the batch script does."""
     if layout.nodes == 1:
         return
     found = _PER_TASK.search(expanded(live))
@@ -125,7 +125,7 @@ def check_same(live: str, layout: Layout) -> None:
 
 
 def _option(rest: list[Word], known: Known) -> tuple[str, str | None, Word]:
-    """The next word as an option: its name with dashes, and its value where ``=`` joins one to it."""
+    """Return the next word as an option: its name with dashes, and its value after ``=``."""
     word = rest.pop(0)
     text = literal(word, known)
     if text is None:
@@ -148,7 +148,7 @@ def _needed(name: str, value: str | None, rest: list[Word], known: Known) -> str
 
 
 def _srun(rest: list[Word], layout: Layout, known: Known, approximations: list[str]) -> str:
-    """Takes srun and its options away; the image that Pyxis would start, "" for none."""
+    """Remove srun and its options; return the image that Pyxis would start, "" for none."""
     rest.pop(0)
     image = ""
     while rest and rest[0].raw.startswith("-"):
@@ -181,13 +181,13 @@ def _letter(text: str) -> tuple[str, str | None]:
 
 
 def _check_srun(name: str, value: str, layout: Layout, word: Word) -> None:
-    """Options that ask for what the job has anyway."""
+    """Raise NotUnderstood for an option that asks for something else than the job has."""
     same: dict[str, tuple[str, ...]] = {
         "nodes": (str(layout.nodes), f"{layout.nodes}-{layout.nodes}"),
         "ntasks": (str(layout.ntasks),),
         "ntasks-per-node": (str(layout.tasks_per_node),),
         "tasks-per-node": (str(layout.tasks_per_node),),
-        "cpus-per-task": (layout.said.get("SLURM_CPUS_PER_TASK", "1"),),
+        "cpus-per-task": (layout.exported.get("SLURM_CPUS_PER_TASK", "1"),),
         "gpus-per-node": (str(layout.gpus),),
         "gpus-per-task": (str(layout.gpus),),
         "gpus": (str(layout.gpus * layout.nodes),),
@@ -202,7 +202,7 @@ def _check_srun(name: str, value: str, layout: Layout, word: Word) -> None:
 
 
 def pyxis_image(value: str) -> str:
-    """enroot's ``[USER@][REGISTRY#]IMAGE[:TAG]`` as Apptainer names it. Raises NotUnderstood."""
+    """Return enroot's ``[USER@][REGISTRY#]IMAGE[:TAG]`` as Apptainer names it. Raises NotUnderstood."""
     if value.startswith(("/", "./")):
         raise NotUnderstood("an enroot image (squashfs) is none that learners can run in")
     if value.startswith(_IMAGES):
@@ -214,7 +214,7 @@ def pyxis_image(value: str) -> str:
 
 
 def _container(rest: list[Word], known: Known, approximations: list[str]) -> str:
-    """Takes ``apptainer exec OPTIONS IMAGE`` away; the image."""
+    """Remove ``apptainer exec OPTIONS IMAGE``; return the image."""
     program = _name(rest.pop(0))
     while rest and rest[0].value in _QUIET:
         rest.pop(0)

@@ -1,7 +1,7 @@
-"""A script's commands: understood as a whole, or run as they are.
+"""Reads the commands of a script.
 
-Understood are scripts of simple commands: some that prepare (modules, environments, variables), and as the last one the
-command that the script is about. Everything else is wrapped, never changed.
+It understands scripts of simple commands: some that prepare (modules, environments, variables), and a last one, the
+launch. Every other script is wrapped and runs unchanged.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _SOURCING = frozenset({"source", ".", "conda", "mamba", "micromamba", "pyenv", "
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """`launch` None: the script runs whole, and `wrapped` says why. `setup` are the commands before the launch that
-    each learner runs as they stand, `env` the variables that the manifest sets."""
+    """The commands. If `launch` is None, the script runs whole, and `wrapped` says why. `setup` are the commands before
+    the launch that each learner runs unchanged, `env` the variables that the manifest sets."""
 
     judged: tuple[Judged, ...]
     launch: Launch | None = None
@@ -47,12 +47,12 @@ class Body:
     wrapped: str = ""
     master: bool = False
     steps: bool = False
-    """Of a wrapped script: whether srun starts something in it."""
+    """Whether a wrapped script has an srun that starts tasks."""
 
 
 @dataclass(slots=True)
 class _Reading:
-    """What is known after the lines so far."""
+    """The state after the lines that were read."""
 
     layout: Layout
     judged: list[Judged] = field(default_factory=list)
@@ -66,7 +66,7 @@ class _Reading:
 
 
 def read_body(text: str, arguments: Sequence[str], layout: Layout, given: Known) -> Body:
-    """The commands of a script whose first line is its shebang. `given` are the variables that sbatch exports to it."""
+    """Read the commands of a script that begins with a shebang. `given` are the variables that sbatch exports to it."""
     interpreter = text.split("\n", 1)[0].removeprefix("#!").split()
     if not interpreter or interpreter[0].rsplit("/", 1)[-1] not in _SHELLS:
         if interpreter[1:2] and interpreter[0].endswith("/env") and interpreter[1] in _SHELLS and len(interpreter) == 2:
@@ -108,7 +108,7 @@ def _why_whole(interpreter: Sequence[str], arguments: Sequence[str], lines: Sequ
 
 
 def _prepare(line: Line, reading: _Reading) -> None:
-    """One command before the last. Raises NotUnderstood."""
+    """Read a command before the last one. Raises NotUnderstood."""
     name = line.words[0].value
     if _HOME.fullmatch(line.text):
         reading.judge(line, Fate.MAPPED, "framework.command", "the command starts in its copy of the model")
@@ -136,7 +136,7 @@ def _source(line: Line, reading: _Reading) -> None:
 
 
 def _shell_word(line: Line, reading: _Reading) -> None:
-    """``unset``, and ``:`` with the defaults that it gives to variables."""
+    """Read ``unset``, and ``:`` with the defaults that it gives to variables."""
     names = list(defaults_in(line.text, reading.known))
     for word in line.words[1:]:
         reading.known |= {word.value: None} if word.value and word.value.isidentifier() else {}
@@ -178,7 +178,7 @@ _RULES: Mapping[str, Callable[[Line, _Reading], None]] = {
 
 
 def _assign(line: Line, reading: _Reading, *, exported: bool) -> None:
-    """``export A=b C`` or ``A=b``. What is sure and comes before everything else goes to the manifest."""
+    """Read ``export A=b C`` or ``A=b``. Known values before other commands go to the manifest."""
     words = line.words[1:] if exported else line.words
     if not words or any(word.raw.startswith("-") for word in words):
         raise NotUnderstood("export has options", line.number)
@@ -212,7 +212,7 @@ def _assign(line: Line, reading: _Reading, *, exported: bool) -> None:
 _TOLD = frozenset(
     {"PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "HOME", "USER", "SHELL", "IFS", "BASH_ENV", "ENV", *PROTECTED}
 )
-"""Variables that the platform adds to or sets itself, or that its own shell would obey: they are set in the command."""
+"""Variables that the platform sets or extends, or that its shell reads: the command sets them."""
 
 
 def _check_value(word: Word, reading: _Reading, number: int) -> None:

@@ -1,4 +1,4 @@
-"""A manifest as a batch script of its own, and what two scripts ask of Slurm otherwise."""
+"""Writes a manifest as a batch script, and compares the options of two scripts."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from ffdl_slurm.sbatch_script import render_option
 _MIB = 1024**2
 _FROM_SHELL = re.compile(r"\$\{env:(\w+)\}", re.ASCII)
 _DEFAULTS = {"nodes": "1", "ntasks": "1", "cpus-per-task": "1"}
-"""What sbatch takes for options that are not given, where the job has one task."""
+"""The defaults of sbatch for a job with one task."""
 _MASTER = 'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 
 
 def write_script(spec: JobSpec, *, contained: bool) -> str:
-    """The script. Raises CannotConvert for what it cannot say."""
+    """Return the script. Raises CannotConvert for a job that no script can express."""
     try:
         lines = [render_option(option) for option in asked_for(spec)]
     except InvalidRequest as error:
@@ -37,7 +37,7 @@ def write_script(spec: JobSpec, *, contained: bool) -> str:
 
 
 def exports_of(spec: JobSpec) -> list[str]:
-    """Lines for the variables that no option sets."""
+    """Return the lines that export the variables that no option sets."""
     return [
         f"export {name}={shlex.quote(text)}"
         for name, text in spec.batch.env.items()
@@ -46,8 +46,8 @@ def exports_of(spec: JobSpec) -> list[str]:
 
 
 def compare(before: Directives, after: Directives, name: str) -> tuple[str, ...]:
-    """The options that count in one of them alone, or with another value. `name` is the first script's, after which
-    sbatch names a job that has no other name."""
+    """Return the options that differ. `name` is the file name of the first script, which sbatch uses as the default
+    name of the job."""
     old = {name: one.value for name, one in before.given.items()}
     new = {name: one.value for name, one in after.given.items()}
     lines = []
@@ -62,7 +62,7 @@ def compare(before: Directives, after: Directives, name: str) -> tuple[str, ...]
 
 
 def _plain(name: str, value: str | None) -> object:
-    """Of two ways to write the same, the same."""
+    """Return the same value for two spellings with the same meaning."""
     if value is None:
         return None
     row = BY_NAME.get(name)
@@ -90,7 +90,7 @@ def asked_for(spec: JobSpec) -> list[SbatchOption]:
 
 
 def _exported(secrets: Mapping[str, str]) -> str:
-    """Secrets that are the submitting shell's variables; sbatch has no others."""
+    """Return the value of ``--export`` for secrets, which must be variables of the submitting shell."""
     names = []
     for name, text in secrets.items():
         match = _FROM_SHELL.fullmatch(text)
@@ -101,29 +101,29 @@ def _exported(secrets: Mapping[str, str]) -> str:
 
 
 def _resources(spec: JobSpec) -> dict[str, str]:
-    """By the options that the manifest's variables of Slurm name, where these ask for what the manifest does; else in
-    the plainest words."""
+    """Return the options for the resources: those that the variables of Slurm in `batch.env` come from if they mean the
+    resources of the manifest, else the simplest ones."""
     asked, batch = spec.resources, spec.batch
     found: dict[str, str] = {}
     if batch.placement is Placement.NODE:
         found["nodes"] = str(asked.learners)
     elif asked.learners > 1:
         found["ntasks"] = str(asked.learners)
-    said = {option: batch.env[variable] for variable, option in OPTION_OF.items() if variable in batch.env}
-    if "ntasks-per-gpu" in said or said.get("ntasks") == _spread(said, asked.learners):
-        said.pop("ntasks", None)
-    said = {name: f"{text}M" if name in OF_MEMORY else text for name, text in said.items()}
-    plain = {} if said.keys() & OF_GPUS else {"gres": f"gpu:{asked.gpus:g}"}
-    meant = _layout({**found, **said, **plain}, batch.slurm_args)
+    exported = {option: batch.env[variable] for variable, option in OPTION_OF.items() if variable in batch.env}
+    if "ntasks-per-gpu" in exported or exported.get("ntasks") == _spread(exported, asked.learners):
+        exported.pop("ntasks", None)
+    exported = {name: f"{text}M" if name in OF_MEMORY else text for name, text in exported.items()}
+    plain = {} if exported.keys() & OF_GPUS else {"gres": f"gpu:{asked.gpus:g}"}
+    meant = _layout({**found, **exported, **plain}, batch.slurm_args)
     memory_mib = -(-asked.memory_bytes // _MIB) if spec.sources.get("memory") != SITE_DEFAULT else None
-    by_gpus = said.keys() & OF_GPUS and meant.gpus == asked.gpus
-    by_cpus = said.keys() & OF_CPUS and meant.cpus == asked.cpus
-    by_memory = said.keys() & OF_MEMORY and meant.memory_mib == memory_mib
+    by_gpus = exported.keys() & OF_GPUS and meant.gpus == asked.gpus
+    by_cpus = exported.keys() & OF_CPUS and meant.cpus == asked.cpus
+    by_memory = exported.keys() & OF_MEMORY and meant.memory_mib == memory_mib
     left_out = (frozenset() if by_gpus else OF_GPUS) | (frozenset() if by_cpus else OF_CPUS)
     left_out |= frozenset() if by_memory else OF_MEMORY
-    found |= {name: text for name, text in said.items() if name not in left_out}
+    found |= {name: text for name, text in exported.items() if name not in left_out}
     if not by_cpus:
-        each = _cpus_per_task(spec, said)
+        each = _cpus_per_task(spec, exported)
         found |= {"cpus-per-task": str(each)} if each > 1 else {}
     gres = {name: f"{count}" for name, count in asked.gres.items()}
     if not by_gpus and asked.gpus:
@@ -136,27 +136,27 @@ def _resources(spec: JobSpec) -> dict[str, str]:
 
 
 def _layout(options: Mapping[str, str], others: Sequence[str]) -> Layout:
-    """What these options ask for on each node."""
+    """Return the resources of each node that these options ask for."""
     words = [*(f"--{name}={value}" for name, value in options.items()), *others]
     return read_layout(Options({one.option.name: one for one in read_words(words, Origin.COMMAND)}))
 
 
-def _spread(said: Mapping[str, str], nodes: int) -> str:
-    """All tasks, where each node has so many as was said; "" where nothing was."""
-    each = said.get("ntasks-per-node", "")
+def _spread(exported: Mapping[str, str], nodes: int) -> str:
+    """Return the number of all tasks from ``--ntasks-per-node``; "" without that option."""
+    each = exported.get("ntasks-per-node", "")
     return str(int(each) * nodes) if each.isdigit() else ""
 
 
-def _cpus_per_task(spec: JobSpec, said: Mapping[str, str]) -> int:
-    tasks = int(said.get("ntasks-per-node", 0)) or int(said.get("ntasks-per-gpu", 0)) * int(spec.resources.gpus)
-    if not tasks and said.get("ntasks", "").isdigit():
-        tasks = -(-int(said["ntasks"]) // max(1, spec.resources.learners))
+def _cpus_per_task(spec: JobSpec, exported: Mapping[str, str]) -> int:
+    tasks = int(exported.get("ntasks-per-node", 0)) or int(exported.get("ntasks-per-gpu", 0)) * int(spec.resources.gpus)
+    if not tasks and exported.get("ntasks", "").isdigit():
+        tasks = -(-int(exported["ntasks"]) // max(1, spec.resources.learners))
     return int(-(-spec.resources.cpus // max(1, tasks)))
 
 
 def _commands(spec: JobSpec, contained: bool) -> list[str]:
-    """The command of the first learner alone where the others only wait, or where it starts its tasks itself; else that
-    of each learner, in one step."""
+    """Return the lines that run the command: once if the other learners only wait or the command starts its own tasks,
+    else for each learner in one step."""
     command, count = spec.framework.command.rstrip(), spec.resources.learners
     busy = [one for one in spec.batch.roles.values() if not one.service and not one.command.startswith(f"{TAKES} ")]
     if len(busy) > 1 or (busy and busy[0].learners > 1):

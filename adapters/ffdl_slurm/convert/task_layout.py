@@ -1,4 +1,4 @@
-"""What the options ask of each node of the job: tasks, CPUs, GPUs, memory. sbatch counts them in many ways."""
+"""Computes the tasks, CPUs, GPUs and memory of each node from the options of sbatch that count them."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ _GRES_NAME = re.compile(r"[A-Za-z_][\w.-]*(:\w[\w.-]*)?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`cpus`, `gpus`, `memory_mib` and `gres` are those of each node; None = nothing was said. `ntasks` are all tasks.
-    `said` are the counts that the script's variables of Slurm have because it asked for them, by variable."""
+    """The resources of each node; `memory_mib` is None if no option sets it."""
 
     nodes: int = 1
     tasks_per_node: int = 1
     ntasks: int = 1
+    """All tasks of the job."""
     cpus: int = 1
     gpus: int = 0
     gpu_type: str = ""
     memory_mib: int | None = None
     gres: Mapping[str, int] = field(default_factory=dict)
-    said: Mapping[str, str] = field(default_factory=dict)
+    exported: Mapping[str, str] = field(default_factory=dict)
+    """The variables of Slurm that sbatch sets because their options are given."""
 
 
 def read_layout(options: Options) -> Layout:
-    """The layout, and what becomes of the options that say it. Raises CannotConvert."""
+    """Return the layout, and report what becomes of its options. Raises CannotConvert."""
     wanted = _tres_per_task(options)
     nodes, ntasks = _nodes(options), options.count("ntasks")
     per_node = options.count("ntasks-per-node", "tasks-per-node")
@@ -64,23 +65,23 @@ def read_layout(options: Options) -> Layout:
         options.near("gres", f"{shares[0]} is left out: a learner has whole GPUs or shares, not both")
         gres = {name: count for name, count in gres.items() if name.partition(":")[0] not in shares}
     memory_mib = _memory(options, cpus, gpus)
-    return Layout(nodes, per_node, ntasks, cpus, gpus, gpu_type, memory_mib, gres, _said(options, ntasks))
+    return Layout(nodes, per_node, ntasks, cpus, gpus, gpu_type, memory_mib, gres, _exported(options, ntasks))
 
 
-def _said(options: Options, ntasks: int) -> Mapping[str, str]:
-    """What the script's variables of Slurm say of the request, as sbatch writes them."""
-    said = {}
+def _exported(options: Options, ntasks: int) -> Mapping[str, str]:
+    """Return the variables of Slurm, with the values that sbatch sets."""
+    found = {}
     for variable, name in OPTION_OF.items():
         text = options.text(name) or (options.text("tasks-per-node") if name == "ntasks-per-node" else "")
         if text:
-            said[variable] = str(parse_slurm_memory(text) // _MIB) if name in OF_MEMORY else text
-    if said.keys() & {"SLURM_NTASKS_PER_NODE", "SLURM_NTASKS_PER_GPU"} or _tasks_of_gpus(options):
-        said["SLURM_NTASKS"] = str(ntasks)
-    return said
+            found[variable] = str(parse_slurm_memory(text) // _MIB) if name in OF_MEMORY else text
+    if found.keys() & {"SLURM_NTASKS_PER_NODE", "SLURM_NTASKS_PER_GPU"} or _tasks_of_gpus(options):
+        found["SLURM_NTASKS"] = str(ntasks)
+    return found
 
 
 def _nodes(options: Options) -> int | None:
-    """``N``, ``MIN-MAX`` or ``N,M``: the least of them."""
+    """Return the least number of ``N``, ``MIN-MAX`` or ``N,M``."""
     one = options.get("nodes")
     if one is None:
         return None
@@ -104,13 +105,13 @@ def _count_of(options: Options, name: str) -> int:
 
 
 def _tasks_of_gpus(options: Options) -> int | None:
-    """--gpus with --gpus-per-task says how many tasks there are (sbatch(1), --gpus-per-task)."""
+    """Return the number of tasks that --gpus and --gpus-per-task mean together (sbatch(1), --gpus-per-task)."""
     total, each = _count_of(options, "gpus"), _count_of(options, "gpus-per-task")
     return total // each if total and each and options.get("ntasks") is None else None
 
 
 def _nodes_of_gpus(options: Options) -> int:
-    """--gpus with --gpus-per-node says how many nodes there are; --gpus alone leaves it to Slurm."""
+    """Return the number of nodes that --gpus and --gpus-per-node mean together; 0 if Slurm chooses it."""
     total, each = _count_of(options, "gpus"), _count_of(options, "gpus-per-node")
     if total > 1 and not each and options.get("ntasks-per-node") is None and options.get("tasks-per-node") is None:
         options.near("gpus", "Slurm takes them of as many nodes as it likes; here all are of one")
@@ -139,7 +140,7 @@ def _tasks_by_gpus(options: Options, gpus: int) -> int:
 
 
 def _gpus(options: Options, nodes: int, of_gres: int, typed: dict[str, int]) -> tuple[int, str]:
-    """Of each node, and their type. What --gres says is one of the ways."""
+    """Return the GPUs of each node, and their type."""
     kinds = {name.partition(":")[2]: typed.pop(name) for name in [*typed] if name.startswith("gpu:")}
     for name in ("gpus-per-node", "gpus-per-socket", "gpus"):
         one = options.get(name)
@@ -168,7 +169,7 @@ def _on_node(options: Options, name: str, count: int, nodes: int) -> int:
 
 
 def _typed_counts(one: Given) -> dict[str, int]:
-    """``a100:2,v100:1`` or ``2`` → by type, "" where there is none."""
+    """Read ``a100:2,v100:1`` or ``2`` as counts by type; the type is "" if none is given."""
     counts: dict[str, int] = {}
     for item in filter(None, one.value.split(",")):
         kind, _, count = item.strip().replace("=", ":").rpartition(":")
@@ -189,7 +190,7 @@ def _type_in(text: str) -> str:
 
 
 def _tres_per_task(options: Options) -> dict[str, object]:
-    """``cpu=4,gres/gpu:a100=1`` → cpu, gpu and type."""
+    """Read ``cpu=4,gres/gpu:a100=1`` as cpu, gpu and type."""
     one = options.get("tres-per-task")
     wanted: dict[str, object] = {}
     for item in filter(None, one.value.split(",")) if one is not None else ():
@@ -205,7 +206,7 @@ def _tres_per_task(options: Options) -> dict[str, object]:
 
 
 def _gres(options: Options) -> dict[str, int]:
-    """``gpu:a100:2,nvme`` → count by ``name`` or ``name:type``. What the manifest has no word for is left out."""
+    """Read ``gpu:a100:2,nvme`` as counts by ``name`` or ``name:type``, without what a manifest cannot express."""
     one = options.get("gres")
     found: dict[str, int] = {}
     left: list[str] = []
@@ -224,7 +225,7 @@ def _gres(options: Options) -> dict[str, int]:
 
 
 def _gres_count(text: str) -> tuple[str, int]:
-    """A word behind the last colon that is a number, with k, m or g at most, is the count."""
+    """Return name and count; the count is a number after the last colon, with a suffix k, m or g at most."""
     name, colon, last = text.rpartition(":")
     match = re.fullmatch(r"(\d{1,9})([kmgKMG]?)", last, re.ASCII)
     if not colon or match is None:
@@ -233,7 +234,7 @@ def _gres_count(text: str) -> tuple[str, int]:
 
 
 def _memory(options: Options, cpus: int, gpus: int) -> int | None:
-    """MiB of each node. The word of the highest rank counts where there are several (sbatch refuses two of one)."""
+    """Return the MiB of each node. The option of the highest rank wins; sbatch refuses two of one source."""
     ways = {"mem": 1, "mem-per-cpu": cpus, "mem-per-gpu": gpus}
     given = [options.get(name) for name in ways]
     ranked = sorted((one for one in given if one is not None), key=lambda one: _RANKS[one.origin])
