@@ -57,9 +57,8 @@ from ffdl_slurm.gateways.pyslurm_gateway import PyslurmGateway
 from ffdl_slurm.gateways.submission_files import recover_reply
 from ffdl_slurm.native_array import job_words, plan_array
 from ffdl_slurm.observing.accounted_runs import runs_of
-from ffdl_slurm.observing.dropped_tasks import dropped_tasks
 from ffdl_slurm.observing.parsers import JobRecord
-from ffdl_slurm.observing.record_lookup import Listing, TaskTables, pick
+from ffdl_slurm.observing.record_lookup import Listing, TaskTables, dropped_tasks, pick
 from ffdl_slurm.pending.explanation import Outlooks
 from ffdl_slurm.planning.controller_delivery import deliver_controller
 from ffdl_slurm.planning.eligible_nodes import names_in

@@ -14,7 +14,6 @@ or starting the daemon, and resuming streams when the daemon restarts.
 """
 
 from ffdl_batch.client.api import Client, OptionValue
-from ffdl_batch.client.api_calls.arrays import ArrayHandle
 from ffdl_batch.client.errors import (
     ClientError,
     DaemonUnreachable,
@@ -25,8 +24,8 @@ from ffdl_batch.client.errors import (
     UnknownJob,
     WaitTimedOut,
 )
-from ffdl_batch.client.job_handle import JobHandle
-from ffdl_batch.client.submissions.manifest_references import AllowedReferences
+from ffdl_batch.client.handles import ArrayHandle, JobHandle
+from ffdl_batch.client.submissions.manifest_source import AllowedReferences
 from ffdl_batch.domain.job.log_text import Grep
 
 __all__ = [

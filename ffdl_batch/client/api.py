@@ -10,23 +10,18 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
 
-from ffdl_batch.client.api_calls.arrays import ArrayHandle, Arrays
-from ffdl_batch.client.api_calls.job_filter import JobFilter
 from ffdl_batch.client.api_calls.job_output import Left
-from ffdl_batch.client.api_calls.job_paths import segment
 from ffdl_batch.client.api_calls.log_streams import LONG_POLL_S, iterate_events
 from ffdl_batch.client.api_calls.logs import LogCalls
-from ffdl_batch.client.api_calls.metrics import MeasuredCalls
-from ffdl_batch.client.api_calls.pending import WaitingCalls
+from ffdl_batch.client.api_calls.queries import MeasuredCalls, WaitingCalls
+from ffdl_batch.client.api_calls.requests import JobFilter, read_answer, segment, unreadable
 from ffdl_batch.client.api_calls.secrets import Secrets
 from ffdl_batch.client.connection.daemon_start import Dialling
 from ffdl_batch.client.connection.http_client import REQUEST_TIMEOUT_S, Request, Wire, json_request
 from ffdl_batch.client.errors import RequestRefused, WaitTimedOut
-from ffdl_batch.client.job_handle import JobHandle
-from ffdl_batch.client.submissions.manifest_references import OWN_DIRECTORY, AllowedReferences
-from ffdl_batch.client.submissions.manifest_source import read_manifest
+from ffdl_batch.client.handles import ArrayHandle, Arrays, JobHandle
+from ffdl_batch.client.submissions.manifest_source import OWN_DIRECTORY, AllowedReferences, read_manifest
 from ffdl_batch.client.submissions.submission_builder import (
     OptionValue,
     Wanted,
@@ -35,7 +30,7 @@ from ffdl_batch.client.submissions.submission_builder import (
     in_keywords,
     wanted_from_keywords,
 )
-from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
+from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.daemon_health import BackendHealth, DatabaseTrouble, Health
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.submission import Expected, Submission, SubmissionResult
@@ -44,7 +39,6 @@ from ffdl_batch.domain.job_state import TERMINAL, JobState
 from ffdl_batch.domain.launch.attach_protocol import AttachPlan
 
 __all__ = ["Client", "JobFilter", "OptionValue"]
-V = TypeVar("V")
 _TIME_LIMIT = "C203"
 
 
@@ -89,13 +83,13 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
     def outages(self) -> tuple[BackendHealth, ...]:
         """The backends that did not answer the daemon when it answered this client last: of their jobs it told what it
         had seen before."""
-        return tuple(_read(BackendHealth, plain) for plain in self._wire.outages)
+        return tuple(read_answer(BackendHealth, plain) for plain in self._wire.outages)
 
     @property
     def database_trouble(self) -> DatabaseTrouble | None:
         """Why the daemon could write nothing when it answered this client last: states are those of before."""
         plain = self._wire.database_trouble
-        return None if plain is None else _read(DatabaseTrouble, plain)
+        return None if plain is None else read_answer(DatabaseTrouble, plain)
 
     def _open_wire(self) -> Wire:
         return Wire(self._dialling.dial, self._dialling.told)
@@ -194,9 +188,9 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
         for part in cut_into_requests(submissions):
             body = {"submissions": [to_plain(submission) for submission in part]}
             reply = self._wire.ask(json_request("POST", "/api/v1/jobs", body))
-            answers = [_read(SubmissionResult, plain) for plain in reply.get("results", ())]
+            answers = [read_answer(SubmissionResult, plain) for plain in reply.get("results", ())]
             if len(answers) != len(part):
-                raise _odd(f"{len(answers)} results for {len(part)} submissions")
+                raise unreadable(f"{len(answers)} results for {len(part)} submissions")
             results.extend(answers)
         return results
 
@@ -234,17 +228,17 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
     def plan_submission(self, submission: Submission, *, trial: bool = False) -> PlanView:
         """See :meth:`plan`."""
         body = {"submission": to_plain(submission), "trial": trial}
-        return _read(PlanView, self._wire.ask(json_request("POST", "/api/v1/plan", body)).get("plan"))
+        return read_answer(PlanView, self._wire.ask(json_request("POST", "/api/v1/plan", body)).get("plan"))
 
     def get(self, job_id: str) -> JobView:
         """One job; raises UnknownJob."""
-        return _read(JobView, self._wire.ask(_job_request("GET", job_id)).get("job"))
+        return read_answer(JobView, self._wire.ask(_job_request("GET", job_id)).get("job"))
 
     def list(self, which: JobFilter | None = None) -> builtins.list[JobView]:
         """Jobs, newest first."""
         query = (which or JobFilter()).query()
         reply = self._wire.ask(Request("GET", f"/api/v1/jobs{query}"))
-        return [_read(JobView, plain) for plain in reply.get("jobs", ())]
+        return [read_answer(JobView, plain) for plain in reply.get("jobs", ())]
 
     def wait(self, job_id: str, timeout_s: float | None = None) -> JobView:
         """Return the job once it has ended; raises WaitTimedOut after `timeout_s` seconds. The job runs on either way.
@@ -255,7 +249,7 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
         while True:
             left = LONG_POLL_S if deadline is None else max(0.0, min(LONG_POLL_S, deadline - time.monotonic()))
             request = _job_request("GET", job_id, f"/wait?wait_s={math.ceil(left)}", left)
-            job = _read(JobView, self._wire.ask_until(request, deadline).get("job"))
+            job = read_answer(JobView, self._wire.ask_until(request, deadline).get("job"))
             if is_ended(job):
                 return job
             if timeout_s is not None and deadline is not None and time.monotonic() >= deadline:
@@ -277,14 +271,14 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
 
         A job that was halted is CANCELLED at once; one that has ended otherwise stays as it is.
         """
-        return _read(JobView, self._wire.ask(_job_request("POST", job_id, "/cancel")).get("job"))
+        return read_answer(JobView, self._wire.ask(_job_request("POST", job_id, "/cancel")).get("job"))
 
     def halt(self, job_id: str) -> JobView:
         """Ask for a checkpoint and then the job's end as HALTED; the answer shows the wish, the end comes later.
 
         A job that has ended stays as it is.
         """
-        return _read(JobView, self._wire.ask(_job_request("POST", job_id, "/halt")).get("job"))
+        return read_answer(JobView, self._wire.ask(_job_request("POST", job_id, "/halt")).get("job"))
 
     def resume(self, job_id: str, *, gpus: float | None = None, time: str | None = None) -> JobView:
         """Go on from the checkpoints of a HALTED or FAILED job; `gpus` (of each learner) and `time` alter it.
@@ -306,15 +300,15 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
         """
         rest = "/attach" if learner is None else f"/attach?learner={learner}"
         plans = self._wire.ask(_job_request("GET", job_id, rest)).get("plans", ())
-        return tuple(_read(AttachPlan, plain) for plain in plans)
+        return tuple(read_answer(AttachPlan, plain) for plain in plans)
 
     def _act(self, job_id: str, rest: str, body: object) -> JobView:
         request = json_request("POST", f"/api/v1/jobs/{segment(job_id)}{rest}", to_plain(body))
-        return _read(JobView, self._wire.ask(replace(request, job_id=job_id)).get("job"))
+        return read_answer(JobView, self._wire.ask(replace(request, job_id=job_id)).get("job"))
 
     def health(self, timeout_s: float = REQUEST_TIMEOUT_S) -> Health:
         """The daemon itself; raises DaemonUnreachable where it has not answered after `timeout_s` seconds."""
-        return _read(Health, self._wire.ask(Request("GET", "/api/v1/health", timeout_s=timeout_s)))
+        return read_answer(Health, self._wire.ask(Request("GET", "/api/v1/health", timeout_s=timeout_s)))
 
 
 def _accepted(result: SubmissionResult) -> SubmissionResult:
@@ -347,14 +341,3 @@ def job_exit_code(job: JobView) -> int:
 
 def _job_request(method: str, job_id: str, rest: str = "", held_s: float | None = None) -> Request:
     return Request(method, f"/api/v1/jobs/{segment(job_id)}{rest}", job_id=job_id, held_s=held_s)
-
-
-def _read(kind: type[V], plain: Mapping[str, Any] | object) -> V:
-    try:
-        return from_plain(kind, plain)
-    except CodecError as error:
-        raise _odd(str(error)) from error
-
-
-def _odd(why: str) -> RequestRefused:
-    return RequestRefused(Problem("S106", f"the daemon's answer cannot be read: {why}", int(ExitCode.FAILED)))

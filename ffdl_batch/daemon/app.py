@@ -6,18 +6,16 @@ from fastapi import FastAPI
 
 from ffdl_batch import __version__
 from ffdl_batch.daemon import error_replies, prometheus
-from ffdl_batch.daemon.peer_credentials import PeerGate
+from ffdl_batch.daemon.connections import PeerGate
 from ffdl_batch.daemon.request_context import Context
 from ffdl_batch.daemon.routes import (
     arrays,
     attach,
-    faults,
     job_output,
     jobs,
     logs,
     metrics,
     model_archives,
-    nodes,
     pending,
     reports,
     secrets,
@@ -33,13 +31,11 @@ ROUTES = (
     model_archives,
     arrays,
     attach,
-    faults,
+    reports,
     jobs,
     job_output,
     logs,
     metrics,
-    nodes,
-    reports,
     secrets,
     pending,
 )

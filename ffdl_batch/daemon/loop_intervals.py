@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ffdl_batch.domain.circuit_breaker import growing_pause
+from ffdl_batch.host.backoff import growing_pause
 
 LONGEST_S = 30.0
 QUIET_LONGEST_S = 10.0

@@ -1,8 +1,9 @@
-"""What the routes need beside the platform: limits on what runs at once, the wish to be told of changes, the loops."""
+"""Hold what the routes need beside the platform: limits on concurrent work, notices of changes, the loops."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -18,11 +19,58 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import Receive
 
-from ffdl_batch.daemon.change_notification import Changes
 from ffdl_batch.services.job_files.tree_probe import FRESH_S
 from ffdl_batch.services.platform import Caller, Platform
 from ffdl_batch.services.refusals import try_again
 from ffdl_batch.services.reports.prometheus_metrics import Counted, Figures
+
+
+class Changes:
+    """A version that counts up with each change. Loops bump it from their threads; requests wait in the event loop.
+
+    Read `version` before the query and wait with it after: a change in between is never missed.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._event: asyncio.Event | None = None
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Be told of bumps in `loop` from now on; waiting there does it, too."""
+        self._loop = loop
+        self._event = asyncio.Event()
+
+    def bump(self) -> None:
+        """Something changed; safe in every thread. Without a loop nobody waits, and nothing happens."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._wake)
+
+    def close(self) -> None:
+        """The daemon stops: let everybody go, now and from now on. Call in the loop."""
+        self.closed = True
+        self._wake()
+
+    async def wait(self, seen: int, timeout_s: float) -> None:
+        """Return when the version is not `seen` any more, when the daemon stops, or after `timeout_s`."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self.attach(loop)
+        event = self._event
+        if self.version != seen or self.closed or event is None or timeout_s <= 0:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await event.wait()
+
+    def _wake(self) -> None:
+        self.version += 1
+        if self._event is not None:
+            self._event.set()
+            self._event = asyncio.Event()
+
 
 log = logging.getLogger(__name__)
 
@@ -206,7 +254,7 @@ async def _caught_up(request: Request) -> Context:
 
 
 def _caller(request: Request) -> Caller:
-    """Whom the gate let in. Set from the kernel's word alone (see :mod:`ffdl_batch.daemon.peer_credentials`)."""
+    """Whom the gate let in. Set from the kernel's word alone (see :mod:`ffdl_batch.daemon.connections`)."""
     found = request.scope["state"]["caller"]
     assert isinstance(found, Caller)
     return found

@@ -20,8 +20,8 @@ import uvicorn
 
 from ffdl_batch.config.daemon_location import PlaceRefused
 from ffdl_batch.daemon.app import create_app
+from ffdl_batch.daemon.connections import PeerProtocol, is_admitted
 from ffdl_batch.daemon.loops import Loops
-from ffdl_batch.daemon.peer_credentials import PeerProtocol, is_admitted
 from ffdl_batch.daemon.prometheus import Outlets
 from ffdl_batch.daemon.request_context import Context
 from ffdl_batch.daemon.socket_file import Listener

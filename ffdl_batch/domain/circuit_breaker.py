@@ -10,17 +10,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-_SPREAD = 0.25
 _TOLD_AGAIN = 4
 _KINDS = 8
 """So many causes of one outage are told apart."""
-
-
-def growing_pause(failures: int, first_s: float, longest_s: float, random: float) -> float:
-    """Seconds to pause after so many failures in a row (from 1): doubling from `first_s` to `longest_s`, and spread by
-    ±25 % so that daemons do not march. `random` is a number in [0, 1)."""
-    pause = min(longest_s, first_s * 2.0 ** min(failures - 1, 16))
-    return pause * (1.0 - _SPREAD + 2.0 * _SPREAD * random)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from ffdl_batch.manifest.contract import Defaults, ManifestSource, Parsed
 
 if TYPE_CHECKING:
-    from ffdl_batch.manifest.container_paths import literal_paths as literal_paths
-    from ffdl_batch.manifest.models.json_schema import json_schema as json_schema
+    from ffdl_batch.manifest.environment_variables import literal_paths as literal_paths
+    from ffdl_batch.manifest.models.batch import json_schema as json_schema
     from ffdl_batch.manifest.parser import parse_manifest as parse_manifest
-    from ffdl_batch.manifest.starter import starter_manifest as starter_manifest
+    from ffdl_batch.manifest.writer import starter_manifest as starter_manifest
 
 __all__ = [
     "Defaults",
@@ -28,10 +28,10 @@ __all__ = [
 ]
 
 _HOMES = {
-    "json_schema": "models.json_schema",
-    "literal_paths": "container_paths",
+    "json_schema": "models.batch",
+    "literal_paths": "environment_variables",
     "parse_manifest": "parser",
-    "starter_manifest": "starter",
+    "starter_manifest": "writer",
 }
 
 

@@ -1,6 +1,8 @@
-"""Variables of a manifest whose names mean something to the platform, or to what starts a learner."""
+"""Check the variables of a manifest whose names mean something to the platform, and find literal container paths."""
 
 from __future__ import annotations
+
+import re
 
 from ffdl_batch.domain.job.array import element_environment, is_array
 from ffdl_batch.domain.job.environment_variables import why_refused
@@ -51,3 +53,17 @@ def note_variables(job: JobSpec, log: FindingLog) -> None:
 def _warn_of_consequence(name: str, place: Place, log: FindingLog) -> None:
     if name in _CONSEQUENCES:
         log.warning(place, _CONSEQUENCES[name], _CURES.get(name, ""))
+
+
+_LITERAL = re.compile(r"(?<![\w./$}-])(/job|/mnt/data|/mnt/results)(?=$|[^\w.-])")
+
+
+def literal_paths(spec: JobSpec) -> tuple[str, ...]:
+    """Which of ``/job``, ``/mnt/data``, ``/mnt/results`` the commands or the environment use literally, sorted.
+
+    A backend without containers warns about them: there the directories have other names, which DATA_DIR,
+    RESULT_DIR and JOB_STATE_DIR give everywhere.
+    """
+    commands = (spec.framework.command, *(role.command for role in spec.batch.roles.values()))
+    texts = (*commands, *spec.batch.env.values())
+    return tuple(sorted({match[1] for text in texts for match in _LITERAL.finditer(text)}))

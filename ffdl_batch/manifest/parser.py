@@ -12,11 +12,9 @@ from ffdl_batch.domain.findings import Severity
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.manifest.assembly import assemble, move_secrets, name_sources
 from ffdl_batch.manifest.checks.ffdl_differences import check_framework, note_credentials, note_differences
-from ffdl_batch.manifest.checks.foreign_formats import refuse_foreign
 from ffdl_batch.manifest.checks.job import check_job
-from ffdl_batch.manifest.checks.keys import check_keys
-from ffdl_batch.manifest.checks.unfilled_values import note_placeholders
-from ffdl_batch.manifest.checks.unsupported import note_unsupported
+from ffdl_batch.manifest.checks.keys import check_keys, note_unsupported
+from ffdl_batch.manifest.checks.templates import note_placeholders, refuse_foreign
 from ffdl_batch.manifest.contract import Defaults, ManifestSource, Parsed
 from ffdl_batch.manifest.credentials import named_in, redact
 from ffdl_batch.manifest.document.composer import Document, compose

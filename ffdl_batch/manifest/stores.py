@@ -13,7 +13,7 @@ from ffdl_batch.domain.data.store_options import CREDENTIALS, OPTIONS
 from ffdl_batch.domain.job.data_stores import REMOTE, StoreRefused, address_of, kind_of
 from ffdl_batch.domain.job.secret_references import MOVED
 from ffdl_batch.domain.job.spec import DataStore, StoreType
-from ffdl_batch.manifest.checks.unfilled_values import is_placeholder
+from ffdl_batch.manifest.checks.templates import is_placeholder
 from ffdl_batch.manifest.contract import NO_JOB
 from ffdl_batch.manifest.credentials import (
     is_credential_key,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ffdl_batch.domain.job.secret_references import REFERENCE, reference
-from ffdl_batch.manifest.checks.foreign_formats import WML_KEYS
+from ffdl_batch.manifest.checks.templates import WML_KEYS
 from ffdl_batch.manifest.credentials import is_secret, secret_name
 from ffdl_batch.manifest.document.composer import compose
 from ffdl_batch.manifest.document.source_text import read_text

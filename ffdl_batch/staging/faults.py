@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress, StoreKind
+from ffdl_batch.host.backoff import growing_pause
 from ffdl_batch.host.file_attributes import shown as shown  # noqa: PLC0414 - other modules of staging have it from here
 from ffdl_batch.host.permissions import with_old_groups
 
@@ -122,11 +123,6 @@ T = TypeVar("T")
 LONGEST_PAUSE_S = 60.0
 
 
-def pause_s(failed: int, first_s: float, share: float) -> float:
-    """After so many failed tries in a row; `share` of 0 to 1 spreads those who failed at the same time."""
-    return min(LONGEST_PAUSE_S, first_s * 2.0 ** (failed - 1)) * (0.75 + 0.5 * share)
-
-
 @dataclass(frozen=True, slots=True)
 class Retries:
     """How long a failure is borne with. `tell` hears of each try that is to come: why, in how many seconds,
@@ -142,7 +138,8 @@ class Retries:
         if failed >= self.tries:
             count = f" ({failed} tries)" if failed > 1 else ""
             raise Fault(FaultClass.NETWORK, f"{why}{count}", key) from why
-        wait_s = pause_s(failed, self.first_s, random.random())  # noqa: S311 - no secret is made of it
+        spread = random.random()  # noqa: S311 - no secret is made of it
+        wait_s = growing_pause(failed, self.first_s, LONGEST_PAUSE_S, spread)
         self.report(f"{key}: {why}" if key else str(why), wait_s, str(why))
         if self.stop.wait(wait_s):
             raise Stopped from why

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from ffdl_batch.attempt.layout import Root
@@ -97,3 +97,25 @@ class TaskTables:
                     self._known.clear()
                 self._known[name] = table
         return table.get(task, name)
+
+
+TokenOf = Callable[[str, str | None], str]
+
+
+def dropped_tasks(records: Sequence[JobRecord], ids: Collection[NativeId], token_of: TokenOf) -> Mapping[NativeId, str]:
+    """Of `ids`, the tasks that a complete listing does not hold although it holds something else of their arrays, each
+    with the attempt that it is by the name of that (`token_of`). None of an array whose list was cut off."""
+    seen = pick(records, ids)
+    missing = {native for native in ids if native.task is not None and native not in seen}
+    arrays: dict[str, list[JobRecord]] = {native.job: [] for native in missing}
+    for record in records:
+        if record.job in arrays:
+            arrays[record.job].append(record)
+    named = {job: found[0].name for job, found in arrays.items() if _is_whole(found)}
+    return {native: token_of(named[native.job], native.task) for native in missing if native.job in named}
+
+
+def _is_whole(records: Sequence[JobRecord]) -> bool:
+    """Whether something is listed of an array, and each record says which tasks it is about."""
+    are_told = all(record.tasks is not None and not record.is_cut for record in records)
+    return are_told and len({record.name for record in records}) == 1

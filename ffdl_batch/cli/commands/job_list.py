@@ -49,7 +49,7 @@ def list_jobs(  # noqa: PLR0913  (one parameter per option)
 ) -> None:
     """List jobs, newest first. Times are local."""
     from ffdl_batch.client.api import JobFilter
-    from ffdl_batch.client.api_calls.arrays import MAX_LISTED
+    from ffdl_batch.client.handles import MAX_LISTED
 
     is_default = click.get_current_context().get_parameter_source("limit") is ParameterSource.DEFAULT
     if array and is_default:

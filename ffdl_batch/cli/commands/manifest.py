@@ -102,8 +102,7 @@ def _report_unreadable(file: str, reason: str, *, as_json: bool) -> None:
 def _check(data: bytes, file: str, origin: Origin, defaults: Defaults, *, strict: bool) -> tuple[Finding, ...]:
     """Return the findings: an error for what every submission refuses, and a warning for each reference that it refuses
     unless an option allows it."""
-    from ffdl_batch.client.submissions.manifest_references import refused_references
-    from ffdl_batch.client.submissions.manifest_source import ManifestText
+    from ffdl_batch.client.submissions.manifest_source import ManifestText, refused_references
     from ffdl_batch.manifest import ManifestSource, parse_manifest
     from ffdl_batch.manifest.contract import NO_JOB
 

@@ -23,8 +23,7 @@ from ffdl_batch.domain.job.secret_references import without_line_end
 if TYPE_CHECKING:
     from ffdl_batch.client.stores.credentials import Access
     from ffdl_batch.client.stores.user_secrets import Keys
-    from ffdl_batch.client.submissions.manifest_references import AllowedReferences
-    from ffdl_batch.client.submissions.manifest_source import ManifestText
+    from ffdl_batch.client.submissions.manifest_source import AllowedReferences, ManifestText
     from ffdl_batch.domain.job.spec import DataStore
     from ffdl_batch.manifest import Parsed
 
@@ -50,8 +49,7 @@ def place_of_manifest(which: StoreOf, below: str, keys: Keys) -> tuple[Access, s
     Raises Stop if the manifest is wrong, and ClientError if a value is missing or not allowed.
     """
     from ffdl_batch.client.stores.credentials import of_references
-    from ffdl_batch.client.submissions.manifest_references import find_references
-    from ffdl_batch.client.submissions.manifest_source import read_manifest
+    from ffdl_batch.client.submissions.manifest_source import find_references, read_manifest
 
     parts = [part for part in below.split("/") if part not in ("", ".")]
     if ".." in parts or "://" in below:

@@ -16,7 +16,7 @@ from ffdl_batch.cli.options.job_options import JOB_OPTIONS, FromEnvironment, abs
 from ffdl_batch.domain.sbatch.option_table import BY_LETTER, BY_NAME
 
 if TYPE_CHECKING:
-    from ffdl_batch.client.submissions.manifest_references import AllowedReferences
+    from ffdl_batch.client.submissions.manifest_source import AllowedReferences
     from ffdl_batch.client.submissions.submission_builder import Wanted
     from ffdl_batch.domain.job.submission import Submission
 
@@ -106,7 +106,7 @@ def reference_options() -> tuple[Callable[[AnyFunction], AnyFunction], ...]:
 
 def allowed_references(given: Mapping[str, Any]) -> AllowedReferences:
     """Return the references that the options of :func:`reference_options` allow."""
-    from ffdl_batch.client.submissions.manifest_references import AllowedReferences
+    from ffdl_batch.client.submissions.manifest_source import AllowedReferences
 
     return AllowedReferences(tuple(given["allow_files"]), bool(given["allow_references"]))
 

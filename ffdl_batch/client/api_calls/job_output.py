@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from ffdl_batch.attempt.directory_tree import Directories
 from ffdl_batch.attempt.file_writer import open_own
-from ffdl_batch.client.api_calls.job_paths import segment
+from ffdl_batch.client.api_calls.requests import segment
 from ffdl_batch.client.connection.http_client import STREAM_SILENCE_S, Request, Wire
 from ffdl_batch.client.errors import DaemonUnreachable, RequestRefused
 from ffdl_batch.domain.codec import CodecError, from_plain

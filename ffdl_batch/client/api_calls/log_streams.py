@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlencode
 
+from ffdl_batch.client.api_calls.requests import read_answer, read_line, unreadable
 from ffdl_batch.client.connection.http_client import STREAM_SILENCE_S, Request, Wire
-from ffdl_batch.client.errors import DaemonUnreachable, RequestRefused, WaitTimedOut
-from ffdl_batch.domain.codec import CodecError, from_plain
+from ffdl_batch.client.errors import DaemonUnreachable, WaitTimedOut
+from ffdl_batch.domain.codec import CodecError
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.log_text import Grep, LogText, decode_text
 from ffdl_batch.domain.job.views import AttemptChoice, EventView, Problem
+from ffdl_batch.host.backoff import growing_pause
 
 LONG_POLL_S = 30
 _RESUMES = 5
@@ -91,7 +92,7 @@ def iterate_texts(wire: Wire, query: LogQuery, sleep: Callable[[float], None] = 
             failures += 1
             if failures > _RESUMES:
                 raise DaemonUnreachable(f"the log of {query.job_id} broke off again and again: {error}") from error
-            sleep(min(0.1 * 2**failures, 2.0))
+            sleep(growing_pause(failures + 1, 0.1, 2.0))
             continue
         return
 
@@ -111,7 +112,7 @@ def iterate_events(
         wait_s = math.ceil(left) if follow and not terminal else 0
         path = f"/api/v1/jobs/{job_id}/events?after={after}&wait_s={wait_s}"
         reply = wire.ask(Request("GET", path, job_id=job_id, held_s=wait_s))
-        events = [_event(plain) for plain in reply.get("events", ())]
+        events = [read_answer(EventView, plain) for plain in reply.get("events", ())]
         for event in events:
             after = max(after, event.seq)
             yield event
@@ -125,16 +126,6 @@ def iterate_events(
 
 def _decode(raw: bytes) -> LogText:
     try:
-        plain = json.loads(raw)
-        if isinstance(plain, dict) and "problem" in plain:  # an error after the stream had begun
-            raise RequestRefused(from_plain(Problem, plain["problem"]))
-        return decode_text(plain)
+        return decode_text(read_line(raw))
     except (ValueError, CodecError) as error:
-        raise RequestRefused(Problem("S106", f"the daemon sent an invalid log line: {error}", 1)) from error
-
-
-def _event(plain: object) -> EventView:
-    try:
-        return from_plain(EventView, plain)
-    except CodecError as error:
-        raise RequestRefused(Problem("S106", f"the daemon sent an event that is none: {error}", 1)) from error
+        raise unreadable(error) from error

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from contextlib import closing
 
-from ffdl_batch.client.api_calls.base import StreamCalls
-from ffdl_batch.client.api_calls.job_paths import segment
 from ffdl_batch.client.api_calls.log_streams import LogQuery, iterate_texts
+from ffdl_batch.client.api_calls.requests import StreamCalls, segment
 from ffdl_batch.domain.job.log_text import Grep, LogText
 from ffdl_batch.domain.job.views import AttemptChoice, LogLine
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
+from ffdl_batch.client.api_calls.requests import read_line
 from ffdl_batch.client.connection.http_client import STREAM_SILENCE_S, Request, Wire
-from ffdl_batch.client.errors import DaemonUnreachable, RequestRefused
-from ffdl_batch.domain.codec import CodecError, from_plain
-from ffdl_batch.domain.job.views import AttemptChoice, Problem
+from ffdl_batch.client.errors import DaemonUnreachable
+from ffdl_batch.domain.codec import CodecError
+from ffdl_batch.domain.job.views import AttemptChoice
 from ffdl_batch.domain.metrics.records import MetricRecord, RecordError, read_record
 from ffdl_batch.domain.metrics.usage import UsageSample, read_sample
+from ffdl_batch.host.backoff import growing_pause
 
 _RESUMES = 5
 """Broken streams in a row without one new line, before giving up."""
@@ -87,7 +88,7 @@ def _iterate(wire: Wire, query: MeasuredQuery, whose: str, sleep: Callable[[floa
         request = Request("GET", query.path(), job_id=query.job_id, timeout_s=STREAM_SILENCE_S)
         try:
             for raw in wire.stream(request):
-                body = _read(raw)
+                body = read_line(raw)
                 file = (body.get("attempt"), body.get(whose))
                 again[file] = again.get(file, 0) + 1
                 if again[file] > seen.get(file, 0):
@@ -99,18 +100,6 @@ def _iterate(wire: Wire, query: MeasuredQuery, whose: str, sleep: Callable[[floa
             if failures > _RESUMES:
                 message = f"what was measured of {query.job_id} broke off again and again: {error}"
                 raise DaemonUnreachable(message) from error
-            sleep(min(0.1 * 2**failures, 2.0))
+            sleep(growing_pause(failures + 1, 0.1, 2.0))
             continue
         return
-
-
-def _read(raw: bytes) -> dict[str, Any]:
-    try:
-        body = json.loads(raw)
-        if isinstance(body, dict) and "problem" in body:  # an error after the stream had begun
-            raise RequestRefused(from_plain(Problem, body["problem"]))
-    except (ValueError, CodecError) as error:
-        raise RequestRefused(Problem("S106", f"the daemon sent a line that is none: {error}", 1)) from error
-    if not isinstance(body, dict):
-        raise RequestRefused(Problem("S106", "the daemon sent a line that is no JSON object", 1))
-    return body

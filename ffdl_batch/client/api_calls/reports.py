@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import urlencode
 
+from ffdl_batch.client.api_calls.requests import read_answer, read_line
 from ffdl_batch.client.connection.http_client import Request, Wire
-from ffdl_batch.client.errors import DaemonUnreachable, RequestRefused
-from ffdl_batch.domain.codec import CodecError, from_plain
+from ffdl_batch.client.errors import DaemonUnreachable
 from ffdl_batch.domain.incidents.node_score import NodesReport
 from ffdl_batch.domain.incidents.report import FaultsReport
-from ffdl_batch.domain.job.views import Problem
 from ffdl_batch.domain.metrics.usage_report import Agreement, JobUse, UsageReport
 
 LONG_S = 600.0
@@ -42,13 +40,13 @@ class Reports:
         wire, count = self._open(), 0
         try:
             for line in wire.stream(Request("GET", path, timeout_s=LONG_S)):
-                plain = _line(line)
+                plain = read_line(line)
                 if "end" in plain:
                     if plain["end"] == count:
                         return
                     break
                 count += 1
-                yield _read(JobUse, plain.get("use"))
+                yield read_answer(JobUse, plain.get("use"))
             raise DaemonUnreachable("the report broke off", "try again")
         except ConnectionError as error:
             raise DaemonUnreachable(f"the report broke off: {error}", "try again") from error
@@ -75,32 +73,9 @@ class Reports:
             reply = wire.ask(Request("GET", f"{path}?{urlencode(asked)}", timeout_s=LONG_S))
         finally:
             wire.close()
-        return _read(kind, reply.get(key))
+        return read_answer(kind, reply.get(key))
 
 
 def _query(since: float, until: float, all_users: bool) -> dict[str, str]:
     asked = {"since": f"{since:.6f}", "until": f"{until:.6f}"}
     return asked | {"all_users": "true"} if all_users else asked
-
-
-def _line(raw: bytes) -> dict[str, Any]:
-    try:
-        plain = json.loads(raw)
-        if isinstance(plain, dict) and "problem" in plain:  # an error after the stream had begun
-            raise RequestRefused(from_plain(Problem, plain["problem"]))
-    except (ValueError, CodecError) as error:
-        raise _odd(error) from error
-    if not isinstance(plain, dict):
-        raise _odd("a line is no JSON object")
-    return plain
-
-
-def _read(kind: type[_V], plain: object) -> _V:
-    try:
-        return from_plain(kind, plain)
-    except CodecError as error:
-        raise _odd(error) from error
-
-
-def _odd(what: object) -> RequestRefused:
-    return RequestRefused(Problem("S106", f"the daemon's answer cannot be read: {what}", 1))

@@ -11,8 +11,12 @@ from dataclasses import dataclass, field, replace
 
 from ffdl_batch.client.errors import InputUnusable
 from ffdl_batch.client.submissions.exported_variables import ExportError, select_variables
-from ffdl_batch.client.submissions.manifest_references import OWN_DIRECTORY, AllowedReferences, find_references
-from ffdl_batch.client.submissions.manifest_source import ManifestText
+from ffdl_batch.client.submissions.manifest_source import (
+    OWN_DIRECTORY,
+    AllowedReferences,
+    ManifestText,
+    find_references,
+)
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.findings import Finding
 from ffdl_batch.domain.job.submission import Expected, Submission

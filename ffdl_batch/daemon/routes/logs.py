@@ -20,8 +20,8 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from ffdl_batch.daemon.connections import peer_of
 from ffdl_batch.daemon.error_replies import problem_of
-from ffdl_batch.daemon.peer_credentials import peer_of
 from ffdl_batch.daemon.replies import ErrorReply, PlainReply
 from ffdl_batch.daemon.request_context import Asking, CaughtUp, Context, check_files, in_thread, until_gone
 from ffdl_batch.daemon.routes.jobs import answers

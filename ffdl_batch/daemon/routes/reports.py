@@ -1,10 +1,10 @@
-"""Reports: what was used. They read all jobs of a period and may take a while; no scheduler is asked but for the
-agreement."""
+"""Routes about reports of many jobs: usage, faults and nodes."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Annotated
 
 from anyio import CapacityLimiter
@@ -12,14 +12,19 @@ from fastapi import APIRouter, Query
 from starlette.concurrency import iterate_in_threadpool
 from starlette.responses import StreamingResponse
 
-from ffdl_batch.daemon.replies import AgreementReply, PlainReply, UsageReply
+from ffdl_batch.daemon.replies import AgreementReply, PlainReply, UsageReply, when_asked
 from ffdl_batch.daemon.request_context import Asking, CaughtUp, in_thread, with_files
 from ffdl_batch.daemon.routes.jobs import answers
 from ffdl_batch.daemon.routes.logs import LINES, StreamReply
 from ffdl_batch.daemon.routes.parameters import Seconds, Time
 from ffdl_batch.domain.codec import to_plain
+from ffdl_batch.domain.incidents.node_score import NodesReport
+from ffdl_batch.domain.incidents.report import FaultsReport
+from ffdl_batch.domain.job.views import SCHEMA
 from ffdl_batch.domain.metrics.usage_report import JobUse
 from ffdl_batch.services.reports.accounting_comparison import find_agreement
+from ffdl_batch.services.reports.incident_report import FaultsAsked, report_faults
+from ffdl_batch.services.reports.node_failures import report_nodes
 from ffdl_batch.services.reports.usage import Period, job_uses, report_usage
 
 router = APIRouter()
@@ -94,3 +99,44 @@ async def read_agreement(
     return PlainReply(
         AgreementReply(await in_thread(AT_ONCE, find_agreement, here.platform, caller, period, tolerance_s))
     )
+
+
+@when_asked
+@dataclass(frozen=True, slots=True)
+class FaultsReply:
+    """What failed."""
+
+    faults: FaultsReport
+    schema: int = SCHEMA
+
+
+@router.get("/reports/faults", response_model=FaultsReply, responses=answers(422), operation_id="report_faults")
+async def read_faults(
+    here: CaughtUp,
+    caller: Asking,
+    since: Annotated[Time, Query(description="Start of the period, exclusive.")],
+    until: Annotated[Time | None, Query(description="End of the period; default: now.")] = None,
+    rows_after: Annotated[
+        Time | None, Query(description="Show in full only incidents noticed after this; default: `since`.")
+    ] = None,
+    all_users: AllUsers = False,
+) -> PlainReply:
+    """Incidents of a period, what they come to, and how that compares with the period before."""
+    asked = FaultsAsked(since, until, all_users, rows_after)
+    return PlainReply(FaultsReply(await in_thread(AT_ONCE, report_faults, here.platform, caller, asked)))
+
+
+@when_asked
+@dataclass(frozen=True, slots=True)
+class NodesReply:
+    """How often nodes failed jobs."""
+
+    nodes: NodesReport
+    schema: int = SCHEMA
+
+
+@router.get("/reports/nodes", response_model=NodesReply, responses=answers(), operation_id="report_nodes")
+async def read_nodes(here: CaughtUp, caller: Asking) -> PlainReply:
+    """A score for each node that failed jobs, by their incidents, and until when jobs keep off it."""
+    del caller  # nodes are everybody's
+    return PlainReply(NodesReply(await in_thread(AT_ONCE, report_nodes, here.platform)))

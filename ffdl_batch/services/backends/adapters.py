@@ -16,9 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ffdl_batch.config import Settings
-from ffdl_batch.domain.circuit_breaker import Circuit, Permit, growing_pause
+from ffdl_batch.domain.circuit_breaker import Circuit, Permit
 from ffdl_batch.domain.daemon_health import BackendHealth
 from ffdl_batch.domain.job.job import Job
+from ffdl_batch.host.backoff import growing_pause
 from ffdl_batch.plugins import AdapterContext, create_adapter
 from ffdl_batch.ports.capabilities import KeepsAccounts
 from ffdl_batch.ports.clock import Clock

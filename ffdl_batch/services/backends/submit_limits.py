@@ -17,8 +17,9 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from ffdl_batch.domain.circuit_breaker import Circuit, Permit, growing_pause
+from ffdl_batch.domain.circuit_breaker import Circuit, Permit
 from ffdl_batch.domain.job.job import Job
+from ffdl_batch.host.backoff import growing_pause
 from ffdl_batch.ports.clock import Clock
 from ffdl_batch.ports.scheduler import NotTaken, NotUnderstood, TooMany
 

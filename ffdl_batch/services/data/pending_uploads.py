@@ -24,6 +24,7 @@ from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.reader import MAX_CELL_BYTES, find_text
 from ffdl_batch.domain.job.job import Job, JobId
 from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.host.backoff import growing_pause
 from ffdl_batch.services.data.backend_uploads import INTERRUPTED, NotBegun, PaymentApart, is_apart
 from ffdl_batch.services.data.controller_fence import fenced_s
 from ffdl_batch.services.leader_lease import Turn
@@ -245,7 +246,7 @@ class DebtPayer:
         """`interrupted`: it says nothing about the store, and is no reason to give it up."""
         tries = self._tried(debt)
         longest = LONGEST_INTERRUPTED_S if interrupted else LONGEST_PAUSE_S
-        pause = min(longest, FIRST_PAUSE_S * 2.0 ** min(tries.failed + tries.interrupted, 16))
+        pause = growing_pause(tries.failed + tries.interrupted + 1, FIRST_PAUSE_S, longest)
         tries.failed += not interrupted
         tries.interrupted += interrupted
         tries.why, tries.not_before = why, self._platform.clock.monotonic() + pause

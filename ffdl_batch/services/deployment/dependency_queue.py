@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from ffdl_batch.domain.job.job import Change, Job, JobId
 from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.host.backoff import growing_pause
 from ffdl_batch.ports.scheduler import InvalidRequest
 from ffdl_batch.services.incidents.incident_recorder import refusal
 from ffdl_batch.services.platform import Platform
@@ -140,5 +141,5 @@ def _may_wait(job: Job) -> bool:
 
 
 def _pause(one: _Asked) -> float:
-    pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(one.leased.deploy_tries, 8))
+    pause = growing_pause(one.leased.deploy_tries + 1, FIRST_PAUSE_S, LONGEST_PAUSE_S)
     return pause if one.standing.again_s is None else min(pause, one.standing.again_s)

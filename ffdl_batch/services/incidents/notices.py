@@ -26,6 +26,7 @@ from ffdl_batch.domain.incidents.notice import Channel, Notice
 from ffdl_batch.domain.incidents.view import IncidentRow
 from ffdl_batch.domain.job.job import Job, JobId
 from ffdl_batch.domain.job.views import SCHEMA
+from ffdl_batch.host.backoff import growing_pause
 from ffdl_batch.notify.mail import MailNotSent, Relay, read_login, read_relay, send
 from ffdl_batch.notify.webhook import WebhookRefused, post, without_query
 from ffdl_batch.services.leader_lease import Turn
@@ -176,7 +177,7 @@ class Notifier:
 
     def _failed(self, notice: Notice, row: IncidentRow, failure: str, may_pass: bool) -> None:
         store, now = self._platform.store, self._platform.store.now()
-        pause = min(FIRST_PAUSE_S * 2.0**notice.tries, LONGEST_PAUSE_S)
+        pause = growing_pause(notice.tries + 1, FIRST_PAUSE_S, LONGEST_PAUSE_S)
         where = notice.address if notice.channel is Channel.MAIL else without_query(notice.address)
         if may_pass and now + pause - row.noticed_at < GIVEN_UP_S:
             log.warning("%s is told of %s later: %s", where, notice.job_id, failure)

@@ -28,7 +28,7 @@ from ffdl_batch.config import Settings
 from ffdl_batch.daemon import app as application
 from ffdl_batch.daemon import loops, server
 from ffdl_batch.daemon import main as daemon
-from ffdl_batch.daemon.peer_credentials import Peer, with_peer
+from ffdl_batch.daemon.connections import Peer, with_peer
 from ffdl_batch.daemon.request_context import Context, context_of
 from ffdl_batch.ports.scheduler import Scheduler
 from ffdl_batch.services.backends import adapters

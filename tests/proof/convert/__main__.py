@@ -21,7 +21,7 @@ from pathlib import Path
 from ffdl_batch.domain.findings import Severity
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.manifest import ManifestSource, parse_manifest
-from ffdl_batch.manifest.document.writer import write_manifest
+from ffdl_batch.manifest.writer import write_manifest
 from ffdl_batch.ports.conversion import CannotConvert, Conversion, Fate, Origin, ReadsScripts, Source, WritesScripts
 from ffdl_batch.ports.converters import create_converter
 from tests.proof.convert.breaks import BREAKS, Manifest

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.client import ArrayHandle, Client, UnknownJob, WaitTimedOut
-from ffdl_batch.client.api_calls.job_filter import JobFilter
+from ffdl_batch.client.api_calls.requests import JobFilter
 from ffdl_batch.domain.job.submission import Expected
 from tests.unit.client.fake_daemon import FakeDaemon
 

@@ -29,7 +29,7 @@ from ffdl_batch.client.api import JobFilter, job_exit_code
 from ffdl_batch.client.connection import http_client
 from ffdl_batch.client.connection.daemon_start import Dialling
 from ffdl_batch.client.connection.http_client import Channel
-from ffdl_batch.client.submissions.manifest_source import MAX_BYTES
+from ffdl_batch.client.submissions.manifest_source import MAX_MANIFEST_BYTES
 from ffdl_batch.config.fingerprint import named_slurm
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.findings import Finding, Severity
@@ -324,7 +324,7 @@ def test_job_handle_sends_halt_resume_and_drill_arguments(client: Client, daemon
     ("content", "message", "code"),
     [
         (b"name: \xff\n", "is not UTF-8 text: byte 6 is 0xff", 78),
-        (b"x" * (MAX_BYTES + 1), "has more than 1 MiB", 78),
+        (b"x" * (MAX_MANIFEST_BYTES + 1), "has more than 1 MiB", 78),
         (None, "there is no such file", 66),
     ],
 )

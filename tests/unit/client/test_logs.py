@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from ffdl_batch.client import Client, Grep, RequestRefused
-from ffdl_batch.client.job_handle import JobHandle
+from ffdl_batch.client.handles import JobHandle
 from ffdl_batch.domain.job.log_text import LogText
 from ffdl_batch.domain.job.views import LogLine, Problem
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
@@ -118,5 +118,5 @@ def test_log_texts_returns_each_line_once_if_chunks_differ_after_break(
 def test_logs_rejects_text_with_inconsistent_line_ends(client: Client, daemon: FakeDaemon, ends: object) -> None:
     daemon.jobs["a"] = make_job("a")
     daemon.texts = [LogText(1, 1, "a\nb", None, 1, 0, 4, ends=ends)]  # type: ignore[arg-type]
-    with pytest.raises(RequestRefused, match="an invalid log line"):
+    with pytest.raises(RequestRefused, match="answer cannot be read"):
         list(client.logs("a"))

@@ -17,7 +17,7 @@ from starlette.types import Message, Scope
 from ffdl_batch.attempt.layout import Root
 from ffdl_batch.config import load_settings
 from ffdl_batch.daemon.app import create_app
-from ffdl_batch.daemon.peer_credentials import Peer, with_peer
+from ffdl_batch.daemon.connections import Peer, with_peer
 from ffdl_batch.daemon.request_context import Context
 from ffdl_batch.plugins import AdapterContext
 from ffdl_batch.services.backends.adapters import Adapters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ffdl_batch.daemon.change_notification import Changes
+from ffdl_batch.daemon.request_context import Changes
 
 
 def test_changes_wait_returns_after_bump_in_another_thread_or_before_wait() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.daemon.connection_limits import KEPT, Crowd, most_connections
+from ffdl_batch.daemon.connections import KEPT, Crowd, most_connections
 from ffdl_batch.daemon.log_file import log_to
 from ffdl_batch.daemon.request_context import Gate
 

@@ -12,9 +12,8 @@ import uvicorn
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from ffdl_batch.daemon import peer_credentials
-from ffdl_batch.daemon.connection_limits import Crowd
-from ffdl_batch.daemon.peer_credentials import MAX_HEAD_BYTES, PeerProtocol
+from ffdl_batch.daemon import connections
+from ffdl_batch.daemon.connections import MAX_HEAD_BYTES, Crowd, PeerProtocol
 from ffdl_batch.host.peer_credentials import Credentials
 
 
@@ -58,7 +57,7 @@ async def application(_scope: Scope, receive: Receive, send: Send) -> None:
 def connect(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], tuple[PeerProtocol, Transport]]:
     """Return a function that opens a connection of a user. Call it in an event loop."""
     uids: list[int] = []
-    monkeypatch.setattr(peer_credentials, "read_credentials", lambda _: Credentials(1, uids[-1], 1))
+    monkeypatch.setattr(connections, "read_credentials", lambda _: Credentials(1, uids[-1], 1))
     config = uvicorn.Config(application, http=PeerProtocol, lifespan="off", ws="none", log_config=None)
     state = ServerState()
 
@@ -147,7 +146,7 @@ def test_protocol_accepts_large_head_and_larger_body_on_kept_connection(connect:
 def test_protocol_ends_connection_whose_head_is_late(
     connect: Any, monkeypatch: pytest.MonkeyPatch, sent: list[bytes], answer: int | None
 ) -> None:
-    monkeypatch.setattr(peer_credentials, "HEAD_S", 0.0)
+    monkeypatch.setattr(connections, "HEAD_S", 0.0)
 
     async def send() -> None:
         protocol, transport = connect()
@@ -165,7 +164,7 @@ def test_protocol_ends_connection_whose_head_is_late(
 
 
 def test_protocol_does_not_limit_time_of_body_and_reply(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_credentials, "HEAD_S", 0.0)
+    monkeypatch.setattr(connections, "HEAD_S", 0.0)
 
     async def send() -> None:
         protocol, transport = connect()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ffdl_batch.domain.circuit_breaker import Circuit, Permit, growing_pause
+from ffdl_batch.domain.circuit_breaker import Circuit, Permit
+from ffdl_batch.host.backoff import growing_pause
 
 
 def asked(circuit: Circuit, now: float = 0.0) -> tuple[Circuit, Permit]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ffdl_batch.manifest import ManifestSource, parse_manifest
-from ffdl_batch.manifest.document.writer import write_manifest
 from ffdl_batch.manifest.watson_ml import SIZES, WmlReader
+from ffdl_batch.manifest.writer import write_manifest
 from ffdl_batch.ports.conversion import CannotConvert, Conversion, Fate, Judged, ReadsScripts, Source
 
 WML = """\

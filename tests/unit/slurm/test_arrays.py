@@ -15,9 +15,8 @@ from ffdl_batch.domain.job.spec import BatchOptions, Checkpoint, Framework, JobS
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.ports.scheduler import ArrayPlan, BackendFacts, Chunk, LaunchPlan, LaunchRequest
 from ffdl_slurm.native_array import fill_index, job_words, plan_array, read_table
-from ffdl_slurm.observing.dropped_tasks import dropped_tasks
 from ffdl_slurm.observing.parsers import JobRecord, parse_squeue
-from ffdl_slurm.observing.record_lookup import Listing, TaskTables, pick
+from ffdl_slurm.observing.record_lookup import Listing, TaskTables, dropped_tasks, pick
 from ffdl_slurm.planning.launch_plan import make_plan
 from ffdl_slurm.sbatch_script import parse_options
 from ffdl_slurm.settings import SlurmSettings

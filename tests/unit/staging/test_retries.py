@@ -7,14 +7,7 @@ import threading
 import pytest
 
 from ffdl_batch.domain.data.staging_protocol import FaultClass
-from ffdl_batch.staging.faults import LONGEST_PAUSE_S, Fault, Retries, Stopped, TemporaryFailure, pause_s
-
-
-def test_pause_doubles_per_try_with_jitter_up_to_maximum() -> None:
-    assert [pause_s(n, 1.0, 0.5) for n in (1, 2, 3, 4)] == [1.0, 2.0, 4.0, 8.0]
-    assert pause_s(1, 1.0, 0.0) == 0.75
-    assert pause_s(1, 1.0, 1.0) == 1.25
-    assert pause_s(99, 1.0, 0.5) == LONGEST_PAUSE_S
+from ffdl_batch.staging.faults import Fault, Retries, Stopped, TemporaryFailure
 
 
 class Failing:

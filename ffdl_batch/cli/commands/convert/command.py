@@ -178,7 +178,7 @@ def _place(file: str, line: int) -> str:
 
 
 def _manifest_text(conversion: Conversion, file: str) -> str:
-    from ffdl_batch.manifest.document.writer import write_manifest
+    from ffdl_batch.manifest.writer import write_manifest
 
     how = f"It runs whole: {conversion.wrapped}" if conversion.wrapped else "Its body was understood."
     return write_manifest(conversion.manifest, [f"Made of {file} by ffdl convert. {how}"])

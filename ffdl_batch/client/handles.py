@@ -1,23 +1,107 @@
-"""Arrays of jobs: the client's calls about a whole array, and the handle of one."""
+"""Represent submitted jobs and arrays, as :meth:`Client.submit` returns them, and make the calls about arrays."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 from urllib.parse import quote
 
 from ffdl_batch.client.api_calls.log_streams import LONG_POLL_S
+from ffdl_batch.client.api_calls.requests import read_answer
 from ffdl_batch.client.connection.http_client import Request, Wire
-from ffdl_batch.client.errors import RequestRefused, WaitTimedOut
-from ffdl_batch.client.job_handle import JobHandle
-from ffdl_batch.domain.codec import CodecError, from_plain
+from ffdl_batch.client.errors import WaitTimedOut
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.job.views import ArrayView, JobView, Problem
+from ffdl_batch.domain.job.views import ArrayView, AttemptChoice, EventView, JobView, LogLine, Problem
 
-V = TypeVar("V")
+
+class KnowsJobs(Protocol):
+    """What a handle asks of its client; :class:`ffdl_batch.Client` is one."""
+
+    def get(self, job_id: str) -> JobView:
+        """One job."""
+        ...
+
+    def wait(self, job_id: str, timeout_s: float | None = None) -> JobView:
+        """The job once it has ended."""
+        ...
+
+    def logs(
+        self, job_id: str, *, follow: bool = False, learner: int | None = None, attempt: AttemptChoice = None
+    ) -> Iterator[LogLine]:
+        """The learners' lines."""
+        ...
+
+    def events(self, job_id: str, *, follow: bool = False) -> Iterator[EventView]:
+        """The changes of state."""
+        ...
+
+    def cancel(self, job_id: str) -> JobView:
+        """Ask for the job's end."""
+        ...
+
+    def halt(self, job_id: str) -> JobView:
+        """Ask for a checkpoint and the job's end."""
+        ...
+
+    def resume(self, job_id: str, *, gpus: float | None = None, time: str | None = None) -> JobView:
+        """Go on from the checkpoints."""
+        ...
+
+    def drill(self, job_id: str, event: str) -> JobView:
+        """Play an event."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class JobHandle:
+    """A job's id and the client that knows it. Every method asks the daemon anew.
+
+    `warnings` are what the manifest's check had to say; `network` is the isolation level that is planned.
+    """
+
+    client: KnowsJobs = field(repr=False)
+    id: str
+    warnings: tuple[str, ...] = ()
+    network: str = ""
+
+    def view(self) -> JobView:
+        """The job as it is now."""
+        return self.client.get(self.id)
+
+    def wait(self, timeout_s: float | None = None) -> JobView:
+        """The job once it has ended; see :meth:`Client.wait`."""
+        return self.client.wait(self.id, timeout_s)
+
+    def logs(
+        self, *, follow: bool = False, learner: int | None = None, attempt: AttemptChoice = None
+    ) -> Iterator[LogLine]:
+        """The learners' lines; see :meth:`Client.logs`."""
+        return self.client.logs(self.id, follow=follow, learner=learner, attempt=attempt)
+
+    def events(self, *, follow: bool = False) -> Iterator[EventView]:
+        """The changes of state; see :meth:`Client.events`."""
+        return self.client.events(self.id, follow=follow)
+
+    def cancel(self) -> JobView:
+        """Ask for the job's end; see :meth:`Client.cancel`."""
+        return self.client.cancel(self.id)
+
+    def halt(self) -> JobView:
+        """Ask for a checkpoint and the job's end; see :meth:`Client.halt`."""
+        return self.client.halt(self.id)
+
+    def resume(self, *, gpus: float | None = None, time: str | None = None) -> JobView:
+        """Go on from the checkpoints; see :meth:`Client.resume`."""
+        return self.client.resume(self.id, gpus=gpus, time=time)
+
+    def drill(self, event: str) -> JobView:
+        """Play an event on the running attempt; see :meth:`Client.drill`."""
+        return self.client.drill(self.id, event)
+
+
 MAX_LISTED = 10_000
 
 
@@ -35,7 +119,7 @@ class Arrays:
     def elements(self, array_id: str) -> list[JobView]:
         """Its jobs, by index."""
         path = f"/api/v1/jobs?array={quote(array_id, safe='')}&limit={MAX_LISTED}"
-        return [_read(JobView, plain) for plain in self._wire.ask(Request("GET", path)).get("jobs", ())]
+        return [read_answer(JobView, plain) for plain in self._wire.ask(Request("GET", path)).get("jobs", ())]
 
     def wait(self, array_id: str, timeout_s: float | None = None) -> ArrayView:
         """The array once all of its jobs have ended; raises WaitTimedOut after `timeout_s` seconds, and they continue.
@@ -46,7 +130,7 @@ class Arrays:
         while True:
             left = LONG_POLL_S if deadline is None else max(0.0, min(LONG_POLL_S, deadline - time.monotonic()))
             request = _array_request("GET", array_id, f"/wait?wait_s={math.ceil(left)}", left)
-            array = _read(ArrayView, self._wire.ask_until(request, deadline).get("array"))
+            array = read_answer(ArrayView, self._wire.ask_until(request, deadline).get("array"))
             if array.ended:
                 return array
             if timeout_s is not None and deadline is not None and time.monotonic() >= deadline:
@@ -62,7 +146,7 @@ class Arrays:
         return self._ask("POST", array_id, "/halt")
 
     def _ask(self, method: str, array_id: str, rest: str = "") -> ArrayView:
-        return _read(ArrayView, self._wire.ask(_array_request(method, array_id, rest)).get("array"))
+        return read_answer(ArrayView, self._wire.ask(_array_request(method, array_id, rest)).get("array"))
 
 
 def _array_request(method: str, array_id: str, rest: str, held_s: float | None = None) -> Request:
@@ -108,11 +192,3 @@ class ArrayHandle:
     def halt(self) -> ArrayView:
         """Ask all of them for a checkpoint and their end."""
         return self.client.arrays.halt(self.id)
-
-
-def _read(kind: type[V], plain: Mapping[str, Any] | object) -> V:
-    try:
-        return from_plain(kind, plain)
-    except CodecError as error:
-        message = f"the daemon's answer cannot be read: {error}"
-        raise RequestRefused(Problem("S106", message, int(ExitCode.FAILED))) from error

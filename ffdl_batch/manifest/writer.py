@@ -1,9 +1,36 @@
-"""The manifest that ``ffdl init`` writes: commented, and it runs as it is on every backend."""
+"""Write manifests: from plain values, and the commented one of ``ffdl init``, which runs on every backend."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
+
+import yaml
+
+
+class _Dumper(yaml.SafeDumper):
+    """Keeps the order of keys, and indents the items of lists as the documentation does."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002
+        super().increase_indent(flow, indentless=False)
+
+
+def write_manifest(values: Mapping[str, object], remarks: Sequence[str] = ()) -> str:
+    """The YAML text of `values`, which are plain mappings, lists, texts, numbers and flags, below `remarks`."""
+    head = "".join(f"# {line}\n" if line else "#\n" for remark in remarks for line in remark.splitlines() or [""])
+    return head + yaml.dump(
+        _plain(values), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=118, default_flow_style=False
+    )
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(inner) for inner in value]
+    return value
+
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*", re.ASCII)
 _WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})

@@ -1,4 +1,4 @@
-"""The client's calls about what was measured. What reads the streams is imported when one is read."""
+"""Ask what was measured, and why jobs are pending. The readers of streams are imported when a stream is read."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from ffdl_batch.client.api_calls.base import StreamCalls
-from ffdl_batch.client.api_calls.job_paths import segment
-from ffdl_batch.client.connection.http_client import Request
+from ffdl_batch.client.api_calls.requests import StreamCalls, read_answer, segment
+from ffdl_batch.client.connection.http_client import Request, json_request
+from ffdl_batch.domain.codec import to_plain
 
 if TYPE_CHECKING:
     from ffdl_batch.client.api_calls.metric_streams import MetricLine, UsageLine
     from ffdl_batch.client.api_calls.reports import Reports
+    from ffdl_batch.domain.job.submission import Submission
     from ffdl_batch.domain.job.views import AttemptChoice
+    from ffdl_batch.domain.pending.explanation import Outlook, WhyView
 
 
 class MeasuredCalls(StreamCalls):
@@ -48,3 +50,23 @@ class MeasuredCalls(StreamCalls):
         """The daemon's figures in Prometheus' text format."""
         with closing(self._open_wire()) as wire:
             return "".join(f"{line.decode('utf-8')}\n" for line in wire.stream(Request("GET", "/metrics")))
+
+
+class WaitingCalls(StreamCalls):
+    """Why jobs wait, and what awaits those that are not submitted."""
+
+    def why(self, job_id: str, *, alternatives: bool = True) -> WhyView:
+        """Why a job waits, when it may start, and with `alternatives` what would start sooner; raises UnknownJob."""
+        from ffdl_batch.domain.pending.explanation import WhyView
+
+        path = f"/api/v1/jobs/{segment(job_id)}/why?alternatives={str(alternatives).lower()}"
+        with closing(self._open_wire()) as wire:
+            return read_answer(WhyView, wire.ask(Request("GET", path, job_id=job_id)).get("why"))
+
+    def outlook(self, submission: Submission) -> Outlook:
+        """What awaits a submission; nothing is sent to a scheduler but trials."""
+        from ffdl_batch.domain.pending.explanation import Outlook
+
+        with closing(self._open_wire()) as wire:
+            body = {"submission": to_plain(submission)}
+            return read_answer(Outlook, wire.ask(json_request("POST", "/api/v1/outlook", body)).get("outlook"))

@@ -1,7 +1,7 @@
-"""Values that somebody forgot to fill in, and variables where none are replaced.
+"""Recognize documents of other products, and warn about values of a template that were not filled in.
 
-Manifests are handed on as templates: ``container: <your-bucket>``, ``user_name: $AWS_ACCESS_KEY_ID``. FfDL takes them
-as they are written, and the job fails much later.
+FfDL takes ``container: <your-bucket>`` and ``user_name: $AWS_ACCESS_KEY_ID`` as they are written, and the job fails
+much later.
 """
 
 from __future__ import annotations
@@ -13,6 +13,36 @@ from ffdl_batch.domain.job.secret_references import REFERENCE
 from ffdl_batch.manifest.credentials import is_credential_key
 from ffdl_batch.manifest.document.tree import Mapping, Node, Place, Scalar, Sequence, find
 from ffdl_batch.manifest.finding_log import FindingLog
+
+WML_KEYS = frozenset({"model_definition", "training_data_reference", "training_results_reference"})
+_INIT = "`ffdl init` writes one to start from"
+
+
+def refuse_foreign(root: Mapping, log: FindingLog) -> bool:
+    """Whether this is no manifest of FfDL's; then the log says whose it is.
+
+    FfDL ignores keys that it does not know, so all but Watson Machine Learning's are refused only where there is no
+    command either.
+    """
+    keys = root.entries.keys()
+    if WML_KEYS & keys:
+        key = min(WML_KEYS & keys, key=lambda k: root.entries[k].key.origin.mark.index)
+        log.error((key,), "this is a manifest of Watson Machine Learning, not of FfDL", "convert it: ffdl convert")
+        return True
+    if find(root, ("framework", "command")) is not None:
+        return False
+    if {"apiVersion", "kind"} <= keys:
+        log.error(("apiVersion",), "this is an object of Kubernetes, not a manifest of a training job", _INIT)
+        return True
+    if "model_identifier" in keys and {"train", "serve"} & keys:
+        log.error(
+            ("model_identifier",),
+            "this describes a model for a catalogue (MAX, Machine Learning Exchange), not a training job",
+            "`ffdl init` writes a manifest; train.execution.command becomes framework.command",
+        )
+        return True
+    return False
+
 
 _PLACEHOLDER = re.compile(r"<[^<>]+>|\{\{[^{}]*\}\}")
 _VARIABLE = re.compile(r"\$([A-Z_][A-Z0-9_]*|\{[A-Z_][A-Z0-9_]*\})")

@@ -1,0 +1,87 @@
+"""Write ids and filters into the paths of requests, and read answers."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
+
+from ffdl_batch.client.connection.http_client import Wire
+from ffdl_batch.client.errors import RequestRefused, UnknownJob
+from ffdl_batch.domain.codec import CodecError, from_plain
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.job.views import Problem
+
+V = TypeVar("V")
+
+
+def segment(job_id: str) -> str:
+    """The id as one segment of a path, whatever the caller passed. Raises UnknownJob for the empty text, as of a
+    variable that is not set: the path would be another one."""
+    if not job_id:
+        raise UnknownJob(Problem("C101", "the id is empty", int(ExitCode.FAILED), "ffdl list shows your jobs"))
+    return quote(job_id, safe="")
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs a listing holds. `states` are names as in JobState; `since` is seconds since the epoch; `array` is the
+    id of the array that they are elements of."""
+
+    states: tuple[str, ...] = ()
+    name: str = ""
+    since: float | None = None
+    limit: int | None = None
+    all_users: bool = False
+    array: str = ""
+
+    def query(self) -> str:
+        """The query part of the URL, with its question mark."""
+        pairs = [("state", state) for state in self.states]
+        if self.name:
+            pairs.append(("name", self.name))
+        if self.since is not None:
+            pairs.append(("since", f"{self.since:.6f}"))
+        if self.limit is not None:
+            pairs.append(("limit", str(self.limit)))
+        if self.all_users:
+            pairs.append(("all_users", "true"))
+        if self.array:
+            pairs.append(("array", self.array))
+        return f"?{urlencode(pairs)}" if pairs else ""
+
+
+class StreamCalls(ABC):
+    """Calls that read streams: each has a connection of its own, so that others may come in between."""
+
+    @abstractmethod
+    def _open_wire(self) -> Wire:
+        """A new connection, which the caller closes."""
+
+
+def read_answer(kind: type[V], plain: object) -> V:
+    """Return the value in a reply; raises RequestRefused if it cannot be read."""
+    try:
+        return from_plain(kind, plain)
+    except CodecError as error:
+        raise unreadable(error) from error
+
+
+def read_line(raw: bytes) -> dict[str, Any]:
+    """Return the object in a line of a stream; raises RequestRefused for a problem that came after the stream began."""
+    try:
+        plain = json.loads(raw)
+    except ValueError as error:
+        raise unreadable(error) from error
+    if not isinstance(plain, dict):
+        raise unreadable("a line is no JSON object")
+    if "problem" in plain:
+        raise RequestRefused(read_answer(Problem, plain["problem"]))
+    return plain
+
+
+def unreadable(what: object) -> RequestRefused:
+    """Return the error for an answer that this client cannot read."""
+    return RequestRefused(Problem("S106", f"the daemon's answer cannot be read: {what}", int(ExitCode.FAILED)))
