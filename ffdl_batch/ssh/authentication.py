@@ -1,4 +1,4 @@
-"""Who we are to a host: keys of the agent, keys in files, and answers of the person at the terminal.
+"""Logs in at a host: by keys of the agent, keys in files, and answers of the person at the terminal.
 
 In the order of ssh: the agent's keys, the files that need no passphrase, those that need one, then what the person
 answers. A host may ask for several in a row (a key and a one-time code): each success counts, and the next is tried.
@@ -62,7 +62,7 @@ class Login:
         raise self._refused()
 
     def _is_open_to_all(self) -> bool:
-        """The first question tells what the host takes."""
+        """Ask without any proof: the answer lists the methods that the host accepts."""
         import paramiko
 
         try:
@@ -111,7 +111,7 @@ class Login:
             else:
                 yield str(file), key
         for file in locked:
-            if _public_blob(file) not in self._offered:  # the agent had it: nobody is asked for what is refused already
+            if _public_blob(file) not in self._offered:  # else the host has already rejected the agent's copy
                 yield from self._unlocked(file)
 
     def _of_agent(self, files: Sequence[Path]) -> Iterator[tuple[str, paramiko.PKey]]:
@@ -131,7 +131,7 @@ class Login:
 
     def _unlocked(self, file: Path) -> Iterator[tuple[str, paramiko.PKey]]:
         if self._person is None:
-            self._tried.append(f"{file} (has a passphrase, and nobody can be asked)")
+            self._tried.append(f"{file} (has a passphrase, and you could not be asked)")
             return
         for _ in range(_TRIES):
             key = self._read(file, self._person.ask(f"Passphrase of {file}: "))
@@ -185,7 +185,7 @@ class Login:
         assert self._person is not None
         for text in (title, instructions):
             if text.strip():
-                self._person.tell(text)
+                self._person.show(text)
         return [self._person.ask(f"({self._config.name}) {prompt}", shown=shown) for prompt, shown in prompts]
 
     def _by_password(self) -> bool:
@@ -209,7 +209,7 @@ class Login:
     def _refused(self, then: str = "") -> SshFailed:
         tried = f"{counted(len(self._tried), 'thing')} tried: {', '.join(dict.fromkeys(self._tried))}"
         wants = ", ".join(self._allowed) or "nothing that it names"
-        alone = "" if self._person else "; nobody could be asked, as there is no terminal, or BatchMode is set"
+        alone = "" if self._person else "; you could not be asked, because there is no terminal or BatchMode is set"
         return SshFailed(
             f"{self._config.name} did not let us in: it takes {wants}; {tried if self._tried else 'no key was found'}"
             f"{then}{alone}",

@@ -219,4 +219,4 @@ def _send(target: socket.socket, data: IO[bytes] | None) -> None:
             target.sendall(block)
         target.shutdown(socket.SHUT_WR)
     except OSError:
-        return  # the command has ended; its status and its complaint say why
+        return  # the command has ended; its status and its complaint show why

@@ -19,7 +19,7 @@ _FORM = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """What was asked for. `user` "" and `port` 0: what the configuration says."""
+    """The parts of a destination. `user` "" and `port` 0: as in the configuration."""
 
     host: str
     user: str = ""

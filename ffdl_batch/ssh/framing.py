@@ -55,7 +55,7 @@ def read_frame(source: socket.socket, mark: str, deadline: float) -> int:
 def read_through(source: socket.socket, end: bytes, deadline: float) -> bytes:
     """Read what has come, but nothing behind the first `end`; b"" = the stream is over. Raises TimeoutError.
 
-    What follows stays in the socket, for whoever uses it next.
+    What follows stays in the socket for the next reader.
     """
     source.settimeout(max(0.1, deadline - time.monotonic()))
     try:

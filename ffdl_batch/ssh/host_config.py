@@ -23,7 +23,7 @@ from ffdl_batch.ssh.destination import Destination, read_destination
 from ffdl_batch.ssh.errors import SshFailed
 
 ALIVE_INTERVAL_S, ALIVE_COUNT = 15, 3
-"""Where the configuration says nothing (ssh's own: never): a command must not hang on a connection that is gone."""
+"""Unless the configuration sets them (ssh's own default: never): a command must not hang on a lost connection."""
 CONNECT_S = 15.0
 PARAMIKO = "paramiko"
 """The value of FFDL_SSH for paramiko instead of an ssh program."""
@@ -114,8 +114,8 @@ def _by_ssh(ssh: str, where: Destination, environ: Mapping[str, str]) -> Options
     except (OSError, subprocess.TimeoutExpired) as error:
         raise _unusable(f"{ssh} -G {where.host} could not be asked: {error}") from error
     if done.returncode != 0:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise _unusable(f"{ssh} -G {where.host}: {said[-1] if said else f'exit code {done.returncode}'}")
+        printed = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise _unusable(f"{ssh} -G {where.host}: {printed[-1] if printed else f'exit code {done.returncode}'}")
     return parse_options(done.stdout.decode("utf-8", "surrogateescape"))
 
 
@@ -244,12 +244,12 @@ class _Words:
         return self.fill(str(self.home) + named[1:] if named.startswith("~/") or named == "~" else named)
 
 
-def _agent(said: str, words: _Words, environ: Mapping[str, str]) -> str:
-    if said == "none":
+def _agent(value: str, words: _Words, environ: Mapping[str, str]) -> str:
+    if value == "none":
         return ""
-    if said == "SSH_AUTH_SOCK":
+    if value == "SSH_AUTH_SOCK":
         return environ.get("SSH_AUTH_SOCK", "")
-    return environ.get(said[1:], "") if re.fullmatch(r"\$\w+", said) else words.path(said)
+    return environ.get(value[1:], "") if re.fullmatch(r"\$\w+", value) else words.path(value)
 
 
 def _split(values: Iterable[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Whether the host is who it says: by known_hosts, always.
+"""Checks the key of a host against known_hosts, always.
 
 A key that is not known is refused with the command that makes it known; one that is another than the known one, loudly.
 No setting turns this off, StrictHostKeyChecking neither. Keys that are signed by a CA (@cert-authority) are not
@@ -54,8 +54,7 @@ class KnownKey:
 
 
 def known_keys(config: HostConfig) -> list[KnownKey]:
-    """What the files say of the host; a file that is not there says nothing. Raises SshFailed for one that cannot be
-    read."""
+    """Return the lines about the host; missing files have none. Raises SshFailed for a file that cannot be read."""
     found: list[KnownKey] = []
     for name in config.known_hosts:
         try:
@@ -118,7 +117,7 @@ def check_host_key(config: HostConfig, offered: HostKey, known: Sequence[KnownKe
         if one.key.blob == offered.blob and one.marker == REVOKED:
             raise SshFailed(
                 f"the host key of {config.name} is revoked ({one.file}, line {one.line}): {offered.fingerprint}",
-                "do not log in; tell the site",
+                "do not log in; inform the site",
                 ExitCode.NOT_ALLOWED,
             )
     living = [one for one in known if one.marker != REVOKED]

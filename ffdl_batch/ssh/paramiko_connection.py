@@ -30,7 +30,7 @@ _CHANNEL_S = 60.0
 _BLOCK = 1 << 16
 _SIGNALLED = 255
 _NOWHERE = logging.NullHandler()
-"""Where nobody has set a log up, the library's lines, tracebacks among them, would go to standard error."""
+"""Without a log, the lines of the library, tracebacks among them, would go to standard error."""
 
 
 class _Command:
@@ -76,7 +76,7 @@ def _copy_up(channel: paramiko.Channel, source: socket.socket) -> None:
             channel.sendall(data)
         channel.shutdown_write()
     except lost_errors():
-        return  # the other direction ends as well, and whoever reads there sees the end
+        return  # the other direction ends as well, and its reader sees the end
 
 
 def _copy_down(receive: Callable[[int], bytes], target: socket.socket) -> None:
@@ -84,7 +84,7 @@ def _copy_down(receive: Callable[[int], bytes], target: socket.socket) -> None:
         while data := receive(_BLOCK):
             target.sendall(data)
     except lost_errors():
-        pass  # nobody reads any more, or the connection is lost: an end either way
+        pass  # the reader has left, or the connection is lost: an end either way
     finally:
         with contextlib.suppress(OSError):
             target.shutdown(socket.SHUT_WR)
@@ -263,7 +263,7 @@ def _log_in(
     except (paramiko.SSHException, EOFError, OSError) as error:
         raise SshFailed(
             f"no SSH connection to {config.name}: {str(error) or 'the host closed it'}",
-            f"try again later, or see what ssh itself says: {config.command} -v",
+            f"try again later, or see what ssh prints: {config.command} -v",
         ) from error
     check_host_key(config, HostKey(offered.get_name(), offered.asbytes()), known, is_behind=is_behind)
     Login(transport, config, person).perform()
@@ -281,7 +281,7 @@ _RSA = ("rsa-sha2-512", "rsa-sha2-256", "ssh-rsa")
 
 
 def _watch(chain: _Chain, config: HostConfig) -> None:
-    """ServerAliveInterval and ServerAliveCountMax of ssh_config(5): no sign of life in time, and it is given up."""
+    """Close the connection without a sign of life in time: ServerAliveInterval and ServerAliveCountMax."""
     transport = chain.transport
     while not chain.over.wait(config.alive_interval_s) and transport.is_active():
         patience = threading.Timer(config.alive_interval_s * config.alive_count, transport.close)

@@ -13,7 +13,7 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.ssh.errors import SshFailed
 from ffdl_batch.ssh.host_config import HostConfig
 
-_DENIED = re.compile(r": Permission denied \(([^)]*)\)\.?$")
+_DENIED = re.compile(r": Permission denied \(([^)]*)\)\.?$", re.MULTILINE)
 _UNRESOLVED = re.compile(r"Could not resolve hostname (\S+): (.*)")
 _REFUSED = re.compile(r"connect to host (\S+) port (\d+): (.*)")
 _OFFENDING = re.compile(r"Offending (\S+) key in (\S+):(\d+)")
@@ -60,7 +60,7 @@ def _explain_host_key(config: HostConfig, lines: Sequence[str], details: str) ->
         return _explain_change(config, lines)
     message, cure = f"the host key of {config.name} was not accepted", f"see what ssh prints: {config.command}"
     if _REVOKED in text:
-        message, cure = f"the host key of {config.name} is revoked", "do not log in; tell the site"
+        message, cure = f"the host key of {config.name} is revoked", "do not log in; inform the site"
     elif is_host_key_unknown(lines):
         key = _SERVER_KEY.search(details)
         shown = f": {key[1].removeprefix('ssh-').upper()} {key[2]}" if key else ""
@@ -85,7 +85,7 @@ def _explain_change(config: HostConfig, lines: Sequence[str]) -> SshFailed:
 
 def _explain_denial(config: HostConfig, methods: str, *, asks: bool) -> SshFailed:
     keys = ", ".join(config.identity_files)
-    alone = "" if asks else "; nobody could be asked, as there is no terminal, or BatchMode is set"
+    alone = "" if asks else "; you could not be asked, because there is no terminal or BatchMode is set"
     return SshFailed(
         f"{config.name} did not let us in: it takes {methods.replace(',', ', ')}; keys are read from the agent and "
         f"{keys}{alone}",

@@ -27,6 +27,7 @@ from ffdl_batch.ssh.ssh_messages import explain, is_final, is_host_key_unknown
 _KEPT_S = 600
 """How long a connection whose process was killed stays."""
 _ENDS_WITHIN_S = 5.0
+_TMP = "/tmp"  # noqa: S108  (the directory in it is new, and of mode 0700)
 _DIAGNOSIS_S = 60.0
 _FAILED = 255
 """ssh's own failure, ssh(1). A command may exit with it, too."""
@@ -138,7 +139,7 @@ class SystemSsh:
         if path and (self._config.keeps_connection or _is_served(path)):
             return path
         if self._directory is None:
-            self._directory = tempfile.mkdtemp(prefix="ffdl-ssh-", dir=self._environ.get("XDG_RUNTIME_DIR") or None)
+            self._directory = _make_directory(self._environ.get("XDG_RUNTIME_DIR") or _TMP)
         return f"{self._directory}/s"
 
     def _shared(self) -> tuple[str, ...]:
@@ -241,6 +242,16 @@ class SystemSsh:
             )
             return done.stderr.decode("utf-8", "replace")
         return ""
+
+
+def _make_directory(place: str) -> str:
+    """Make a directory for the socket, in /tmp if not in `place`. A socket's path must be short. Raises SshFailed."""
+    try:
+        return tempfile.mkdtemp(prefix="ffdl-ssh-", dir=place)
+    except OSError as error:
+        if place != _TMP:
+            return _make_directory(_TMP)
+        raise SshFailed(f"nothing can be written in {place}: {error.strerror}", "free some space there") from error
 
 
 def _is_served(path: str) -> bool:

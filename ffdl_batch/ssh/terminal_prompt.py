@@ -15,14 +15,14 @@ _MOST = 4096
 
 
 class Person(Protocol):
-    """Somebody who can answer."""
+    """A person who can answer."""
 
     def ask(self, prompt: str, *, shown: bool = False) -> str:
-        """One line; `shown`: what is typed may be seen. Raises EOFError where nobody answers any more."""
+        """Return one line; `shown`: what is typed may be seen. Raises EOFError if the terminal is closed."""
         ...
 
-    def tell(self, text: str) -> None:
-        """A line that needs no answer."""
+    def show(self, text: str) -> None:
+        """Print a line that needs no answer."""
         ...
 
 
@@ -51,7 +51,7 @@ class Terminal:
                 self._write("\n")
             return data.decode("utf-8", "surrogateescape").rstrip("\r\n")
 
-    def tell(self, text: str) -> None:
+    def show(self, text: str) -> None:
         """See :class:`Person`."""
         self._write(printable(text.rstrip()) + "\n")
 
@@ -76,7 +76,7 @@ class Terminal:
 
 
 def find_person() -> Person | None:
-    """Whoever sits at the terminal; None where there is none (cron, a service)."""
+    """Return the person at the terminal; None without a terminal (cron, a service)."""
     try:
         return Terminal()
     except OSError:

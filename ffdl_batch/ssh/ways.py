@@ -1,4 +1,4 @@
-"""The bytes' way to a host: straight, through a proxy's command, or through other hosts."""
+"""Connects sockets to a host for paramiko: directly, or through a proxy's command."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def connect_straight(config: HostConfig) -> socket.socket:
 
 
 class ProxyProcess:
-    """ProxyCommand of ssh_config(5), which is a line for the user's own shell by definition. It can ask nobody."""
+    """ProxyCommand of ssh_config(5), a line for the user's own shell. It cannot ask on the terminal."""
 
     def __init__(self, config: HostConfig, environ: Mapping[str, str]) -> None:
         """Raises SshFailed where it cannot be started."""

@@ -177,8 +177,7 @@ def test_ssh_login_asks_for_passphrase_only_on_a_terminal(laptop: Laptop, node: 
     preloaded.run(["ssh-keygen", "-q", "-p", "-N", "open sesame", "-f", str(locked)], check=True, capture_output=True)
     laptop.write_config(node.config(IdentityFile=str(locked)))
     alone = laptop.run("list")
-    why = "nobody could be asked" if uses_ssh(laptop) else "has a passphrase, and nobody can be asked"
-    assert alone.returncode == 77 and why in alone.stderr
+    assert alone.returncode == 77 and "you could not be asked" in alone.stderr
     prompt = "Enter passphrase for key" if uses_ssh(laptop) else "Passphrase of"
     code, shown = answer_prompts(laptop, ["list"], [(prompt, "wrong"), (prompt, "open sesame")])
     assert code == 0 and "NAME" in shown and "open sesame" not in shown
@@ -272,6 +271,29 @@ def test_ssh_shares_the_connection_that_ssh_itself_keeps(laptop: Laptop, node: L
         assert [laptop.run("list").returncode for _ in range(3)] == [0, 0, 0]
         assert wire.connections == (1 if uses_ssh(laptop) else 3)
         subprocess.run(["ssh", "-F", laptop.config, "-O", "exit", "login"], check=uses_ssh(laptop), capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("profile", "message"),
+    [
+        ("echo 'This account is closed.'; exit 3", "ran no command: This account is closed."),
+        ("head -c 600000 /dev/zero", "prints too much at login"),
+    ],
+)
+def test_ssh_reports_login_shell_that_runs_no_command(
+    laptop: Laptop, node: LoginNode, profile: str, message: str
+) -> None:
+    node.write_profile(profile)
+    try:
+        done = laptop.run("list")
+    finally:
+        node.write_profile("")
+    assert done.returncode == 75 and message in done.stderr, done.stderr
+
+
+def test_ssh_uses_tmp_if_runtime_directory_is_missing(laptop: Laptop, tmp_path: Path) -> None:
+    laptop.environ["XDG_RUNTIME_DIR"] = str(tmp_path / "none")
+    assert laptop.run("list").returncode == 0
 
 
 def test_ssh_leaves_no_connection_and_no_file(laptop: Laptop, node: LoginNode, tmp_path: Path) -> None:

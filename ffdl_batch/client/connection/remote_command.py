@@ -93,7 +93,7 @@ def _passing_interrupts(connector: Connector, command: RemoteCommand) -> Iterato
 
 
 def _copy(source: socket.socket, target: int) -> None:
-    """Raises BrokenPipeError if nobody reads the target, as for every command."""
+    """Raises BrokenPipeError if the target is closed, as for every command."""
     with contextlib.suppress(ConnectionError):
         while data := source.recv(_BLOCK):
             _write(data, target)

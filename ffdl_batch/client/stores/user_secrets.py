@@ -70,14 +70,14 @@ class KeysThere(Keys):
     def _ask_jobs_dir(self) -> Path:
         from ffdl_batch.client.connection.remote_command import ask_there
 
-        said = ask_there(self._place, self._connector, ("config", "--json"))
-        for line in reversed(said.splitlines()):
+        printed = ask_there(self._place, self._connector, ("config", "--json"))
+        for line in reversed(printed.splitlines()):
             try:
                 return Path(json.loads(line)["settings"]["jobs_dir"]["value"])
             except (ValueError, KeyError, TypeError):
                 continue
         raise DaemonUnreachable(
-            f"ffdl on {self._place.host} does not say where its secrets are",
+            f"ffdl on {self._place.host} does not report where its secrets are",
             "install the same release on both",
             ExitCode.UNAVAILABLE,
         )
