@@ -42,13 +42,12 @@ from ffdl_kubernetes.attach.node_access import Reach
 from ffdl_kubernetes.client import UNAUTHORIZED, ClusterClient, Refused
 from ffdl_kubernetes.doctor.network_canary import Canary, refuse_unproved
 from ffdl_kubernetes.lifecycle import marker_files
-from ffdl_kubernetes.lifecycle.attempt_location import elsewhere, remember
-from ffdl_kubernetes.lifecycle.automatic_termination import AskedEnds
 from ffdl_kubernetes.lifecycle.finished_job_cleanup import sent_with_room
-from ffdl_kubernetes.lifecycle.job_termination import HEARD_S
+from ffdl_kubernetes.lifecycle.marker_files import elsewhere, remember
 from ffdl_kubernetes.lifecycle.pending_uploads import StoresFromClaims
 from ffdl_kubernetes.lifecycle.pod_sync import Pods
 from ffdl_kubernetes.lifecycle.submission import is_released, read_objects, send
+from ffdl_kubernetes.lifecycle.termination import HEARD_S, AskedEnds
 from ffdl_kubernetes.objects.names import placed
 from ffdl_kubernetes.observing.cluster_watch import Watcher, token_of
 from ffdl_kubernetes.observing.job_states import (
@@ -65,7 +64,7 @@ from ffdl_kubernetes.observing.kueue import Queues
 from ffdl_kubernetes.pending.cluster_reader import ClusterReader
 from ffdl_kubernetes.pending.explanation import PodExplanations
 from ffdl_kubernetes.planning.launch_plan import BACKEND, make_plan
-from ffdl_kubernetes.planning.levels import ISOLATING
+from ffdl_kubernetes.planning.network_access import ISOLATING
 from ffdl_kubernetes.settings import KubernetesSettings, as_table, read_settings, settle
 
 OLDEST = (1, 29)

@@ -45,9 +45,8 @@ from ffdl_batch.ports.scheduler import (
     TooMany,
 )
 from ffdl_batch.runtimes.learner_start import controller_arguments, staging_arguments
-from ffdl_local.job_state import observe_attempt
+from ffdl_local.job_state import explain, observe_attempt
 from ffdl_local.launch_plan import BACKEND, make_plan, max_jobs
-from ffdl_local.pending_reason import explain
 from ffdl_local.processes import HEAD, SUPERVISOR, WITHDRAW, node_controller, signal_process
 from ffdl_local.records import EXIT, JOB_FILE, LOCK, STARTED, STATE, is_held, lives, local_directory, read_record
 from ffdl_local.settings import LocalSettings, read_settings

@@ -71,7 +71,7 @@ def test_doctor_reports_missing_permissions_network_policies_and_kueue(site: Sit
     )
     assert text.endswith("; ffdl-admin tenant create team-vision --debugging --update gives it")
     verdict, text = found["nodes of the cluster"]
-    assert verdict is Verdict.NOTE and text.startswith("not allowed (list nodes; list pods; get localqueues.kueue")
+    assert verdict is Verdict.NOTE and text.startswith("not allowed (list nodes; get localqueues.kueue")
     assert text.endswith("; ffdl-admin tenant create team-vision --nodes --update gives it")
     assert found["network policies"] == (Verdict.WRONG, "they are not")
     assert found["gangs"][0] is Verdict.WRONG and "no Kueue" in found["gangs"][1]

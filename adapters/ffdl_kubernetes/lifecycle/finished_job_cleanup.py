@@ -14,7 +14,7 @@ from ffdl_batch.domain.launch.pod_protocol import FINALIZER
 from ffdl_kubernetes.api_errors import TooManyJobs
 from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.lifecycle import marker_files
-from ffdl_kubernetes.lifecycle.attempt_location import attempt_of, is_ours
+from ffdl_kubernetes.lifecycle.marker_files import attempt_of, is_ours
 from ffdl_kubernetes.objects.names import STORING
 from ffdl_kubernetes.observing.cluster_watch import Watcher
 from ffdl_kubernetes.observing.job_states import ended_at

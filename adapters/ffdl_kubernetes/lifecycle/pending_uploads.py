@@ -23,16 +23,15 @@ from ffdl_batch.ports.scheduler import NotNow
 from ffdl_batch.runtimes.pod import SHIM_TEXT
 from ffdl_kubernetes.api_errors import explain
 from ffdl_kubernetes.client import ClusterClient, Refused
-from ffdl_kubernetes.lifecycle.attempt_location import elsewhere
 from ffdl_kubernetes.lifecycle.finished_job_cleanup import sent_with_room
+from ffdl_kubernetes.lifecycle.marker_files import elsewhere
 from ffdl_kubernetes.lifecycle.pod_sync import Pods
 from ffdl_kubernetes.lifecycle.submission import read_objects, send
 from ffdl_kubernetes.objects.job import job
 from ffdl_kubernetes.objects.names import STORING, Plain, labels, of_storing, placed
-from ffdl_kubernetes.objects.network_policy import Ways, policy
+from ffdl_kubernetes.objects.network_policy import Ways, places_of, policy
 from ffdl_kubernetes.objects.pod_files import configuration, private
 from ffdl_kubernetes.objects.pod_template import PodShape, for_staging
-from ffdl_kubernetes.objects.store_endpoints import places_of
 from ffdl_kubernetes.observing.cluster_watch import Watcher
 from ffdl_kubernetes.observing.disruptions import why_lost
 from ffdl_kubernetes.observing.job_states import Beside, has_run, is_finished, observe

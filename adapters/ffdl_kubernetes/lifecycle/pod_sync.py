@@ -23,8 +23,8 @@ from ffdl_batch.domain.outcome.controller_events import HEAD, EventKind, decode_
 from ffdl_batch.ports.scheduler import SchedulerError
 from ffdl_kubernetes.client import STRATEGIC, ClusterClient, Refused
 from ffdl_kubernetes.lifecycle import marker_files
-from ffdl_kubernetes.lifecycle.attempt_location import attempt_of, is_ours
-from ffdl_kubernetes.lifecycle.job_termination import end_job
+from ffdl_kubernetes.lifecycle.marker_files import attempt_of, is_ours
+from ffdl_kubernetes.lifecycle.termination import end_job
 from ffdl_kubernetes.objects.names import CONTROLLER, INDEX
 from ffdl_kubernetes.observing.attempt_mirror import Mirror
 from ffdl_kubernetes.observing.cluster_watch import token_of

@@ -148,7 +148,7 @@ def is_finished(job: Plain | None) -> bool:
 
 def is_ending(job: Plain) -> bool:
     """Whether its end was asked for: it is being deleted, or has a deadline
-    (:mod:`ffdl_kubernetes.lifecycle.job_termination`)."""
+    (:mod:`ffdl_kubernetes.lifecycle.termination`)."""
     return bool(job["metadata"].get("deletionTimestamp") or job.get("spec", {}).get("activeDeadlineSeconds"))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.pending.explanation import NodeAway, Room
-from ffdl_kubernetes.pod_resources import NOTHING, Amounts, amount_text, asked_of, read_amounts
+from ffdl_kubernetes.quantities import NOTHING, Amounts, amount_text, asked_of, read_amounts
 from ffdl_kubernetes.settings import KubernetesSettings
 
 Plain = Mapping[str, Any]

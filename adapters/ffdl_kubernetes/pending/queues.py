@@ -13,7 +13,7 @@ from typing import Any
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.pending.explanation import Reason, WaitKind
 from ffdl_kubernetes.observing.kueue import condition
-from ffdl_kubernetes.pod_resources import NOTHING, read_amounts
+from ffdl_kubernetes.quantities import NOTHING, read_amounts
 
 Plain = Mapping[str, Any]
 

@@ -11,8 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from ffdl_batch.domain.pending.explanation import Limit, Per
-from ffdl_kubernetes.pod_resources import NOTHING, amount_text, asked_of, read_amounts
-from ffdl_kubernetes.quantities import QUOTA, amount, amounts, never_given
+from ffdl_kubernetes.quantities import NOTHING, QUOTA, amount, amount_text, amounts, asked_of, never_given, read_amounts
 
 Plain = Mapping[str, Any]
 _RESOURCE = re.compile(r"(?:requests|limits|count)/?\.?(.+)")

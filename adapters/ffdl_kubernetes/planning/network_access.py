@@ -1,21 +1,44 @@
-"""What pods of an attempt reach: the network level that it gets, and the stores of the job. Pure.
+"""Choose the network level of an attempt's pods, and how they reach the stores of the job. Pure.
 
-The controller is in the learner's pod, and so in its network: at a level without a way out it reaches no store. Where
-a claim keeps the job's files, other pods bring them and store them; else the level is one at which stores are reached.
+The controller is in the learner's pod, and so in its network: at a level without egress it reaches no store. If a claim
+has the job's files, other pods load and store them. Otherwise the level is one at which stores are reached.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from ffdl_batch.domain.findings import Finding
 from ffdl_batch.domain.launch.launch_file import Network
 from ffdl_batch.domain.launch.network_level import NetworkLevel
-from ffdl_batch.ports.scheduler import LaunchRequest
+from ffdl_batch.ports.scheduler import BackendFacts, LaunchRequest
 from ffdl_batch.runtimes.data import Data
 from ffdl_batch.runtimes.learner_start import RequestRefused, choose_network, refusal
-from ffdl_kubernetes.objects.store_endpoints import Place, is_address, places_of
-from ffdl_kubernetes.planning.levels import lacking_levels, provable_levels
+from ffdl_kubernetes.objects.network_policy import Place, is_address, places_of
 from ffdl_kubernetes.settings import KubernetesSettings
+
+ISOLATING = frozenset({NetworkLevel.NONE, NetworkLevel.JOB, NetworkLevel.EGRESS})
+"""What NetworkPolicies make, where the cluster's network enforces them."""
+
+
+def provable_levels(levels: frozenset[NetworkLevel], settings: KubernetesSettings) -> Mapping[NetworkLevel, str]:
+    """Level -> by what it is made, which is told with what was achieved."""
+    if not levels & ISOLATING:
+        return {NetworkLevel.HOST: "none; no canary proved that NetworkPolicies are enforced"}
+    by = "as the site says" if settings.network_policies == "enforced" else "proved by a canary"
+    return {level: "none" if level is NetworkLevel.HOST else f"NetworkPolicy, {by}" for level in levels}
+
+
+def lacking_levels(facts: BackendFacts) -> Mapping[NetworkLevel, Finding]:
+    """Why levels are not offered: a job that names one of them is refused before anything of it starts."""
+    cure, why = "use network: auto or host, or talk to the site", "; ".join(facts.warnings)
+    return {
+        level: refusal("batch.network", f"network level {level} cannot be proved: {why}", cure, "S107")
+        for level in ISOLATING - facts.network_levels
+        if why
+    }
+
 
 _CLOSED = (NetworkLevel.NONE, NetworkLevel.JOB)
 _CURE = "name a claim in [backend.kubernetes]"

@@ -12,7 +12,7 @@ from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind, Tra
 from ffdl_batch.domain.job.spec import BatchOptions, DataStore, Egress, JobSpec, NetworkLevel, StoreType
 from ffdl_batch.domain.launch.launch_file import decode
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan
-from ffdl_kubernetes.objects.store_endpoints import Place, places_of
+from ffdl_kubernetes.objects.network_policy import Place, places_of
 from tests.unit.kubernetes.request_rig import PLAIN, plan_of, pod_of
 
 CLAIM: dict[str, object] = {"claim": "work"}

@@ -16,8 +16,7 @@ from ffdl_batch.domain.launch.attach_protocol import AGAIN, REFUSED, encode_fram
 from ffdl_batch.ports.node_access import ReadsClaims
 from ffdl_batch.ports.scheduler import InvalidRequest, NotNow
 from ffdl_kubernetes.adapter import KubernetesScheduler
-from ffdl_kubernetes.attach.claim_files import _await_begin
-from ffdl_kubernetes.objects.claim_reader import ABSENT, FOUND, PROGRAM, reader_job
+from ffdl_kubernetes.attach.claim_files import ABSENT, FOUND, PROGRAM, _await_begin, reader_job
 from tests.fakes.kubernetes.pod_security import violations
 from tests.unit.kubernetes.request_rig import settled
 

@@ -8,7 +8,7 @@ import pytest
 
 from ffdl_batch.ports.scheduler import NotTaken
 from ffdl_kubernetes.client import ClusterClient
-from ffdl_kubernetes.lifecycle.job_termination import DEADLINE_S, end_job
+from ffdl_kubernetes.lifecycle.termination import DEADLINE_S, end_job
 from ffdl_kubernetes.settings import KubernetesSettings
 
 WAITS: dict[str, Any] = {"spec": {}}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ffdl_batch.domain.job.spec import BatchOptions, JobSpec
-from ffdl_kubernetes.observing.controller_share import name_controllers_part
+from ffdl_kubernetes.observing.cures import name_controllers_part
 from ffdl_kubernetes.observing.job_states import Beside, observe
 from ffdl_kubernetes.pending.node_fit import Node, fit_on, read_request, too_much
 from ffdl_kubernetes.quantities import needed_cpu_limit

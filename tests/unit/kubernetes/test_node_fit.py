@@ -22,7 +22,7 @@ from ffdl_kubernetes.pending.node_fit import (
     read_node,
     read_request,
 )
-from ffdl_kubernetes.pod_resources import asked_of
+from ffdl_kubernetes.quantities import asked_of
 from ffdl_kubernetes.settings import KubernetesSettings
 
 GPU = "nvidia.com/gpu"

@@ -14,10 +14,9 @@ from ffdl_batch.domain.launch.network_level import NetworkLevel
 from ffdl_batch.ports.scheduler import InvalidRequest
 from ffdl_kubernetes.objects.job import job, release
 from ffdl_kubernetes.objects.names import Plain, labels
-from ffdl_kubernetes.objects.network_policy import NotAnAddress, Ways, policy, service
+from ffdl_kubernetes.objects.network_policy import NotAnAddress, Place, Ways, policy, service
 from ffdl_kubernetes.objects.pod_files import PART_BYTES, configuration, model_parts, private
 from ffdl_kubernetes.objects.pod_template import Mount, PodShape
-from ffdl_kubernetes.objects.store_endpoints import Place
 from ffdl_kubernetes.settings import KubernetesSettings, parse_toleration, read_settings
 
 ID, TOKEN = "training-0a1b2c3d4", "training-0a1b2c3d4-1"

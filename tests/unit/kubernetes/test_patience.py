@@ -12,7 +12,7 @@ import pytest
 
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.domain.launch.launch_file import encode
-from ffdl_kubernetes.lifecycle.image_timeout import lacks_image
+from ffdl_kubernetes.lifecycle.termination import lacks_image
 from tests.unit.kubernetes.request_rig import PLAIN, plan_of
 
 LACKS = {"reason": "ErrImagePull", "message": "not found"}

@@ -337,7 +337,7 @@ class DeadNode:
         self.job["status"] = {}
         self.job["spec"]["completions"] = len(names)
         self.world.ends(self.job)
-        monkeypatch.setattr("ffdl_kubernetes.lifecycle.automatic_termination.end_job", self.end)
+        monkeypatch.setattr("ffdl_kubernetes.lifecycle.termination.end_job", self.end)
         for name in names:
             self.shows(name)
 
@@ -437,7 +437,7 @@ def test_kubernetes_job_of_lost_pod_that_cluster_fails_at_once_is_node_failure(
     failed["spec"]["activeDeadlineSeconds"] = 1
     failed["status"]["conditions"][0]["reason"] = "DeadlineExceeded"
     failed["metadata"]["resourceVersion"] = "10"
-    monkeypatch.setattr("ffdl_kubernetes.lifecycle.automatic_termination.end_job", lambda *_: failed)
+    monkeypatch.setattr("ffdl_kubernetes.lifecycle.termination.end_job", lambda *_: failed)
     assert world.seen() == (Phase.ENDED, EndCause.NODE_FAIL)
     world.went({"metadata": {"name": "p", "labels": labels(JOB, 1)}})
     assert world.seen() == (Phase.ENDED, EndCause.NODE_FAIL)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ffdl_batch.domain.pending.explanation import WaitKind
+from ffdl_local.job_state import explain
 from ffdl_local.machine_queue import Queue
-from ffdl_local.pending_reason import explain
 
 JOB = {"max_jobs": 2, "machine_gpus": 4, "gpus": 2}
 

@@ -41,8 +41,8 @@ from ffdl_batch.services.leader_lease import Turn
 from ffdl_batch.services.platform import open_platform
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.services.submission.dry_run import plan_submission
-from ffdl_kubernetes.lifecycle.automatic_termination import AskedEnds
-from ffdl_kubernetes.objects.claim_reader import reader_job
+from ffdl_kubernetes.attach.claim_files import reader_job
+from ffdl_kubernetes.lifecycle.termination import AskedEnds
 from ffdl_kubernetes.planning import launch_plan as kubernetes_plan
 from ffdl_kubernetes.settings import KubernetesSettings, Profile
 from ffdl_local import launch_plan as local_plan
