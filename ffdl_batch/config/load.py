@@ -42,7 +42,9 @@ _NUMBERS = {"log_files": (1, 1000), "metrics_port": (0, 65535)}
 _SECONDS = ("watch_interval_s", "doorbell_interval_s", "lease_s", "idle_exit_s")
 _SECONDS_OR_OFF = ("silent_s",)
 """Times that are switched off by 0."""
-_TABLES = ("frameworks", "backends", "rates", "notices", "nodes", "fault_policies")
+_MERGED_TABLES = ("rates", "notices")
+"""Several files set these key by key."""
+_TABLES = ("frameworks", "backends", *_MERGED_TABLES, "nodes", "fault_policies")
 """What no variable of the environment can say."""
 
 
@@ -215,7 +217,7 @@ def _merge(values: dict[str, Any], origins: dict[str, str], key: str, value: Any
         return
     if key in ("nodes", "fault_policies"):
         _merge_faults(values, key, value, origin)
-    elif key in _READERS:
+    elif key in _MERGED_TABLES:
         if not isinstance(value, dict):
             raise ConfigError(f"{origin}: {key} must be a table")
         values[key] = values.get(key, {}) | value
@@ -253,7 +255,7 @@ def _settings(values: dict[str, Any], origins: dict[str, str], env: Mapping[str,
     state = Path(env.get("XDG_STATE_HOME") or home / ".local" / "state") / "ffdl"
     checked: dict[str, Any] = {"state_dir": str(state)}
     for key, value in values.items():
-        if key in _READERS:
+        if key in _MERGED_TABLES:
             checked[key] = _read_table(key, value, origins)
         elif key == "nodes":
             checked[key] = NodeRules(**value)
@@ -346,8 +348,8 @@ def _frameworks(tables: dict[str, Any], origin: str) -> dict[str, FrameworkImage
 
 
 def _merge_faults(values: dict[str, Any], key: str, value: Any, origin: str) -> None:
-    """Policies of later files come after those of earlier ones; of node rules the later one wins, key by key."""
-    from ffdl_batch.config.fault_policies import check_names, read_node_rules, read_policies
+    """Append policies to those of earlier files; let node rules replace earlier ones, key by key."""
+    from ffdl_batch.config.tables import check_names, read_node_rules, read_policies
 
     try:
         if key == "fault_policies":
@@ -360,24 +362,11 @@ def _merge_faults(values: dict[str, Any], key: str, value: Any, origin: str) -> 
         raise ConfigError(str(error)) from None
 
 
-def _rates(table: dict[str, Any], origins: Mapping[str, str]) -> object:
-    from ffdl_batch.config.rates import read_rates
-
-    return read_rates(table, origins)
-
-
-def _notices(table: dict[str, Any], origins: Mapping[str, str]) -> object:
-    from ffdl_batch.config.notices import read_notices
-
-    return read_notices(table, origins)
-
-
-_READERS: Mapping[str, Callable[[dict[str, Any], Mapping[str, str]], object]] = {"rates": _rates, "notices": _notices}
-"""Tables of their own, key by key from several files; each reader raises ValueError with file and key."""
-
-
 def _read_table(key: str, table: dict[str, Any], origins: Mapping[str, str]) -> object:
+    """Check one of _MERGED_TABLES; `origins` has the file of each key."""
+    from ffdl_batch.config.tables import read_notices, read_rates
+
     try:
-        return _READERS[key](table, origins)
+        return read_rates(table, origins) if key == "rates" else read_notices(table, origins)
     except ValueError as error:
         raise ConfigError(str(error)) from None

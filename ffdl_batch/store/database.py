@@ -15,7 +15,8 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 from sqlalchemy.sql import ColumnElement
 
+from ffdl_batch.domain.daemon_health import DatabaseTrouble
 from ffdl_batch.host.filesystem import is_network
 from ffdl_batch.ports.clock import Clock
 from ffdl_batch.store.errors import (
@@ -36,6 +38,7 @@ from ffdl_batch.store.errors import (
     DatabaseDamaged,
     DatabaseGone,
     RowDamaged,
+    ServerDiskRefuses,
     StoreError,
     StoreUnavailable,
     refuse_other_file,
@@ -43,7 +46,6 @@ from ffdl_batch.store.errors import (
     translate,
 )
 from ffdl_batch.store.sqlite_files import OpenFiles
-from ffdl_batch.store.write_health import Health
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +65,44 @@ STANDSTILL_S = 10
 _POSTGRES_OPTIONS = "-c lock_timeout=30s -c idle_in_transaction_session_timeout={standstill_s}s"
 
 
+class WriteHealth:
+    """Record whether the last write to a database succeeded. Safe in every thread."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._lock = threading.Lock()
+        self._trouble: DatabaseTrouble | None = None
+        self._kind: type[StoreError] | None = None
+        self._needs_rows = False
+
+    @property
+    def trouble(self) -> DatabaseTrouble | None:
+        """Why the last write failed; None if it succeeded."""
+        return self._trouble
+
+    def failed(self, error: StoreError) -> None:
+        """Record that a write was refused."""
+        with self._lock:
+            known = self._trouble if self._kind is type(error) else None
+            self._trouble = DatabaseTrouble(known.since if known is not None else self._now(), str(error))
+            self._kind = type(error)
+            self._needs_rows = isinstance(error, ServerDiskRefuses)
+
+    def succeeded(self) -> None:
+        """Record that rows were written. A transaction without rows proves nothing: a read-only disk accepts one."""
+        with self._lock:
+            self._trouble = None
+
+    def answered(self) -> None:
+        """Record that a server committed a transaction without rows. Only a refusal of its disk can still hold.
+
+        A daemon may have nothing to write for hours if another one holds the leases.
+        """
+        with self._lock:
+            if not self._needs_rows:
+                self._trouble = None
+
+
 @dataclass(frozen=True, slots=True)
 class Database:
     """One open database.
@@ -73,7 +113,7 @@ class Database:
     engine: Engine
     place: str
     clock: Clock
-    health: Health
+    health: WriteHealth
     files: OpenFiles | None = None
 
     @property
@@ -164,7 +204,7 @@ class Database:
 def over(engine: Engine, place: str, clock: Clock, files: OpenFiles | None = None) -> Database:
     """The database that `engine` opens."""
     event.listen(engine, "after_cursor_execute", _note_rows)
-    return Database(engine, place, clock, Health(clock.now), files)
+    return Database(engine, place, clock, WriteHealth(clock.now), files)
 
 
 def _note_rows(

@@ -1,4 +1,4 @@
-"""Reading. Each function is one statement for up to CHUNK ids."""
+"""Read jobs, attempts and histories, and count them. Each function is one statement for up to CHUNK ids."""
 
 from __future__ import annotations
 
@@ -38,6 +38,22 @@ class JobFilter:
     limit: int = 100
     after: str | None = None
     array: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptSum:
+    """The attempts of a backend that ended in the same way.
+
+    `interruption` is "" if the training ended by itself, or the attempt has not ended; `played`: a drill caused it.
+    `owed` of them have a pending upload.
+    """
+
+    backend: str
+    interruption: str
+    played: bool
+    count: int
+    gpu_seconds: float
+    owed: int
 
 
 def chunks(ids: Collection[str]) -> Iterator[Sequence[str]]:
@@ -196,3 +212,25 @@ def owed_attempts(connection: Connection, limit: int) -> list[Attempt]:
     query = select(*ATTEMPT_COLUMNS).where(ATTEMPTS.c.owed == 1)
     ordered = query.order_by(ATTEMPTS.c.created_at, ATTEMPTS.c.token).limit(limit)
     return [attempt(row) for row in connection.execute(ordered)]
+
+
+def count_states(connection: Connection, uid: int) -> dict[tuple[str, JobState], int]:
+    """Return how many jobs are in each state, by backend ("" before one was chosen)."""
+    query = select(JOBS.c.backend, JOBS.c.state, func.count()).where(JOBS.c.uid == uid)
+    rows = connection.execute(query.group_by(JOBS.c.backend, JOBS.c.state))
+    return {(backend, JobState(state)): int(count) for backend, state, count in rows}
+
+
+def sum_attempts(connection: Connection, uid: int) -> list[AttemptSum]:
+    """Return all attempts, grouped by how they ended."""
+    kinds = (ATTEMPTS.c.backend, ATTEMPTS.c.interruption, ATTEMPTS.c.played)
+    sums = (func.count(), func.sum(ATTEMPTS.c.gpu_seconds), func.sum(ATTEMPTS.c.owed))
+    query = select(*kinds, *sums).join(JOBS, JOBS.c.id == ATTEMPTS.c.job_id).where(JOBS.c.uid == uid)
+    rows = connection.execute(query.group_by(*kinds).order_by(*kinds))
+    return [AttemptSum(row[0], row[1], bool(row[2]), int(row[3]), float(row[4] or 0), int(row[5] or 0)) for row in rows]
+
+
+def changed_since(connection: Connection, uid: int, at: float) -> dict[JobId, tuple[str, float]]:
+    """Return backend and time of the latest change of each job that changed at or after `at`."""
+    query = select(JOBS.c.id, JOBS.c.backend, JOBS.c.updated_at).where(JOBS.c.uid == uid, JOBS.c.updated_at >= at)
+    return {JobId(job_id): (backend, float(changed)) for job_id, backend, changed in connection.execute(query)}

@@ -17,7 +17,7 @@ from ffdl_batch.domain.incidents.incident import Origin
 from ffdl_batch.domain.job.job import Change, HistoryEntry, Job, JobId
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.ports.clock import Clock, SystemClock
-from ffdl_batch.store import incidents, leases, queries, submissions, totals, transitions, usage_rows
+from ffdl_batch.store import incidents, leases, queries, submissions, transitions, usage_rows
 from ffdl_batch.store.database import Database, connect
 from ffdl_batch.store.existing_database import sqlite_file
 from ffdl_batch.store.notices import Notices
@@ -192,19 +192,19 @@ class Store:
             return queries.count_live(connection)
 
     def count_states(self, uid: int) -> dict[tuple[str, JobState], int]:
-        """See :func:`ffdl_batch.store.totals.count_states`."""
+        """See :func:`ffdl_batch.store.queries.count_states`."""
         with self._database.reading() as connection:
-            return totals.count_states(connection, uid)
+            return queries.count_states(connection, uid)
 
-    def sum_attempts(self, uid: int) -> list[totals.AttemptSum]:
-        """See :func:`ffdl_batch.store.totals.sum_attempts`."""
+    def sum_attempts(self, uid: int) -> list[queries.AttemptSum]:
+        """See :func:`ffdl_batch.store.queries.sum_attempts`."""
         with self._database.reading() as connection:
-            return totals.sum_attempts(connection, uid)
+            return queries.sum_attempts(connection, uid)
 
     def changed_since(self, uid: int, at: float) -> dict[JobId, tuple[str, float]]:
-        """See :func:`ffdl_batch.store.totals.changed_since`."""
+        """See :func:`ffdl_batch.store.queries.changed_since`."""
         with self._database.reading() as connection:
-            return totals.changed_since(connection, uid, at)
+            return queries.changed_since(connection, uid, at)
 
     def history(self, job_id: str, after_seq: int = 0) -> list[HistoryEntry]:
         """The job's changes of state behind `after_seq`, in order; empty for an unknown job."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ffdl_batch.config.notices import is_web_address
+from ffdl_batch.config.tables import is_web_address
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.incidents.fault_policy import POLICY
 from ffdl_batch.domain.incidents.incident import Incident

@@ -17,8 +17,8 @@ from sqlalchemy.exc import OperationalError
 from ffdl_batch.domain.job_state import Wish
 from ffdl_batch.host.filesystem import why_unwritable
 from ffdl_batch.store import DatabaseDamaged, Store, StoreUnavailable, errors, open_store
+from ffdl_batch.store.database import WriteHealth
 from ffdl_batch.store.errors import DatabaseGone, translate
-from ffdl_batch.store.write_health import Health
 from tests.unit.store.jobs import FakeClock, add_job, new_job
 from tests.unit.store.test_failures import open_directory, plain_user
 
@@ -70,6 +70,7 @@ def test_translate_reports_memory_limit_if_shared_memory_cannot_be_mapped(tmp_pa
     """SQLite calls it an I/O error, and a process that may have no more memory has it."""
     script = """
 import resource, sqlite3, sys
+from ffdl_batch.store.database import WriteHealth
 from ffdl_batch.store.errors import translate
 connection = sqlite3.connect(sys.argv[1])
 pages = int(open("/proc/self/statm").read().split()[0])
@@ -129,7 +130,7 @@ def test_store_health_reports_full_disk_until_rows_are_written(tmp_path: Path) -
 
 def test_store_health_dates_new_kind_of_failure_from_its_start() -> None:
     now = [1000.0]
-    health = Health(lambda: now[0])
+    health = WriteHealth(lambda: now[0])
     full = translate(OperationalError("INSERT", None, full_disk()), "/jobs.db")
     gone = DatabaseGone("the database /jobs.db was deleted")
     again = DatabaseGone("the database /jobs.db was deleted again")
@@ -188,7 +189,7 @@ class ServerSaid(Exception):
 def test_store_health_keeps_server_disk_failure_until_rows_are_written(state: str, needs_rows: bool) -> None:
     told = translate(OperationalError("INSERT", None, ServerSaid(state)), "postgresql://server")
     assert isinstance(told, StoreUnavailable)
-    health = Health(lambda: 1.0)
+    health = WriteHealth(lambda: 1.0)
     health.failed(told)
     health.answered()
     assert (health.trouble is not None) is needs_rows

@@ -1,0 +1,197 @@
+"""Check the tables ``[rates]``, ``[notices]``, ``[nodes]`` and ``[[fault_policies]]`` of the configuration."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from ffdl_batch.domain.incidents.fault_policy import FaultPolicy, NodeRules
+from ffdl_batch.domain.incidents.incident import Origin
+from ffdl_batch.domain.incidents.kinds import is_kind_name
+from ffdl_batch.domain.incidents.notice import NoticeSettings
+from ffdl_batch.domain.metrics.rates import Rates
+
+_LONGEST_CURRENCY = 12
+_LISTS = ("mail", "webhooks", "origins")
+_FILES = ("login_file", "ca_file", "webhook_key_file")
+_NOTICE_KEYS = (*_LISTS, *_FILES, "smtp", "from")
+MOST_POLICIES = 64
+LONGEST_MATCH = 1000
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
+_ADDRESS = re.compile(r"[^\s@,;<>]+@[^\s@,;<>]+")
+_HEADER = re.compile(r"\s*\[\[\s*fault_policies\s*\]\]")
+_LIMITS = {"threshold": (0.1, 1e6), "hours": (0.1, 10_000.0), "percent": (0.0, 50.0)}
+
+
+def read_rates(table: Mapping[str, Any], origins: Mapping[str, str]) -> Rates:
+    """Return the prices of a merged table; `origins` maps ``rates.<key>`` to its file.
+
+    Raises ValueError with file and key.
+    """
+    known = [part.name for part in fields(Rates)]
+    for key, value in table.items():
+        place = f"{origins.get(f'rates.{key}', 'rates')}: rates.{key}"
+        if key not in known:
+            raise ValueError(f"{place} is no key; known are {', '.join(known)}")
+        if key == "currency":
+            if not isinstance(value, str) or len(value) > _LONGEST_CURRENCY or not value.isprintable():
+                raise ValueError(f"{place} must be a short text, as EUR, not {value!r}")
+        elif key == "gpu_types":
+            if not isinstance(value, dict):
+                raise ValueError(f"{place} must be a table of GPU types, as {{ a100 = 2.5 }}, not {value!r}")
+            for name, price in value.items():
+                _check_price(f"{place}.{name}", price)
+            if len({name.lower() for name in value}) != len(value):
+                raise ValueError(f"{place} names a GPU type twice; upper and lower case are the same type")
+        else:
+            _check_price(place, value)
+    prices = {name: float(price) for name, price in table.get("gpu_types", {}).items()}
+    return Rates(
+        table.get("currency", ""), float(table.get("gpu_hour", 0)), float(table.get("cpu_hour", 0)), gpu_types=prices
+    )
+
+
+def _check_price(place: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise ValueError(f"{place} must be the price of an hour, 0 or above, not {value!r}")
+
+
+def read_notices(table: Mapping[str, Any], origins: Mapping[str, str]) -> NoticeSettings:
+    """Return the addresses and relays of a merged table; `origins` maps ``notices.<key>`` to its file.
+
+    Raises ValueError with file and key.
+    """
+    checked: dict[str, Any] = {}
+    for key, value in table.items():
+        place = f"{origins.get(f'notices.{key}', 'notices')}: notices.{key}"
+        if key not in _NOTICE_KEYS:
+            raise ValueError(f"{place} is no key; known are {', '.join(_NOTICE_KEYS)}")
+        if key in _LISTS:
+            checked[key] = _notice_list(place, key, value)
+        elif not isinstance(value, str) or not value.isprintable():
+            raise ValueError(f"{place} must be a text, not {value!r}")
+        elif key in _FILES and value and not Path(value).is_absolute():
+            raise ValueError(f"{place} must be an absolute path, not {value!r}")
+        else:
+            checked["sender" if key == "from" else key] = value
+    if checked.get("mail") and not checked.get("smtp"):
+        place = origins.get("notices.mail", "notices")
+        raise ValueError(f'{place}: notices.mail names addresses, and notices.smtp no relay; write smtp = "HOST:PORT"')
+    return NoticeSettings(**checked)
+
+
+def _notice_list(place: str, key: str, value: object) -> tuple[object, ...]:
+    if not isinstance(value, list) or not all(isinstance(one, str) and one.isprintable() for one in value):
+        raise ValueError(f"{place} must be a list of texts, not {value!r}")
+    for one in value:
+        if key == "origins" and one not in tuple(Origin):
+            raise ValueError(f"{place}: {one!r} is no origin; known are {', '.join(Origin)}")
+        if key == "mail" and one.count("@") != 1:
+            raise ValueError(f"{place}: {one!r} is no mail address")
+        if key == "webhooks" and not is_web_address(one):
+            raise ValueError(f"{place}: {one!r} is no address of a web server; write https://HOST/PATH")
+    return tuple(Origin(one) for one in value) if key == "origins" else tuple(value)
+
+
+def is_web_address(text: str) -> bool:
+    """Return whether the text is the address of a web server."""
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        return False
+
+
+def read_policies(tables: Sequence[Any], origin: str) -> tuple[FaultPolicy, ...]:
+    """Return the policies of the file `origin` in their order. Raises ValueError with file and line."""
+    lines = _lines(origin)
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise ValueError(f"{origin}: fault_policies must be tables, [[fault_policies]]")
+    if len(tables) > MOST_POLICIES:
+        raise ValueError(f"{origin}: there are {len(tables)} fault_policies; {MOST_POLICIES} are possible")
+    policies: list[FaultPolicy] = []
+    for number, table in enumerate(tables):
+        place = f"{origin}:{lines[number]}" if number < len(lines) else origin
+        policies.append(_policy(table, f"{place}: fault_policies[{number + 1}]"))
+    return tuple(policies)
+
+
+def check_names(policies: tuple[FaultPolicy, ...], origin: str) -> tuple[FaultPolicy, ...]:
+    """Return the policies of all files. Raises ValueError if two have the same name: messages name policies."""
+    for number, policy in enumerate(policies):
+        if policy.name in {one.name for one in policies[:number]}:
+            raise ValueError(f"{origin}: there are two fault_policies named {policy.name}; give each its own name")
+    return policies
+
+
+def _policy(table: Mapping[str, Any], place: str) -> FaultPolicy:
+    known = [part.name for part in fields(FaultPolicy)]
+    for key in table:
+        if key not in known:
+            raise ValueError(f"{place}: {key} is no key; known are {', '.join(known)}")
+
+    def need(condition: object, key: str, what: str) -> None:
+        if not condition:
+            raise ValueError(f"{place}: {key} must be {what}, not {table.get(key)!r}")
+
+    name, match, kind, notify = (table.get(key) for key in ("name", "match", "kind", "notify"))
+    need(isinstance(name, str) and _NAME.fullmatch(name), "name", "a name of letters, digits and . _ -")
+    need(isinstance(match, str) and 0 < len(match) <= LONGEST_MATCH, "match", "a regular expression")
+    try:
+        re.compile(str(match))
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ValueError(f"{place}: match is no regular expression of Python's: {error}: {match!r}") from error
+    is_kind = kind is None or (isinstance(kind, str) and is_kind_name(kind))
+    need(is_kind, "kind", "origin.word, as node.gpu (docs/faults.md)")
+    for key in ("exclude_node", "stop_retrying"):
+        need(isinstance(table.get(key, False), bool), key, "true or false")
+    listed = [notify] if isinstance(notify, str) else notify
+    addresses = listed if isinstance(listed, list) else []
+    is_right = all(isinstance(one, str) and (_ADDRESS.fullmatch(one) or is_web_address(one)) for one in addresses)
+    need(
+        is_right and (listed is None or isinstance(listed, list)),
+        "notify",
+        "an address (mail, webhook) or a list of them",
+    )
+    if not (kind or table.get("exclude_node") or table.get("stop_retrying") or listed):
+        raise ValueError(f"{place}: it does nothing; give kind, exclude_node, stop_retrying or notify")
+    return FaultPolicy(
+        str(name),
+        str(match),
+        kind or "",
+        exclude_node=table.get("exclude_node", False),
+        stop_retrying=table.get("stop_retrying", False),
+        notify=tuple(listed or ()),
+    )
+
+
+def read_node_rules(table: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    """Return the values that the file `origin` sets of :class:`NodeRules`. Raises ValueError with file and key."""
+    known = [part.name for part in fields(NodeRules)]
+    for key, value in table.items():
+        place = f"{origin}: nodes.{key}"
+        if key not in known:
+            raise ValueError(f"{place} is no key; known are {', '.join(known)}")
+        if key == "exclude_lemons":
+            if not isinstance(value, bool):
+                raise ValueError(f"{place} must be true or false, not {value!r}")
+            continue
+        least, most = _LIMITS[key]
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value) or not least <= value <= most:
+            raise ValueError(f"{place} must be a number from {least:g} to {most:g}, not {value!r}")
+    return {key: value if key == "exclude_lemons" else float(value) for key, value in table.items()}
+
+
+def _lines(origin: str) -> list[int]:
+    """Return the lines at which the tables begin; none if they are written in another form."""
+    try:
+        text = Path(origin).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return []
+    return [number for number, line in enumerate(text.splitlines(), 1) if _HEADER.match(line)]
