@@ -1,7 +1,7 @@
-"""sbatch-like options laid over the manifest's tree, so that one set of checks reads both.
+"""Writes options into the manifest's tree, so that one set of checks reads both.
 
-An option's value becomes a node whose origin names the option; whatever is wrong with it is then reported by that
-name instead of a line. Command-line options win over the manifest, environment ones only fill what it leaves out.
+The value of an option becomes a node whose origin names the option; errors name it instead of a line. Options of the
+command line win over the manifest, options of the environment only fill what it leaves out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PLACES: Mappings[str, Place] = {
 
 
 class Overlay:
-    """Writes the values of one layer of options into the tree. `wins`: over the manifest, or only into gaps."""
+    """Writes the values of one layer of options into the tree. `wins`: they replace values of the manifest."""
 
     def __init__(self, root: Mapping, wins: bool) -> None:
         self.root = root
@@ -53,7 +53,7 @@ class Overlay:
             node.entries[last] = Entry(Scalar(last, value.origin), value)
 
     def has(self, place: Place) -> bool:
-        """Whether the manifest says something at `place`."""
+        """Return whether the manifest has a value at `place`."""
         node = find(self.root, place)
         return node is not None and not (isinstance(node, Scalar) and node.is_null)
 
@@ -61,7 +61,7 @@ class Overlay:
 def apply_options(
     root: Mapping, options: Mappings[str, str], environment: Mappings[str, str], log: FindingLog
 ) -> dict[str, str]:
-    """Lay both layers over `root`; returns the sources of what has no place in the tree (``export``)."""
+    """Write both layers into `root`. Return the sources of options that have no place in the tree (``export``)."""
     recorded: dict[str, str] = {}
     for key, text in environment.items():
         name, label = _environment_name(key)
@@ -76,7 +76,7 @@ def apply_options(
 
 
 def _environment_name(key: str) -> tuple[str, str]:
-    """Option name and variable of an environment option, which callers may key by either."""
+    """Return the name and the variable of an option of the environment; `key` is either of them."""
     if key in BY_VARIABLE:
         return BY_VARIABLE[key].name, key
     if key.startswith(("SBATCH_", "FFDL_")):
@@ -144,7 +144,7 @@ def _set_gres(overlay: Overlay, text: str, origin: Origin) -> None:
 
 
 def _set_gpus(overlay: Overlay, text: str, origin: Origin) -> None:
-    """``[type:]number`` of GPUs for each learner."""
+    """Set the GPUs of each learner from ``[type:]number``."""
     kind, colon, count = text.strip().rpartition(":")
     if not count or (colon and not kind):
         raise refusal(f"{text!r} is not a number of GPUs", "write [type:]number, as v100:2")
@@ -172,7 +172,7 @@ def _check_gpus_agree(options: Mappings[str, str], log: FindingLog) -> None:
 
 
 def _set_network(overlay: Overlay, text: str, origin: Origin) -> None:
-    """A level, or ``egress:host:port,host:port``."""
+    """Set the network from a level, or from ``egress:host:port,host:port``."""
     level, _, allowed = text.strip().partition(":")
     entries = {"level": Entry(Scalar("level", origin), Scalar(level, origin))}
     items: list[Node] = [Scalar(item, origin) for item in allowed.split(",") if item]

@@ -1,4 +1,4 @@
-"""From `batch:` to sbatch options. Pure; what cannot be said to sbatch is refused by name."""
+"""Returns the options of a batch script for a job, and refuses values that sbatch does not accept. Pure."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _TRAINING_ID = re.compile(r"training-[0-9a-z]{9}", re.ASCII)
 def batch_options(
     request: LaunchRequest, settings: SlurmSettings, node: NodeRequest, mark: str = "", *, as_array: bool = False
 ) -> list[SbatchOption]:
-    """All options of the script, in a fixed order. Raises RequestRefused and InvalidRequest.
+    """Return all options of the script, in a fixed order. Raises RequestRefused and InvalidRequest.
 
-    A template's job follows one that has waited for its dependencies, its time and its release: it waits for none of
-    them again. `mark` is what the nodes' prolog reads; the user's own comment follows it. `as_array`: of the script
-    of a native array, in which sbatch fills in each task's number.
+    The job of a template does not wait for dependencies, a begin time or a release: the job before it did. The comment
+    begins with `mark`, which the prolog of the nodes reads. `as_array`: for the script of a native array, in which
+    sbatch fills in the number of each task.
     """
     batch = _written_batch(request, settings, mark)
     _check(batch)
@@ -97,12 +97,12 @@ def _check(batch: BatchOptions) -> None:
 
 
 def is_template(request: LaunchRequest) -> bool:
-    """Whether the request is for the attempt that stands for every later one."""
+    """Return whether the request is for the template of later attempts."""
     return request.token.endswith(f"-{TEMPLATE}")
 
 
 def continues_in_place(batch: BatchOptions, settings: SlurmSettings) -> bool:
-    """Whether the job is requeued at its time limit: the site says so, and the owner does not say otherwise."""
+    """Return whether the job is requeued at its time limit: the site has it so, and the job does not forbid it."""
     return settings.continue_in_place and batch.requeue is not False
 
 
@@ -114,7 +114,7 @@ def _output(request: LaunchRequest, as_array: bool) -> str:
         return escape_pattern(request.attempt_dir.batch_log, "the job's directory")
     if os.path.isabs(asked):  # noqa: PTH117 - pure
         return asked
-    # Relative to where the manifest lies, as sbatch takes it relative to where it was called.
+    # Relative to the directory of the manifest; for sbatch, to the working directory.
     base = escape_pattern(request.spec.base_dir or "/", "the manifest's directory")
     return os.path.join(base, asked)  # noqa: PTH118 - pure
 
@@ -153,9 +153,9 @@ def _is_signal(text: str) -> bool:
 
 
 def effective_lead_s(request: LaunchRequest) -> int | None:
-    """Seconds before the time limit at which the learners are warned; None = nobody warns them.
+    """Return the seconds before the time limit at which Slurm signals the job; None if it does not.
 
-    sbatch knows one signal a job, and the user's own wins.
+    A job has one signal, and that of the user wins.
     """
     if request.spec.batch.signal or request.lead_s is None:
         return None

@@ -1,4 +1,4 @@
-"""What a submission and a plan have in common: the options, the files, and the request made of them."""
+"""The options and files that commands share which submit or plan, and the submissions that are made of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SEVERITY = re.compile(r"(^|: )(warning|note): ")
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How the command behaves, apart from the job."""
+    """How the command prints and waits."""
 
     as_json: bool = False
     parsable: bool = False
@@ -46,10 +46,10 @@ class Manner:
 
 
 class SbatchLike(click.Command):
-    """Refuses sbatch's other options by name, with what to use instead."""
+    """A command that refuses the other options of sbatch by name, with what to use instead."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does; an option that click does not know may be one of sbatch's."""
+        """Parse as click does; an option that click does not know may be one of sbatch."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -112,7 +112,7 @@ def allowed_references(given: Mapping[str, Any]) -> AllowedReferences:
 
 
 def shared_options(*, metavar: str = "MANIFEST... MODEL") -> Callable[[AnyFunction], AnyFunction]:
-    """What every command that submits or plans takes, after its files."""
+    """Declare the options of every command that submits or plans."""
     decorators: tuple[Callable[[AnyFunction], AnyFunction], ...] = (
         # Whether a file can be read is found out by reading it: click would call it wrong usage.
         click.argument("files", nargs=-1, type=click.Path(path_type=str, readable=False), metavar=metavar),
@@ -135,7 +135,7 @@ def shared_options(*, metavar: str = "MANIFEST... MODEL") -> Callable[[AnyFuncti
 
 
 def split_files(files: Sequence[str]) -> tuple[Sequence[str], str]:
-    """The manifests and the model."""
+    """Return the manifests and the model."""
     if len(files) < 2:
         what = "the model's directory or zip archive is missing" if files else "a manifest and a model are needed"
         raise click.UsageError(f"{what}: ffdl-submit [OPTIONS] MANIFEST... MODEL")
@@ -145,7 +145,7 @@ def split_files(files: Sequence[str]) -> tuple[Sequence[str], str]:
 
 
 def collect_options(given: Mapping[str, Any], environ: Mapping[str, str], manner: Manner) -> Wanted:
-    """Options of the command line and of the environment, and the variables that --export selects."""
+    """Return the options of the command line and of the environment, and the variables that --export selects."""
     from ffdl_batch.client.connection.daemon_start import Dialling
     from ffdl_batch.client.submissions.exported_variables import ExportError, select_variables
     from ffdl_batch.client.submissions.submission_builder import Wanted

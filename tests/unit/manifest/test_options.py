@@ -36,6 +36,7 @@ def test_options_override_manifest_and_environment_fills_gaps() -> None:
         ("exclude", "n3", "exclude", "n3"),
         ("dependency", "afterok:training-0a1b2c3d4", "dependency", "afterok:training-0a1b2c3d4"),
         ("begin", "now+1hour", "begin", "now+1hour"),
+        ("priority", "TOP", "priority", "TOP"),
         ("hold", "", "hold", True),
         ("requeue", "", "requeue", True),
         ("no-requeue", "", "requeue", False),
