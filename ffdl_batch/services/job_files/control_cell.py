@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
+from ffdl_batch.attempt.control_cell import CANCEL, HALT
 from ffdl_batch.attempt.layout import AttemptDir, Root
 from ffdl_batch.attempt.reader import DamagedFile, read_object
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
@@ -35,28 +36,22 @@ class Drill(StrEnum):
     NODE_FAIL = "node-fail"
 
 
-class ControlWish(StrEnum):
-    """The owner's request, as the cell spells it."""
-
-    NONE = ""
-    HALT = "halt"
-    CANCEL = "cancel"
-
-
-_WORDS = {Wish.NONE: ControlWish.NONE, Wish.HALT: ControlWish.HALT, Wish.CANCEL: ControlWish.CANCEL}
+_REQUESTS = {Wish.NONE: "", Wish.HALT: HALT, Wish.CANCEL: CANCEL}
+"""How the cell spells the owner's request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """What the cell says. `attempt` is the number of the job's newest attempt, `run` which run of the attempt the
-    `drill` is played on: the scheduler may start the same attempt anew. `given_up` is there once the platform has given
-    a run up because nothing was heard of it."""
+    """The content of the cell, as the daemon writes it."""
 
     attempt: int = 0
-    wish: ControlWish = ControlWish.NONE
+    """Number of the job's newest attempt."""
+    wish: str = ""
     drill: Drill = Drill.NONE
     run: int = 0
+    """The run that the drill is played on: the scheduler may start the same attempt again."""
     given_up: GivenUp | None = None
+    """The run that the daemon abandoned because its controllers no longer reported."""
     format: int = FORMAT
 
 
@@ -113,7 +108,7 @@ def write_control(root: Root, job: Job, *, wish: Wish | None = None, drill: Dril
         after = replace(
             before,
             attempt=max(job.attempt, before.attempt),
-            wish=before.wish if wish is None else _WORDS[wish],
+            wish=before.wish if wish is None else _REQUESTS[wish],
             drill=before.drill if drill is None else drill,
             run=before.run if drill is None else newest_run(attempt) if drill else 0,
         )

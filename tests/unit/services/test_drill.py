@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.attempt.control_cell import HALT
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.continuation import Spent
@@ -16,7 +17,7 @@ from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.services.job_control.cancel import cancel_job
 from ffdl_batch.services.job_control.drill import drill
 from ffdl_batch.services.job_control.halt import halt_job
-from ffdl_batch.services.job_files.control_cell import Control, ControlWish, Drill, read_control, write_control
+from ffdl_batch.services.job_files.control_cell import Control, Drill, read_control, write_control
 from ffdl_batch.services.platform import Caller
 from ffdl_batch.services.refusals import Refused
 from tests.fakes.scheduler import FakeScheduler
@@ -77,7 +78,7 @@ def test_drill_records_event_before_sending_signal(
     job = processing(site)
     view = drill(site.platform, site.caller, job.id, event)
     assert scheduler.signals == [(job.native_id, signal)]
-    assert scheduler.noted == [Control(1, ControlWish.NONE, note)]
+    assert scheduler.noted == [Control(1, "", note)]
     assert (view.state, view.wish) == ("PROCESSING", "none")
     assert [attempt.number for attempt in view.attempts] == [1]
 
@@ -86,7 +87,7 @@ def test_drill_halt_requests_halt_and_records_drill(site: Site, scheduler: Signa
     job = processing(site)
     for _ in range(2):  # a request whose answer was lost is sent again
         assert drill(site.platform, site.caller, job.id, "halt").wish == "halt"
-        assert read_control(site.attempt(job)) == Control(1, ControlWish.HALT, Drill.HALT)
+        assert read_control(site.attempt(job)) == Control(1, HALT, Drill.HALT)
     assert scheduler.signals == []
 
 
@@ -96,7 +97,7 @@ def test_drill_rejects_event_after_user_halt(site: Site, scheduler: Signalled, e
     halt_job(site.platform, site.caller, job.id)
     refused(site, job, event, "is ending")
     assert scheduler.signals == []
-    assert read_control(site.attempt(job)) == Control(1, ControlWish.HALT)
+    assert read_control(site.attempt(job)) == Control(1, HALT)
 
 
 def test_drill_clears_record_when_halt_request_is_rejected(

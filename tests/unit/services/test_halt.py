@@ -12,6 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from ffdl_batch.attempt.control_cell import CANCEL, HALT
 from ffdl_batch.domain.file_format import FORMAT
 from ffdl_batch.domain.job.job import Change, Job
 from ffdl_batch.domain.job.views import JobView
@@ -20,7 +21,6 @@ from ffdl_batch.services.job_control.cancel import cancel_job
 from ffdl_batch.services.job_control.halt import halt_job
 from ffdl_batch.services.job_files.control_cell import (
     Control,
-    ControlWish,
     Drill,
     fence_earlier,
     read_control,
@@ -57,7 +57,7 @@ def test_halt_records_request_and_writes_control_file_when_job_is_on_scheduler(s
     job = job if state is JobState.QUEUED else site.move(job, state)
     view = halt(site, job)
     assert (view.state, view.wish) == (state, "halt")
-    assert read_control(site.attempt(job)).wish is ControlWish.HALT
+    assert read_control(site.attempt(job)).wish is HALT
     assert halt(site, job) == view, "twice in a row is once"
     assert site.scheduler.cancelled == []
 
@@ -78,7 +78,7 @@ def test_halt_and_cancel_leave_ended_job_unchanged(site: Site, state: JobState, 
     if (ask, state) != (cancel_job, JobState.HALTED):
         assert ask(site.platform, site.caller, job.id).state == state
         assert site.job(job.id) == job
-    assert read_control(site.attempt(job)).wish is ControlWish.NONE
+    assert read_control(site.attempt(job)).wish == ""
 
 
 def test_cancel_marks_halted_job_as_cancelled(site: Site) -> None:
@@ -118,7 +118,7 @@ def test_cancel_overrides_halt_and_later_halt_does_not_replace_it(site: Site) ->
     halt(site, job)
     for ask in (cancel_job, halt_job):
         assert ask(site.platform, site.caller, job.id).wish == "cancel"
-        assert read_control(site.attempt(job)).wish is ControlWish.CANCEL
+        assert read_control(site.attempt(job)).wish is CANCEL
 
 
 def test_halt_is_recorded_when_control_file_cannot_be_written(
@@ -235,7 +235,7 @@ def test_write_control_replaces_damaged_cell(site: Site, text: str) -> None:
     Path(site.attempt(job).control).write_text(text)
     assert read_control(site.attempt(job)) == Control()
     write_control(site.platform.root, job, wish=Wish.HALT)
-    assert read_control(site.attempt(job)) == Control(1, ControlWish.HALT)
+    assert read_control(site.attempt(job)) == Control(1, HALT)
 
 
 def test_control_fence_writes_newer_attempt_into_existing_cells(site: Site) -> None:
@@ -244,7 +244,7 @@ def test_control_fence_writes_newer_attempt_into_existing_cells(site: Site) -> N
     assert fence_earlier(site.platform.root, job) == 0
     third = replace(job, attempt=3)  # the second never had a directory
     assert fence_earlier(site.platform.root, third) == 1
-    assert read_control(site.attempt(job)) == Control(3, ControlWish.HALT)
+    assert read_control(site.attempt(job)) == Control(3, HALT)
     write_control(site.platform.root, job, drill=Drill.PREEMPT)
     assert read_control(site.attempt(job)).attempt == 3, "an older row does not lift the fence"
 
@@ -262,5 +262,5 @@ def test_write_control_loses_no_update_from_concurrent_threads(site: Site) -> No
         thread.start()
     for thread in threads:
         thread.join()
-    assert read_control(site.attempt(job)) == Control(1, ControlWish.HALT, Drill.PREEMPT)
+    assert read_control(site.attempt(job)) == Control(1, HALT, Drill.PREEMPT)
     assert not [path for path in Path(site.attempt(job).path).iterdir() if path.name.startswith(".control")]

@@ -104,11 +104,7 @@ def convert(  # noqa: PLR0913, PLR0917  (click's signature)
         raise click.UsageError("name the FILE to convert, or ask for --history")
     text = _read(file)
     if to is not None:
-        from ffdl_batch.cli.commands.convert.export import export_to
-
-        spec = _spec_of(text, file, Path.cwd() if file == "-" else Path(file).absolute().parent)
-        written = export_to(to, spec, file, report, err=output == "-")
-        _write(output, _leave(to, spec, file) if written is None else written)
+        _export(to, text, file, output, report)
         return ExitCode.OK
     from ffdl_batch.ports.conversion import Source
 
@@ -123,6 +119,14 @@ def convert(  # noqa: PLR0913, PLR0917  (click's signature)
     if check:
         _tell_differences(reader, source, spec, file, contained=conversion.contained, err=output == "-")
     return ExitCode.FAILED if strict and _drops(conversion) else ExitCode.OK
+
+
+def _export(to: str, text: str, file: str, output: str, report: str) -> None:
+    from ffdl_batch.cli.commands.convert.export import export_to
+
+    spec = _spec_of(text, file, Path.cwd() if file == "-" else Path(file).absolute().parent)
+    written = export_to(to, spec, file, report, err=output == "-")
+    _write(output, _leave(to, spec, file) if written is None else written)
 
 
 def _read(file: str) -> str:
