@@ -1,5 +1,5 @@
-"""Collectors of metrics: a process per learner that reads what the learner writes and appends FfDL's records.
+"""Collect metrics: one process per learner reads what the learner writes and appends records in FfDL's format.
 
-Imports ports and domain only. The controller starts it (`python -m ffdl_batch.collectors SPEC.json`) and watches it; it
-never makes a learner wait, and may be killed at any moment: the next one goes on where its position file says.
+It imports ports and domain only. The controller starts it (`python -m ffdl_batch.collectors SPEC.json`) and watches it.
+It never makes a learner wait. It may be killed at any moment: the next process continues where the position file says.
 """

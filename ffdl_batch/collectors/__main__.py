@@ -1,10 +1,10 @@
-"""`python -m ffdl_batch.collectors SPEC.json`: collects one learner's metrics until its stop file exists.
+"""`python -m ffdl_batch.collectors SPEC.json`: collect one learner's metrics until its stop file exists.
 
 Standard output has JSON lines: `{"event": "note", "kind": ..., "message": ...}` for what could not be used, each kind
 once, and at the end `{"event": "done", "records": n, "notes": {kind: count}}`. Exit status: 0 done; 69 a package is
-missing; 70 whoever started it is gone; 73 the records cannot be written, 74 what the learner writes cannot be read, and
-75 another collector is at work on them; 78 the spec is wrong. SIGTERM and SIGKILL are the same: the next run goes on,
-nothing is lost.
+missing; 70 the process that started it has ended; 73 the records cannot be written; 74 what the learner writes cannot
+be read; 75 another collector works on them; 78 the spec is invalid. SIGTERM and SIGKILL have the same effect: the next
+run continues, and nothing is lost.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_TAKEN, EXIT_SPEC = 64, 69, 75, 78
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run; the exit status."""
+    """Run. Return the exit status."""
     argv = sys.argv[1:] if arguments is None else arguments
     if len(argv) != 1:
         return _failed(EXIT_USAGE, "usage: python -m ffdl_batch.collectors SPEC.json")
@@ -97,7 +97,7 @@ def _counts(state: State) -> Mapping[str, int]:
 
 
 def say(event: Mapping[str, Any]) -> None:
-    """One line of standard output; nobody needs to read it."""
+    """Write one line to standard output. It need not have a reader."""
     with contextlib.suppress(OSError):
         os.write(1, (json.dumps(event) + "\n").encode())
 

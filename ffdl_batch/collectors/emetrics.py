@@ -1,4 +1,4 @@
-"""FfDL's `emetrics_file`: records that the training itself writes, as JSON lines of files `evaluation-metrics.txt`."""
+"""FfDL's `emetrics_file`: records that the training itself writes, as JSON lines in files `evaluation-metrics.txt`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEPTH, MOST_FILES = 8, 256
 
 
 class EmetricsSource:
-    """The files of that name anywhere below the directories."""
+    """Reads the files of that name anywhere below the directories."""
 
     def __init__(self, spec: CollectorSpec, clock: Clock, notes: Notes, state: State) -> None:
         self._spec = spec
@@ -27,7 +27,7 @@ class EmetricsSource:
         self._last = ""
 
     def poll(self, final: bool) -> Harvest:
-        """At most one chunk of each file."""
+        """Read at most one chunk of each file."""
         records: list[MetricRecord] = []
         more = False
         listed = self._listed()
@@ -69,7 +69,7 @@ class EmetricsSource:
         return replace(record, training_id=self._spec.training_id, subid=record.subid or subid)
 
     def state(self) -> State:
-        """Where the next line of each file begins."""
+        """Return where the next line of each file begins."""
         places = dict(self._resume)
         places.update({path: file.place for path, (file, _) in self._files.items() if file.place is not None})
         return {"files": {path: list(place) for path, place in places.items()}}

@@ -1,7 +1,7 @@
-"""Lines of a file that grows, is cut or is replaced, in bounded memory.
+"""Read lines of a file that grows, is truncated or replaced, in bounded memory.
 
-A carriage return ends a line as well: each state of a progress bar is one. Of a longer line than the limit only the
-beginning is kept. Bytes that are no UTF-8 become U+FFFD.
+A carriage return ends a line as well: each state of a progress bar is a line. Only the beginning of a line that exceeds
+the limit is kept. Bytes that are not UTF-8 become U+FFFD.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from ffdl_batch.collectors.learner_files import Found, opened
 
 CHUNK_BYTES = 256 * 1024
 MOST_RECORDS = 5000
-"""After so many a collector of several files begins no further one in the same poll."""
+"""After so many records, a collector of several files reads no further file in the same poll."""
 
 
 class Place(NamedTuple):
-    """Where a line begins: in the file with this inode, after so many bytes."""
+    """The beginning of a line: offset in the file with this inode."""
 
     inode: int
     offset: int
@@ -32,7 +32,7 @@ class Line(NamedTuple):
 
 
 class LineCutter:
-    """Cuts bytes into lines; `start` is where the line under way begins."""
+    """Cuts bytes into lines. `start` is where the current line begins."""
 
     def __init__(self, start: int, limit: int) -> None:
         self.start = start
@@ -46,7 +46,7 @@ class LineCutter:
         """Whether the last piece was a return alone, which is no line if no newline follows."""
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """The lines that `data` ends, each with where it begins."""
+        """Return the lines that `data` ends, each with the offset where it begins."""
         lines: list[tuple[int, bytes]] = []
         if self._after_return and data.startswith(b"\n"):
             if self._empty:
@@ -68,7 +68,7 @@ class LineCutter:
         return lines
 
     def finish(self) -> list[tuple[int, bytes]]:
-        """The line that has no end and will have none."""
+        """Return the last line if it has no end, because it will get none."""
         self._after_return = False
         return [self._ended()] if self._length else []
 
@@ -86,7 +86,7 @@ class LineCutter:
 
 
 class FollowedFile:
-    """A log file, and those that take its place when it is rotated: `name`, before it `name.1`, `name.2`, ..."""
+    """A log file, and its rotated files: `name`, before it `name.1`, `name.2`, ..."""
 
     def __init__(self, limit: int, place: Place | None, note: Callable[[str, str], None]) -> None:
         self._limit = limit
@@ -100,26 +100,26 @@ class FollowedFile:
 
     @property
     def place(self) -> Place | None:
-        """Where the line under way begins; None where no file was there yet."""
+        """Return where the current line begins; None if there was no file yet."""
         return self._resume if self._descriptor is None else Place(self._inode, self._cutter.start)
 
     @property
     def deleted(self) -> bool:
-        """Whether nobody can write to it any more but who has it open."""
+        """Return whether only processes that have the file open can still write to it."""
         return self._descriptor is not None and os.fstat(self._descriptor).st_nlink == 0
 
     def close(self) -> None:
-        """Let go of the file; :attr:`place` stays what it is."""
+        """Close the file. :attr:`place` stays the same."""
         self._resume = self.place
         if self._descriptor is not None:
             os.close(self._descriptor)
         self._descriptor = None
 
     def lines(self, generations: Mapping[int, Found], final: bool) -> tuple[list[Line], bool]:
-        """Lines that were not read yet, and whether there may be more now.
+        """Return lines that have not been read yet, and whether there may be more now.
 
-        `generations` are the file (0) and its rotated ones by number, as listed just now. With `final` what has no end
-        is a line.
+        `generations` are the file (0) and its rotated files by number, as listed just now. With `final`, a last line
+        without an end is a line.
         """
         if self._descriptor is None and not self._first(generations):
             return [], False
@@ -162,11 +162,11 @@ class FollowedFile:
             if place is not None and file.inode == place.inode:
                 return self._change(file, place.offset)
         if place is not None:
-            self._note("replaced", "a log file was replaced while nobody read it; lines may be missing")
+            self._note("replaced", "a log file was replaced before it was read; lines may be missing")
         return self._change(generations[max(generations)])
 
     def _following(self, generations: Mapping[int, Found]) -> Found | None:
-        """The file that was written after this one; None while this is the newest."""
+        """Return the file that was written after this one; None if this is the newest."""
         ours = [number for number, file in generations.items() if file.inode == self._inode]
         newer = [number for number in generations if not ours or number < ours[0]]
         return generations[max(newer)] if newer else None
@@ -187,6 +187,6 @@ class FollowedFile:
 
 
 def in_turn(paths: Iterable[str], last: str) -> list[str]:
-    """The paths in their order, those after `last` first: none waits for ever."""
+    """Return the paths in order, those after `last` first, so that each gets its turn."""
     ordered = sorted(paths)
     return [path for path in ordered if path > last] + [path for path in ordered if path <= last]

@@ -1,6 +1,6 @@
 """Files below the directories that learners write in.
 
-What a learner planted there, a link or a pipe in the place of a file or directory, is neither followed nor waited for.
+A link or a pipe in the place of a file or directory is not followed, and does not block.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A regular file. `names` lead to it from the directory `root` (the file's own is the last)."""
+    """A regular file. `names` is its path from the directory `root`."""
 
     root: str
     names: tuple[str, ...]
@@ -29,14 +29,14 @@ class Found:
 
     @property
     def path(self) -> str:
-        """For people, and as a key."""
+        """Return the path, for people and as a key."""
         return str(Path(self.root, *self.names))
 
 
 def files_below(root: str, wanted: Callable[[str], bool], depth: int, most: int) -> list[Found]:
-    """The regular files with wanted names, at most `most`, in directories at most `depth` below `root`.
+    """Return the regular files with wanted names, at most `most`, in directories at most `depth` below `root`.
 
-    In the order of their paths. Raises OSError but for what is not there or may not be read.
+    They are in the order of their paths. Directories that are missing or may not be read are skipped. Raises OSError.
     """
     found: list[Found] = []
     directory = _entered(root, None)
@@ -85,7 +85,7 @@ def _entered(name: str, within: int | None) -> int | None:
 
 
 def opened(file: Found) -> int | None:
-    """A descriptor of the file, each directory entered by itself; None where it is another file by now, or none."""
+    """Open the file, directory by directory. Return None if it is another file now, or none."""
     within = _entered(file.root, None)
     for name in file.names[:-1]:
         if within is None:

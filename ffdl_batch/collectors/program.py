@@ -1,4 +1,4 @@
-"""The collector's loop: poll, commit, pause. Nothing here outlives a kill: what is committed is all that there is."""
+"""The collector's loop: poll, commit, pause. Only what is committed outlives a kill."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ EXIT_DONE, EXIT_CANNOT_WRITE, EXIT_CANNOT_READ, EXIT_ALONE = 0, 73, 74, 70
 LEAST_PAUSE_S, MOST_PAUSE_S, SLICE_S = 1.0, 5.0, 0.5
 GROWTH = 1.5
 SHARE = 20.0
-"""A pause is at least so many times as long as the poll before took, but for MOST_SLOW_S."""
+"""A pause is at least so many times as long as the poll before it, up to MOST_SLOW_S."""
 MOST_SLOW_S = 60.0
 BARE_S = 10.0
-"""How often at most a position is written without a record: without records there is nothing that could come twice."""
+"""Minimum time between two writes of a position without a record: without records, nothing could come twice."""
 LAST_TRIES = 5
-"""How often what fails is tried again when the stop file is there."""
+"""Number of retries after the stop file exists."""
 
 
 @dataclass(frozen=True)
 class World:
-    """What the loop asks of the machine; `say` writes one event, `is_alone`: whoever started this process is gone."""
+    """What the loop uses of the machine. `say` writes one event. `is_alone` returns whether the process that started
+    this one has ended."""
 
     monotonic: Callable[[], float]
     sleep: Callable[[float], None]
@@ -45,8 +46,8 @@ class Collector:
         self._committed_at = world.monotonic()
 
     def run(self) -> int:
-        """Until the stop file exists and all is read, the records fill their room, or nobody is left who would make a
-        stop file; the exit status."""
+        """Run until the stop file exists and everything is read, the records reach their maximum size, or the process
+        that started this one has ended. Return the exit status."""
         pause_s, failures = LEAST_PAUSE_S, 0
         while not self._world.is_alone():
             if self._is_full():
@@ -74,7 +75,7 @@ class Collector:
         return EXIT_ALONE
 
     def _committed(self, harvest: Harvest) -> bool:
-        """Whether the batch is written. Tries for as long as the learner runs."""
+        """Return whether the batch is written. Retry as long as the learner runs."""
         tries = 0
         now = self._world.monotonic()
         if not harvest.records and now - self._committed_at < BARE_S:
@@ -112,7 +113,7 @@ class Collector:
         return {"source": self._source.state(), "counts": dict(self._notes.counts)}
 
     def _pause(self, seconds: float, stopping: bool) -> None:
-        """Short where the stop file comes, or is there."""
+        """Pause. The pause is short if the stop file exists or appears."""
         until = self._world.monotonic() + (min(seconds, LEAST_PAUSE_S) if stopping else seconds)
         while (left := until - self._world.monotonic()) > 0:
             self._world.sleep(min(left, SLICE_S))

@@ -1,8 +1,8 @@
-"""The file of records and the position file beside it.
+"""The file of records, and the position file beside it.
 
-Each batch first goes into the position file, with how long the file of records was before and where its makers go on
-after; then it is appended. So a process that was killed anywhere between leaves what its successor needs to complete
-the append: no record is lost, none comes twice, and what readers have seen never changes.
+Each batch is first written to the position file, with the size of the record file before it and the state of the source
+after it. Then it is appended. So the next process can complete the append after a kill at any moment: no record is lost
+or repeated, and what readers have seen never changes.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ FORMAT = 1
 
 
 class Taken(Exception):
-    """Another collector is at work on this file."""
+    """Another collector works on this file."""
 
 
 class Ledger:
-    """Made by :func:`open_ledger`. `state` is what the last batch was committed with."""
+    """Made by :func:`open_ledger`. `state` is that of the last batch."""
 
     def __init__(self, descriptor: int, position: Path) -> None:
         self._descriptor = descriptor
@@ -45,7 +45,7 @@ class Ledger:
         self.state: dict[str, Any] = {}
 
     def commit(self, records: Sequence[MetricRecord], state: State) -> None:
-        """Append the records, numbered, and keep the state. Raises OSError: :meth:`complete` then does the rest."""
+        """Append the records, numbered, and keep the state. Raises OSError; then :meth:`complete` does the rest."""
         if not records and state == self.state:
             return
         lines = [encode_record(replace(record, rindex=self.rindex + i)) for i, record in enumerate(records, 1)]
@@ -56,20 +56,20 @@ class Ledger:
         self.complete()
 
     def complete(self) -> None:
-        """Write what the last commit could not. Raises OSError."""
+        """Write what the last commit could not write. Raises OSError."""
         self._write_position()
         self._append_rest()
 
     def size(self) -> int:
-        """Bytes of the file of records."""
+        """Return the size of the record file."""
         return os.fstat(self._descriptor).st_size
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._descriptor)
 
     def recover(self) -> bool:
-        """Take over from the position file; whether the file of records had all that it says."""
+        """Continue from the position file. Return whether the record file has everything that it records."""
         try:
             body = read_object(str(self._position), MOST_POSITION_BYTES)
             self._before, self.rindex, self.state = int(body["before"]), int(body["rindex"]), dict(body["state"])
@@ -83,7 +83,7 @@ class Ledger:
         return whole
 
     def _append_rest(self) -> None:
-        """What of the batch is not in the file yet."""
+        """Append what is missing of the batch."""
         rest = self._batch[max(0, os.fstat(self._descriptor).st_size - self._before) :]
         while rest:
             rest = rest[os.write(self._descriptor, rest) :]
@@ -110,9 +110,9 @@ class Ledger:
 
 
 def open_ledger(out: str) -> tuple[Ledger, bool]:
-    """The ledger of the records in `out`, which is made where it is not there, and whether it was found whole.
+    """Return the ledger of the record file `out`, and whether it is complete. A missing file is created.
 
-    Raises :class:`Taken`, ValueError where the position file is none, and OSError.
+    Raises Taken, ValueError if the position file is invalid, and OSError.
     """
     Path(out).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(out, _APPEND, 0o666)  # it is stored beside the log

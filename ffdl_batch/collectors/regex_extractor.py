@@ -1,9 +1,9 @@
 """FfDL's `regex_extractor`: regular expressions over a window of the log's last lines.
 
-The window has at most `line_lookahead` lines and the one that they follow. After each line the expressions are tried in
-order at the window's beginning; the first that matches makes a record and empties the window, but for lines that the
-match does not reach, which are looked at anew. At the end the lines that are left are tried one after the other. What
-is kept for a successor is where the window begins: it finds the same.
+The window has at most `line_lookahead` lines and the one before them. After each line, the expressions are tried in
+order at the beginning of the window. The first match makes a record and empties the window, except for lines after the
+match, which are tried again. At the end, the remaining lines are tried one after the other. The state is where the
+window begins: the next process finds the same.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ LINE_BYTES = 16 * 1024
 MOST_FILES = 256
 NAMED = 5
 SLOW_COST, FAST_GAIN, SLOW_TOO_OFTEN = 1000, 1, 5000
-"""An expression that is too slow costs, one that is not gains: it is left out when it is too slow too often."""
+"""A slow match costs points, a fast one gains some. An expression that is slow too often is not tried any more."""
 When = Callable[[], float | None]
 _LOG = re.compile(r"((?:training-log|user_log)\.txt)(?:\.(\d{1,4}))?\Z")
 
 
 class Extractor:
-    """The groups of a manifest; one for all logs."""
+    """The groups of a manifest, for all logs."""
 
     def __init__(
         self, spec: CollectorSpec, clock: Clock, notes: Notes, slowness: Mapping[str, int], matched: Iterable[str]
@@ -49,13 +49,13 @@ class Extractor:
 
     @property
     def unmatched(self) -> list[str]:
-        """Labels of the others, but for those of which it was told that they are too slow."""
+        """Return the labels of the other groups, without those that were reported as slow."""
         labels = (group.label for group, _ in self._groups)
         return [label for label in labels if label not in self.matched and label not in self.slowness]
 
     def record(self, text: str, subid: str, when: When) -> tuple[MetricRecord, int] | None:
-        """The record of the first group that matches at the beginning of `text`, and where the match ends. `when`: the
-        text was printed, in seconds since the epoch."""
+        """Return the record of the first group that matches at the beginning of `text`, and where the match ends.
+        `when` returns when the text was printed, in seconds since the epoch."""
         for group, pattern in self._groups:
             found = self._match(group.label, pattern, text)
             if found is not None:
@@ -131,17 +131,17 @@ class LogWindow:
 
     @property
     def place(self) -> Place | None:
-        """Where the next one begins to read."""
+        """Return where the next process begins to read."""
         return self.window[0].place if self.window else self.file.place
 
     def records(self, lines: Sequence[Line], extractor: Extractor) -> Iterator[MetricRecord]:
-        """What is found when these lines follow."""
+        """Yield the records that these lines make."""
         for line in lines:
             self.window.append(line)
             yield from self._tried(extractor)
 
     def rest(self, extractor: Extractor) -> Iterator[MetricRecord]:
-        """What is found when no line follows."""
+        """Yield the records of the remaining lines, when no line follows."""
         while self.window:
             self.window.popleft()
             if self.window:
@@ -166,7 +166,7 @@ class LogWindow:
 
 
 class RegexSource:
-    """The logs in LOG_DIR and its direct sub-directories."""
+    """Reads the logs in LOG_DIR and its direct subdirectories."""
 
     def __init__(self, spec: CollectorSpec, clock: Clock, notes: Notes, state: State) -> None:
         self._spec = spec
@@ -178,7 +178,7 @@ class RegexSource:
         self._last = ""
 
     def poll(self, final: bool) -> Harvest:
-        """At most one chunk of each log."""
+        """Read at most one chunk of each log."""
         with watched():
             return self._polled(final)
 
@@ -207,7 +207,8 @@ class RegexSource:
         return Harvest(records, more)
 
     def _tell_unmatched(self) -> None:
-        """Of a job's first learner alone: in many trainings the others print nothing that is measured."""
+        """Report groups without a match, for the first learner only: in many trainings, other learners print nothing
+        that is measured."""
         labels = self._extractor.unmatched
         if labels and self._lines and self._spec.learner_id == 1:
             named = ", ".join(labels[:NAMED]) + (f" and {len(labels) - NAMED} more" if len(labels) > NAMED else "")
@@ -220,13 +221,13 @@ class RegexSource:
         self._resume.pop(path, None)
 
     def state(self) -> State:
-        """Where each log's window begins."""
+        """Return where the window of each log begins."""
         places = dict(self._resume)
         for path, log in self._logs.items():
             if log.place is not None:
                 places[path] = log.place
         again = sum(len(log.window) for log in self._logs.values())
-        """Lines that the next one reads anew."""
+        """Lines that the next process reads again."""
         return {
             "files": {path: list(place) for path, place in places.items()},
             "slowness": self._extractor.slowness,
@@ -235,7 +236,7 @@ class RegexSource:
         }
 
     def _listed(self) -> dict[str, dict[int, Found]]:
-        """The generations of each log, by the path of the log."""
+        """Return the generations of each log, by the path of the log."""
         logs: dict[str, dict[int, Found]] = {}
         files = files_below(self._spec.log_dir, lambda name: _LOG.match(name) is not None, 1, MOST_FILES)
         self._notes.too_many(files, MOST_FILES)

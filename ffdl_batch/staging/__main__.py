@@ -16,7 +16,7 @@ FOR_LEARNERS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU)
 
 
 def main() -> int:
-    """The exit status (:data:`ffdl_batch.domain.data.staging_protocol.EXIT_STATUS`)."""
+    """Run the program. Return the exit status (:data:`ffdl_batch.domain.data.staging_protocol.EXIT_STATUS`)."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _end)
     for number in FOR_LEARNERS:
@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def _end(number: int, _frame: FrameType | None) -> None:
-    """At once: the journal has what is done, and threads may wait for a store that does not answer."""
+    """End at once: the journal has what is done, and threads may wait for a store that does not answer."""
     remove_half_made()
     os._exit(128 + number)
 

@@ -1,4 +1,4 @@
-"""What can go wrong between a store and a directory, by what is to be done about it."""
+"""Failures between a store and a directory, classified by what helps; and retries after temporary ones."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ from ffdl_batch.host.permissions import with_old_groups
 _CURES = {
     FaultClass.CREDENTIALS: "check the store's credentials, and that they may use this bucket",
     FaultClass.MISSING: "check the names of bucket and key",
-    FaultClass.FULL: "make room, or ask for a larger scratch",
+    FaultClass.FULL: "free some space, or request a larger scratch directory",
     FaultClass.NETWORK: "check the address and whether the store runs",
-    FaultClass.CORRUPT: "store the object again, and let nobody write it while it is read",
-    FaultClass.REFUSED: "ask who runs the store or this machine",
+    FaultClass.CORRUPT: "store the object again, and do not write it while it is read",
+    FaultClass.REFUSED: "ask the administrators of the store or of this machine",
     FaultClass.TASK: "correct the store's settings",
-    FaultClass.INTERNAL: "the platform is at fault: tell who runs it",
+    FaultClass.INTERNAL: "this is a fault of the platform: report it to its administrators",
     FaultClass.LIBRARY: "install the named extra of ffdl-batch on this machine",
 }
 _CURES_WITHOUT_BUCKETS = {
     FaultClass.CREDENTIALS: "check the store's credentials, and what they may read and write there",
     FaultClass.MISSING: "check the path",
-    FaultClass.CORRUPT: "store the file again, and let nobody write it while it is read",
+    FaultClass.CORRUPT: "store the file again, and do not write it while it is read",
 }
-"""Of stores that have neither bucket nor keys."""
-KEPT = "what has moved is kept for the next try"
+"""For stores that have neither buckets nor keys."""
+KEPT = "what has moved is kept for the next attempt"
 FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 _OF_DIRECTORIES = ("file", "sftp", "ssh", "smb", "ftp")
 
 
 class Fault(Exception):
-    """The end of the task. `cause` is a part of a sentence without store and key; `cure` "" is the usual one."""
+    """The task fails. `cause` is a part of a sentence without store and key; with `cure` "", the usual cure is
+    shown."""
 
     def __init__(self, kind: FaultClass, cause: str, key: str = "", cure: str = "") -> None:
         super().__init__(cause)
@@ -46,25 +47,25 @@ class Fault(Exception):
         self.store: StoreAddress | None = None
 
     def placed(self) -> str:
-        """Store, bucket, key and cause."""
+        """Return store, bucket, key and cause."""
         place = described(self.store, self.key) if self.store else ""
         return f"{place}: {self.cause}" if place else self.cause
 
     def sentence(self) -> str:
-        """For people: store, bucket, key, cause and cure."""
+        """Return the message for people: store, bucket, key, cause and cure."""
         return f"{self.placed()}; {self.cure or self.usual_cure()}"
 
     def usual_cure(self) -> str:
-        """What helps against faults of this class at such a store."""
+        """Return what usually helps against faults of this class at such a store."""
         if self.store is not None and self.store.kind is StoreKind.FILE and self.kind is FaultClass.REFUSED:
-            return "check who may read and write there"
+            return "check who is allowed to read and write there"
         has_buckets = self.store is None or _protocol(self.store) not in (*_OF_DIRECTORIES, StoreKind.HTTP.value)
         return _CURES[self.kind] if has_buckets else _CURES_WITHOUT_BUCKETS.get(self.kind, _CURES[self.kind])
 
 
 @contextmanager
 def located_at(store: StoreAddress) -> Iterator[None]:
-    """Faults that are raised within tell of this store."""
+    """Name this store in faults of the body."""
     try:
         yield
     except Fault as fault:
@@ -73,23 +74,23 @@ def located_at(store: StoreAddress) -> Iterator[None]:
 
 
 class TemporaryFailure(Exception):
-    """A failure that may be over at the next try."""
+    """A failure that may be over at the next attempt."""
 
 
 class ObjectChanged(Exception):
-    """The object, or the file, is not what it was when it was looked at."""
+    """The object, or the file, has changed since it was looked at."""
 
 
 class Mismatch(Exception):
-    """What came is not what was to come."""
+    """The received data differ from what the store reports."""
 
 
 class Skip(Exception):
-    """This one name is left out; the text says why."""
+    """One name is left out. The text says why."""
 
 
 class UnknownUpload(Exception):
-    """The store does not know the upload in parts any more."""
+    """The store no longer knows the multipart upload."""
 
 
 class Stopped(Exception):
@@ -97,7 +98,7 @@ class Stopped(Exception):
 
 
 def described(store: StoreAddress, key: str = "") -> str:
-    """The store for messages."""
+    """Return the store for messages."""
     kind = _protocol(store)
     of_directories = kind in _OF_DIRECTORIES
     is_here = store.kind is StoreKind.FILE and bool(store.container)
@@ -114,7 +115,7 @@ def _protocol(store: StoreAddress) -> str:
 
 
 def local_fault(error: OSError, path: str) -> Fault:
-    """The fault that a failed call on this machine is."""
+    """Return the fault for a failed call on this machine."""
     what = with_old_groups(f"{shown(path)} on this machine: {error.strerror or error}", error)
     return Fault(FaultClass.FULL if error.errno in FULL_ERRORS else FaultClass.REFUSED, what)
 
@@ -125,8 +126,8 @@ LONGEST_PAUSE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How long a failure is borne with. `tell` hears of each try that is to come: why, in how many seconds,
-    and why without the name."""
+    """Repeat requests that fail temporarily. `report` gets each retry: why, in how many seconds, and why without the
+    name."""
 
     tries: int
     first_s: float
@@ -134,7 +135,7 @@ class Retries:
     stop: threading.Event
 
     def pause_after(self, failed: int, why: TemporaryFailure, key: str = "") -> None:
-        """Pause after that many failures in a row. Raises Fault where that was the last try, and Stopped."""
+        """Pause after that many failures in a row. Raises Fault after the last attempt, and Stopped."""
         if failed >= self.tries:
             count = f" ({failed} tries)" if failed > 1 else ""
             raise Fault(FaultClass.NETWORK, f"{why}{count}", key) from why
@@ -145,7 +146,7 @@ class Retries:
             raise Stopped from why
 
     def call(self, action: Callable[[], T], key: str = "") -> T:
-        """What the action returns at last. Raises Fault, Stopped and what else it raises."""
+        """Return what the action returns in the end. Raises Fault, Stopped and what the action raises."""
         failed = 0
         while True:
             if self.stop.is_set():

@@ -1,8 +1,8 @@
-"""What a task has done, in a database of its own: which files are in place, which parts of large ones, which uploads.
+"""The journal of a task, a database of its own: files that are in place, parts of large files, uploads.
 
-Every change is one transaction, so a process that is killed leaves a true journal. Nothing is synchronised file by
-file: what a power cut may have lost is told by the boot's id, and a journal of another boot says nothing about local
-files. Exclusive locking keeps the database's index out of shared memory, which network file systems do not have.
+Every change is one transaction, so the journal is true after a kill. Files are not synchronised one by one: after a
+reboot, the journal's statements about local files are ignored. Exclusive locking keeps the database's index out of
+shared memory, which network file systems do not have.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ DELETE FROM there;
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One file to move: its name below the prefix, and the object that it is or becomes."""
+    """A file to move: its name below the prefix, and its object."""
 
     name: str
     item: Item
@@ -54,7 +54,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A local file (its version) that is the same as the object (its ETag)."""
+    """A local file, by its version, that equals the object, by its ETag."""
 
     version: str
     etag: str
@@ -62,7 +62,8 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A large file of which parts have moved. `version`: of what is read; `upload`: the store's id, on the way out."""
+    """A large file with parts that have moved. `version` is that of the source; `upload` is the store's id of an
+    upload."""
 
     version: str
     upload: str
@@ -70,17 +71,17 @@ class Started:
 
 
 def place_of(transfer: Transfer) -> str:
-    """A short name of the transfer, the same in each run."""
+    """Return a short name of the transfer, the same in each run."""
     store = transfer.store
     words = (store.kind.value, store.endpoint, store.container, transfer.prefix.rstrip("/"), transfer.local)
     return hashlib.sha256("\0".join(words).encode("utf-8", "surrogateescape")).hexdigest()[:24]
 
 
 class Journal:
-    """The journal in a directory, which is made. Calls may come from several threads at once."""
+    """The journal in a directory, which is created. Methods may be called from several threads at once."""
 
     def __init__(self, directory: str, direction: Direction) -> None:
-        """Raises OSError, and sqlite3.DatabaseError where no room is left."""
+        """Raises OSError, and sqlite3.DatabaseError if no space is left."""
         path = Path(directory)
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = threading.Lock()
@@ -101,7 +102,7 @@ class Journal:
             self._do("INSERT INTO boot VALUES (?)", boot)
 
     def close(self) -> None:
-        """No call follows."""
+        """Close the database. No call may follow."""
         self._data.close()
 
     def plan(self, place: str, page: list[Planned]) -> None:
@@ -111,7 +112,7 @@ class Journal:
             self._data.executemany("INSERT OR REPLACE INTO plan VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
     def planned(self, place: str) -> Iterator[Planned]:
-        """Them all, in the order of names."""
+        """Yield all planned files, in the order of names."""
         after = ""
         while True:
             rows = self._rows(
@@ -131,21 +132,21 @@ class Journal:
         return self._row("SELECT 1 FROM plan WHERE place = ? AND name = ?", place, name) is not None
 
     def unplan(self, place: str) -> None:
-        """They are moved by other means."""
+        """Remove the plan. The files are moved by other means."""
         self._do("DELETE FROM plan WHERE place = ?", place)
 
     def totals_of(self, place: str) -> tuple[int, int]:
-        """Files and bytes of one plan."""
+        """Return files and bytes of one plan."""
         files, size = self._row("SELECT COUNT(*), TOTAL(MAX(size, 0)) FROM plan WHERE place = ?", place) or (0, 0)
         return int(files), int(size)
 
     def totals(self) -> tuple[int, int]:
-        """Files and bytes of all plans."""
+        """Return files and bytes of all plans."""
         files, size = self._row("SELECT COUNT(*), TOTAL(MAX(size, 0)) FROM plan") or (0, 0)
         return int(files), int(size)
 
     def directories(self, place: str) -> frozenset[str]:
-        """Names of planned files below which other planned files lie."""
+        """Return names of planned files that are also directories of other planned files."""
         rows = self._rows(
             "SELECT name FROM plan p WHERE place = ? AND EXISTS (SELECT 1 FROM plan b WHERE b.place = p.place"
             " AND b.name > p.name || '/' AND b.name < p.name || '0')", place,
@@ -153,7 +154,7 @@ class Journal:
         return frozenset(str(name) for (name,) in rows)
 
     def to_come(self, place: str) -> int:
-        """Bytes of planned objects that are not in place as far as is known, without parts that are."""
+        """Return the bytes of planned objects that are not known to be in place, without parts that are."""
         rest = self._row(
             "SELECT TOTAL(MAX(size, 0)) FROM plan WHERE place = ? AND NOT EXISTS (SELECT 1 FROM settled s"
             " WHERE s.place = plan.place AND s.name = plan.name AND s.etag = plan.etag)", place,
@@ -168,21 +169,21 @@ class Journal:
             self._data.executemany("INSERT OR REPLACE INTO there VALUES (?, ?, ?, ?, ?)", rows)
 
     def has_settled(self, place: str) -> bool:
-        """Whether anything was the same on both sides."""
+        """Return whether anything was the same on both sides."""
         return self._row("SELECT 1 FROM settled WHERE place = ? LIMIT 1", place) is not None
 
     def there(self, place: str, name: str) -> Item | None:
-        """What the store has of this name."""
+        """Return what the store has of this name."""
         found = self._row("SELECT size, etag, mtime FROM there WHERE place = ? AND name = ?", place, name)
         return Item(name, *found) if found else None
 
     def settled(self, place: str, name: str) -> Settled | None:
-        """What was the same on both sides."""
+        """Return what was the same on both sides."""
         found = self._row("SELECT version, etag FROM settled WHERE place = ? AND name = ?", place, name)
         return Settled(*found) if found else None
 
     def settled_versions(self, place: str, names: list[str]) -> dict[str, str]:
-        """Of those of these local files that were the same on both sides."""
+        """Return the versions of those local files that were the same on both sides."""
         rows = self._rows(
             "SELECT s.name, s.version FROM json_each(?) n JOIN settled s ON s.place = ? AND s.name = n.value",
             json.dumps(names), place,
@@ -190,11 +191,11 @@ class Journal:
         return {str(name): str(version) for name, version in rows}
 
     def has_brought(self, name: str, version: str) -> bool:
-        """Whether a local file is as a transfer of this task left it, of whatever store."""
+        """Return whether a local file is as a transfer of this task left it, whatever its store."""
         return self._row("SELECT 1 FROM settled WHERE name = ? AND version = ? LIMIT 1", name, version) is not None
 
     def settle(self, place: str, name: str, settled: Settled) -> None:
-        """The file is whole; its parts are forgotten."""
+        """Record a complete file, and forget its parts."""
         with self._lock, self._data:
             self._data.execute(
                 "INSERT OR REPLACE INTO settled VALUES (?, ?, ?, ?)", (place, name, settled.version, settled.etag)
@@ -203,43 +204,43 @@ class Journal:
             self._data.execute("DELETE FROM waiting WHERE place = ? AND name = ?", (place, name))
 
     def wait(self, place: str, name: str, version: str, since: float) -> None:
-        """A file that is being written is left to a later run, since then."""
+        """Record that a file is being written and is left to a later run."""
         self._do("INSERT OR REPLACE INTO waiting VALUES (?, ?, ?, ?)", place, name, version, since)
 
     def waiting(self, place: str, name: str) -> tuple[str, float] | None:
-        """The version that was seen last, and since when it has been left; None where it was not."""
+        """Return the version that was seen last, and since when the file waits; None if it does not."""
         found = self._row("SELECT version, since FROM waiting WHERE place = ? AND name = ?", place, name)
         return (str(found[0]), float(found[1])) if found else None
 
     def start(self, place: str, name: str, started: Started) -> None:
-        """Parts of a file will move; earlier ones are forgotten."""
+        """Record that parts of a file will move, and forget earlier ones."""
         with self._lock, self._data:
             _forget(self._data, place, name)
             values = (place, name, started.version, started.upload, started.part_bytes)
             self._data.execute("INSERT INTO started VALUES (?, ?, ?, ?, ?)", values)
 
     def started(self, place: str, name: str) -> Started | None:
-        """Of a file that is not whole."""
+        """Return the parts of an incomplete file."""
         row = "SELECT version, upload, part_bytes FROM started WHERE place = ? AND name = ?"
         found = self._row(row, place, name)
         return Started(*found) if found else None
 
     def unfinished(self, place: str) -> list[tuple[str, str]]:
-        """Names and uploads of what was started and is not whole."""
+        """Return names and upload ids of incomplete files."""
         rows = self._rows("SELECT name, upload FROM started WHERE place = ? AND upload != ''", place)
         return [(str(name), str(upload)) for name, upload in rows]
 
     def part(self, place: str, name: str, number: int, digest: str) -> None:
-        """A part has moved."""
+        """Record that a part has moved."""
         self._do("INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?)", place, name, number, digest)
 
     def parts(self, place: str, name: str) -> dict[int, str]:
-        """Digests of the parts that have moved, by number."""
+        """Return the digests of parts that have moved, by number."""
         rows = self._rows("SELECT number, digest FROM parts WHERE place = ? AND name = ?", place, name)
         return {int(number): str(digest) for number, digest in rows}
 
     def forget(self, place: str, name: str) -> None:
-        """Nothing of the file has moved."""
+        """Record that nothing of the file has moved."""
         with self._lock, self._data:
             _forget(self._data, place, name)
 
@@ -257,7 +258,7 @@ class Journal:
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether it says that no room is left."""
+    """Return whether the error means that no space is left."""
     return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_FULL
 
 

@@ -1,4 +1,4 @@
-"""Keys of stores and names of files: what is which, and what is neither."""
+"""Convert keys of stores to names of files and back."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ffdl_batch.staging.faults import Skip
 
 LONGEST_NAME_BYTES = 255
 LONGEST_KEY_BYTES = 1024
-"""Of S3, Swift and GCS."""
+"""Limit of S3, Swift and GCS."""
 INDEX = ".ffdl-index.json"
 """Name of the object that has links, modes and empty directories of a tree
 (:mod:`ffdl_batch.staging.transfer.tree_metadata`)."""
 PART_NAME = re.compile(r"\.ffdl-[0-9a-f]{24}\.part")
-"""What a file is called until it is whole."""
+"""Names of incomplete files."""
 
 
 def part_name(*words: str) -> str:
-    """Return a name of that form, the same for the same words."""
+    """Return the name of an incomplete file, the same for the same words."""
     return f".ffdl-{hashlib.sha256(' '.join(words).encode()).hexdigest()[:24]}.part"
 
 
@@ -28,12 +28,12 @@ _ESCAPED = re.compile(r"\[([*?[])\]")
 
 
 def below(prefix: str) -> str:
-    """The prefix as keys below it begin."""
+    """Return the prefix with which keys below it begin."""
     return prefix if not prefix or prefix.endswith("/") else f"{prefix}/"
 
 
 def parts_of(name: str) -> tuple[str, ...]:
-    """The directories and the file that a key (without its prefix) becomes. Raises Skip with the reason.
+    """Return directories and file for a key without its prefix. Raises Skip with the reason.
 
     No result leads out of the directory, and no two names become the same file.
     """
@@ -58,7 +58,7 @@ def parts_of(name: str) -> tuple[str, ...]:
 
 
 def key_of(prefix: str, name: str) -> str:
-    """The key under which a file is stored. Raises Skip with the reason."""
+    """Return the key under which a file is stored. Raises Skip with the reason."""
     key = below(prefix) + name
     try:
         size = len(key.encode())
@@ -70,11 +70,11 @@ def key_of(prefix: str, name: str) -> str:
 
 
 def plain_names(only: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The names that the patterns are, where none of them is for several: glob.escape has been used, or not needed."""
+    """Return the names that the patterns stand for; None if a pattern can match several names."""
     names = tuple(_ESCAPED.sub(r"\1", pattern) for pattern in only)
     return names if only and tuple(glob.escape(name) for name in names) == only else None
 
 
 def is_wanted(name: str, only: tuple[str, ...]) -> bool:
-    """Whether one of the patterns is the name's; none means all."""
+    """Return whether a pattern matches the name. Without patterns, all names match."""
     return not only or any(fnmatch.fnmatchcase(name, pattern) for pattern in only)

@@ -1,4 +1,4 @@
-"""One call of the program: a task is read, done or only checked, and what came of it is said."""
+"""Run the program once: read a task, do it, check it or list, and report the result."""
 
 from __future__ import annotations
 
@@ -53,10 +53,8 @@ AGAIN_S = 0.2
 
 
 def run_program(path: str, *, check: bool, output: int, lists: bool = False) -> int:
-    """Do the task in the file, check it, or list what is below its prefixes; lines go to the descriptor `output`.
-
-    The exit status.
-    """
+    """Do the task in the file, check it, or list what is below its prefixes. Lines go to the descriptor `output`.
+    Return the exit status."""
     silent = Reporter(output, lambda text: text, 0)
     try:
         task = decode_task(Path(path).read_text(encoding="utf-8"))
@@ -78,7 +76,7 @@ def run_program(path: str, *, check: bool, output: int, lists: bool = False) -> 
             fault.cure = f"{fault.cure or fault.usual_cure()}; {KEPT}"
         return _fail(reporter, task.direction, fault)
     except Exception as error:  # noqa: BLE001 - the last line says what it was; a trace might hold a secret
-        what = f"staging failed by itself: {type(error).__name__}: {error}"
+        what = f"the staging program failed: {type(error).__name__}: {error}"
         return _fail(reporter, task.direction, Fault(FaultClass.INTERNAL, what))
     return 0
 
@@ -110,7 +108,7 @@ def _run_of(task: StageTask, secrets: Secrets, reporter: Reporter) -> Iterator[R
 
 @contextmanager
 def _alone(state_dir: str, wait_s: float) -> Iterator[None]:
-    """One process at a time works with a task's journal. Raises Fault, OSError."""
+    """Let one process at a time work with a task's journal. Raises Fault, OSError."""
     Path(state_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
     end = time.monotonic() + wait_s
     with (Path(state_dir) / "lock").open("w") as lock:

@@ -1,4 +1,4 @@
-"""What the program says while it works: one line per value, without the values of secrets."""
+"""Report progress and results: one line per value, without the values of secrets."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ffdl_batch.domain.data.staging_protocol import Done, Failed, Line, Note, Pr
 
 MOST_NOTES = 50
 RATE_OVER_S = 10.0
-"""What moved in so long makes the rate, however often it is told: of large files that go out a part counts when it is
-whole."""
+"""The rate is that of the last seconds, however often it is reported: a part of a large upload counts only when it is
+complete."""
 EARLY_SHARE, EARLY_BYTES = 0.05, 8 << 20
 """Until this share of all, or so many bytes, have moved in this run, the rate may be that of a few small files while
 the first part of a large one is on its way."""
@@ -23,7 +23,7 @@ BROKEN_PIPE = 141
 
 @dataclass(slots=True)
 class Counts:
-    """What is told. `moved` are bytes of this run, each counted once however often it was copied on."""
+    """The reported numbers. `moved` is the bytes of this run, each counted once even if it was copied again."""
 
     files: int = 0
     files_total: int = 0
@@ -36,13 +36,13 @@ class Counts:
 
 
 class Pace:
-    """Bytes per second over the last while, from a first moment on."""
+    """Bytes per second over the last seconds."""
 
     def __init__(self, now: float, passed: int = 0) -> None:
         self._moments = deque([(now, passed)])
 
     def at(self, now: float, passed: int) -> float:
-        """When so many bytes have passed in all."""
+        """Return the rate, if so many bytes have passed in all."""
         while len(self._moments) > 1 and self._moments[1][0] <= now - RATE_OVER_S:
             self._moments.popleft()
         since, before = self._moments[0]
@@ -51,7 +51,7 @@ class Pace:
 
 
 class Reporter:
-    """Counts and says. `scrub` takes secrets out of a text. Calls may come from several threads at once."""
+    """Count and report. `scrub` removes secrets from a text. Methods may be called from several threads at once."""
 
     def __init__(self, descriptor: int, scrub: Callable[[str], str], rate_line_s: float) -> None:
         self._descriptor, self._scrub, self._each_s = descriptor, scrub, rate_line_s
@@ -66,16 +66,16 @@ class Reporter:
         self._other_pace: Pace | None = None
 
     def begin(self) -> None:
-        """Say progress from now on."""
+        """Start to report progress."""
         threading.Thread(target=self._tick, daemon=True).start()
 
     def expect(self, files: int, size: int) -> None:
-        """What there is to do in all."""
+        """Set the totals."""
         with self._lock:
             self._counts.files_total, self._counts.bytes_total = files, size
 
     def moved(self, size: int) -> None:
-        """Bytes have moved; fewer than none: they have to again."""
+        """Count bytes that moved. A negative number means that they have to move again."""
         with self._lock:
             again = min(max(size, 0), self._expected_again)
             self._expected_again -= again
@@ -84,52 +84,52 @@ class Reporter:
             self._counts.moved += max(size, 0) - again
 
     def had(self, size: int) -> None:
-        """Bytes moved in an earlier run."""
+        """Count bytes that moved in an earlier run."""
         with self._lock:
             self._counts.bytes += size
 
     def finished(self) -> None:
-        """A file is in place."""
+        """Count a file that is in place now."""
         with self._lock:
             self._counts.files += 1
 
     def kept(self, size: int) -> None:
-        """A file was in place."""
+        """Count a file that was in place."""
         with self._lock:
             self._counts.files += 1
             self._counts.kept += 1
             self._counts.bytes += max(size, 0)
 
     def later(self) -> None:
-        """A file is left to a later run, or was stored as it is not any more."""
+        """Count a file that is left to a later run, or has changed since it was stored."""
         with self._lock:
             self._counts.later += 1
 
     def keep_all(self, files: int, size: int) -> None:
-        """Files were in place."""
+        """Count files that were in place."""
         with self._lock:
             self._counts.files += files
             self._counts.kept += files
             self._counts.bytes += size
 
     def counted(self) -> Counts:
-        """As it is now."""
+        """Return the current numbers."""
         with self._lock:
             return replace(self._counts)
 
     def restore(self, counts: Counts) -> None:
-        """Count from here again; what has moved has moved."""
+        """Reset the numbers, except for what has moved."""
         with self._lock:
             self._counts = replace(counts, moved=self._counts.moved, skipped=self._counts.skipped)
 
     def expect_again(self, size: int) -> None:
-        """So many bytes that came in this run move again, from the cache to their place: the end counts them once."""
+        """Announce that bytes of this run move again, from the cache to their place. The total counts them once."""
         with self._lock:
             self._expected_again += size
 
     def follow(self, other: Progress | None) -> None:
-        """Tell another process's progress, for which this one waits, in the place of its own; its rate is what is seen
-        of it."""
+        """Report the progress of another process, for which this one waits, instead of its own. Its rate is what is
+        observed."""
         with self._lock:
             if other is None:
                 self._other_pace = None
@@ -138,13 +138,13 @@ class Reporter:
             self._other = other
 
     def skip(self, what: str) -> None:
-        """A name is left out."""
+        """Count a name that is left out, and report it."""
         with self._lock:
             self._counts.skipped += 1
         self.note(what)
 
     def note(self, what: str) -> None:
-        """Something for a person; only so many are said one by one."""
+        """Report something to the user. The number of notes is limited."""
         with self._lock:
             self._notes += 1
             count = self._notes
@@ -152,11 +152,11 @@ class Reporter:
             self.say(Note(what))
 
     def retry(self, why: str, in_s: float, cause: str = "") -> None:
-        """Something is tried again."""
+        """Report a retry."""
         self.say(Retry(why, round(in_s, 3), cause))
 
     def progress(self) -> None:
-        """How far it is now."""
+        """Report the progress."""
         with self._lock:
             now, counts = time.monotonic(), replace(self._counts)
             rate = self._pace.at(now, self._passed)
@@ -171,7 +171,7 @@ class Reporter:
         self.say(Progress(counts.files, counts.files_total, counts.bytes, counts.bytes_total, rate, early, files_rate))
 
     def done(self) -> None:
-        """The last line after success."""
+        """Report success. This is the last line."""
         self._end.set()
         if self._notes > MOST_NOTES:
             self.say(Note(f"{self._notes - MOST_NOTES} more notes like these are not shown"))
@@ -181,12 +181,12 @@ class Reporter:
         self.say(Done(counts.files, counts.moved, counts.skipped, seconds, counts.kept, counts.later))
 
     def failed(self, line: Failed) -> None:
-        """The last line without success."""
+        """Report failure. This is the last line."""
         self._end.set()
         self.say(line)
 
     def say(self, line: Line) -> None:
-        """One line by one write. Ends the process where nobody reads any more."""
+        """Write one line by one write. End the process if there is no reader."""
         if isinstance(line, (Retry, Note)):
             line = replace(line, why=self._scrub(line.why))
         if isinstance(line, Retry):

@@ -1,4 +1,4 @@
-"""What every part of one run works with."""
+"""The objects that all parts of one run share, and the stores of its transfers."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from ffdl_batch.staging.workers import Workers
 
 NAMED = 3
 _OF_ONE = (errno.EACCES, errno.EPERM, errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ESTALE)
-"""Errors that are a file's; with others this machine lacks something, and the next file would have the same."""
+"""Errors that concern one file. After others, the next file would have the same error."""
 
 
 class UnreadableFiles:
-    """What of one task could not be read. Calls may come from several threads at once."""
+    """Files and directories of one task that could not be read. Methods may be called from several threads at once."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._teller, self._lock = reporter, threading.Lock()
         self._count, self._named = 0, list[str]()
 
     def add(self, name: str, error: OSError) -> None:
-        """This one is told, and left out. Raises the error where it is not about this one."""
+        """Report and skip a file. Raises the error if it does not concern only this file."""
         if error.errno not in _OF_ONE:
             raise error
         what = f"{shown(name)}: {error.strerror or error}"
@@ -43,7 +43,7 @@ class UnreadableFiles:
         self._teller.skip(f"{shown(name)} cannot be read: {error.strerror or error}")
 
     def require_none(self) -> None:
-        """Raises Fault where there was one."""
+        """Raise Fault if a file could not be read."""
         if not self._count:
             return
         more = self._count - len(self._named)
@@ -55,7 +55,7 @@ class UnreadableFiles:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One call of the program."""
+    """One run of the program."""
 
     task: StageTask
     secrets: Secrets
@@ -84,7 +84,7 @@ class Route:
 
 
 def open_store(address: StoreAddress, secrets: Secrets, connections: int) -> Store:
-    """The store; nothing is asked yet. Raises Fault."""
+    """Return the store. Nothing is requested yet. Raises Fault."""
     credentials = secrets.of(address)
     if address.kind is StoreKind.S3:
         return S3Store(address, credentials, connections)
@@ -100,5 +100,5 @@ def open_store(address: StoreAddress, secrets: Secrets, connections: int) -> Sto
 
 
 def open_route(run: Run, transfer: Transfer) -> Route:
-    """The transfer with its store. Raises Fault."""
+    """Return the transfer with its store. Raises Fault."""
     return Route(run, transfer, open_store(transfer.store, run.secrets, run.task.parallel + 2), place_of(transfer))

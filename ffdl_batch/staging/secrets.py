@@ -1,4 +1,4 @@
-"""The values of a task's secrets: read from their file, handed to stores, and kept out of everything that is said."""
+"""The values of a task's secrets: read them from their file, give them to stores, and keep them out of reports."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress
 from ffdl_batch.staging.faults import Fault
 
 SHORTEST = 4
-"""Characters of a value that is looked for in what is said; shorter ones are in every text."""
+"""Minimum length of a value that is removed from texts. Shorter ones occur in every text."""
 
 
 @dataclass(frozen=True)
 class Secrets:
-    """Values by name. Not shown by repr."""
+    """Values by name. repr does not show them."""
 
     values: Mapping[str, str] = field(repr=False)
 
     def of(self, store: StoreAddress) -> dict[str, str]:
-        """The store's credentials by field. Raises Fault naming the secret that is not there."""
+        """Return the store's credentials by field. Raises Fault with the name of a missing secret."""
         found = {}
         for name, secret in store.credentials.items():
             if secret not in self.values:
@@ -30,7 +30,7 @@ class Secrets:
         return found
 
     def scrub(self, text: str) -> str:
-        """The text without the values."""
+        """Return the text without the values."""
         for value in sorted(self.values.values(), key=len, reverse=True):
             if len(value) >= SHORTEST:
                 text = text.replace(value, "***")
@@ -38,7 +38,7 @@ class Secrets:
 
 
 def read_secrets(path: str) -> Secrets:
-    """Of the file ("" = none). Raises Fault, which says nothing of what is in it."""
+    """Read the file ("" = none). Raises Fault, without any content of the file."""
     if not path:
         return Secrets({})
     try:

@@ -1,6 +1,6 @@
-"""The local directory of a transfer, entered by descriptors: nothing below it is reached through a link.
+"""The local directory of a transfer, opened by descriptors: nothing below it is reached through a link.
 
-Learners may write there, and put a link in the place of a directory between two calls.
+Learners may write there, and replace a directory with a link between two calls.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from ffdl_batch.staging.object_names import PART_NAME, part_name, parts_of
 
 _numbers = itertools.count()
 _being_made: dict[str, int] = {}
-"""Names, each with the descriptor of its directory."""
+"""Names, with the descriptors of their directories."""
 
 
 @contextmanager
 def half_made(directory: int) -> Iterator[str]:
-    """A name in the directory for a file that is renamed when it is whole; what has the name afterwards is removed."""
+    """Yield a name in the directory for an incomplete file, which the body renames. Afterwards, a file that still has
+    the name is removed."""
     name = part_name(os.uname().nodename, str(os.getpid()), str(next(_numbers)))
     _being_made[name] = directory
     try:
@@ -40,7 +41,7 @@ def half_made(directory: int) -> Iterator[str]:
 
 
 def remove_half_made() -> None:
-    """For a process that ends at once: threads may be at work still, and are not waited for."""
+    """Remove incomplete files when the process ends at once. Threads may still run, and are not awaited."""
     for name, directory in list(_being_made.items()):
         with suppress(OSError):
             os.unlink(name, dir_fd=directory)
@@ -63,11 +64,11 @@ class TreeEntry:
     name: str
     mode: int = -1
     target: str = ""
-    """Where a link leads."""
+    """The target of a link."""
 
 
 class Tree:
-    """One directory, which may be reached through links itself. Calls may come from several threads at once."""
+    """One directory, which may be reached through links itself. Methods may be called from several threads at once."""
 
     def __init__(self, root: str, *, make: bool = False) -> None:
         """Raises OSError."""
@@ -84,7 +85,7 @@ class Tree:
 
     @contextmanager
     def directory(self, parts: Parts, *, make: bool = False) -> Iterator[int]:
-        """A descriptor of the directory. What is missing, or is no directory, is made or is Gone. Raises OSError."""
+        """Yield a descriptor of the directory. With `make`, create what is missing, else raise Gone. Raises OSError."""
         here = os.dup(self._top)
         try:
             for name in parts:
@@ -98,7 +99,7 @@ class Tree:
             os.close(here)
 
     def open_file(self, parts: Parts) -> int:
-        """A descriptor for reading of a regular file. Raises Gone, OSError."""
+        """Open a regular file for reading. Raises Gone, OSError."""
         try:
             with self.directory(parts[:-1]) as directory:
                 descriptor = os.open(parts[-1], _FILE, dir_fd=directory)
@@ -112,7 +113,7 @@ class Tree:
         return descriptor
 
     def status(self, parts: Parts) -> os.stat_result | None:
-        """Of a regular file; None where there is none. Raises OSError."""
+        """Return the status of a regular file; None if there is none. Raises OSError."""
         try:
             with self.directory(parts[:-1]) as directory:
                 found = os.stat(parts[-1], dir_fd=directory, follow_symlinks=False)
@@ -127,11 +128,11 @@ class Tree:
         unreadable: Callable[[str, OSError], None] | None = None,
         keep: Callable[[TreeEntry], None] | None = None,
     ) -> Iterator[tuple[str, os.stat_result]]:
-        """Regular files below a directory: names relative to it and status. `left_out` hears of the rest, and why, and
-        `unread` of directories that cannot be read. `keep` gets links, empty directories, and modes that are not what
-        the umask gives.
+        """Yield the regular files below a directory: names relative to it and status. `skipped` gets all others, with
+        the reason, and `unreadable` gets directories that cannot be read. `keep` gets links, empty directories, and
+        modes that differ from what the umask gives.
 
-        Raises OSError where nobody hears of it, and what `unread` does; a directory that vanishes is passed over.
+        A directory that vanishes is skipped. Raises OSError if there is no `unreadable`, and what `unreadable` raises.
         """
         try:
             with self.directory(above) as top:
@@ -157,8 +158,8 @@ class Tree:
                         yield path, status
 
     def is_free(self, parts: Parts, *, directory: bool = False) -> bool:
-        """Return whether nothing has the name, or stands where one of its directories would be. With `directory`, an
-        existing directory is free. Raises OSError."""
+        """Return whether neither the name nor one of its directories is taken. With `directory`, an existing directory
+        is free. Raises OSError."""
         for depth in range(1, len(parts) + 1):
             try:
                 with self.directory(parts[: depth - 1]) as above:
@@ -175,8 +176,8 @@ class Tree:
         may_replace: MayReplace,
         skipped: Callable[[str], None],
     ) -> Iterator[tuple[str, os.stat_result]]:
-        """Restore entries, and yield the names of links and their status. `may_replace` is asked with the name of a
-        link about the status of what is in its place. A directory is not replaced. Raises OSError."""
+        """Restore entries, and yield the names of links and their status. `may_replace` decides, by a link's name and
+        the status of what has its name, whether it is replaced. A directory is not replaced. Raises OSError."""
         directories: list[tuple[Parts, int]] = []
         for one in sorted(entries, key=lambda one: (not one.name.endswith("/"), one.name)):
             try:
@@ -223,12 +224,12 @@ class Tree:
                 os.close(descriptor)
 
     def _require_free(self, parts: Parts) -> None:
-        """Raises Skip if the directory does not exist and cannot be made without replacing anything."""
+        """Raise Skip if the directory does not exist and cannot be created without replacing anything."""
         if not self.is_free(parts, directory=True):
             raise Skip(_TAKEN)
 
     def place(self, temporary: str, parts: Parts, directory: int) -> None:
-        """Give a whole file its name. Raises Skip where a directory has it, and OSError."""
+        """Rename a complete file. Raises Skip if a directory has its name, and OSError."""
         try:
             os.replace(temporary, parts[-1], src_dir_fd=directory, dst_dir_fd=directory)
         except IsADirectoryError:
@@ -238,7 +239,7 @@ class Tree:
 
 
 def open_own(name: str, directory: int) -> int:
-    """A descriptor of a regular file that has no other name, made anew where there is another thing. Raises OSError."""
+    """Open a regular file that has no other name. Anything else with its name is replaced. Raises OSError."""
     for _ in range(TRIES):
         try:
             descriptor = os.open(name, _OWN, 0o666, dir_fd=directory)

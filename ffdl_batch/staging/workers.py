@@ -1,4 +1,4 @@
-"""Threads that do the requests of a task. The first one that fails ends the others."""
+"""Threads that do the requests of a task. The first failure ends all of them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ffdl_batch.staging.faults import Stopped
 Job = Callable[[], None]
 LOOK_S = 0.2
 END_S = 1.0
-"""In all, for threads that wait for a store."""
+"""Maximum wait at the end, for all threads that wait for a store."""
 AHEAD = 2
-"""Jobs per worker that may wait: as many files are open as jobs are under way."""
+"""Waiting jobs per worker. So the number of open files is limited."""
 
 
 class Workers:
-    """`stop` is set as soon as a job has failed; jobs end then, and those that wait are not begun."""
+    """`stop` is set as soon as a job has failed. Running jobs end then, and waiting jobs are dropped."""
 
     def __init__(self, count: int, stop: threading.Event) -> None:
         self._stop = stop
@@ -34,7 +34,7 @@ class Workers:
             thread.start()
 
     def submit(self, job: Job) -> None:
-        """Have it done; waits while there are many. Raises what an earlier job did."""
+        """Submit a job. Wait while there are many. Raises what an earlier job raised."""
         while not self._stop.is_set():
             try:
                 self._jobs.put(job, timeout=LOOK_S)
@@ -44,7 +44,7 @@ class Workers:
         self.finish()
 
     def finish(self) -> None:
-        """Wait until all is done. Raises what a job did."""
+        """Wait until all jobs are done. Raises what a job raised."""
         with self._jobs.all_tasks_done:
             while self._jobs.unfinished_tasks and self._error is None:
                 self._jobs.all_tasks_done.wait(LOOK_S)
@@ -52,7 +52,7 @@ class Workers:
             raise self._error
 
     def end(self) -> None:
-        """End the threads, after a failure, too; those that wait for a store end when it answers."""
+        """End the threads, also after a failure. Threads that wait for a store end when it replies."""
         self._stop.set()
         while not self._jobs.empty():
             with suppress(queue.Empty):

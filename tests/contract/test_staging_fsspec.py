@@ -152,13 +152,13 @@ def test_fsspec_store_writes_directly_if_file_system_cannot_rename(rig: StagingR
 
 UNKNOWN_HOST = (
     ": its host key is not known yet: {file} has none of {host} port {port}; compare the key that it showed, "
-    "ssh-ed25519 {key}, with what who runs it says; where they are the same run "
+    "ssh-ed25519 {key}, with the one that its administrators publish; if they are the same, run "
     "`ssh-keyscan -p {port} {host} >> {file}`, or name a file that has it as the store's option known_hosts"
 )
 CHANGED_HOST = (
     ": DANGER: its host key is not the one of known_hosts: {host} port {port} showed ssh-ed25519 {key}, {known} "
-    "is known; it has a new key, or somebody answers in its place; no credentials were sent to it; ask who runs it, "
-    "and replace the line in known_hosts only where they say so"
+    "is known; it has a new key, or another host answers in its place; no credentials were sent; "
+    "replace the line in known_hosts only if the administrators confirm the new key"
 )
 
 

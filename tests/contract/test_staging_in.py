@@ -363,7 +363,7 @@ def test_stage_in_error_mentions_kept_files_only_after_partial_transfer(rig: Sta
     rig.put("zz", b"2")
     rig.proxy.rules = [Rule(status=500, path="/zz", times=9)]
     broken = rig.run(rig.task(tries=2, parallel=1))
-    assert broken.failed.message.endswith("whether the store runs; what has moved is kept for the next try")
+    assert broken.failed.message.endswith("whether the store runs; what has moved is kept for the next attempt")
     rig.proxy.rules = [Rule(status=500, times=9)]
     for outcome in (rig.run(rig.task(state_dir=str(rig.directory / "new"), tries=1)), rig.run(rig.task(), check=True)):
         assert outcome.failed.message.endswith("check the address and whether the store runs")

@@ -53,7 +53,7 @@ _EXIT = {
 
 
 class TransferFailed(ClientError):
-    """The staging program could not move the files; what it has moved is kept for the next try."""
+    """The staging program could not move the files; what it has moved is kept for the next attempt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ FAULTS: dict[str, FaultKind] = {
         _platform(
             "S306",
             "the program that moves data failed",
-            "the platform is at fault: tell who runs it what the message says, and submit again",
+            "this is a fault of the platform: report it to its administrators what the message says, and submit again",
         ),
         _user("C101", "invalid manifest", "correct the manifest; ffdl validate names line and column"),
         _user("C102", "invalid model archive", "zip the model's files again"),

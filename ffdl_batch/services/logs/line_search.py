@@ -1,4 +1,4 @@
-"""Which lines of a log are shown: those that a pattern is found in, and their neighbours."""
+"""Select the lines of a log in which a pattern is found, and their neighbours."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ MAX_CONTEXT = 1000
 _PROGRAM = Path(__file__).with_name("regex_process.py")
 
 Match = Callable[[str], Sequence[int]]
-"""Which lines of a text match: their places in it, from 0."""
+"""Return the numbers of the matching lines of a text, from 0."""
 
 
 def check(grep: Grep) -> None:
-    """Refuse a pattern that is none. Raises Refused."""
+    """Refuse an invalid pattern. Raises Refused."""
     if len(grep.pattern) > MAX_PATTERN:
         raise wrong_usage(f"the pattern has {len(grep.pattern)} characters; {MAX_PATTERN} are possible")
     if not grep.is_text:
@@ -36,7 +36,7 @@ def check(grep: Grep) -> None:
 
 @contextlib.contextmanager
 def matching(grep: Grep) -> Iterator[Match]:
-    """What tells of texts whether they match."""
+    """Yield the function that finds matching lines."""
     if grep.is_text:
         yield _text_match(grep)
         return
@@ -60,7 +60,7 @@ def _text_match(grep: Grep) -> Match:
 
 
 class _Matcher:
-    """The process that searches."""
+    """The child process that searches."""
 
     def __init__(self, grep: Grep) -> None:
         argv = [sys.executable, "-I", "-S", str(_PROGRAM)]
@@ -69,7 +69,7 @@ class _Matcher:
         self._first = HEAD.pack(len(pattern), grep.ignore_case) + pattern
 
     def match(self, text: str) -> Sequence[int]:
-        """Raises Refused where the search takes too long."""
+        """Raises Refused if the search takes too long."""
         encoded, count = text.encode("utf-8", "surrogatepass"), text.count("\n") + 1
         asked = b"".join([self._first, SIZE.pack(len(encoded)), encoded])
         self._first = b""
@@ -85,14 +85,13 @@ class _Matcher:
         return [place for place, byte in enumerate(answer) if byte] if any(answer) else ()
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         self._process.kill()
         self._process.communicate()
 
 
 class Search:
-    """The lines of one learner that are shown, over several calls: of those that match, the ones from position `begin`
-    on."""
+    """Selects lines of one learner, over several calls. Matching lines before position `begin` are not selected."""
 
     def __init__(self, grep: Grep, match: Match, begin: int = 0) -> None:
         self._grep, self._match, self._begin = grep, match, begin
@@ -101,7 +100,7 @@ class Search:
         self._after = 0
 
     def select(self, texts: Iterable[LogText]) -> Iterator[LogText]:
-        """Those of `texts`, with what was held back of earlier ones. Raises Refused."""
+        """Yield the selected lines of `texts`, with those that were held back before. Raises Refused."""
         for text in texts:
             places = found_in(text, self._grep, self._match)
             if places and text.offset < self._begin:
@@ -110,7 +109,7 @@ class Search:
             yield from self._choose(text, places)
 
     def _choose(self, text: LogText, places: Sequence[int]) -> Iterator[LogText]:
-        """The lines at `places`, and neighbours."""
+        """Yield the lines at `places`, and their neighbours."""
         passed, ranges = 0, []
         for place in places:
             shown = min(place, passed + self._after)
@@ -130,7 +129,7 @@ class Search:
 
 
 def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same without empty ones, those that lie side by side as one."""
+    """Return the ranges without empty ones, adjacent ranges joined."""
     joined: list[tuple[int, int]] = []
     for start, stop in ranges:
         if joined and joined[-1][1] == start:
@@ -141,7 +140,7 @@ def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def found_in(text: LogText, grep: Grep, match: Match) -> Sequence[int]:
-    """The places in the text of the lines that are asked for. Raises Refused."""
+    """Return the numbers of the requested lines in the text. Raises Refused."""
     places = match(text.text)
     if not grep.invert:
         return places

@@ -1,7 +1,7 @@
-"""The log of one learner in one attempt, as lines: what is there, and what comes.
+"""Read the log of one learner in one attempt as lines.
 
-Whatever the learner printed: bytes that are no UTF-8 become U+FFFD, a long line comes in pieces, and a carriage return
-ends no line. A run that the scheduler starts anew within the attempt appends.
+Bytes that are not UTF-8 become U+FFFD, a long line comes in pieces, and a carriage return does not end a line. If the
+scheduler restarts the attempt, the new run appends.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ffdl_batch.services.refusals import stop_if
 
 CHUNK = 256 * 1024
 MAX_LINE = 64 * 1024
-"""A longer line is handed on in pieces of this size; shorter ones of the same time together, up to it."""
+"""A longer line is split into pieces of this size. Shorter lines of the same time are joined up to it."""
 
 
 class LogReader:
-    """One learner's log in one attempt, read on from where the last read ended."""
+    """Reads one learner's log in one attempt, from where the last read ended."""
 
     def __init__(
         self, attempt: AttemptDir, number: int, learner: int, is_stopped: Callable[[], bool] = lambda: False
@@ -34,18 +34,19 @@ class LogReader:
         self._marks = Marks(attempt.marks(learner))
         self._attempt, self.learner = number, learner
         self._offset = 0
-        """How far the output was read."""
+        """Position up to which the output was read."""
         self._rest = b""
         """The end of what was read: the beginning of a line, or of its next piece."""
         self._lines = 0
         """Newlines before `_rest`."""
         self._begun = False
-        """Pieces of the line that `_rest` belongs to were handed on."""
+        """Pieces of the line in `_rest` were yielded."""
 
     def skip(self, *, since: float | None = None, tail: int | None = None, after: int = 0, ended: bool = True) -> None:
-        """Pass over what surely lies before `since`, before the last `tail` lines, and before the position `after`.
+        """Skip everything before `since`, before the last `tail` lines, and before position `after`, as far as that is
+        certain.
 
-        A last line without a newline is one when the log `ended`.
+        A last line without a newline counts as a line if the log has `ended`.
         """
         start = after
         if since is not None:
@@ -56,27 +57,28 @@ class LogReader:
             self.go_to(start)
 
     def go_to(self, position: int, *, numbered: bool = True) -> None:
-        """Read on from there, where a line or a piece begins. Lines that are not `numbered` need not be counted."""
+        """Continue at a position where a line or a piece begins. If lines are not `numbered`, they need not be
+        counted."""
         self._marks.begin_anew()
         self._rest, self._begun = b"", False
         self._lines, self._offset = self._lines_before(position) if numbered else 0, position
 
     @property
     def next(self) -> int:
-        """Where what comes next begins."""
+        """Return where the next line begins."""
         return self._offset - len(self._rest)
 
     def end(self) -> int:
-        """Where the log ends now."""
+        """Return where the log ends now."""
         return self._parts.end()
 
     def is_within_line(self) -> bool:
-        """Whether its last line has no newline yet."""
+        """Return whether the last line has no newline yet."""
         _, last = next(self._parts.backwards(self._parts.end()), (0, b""))
         return bool(last) and not last.endswith(b"\n")
 
     def line_start(self, end: int, newlines: int = 1) -> int:
-        """Where the line begins that follows the last but `newlines` newline before `end`; read backwards."""
+        """Return where the line begins that follows the last newline but `newlines` before `end`. Read backwards."""
         begin = 0
         for begin, block in self._parts.backwards(end):
             stop = len(block)
@@ -88,15 +90,15 @@ class LogReader:
         return begin
 
     def lines(self, *, ended: bool, flush: bool = False) -> Iterator[LogLine]:
-        """As :meth:`texts`, one record a line."""
+        """Yield the lines of :meth:`texts`, one record each."""
         for text in self.texts(ended=ended, flush=flush):
             yield from text.lines()
 
     def texts(self, *, ended: bool, flush: bool = False) -> Iterator[LogText]:
-        """Whole lines that are new; when the log `ended`, also a last one without a newline; with `flush`, also what
-        there is of a line that a carriage return is in: a progress bar.
+        """Yield new complete lines. If the log has `ended`, a last line without a newline is included; with `flush`,
+        also the current state of a line with a carriage return, which is a progress bar.
 
-        Should the line grow, what comes is its next piece.
+        If that line grows, the next value is its next piece.
         """
         while (opened := self._parts.open_at(self._offset)) is not None:
             with opened.file as file:
@@ -144,7 +146,7 @@ class LogReader:
                 start += len(piece)
 
     def _long_line(self, line: bytes, start: int) -> Iterator[LogText]:
-        """A whole line in pieces, or the last piece of one that was begun."""
+        """Yield a complete line in pieces, or the last piece of a line that was begun."""
         end = start + len(line) + 1
         *pieces, last = _pieces(line)
         for piece in pieces:
@@ -161,7 +163,7 @@ class LogReader:
         return LogText(self.learner, self._lines + 1, shown, at, self._attempt, start, end, partial)
 
     def _lines_at(self, raw: bytes, start: int, at: float | None) -> LogText:
-        """Whole lines of one time."""
+        """Return complete lines that have one time."""
         index, end = self._lines + 1, start + len(raw)
         ends: tuple[int, ...] = ()
         text = raw[:-1].decode("utf-8", errors="replace")
@@ -181,7 +183,7 @@ class LogReader:
         return self.line_start(end, tail + (0 if ended else 1)) if tail or not ended else end
 
     def _lines_before(self, position: int) -> int:
-        """Newlines before `position`: counted from the nearest place where their number is known."""
+        """Return the number of newlines before `position`, counted from the nearest position with a known number."""
         known = [(part.base, part.lines) for part in self._parts.all() if part.base <= position]
         mark = self._marks.until(position)
         start, lines = max([*known, (mark.position, mark.lines)])
@@ -189,7 +191,7 @@ class LogReader:
 
 
 def _pieces(line: bytes) -> list[bytes]:
-    """A long line in pieces; no character lies in two of them."""
+    """Split a long line into pieces. No character is split."""
     pieces = []
     while len(line) > MAX_LINE:
         piece = _whole(line, MAX_LINE)
@@ -199,7 +201,7 @@ def _pieces(line: bytes) -> list[bytes]:
 
 
 def _whole(line: bytes, end: int) -> bytes:
-    """The beginning of `line` up to `end`, or a little less where that lies within a character."""
+    """Return the beginning of `line` up to `end`, or a little less if `end` is within a character."""
     for back in range(1, min(4, end)):
         byte = line[end - back]
         if byte & 0xC0 == 0xC0:
@@ -211,6 +213,6 @@ def _whole(line: bytes, end: int) -> bytes:
 
 
 def has_log(attempt: AttemptDir, learners: int) -> bool:
-    """Whether a learner of the attempt has written anything."""
+    """Return whether a learner of the attempt has written anything."""
     logs = [attempt.training_log(number) for number in range(1, learners + 1)]
     return any(size_of(log) > 0 or size_of(f"{log}.1") > 0 for log in logs)

@@ -1,4 +1,4 @@
-"""Learners' logs: read from the job's directory while the job runs and after it ended, attempt after attempt."""
+"""Read and follow learners' logs in the job's directory, attempt after attempt."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from ffdl_batch.services.refusals import stop_if, wrong_usage
 
 POLL_S, LONGEST_POLL_S = 0.25, 1.0
 POLLS_PER_S = 200
-"""All followers together look for news so often at most, as far as LONGEST_POLL_S allows."""
+"""Maximum polls of all followers together, within the limits of LONGEST_POLL_S."""
 KEEP_ALIVE_S = 5.0
 FLUSH_S = 1.0
-"""A progress bar's states are shown so often."""
+"""Interval at which states of a progress bar are shown."""
 GROWS_S = 0.2
-"""A log that has not grown for so long has all of its last line; what is in the middle of one is no line yet."""
+"""If a log has not grown for so long, its last line is complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
     """Which lines: of one learner or all (None), from a time on (seconds since the epoch), the last `tail` of each.
 
-    `attempt` is a number, "all", or None: the newest one of which there is a log. With `follow` the attempts after it
-    come as well. `since` and `tail` are for each attempt that there is at the beginning; with `grep`, `tail` counts the
-    lines that match. `after` says how much of the output of each learner of one attempt was read before, by (attempt,
-    learner); of attempts before that one nothing is wanted any more.
+    `attempt` is a number, "all", or None: the newest attempt with a log. With `follow`, later attempts follow. `since`
+    and `tail` apply to each attempt that exists at the beginning; with `grep`, `tail` counts matching lines. `after` is
+    how much of each learner's output in one attempt was read before, by (attempt, learner); earlier attempts are
+    skipped.
     """
 
     learner: int | None = None
@@ -54,10 +54,10 @@ class LogQuery:
 def read_texts(
     platform: Platform, caller: Caller, job_id: str, query: LogQuery, is_stopped: Callable[[], bool] = lambda: False
 ) -> Iterator[LogText | None]:
-    """Lines in order; with `follow`, until the job has ended, None meaning "nothing more for now".
+    """Yield lines in order; with `follow`, until the job has ended. None means that there is nothing more for now.
 
-    Attempts come one after the other, whatever the times of their lines. Raises :class:`Refused` for a learner or an
-    attempt that there is not. The iterator raises :class:`StreamStopped` while it brings nothing once `is_stopped`.
+    Attempts come one after the other, whatever the times of their lines. Raises Refused for a learner or attempt that
+    does not exist. The iterator raises StreamStopped, while there is no output, once `is_stopped`.
     """
     job = own_job(platform, caller, job_id)
     require_learner(job, query.learner)
@@ -70,21 +70,22 @@ def read_texts(
 
 
 def _attempts(job: Job) -> str:
-    """Which attempts there are, in words."""
+    """Return in words which attempts exist."""
     if job.attempt == 0:
         return f"no attempt yet (it is {job.state})"
     return "attempt 1 alone" if job.attempt == 1 else f"attempts 1 to {job.attempt}"
 
 
 class _Stream:
-    """The lines of one query. `_job` is the job as it was seen last."""
+    """The lines of one query. `_job` is the last known state of the job."""
 
     def __init__(self, platform: Platform, job: Job, query: LogQuery, is_stopped: Callable[[], bool]) -> None:
         self._platform, self._job, self._query, self._is_stopped = platform, job, query, is_stopped
         self._learners = [query.learner] if query.learner else list(range(1, job.spec.resources.learners + 1))
 
     def read(self) -> Iterator[LogText]:
-        """What is there now. The last lines of a log that grows are whole ones, and the state of a progress bar."""
+        """Yield what is there now. If a log grows, its last lines are complete ones, and the state of a progress
+        bar."""
         last = self._job.attempt
         first = self._first()
         with self._matching() as match:
@@ -98,7 +99,7 @@ class _Stream:
                 yield from self._present(logs, number, ended=logs.size() == size)
 
     def follow(self) -> Iterator[LogText | None]:
-        """What is there now, and what comes until the job has ended."""
+        """Yield what is there now, and new lines until the job has ended."""
         with self._platform.looks.following(self._job.id):
             yield from self._await_attempt()
             number, present = self._first(), self._job.attempt
@@ -114,7 +115,7 @@ class _Stream:
         return nullcontext() if self._query.grep is None else matching(self._query.grep)
 
     def _present(self, logs: _Logs, number: int, *, ended: bool) -> Iterator[LogText]:
-        """What is there already of one attempt: of each learner what the query leaves, merged in time order."""
+        """Yield what is there of one attempt, merged in time order."""
         newest = max((attempt for attempt, _ in self._query.after), default=0)
         if number >= newest:
             logs.begin(number, ended=ended)
@@ -127,7 +128,7 @@ class _Stream:
             self._look()
 
     def _follow_attempt(self, number: int, logs: _Logs) -> Iterator[LogText | None]:
-        """New lines of one attempt until nothing more can come of it. Its last lines are read after that is known."""
+        """Yield new lines of one attempt until it can have no more. After that is known, the last lines are read."""
         quiet_since = flushed_at = time.monotonic()
         while not self._is_done(number):
             flush = time.monotonic() - flushed_at >= FLUSH_S
@@ -143,7 +144,7 @@ class _Stream:
         yield from logs.texts(ended=True)
 
     def _first(self) -> int:
-        """The attempt to begin with; 1 where there is none."""
+        """Return the attempt to begin with; 1 if there is none."""
         wanted = self._query.attempt
         if wanted is not None:
             return 1 if wanted == "all" else wanted
@@ -152,11 +153,12 @@ class _Stream:
         return next(logged, newest)
 
     def _is_over(self, number: int) -> bool:
-        """Whether the attempt has ended: by the job's row, a node that was cut off may not know it yet."""
+        """Return whether the attempt has ended, by the job's row: a node that was cut off may not know it yet."""
         return self._job.state.is_terminal or self._job.state is JobState.PENDING or number < self._job.attempt
 
     def _is_done(self, number: int) -> bool:
-        """Whether its log is whole: learners of a later attempt start only when all controllers before it are gone."""
+        """Return whether its log is complete: learners of a later attempt start only when all earlier controllers have
+        ended."""
         later = range(number + 1, self._job.attempt + 1)
         return self._job.state.is_terminal or any(map(self._has_log, later))
 
@@ -179,7 +181,7 @@ class _Stream:
 
 
 def _and_pause(texts: Iterator[LogText]) -> Iterator[LogText | None]:
-    """The lines, and None behind them where there are any."""
+    """Yield the lines, and None after them if there are any."""
     text = None
     for text in texts:
         yield text
@@ -188,7 +190,7 @@ def _and_pause(texts: Iterator[LogText]) -> Iterator[LogText | None]:
 
 
 class _Logs:
-    """The logs of one attempt's learners, from where the lines begin that are wanted."""
+    """The logs of one attempt's learners, from where the wanted lines begin."""
 
     def __init__(self, readers: list[LogReader], query: LogQuery, match: Match | None) -> None:
         self._readers, self._query, self._match = readers, query, match
@@ -201,11 +203,11 @@ class _Logs:
         return any(reader.is_within_line() for reader in self._readers)
 
     def size(self) -> int:
-        """Of all of them, rotated parts included."""
+        """Return the size of all logs, with rotated files."""
         return sum(reader.end() for reader in self._readers)
 
     def begin(self, number: int, *, ended: bool) -> None:
-        """Go there. With a pattern, the last lines that match are looked for from the end of each log."""
+        """Go to the first wanted line. With a pattern, search for the last matching lines from the end of each log."""
         query, grep = self._query, self._query.grep
         for reader in self._readers:
             tail = query.tail if grep is None else None
@@ -223,7 +225,7 @@ class _Logs:
             self._parts.append(found.texts(reader) if query.follow else found.texts_until_then(reader))
 
     def texts(self, *, ended: bool, flush: bool = False) -> Iterator[LogText]:
-        """What has come of each learner since the last read, merged in time order."""
+        """Yield new lines of each learner, merged in time order."""
         flush = flush and self._match is None  # a line is searched when it is whole
         logs = [reader.texts(ended=ended, flush=flush) for reader in self._readers]
         if self._parts and not self._query.follow:

@@ -1,8 +1,8 @@
-"""Searches lines for a regular expression: a process of its own, for nothing else can end a search that never ends.
+"""Search lines for a regular expression, in a process of its own, because only a signal ends an endless search.
 
-Standard input: the length of the pattern and whether case matters, the pattern; then texts, each with its length before
-it. Standard output: a byte (0 or 1) for each line of a text. A text that takes longer than LIMIT_S of CPU time is this
-process's end. It is run as a file, and imports the standard library only.
+Standard input: the length of the pattern and whether case matters, the pattern; then texts, each after its length.
+Standard output: one byte (0 or 1) for each line of a text. If a text takes more than LIMIT_S of CPU time, the process
+ends. It is run as a file and imports only the standard library.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HEAD, SIZE = struct.Struct("!I?"), struct.Struct("!I")
 
 
 def main() -> None:
-    """Until standard input ends."""
+    """Search until standard input ends."""
     os.nice(10)
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

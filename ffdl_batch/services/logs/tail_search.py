@@ -1,4 +1,4 @@
-"""Where in a log the last lines begin that match a pattern: looked for from its end, a window after the other."""
+"""Find where the last matching lines of a log begin, by searching windows from its end."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from ffdl_batch.services.logs.line_search import Match, found_in
 from ffdl_batch.services.logs.log_reader import LogReader
 
 WINDOW, LARGEST_WINDOW = 1024**2, 8 * 1024**2
-"""The first one is small, for the last lines may be near; each is twice as large as the one before."""
+"""The first window is small, because the last lines may be near. Each window is twice as large as the one before."""
 
 NEAR = 256 * 1024
 Window = tuple[int, int]
-"""From a position to before another."""
+"""A range of positions, without its end."""
 
 
 class Since:
-    """Leaves out lines of before a time. One without a time came after the one before it."""
+    """Leaves out lines before a time. A line without a time has that of the line before it."""
 
     def __init__(self, since: float | None) -> None:
         self._since, self._clock = since, 0.0
 
     @property
     def is_open(self) -> bool:
-        """Whether all is shown that comes."""
+        """Return whether all following lines are shown."""
         return self._since is None or self._clock >= self._since
 
     def is_late(self, text: LogText) -> bool:
-        """Whether it is shown; to be asked in the order of the log."""
+        """Return whether the text is shown. Call it in the order of the log."""
         self._clock = max(self._clock, text.at or 0.0)
         return self.is_open
 
     def cut(self, texts: Iterable[LogText]) -> Iterator[LogText]:
-        """Those that are late enough."""
+        """Yield the texts that are late enough."""
         return iter(texts) if self._since is None else (text for text in texts if self.is_late(text))
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Lines that match are shown from `begin` on. They and their neighbours lie in `windows`, and from `last` on. `end`
-    is where the log ended when they were looked for."""
+    """Matching lines are shown from `begin` on. They and their neighbours are in `windows`, and after `last`. `end` is
+    where the log ended during the search."""
 
     begin: int
     windows: Sequence[Window]
@@ -49,24 +49,24 @@ class Found:
     end: int
 
     def texts(self, reader: LogReader) -> Iterator[LogText]:
-        """What lies in the windows; the reader goes on behind them."""
+        """Yield the lines in the windows. The reader continues after them."""
         for window in self.windows:
             yield from _between(reader, window, numbered=True)
         reader.go_to(self.last)
 
     def texts_until_then(self, reader: LogReader) -> Iterator[LogText]:
-        """All of it, and nothing that came after the look: of a learner that prints that would be more lines than were
-        asked for."""
+        """Yield the lines up to the end at the time of the search. Lines that came later would exceed the requested
+        number."""
         for window in (*self.windows, (self.last, self.end)):
             yield from _between(reader, window, numbered=True)
 
 
 def find_tail(reader: LogReader, since: Since, grep: Grep, match: Match, tail: int, *, ended: bool) -> Found:
-    """The last `tail` lines that match, of those from the reader's place on. A last line without a newline is one when
-    the log `ended`. Raises Refused.
+    """Find the last `tail` matching lines after the reader's position. A last line without a newline counts if the log
+    has `ended`. Raises Refused.
 
-    Nothing is kept but places, and nothing is read that lies before the lines, nor a second time what lies between
-    them; but it is where neighbours are wanted.
+    Only positions are kept. What is before the lines is not read, and what is between them is not read twice, unless
+    neighbours are wanted.
     """
     low = _first_late(reader, since, ended=ended)
     end = reader.end()
@@ -92,7 +92,7 @@ def find_tail(reader: LogReader, since: Since, grep: Grep, match: Match, tail: i
 
 
 def _first_late(reader: LogReader, since: Since, *, ended: bool) -> int:
-    """Where the first line begins that is shown, from the reader's place on."""
+    """Return where the first shown line begins, from the reader's position on."""
     place = reader.next
     if since.is_open:
         return place
@@ -104,7 +104,7 @@ def _first_late(reader: LogReader, since: Since, *, ended: bool) -> int:
 
 
 def _matching(reader: LogReader, window: Window, grep: Grep, match: Match) -> tuple[list[int], list[Window]]:
-    """Where lines begin that match; and what has them in it, with what lies between them where that is little."""
+    """Return where matching lines begin, and the ranges that have them, joined if they are near."""
     offsets: list[int] = []
     found: list[Window] = []
     for text in _between(reader, window, numbered=False):
@@ -118,7 +118,7 @@ def _matching(reader: LogReader, window: Window, grep: Grep, match: Match) -> tu
 
 
 def _between(reader: LogReader, window: Window, *, numbered: bool) -> Iterator[LogText]:
-    """The lines that begin in the window."""
+    """Yield the lines that begin in the window."""
     start, end = window
     reader.go_to(start, numbered=numbered)
     for text in reader.texts(ended=True):

@@ -1,6 +1,6 @@
-"""The cache: what came once is there for whoever of the same user wants the same on this node, or at this site.
+"""The cache of a node or a site: data and images that one job downloaded are there for other jobs of the same user.
 
-``<cache>/<uid>/`` belongs to one user: ``entries/<key>/`` are read-only trees named by what they hold, ``filling/`` are
-those that are not whole yet, ``locks/`` say who uses what. An entry appears by one rename. Nothing in here is needed: a
-cache that is full, damaged, hung or not to be trusted costs a note, never a job.
+``<cache>/<uid>/`` belongs to one user. ``entries/<key>/`` are read-only trees, named by a digest of their content.
+``filling/`` has entries that are not complete. ``locks/`` says which process uses what. An entry appears by one rename.
+Nothing here is needed: if a cache is full, damaged, hung or not trusted, the job gets a note and goes to the store.
 """

@@ -1,4 +1,4 @@
-"""An entry is taken as it lies there, waited for, or filled, whatever it holds."""
+"""Take an entry of the cache, wait for the process that fills it, or fill it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from ffdl_batch.staging.reporter import Reporter
 
 POLL_S = 0.25
 FILLINGS = 2
-"""By one process; there are file systems on which a file is another one at each look."""
+"""Maximum fillings by one process. On some file systems a file changes at each look."""
 HALF_IS_KEPT = (FaultClass.NETWORK, FaultClass.CREDENTIALS)
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """An entry that is needed. `room` is what it will take, about; `files` and `bytes` are for progress. `fill` fills
-    it in the directory of the right, and has it placed; it raises Fault, Unusable, OSError and what is its own."""
+    """An entry that is needed. `room` is about what it will take; `files` and `bytes` are for progress. `fill` fills
+    the entry and places it; it raises Fault, Unusable, OSError and errors of its own."""
 
     key: str
     room: int
@@ -38,8 +38,8 @@ class Wanted:
 
 
 def obtain(wanted: Wanted, shelf: Shelf, cache: Cache, held: ExitStack) -> bool:
-    """Take the entry, which is filled where it is missing. Whether this process filled it. Raises what filling
-    does, Unusable, OSError."""
+    """Take the entry, and fill it if it is missing. Return whether this process filled it. Raises what filling raises,
+    Unusable, OSError."""
     rights, filled, watch = 0, False, Watch(shelf, wanted.key, cache.stale_s)
     noted: Owner | None = None
     while not _take(wanted, shelf, held):
@@ -64,7 +64,7 @@ def obtain(wanted: Wanted, shelf: Shelf, cache: Cache, held: ExitStack) -> bool:
 
 
 def _take(wanted: Wanted, shelf: Shelf, held: ExitStack) -> bool:
-    """Whether there is a whole entry, which nobody removes from now on. Raises Unusable, OSError."""
+    """Return whether there is a complete entry. From then on no process removes it. Raises Unusable, OSError."""
     key, reporter = wanted.key, wanted.reporter
     directory = shelf.entry(key)
     if not os.path.isdir(directory):
@@ -89,12 +89,13 @@ def _take(wanted: Wanted, shelf: Shelf, held: ExitStack) -> bool:
             return True
     if not discard(shelf, key):
         raise Unusable(f"an entry is damaged ({shown(damage)}), and in use")
-    reporter.note(f"an entry of the cache was damaged ({shown(damage)}) and is filled anew")
+    reporter.note(f"an entry of the cache was damaged ({shown(damage)}) and is filled again")
     return False
 
 
 def _fill_by(right: FillRight, wanted: Wanted, shelf: Shelf, cache: Cache) -> bool:
-    """Unless it has been filled meanwhile: whether it had not. Raises what filling does, Unusable, OSError."""
+    """Fill the entry, unless another process has filled it. Return whether this process did. Raises what filling
+    raises, Unusable, OSError."""
     keep = False
     try:
         if os.path.isdir(shelf.entry(wanted.key)):

@@ -1,4 +1,4 @@
-"""A transfer goes through the cache: its entry is found, waited for or filled, and linked to or copied from."""
+"""Lead a transfer through the cache: find, await or fill its entry, and link to it or copy from it."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from ffdl_batch.staging.tree import Tree
 from ffdl_batch.staging.workers import Workers
 
 LISTINGS = 3
-"""Of a store whose objects change each time while they are read."""
+"""Maximum listings of a store whose objects change each time while they are read."""
 OWN_FAULTS = (FaultClass.FULL, FaultClass.REFUSED)
-"""May be the cache's; without it they come again where they are the store's."""
+"""The cache may be the cause of these. If the store is, they come again without the cache."""
 
 
 def through_cache(route: Route, number: int, held: ExitStack) -> Route | None:
-    """What is left to be moved: nothing, the copy of an entry, or the transfer as it was, for which the cache is of no
-    use. `held` keeps the entry from being removed. Raises Fault of the store."""
+    """Return what is left to move: nothing, the copy of an entry, or the whole transfer if the cache is of no use.
+    `held` keeps the entry from being removed. Raises Fault of the store."""
     cache, reporter = route.run.task.cache, route.run.reporter
     before = reporter.counted()
     assert cache is not None
@@ -101,7 +101,7 @@ def _through(route: Route, cache: Cache, number: int, held: ExitStack) -> Route 
 
 
 def _listed(route: Route) -> Listing:
-    """Raises Fault, Unusable."""
+    """List the store. Raises Fault, Unusable."""
     directories: list[str] = []
     list_in(route, directories.append)
     journal, transfer = route.run.journal, route.transfer
@@ -122,7 +122,7 @@ def _wanted(listing: Listing, cache: Cache) -> Wanted:
 
 
 def _copying(route: Route, listing: Listing, tree: str) -> Route:
-    """From the tree to the transfer's directory."""
+    """Return the transfer from the tree to its directory."""
     route.run.journal.unplan(route.place)
     with Tree(route.transfer.local, make=True) as target:
         for name in listing.directories:
@@ -134,7 +134,7 @@ def _copying(route: Route, listing: Listing, tree: str) -> Route:
 
 
 def _has_files(local: str) -> bool:
-    """Whether there is more than an empty directory, or a link of ours."""
+    """Return whether the path has more than an empty directory or a link of ours."""
     if os.path.islink(local):
         return False
     with suppress(FileNotFoundError, NotADirectoryError):
@@ -143,7 +143,7 @@ def _has_files(local: str) -> bool:
 
 
 def _link(tree: str, local: str) -> None:
-    """Raises OSError."""
+    """Replace the directory with a link to the tree. Raises OSError."""
     temporary = f"{local}.ffdl-link-{os.getpid()}"
     os.makedirs(os.path.dirname(local), exist_ok=True)
     with suppress(FileNotFoundError):
@@ -158,9 +158,10 @@ KEY_FORMAT = 1
 
 
 def entry_key(store: StoreAddress, prefix: str, directories: Iterable[str], planned: Iterable[Planned]) -> str | None:
-    """The key of a listing (in the order of names); None where the version of an object is not known.
+    """Return the key of a listing in the order of names; None if the version of an object is unknown.
 
-    Endpoint and container are in it on purpose: a store that says it has the same as another one gets its own entry.
+    The key includes endpoint and container: a store that claims to have the same objects as another one gets its own
+    entry.
     """
     place = (KEY_FORMAT, store.kind.value, store.endpoint.rstrip("/"), store.region, store.container, prefix.strip("/"))
     digest = hashlib.sha256(json.dumps((place, sorted(directories))).encode())
@@ -172,7 +173,7 @@ def entry_key(store: StoreAddress, prefix: str, directories: Iterable[str], plan
 
 
 def is_version(etag: str) -> bool:
-    """Whether the ETag names one content; weak ones (RFC 9110, 8.8.1) do not."""
+    """Return whether the ETag names one content. Weak ETags (RFC 9110, 8.8.1) do not."""
     return bool(etag) and not etag.startswith("W/")
 
 
@@ -180,12 +181,12 @@ PAGE = 500
 
 
 class StoreChanged(Exception):
-    """The store's objects are others than those that the key stands for."""
+    """The objects of the store no longer match the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What the store has: the plan of the way in its run's journal, directories without files, and its key."""
+    """What the store has: the plan in the run's journal, directories without files, and the key."""
 
     route: Route
     directories: Sequence[str]
@@ -196,8 +197,8 @@ class Listing:
 
 
 def fill(listing: Listing, right: FillRight, each_s: float) -> None:
-    """Bring all, make it read-only, and give it its place; signs of life come after so many seconds each. Raises Fault,
-    Moved, OSError."""
+    """Download everything, make it read-only and place it. A heartbeat is written every `each_s`. Raises Fault,
+    StoreChanged, OSError."""
     began, run, sealed = time.time(), listing.route.run, Counter[str]()
 
     def heartbeat() -> Heartbeat:
@@ -234,7 +235,7 @@ def _download(listing: Listing, route: Route, tree: Tree) -> None:
 
 
 def _require_same(route: Route) -> None:
-    """Objects that changed while they were read are others than those of the key. Raises Moved."""
+    """Raise StoreChanged if objects changed while they were read."""
     journal, place = route.run.journal, route.place
     for planned in journal.planned(place):
         found = journal.settled(place, planned.name)

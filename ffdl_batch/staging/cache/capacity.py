@@ -1,7 +1,7 @@
-"""Room in a cache: what a user holds, who has to give, and what the others are told.
+"""Capacity of a cache: what a user holds, which entries are removed, and what other users are told.
 
-A user's process removes entries of its own only. Where others would have to give, it says how much it wants; their next
-process, or ``ffdl-admin cache trim``, gives it.
+A user's process removes only entries of its user. If others would have to free capacity, it publishes how much it
+wants. Their next process, or ``ffdl-admin cache trim``, frees it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ffdl_batch.staging.cache.locks import drop, is_free, lock, locked
 from ffdl_batch.staging.cache.user_cache import Shelf, Usage, usages
 
 ROUNDS = 5
-"""Choices of what has to go; each sees what has come into use since the one before."""
+"""Attempts to choose entries for removal. Each attempt sees which entries have come into use."""
 
 
 @dataclass(frozen=True, slots=True)
 class CachedEntry:
-    """An entry as it lies there. `entry` None: it is damaged."""
+    """An entry in a cache. `entry` is None if it is damaged."""
 
     key: str
     entry: Entry | None
@@ -33,12 +33,12 @@ class CachedEntry:
 
     @property
     def room(self) -> int:
-        """Bytes that it takes; not known of a damaged one."""
+        """Return the bytes that it takes; 0 if it is damaged."""
         return self.entry.room if self.entry else 0
 
 
 def entries(shelf: Shelf) -> Iterator[CachedEntry]:
-    """Them all. Raises OSError."""
+    """Yield all entries. Raises OSError."""
     for key in shelf.names():
         path = shelf.use_lock(key)
         try:
@@ -54,21 +54,21 @@ def entries(shelf: Shelf) -> Iterator[CachedEntry]:
 
 
 def limit_of(shelf: Shelf, limit_bytes: int) -> int:
-    """What all users may take together, by what they say that they hold. Raises OSError."""
+    """Return what all users may hold together, by what they publish. Raises OSError."""
     return most_of(shelf.directory, limit_bytes, sum(usage.bytes for _, usage in usages(shelf.directory)))
 
 
 def most_of(directory: str, limit_bytes: int, held: int) -> int:
-    """What all users, who hold so much, may hold: no more than is there, less a twentieth of the file system. Raises
-    OSError."""
+    """Return what all users, who hold `held` bytes, may hold: no more than is free, less a twentieth of the file
+    system. Raises OSError."""
     found = os.statvfs(directory)
     whole, free = found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
     return max(0, min(limit_bytes or whole // 2, held + free - whole // 20))
 
 
 def reserve_room(shelf: Shelf, directory: str, size: int, limit_bytes: int, policy: Policy | None = None) -> bool:
-    """Take room for what will be filled in the directory; entries of the user's go for it. Whether there is room.
-    Raises OSError."""
+    """Reserve capacity for the entry that will be filled in the directory, and remove entries of the user for it.
+    Return whether there is enough. Raises OSError."""
     with locked(shelf.mutex):
         remove_abandoned(shelf)
         publish_usage(shelf)
@@ -82,7 +82,8 @@ def reserve_room(shelf: Shelf, directory: str, size: int, limit_bytes: int, poli
 
 
 def give_room(shelf: Shelf, limit_bytes: int, policy: Policy | None = None) -> None:
-    """Remove entries of the user's that others may claim: those who want room now, and the limit. Raises OSError."""
+    """Remove entries of the user that others may claim: for those who want capacity now, and to keep the limit. Raises
+    OSError."""
     with locked(shelf.mutex):
         for uid, usage in usages(shelf.directory):
             if usage.wanted and uid != shelf.uid:
@@ -93,7 +94,7 @@ def give_room(shelf: Shelf, limit_bytes: int, policy: Policy | None = None) -> N
 
 
 def discard(shelf: Shelf, key: str) -> bool:
-    """Remove an entry, unless somebody uses it. Whether it is gone. Raises OSError."""
+    """Remove an entry, unless a process uses it. Return whether it is gone. Raises OSError."""
     path = shelf.use_lock(key)
     descriptor = lock(path, exclusive=True, wait=False)
     if descriptor is None:
@@ -106,7 +107,7 @@ def discard(shelf: Shelf, key: str) -> bool:
 
 
 def publish_usage(shelf: Shelf, wanted: int = 0) -> None:
-    """Tell the others what is held, and for what there was no room. Raises OSError."""
+    """Publish what the user holds, and for what there was no capacity. Raises OSError."""
     size = sum(held.bytes for held in _own(shelf))
     shelf.publish(Usage(size, wanted, time.time() if wanted else 0.0))
 
@@ -119,7 +120,7 @@ def _own(shelf: Shelf) -> list[Held]:
 
 
 def _evict(shelf: Shelf, need: Need, policy: Policy, *, only_if_enough: bool = False) -> bool:
-    """Whether there is room then."""
+    """Remove entries. Return whether there is enough capacity then."""
     for _ in range(ROUNDS):
         others = [
             Held(str(uid), "", usage.bytes, 0.0, False) for uid, usage in usages(shelf.directory) if uid != shelf.uid

@@ -1,9 +1,9 @@
-"""Who fills an entry, when many ask at once: one, and another one as soon as that one is dead or hangs.
+"""Elect the process that fills an entry, and another one as soon as that one is dead or hangs.
 
-A filler holds the lock of the entry, whose file says who it is, and writes signs of life beside what it fills. Where
-it dies, the kernel gives its lock back at once, and the next one of the same boot goes on with what it had. Where it
-hangs, or is on another node whose locks do not show here, its signs stop: the file of the lock is taken away, and the
-next one begins anew under another name, so that two of them never write into the same files.
+A filler holds the lock of the entry, whose file names the filler, and writes heartbeats beside what it fills. If it
+dies, the kernel releases its lock at once, and the next process of the same boot resumes what it had. If it hangs, or
+runs on another node whose locks are not visible here, its heartbeats stop: the lock's file is removed, and the next
+process starts again under another name, so that two processes never write into the same files.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from ffdl_batch.staging.cache.locks import drop, lock, locked
 from ffdl_batch.staging.cache.user_cache import Shelf
 
 HEARTBEAT, BYTES, JOURNAL = OWN = ("signs", "bytes", "journal")
-"""Beside the tree while it is filled."""
+"""Files beside the tree while it is filled."""
 BEATS = 10
-"""Signs of life in the time after which one without is taken for dead."""
+"""Heartbeats in the time after which a process without one counts as dead."""
 ABANDONED_S = 3600.0
 _OWNER_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who fills: where, and under which name."""
+    """The process that fills an entry, and its name."""
 
     host: str
     boot: str
@@ -46,7 +46,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """How far a filler is. `beat` counts."""
+    """Progress of a filler. `beat` counts heartbeats."""
 
     beat: int = 0
     files: int = 0
@@ -54,11 +54,11 @@ class Heartbeat:
     bytes: int = 0
     bytes_total: int = 0
     sealed: int = 0
-    """Bytes that have been read once more."""
+    """Bytes that were read again for their digests."""
 
 
 class FillRight:
-    """The right to fill an entry, in a directory of one's own; given back by `release`."""
+    """The right to fill an entry, in a directory of its own, until `release`."""
 
     def __init__(self, shelf: Shelf, key: str, descriptor: int, token: str) -> None:
         self._shelf, self._key, self._descriptor = shelf, key, descriptor
@@ -67,13 +67,13 @@ class FillRight:
         self._thread: threading.Thread | None = None
 
     def begin(self, counts: Callable[[], Heartbeat], each_s: float) -> None:
-        """Give signs of life from now on."""
+        """Start writing heartbeats."""
         os.makedirs(self.directory, mode=0o700, exist_ok=True)
         self._thread = threading.Thread(target=self._beat, args=(counts, each_s), daemon=True)
         self._thread.start()
 
     def place(self) -> None:
-        """What is filled becomes the entry, by one rename. Raises OSError."""
+        """Make the entry visible by one rename. Raises OSError."""
         self._stop_heartbeat()
         for name in OWN:
             if os.path.isdir(f"{self.directory}/{name}"):
@@ -87,7 +87,7 @@ class FillRight:
                 raise
 
     def release(self, *, keep: bool) -> None:
-        """`keep`: what is half filled, for the next one."""
+        """Release the right. With `keep`, incomplete files stay for the next process."""
         self._stop_heartbeat()
         if keep:
             os.close(self._descriptor)
@@ -114,7 +114,8 @@ class FillRight:
 
 
 def try_for(shelf: Shelf, key: str) -> FillRight | None:
-    """The right to fill the entry; None where another one has it, or may have it on another node. Raises OSError."""
+    """Return the right to fill the entry; None if another process has it, or may have it on another node. Raises
+    OSError."""
     path = shelf.fill_lock(key)
     descriptor = lock(path, exclusive=True, wait=False)
     if descriptor is None:
@@ -136,7 +137,7 @@ def try_for(shelf: Shelf, key: str) -> FillRight | None:
 
 
 class Watch:
-    """What a waiting process sees of the one that fills. Raises OSError."""
+    """What a waiting process sees of the filler. Raises OSError."""
 
     def __init__(self, shelf: Shelf, key: str, stale_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._shelf, self._key, self._stale_s, self._clock = shelf, key, stale_s, clock
@@ -144,7 +145,7 @@ class Watch:
         self._seen_at = self._moved_at = clock()
 
     def look(self) -> tuple[Owner | None, Heartbeat]:
-        """Who fills, and how far it is; one that hangs loses its right."""
+        """Return the filler and its progress. A filler that hangs loses its right."""
         owner = owner_of(self._shelf, self._key)
         heartbeat = (
             Heartbeat()
@@ -163,7 +164,7 @@ class Watch:
         return owner, heartbeat
 
     def idle_s(self) -> float:
-        """For how long nothing has come."""
+        """Return for how long there has been no progress."""
         return self._clock() - self._moved_at
 
     def _depose(self, owner: Owner | None) -> None:
@@ -174,7 +175,7 @@ class Watch:
 
 
 def owner_of(shelf: Shelf, key: str) -> Owner | None:
-    """Who fills the entry, or did when it died. Raises OSError."""
+    """Return the process that fills the entry, or did when it died. Raises OSError."""
     try:
         return _owner_in(read_head(shelf.fill_lock(key), _OWNER_BYTES))
     except NO_FILE:
@@ -182,7 +183,7 @@ def owner_of(shelf: Shelf, key: str) -> Owner | None:
 
 
 def remove_abandoned(shelf: Shelf) -> None:
-    """Remove what was half filled when its process died long ago, and nobody asked for since. Raises OSError."""
+    """Remove incomplete entries whose process died long ago. Raises OSError."""
     now = _now_of(shelf)
     for directory in shelf.fillings():
         key, _, token = os.path.basename(directory).rpartition(".")
@@ -198,13 +199,13 @@ def remove_abandoned(shelf: Shelf) -> None:
 
 
 def reserve(directory: str, size: int) -> None:
-    """Write down what will be taken. Raises OSError."""
+    """Record the bytes that will be taken. Raises OSError."""
     os.makedirs(directory, mode=0o700, exist_ok=True)
     _write(f"{directory}/{BYTES}", str(size))
 
 
 def reserved(directory: str) -> int:
-    """What will be taken by what is filled in the directory."""
+    """Return the bytes that the entry in the directory will take."""
     try:
         return int(find_text(f"{directory}/{BYTES}"))
     except (OSError, ValueError):
@@ -239,7 +240,7 @@ def _mtime(path: str) -> float:
 
 
 def _now_of(shelf: Shelf) -> float:
-    """By the clock of the file system, which may be another machine's."""
+    """Return the time by the clock of the file system, which may be another machine's."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(f"{shelf.root}/locks/.now", flags, 0o600)
     try:

@@ -1,4 +1,4 @@
-"""An entry: a read-only tree, and beside it what it is and what every file of it was when it was filled."""
+"""An entry: a read-only tree, its record, and the status and digest of each file when it was filled."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ BLOCK_BYTES = 4096
 
 
 class Damaged(Exception):
-    """The entry is not what it was when it was filled; the text says in what."""
+    """The entry differs from what was filled. The text says how."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is known of an entry. `source` is for people; `room` are the bytes that it takes, `bytes` those of files."""
+    """The record of an entry. `source` is for people; `room` is the bytes that it takes, `bytes` those of its files."""
 
     key: str
     source: str
@@ -44,12 +44,12 @@ class Entry:
 
 
 def room_of(size: int) -> int:
-    """What a file of this size takes, about."""
+    """Return about what a file of this size takes."""
     return -(-size // BLOCK_BYTES) * BLOCK_BYTES + BLOCK_BYTES
 
 
 def read_entry(directory: str) -> Entry:
-    """Raises Damaged, FileNotFoundError where there is no entry, and OSError."""
+    """Return the record. Raises Damaged, FileNotFoundError if there is no entry, and OSError."""
     try:
         found = from_plain(Entry, read_object(f"{directory}/{RECORD}"))
     except FileNotFoundError:
@@ -64,7 +64,7 @@ def read_entry(directory: str) -> Entry:
 
 
 def seal(directory: str, tree: Tree, go_on: Callable[[int], None]) -> tuple[int, int, int]:
-    """Make all below the tree read-only and write down what it is; files, bytes and room. Raises OSError."""
+    """Make the tree read-only and record its files. Return files, bytes and room. Raises OSError."""
     count = size = room = 0
     with open(f"{directory}/{FILES}", "w", encoding="utf-8") as record:
         for name, _ in tree.files((), _none_else):
@@ -85,13 +85,13 @@ def seal(directory: str, tree: Tree, go_on: Callable[[int], None]) -> tuple[int,
 
 
 def write_entry(directory: str, entry: Entry) -> None:
-    """The record, last of all. Raises OSError."""
+    """Write the record, last of all. Raises OSError."""
     Path(directory, RECORD).write_text(json.dumps(to_plain(entry), indent=1) + "\n", encoding="utf-8")
 
 
 def check(directory: str, *, wholly: bool, go_on: Callable[[int], None]) -> None:
-    """Hold the tree against what it was: names, sizes, times and inodes, `wholly` the digests, too. Raises Damaged,
-    OSError. `go_on` hears of bytes that were read."""
+    """Compare the tree with its record: names, sizes, times, inodes, and with `wholly` digests. `go_on` gets the number
+    of bytes that were read. Raises Damaged, OSError."""
     expected = {name: (status, digest) for name, status, digest in _recorded(directory)}
     skipped: list[str] = []
     try:
@@ -109,21 +109,21 @@ def check(directory: str, *, wholly: bool, go_on: Callable[[int], None]) -> None
 
 
 def was_checked_here(directory: str) -> bool:
-    """Whether a process of this boot has held all of it against its digests, or filled it. What a power cut may have
-    lost, and what another node of a shared file system wrote, is looked at once."""
+    """Return whether a process of this boot has compared all digests, or filled the entry. A power cut may have lost
+    data, and another node of a shared file system may have written: so each boot compares once."""
     with suppress(OSError, UnicodeDecodeError):
         return boot_id() in Path(directory, CHECKED).read_text(encoding="ascii").split()
     return False
 
 
 def note_checked(directory: str) -> None:
-    """Remember it; where that cannot be, it is checked again."""
+    """Record it. If that fails, the entry is compared again."""
     with suppress(OSError), open(f"{directory}/{CHECKED}", "a", encoding="ascii") as file:
         file.write(f"{boot_id()}\n")
 
 
 def new_entry(key: str, source: str, sizes: tuple[int, int, int], began: float) -> Entry:
-    """Of what has just been filled; `sizes` as :func:`seal` returns them."""
+    """Return the record of an entry that was filled just now; `sizes` are from :func:`seal`."""
     now = time.time()
     return Entry(key, source, *sizes, now, f"{socket.gethostname()}:{os.getpid()}", round(now - began, 3))
 
@@ -161,4 +161,4 @@ def _sha256(descriptor: int, go_on: Callable[[int], None]) -> str:
 
 
 def _none_else(_name: str, _why: str) -> None:
-    """There is nothing but files in a tree that we made."""
+    """Do nothing: a tree that we filled has only files."""

@@ -1,6 +1,6 @@
-"""Who has to make room in a full cache. Pure.
+"""Decide what is removed from a full cache. Pure.
 
-Another policy (a lottery that is fair in proportion, for one) is another class with the same method.
+Another policy is another class with the same method.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a tenant has in the cache. `free`: nobody uses it, and who asks may remove it."""
+    """What a tenant has in the cache. `free`: no process uses it, so it may be removed."""
 
     tenant: str
     key: str
@@ -24,7 +24,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Room that a tenant asks for in a cache of so many bytes ("" and 0 = only that the limit is kept)."""
+    """Capacity that a tenant asks for in a cache of `limit_bytes`. With "" and 0, only the limit is kept."""
 
     limit_bytes: int
     tenant: str = ""
@@ -33,7 +33,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What has to go; `enough`: then there is room."""
+    """What is removed. `enough`: there is enough capacity then."""
 
     victims: tuple[Held, ...]
     enough: bool
@@ -43,11 +43,12 @@ class Policy(Protocol):
     """Decides on eviction."""
 
     def victims(self, usage: Sequence[Held], need: Need) -> Choice:
-        """What has to go so that there is room. Only what is free; nothing where it fits anyway."""
+        """Return what to remove. Only free entries, and none if there is enough capacity."""
 
 
 class MaxMinFair:
-    """Who holds most gives first, what was not used for longest; nobody below an equal share gives to another."""
+    """Remove from the tenant that holds most, the least recently used entry first. A tenant below an equal share loses
+    nothing to others."""
 
     def victims(self, usage: Sequence[Held], need: Need) -> Choice:
         holds: Counter[str] = Counter()
@@ -74,7 +75,7 @@ class MaxMinFair:
 
 
 def _giver(holds: Counter[str], free: defaultdict[str, list[Held]], share: float, asking: str) -> str | None:
-    """The next tenant that gives; who asks gives before anybody who holds less."""
+    """Return the next tenant that loses an entry. The asking tenant loses entries before any tenant that holds less."""
     for tenant, size in sorted(holds.items(), key=lambda pair: (-pair[1], pair[0])):
         if tenant == asking:
             return tenant if free[tenant] else None
@@ -84,7 +85,7 @@ def _giver(holds: Counter[str], free: defaultdict[str, list[Held]], share: float
 
 
 def _needed(taken: list[Held], room: int) -> tuple[Held, ...]:
-    """Without those that need not go, because a later one made room for them, too."""
+    """Return the entries without those that can stay, because a later one freed enough for them."""
     kept: list[Held] = []
     for held in sorted(taken, key=lambda held: -held.used_at):
         if held.bytes <= room:

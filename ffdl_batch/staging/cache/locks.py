@@ -1,7 +1,7 @@
-"""Locks of files that may be removed meanwhile: a lock counts as long as its file has its name.
+"""Locks on files that may be removed while they are locked: a lock is valid as long as its file has its name.
 
-A process that dies loses its locks at once. Whether locks of other nodes are seen depends on the file system; NFS
-does, Lustre when it is mounted with ``flock``.
+A process that dies loses its locks at once. Whether locks of other nodes are visible depends on the file system: on NFS
+they are, on Lustre if it is mounted with ``flock``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 
 
 def lock(path: str, *, exclusive: bool, wait: bool) -> int | None:
-    """A descriptor that holds the lock; None where others hold it and we do not wait. Raises OSError."""
+    """Return a descriptor that holds the lock; None if others hold it and `wait` is false. Raises OSError."""
     kind = (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | (0 if wait else fcntl.LOCK_NB)
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -32,7 +32,7 @@ def lock(path: str, *, exclusive: bool, wait: bool) -> int | None:
 
 @contextmanager
 def locked(path: str) -> Iterator[None]:
-    """Alone, as long as the body runs. Raises OSError."""
+    """Hold the lock while the body runs. Raises OSError."""
     descriptor = lock(path, exclusive=True, wait=True)
     assert descriptor is not None
     try:
@@ -42,7 +42,7 @@ def locked(path: str) -> Iterator[None]:
 
 
 def is_free(path: str) -> bool:
-    """Whether nobody holds the lock now. Raises OSError."""
+    """Return whether no process holds the lock now. Raises OSError."""
     if not os.path.exists(path):
         return True
     descriptor = lock(path, exclusive=True, wait=False)
@@ -53,7 +53,7 @@ def is_free(path: str) -> bool:
 
 
 def drop(descriptor: int, path: str) -> None:
-    """Give an exclusive lock back and remove its file, where that is still its file. Raises OSError."""
+    """Release an exclusive lock and remove its file, if it is still its file. Raises OSError."""
     try:
         if _is_named(descriptor, path):
             os.unlink(path)

@@ -23,7 +23,7 @@ ActAs = Callable[[int, int], AbstractContextManager[None]]
 
 @dataclass(slots=True)
 class Trimmed:
-    """What came of it. `over`: bytes above the limit that could not be removed, because they are in use."""
+    """The result. `over`: bytes above the limit that could not be removed, because they are in use."""
 
     users: int = 0
     bytes: int = 0
@@ -35,7 +35,7 @@ class Trimmed:
 
 @contextmanager
 def acting_as(uid: int, gid: int) -> Iterator[None]:
-    """As this user, where we are root."""
+    """Act as this user while the body runs, if this process is root."""
     if os.geteuid() != 0 or uid == 0:
         yield
         return
@@ -52,7 +52,7 @@ def acting_as(uid: int, gid: int) -> Iterator[None]:
 
 
 def trim(directory: str, limit_bytes: int, act_as: ActAs = acting_as, policy: Policy | None = None) -> Trimmed:
-    """Remove what is over the limit, and what makes room for those below an equal share who want it. Raises OSError."""
+    """Remove what is over the limit, and what users above an equal share hold that others want. Raises OSError."""
     done, policy = Trimmed(), policy or MaxMinFair()
     shelves = dict(_shelves(directory, done))
     held = {uid: _held(shelf, act_as, done) for uid, shelf in shelves.items()}
@@ -90,7 +90,7 @@ def _shelves(directory: str, done: Trimmed) -> Iterator[tuple[int, Shelf]]:
 
 
 def _held(shelf: Shelf, act_as: ActAs, done: Trimmed) -> list[Held]:
-    """A part that cannot be read is told and left; it keeps nobody from the others."""
+    """Return what a user holds. If it cannot be read, add a note and continue with other users."""
     try:
         with act_as(shelf.uid, os.lstat(shelf.root).st_gid):
             return _held_in(shelf)

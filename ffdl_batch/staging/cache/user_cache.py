@@ -1,4 +1,4 @@
-"""One user's part of a cache: where what lies, and whether it may be trusted."""
+"""One user's part of a cache: its directories, and whether it can be trusted."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ffdl_batch.domain.untrusted_json import parse_json
 ROOMS = ("entries", "filling", "locks", "trash")
 USAGE = "usage.json"
 WANTED_S = 3600.0
-"""How long a wish for room counts."""
+"""How long a request for capacity is valid."""
 
 
 class Unusable(Exception):
-    """This cache is not used; the text says why."""
+    """This cache is not used. The text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a user tells the others: bytes that are held, and bytes for which there was no room."""
+    """What a user publishes: bytes that are held, and bytes for which there was no capacity."""
 
     bytes: int = 0
     wanted: int = 0
@@ -47,7 +47,7 @@ class Shelf:
 
     @property
     def mutex(self) -> str:
-        """Held for moments, while it is decided on room."""
+        """Held for moments, while a process decides about capacity."""
         return f"{self.root}/locks/.room"
 
     def entry(self, key: str) -> str:
@@ -55,45 +55,45 @@ class Shelf:
         return f"{self.root}/entries/{key}"
 
     def tree(self, key: str) -> str:
-        """What an entry holds."""
+        """The files of an entry."""
         return f"{self.entry(key)}/tree"
 
     def use_lock(self, key: str) -> str:
-        """Held by whoever uses the entry; its time is that of the last use."""
+        """Held by each process that uses the entry. Its time is that of the last use."""
         return f"{self.root}/locks/{key}"
 
     def fill_lock(self, key: str) -> str:
-        """Held by whoever fills the entry, and has its name."""
+        """Held by the process that fills the entry. It names the process."""
         return f"{self.root}/filling/{key}.lock"
 
     def filling(self, key: str, token: str) -> str:
-        """What the process with this token fills."""
+        """The directory that the process with this token fills."""
         return f"{self.root}/filling/{key}.{token}"
 
     def names(self) -> list[str]:
-        """Of the entries. Raises OSError."""
+        """Return the keys of the entries. Raises OSError."""
         return sorted(name for name in os.listdir(f"{self.root}/entries"))
 
     def fillings(self) -> list[str]:
-        """Directories of entries that are not whole. Raises OSError."""
+        """Return the directories of incomplete entries. Raises OSError."""
         room = f"{self.root}/filling"
         return [f"{room}/{name}" for name in sorted(os.listdir(room)) if not name.endswith(".lock")]
 
     def remove(self, path: str) -> None:
-        """Something of the shelf, which is gone from its place at once. Raises OSError."""
+        """Remove something of this part. It is gone from its place at once. Raises OSError."""
         trash = f"{self.root}/trash/{os.urandom(8).hex()}"
         with suppress(FileNotFoundError):
             os.rename(path, trash)
         self.empty_trash()
 
     def empty_trash(self) -> None:
-        """Remove what was thrown away, by whomever. Others may be at it, too."""
+        """Remove what any process has thrown away. Other processes may do the same."""
         for name in os.listdir(f"{self.root}/trash"):
             with suppress(OSError):
                 remove_tree(f"{self.root}/trash/{name}")
 
     def publish(self, usage: Usage) -> None:
-        """Tell the others. Raises OSError."""
+        """Publish the usage. Raises OSError."""
         temporary = f"{self.root}/.{USAGE}.{os.getpid()}"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
         with os.fdopen(descriptor, "w") as file:
@@ -103,7 +103,7 @@ class Shelf:
 
 
 def existing_shelf(directory: str, uid: int) -> Shelf | None:
-    """The user's part, where there is one. Raises Unusable, OSError."""
+    """Return the user's part if it exists. Raises Unusable, OSError."""
     shelf = Shelf(directory.rstrip("/"), uid)
     try:
         _require_safe(shelf.directory, uid)
@@ -116,7 +116,7 @@ def existing_shelf(directory: str, uid: int) -> Shelf | None:
 
 
 def open_shelf(directory: str, uid: int) -> Shelf:
-    """The user's part, made where it is missing. Raises Unusable, OSError."""
+    """Return the user's part, and create it if it is missing. Raises Unusable, OSError."""
     shelf = Shelf(directory.rstrip("/"), uid)
     with suppress(FileExistsError):
         os.makedirs(shelf.directory, mode=0o700)
@@ -129,7 +129,7 @@ def open_shelf(directory: str, uid: int) -> Shelf:
 
 
 def usages(directory: str) -> Iterator[tuple[int, Usage]]:
-    """What each user tells, as far as it is theirs; by uid. Raises OSError."""
+    """Yield what each user publishes, by uid. Files of other owners are ignored. Raises OSError."""
     for name in sorted(os.listdir(directory)):
         if not name.isdecimal():
             continue

@@ -1,1 +1,1 @@
-"""Images of registries: which one a reference means now, and its SIF file, made once per digest."""
+"""Images of registries: resolve a reference to a digest, and build one SIF file per digest."""

@@ -1,4 +1,4 @@
-"""One call of the program for an image: its SIF file is found in the cache, waited for or made."""
+"""Run the program for an image: find its SIF file in the cache, wait for it, or build it."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ KEY_FORMAT = 1
 _CREDENTIALS = "check user_name and access_token of framework.image_location, and that they may pull it"
 LEAST_BYTES = 64 << 20
 UNPACKED = 3
-"""What an image takes while it is unpacked and packed again, by the size of its layers."""
+"""Bytes that an image takes while it is unpacked and packed again, by the size of its layers."""
 
 
 def run_image_program(path: str, *, output: int) -> int:
-    """Do the task in the file; lines go to the descriptor `output`. The exit status."""
+    """Do the task in the file. Lines go to the descriptor `output`. Return the exit status."""
     silent = Reporter(output, lambda text: text, 0)
     try:
         task = decode_image_task(Path(path).read_text(encoding="utf-8"))
@@ -68,12 +68,12 @@ def run_image_program(path: str, *, output: int) -> int:
     except OSError as error:
         return _go_without(reporter, f"{shown(str(error.filename or task.cache.directory))}: {error.strerror or error}")
     except Exception as error:  # noqa: BLE001 - a trace might hold a secret
-        return _go_without(reporter, f"staging failed by itself: {type(error).__name__}: {error}")
+        return _go_without(reporter, f"the staging program failed: {type(error).__name__}: {error}")
     return 0
 
 
 def _judge(reporter: Reporter, reference: str, fault: Fault, *, is_private: bool) -> int:
-    """What cannot be, however Apptainer is asked, ends the job; else it is asked without the cache."""
+    """Fail the job if Apptainer cannot help either. Else let Apptainer fetch the image without the cache."""
     if isinstance(fault, RuntimeTooOld):
         return _fail(reporter, fault.kind, NO_RUNTIME, f"image {reference}: {fault.sentence()}")
     if fault.kind is FaultClass.CREDENTIALS and is_private:
@@ -90,7 +90,7 @@ def _fail(reporter: Reporter, kind: FaultClass, code: str, message: str) -> int:
 
 
 def _go_without(reporter: Reporter, why: str) -> int:
-    """Apptainer fetches the image itself then, or says what is wrong with it."""
+    """Let Apptainer fetch the image itself, or report what is wrong with it."""
     reporter.follow(None)
     reporter.note(f"the cache is not used for the image: {why}")
     reporter.done()
@@ -121,7 +121,7 @@ def _download(task: ImageTask, credentials: dict[str, str], reporter: Reporter, 
 
 
 def key_of(reference: Reference, digest: str, maker: str) -> str:
-    """Registry and name are in it on purpose, as with data."""
+    """Return the key of the entry. It includes registry and name, as for data."""
     words = (KEY_FORMAT, reference.scheme, reference.host, reference.name, digest, maker)
     return hashlib.sha256(json.dumps(words).encode()).hexdigest()
 

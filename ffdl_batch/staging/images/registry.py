@@ -1,4 +1,4 @@
-"""A registry is asked which image a reference means now: its digest and its size, by version 2 of its API.
+"""Image references, and the registry API, version 2: resolve a reference to the digest and size of an image.
 
 Source: the OCI distribution specification 1.1 (manifests, digests) and Docker's token authentication.
 """
@@ -28,7 +28,7 @@ _HOST = re.compile(r"[A-Za-z0-9.-]+(?::[0-9]{1,5})?|\[[0-9a-f:]+\](?::[0-9]{1,5}
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """An image: `host` with its port, `name` in the registry, and the tag or the digest that is asked for."""
+    """An image: `host` with its port, `name` in the registry, and the requested tag or digest."""
 
     scheme: str
     host: str
@@ -38,12 +38,12 @@ class Reference:
 
     @property
     def wanted(self) -> str:
-        """What the registry is asked for."""
+        """Return the digest, or else the tag."""
         return self.digest or self.tag
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is spoken to without TLS: on this machine alone, as Docker does."""
+        """Return whether the registry is used without TLS: only on this machine, as with Docker."""
         bare = self.host.rpartition(":")[0] if re.search(r":[0-9]+$", self.host) else self.host
         if bare == "localhost":
             return True
@@ -54,17 +54,17 @@ class Reference:
 
     @property
     def endpoint(self) -> str:
-        """The registry's address."""
+        """Return the registry's address."""
         host = _HUB if self.host == _DOCKER else self.host
         return f"{'http' if self.is_plain else 'https'}://{host}"
 
     def pinned(self, digest: str) -> str:
-        """The reference that means this very image, for Apptainer."""
+        """Return the reference with the digest, for Apptainer."""
         return f"{self.scheme}://{self.host}/{self.name}@{digest}"
 
 
 def parse_reference(text: str) -> Reference:
-    """As Docker reads it: a first part without a dot, a colon or ``localhost`` is no host. Raises Fault."""
+    """Parse it as Docker does: a first part without a dot, a colon or ``localhost`` is not a host. Raises Fault."""
     scheme, _, rest = text.partition("://")
     rest, _, digest = rest.partition("@")
     host, slash, name = rest.partition("/")
@@ -86,19 +86,19 @@ _MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.doc
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _PARAMETER = re.compile(r'([a-z]+)="([^"]*)"')
 MOST_BYTES = 8 << 20
-"""Of a manifest; registries refuse larger ones."""
+"""Maximum size of a manifest. Registries refuse larger ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image for this machine: the digest of its manifest, and the bytes of its layers as they are fetched."""
+    """An image for this machine: the digest of its manifest, and the bytes of its compressed layers."""
 
     digest: str
     bytes: int
 
 
 class Registry:
-    """One registry, asked for one image."""
+    """One registry, for one image."""
 
     def __init__(self, reference: Reference, credentials: Mapping[str, str]) -> None:
         self._reference, self._credentials = reference, credentials
@@ -110,7 +110,7 @@ class Registry:
         self._client.close()
 
     def look_up(self) -> Image:
-        """The image for this machine's architecture. Raises Fault, TemporaryFailure."""
+        """Return the image for this machine's architecture. Raises Fault, TemporaryFailure."""
         digest, manifest = self._manifest(self._reference.wanted)
         if "manifests" in manifest:
             digest, manifest = self._manifest(_of_this_machine(manifest["manifests"]))
@@ -120,7 +120,7 @@ class Registry:
         return Image(digest, sum(int(layer.get("size", 0)) for layer in layers))
 
     def _manifest(self, wanted: str) -> tuple[str, dict[str, Any]]:
-        """With its digest, which is held against what was asked for."""
+        """Return a manifest and its digest, which must match a requested digest."""
         url = f"{self._reference.endpoint}/v2/{self._reference.name}/manifests/{wanted}"
         data = self._get(url, {"Accept": ", ".join((*_INDEXES, *_MANIFESTS))})
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
@@ -139,7 +139,7 @@ class Registry:
         raise AssertionError("the second answer is one or the other")
 
     def _authorized(self, challenge: str) -> str:
-        """What is to be said of who asks, by the registry's own words. Raises Fault, TemporaryFailure."""
+        """Return the Authorization header that the registry's challenge asks for. Raises Fault, TemporaryFailure."""
         kind, _, rest = challenge.partition(" ")
         basic = basic_authorization(self._credentials)
         if kind.lower() == "basic" and basic:

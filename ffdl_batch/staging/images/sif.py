@@ -1,4 +1,4 @@
-"""Apptainer turns an image of a registry into a SIF file, in a directory that nothing else is in."""
+"""Let Apptainer build a SIF file of an image, in a directory of its own."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ _PASSED = ("PATH", "HOME", "USER", "LOGNAME", "http_proxy", "https_proxy", "no_p
 _SCRATCH, _LAYERS = "scratch", "layers"
 _VERSION = re.compile(r"(apptainer|singularity)\S* version ([0-9]+)\.([0-9]+)")
 _WITH_CONFIG = (1, 2)
-"""Apptainer's release that takes APPTAINER_CONFIGDIR (its changelog, v1.2.0); 1.4 takes --authfile."""
+"""Apptainer's release that has APPTAINER_CONFIGDIR (its changelog, v1.2.0). 1.4 has --authfile."""
 _CONFIG = "docker-config.json"
-"""The file of a registry's credentials in that directory."""
+"""File in that directory with credentials of registries."""
 _HUB = "https://index.docker.io/v1/"
-"""What Docker's own registry is called in such a file."""
+"""Name of Docker's own registry in such a file."""
 _libc = ctypes.CDLL(None)
 
 
 class RuntimeTooOld(Fault):
-    """The node's program cannot be told who asks but by what others may see."""
+    """The program on this node takes credentials only in ways that others can see."""
 
 
 def maker_of(program: str) -> str:
-    """What makes the file, as far as it makes another one: program, major version and architecture. Raises Fault."""
+    """Return what determines the built file: program, major version and architecture. Raises Fault."""
     name, (major, _) = _release(program)
     return f"{name} {major} {platform.machine()}"
 
 
 def _release(program: str) -> tuple[str, tuple[int, int]]:
-    """Its name and version. Raises Fault."""
+    """Return name and version. Raises Fault."""
     try:
         reply = subprocess.run(
             [program, "--version"], capture_output=True, text=True, timeout=ASK_S, check=False, stdin=subprocess.DEVNULL
@@ -66,7 +66,7 @@ def _release(program: str) -> tuple[str, tuple[int, int]]:
 def make(
     program: str, reference: Reference, digest: str, credentials: Mapping[str, str], right: FillRight, *, each_s: float
 ) -> None:
-    """The SIF file as the entry of the right. Raises Fault, OSError."""
+    """Build the SIF file as the entry of the right. Raises Fault, OSError."""
     began, key = time.time(), os.path.basename(right.directory).partition(".")[0]
     work = f"{right.directory}/work-{os.urandom(4).hex()}"
     right.begin(lambda: Heartbeat(bytes=_size(right.directory)), each_s)
@@ -108,7 +108,7 @@ def _pull(program: str, pinned: str, work: str, credentials: Mapping[str, str], 
 
 @dataclass(frozen=True, slots=True)
 class _Credentials:
-    """How the program is told who asks."""
+    """How the program gets the credentials."""
 
     options: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -117,8 +117,8 @@ class _Credentials:
 
 @contextmanager
 def _credentials_for(program: str, pinned: str, credentials: Mapping[str, str], work: str) -> Iterator[_Credentials]:
-    """By a file in memory, which goes with the last process that has it: Apptainer is told to read it, or finds it as
-    the user's own. In its environment there would be what a dump of that shows. Raises TooOld, OSError."""
+    """Pass credentials by a file in memory, which ends with the last process that has it open. Apptainer reads it by an
+    option, or as the user's own file. Its environment would be visible in a dump. Raises RuntimeTooOld, OSError."""
     if "password" not in credentials:
         yield _Credentials()
         return
@@ -160,7 +160,8 @@ def _takes_files(program: str) -> bool:
 
 
 def _tied_to(parent: int) -> Callable[[], None]:
-    """Runs in the child: it ends with us, so that nobody writes where the next one fills."""
+    """Return a function for the child process: it makes the child end with its parent, so that two processes never
+    write into the same directory."""
 
     def tie() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -171,14 +172,14 @@ def _tied_to(parent: int) -> Callable[[], None]:
 
 
 def _remove_all(path: str) -> None:
-    """Unpacked images have directories that their owner may not write."""
+    """Remove the directory. Unpacked images have directories that their owner cannot write."""
     for above, _, _ in os.walk(path):
         os.chmod(above, 0o700)
     shutil.rmtree(path)
 
 
 def _size(directory: str) -> int:
-    """What lies there by now, about: files come and go meanwhile."""
+    """Return about how many bytes are in the directory. Files may come and go."""
     size = 0
     for above, _, files in os.walk(directory):
         for name in files:

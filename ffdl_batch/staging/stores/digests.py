@@ -16,11 +16,11 @@ _MD5 = re.compile(r"[0-9a-f]{32}")
 _IN_PARTS = re.compile(r"([0-9a-f]{32})-([1-9][0-9]*)")
 _MIB = 1 << 20
 USUAL_PART_MIB = (5, 8, 10, 15, 16, 20, 25, 32, 50, 64, 100, 128, 256, 512)
-"""Of common clients; asked only where the store does not say how large the first part is."""
+"""Part sizes of common clients, used if the store does not report the size of the first part."""
 
 
 class Digest(Protocol):
-    """As hashlib's."""
+    """The interface of hashlib's objects."""
 
     def update(self, data: bytes, /) -> None: ...
     def hexdigest(self) -> str: ...
@@ -38,29 +38,29 @@ class _Crc32:
 
 
 def new_digest(name: str) -> Digest:
-    """By the name of the algorithm."""
+    """Return a new digest by the name of the algorithm."""
     return _Crc32() if name == "crc32" else hashlib.new(name, usedforsecurity=False)
 
 
 def is_md5(etag: str) -> bool:
-    """Whether the ETag can be the MD5 of the object."""
+    """Return whether the ETag can be the MD5 of the object."""
     return _MD5.fullmatch(etag) is not None
 
 
 def count_of_parts(etag: str) -> int:
-    """Parts in which the object was stored; 0 where the ETag is not of that form."""
+    """Return in how many parts the object was stored; 0 if the ETag does not say."""
     found = _IN_PARTS.fullmatch(etag)
     return int(found[2]) if found else 0
 
 
 def parts_etag(md5s: list[str]) -> str:
-    """The ETag of an object stored in parts of these MD5s."""
+    """Return the ETag of an object that was stored in parts with these MD5s."""
     joined = b"".join(bytes.fromhex(md5) for md5 in md5s)
     return f"{hashlib.md5(joined, usedforsecurity=False).hexdigest()}-{len(md5s)}"
 
 
 def part_sizes(item: Item) -> list[int]:
-    """Sizes that the parts of the object may have had, the likeliest first."""
+    """Return possible part sizes of the object, the likeliest first."""
     count = count_of_parts(item.etag)
     if not count or item.size <= 0:
         return []
@@ -72,7 +72,7 @@ def part_sizes(item: Item) -> list[int]:
 
 
 def digest_of(descriptor: int, start: int, end: int, name: str = "md5") -> str:
-    """Of a range of a file, hexadecimal. Raises OSError, and EOFError where the file ends before."""
+    """Return the digest of a range of a file, in hexadecimal. Raises OSError, and EOFError if the file ends before."""
     digest = new_digest(name)
     digest_onto(digest, descriptor, start, end)
     return digest.hexdigest()
@@ -103,12 +103,12 @@ def hex_of_base64(text: str) -> str:
 
 
 def ranges(size: int, part_bytes: int) -> list[tuple[int, int]]:
-    """Of a file, one after the other."""
+    """Return the ranges of all parts of a file, in order."""
     return [(start, min(start + part_bytes, size)) for start in range(0, size, part_bytes)]
 
 
 def has_etag(descriptor: int, item: Item) -> bool:
-    """Whether the ETag is that of the file's content, stored whole or in parts. Raises OSError, EOFError."""
+    """Return whether the ETag is that of the file's content, stored whole or in parts. Raises OSError, EOFError."""
     if is_md5(item.etag):
         return not item.opaque and digest_of(descriptor, 0, item.size) == item.etag
     return any(

@@ -19,7 +19,7 @@ from ffdl_batch.staging.tree import Tree, TreeEntry, half_made
 
 
 class FileStore:
-    """The directory `container` below the path `endpoint`, or the one of the two that is there."""
+    """The directory `container` below the path `endpoint`. One of them may be empty."""
 
     def __init__(self, address: StoreAddress) -> None:
         self._root = os.path.join(address.endpoint or "/", address.container)

@@ -29,7 +29,7 @@ _MD5S = ("md5", "md5Hash", "content_md5")
 
 
 class FsspecStore:
-    """The directory or container `container` of a store. Each thread has a connection of its own."""
+    """The directory or container `container` of a store. Each thread has its own connection."""
 
     def __init__(self, address: StoreAddress, credentials: Mapping[str, str]) -> None:
         self._protocol = address.options.get("protocol", "")
@@ -127,7 +127,7 @@ class FsspecStore:
             system.mv(written, path)
 
     def _walk(self, above: str, start_after: str) -> Iterator[Item]:
-        """Files below, in the order of keys. Raises what the library does."""
+        """Yield the files below, in the order of keys. Raises what the library raises."""
         system = self._here()
         system.invalidate_cache()
         try:
@@ -176,7 +176,7 @@ class FsspecStore:
         return made, options | {renamed.get(name, name): value for name, value in credentials.items()}
 
     def _here(self) -> Any:
-        """This thread's connection. Raises what the library does."""
+        """Return this thread's connection. Raises what the library raises."""
         system = getattr(self._own, "system", None)
         if system is None:
             try:
@@ -190,8 +190,8 @@ class FsspecStore:
 
     @contextmanager
     def _classified(self, key: str) -> Iterator[None]:
-        """Failures of the library become TemporaryFailure, Fault or ObjectChanged; after a temporary one there is a new
-        connection."""
+        """Convert failures of the library to TemporaryFailure, Fault or ObjectChanged. After a temporary one, the next
+        call opens a new connection."""
         try:
             yield
         except (TemporaryFailure, Fault, ObjectChanged, Stopped):
@@ -210,7 +210,7 @@ class FsspecStore:
 
 
 def _fault(error: Exception, key: str) -> Fault | None:
-    """None for what may pass."""
+    """Return the fault; None if the failure may be temporary."""
     kinds, text = {kind.__name__ for kind in type(error).__mro__}, str(error) or type(error).__name__
     if isinstance(error, OSError) and error.errno in FULL_ERRORS:
         return Fault(FaultClass.FULL, text, key)
@@ -228,12 +228,12 @@ def _fault(error: Exception, key: str) -> Fault | None:
 
 
 def _is_of_library(error: Exception) -> bool:
-    """Whether a library means the store by it; built-in ones tell of a wrong option."""
+    """Return whether the error comes from a library. Built-in errors come from a wrong option."""
     return type(error).__module__ != "builtins"
 
 
 def _children(above: str, entries: list[dict[str, Any]]) -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """Keys of files, and with a slash at the end those of directories; what is a link is left out."""
+    """Yield the keys of files, and those of directories with a slash at the end. Links are left out."""
     for number, info in enumerate(entries):
         name = str(info["name"]).rstrip("/").rsplit("/", 1)[-1]
         key = f"{above}/{name}" if above else name
@@ -269,7 +269,7 @@ def _digests(info: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _hexadecimal(value: object) -> str:
-    """Of an MD5 in bytes, in hexadecimal digits or in Base64; "" for anything else."""
+    """Convert an MD5 in bytes, hexadecimal digits or Base64 to hexadecimal digits; "" for anything else."""
     if isinstance(value, (bytes, bytearray)):
         return value.hex() if len(value) == 16 else ""
     if not isinstance(value, str):
@@ -287,7 +287,7 @@ def _seconds(moment: Any) -> float:
 
 
 def _renames(system: Any) -> bool:
-    """Whether the protocol has a rename; what stands in for one copies and deletes."""
+    """Return whether the protocol has a rename. The default of fsspec copies and deletes."""
     return any("mv" in vars(kind) for kind in type(system).__mro__ if kind.__name__ != "AbstractFileSystem")
 
 

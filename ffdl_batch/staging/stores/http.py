@@ -15,13 +15,13 @@ from ffdl_batch.staging.stores.store import UNKNOWN, Item, Sent
 _DIRECTORY = "it is a directory of the web server, which lists none: what it shows of it is a page for people"
 
 _NO_HEAD = (405, 501)
-"""RFC 9110, 15.5.6 and 15.6.2: what servers answer that give files and know no HEAD."""
+"""RFC 9110, 15.5.6 and 15.6.2: replies of servers that do not support HEAD."""
 
 _PAGES = (".html", ".htm", ".xhtml")
 
 
 class HttpStore:
-    """Below one address. Keys are paths, as they are read by people (not percent-encoded)."""
+    """Files below one address. Keys are paths without percent encoding."""
 
     def __init__(self, address: StoreAddress, credentials: Mapping[str, str], connections: int) -> None:
         self._base = "/".join(part.strip("/") for part in (address.endpoint, address.container) if part.strip("/"))
@@ -54,7 +54,8 @@ class HttpStore:
         return Item(key, size, etag, mtime, ranges, True, _digests(headers), doubt=_doubt(key, headers))
 
     def _asked(self, method: str, key: str) -> tuple[int, Mapping[str, str], str]:
-        """Status, headers and last address of an answer whose body is not read. Raises as :meth:`HttpClient.ask`."""
+        """Return status, headers and final address of a reply. Its body is not read. Raises as
+        :meth:`HttpClient.ask`."""
         also = _NO_HEAD if method == "HEAD" else ()
         with self._client.ask(method, self._url(key), self._headers, key=key, also=also) as answer:
             return answer.status, answer.headers, answer.geturl() or ""
@@ -73,14 +74,14 @@ class HttpStore:
 
 
 def _doubt(key: str, headers: Mapping[str, str]) -> str:
-    """Of what comes as a page: servers answer so, with status 200, who wants a login first, or has no such file."""
+    """Return why a page may not be the file: some servers reply with a login page, or an error page, and status 200."""
     kind = headers.get("Content-Type", "").partition(";")[0].strip().lower()
     is_page = kind in ("text/html", "application/xhtml+xml") and not key.lower().endswith(_PAGES)
     return f"comes as {kind}: a page for people, of a login for one, and maybe not the data" if is_page else ""
 
 
 def _digests(headers: Mapping[str, str]) -> dict[str, str]:
-    """Of RFC 9530 (`Repr-Digest`) and of RFC 1864 (`Content-MD5`)."""
+    """Return the digests of RFC 9530 (`Repr-Digest`) and of RFC 1864 (`Content-MD5`)."""
     found: dict[str, str] = {}
     for entry in headers.get("Repr-Digest", "").split(","):
         name, _, value = entry.strip().partition("=")

@@ -49,8 +49,8 @@ class HttpClient:
         *,
         also: tuple[int, ...] = (),
     ) -> Iterator[Any]:
-        """An answer of success, or of one of the statuses `also`, whose body is not read yet. Raises TemporaryFailure,
-        Fault, ObjectChanged."""
+        """Yield a reply with success, or with one of the statuses `also`. Its body is not read yet. Raises
+        TemporaryFailure, Fault, ObjectChanged."""
         answer = None
         try:
             answer = self._pool.request(
@@ -80,7 +80,7 @@ class HttpClient:
 
     @contextmanager
     def read(self, url: str, headers: Mapping[str, str], item: Item, start: int, end: int) -> Iterator[Iterator[bytes]]:
-        """A range of an object, while it is still the same."""
+        """Yield a range of an object. Raises ObjectChanged if the object has changed."""
         asked = dict(headers)
         if item.etag and not item.etag.startswith("W/"):
             asked["If-Match"] = f'"{item.etag}"'
@@ -130,12 +130,12 @@ def byte_range(item: Item, start: int, end: int) -> str:
 
 
 def etag_of(headers: Mapping[str, str]) -> str:
-    """Without its quotes."""
+    """Return the ETag without its quotes."""
     return headers.get("ETag", "").replace('"', "")
 
 
 def time_of(text: str) -> float:
-    """Seconds of an HTTP date; 0 where it is none."""
+    """Return the seconds of an HTTP date; 0 if it is not one."""
     try:
         return email.utils.parsedate_to_datetime(text).timestamp()
     except (TypeError, ValueError):
@@ -143,7 +143,7 @@ def time_of(text: str) -> float:
 
 
 def _proxy(endpoint: str) -> str:
-    """The proxy that the node's environment names for this address, or ""."""
+    """Return the proxy that the node's environment names for this address, or ""."""
     import urllib.parse
     import urllib.request
 

@@ -45,15 +45,16 @@ _PASSING = {
     "503 Slow Down", "TooManyRequests",
 }  # fmt: skip
 _NO_FILE = "/dev/null/none"
-"""Can be no file: of /dev/null itself botocore would read what is in it where somebody made a file of it."""
+"""A path that can never be a file. Even /dev/null may have been replaced with a file, which botocore would read."""
 _DIGESTS = {"ChecksumSHA256": "sha256", "ChecksumSHA1": "sha1", "ChecksumCRC32": "crc32"}
 
 
 class S3Store:
-    """One bucket. `connections`: requests at once. `token`: of the bearer, where nothing is signed."""
+    """One bucket. `connections`: maximum simultaneous requests. `token` returns a bearer token, if requests are not
+    signed."""
 
     most_parts = 9000
-    """Of the 10,000 that S3 takes."""
+    """S3's own limit is 10,000."""
 
     def __init__(
         self,
@@ -193,7 +194,7 @@ class S3Store:
 
 
 def _at_once(params: dict[str, Any], **_: Any) -> None:
-    """What is in memory is small: asking the store whether it may come costs as much as sending it."""
+    """Send small bodies without asking: the question costs as much as the body."""
     if isinstance(params.get("body"), io.BytesIO):
         params["headers"].pop("Expect", None)
 
@@ -210,7 +211,7 @@ def _etag(answer: Mapping[str, Any]) -> str:
 
 
 def _stored(answer: Mapping[str, Any], sent: Sent) -> str:
-    """The ETag of what was stored, which is its MD5 unless the store encrypts it. Raises TemporaryFailure."""
+    """Return the ETag of a stored object, which is its MD5 unless the store encrypts it. Raises TemporaryFailure."""
     etag = _etag(answer)
     if is_md5(etag) and etag != sent.md5 and "ServerSideEncryption" not in answer:
         raise TemporaryFailure("what the store has is not what was sent")
@@ -222,8 +223,8 @@ def _reason(error: Exception) -> str:
 
 
 def moment_of(value: Any) -> datetime:
-    """The time that an answer has. A listing has one for each object, which botocore's own parser, made for every form
-    of them, reads in more time than all the rest of it. Raises ValueError."""
+    """Parse a time. botocore's own parser supports every format, and takes longer than the rest of a listing. Raises
+    ValueError."""
     if isinstance(value, str):
         with suppress(ValueError):
             if value.endswith("Z"):
@@ -240,7 +241,7 @@ def _body(sent: Sent) -> dict[str, Any]:
 
 
 def _client(address: StoreAddress, credentials: Mapping[str, str], connections: int) -> Any:
-    """A client that knows what the task says, and nothing of the user's own files and environment."""
+    """Return a client that uses only the task's settings, and nothing of the user's files and environment."""
     botocore = library("botocore", "s3")
     session = library("botocore.session", "s3").Session()
     for variable in ("config_file", "credentials_file"):
@@ -280,7 +281,7 @@ EARLY_S = 300
 
 
 def gcs_store(address: StoreAddress, credentials: Mapping[str, str], connections: int) -> S3Store:
-    """The bucket. Raises Fault."""
+    """Return the bucket. Raises Fault."""
     here = replace(address, endpoint=address.endpoint or ENDPOINT, region=address.region or "auto")
     keys = {name: value for name, value in credentials.items() if name in ("user_name", "password")}
     if "service_account" in credentials:
@@ -292,7 +293,7 @@ def gcs_store(address: StoreAddress, credentials: Mapping[str, str], connections
 
 
 class ServiceAccount:
-    """An account by the text of its JSON file. Raises Fault where it is none."""
+    """An account by the text of its JSON file. Raises Fault if the text is invalid."""
 
     def __init__(self, text: str, clock: Callable[[], float] = time.time) -> None:
         accounts = library("google.oauth2.service_account", "gcs")
@@ -304,7 +305,7 @@ class ServiceAccount:
         self._lock = threading.Lock()
 
     def token(self) -> str:
-        """One that is good for some minutes. Raises TemporaryFailure, Fault."""
+        """Return a token that is valid for some minutes. Raises TemporaryFailure, Fault."""
         with self._lock:
             expiry = self._account.expiry
             if not self._account.token or expiry is None or _seconds(expiry) - self._clock() < EARLY_S:

@@ -24,7 +24,7 @@ KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "~/.ssh/known_hosts")
 
 
 def sftp_system() -> Any:
-    """fsspec's class with a way to connect that refuses a host whose key is not in `known_hosts`."""
+    """Return fsspec's class with a connection that refuses hosts whose key is not in `known_hosts`."""
     paramiko, made = library("paramiko", "sftp"), library("fsspec.implementations.sftp", "sftp")
     logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # what it has to say is raised, too
 
@@ -58,36 +58,37 @@ def sftp_system() -> Any:
 
 
 def unknown_host(host: str, port: int, file: str, kind: str, key: bytes) -> Fault:
-    """No file has a key of this host; `file` is where one would be written to, `kind` and `key` are what it showed."""
+    """Return the fault for a host of which no file has a key. `file` is where its key would be added, `kind` and `key`
+    are what it showed."""
     scan = f"ssh-keyscan -p {port} {shlex.quote(host)} >> {file if file.startswith('~/') else shlex.quote(file)}"
     cause = f"its host key is not known yet: {shown(file)} has none of {host} port {port}"
     cure = (
-        f"compare the key that it showed, {kind} {fingerprint(key)}, with what who runs it says; where they are "
-        f"the same run `{scan}`, or name a file that has it as the store's option known_hosts"
+        f"compare the key that it showed, {kind} {fingerprint(key)}, with the one that its administrators publish; if "
+        f"they are the same, run `{scan}`, or name a file that has it as the store's option known_hosts"
     )
     return Fault(FaultClass.REFUSED, cause, cure=cure)
 
 
 def changed_host(host: str, port: int, kind: str, key: bytes, known: bytes) -> Fault:
-    """A host's key is another than the one that is known."""
+    """Return the fault for a host whose key differs from the known one."""
     cause = (
         f"DANGER: its host key is not the one of known_hosts: {host} port {port} showed {kind} {fingerprint(key)}, "
-        f"{fingerprint(known)} is known; it has a new key, or somebody answers in its place"
+        f"{fingerprint(known)} is known; it has a new key, or another host answers in its place"
     )
-    cure = "no credentials were sent to it; ask who runs it, and replace the line in known_hosts only where they say so"
+    cure = "no credentials were sent; replace the line in known_hosts only if the administrators confirm the new key"
     return Fault(FaultClass.REFUSED, cause, cure=cure)
 
 
 def fingerprint(key: bytes) -> str:
-    """As ssh-keygen -l shows it."""
+    """Return the fingerprint as ssh-keygen -l shows it."""
     return f"SHA256:{base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip('=')}"
 
 
 def why_unreachable(error: BaseException, place: str, timeout_s: float) -> str:
-    """Why there is no connection to this host and port; "" where there was one, or another reason than these.
+    """Return why there is no connection to this host and port; "" for other errors.
 
-    paramiko's own word for a port that refuses has no number and not the reason of any address (3.5,
-    NoValidConnectionsError.errors has them).
+    paramiko's own message for a port that refuses has no number and no reason (3.5; NoValidConnectionsError.errors has
+    them).
     """
     tried = getattr(error, "errors", None)
     first = next(iter(tried.values()), error) if isinstance(tried, dict) else error
@@ -107,7 +108,7 @@ def why_unreachable(error: BaseException, place: str, timeout_s: float) -> str:
 
 
 def sftp_options(address: StoreAddress, credentials: Mapping[str, str]) -> dict[str, Any]:
-    """What it is made with. Without credentials it is the user's own keys that count. Raises Fault."""
+    """Return the options of the connection. Without credentials, the user's own keys are used. Raises Fault."""
     host, _, port = address.endpoint.rpartition("://")[2].strip("/").partition(":")
     if not host or not (port.isdigit() or not port):
         raise Fault(FaultClass.TASK, "its endpoint names no host")

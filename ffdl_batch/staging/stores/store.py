@@ -40,9 +40,10 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What a request stores: `size` bytes of `body`, whose MD5 (hexadecimal) is known.
+    """The body of a request: `size` bytes, whose MD5 (hexadecimal) is known.
 
-    What is small is bytes: it goes with its header at once, while of a file clients ask whether they may send it.
+    Small bodies are bytes, which are sent with the header at once. For files, clients first ask whether they may send
+    them.
     """
 
     body: BinaryIO | bytes
@@ -50,7 +51,7 @@ class Sent:
     md5: str
 
     def chunks(self) -> Iterator[bytes]:
-        """The body, read once."""
+        """Yield the body. Call it once."""
         if isinstance(self.body, bytes):
             yield self.body
             return
@@ -67,26 +68,26 @@ def in_pages(items: Iterable[Item]) -> Iterator[list[Item]]:
 
 
 class Store(Protocol):
-    """A container of objects. Calls come from several threads at once.
+    """A container of objects. Methods may be called from several threads at once.
 
-    They raise TemporaryFailure, Fault, and OSError of sockets, which is temporary, too.
+    They raise TemporaryFailure, Fault, and OSError of sockets, which counts as temporary, too.
     """
 
     def listing(self, prefix: str, start_after: str = "") -> Iterator[list[Item]]:
-        """Pages of what begins with the prefix, after one key, in the order of keys."""
+        """Yield pages of the objects that begin with the prefix, after one key, in the order of keys."""
 
     def head(self, key: str) -> Item | None:
-        """All that is known of one object, or None."""
+        """Return what the store reports about one object, or None."""
 
     def read(self, item: Item, start: int, end: int) -> AbstractContextManager[Iterator[bytes]]:
         """Its bytes from `start`, up to `end` (UNKNOWN = all). Raises ObjectChanged where it is another object by
         now."""
 
     def put(self, key: str, sent: Sent) -> str:
-        """Store one object; its ETag."""
+        """Store one object. Return its ETag."""
 
     def close(self) -> None:
-        """Close connections; no call follows."""
+        """Close connections. No call may follow."""
 
 
 @runtime_checkable
@@ -97,40 +98,40 @@ class KeepsEntries(Protocol):
         """Return those below the prefix. Raises Fault, OSError."""
 
     def keep(self, prefix: str, entries: Iterable[TreeEntry], skipped: Callable[[str], None]) -> None:
-        """Store entries below the prefix. `left_out` gets a sentence about each one whose name a file has. Raises
+        """Store entries below the prefix. `skipped` gets a sentence for each one whose name a file has. Raises
         Fault."""
 
 
 @runtime_checkable
 class KnowsParts(Protocol):
-    """A store that remembers in which parts an object was stored; clients may make them of any sizes."""
+    """A store that remembers in which parts an object was stored. Clients choose the sizes of parts."""
 
     def lengths_of_parts(self, item: Item) -> list[int]:
-        """Of each part, in order; none where that is not known."""
+        """Return the length of each part, in order; [] if unknown."""
 
 
 class StoresInParts(Protocol):
-    """A store that takes a large object in parts, in any order. `most_parts`: of one object."""
+    """A store that takes a large object in parts, in any order."""
 
     @property
     def most_parts(self) -> int:
         """Parts that one object may have."""
 
     def begin(self, key: str) -> str:
-        """An upload's id."""
+        """Begin an upload. Return its id."""
 
     def put_part(self, key: str, upload: str, number: int, sent: Sent) -> str:
-        """Store a part (from 1); its ETag. Raises UnknownUpload."""
+        """Store a part, counted from 1. Return its ETag. Raises UnknownUpload."""
 
     def complete(self, key: str, upload: str, etags: list[str]) -> str:
-        """Make the object of its parts; its ETag. Raises UnknownUpload."""
+        """Make the object of its parts. Return its ETag. Raises UnknownUpload."""
 
     def abort(self, key: str, upload: str) -> None:
-        """Give the upload up; harmless where the store does not know it."""
+        """Abort the upload. It is harmless if the store does not know it."""
 
 
 def library(module: str, extra: str) -> Any:
-    """The module. Raises Fault where it is not installed."""
+    """Import an optional library. Raises Fault if it is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -23,12 +23,12 @@ from ffdl_batch.staging.stores.http_client import HttpClient, etag_of, time_of
 from ffdl_batch.staging.stores.store import Item, Sent
 
 YOUNG_S = 60.0
-"""A token that is refused this soon after it was given is refused for good."""
+"""If a token is refused this soon after it was issued, no other one is requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """`url` is of the account, whose containers lie below it."""
+    """`url` is that of the account, with its containers below."""
 
     url: str
     value: str
@@ -36,7 +36,7 @@ class Token:
 
 
 class Tokens:
-    """The token at hand, and the next one. Calls may come from several threads at once."""
+    """The current token and its successors. Methods may be called from several threads at once."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Tokens:
         self._token: Token | None = None
 
     def now(self) -> Token:
-        """The token, asked for where there is none. Raises TemporaryFailure, Fault."""
+        """Return the token, and request it if there is none. Raises TemporaryFailure, Fault."""
         with self._lock:
             if self._token is None:
                 endpoint = self._address.endpoint.rstrip("/")
@@ -62,7 +62,7 @@ class Tokens:
             return self._token
 
     def refused(self, token: Token) -> bool:
-        """Whether it is worth trying with another one, after the store refused this one."""
+        """Return whether another token may help, after the store refused this one."""
         with self._lock:
             is_old = self._clock() - token.given_at > YOUNG_S
             if self._token is token and is_old:
@@ -112,11 +112,11 @@ def _required(headers: Mapping[str, str], name: str) -> str:
 
 PAGE = 1000
 SEGMENTS = "_segments"
-"""What the name of a container of parts ends in, as with other clients."""
+"""Suffix of the container for parts, as with other clients."""
 
 
 class SwiftStore:
-    """One container. Large objects are static ones (SLO)."""
+    """One container. Large objects are static large objects (SLO)."""
 
     most_parts = 900
 
@@ -224,7 +224,7 @@ class SwiftStore:
 
     @contextmanager
     def _renewing(self) -> Iterator[None]:
-        """A token that was good for a while and is refused has ended: the next try has another one."""
+        """Replace a token that expired. The next attempt uses the new one."""
         token = self._tokens.now()
         try:
             yield

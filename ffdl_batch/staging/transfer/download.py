@@ -1,8 +1,8 @@
-"""The way in: objects become files of a directory.
+"""Download objects into a directory.
 
-A file has a name of its own until it is whole and has been held against what the store says of it; then it is renamed.
-Large ones come in parts, on several connections, and the journal has the parts that came. Nothing is synchronised: a
-node that lost power has lost the attempt, and its journal says nothing to the next boot.
+An incomplete file has a temporary name. When it is complete and matches what the store reports, it is renamed. Large
+files come in parts, on several connections, and the journal records the parts. Nothing is synchronised: a node that
+lost power has lost the attempt, and the next boot ignores its journal.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from ffdl_batch.staging.transfer.upload_source import version_of
 from ffdl_batch.staging.tree import Tree, open_own
 
 CHANGES = 3
-"""Readings of an object that is never the same, or never what it is said to be."""
+"""Maximum number of readings of an object that changes, or never matches."""
 PROGRESS_BYTES = 1 << 20
-"""What came between two failures of a reading, so that the second is a first one."""
+"""If so much came between two failures, the second counts as a first one."""
 LARGEST_PART_BYTES = 512 << 20
 
 
 class Download:
-    """One transfer on its way in."""
+    """One transfer from a store."""
 
     def __init__(self, route: Route, tree: Tree) -> None:
         self._way, self._tree = route, tree
@@ -52,7 +52,7 @@ class Download:
         self._verification = Verification(route)
 
     def add(self, planned: Planned) -> None:
-        """Have one file brought by the workers. Raises what an earlier one did."""
+        """Submit one file to the workers. Raises what an earlier one raised."""
         submit = self._run.workers.submit
         if planned.item.size <= self._run.task.part_bytes:
             submit(partial(self._guarded, planned, partial(self._small, planned)))
@@ -68,7 +68,7 @@ class Download:
                 submit(partial(self._guarded, planned, partial(self._end_large, planned, begun)))
 
     def _guarded(self, planned: Planned, job: Callable[[], None]) -> None:
-        """Names that cannot be are told and left out; errors of this machine become faults."""
+        """Report and skip names that no file can have. Convert errors of this machine to faults."""
         with located_at(self._way.transfer.store):
             try:
                 job()
@@ -82,8 +82,8 @@ class Download:
             self._whole(planned)
 
     def _is_there(self, planned: Planned) -> bool:
-        """Whether the file is in place: by the journal, or, where that knows nothing of it, by its content. Where the
-        store has no ETag it is the journal's file with the size and the time that the object has now."""
+        """Return whether the file is in place: by the journal, or else by its content. If the store has no ETag, the
+        file must be in the journal, with the object's size and time."""
         found, item = self._tree.status(parts_of(planned.name)), planned.item
         if found is None or not (item.etag or has_time_of(found, item)):
             return False
@@ -96,7 +96,7 @@ class Download:
         return True
 
     def _has_content(self, planned: Planned) -> bool:
-        """Whether the ETag is that of the file's content."""
+        """Return whether the ETag is that of the file's content."""
         with suppress(Gone, EOFError):
             file = self._tree.open_file(parts_of(planned.name))
             try:
@@ -106,7 +106,7 @@ class Download:
         return False
 
     def _begin_large(self, planned: Planned) -> list[PartialFile]:
-        """The file with the parts that an earlier run brought; none where it is there."""
+        """Return the file with the parts of an earlier run; [] if the file is in place."""
         if self._is_there(planned):
             return []
         item = planned.item
@@ -140,7 +140,7 @@ class Download:
             half.close()
 
     def _whole(self, planned: Planned, reading: int = 1) -> None:
-        """Bring the file, part by part; it is read anew while it changes. Raises Fault, Skip, OSError."""
+        """Download the file, part by part. Read it again if it changes. Raises Fault, Skip, OSError."""
         item = planned.item
         while True:
             half = self._open(planned.name, item, is_new=True)
@@ -191,7 +191,8 @@ class Download:
         return half
 
     def _part_bytes(self, item: Item) -> int:
-        """As the object was stored, where that can be: then the parts' own digests are its ETag."""
+        """Return the part size with which the object was stored, if possible: then the digests of the parts make its
+        ETag."""
         wanted = self._run.task.part_bytes
         stored = next(iter(part_sizes(item)), 0)
         return stored if wanted / 4 <= stored <= LARGEST_PART_BYTES else wanted
@@ -207,7 +208,8 @@ class Download:
             raise Mismatch("its file here was cut while it came") from None
 
     def _read(self, half: PartialFile, start: int, end: int) -> str:
-        """Bring a range into the file; its MD5, or "". Goes on where it broke. Raises ObjectChanged, Fault, Stopped."""
+        """Download a range into the file. Return its MD5, or "". Resume where a reply broke off. Raises ObjectChanged,
+        Fault, Stopped."""
         item, reporter = half.item, self._run.reporter
         at, tried_at, failed = start, start, 0
         digest = new_digest("md5") if half.needs_digests() else None
@@ -238,14 +240,14 @@ class Download:
 
     @staticmethod
     def _write(half: PartialFile, data: bytes, at: int) -> None:
-        """Blocks of zeros become holes, if the file has its size already."""
+        """Write data. Blocks of zeros become holes, if the file has its size already."""
         try:
             (write_all if half.item.size == UNKNOWN else write_sparse)(half.file, data, at)
         except OSError as error:
             raise local_fault(error, half.name) from error
 
     def _finish(self, half: PartialFile) -> None:
-        """Hold the file against its object and give it its name. Raises ObjectChanged, Mismatch, Skip, OSError."""
+        """Compare the file with its object and rename it. Raises ObjectChanged, Mismatch, Skip, OSError."""
         if half.item.size >= 0:
             os.ftruncate(half.file, half.item.size)
         self._verification.verify(half)
@@ -258,7 +260,7 @@ class Download:
 
 
 def download_planned(route: Route, tree: Tree) -> None:
-    """Have all that is planned brought by the workers. Raises what an earlier one did."""
+    """Submit all planned files to the workers. Raises what an earlier one raised."""
     bringing, directories = Download(route, tree), route.run.journal.directories(route.place)
     for planned in route.run.journal.planned(route.place):
         if planned.name in directories:

@@ -1,4 +1,4 @@
-"""Whether local files are what a store has: for tasks that replace nothing of a person's."""
+"""Compare local files with a store, for tasks that must not replace a user's files."""
 
 from __future__ import annotations
 
@@ -18,14 +18,12 @@ from ffdl_batch.staging.tree import Tree
 
 NAMED = 3
 _CURE = "name another directory (--out), or have them replaced (--force)"
-"""Tasks that replace nothing are those of people's commands, whose options these are."""
+"""Only users' commands have such tasks. These are their options."""
 
 
 def require_same(route: Route, tree: Tree) -> None:
-    """Raises Fault where what is in the place of a planned file is neither what the task has brought nor the object.
-
-    What is the object is settled: it does not move.
-    """
+    """Raise Fault if a local file has the name of a planned one, and is neither the object nor a download of this task.
+    Files that equal the object are recorded and do not move."""
     named: list[str] = []
     count = 0
     for planned in route.run.journal.planned(route.place):
@@ -47,7 +45,7 @@ def require_same(route: Route, tree: Tree) -> None:
 
 
 def has_time_of(found: os.stat_result, item: Item) -> bool:
-    """Whether a file has size and time of the object: what is left where a store says no more."""
+    """Return whether a file has the object's size and time, for stores that report no more."""
     return item.mtime > 0 and found.st_size == item.size and abs(found.st_mtime - item.mtime) < 1e-3
 
 
@@ -78,7 +76,7 @@ def _is_brought_link(route: Route, tree: Tree, planned: Planned, parts: Parts) -
 
 
 def _has_content(route: Route, file: int, found: os.stat_result, item: Item) -> bool:
-    """Whether the file, which has its size, is the object. Raises Fault, OSError."""
+    """Return whether the file, which has the right size, equals the object. Raises Fault, OSError."""
     try:
         if has_etag(file, item):
             return True

@@ -1,4 +1,4 @@
-"""A file on its way in that is not whole: where it is, and which of its parts have come."""
+"""An incomplete download: its file, its parts, and the comparison with what the store reports."""
 
 from __future__ import annotations
 
@@ -25,10 +25,8 @@ from ffdl_batch.staging.stores.store import UNKNOWN, Item, KnowsParts
 
 
 class RunningDigest:
-    """Of a file whose parts come in any order: it is made while they come, as far as there is no gap.
-
-    So it costs no reading of a whole file when the last part is there. Calls may come from several threads at once.
-    """
+    """The digest of a file whose parts come in any order. It advances with each part that closes a gap, so the whole
+    file need not be read again at the end. Methods may be called from several threads at once."""
 
     def __init__(self, file: int, name: str) -> None:
         self.name = name
@@ -46,7 +44,7 @@ class RunningDigest:
                 self._lock.release()
 
     def hexdigest(self, size: int) -> str:
-        """Of the whole file, which has all its parts. Raises OSError, EOFError."""
+        """Return the digest of the whole file, which has all its parts. Raises OSError, EOFError."""
         with self._lock:
             self._on(size)
             return self._digest.hexdigest()
@@ -58,7 +56,7 @@ class RunningDigest:
 
 @dataclass(slots=True)
 class PartialFile:
-    """Descriptors of the file and its directory, and the parts that are to come."""
+    """Descriptors of the file and its directory, and the missing parts."""
 
     name: str
     item: Item
@@ -80,16 +78,16 @@ class PartialFile:
         return ranges(self.item.size, self.part_bytes)
 
     def length(self, number: int) -> int:
-        """Bytes of a part."""
+        """Return the bytes of a part."""
         start, end = self.ranges()[number]
         return max(0, end - start)
 
     def needs_digests(self) -> bool:
-        """Whether the MD5 of a part says anything: of the only one, or of one that the object was stored in."""
+        """Return whether the MD5 of a part is useful: it is the only part, or one in which the object was stored."""
         return count_of_parts(self.item.etag) > 0 or self.item.size <= self.part_bytes or not self.item.ranges
 
     def run_digest(self) -> None:
-        """Make the digest of the whole while parts come, where the store has one and there is more than one part."""
+        """Start the digest of the whole file, if the store reports one and there is more than one part."""
         item, found = self.item, self.ranges()
         name = "md5" if is_md5(item.etag) and not item.opaque else next(iter(item.digests), "")
         if not name or len(found) < 2:
@@ -110,14 +108,14 @@ class PartialFile:
 
 
 class Verification:
-    """Of one transfer."""
+    """Compares files of one transfer with their objects."""
 
     def __init__(self, route: Route) -> None:
         self._run, self._store = route.run, route.store
 
     def verify(self, half: PartialFile) -> None:
-        """Raises ObjectChanged, Mismatch. Where the store says nothing of the content, the object must be the same
-        still."""
+        """Compare the file with the object. If the store reports nothing about the content, the object must be
+        unchanged. Raises ObjectChanged, Mismatch."""
         item = half.item
         is_plain = is_md5(item.etag) and not item.opaque
         if is_plain and _digest(half, "md5") == item.etag:
@@ -131,14 +129,14 @@ class Verification:
             raise Mismatch(f"{size} bytes came, and it has {now.size}")
 
     def look_up(self, key: str) -> Item:
-        """All that the store knows of an object. Raises Fault."""
+        """Return all that the store reports about an object. Raises Fault."""
         found = self._run.retries.call(lambda: self._store.head(key), shown(key))
         if found is None:
             raise Fault(FaultClass.MISSING, "it was there and is not any more", key)
         return found
 
     def _agrees(self, half: PartialFile, item: Item) -> bool:
-        """Whether a digest agrees; False where there is none. Raises Mismatch."""
+        """Return whether a digest matches; False if there is none. Raises Mismatch."""
         for name, wanted in item.digests.items():
             if _digest(half, name) != wanted:
                 raise Mismatch(f"what came is not what its {name} says")
@@ -157,7 +155,7 @@ class Verification:
         return True
 
     def _lengths_of_parts(self, item: Item) -> list[int]:
-        """Asked for only where parts of one size do not make the ETag."""
+        """Request the lengths of parts, only if parts of one size do not make the ETag."""
         store = self._store
         if not item.part_bytes or not isinstance(store, KnowsParts):
             return []

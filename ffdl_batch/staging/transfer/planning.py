@@ -1,4 +1,4 @@
-"""What there is to move: listings of stores, files of directories, and whether there is room."""
+"""Plan a transfer: list stores and directories into the journal, and check the free space."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ffdl_batch.staging.tree import Tree
 
 PAGE = 1000
 _Local = tuple[Planned, str]
-"""A local file, and its version."""
+"""A local file and its version."""
 
 
 def plan_in(route: Route, tree: Tree) -> None:
-    """List the objects into the journal; directories are made. Raises Fault, Stopped."""
+    """List the objects into the journal, and create directories. Raises Fault, Stopped."""
 
     def make(name: str) -> None:
         with tree.directory(parts_of(name), make=True):
@@ -34,7 +34,7 @@ def plan_in(route: Route, tree: Tree) -> None:
 
 
 def list_in(route: Route, directory: Callable[[str], None]) -> None:
-    """List the objects into the journal; `directory` hears of those that are a directory's mark. Raises Fault."""
+    """List the objects into the journal. `directory` gets the names of directory markers. Raises Fault."""
     prefix, found = below(route.transfer.prefix), False
     with located_at(route.transfer.store):
         for page in pages(route, prefix):
@@ -80,7 +80,7 @@ def plan_out(route: Route, tree: Tree) -> Entries:
 
 
 def _is_known(route: Route) -> bool:
-    """Whether the journal's word is enough for what the store has."""
+    """Return whether the journal is enough to know what the store has."""
     return bool(route.run.task.rest_s) and route.run.journal.has_settled(route.place)
 
 
@@ -89,7 +89,7 @@ def _local(name: str, key: str, status: os.stat_result) -> _Local:
 
 
 def _plan_page(route: Route, page: list[_Local], *, is_known: bool) -> None:
-    """What the journal knows to be stored is counted, and not looked at again."""
+    """Plan a page. Files that the journal knows to be stored are only counted."""
     journal = route.run.journal
     versions = journal.settled_versions(route.place, [planned.name for planned, _ in page]) if is_known else {}
     coming = [planned for planned, version in page if versions.get(planned.name) != version]
@@ -99,7 +99,7 @@ def _plan_page(route: Route, page: list[_Local], *, is_known: bool) -> None:
 
 
 def _plan_named(route: Route, tree: Tree, names: tuple[str, ...]) -> None:
-    """As :func:`plan_out`, of files whose names are known: neither side is listed."""
+    """Plan files with known names, as :func:`plan_out`. Neither side is listed."""
     run = route.run
     is_known = _is_known(route)
     for name in names:
@@ -123,7 +123,7 @@ def _plan_named(route: Route, tree: Tree, names: tuple[str, ...]) -> None:
 
 
 def require_room(pairs: list[tuple[Route, Tree]]) -> None:
-    """Hold what is to come against the free space of each file system. Raises Fault."""
+    """Raise Fault if a file system has too little free space for what will be downloaded."""
     needed: dict[int, int] = {}
     for route, tree in pairs:
         local = existing(route.transfer.local)
@@ -138,8 +138,8 @@ def require_room(pairs: list[tuple[Route, Tree]]) -> None:
 
 
 def _in_the_way(route: Route, tree: Tree) -> int:
-    """Bytes of files that are there with the size of what is to come: they are it, or are replaced by it. As many as
-    are brought at once are there twice then."""
+    """Return the bytes of existing files that have the planned size: they are the objects, or are replaced by them.
+    Files that are downloaded at the same time exist twice meanwhile."""
     sizes: list[int] = []
     for planned in route.run.journal.planned(route.place):
         try:
@@ -153,7 +153,7 @@ def _in_the_way(route: Route, tree: Tree) -> int:
 
 
 def require_free(local: str, needed: int) -> None:
-    """Raises Fault where the file system of the directory has less room than that."""
+    """Raise Fault if the file system of the directory has less free space."""
     try:
         found = os.statvfs(local)
     except OSError as error:
@@ -165,7 +165,7 @@ def require_free(local: str, needed: int) -> None:
 
 
 def existing(path: str) -> str:
-    """The directory, or the first above it that is there."""
+    """Return the directory, or the first existing one above it."""
     here = Path(path)
     while not here.is_dir() and here != here.parent:
         here = here.parent
@@ -173,7 +173,7 @@ def existing(path: str) -> str:
 
 
 def first_page(route: Route) -> list[Item]:
-    """Of what is to come; one request, or two. Raises Fault where there is nothing."""
+    """Return the first page of what is to be downloaded, by one or two requests. Raises Fault if there is nothing."""
     with located_at(route.transfer.store):
         page = next(pages(route, below(route.transfer.prefix)), [])
         if not page and must_have_something(route):
@@ -182,13 +182,13 @@ def first_page(route: Route) -> list[Item]:
 
 
 def probe(route: Route) -> None:
-    """Ask for one page below the prefix, which may be empty. Raises Fault."""
+    """Request one page below the prefix, which may be empty. Raises Fault."""
     with located_at(route.transfer.store):
         next(pages(route, below(route.transfer.prefix)), None)
 
 
 def pages(route: Route, prefix: str) -> Iterator[list[Item]]:
-    """Of a listing, which goes on after the last key that came."""
+    """Yield the pages of a listing. After a failure, continue after the last key."""
     failed, last = 0, ""
     while True:
         try:
@@ -202,7 +202,7 @@ def pages(route: Route, prefix: str) -> Iterator[list[Item]]:
 
 
 def must_have_something(route: Route) -> bool:
-    """Whether there must be something to bring: of a whole container there may be nothing."""
+    """Return whether there must be something to download. A whole container may be empty."""
     if route.transfer.optional:
         return False
     if route.transfer.store.kind is StoreKind.HTTP and not route.transfer.prefix:
@@ -211,7 +211,7 @@ def must_have_something(route: Route) -> bool:
 
 
 def single(route: Route) -> Item:
-    """The object that the prefix names. Raises Fault."""
+    """Return the object that the prefix names. Raises Fault."""
     key = route.transfer.prefix.rstrip("/")
     found = route.run.retries.call(lambda: route.store.head(key), shown(key))
     if found is None:
@@ -247,7 +247,7 @@ def _skip(route: Route, name: str, why: str) -> None:
 
 
 def list_objects(route: Route) -> None:
-    """Say each object, in the order of keys. Raises Fault where the prefix is nothing's name."""
+    """Report each object, in the order of keys. Raises Fault if the prefix names nothing."""
     prefix, found = below(route.transfer.prefix), False
     with located_at(route.transfer.store):
         for page in pages(route, prefix):

@@ -1,7 +1,8 @@
 """Links, modes and empty directories of a tree, which object stores do not keep.
 
-They are collected from the local directory and kept in an index object beside the data. A store that is a directory has
-them itself. Whoever can write to a store can write an index, so nothing in it leads out of the tree or replaces data.
+They are collected from the local directory and kept in an index object beside the data. A store that is a directory
+keeps them itself. Any user who can write to a store can write an index, so no entry leads out of the tree or replaces
+data.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ Note = Callable[[str], None]
 
 
 def collect(found: Entries, roots: tuple[str, ...], note: Note, entry: TreeEntry) -> None:
-    """Add an entry of a local tree, with a link's target relative to the link. Links that lead elsewhere are noted."""
+    """Add an entry of a local tree, with a link's target relative to the link. Links that lead elsewhere are
+    reported."""
     try:
         parts = parts_of(entry.name.rstrip("/"))
         entry.target.encode()
@@ -53,8 +55,8 @@ def collect(found: Entries, roots: tuple[str, ...], note: Note, entry: TreeEntry
 
 
 def store_entries(route: Route, tree: Tree, found: Entries) -> None:
-    """Store the entries of the local tree, after its files. Those that the store has of names that this machine does
-    not have stay: nothing is deleted there. Raises Fault."""
+    """Store the entries of the local tree, after its files. Entries of the store whose names this machine does not have
+    stay: nothing is deleted there. Raises Fault."""
     run, prefix = route.run, route.transfer.prefix
     if isinstance(route.store, KeepsEntries):
         if found:
@@ -85,7 +87,7 @@ def store_entries(route: Route, tree: Tree, found: Entries) -> None:
 
 
 def restore_entries(route: Route, tree: Tree) -> None:
-    """Restore what the store has of links, modes and empty directories, after its files. Raises Fault."""
+    """Restore links, modes and empty directories that the store has, after its files. Raises Fault."""
     run, transfer = route.run, route.transfer
     found: Entries = {}
     if isinstance(route.store, KeepsEntries):
@@ -120,7 +122,7 @@ def _is_here(tree: Tree, name: str) -> bool:
 
 
 def _read(route: Route, key: str) -> tuple[Entries, Item | None]:
-    """Return what the store's index has. A damaged one has nothing, and is noted. Raises Fault."""
+    """Return the entries of the store's index. A damaged index has none, and is reported. Raises Fault."""
     retries = route.run.retries
     for _ in range(CHANGES):
         item = retries.call(partial(route.store.head, key), shown(key))
@@ -159,7 +161,7 @@ def _encode(entries: Entries) -> bytes:
 
 
 def _decode(data: bytes) -> Entries:
-    """Raises ValueError."""
+    """Return the entries. Raises ValueError."""
     if len(data) > MAX_INDEX_BYTES:
         raise ValueError(f"it has more than {MAX_INDEX_BYTES} bytes")
     plain = parse_json(data)

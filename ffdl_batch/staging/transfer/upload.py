@@ -1,8 +1,8 @@
-"""The way out: files of a directory become objects. Nothing is ever deleted in the store.
+"""Upload files of a directory. Nothing is ever deleted in the store.
 
-A file is stored as it is at one time: where it was written meanwhile it is sent again, CHANGES times at most, and then
-as it was read last, which is told. Where another run follows (`rest_s`), this run does not send it again, and leaves a
-large file that is being written to the one in which it rests.
+Each object is a consistent copy of a file. If a file was written while it was read, it is uploaded again, at most
+CHANGES times, and then stays as it was read last, which is reported. If another run follows (`rest_s`), this run does
+not upload it again, and leaves large files that are being written to a later run.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from ffdl_batch.staging.tree import Tree
 
 LEAST_PART_BYTES = 5 << 20
 MOST_REFUSED = 20
-"""Names that a store refuses, one by one, before nothing more is sent to it."""
+"""After the store has refused so many names, the upload ends."""
 AT_ONCE_BYTES = 1 << 20
-"""What is no larger is read into memory, once."""
+"""Files up to this size are read into memory, once."""
 LONGEST_WAIT_S = 600.0
-"""For a large file to rest; then it is stored as it is."""
+"""After this time, a large file is stored even if it is still being written."""
 
 
 class Upload:
-    """One transfer on its way out."""
+    """One transfer to a store."""
 
     def __init__(self, route: Route, tree: Tree) -> None:
         self._way, self._tree = route, tree
@@ -54,12 +54,12 @@ class Upload:
         self._refused: list[Fault] = []
 
     def add_planned(self) -> None:
-        """Have all files sent that the journal has. Raises what an earlier one did."""
+        """Submit all planned files to the workers. Raises what an earlier one raised."""
         for planned in self._run.journal.planned(self._place):
             self.add(planned)
 
     def add(self, planned: Planned) -> None:
-        """Have one file sent by the workers. Raises what an earlier one did."""
+        """Submit one file to the workers. Raises what an earlier one raised."""
         if self._parts is None or planned.item.size <= self._least():
             self._run.workers.submit(partial(self._guarded, planned, partial(self._small, planned)))
             return
@@ -75,14 +75,14 @@ class Upload:
                 self._run.workers.submit(partial(self._guarded, planned, partial(self._end_large, planned, file)))
 
     def abort_old_uploads(self) -> None:
-        """Uploads in parts that earlier runs began, of files that are not sent any more."""
+        """Abort multipart uploads of earlier runs whose files are not uploaded any more."""
         if self._parts is None:
             return
         for name, upload in self._run.journal.unfinished(self._place):
             self._abort(name, upload)
 
     def require_all(self) -> None:
-        """Raises Fault where the store refused names, once the others are sent."""
+        """Raise Fault if the store refused names."""
         if not self._refused:
             return
         first, others = self._refused[0], len(self._refused) - 1
@@ -102,20 +102,20 @@ class Upload:
                 self._skip_unreadable(planned.name, error)
 
     def _skip_unreadable(self, name: str, error: OSError) -> None:
-        """Raises Fault where it is not about this file."""
+        """Skip the file. Raises Fault if the error does not concern only this file."""
         try:
             self._run.unreadable.add(name, error)
         except OSError:
             raise local_fault(error, os.path.join(self._tree.root, name)) from error
 
     def _defer(self, fault: Fault) -> None:
-        """A store may take other names than this one: it is told, and is the end when they are sent. Raises Fault."""
+        """Report a name that the store refuses, and continue: it may take other names. Raises Fault if it may not."""
         about_a_name = fault.key and fault.kind in (FaultClass.MISSING, FaultClass.REFUSED)
         if not about_a_name or len(self._refused) >= MOST_REFUSED:
             raise fault
         fault.store = fault.store or self._way.transfer.store
         if not self._way.transfer.only:  # the store was listed, so it is there
-            fault.kind, fault.cure = FaultClass.REFUSED, "give it another name, or ask who runs the store"
+            fault.kind, fault.cure = FaultClass.REFUSED, "give it another name, or ask the administrators of the store"
         self._refused.append(fault)
         self._run.reporter.skip(f"{shown(fault.key)} cannot be stored: {fault.cause}")
 
@@ -144,7 +144,7 @@ class Upload:
                 os.close(file.file)
 
     def _is_settled(self, file: Opened, etag: str, sending: int) -> bool:
-        """Whether it is over with this file."""
+        """Return whether this file needs no further attempt."""
         if file.is_as_it_was():
             self._run.journal.settle(self._place, file.name, Settled(file.version, etag))
         elif self._run.task.rest_s:
@@ -178,7 +178,7 @@ class Upload:
         return Sent(body, end - start, md5)
 
     def _is_there(self, file: Opened) -> bool:
-        """Whether the store has it, or has something later that stays."""
+        """Return whether the store has it, or has a newer version that stays."""
         there = self._run.journal.there(self._place, file.name)
         if there is None:
             return False
@@ -194,7 +194,7 @@ class Upload:
         return True
 
     def _etag_like(self, file: Opened, there: Item) -> str:
-        """What the ETag of the object would be if it was this file's; "" where that cannot be known."""
+        """Return the ETag that an object with this file's content would have; "" if unknown."""
         try:
             if is_md5(there.etag):
                 return digest_of(file.file, 0, file.size)
@@ -210,14 +210,14 @@ class Upload:
         return ""
 
     def _least(self) -> int:
-        """Bytes of a file that is not large."""
+        """Return the maximum size of a file that is not uploaded in parts."""
         return max(self._run.task.part_bytes, LEAST_PART_BYTES)
 
     def _part_bytes(self, size: int) -> int:
         return max(self._least(), -(-size // self._in_parts().most_parts))
 
     def _begin_large(self, planned: Planned) -> list[Opened]:
-        """The file with the parts that an earlier run sent; none where the store has it."""
+        """Return the file with the parts of an earlier run; [] if the store has it."""
         file = self._open(planned)
         if self._is_there(file):
             os.close(file.file)
@@ -239,7 +239,7 @@ class Upload:
         return [file]
 
     def _may_go(self, file: Opened) -> bool:
-        """Whether the file rests, or has waited for so long that it is urgent."""
+        """Return whether the file is not being written, or has waited too long."""
         rest_s, now = self._run.task.rest_s, time.time()
         if not rest_s:
             return True
@@ -248,14 +248,14 @@ class Upload:
         return file.is_urgent or now - file.mtime >= rest_s or seen == file.version
 
     def _postpone(self, file: Opened) -> None:
-        """To a later run."""
+        """Leave the file to a later run."""
         _, since = self._run.journal.waiting(self._place, file.name) or ("", time.time())
         self._run.journal.wait(self._place, file.name, version_of(os.fstat(file.file)), since)
         self._run.reporter.finished()
         self._run.reporter.later()
 
     def _is_postponed(self, file: Opened) -> bool:
-        """Whether the file is written while it is sent, and can wait."""
+        """Return whether the file is being written, and can wait."""
         return bool(self._run.task.rest_s) and not file.is_urgent and not file.is_as_it_was()
 
     def _begin_upload(self, file: Opened) -> None:
@@ -284,7 +284,7 @@ class Upload:
             self._end_large(planned, file)
 
     def _part(self, file: Opened, number: int) -> None:
-        """Send a part. Raises UnknownUpload, Fault."""
+        """Upload a part. Raises UnknownUpload, Fault."""
         parts, (start, end) = self._in_parts(), file.ranges()[number]
 
         def put() -> str:
@@ -295,7 +295,7 @@ class Upload:
         self._run.reporter.moved(end - start)
 
     def _end_large(self, planned: Planned, file: Opened) -> None:
-        """Make the object of its parts; send it anew while the file changes, or where the store forgot the upload."""
+        """Make the object of its parts. Upload it again if the file changed, or if the store forgot the upload."""
         try:
             for sending in range(1, CHANGES + 1):
                 if isinstance(file.wrong, Written) or self._is_postponed(file):
@@ -327,7 +327,7 @@ class Upload:
             file.wrong = why
 
     def _complete(self, file: Opened) -> str:
-        """The object's ETag. Raises UnknownUpload."""
+        """Return the object's ETag. Raises UnknownUpload."""
         parts, etags = self._in_parts(), [file.etags[number] for number in sorted(file.etags)]
 
         def complete() -> str:

@@ -1,4 +1,4 @@
-"""Local files that are being sent."""
+"""Local files that are being uploaded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ffdl_batch.staging.stores.store import CHUNK_BYTES
 
 
 def version_of(found: os.stat_result) -> str:
-    """Of a local file: another one after each writing."""
+    """Return the version of a local file: another one after each writing."""
     return f"{found.st_ino:x}-{found.st_size:x}-{found.st_mtime_ns:x}"
 
 
@@ -58,8 +58,8 @@ class Slice(io.RawIOBase):
 
 @dataclass(slots=True)
 class Opened:
-    """A local file that is being sent: its descriptor, and how it was when it was opened. `is_urgent`: it goes, though
-    it is being written."""
+    """A local file that is being uploaded: its descriptor, and its status when it was opened. `is_urgent`: it is
+    uploaded although it is being written."""
 
     name: str
     key: str
@@ -80,10 +80,10 @@ class Opened:
         return ranges(self.size, self.part_bytes)
 
     def sent_bytes(self) -> int:
-        """Of the parts that are stored."""
+        """Return the bytes of the parts that are stored."""
         found = self.ranges()
         return sum(found[number][1] - found[number][0] for number in self.etags)
 
     def is_as_it_was(self) -> bool:
-        """Whether nobody has written it since it was opened. Raises OSError."""
+        """Return whether the file is unchanged since it was opened. Raises OSError."""
         return version_of(os.fstat(self.file)) == self.version
