@@ -147,7 +147,8 @@ def test_staging_program_reports_s302_when_journal_disk_is_full(
         last = staging_protocol.read_line(said.read().splitlines()[-1])
     assert isinstance(last, Failed)
     assert (last.class_, last.code) == (FaultClass.FULL, "S302")
-    assert last.message == f"{state} on this machine: No space left on device; free some space, or request a larger scratch directory"
+    cure = "free some space, or request a larger scratch directory"
+    assert last.message == f"{state} on this machine: No space left on device; {cure}"
     assert status != 0
 
 
