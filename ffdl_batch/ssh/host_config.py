@@ -149,7 +149,7 @@ def _named(options: dict[str, list[str]], where: Destination) -> Options:
 
 
 def _unusable(message: str) -> SshFailed:
-    cure = "see ssh_config(5); ssh itself must be able to read it: ssh -G HOST"
+    cure = "see ssh_config(5); ssh itself must be able to read it: ssh -G HOST; or set FFDL_SSH=paramiko"
     return SshFailed(f"the configuration of ssh cannot be used: {message}", cure, ExitCode.BAD_MANIFEST)
 
 

@@ -150,6 +150,8 @@ def test_remote_exec_passes_streams_and_exit_status(laptop: Laptop, job: str) ->
     assert (done.returncode, done.stdout, done.stderr) == (9, "typed\nthe laptop\n", "bad\n")
     done = laptop.run("exec", job, "--", "sh", "-c", "exit 127")
     assert (done.returncode, done.stderr) == (127, ""), "it is the command that was not found, not ffdl"
+    done = laptop.run("exec", job, "--", "sh", "-c", "exit 255")
+    assert (done.returncode, done.stderr) == (255, ""), "the connection was not lost"
     large = os.urandom(3 << 20).hex()
     assert laptop.run("exec", job, "--", "cat", text=large).stdout == large
     assert "train.py" in laptop.run("top", "--once", "--json", job).stdout

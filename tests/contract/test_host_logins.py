@@ -301,7 +301,7 @@ def test_ssh_leaves_no_connection_and_no_file(laptop: Laptop, node: LoginNode, t
     before = sorted(tmp_path.iterdir())
     assert laptop.run("list").returncode == 0
     assert sorted(tmp_path.iterdir()) == before
-    assert f"{tmp_path}/ffdl-ssh" not in "".join(_command_lines())
+    until(lambda: f"{tmp_path}/ffdl-ssh" not in "".join(_command_lines()), "the connection to end")
 
 
 def _command_lines() -> Iterator[str]:

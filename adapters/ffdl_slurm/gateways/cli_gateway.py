@@ -86,7 +86,7 @@ class CommandLineGateway:
 
     def account_for(self, ids: Collection[str]) -> Sequence[JobRecord] | None:
         """See the port."""
-        argv_of: Callable[[Sequence[str]], list[str]] = lambda chunk: commands.sacct_argv(chunk, self._uid())  # noqa: E731
+        argv_of: Callable[[Sequence[str]], list[str]] = lambda chunk: commands.sacct_argv(chunk, os.getuid())  # noqa: E731
         return self._account_for_all(ids, argv_of, parsers.parse_sacct)
 
     def account_for_runs(self, ids: Collection[str]) -> Sequence[RunRecord] | None:
@@ -135,7 +135,7 @@ class CommandLineGateway:
         """See the port."""
         found: list[JobRecord] = []
         for chunk in commands.id_chunks(names):
-            argv = commands.sacct_by_name_argv(",".join(chunk), since, self._uid())
+            argv = commands.sacct_by_name_argv(",".join(chunk), since, os.getuid())
             records = self._ask_accounts(argv, parsers.parse_sacct)
             if records is None:
                 return None
@@ -208,10 +208,6 @@ class CommandLineGateway:
 
     def close(self) -> None:
         """See the port; nothing stays between two calls."""
-
-    def _uid(self) -> int:
-        """Ours, as Slurm knows it."""
-        return os.getuid()
 
     def _ask(self, argv: list[str], parse: Callable[[str], T]) -> T:
         result = self._run(argv)
