@@ -63,7 +63,8 @@ def read_control(attempt: AttemptDir) -> Control:
     try:
         cell = read_object(attempt.control, below=attempt.path)
         require_known(cell, attempt.control)
-        return from_plain(Control, cell)
+        control = from_plain(Control, cell)
+        return control if control.wish in _REQUESTS.values() else Control()
     except (FileNotFoundError, NotADirectoryError, DamagedFile, CodecError):
         return Control()
 

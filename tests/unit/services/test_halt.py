@@ -57,7 +57,7 @@ def test_halt_records_request_and_writes_control_file_when_job_is_on_scheduler(s
     job = job if state is JobState.QUEUED else site.move(job, state)
     view = halt(site, job)
     assert (view.state, view.wish) == (state, "halt")
-    assert read_control(site.attempt(job)).wish is HALT
+    assert read_control(site.attempt(job)).wish == HALT
     assert halt(site, job) == view, "twice in a row is once"
     assert site.scheduler.cancelled == []
 
@@ -118,7 +118,7 @@ def test_cancel_overrides_halt_and_later_halt_does_not_replace_it(site: Site) ->
     halt(site, job)
     for ask in (cancel_job, halt_job):
         assert ask(site.platform, site.caller, job.id).wish == "cancel"
-        assert read_control(site.attempt(job)).wish is CANCEL
+        assert read_control(site.attempt(job)).wish == CANCEL
 
 
 def test_halt_is_recorded_when_control_file_cannot_be_written(
