@@ -156,7 +156,7 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
         else:
             is_passing = found.enforced is None  # a canary is out
             advice = (
-                '; where it does, and no canary can tell, set network_policies = "enforced" in [backend.kubernetes]'
+                '; where it does, and no canary can show it, set network_policies = "enforced" in [backend.kubernetes]'
             )
             warnings.append(f"{ONLY_HOST}: {found.text}{advice if is_passing else ''}")
         return BackendFacts(
@@ -199,7 +199,7 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
         return NativeId(plan.token)
 
     def find(self, token: Token, attempt_dir: AttemptDir) -> frozenset[NativeId]:
-        """See the port. A Job that nobody let go is completed: its daemon died in between."""
+        """See the port. A Job that is still suspended is completed: its daemon died before."""
         try:
             job = self._client.get("Job", token)
         except Refused as refused:
@@ -219,7 +219,7 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
         return frozenset({NativeId(token)})
 
     def observe(self, ids: Collection[NativeId]) -> Mapping[NativeId, Observation]:
-        """See the port. Asks nobody: the watch has told."""
+        """See the port. Sends no request: the watch knows."""
         self._synced()
         pods, refusals, seen = self._watcher.pods_by_token(), self._watcher.refusals(), {}
         workloads, troubles = self._queues.by_owner(), self._watcher.troubles()
@@ -251,20 +251,20 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
         return seen
 
     def _as_far_as_copied(self, token: str, found: Observation, *, has_more: bool, has_pods: bool) -> Observation:
-        """An end is told when all that the pods said of it is in the attempt's directory, or has been awaited.
-        `has_pods`: that were asked to end, and have not; up to 1.30 a Job is Failed before they have."""
+        """Report an end only when all output of its pods is in the attempt's directory, or the wait for it is over.
+        `has_pods`: pods were asked to end and have not; up to 1.30 a Job is Failed before they have."""
         if found.phase is not Phase.ENDED:
             return found
         if not (has_more or has_pods):
-            return self._told(token, found)
+            return self._reported(token, found)
         if not has_pods and self._pods.is_given_up(token):
-            return self._told(token, found)
+            return self._reported(token, found)
         return replace(found, phase=Phase.COMPLETING, end=None, exit_code=None, ended_at=None)
 
-    def _told(self, token: str, found: Observation) -> Observation:
-        """The end, of which it is left that it was told where nothing else will say so."""
+    def _reported(self, token: str, found: Observation) -> Observation:
+        """Return the end, and leave a marker file that it was reported if no final record shows it."""
         if _TOKEN.fullmatch(token) and not Path(self._attempt(token).final).exists():
-            marker_files.leave(self._attempt(token), marker_files.END_TOLD)
+            marker_files.leave(self._attempt(token), marker_files.END_REPORTED)
         return found
 
     def _beside(
@@ -294,8 +294,8 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
         )
 
     def _remove(self, token: str, job: Mapping[str, Any], why: str) -> None:
-        """Delete a Job that was suspended, and has no pods left: its queue would start it anew, without what they
-        had."""
+        """Delete a Job that was suspended, and has no pods left: its queue would start it again, without
+        what they had."""
         marker_files.leave(self._attempt(token), marker_files.PREEMPTED, why)
         try:
             self._client.delete("Job", token, str(job["metadata"]["resourceVersion"]))

@@ -72,7 +72,7 @@ class Refused(Exception):
 
 
 class Expired(Exception):
-    """A watch cannot go on from that version: list again (HTTP 410)."""
+    """A watch cannot continue from that version: list again (HTTP 410)."""
 
 
 class ClusterClient:
@@ -134,7 +134,7 @@ class ClusterClient:
         """
         name, kind = thing["metadata"]["name"], thing["kind"]
         query = {"fieldManager": "ffdl-batch", "fieldValidation": "Strict", **({"dryRun": "All"} if dry_run else {})}
-        is_read = kind != "Secret"  # nobody but its pods reads it
+        is_read = kind != "Secret"  # only its pods read it
         try:
             return self._ask("POST", self._path(kind), query=query, body=thing, changes=True), True
         except Refused as refused:
@@ -151,8 +151,8 @@ class ClusterClient:
 
     def _counted(self, kind: str, name: str) -> Plain | None:
         """What is there of a name that is refused: quotas are asked before it is seen whether the name is taken, so one
-        that an object fills refuses that object, where the answer to its first request was lost. Raises
-        SubmissionUncertain where that is not told."""
+        that an object fills refuses that object, if the answer to its first request was lost. Raises
+        SubmissionUncertain if the server does not answer."""
         try:
             return self.get(kind, name)
         except Refused:  # who may not create, may not read either

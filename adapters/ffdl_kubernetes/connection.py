@@ -1,6 +1,6 @@
 """Which cluster is meant, how connections to it are made, and credentials that a program of the kubeconfig gives.
 
-lightkube's own knows these programs in their beta protocol alone, and tells them nothing of the cluster
+lightkube runs these programs in their beta protocol only, and passes them nothing about the cluster
 (kubernetes.io, "Authenticating", "client-go credential plugins").
 """
 
@@ -73,7 +73,7 @@ def load_config(settings: KubernetesSettings) -> SingleConfig:
         raise SchedulerMissing(f"no cluster is configured in {where}: {error}; {cure}") from error
     except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:  # lightkube checks nothing of its shape
         said = " ".join(str(error).split()) if isinstance(error, yaml.YAMLError) else "it is empty, or not as one is"
-        raise SchedulerMissing(f"{where} is no kubeconfig: {said}; correct it, or write it anew") from error
+        raise SchedulerMissing(f"{where} is no kubeconfig: {said}; correct it, or write a new one") from error
     return found
 
 
@@ -131,7 +131,7 @@ def parameters_of(config: SingleConfig, timeout_s: float) -> dict[str, Any]:
     user = config.user
     if user is not None and user.token == "":
         raise SchedulerMissing(f"user {config.context.user} of {config.fname} has an empty token; log in again")
-    if user is None or user.token_file:  # which lightkube reads anew
+    if user is None or user.token_file:  # which lightkube reads again
         return found
     if user.token:
         found["auth"] = as_auth(Written(config))
@@ -149,8 +149,8 @@ class Tokens(Protocol):
 
 
 class Written:
-    """A token that stands in the kubeconfig: looked up anew when the server does not take it, in the same context, and
-    for the same server alone. Who logs in again need not restart the daemon."""
+    """A token of the kubeconfig. If the server refuses it, it is read again, from the same context and for the same
+    server only, so users who log in again need not restart the daemon."""
 
     def __init__(self, config: SingleConfig) -> None:
         """Nothing is read yet."""
@@ -230,13 +230,13 @@ class Program:
 
     def _info(self) -> dict[str, Any]:
         cluster = self._config.cluster
-        told = {"server": cluster.server, "insecure-skip-tls-verify": cluster.insecure}
+        info = {"server": cluster.server, "insecure-skip-tls-verify": cluster.insecure}
         if cluster.certificate_auth_data:
-            told["certificate-authority-data"] = cluster.certificate_auth_data
+            info["certificate-authority-data"] = cluster.certificate_auth_data
         return {
             "apiVersion": self._said.apiVersion,
             "kind": "ExecCredential",
-            "spec": {"interactive": False, "cluster": told},
+            "spec": {"interactive": False, "cluster": info},
         }
 
 

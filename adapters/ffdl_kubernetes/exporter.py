@@ -1,8 +1,9 @@
-"""A manifest's job as objects of a cluster, for whoever applies them by hand (entry point ``kubernetes`` of
+"""A manifest's job as objects of a cluster, for users who apply them by hand (entry point ``kubernetes`` of
 ``ffdl_batch.converters``).
 
-They are what the backend sends, without what only its daemon can do: nobody takes a finalizer away, wakes a suspended
-Job, follows its output, or starts a further attempt. The model and the values of secrets are named, never in the text.
+They are what the backend sends, without what only its daemon can do: no process removes a finalizer, resumes a
+suspended Job, follows its output, or starts a further attempt. The model and the values of secrets are named, never in
+the text.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ KEY_FATES = {
     "data_stores": KeyFate(Fate.APPROXIMATED, "the controller's container", "results are stored while the pod runs"),
     "data_stores.connection.user_name": KeyFate(Fate.APPROXIMATED, "Secret", "put the value in place of (not shown)"),
     "data_stores.connection.password": KeyFate(Fate.APPROXIMATED, "Secret", "put the value in place of (not shown)"),
-    "evaluation_metrics": KeyFate(Fate.DROPPED, "", f"nobody keeps them: {_DAEMON}"),
+    "evaluation_metrics": KeyFate(Fate.DROPPED, "", f"no process stores them: {_DAEMON}"),
     "batch.time": KeyFate(Fate.MAPPED, "activeDeadlineSeconds"),
     "batch.profile": KeyFate(Fate.MAPPED, "nodeSelector, tolerations"),
     "batch.kubernetes": KeyFate(Fate.MAPPED, "the pod's template"),
@@ -61,12 +62,12 @@ KEY_FATES = {
     "batch.array": KeyFate(Fate.APPROXIMATED, "a Job for each element", "all start at once"),
     "batch.sweep": KeyFate(Fate.APPROXIMATED, "a Job for each element", "all start at once"),
     "batch.health": KeyFate(Fate.MAPPED, "the launch file"),
-    "batch.retry": KeyFate(Fate.DROPPED, "", f"nobody starts a further attempt: {_DAEMON}"),
+    "batch.retry": KeyFate(Fate.DROPPED, "", f"no further attempt is started: {_DAEMON}"),
     "batch.restart": KeyFate(Fate.MAPPED, "the launch file"),
-    "batch.dependency": KeyFate(Fate.DROPPED, "", f"nobody waits for other jobs: {_DAEMON}"),
+    "batch.dependency": KeyFate(Fate.DROPPED, "", f"it does not wait for other jobs: {_DAEMON}"),
     "batch.begin": KeyFate(Fate.DROPPED, "", f"the Job starts when it is applied: {_DAEMON}"),
     "batch.hold": KeyFate(Fate.DROPPED, "", f"the Job starts when it is applied: {_DAEMON}"),
-    "batch.notify": KeyFate(Fate.DROPPED, "", f"nobody is told: {_DAEMON}"),
+    "batch.notify": KeyFate(Fate.DROPPED, "", f"no notice is sent: {_DAEMON}"),
     "batch.staging": KeyFate(Fate.DROPPED, "", f"data come when the pods run: {_DAEMON}"),
     "batch.mount": KeyFate(Fate.DROPPED, "", "pods bring what they cannot mount"),
     "batch.elastic": KeyFate(Fate.DROPPED, "", "the number of pods stays"),
@@ -112,7 +113,7 @@ def create() -> KubernetesExporter:
 
 
 def _jobs(spec: JobSpec) -> list[JobSpec]:
-    """Each element of an array, or the job, without what the backend refuses and is told as dropped here."""
+    """Each element of an array, or the job, without what the backend refuses and the report lists as dropped."""
     spec = replace(
         spec, batch=replace(spec.batch, hold=False, begin="", dependency="", slurm_args=(), staging=Staging.INLINE)
     )

@@ -44,7 +44,7 @@ def amounts(text: str) -> dict[str, str]:
 
 
 def never_given(refusal: re.Match[str]) -> list[str]:
-    """Resources of which more is asked for than the quota has, whoever else uses it."""
+    """Return the resources for which the request exceeds the whole quota, even if no other job uses it."""
     most = amounts(refusal["limit"])
     found = ((name, amount(asked), amount(most.get(name))) for name, asked in amounts(refusal["asked"]).items())
     return [name for name, asked, limit in found if asked is not None and limit is not None and asked > limit]

@@ -54,7 +54,7 @@ from ffdl_local.settings import LocalSettings, read_settings
 _TOKEN = re.compile(r"(training-[0-9a-z]{9})-(\d+)", re.ASCII)
 _START_TIMEOUT_S = 30.0
 _FOR_NODES_ALONE = frozenset({signals.SIGTERM, signals.SIGINT, signals.SIGKILL, signals.SIGSTOP, signals.SIGCONT})
-"""A supervisor or head would end, stop or go on itself; the others it passes on."""
+"""A supervisor or head would end, stop or continue itself; it passes on the other signals."""
 # The job's environment starts from this much of the daemon's; the learner's contract comes on top.
 _PASSED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "TMPDIR")
 
@@ -250,7 +250,7 @@ class LocalScheduler:
         return attempt
 
     def _send(self, attempt: AttemptDir, number: int, *to: str) -> None:
-        """To the first of them that lives (the head outlives a killed supervisor); nobody there is no error."""
+        """Signal the first of them that lives (the head outlives a killed supervisor); no process is no error."""
         directory = local_directory(attempt.path)
         started, state = read_record(directory / STARTED) or {}, read_record(directory / STATE) or {}
         pids = {
@@ -273,7 +273,7 @@ def _cause(said: str) -> str:
 
 
 def _acquire(lock: int) -> bool:
-    """Take the lock for good; readers hold it for moments, so a few tries are needed to tell them from owners."""
+    """Take the lock for good; readers hold it for moments, so a few tries distinguish them from owners."""
     for _ in range(50):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

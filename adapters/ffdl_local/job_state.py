@@ -92,7 +92,7 @@ def _ended(attempt: AttemptDir, record: dict[str, Any], host: str) -> Observatio
 
 
 def _vanished(attempt: AttemptDir, directory: Path, host: str) -> Observation:
-    """Supervisor and head are gone and nobody wrote an exit record: reboot, or KILL. The head's last word counts."""
+    """Supervisor and head are gone and left no exit record: reboot, or KILL. The head's final record counts."""
     final = read_record(Path(attempt.final))
     cause = _OUTCOMES.get(str(final.get("outcome")), EndCause.FAILURE) if final else EndCause.NODE_FAIL
     state = read_record(directory / STATE) or {}

@@ -28,7 +28,7 @@ _START = (
 )
 _CONTAINER_PATHS = ("/job/", "/mnt/data", "/mnt/results")
 _NAMES = (PS_COUNT, "LEARNER_NAME_PREFIX", "DOWNWARD_API_POD_NAME")
-"""What programs make the learners' names of; FfDL's parameter servers do."""
+"""Variables from which programs, such as FfDL's parameter servers, make the learners' names."""
 _WITHOUT_MEANING = (
     "partition", "account", "qos", "constraint", "reservation", "priority", "preemptible", "requeue", "signal",
     "comment", "nodelist", "exclude",
@@ -46,7 +46,7 @@ def make_plan(request: LaunchRequest, settings: LocalSettings, queue: str, packa
     _refuse(spec)
     refuse_unsupported(spec)
     if not facts.python or not facts.nodes:
-        raise InvalidRequest("this machine was not asked what it is yet; nothing can be planned")
+        raise InvalidRequest("this machine was not examined yet; nothing can be planned")
     machine = facts.nodes[0]
     controller = (facts.python, *facts.controller)
     gang, gpu_warnings = _seat(spec, sum(machine.gpus.values()), settings.require_gpus)
@@ -99,22 +99,22 @@ def make_plan(request: LaunchRequest, settings: LocalSettings, queue: str, packa
 
 
 def max_jobs(settings: LocalSettings, machine: NodeShape) -> int:
-    """How many jobs run at the same time."""
+    """Return how many jobs may run at once."""
     return settings.max_jobs or max(1, machine.cpus)
 
 
 def _refuse(spec: JobSpec) -> None:
-    """What would change when or whether the job runs is refused, not ignored."""
+    """Refuse options that would change when or whether the job runs, but cannot here."""
     asked = [name for name in _REFUSED if getattr(spec.batch, name)]
     if asked:
-        message = "jobs of the local backend start as soon as the machine has room"
+        message = "jobs of the local backend start as soon as the machine has a slot"
         raise RequestRefused([refusal(f"batch.{name}", message, "leave it out, or use Slurm") for name in asked])
     if spec.batch.slurm_args:
         raise RequestRefused([refusal("batch.slurm", "this is the local backend", "leave it out, or use Slurm")])
 
 
 def _seat(spec: JobSpec, there: int, required: bool) -> tuple[Gang, tuple[str, ...]]:
-    """All learners on this machine. Without GPUs here the job runs on the CPU, unless the site has them `required`."""
+    """Place all learners on this machine. If it has no GPUs, the job runs on the CPU unless GPUs are `required`."""
     gang = lay_on_one(members_of(spec))
     asking = [part for part in parts_of(spec) if part.gpus > 0]
     if not asking:
@@ -137,7 +137,7 @@ def _seat(spec: JobSpec, there: int, required: bool) -> tuple[Gang, tuple[str, .
 
 
 def _warn_of_size(spec: JobSpec, machine: NodeShape) -> Iterator[str]:
-    """CPUs and memory that were asked for by somebody and are not here: nothing enforces them, so the job runs."""
+    """Yield a warning for CPUs and memory that the machine does not have. They are not enforced, so the job runs."""
     parts = parts_of(spec)
     cpus = sum(part.cpus * part.learners for part in parts)
     memory = sum(part.memory_bytes * part.learners for part in parts)
@@ -150,7 +150,7 @@ def _warn_of_size(spec: JobSpec, machine: NodeShape) -> Iterator[str]:
 
 
 def _output(request: LaunchRequest) -> str:
-    """Where the head's and the learners' output goes; sbatch's patterns that mean something here are filled in."""
+    """Return the file for the output of the head and the learners. Replace sbatch's patterns that apply here."""
     asked = request.spec.batch.output
     if not asked:
         return request.attempt_dir.batch_log
@@ -173,8 +173,8 @@ def _hints(spec: JobSpec, contained: bool) -> tuple[str, ...]:
     }
     ignored = [f"{path}: means nothing on this machine" for path, given in asked.items() if given]
     if spec.batch.notify.mail_user or spec.batch.notify.events:
-        ignored.append("batch.notify: no scheduler sends mail here; incidents are told where the configuration names a "
-                       "mail relay")  # fmt: skip
+        ignored.append("batch.notify: no scheduler sends mail here; the daemon mails incidents if the configuration "
+                       "names a relay")  # fmt: skip
     literal = [path for path in _CONTAINER_PATHS if path in spec.framework.command]
     if literal and not contained:
         ignored.append(
@@ -184,13 +184,13 @@ def _hints(spec: JobSpec, contained: bool) -> tuple[str, ...]:
     named = [] if contained or spec.resources.learners == 1 else [text for text in _NAMES if text in _said(spec)]
     if named:
         ignored.append(
-            f"framework.command: {named[0]} tells of names of learners, which resolve in containers only: here all "
+            f"framework.command: {named[0]} uses names of learners, which resolve in containers only: here all "
             "learners are at $MASTER_ADDR; set runtime to apptainer in [backend.local]"
         )
     return tuple(ignored)
 
 
 def _said(spec: JobSpec) -> str:
-    """All that learners are told to run, and the variables beside it."""
+    """Return the commands of the learners, and the variables beside them."""
     env = (f"{name}={value}" for name, value in spec.batch.env.items())
     return " ".join((spec.framework.command, *(role.command for role in spec.batch.roles.values()), *env))

@@ -42,7 +42,7 @@ class Queue:
         """Draw a ticket. Raises OSError."""
         tickets = self._directory / "queue"
         tickets.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Locked under a name that nobody looks at, so that no reader finds a ticket without its holder.
+        # Locked under a name that is not read, so that no reader finds a ticket without its holder.
         hidden = tickets / f".{self._token}.{os.getpid()}"
         self._held = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -53,7 +53,7 @@ class Queue:
             raise
 
     def leave(self) -> None:
-        """Hand the ticket back. One that cannot be removed now is removed by whoever finds it without a holder."""
+        """Hand the ticket back. If it cannot be removed now, the process that finds it without a holder removes it."""
         if self._ticket is not None:
             with contextlib.suppress(OSError):
                 self._ticket.unlink(missing_ok=True)

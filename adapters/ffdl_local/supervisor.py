@@ -3,7 +3,7 @@
 Started by :mod:`ffdl_local.adapter` and detached from it: it outlives the daemon and leaves no zombie. Where the head
 says that a successor follows, this process becomes the supervisor of that attempt, which queues like any other job.
 No site packages. Signals: TERM ends the job (the head gets TERM, and everything below is killed `kill_wait_s`
-later), HUP ends it while it waits, URG, USR1 and USR2 go on to the head.
+later), HUP ends it while it waits, URG, USR1 and USR2 are passed to the head.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def main() -> int:
     supervisor = Supervisor(job, lock)
     try:
         supervisor.announce()
-    except OSError as error:  # whoever started this hears it, and asks again
+    except OSError as error:  # the starter gets the error and tries again
         sys.stderr.write(f"{job['attempt_dir']}: {error}\n")
         return 1
     os.write(write_end, f"{job['token']}\n".encode())
@@ -176,7 +176,7 @@ class Supervisor:
 
     def _run_head(self, slots: Slots) -> int:
         # Whatever the head leaves behind becomes our child, so that it can be found and ended. The head holds the
-        # slots too: a killed supervisor must not give away the GPUs of a job that goes on.
+        # slots too: a killed supervisor must not give away the GPUs of a job that continues.
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         env = {**os.environ, "FFDL_NATIVE_ID": self.job["token"], "FFDL_NODE_RANK": "0"}
         env.pop("CUDA_VISIBLE_DEVICES", None)
@@ -244,7 +244,7 @@ class Supervisor:
 
 
 def _take_next(directory: Path) -> int | None:
-    """The lock of an attempt that nobody has started, else None: the daemon was there first."""
+    """Return the lock of an attempt that no process has started, else None: the daemon was first."""
     directory.mkdir(mode=0o700, exist_ok=True)
     lock = open_own(str(directory / LOCK), os.O_RDWR)
     for _ in range(LOCK_TRIES):  # readers hold it for moments

@@ -163,7 +163,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Learners:
-    """What the variables tell a learner about its job.
+    """What the variables report to a learner about its job.
 
     `gpus` are those of each learner, None where they differ. `command` "" = the node controller knows it, learners have
     different ones.

@@ -1,4 +1,4 @@
-"""How a learner runs in the container of a pod: the shim that is its first process, and what the controller is told.
+"""How a learner runs in the container of a pod: the shim that is its first process, and what the controller receives.
 
 The shim has only a POSIX shell (dash, BusyBox), and uses its builtins alone. The learner's own command needs bash, as
 everywhere (:data:`ffdl_batch.runtimes.learner_contract.WRAPPER`).
@@ -84,8 +84,8 @@ PRE_STOP_TEXT = (
     f': >"$1/{TERMINATING}"; read -r pid <"$1/{BEGUN}"; '
     f'while [ ! -e "$1/{DONE}" ] && kill -0 "$pid" 2>/dev/null; do sleep 1 || exit 0; done'
 )
-"""Before the learner's container is told to end: the controller is told, and has the time for a checkpoint, and to
-store it. When that is done the hook is over, and kubelet tells the shim, which waits for it, to end."""
+"""Runs before the learner's container is asked to end: the controller gets the request, and the time to write a
+checkpoint and to store it. When that is done the hook ends, and kubelet asks the shim, which waits for it, to end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,9 @@ def environment(spec: JobSpec, gang: Gang, ports: int, state_dir: str) -> dict[s
         return found | (_OVERSUBSCRIBED if starts_mpi(spec) and slots(gang) > 1 else {})
     found |= {"LOCAL_WORLD_SIZE": "{local_world_size}", "NODE_RANK": "{machine_rank}", "NNODES": "{machines}"}
     found |= _of_launchers(state_dir, slots(gang))
-    if runs_alone(spec):  # it says itself how its tasks meet; a torchrun that is told of others would wait for them
+    if runs_alone(
+        spec
+    ):  # it arranges itself how its tasks meet; a torchrun with the addresses of others would wait for them
         return found
     found |= _of_frameworks(gang, ports)
     if not starts_mpi(spec):

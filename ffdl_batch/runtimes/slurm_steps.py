@@ -5,7 +5,7 @@ The manifest says which jobs these are: a role whose command is ``take-steps COM
 (``controller/rendezvous/launch_agent.py``): each learner of a step runs the same srun for its part of the tasks. What
 the script made of its environment goes along, what it left alone each learner has for itself: compared is with what the
 learner's own agent was started with, so that nothing is written down that was not the script's own. Output comes back
-by files, which whoever sent the step reads as they grow.
+by files, which the sender of the step reads as they grow.
 
 Where pods share no files nothing can be sent: there each learner runs COMMAND, and its srun starts its own tasks.
 """

@@ -111,7 +111,7 @@ class ClaimFiles(ABC):
 
 
 def _read(client: ClusterClient, settings: KubernetesSettings, job: dict[str, object], rest: str) -> Iterator[bytes]:
-    """The pieces, of which the first is empty. The Job is deleted at the end, whoever stops before."""
+    """Yield the pieces; the first is empty. Delete the Job at the end, also if the caller stops early."""
     made = placed(job, client.namespace)
     name = str(made["metadata"]["name"])
     try:

@@ -28,7 +28,7 @@ class OwnerGone(Exception):
 
 
 class Own:
-    """`given` is what came before anything was begun, for whoever it is passed on to. Both streams are pipes."""
+    """The command's streams, which are pipes. `given` is the input that came before the helper was started."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer

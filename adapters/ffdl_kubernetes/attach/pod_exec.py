@@ -28,7 +28,7 @@ CLOSE_STDIN = bytes((255, STDIN))
 MESSAGE_BYTES = 1 << 20
 """The longest that is taken; servers send 32 KiB."""
 LEAVE_S = 12.0
-"""How long what runs there may take to end once nobody waits for it: its helper ends all that it started."""
+"""How long processes in the pod may take to end after the command ended: the helper ends all that it started."""
 TRIES, PAUSE_S = 4, 1.0
 BUSY = frozenset({429, 502, 503, 504})
 
@@ -51,7 +51,7 @@ async def execute(client: httpx2.AsyncClient, namespace: str, pod: str, program:
         try:
             async with client.websocket(
                 path, params=query, subprotocols=[V5, V4], max_message_size_bytes=MESSAGE_BYTES,
-                keepalive_ping_interval_seconds=None,  # owner and helper tell each other that they live
+                keepalive_ping_interval_seconds=None,  # owner and helper exchange pings of their own
             ) as session:  # fmt: skip
                 outcome = await _Execution(session, own).run()
             break

@@ -1,7 +1,7 @@
-"""Finds out, by pods that try, whether the cluster's network enforces NetworkPolicies, and keeps what it found.
+"""Find out, by pods that try, whether the cluster's network enforces NetworkPolicies, and keep the result.
 
-Only tries can tell: a network that enforces none takes policies without a word. The pods are those of two Jobs, so that
-a daemon needs no permission for them but those that its jobs need.
+Only trials show it: a network that enforces no policies accepts them without an error. The pods belong to two Jobs, so
+a daemon needs no permissions for them beside those for its jobs.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """`enforced` None = it could not be told; `text` says why. `cluster` is server and namespace, `at` the epoch."""
+    """`enforced` None = it is not known; `text` has the reason. `cluster` is server and namespace, `at` the epoch."""
 
     enforced: bool | None
     text: str
@@ -87,12 +87,12 @@ class Canary:
         self._last: Proof | None = None
 
     def kept(self) -> Proof | None:
-        """The last word of a canary of this cluster, by whichever process. Asks nobody. Raises SchedulerMissing."""
+        """Return the last result of any process's canary of this cluster. Sends no request. Raises SchedulerMissing."""
         client = self._make()
         return self._read(f"{client.config.cluster.server} {client.namespace}")
 
     def look(self) -> Proof:
-        """What is known now. Begins a canary where one is due; nobody waits for it. Raises SchedulerMissing."""
+        """Return what is known now. Start a canary if one is due, and do not wait for it. Raises SchedulerMissing."""
         client = self._make()
         cluster = f"{client.config.cluster.server} {client.namespace}"
         now, interval = time.time(), self._settings.canary_interval_s

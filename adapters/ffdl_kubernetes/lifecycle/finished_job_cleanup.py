@@ -1,4 +1,4 @@
-"""Jobs that have ended and are kept for a while, for whoever looks at them: they count against a quota of Jobs."""
+"""Delete Jobs that have ended and are kept for a while for inspection, if a quota of Jobs is used up."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def sent_with_room(
 ) -> Plain:
     """What `send` makes. Where a quota of Jobs is used up, ended ones of ours go, and it is tried once more; a quota
     that counts them a while longer lets a later try through. `sync` returns when the watcher has seen all Jobs, and
-    may begin it for that: of a daemon whose jobs all wait here nobody else does. Raises what `send` and `sync` raise.
+    may begin it for that: if all jobs of a daemon wait here, nothing else does. Raises what `send` and `sync` raise.
     """
     try:
         return send()
@@ -44,13 +44,13 @@ def sent_with_room(
         for job in spare:
             name, version = str(job["metadata"]["name"]), str(job["metadata"]["resourceVersion"])
             _log.info("Job %s has ended and goes: a quota of Jobs is used up", name)
-            with contextlib.suppress(Refused):  # the refusal of the new one is what has to be told
+            with contextlib.suppress(Refused):  # the refusal of the new one has to be reported
                 client.delete("Job", name, version)
     return send()
 
 
 def spare_jobs(watcher: Watcher, root: Root) -> list[Plain]:
-    """Jobs of ours that nobody needs any more, those that ended first; not more than AT_ONCE."""
+    """Return at most AT_ONCE Jobs of this daemon that are not needed any more, those that ended first."""
     pods, latest, found = watcher.pods_by_token(), time.time() - SETTLED_S, []
     for name, job in watcher.jobs().items():
         at = ended_at(job)
@@ -69,5 +69,5 @@ def _is_done_with(name: str, job: Plain, pods: Sequence[Plain], root: Root) -> b
         return Path(attempt.paid).exists()
     if Path(attempt.final).exists():
         return True
-    told_s = marker_files.age_s(attempt, marker_files.END_TOLD)  # a node that is lost leaves no last word
-    return told_s is not None and told_s > SETTLED_S and not pods
+    reported_s = marker_files.age_s(attempt, marker_files.END_REPORTED)  # a node that is lost leaves no final record
+    return reported_s is not None and reported_s > SETTLED_S and not pods

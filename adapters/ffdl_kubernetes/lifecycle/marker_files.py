@@ -28,8 +28,8 @@ NODE_LOST = "submit/node-lost"
 """Names the node that does not answer any more, for which the daemon ends the Job or has ended it."""
 SENT_TO = "submit/cluster"
 """Where it was, or is about to be, sent to: no word about its end."""
-END_TOLD = "submit/end-told"
-"""Empty: its controllers left no last word, and the daemon was told that it ended: no word about how."""
+END_REPORTED = "submit/end-told"
+"""Empty: its controllers left no final record, and the adapter has reported that it ended, but not how."""
 ALL = (CANCELLED, PREEMPTED, NO_IMAGE, NODE_LOST)
 
 

@@ -1,7 +1,7 @@
 """What an attempt left in the claim, because its pods reach no store or were lost: a Job of its own stores it.
 
 It is planned with the attempt, named by the token with a suffix, and belongs to no other Job: it outlives the
-attempt's. Whoever begins it twice finds it; one that failed is deleted before it is begun anew.
+attempt's. A second start finds it; one that failed is deleted before it is started again.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ def plan_storing(
     assert launch.pod is not None
     if launch.pod.apart or not launch.stores_elsewhere:
         return []
-    told = replace(launch, pod=replace(launch.pod, cut_off=False, pays=True))
+    own_launch = replace(launch, pod=replace(launch.pod, cut_off=False, pays=True))
     places = [f"{place}/" for place in (launch.stores.results, launch.stores.logs, launch.stores.model) if place]
     outside = tuple(one for one in shape.outside if any(place.startswith(f"{one.target}/") for place in places))
     own = replace(
         for_staging(shape, settings), token=f"{shape.token}{STORING}", stores=True, limit_s=settings.load_patience_s,
         has_private=bool(secrets), outside=outside,
     )  # fmt: skip
-    objects = _objects(told, own, secrets, settings)
+    objects = _objects(own_launch, own, secrets, settings)
     return [placed(one, namespace) for one in objects] if namespace else objects
 
 
@@ -104,7 +104,7 @@ class StoresFromClaims:
         self._watcher.put("Job", sent_with_room(begin, self._client, self._watcher, self._synced, self._root))
 
     def how_storing_goes(self, token: Token) -> Storing:
-        """See the capability. Asks nobody: the watch has told."""
+        """See the capability. Sends no request: the watch knows."""
         self._synced()
         name = f"{token}{STORING}"
         found = self._watcher.job(name)
@@ -125,7 +125,7 @@ class StoresFromClaims:
         if why:
             self._delete_failed(name)
         return Storing(
-            why or f"Job {name} ended well, and nobody heard that all is stored", ended=True, interrupted=interrupted
+            why or f"Job {name} succeeded, but did not report that all is stored", ended=True, interrupted=interrupted
         )
 
     def _beside_storing(self, found: Mapping[str, Any]) -> Beside:

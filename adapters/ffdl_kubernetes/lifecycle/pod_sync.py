@@ -44,8 +44,9 @@ WARNING = "URG"
 END, GANG = "end", "gang"
 """Work for a whole attempt, beside wishes for single pods."""
 READ_S, READ_MOST_S = 120.0, 1800.0
-"""So long after this daemon saw a Job's end, and after any pod was read, it is told whatever of its pods could not be;
-and so long at most. A daemon that was away, or has hundreds of pods to read, has not waited in vain."""
+"""So long after this daemon saw a Job's end, and after any pod was read, the end is reported although some pods
+could not be read; the second is the maximum. A daemon that was away, or has hundreds of pods to read, does not wait in
+vain."""
 _log = logging.getLogger(__name__)
 
 
@@ -76,7 +77,7 @@ class Pods:
         self._follower.stop()
         self._work.put(("", ""))
 
-    # ------------------------------------------------------------------------------------- what the watch tells
+    # ------------------------------------------------------------------------------------- what the watch reports
 
     def heard(self, what: str, pod: Plain) -> None:
         """A pod that came, changed or went. Several daemons may share the namespace, and see each other's: what another
@@ -109,7 +110,7 @@ class Pods:
             self.silent(name)
             return
         state = _controller_state(pod)
-        if "terminated" in state and is_over(pod):  # else it is started anew
+        if "terminated" in state and is_over(pod):  # else it is started again
             self._follower.ended(name)
         if "running" in state or "terminated" in state or _restarts(pod):
             self._follower.follow(name)
@@ -131,7 +132,7 @@ class Pods:
         self.signal(token, WARNING)
 
     def look_for_lost(self) -> None:
-        """Let those go whose node is lost: nobody will ever read more of them."""
+        """Release the pods whose node is lost: no more of them can be read."""
         with self._lock:
             pods = list(self._pods.values())
         for pod in pods:
@@ -154,7 +155,7 @@ class Pods:
             return False
         return sign is not None and time.monotonic() - sign > SILENT_S
 
-    # --------------------------------------------------------------------------------- what the follower tells
+    # --------------------------------------------------------------------------------- what the follower reports
 
     def said(self, pod: str, frame: Frame, at: float) -> None:
         """See :class:`ffdl_kubernetes.observing.log_follower.Listener`."""
@@ -195,7 +196,7 @@ class Pods:
             timer.daemon = True
             timer.start()
             return
-        with self._lock:  # not before its word is written: who looks now tells the end
+        with self._lock:  # not before its output is written: a reader now reports the end
             self._read.add(pod)
             self._read_at = time.monotonic()
         self._queue(pod, "")
@@ -219,9 +220,9 @@ class Pods:
             return self._mirrors[token]
 
     def has_more(self, job: Plain | None, present: Iterable[Plain], gone: Iterable[Plain]) -> bool:
-        """Whether pods of a Job have more to say than was copied. Jobs and pods are told of by watches of their own: a
-        Job that has ended may count pods of which nothing was heard yet. Those that an earlier daemon read and let go
-        may be away, too; where there is a record, they are not waited for."""
+        """Return whether pods of a Job have more output than was copied. Jobs and pods have watches of their own: a Job
+        that has ended may count pods that the watch has not reported yet. Pods that an earlier daemon read and released
+        may be gone, too; if there is a record, they are not awaited."""
         live = {str(pod["metadata"]["name"]): pod for pod in present}
         with self._lock:
             unread = [pod for name, pod in live.items() if name not in self._read]

@@ -59,7 +59,7 @@ def send(
             _create_owned(client, thing, job)
         found = _release(client, settings, job)
     except InvalidRequest:
-        with contextlib.suppress(Refused, SchedulerError):  # it was never let go, and is what the caller may tell
+        with contextlib.suppress(Refused, SchedulerError):  # it never started, and the caller may report the error
             client.delete("Job", job["metadata"]["name"])
         raise
     if found is None:
@@ -150,7 +150,7 @@ def _made_here(job: Plain, objects: Sequence[Plain], attempt: AttemptDir, archiv
         made.append(placed(private(token, job_id, number, texts), namespace))
     content = _read(archive)
     plan = next(one for one in objects if one["kind"] == "ConfigMap")
-    if _has_parts(job):  # the Job that is there decides, whoever made it
+    if _has_parts(job):  # the existing Job decides, whichever daemon made it
         things = [*model_parts(token, job_id, number, content)]
         if "binaryData" in plan:
             things.append(configuration(token, job_id, number, plan["data"], None))
@@ -170,10 +170,12 @@ def _with_values(secret: Plain, values: Mapping[str, str]) -> dict[str, Any]:
     config = json.loads(secret["stringData"][DOCKER_CONFIG])
     for known in config["auths"].values():
         for field, text in known.items():
-            told = read_reference(text)
-            if told is not None and told[1] not in values:
-                raise NotTaken(f"the secret {told[1]} of the image's registry is not in the attempt's secrets.json")
-            known[field] = values[told[1]] if told is not None else text
+            reference = read_reference(text)
+            if reference is not None and reference[1] not in values:
+                raise NotTaken(
+                    f"the secret {reference[1]} of the image's registry is not in the attempt's secrets.json"
+                )
+            known[field] = values[reference[1]] if reference is not None else text
         known["auth"] = base64.b64encode(f"{known['username']}:{known['password']}".encode()).decode("ascii")
     return {**secret, "stringData": {DOCKER_CONFIG: json.dumps(config)}}
 

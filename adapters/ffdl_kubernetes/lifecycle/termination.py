@@ -33,8 +33,8 @@ from ffdl_kubernetes.settings import KubernetesSettings
 
 Plain = Mapping[str, Any]
 SHARE = 0.8
-"""Of the time that a job has until its controller asks for a checkpoint: a learner that never began is to be told as
-that, and not as one that met its time limit."""
+"""Share of the time until the controller requests a checkpoint: a learner that never began is to be reported as that,
+not as one that reached its time limit."""
 
 
 def lacks_image(pods: Sequence[Plain], attempt: AttemptDir, patience_s: float) -> str:
@@ -99,8 +99,8 @@ def end_job(client: ClusterClient, token: str, pods: Sequence[Plain]) -> Plain |
 def left_cancelled(
     jobs: Mapping[str, Plain], pods: Mapping[str, Sequence[Plain]], root: Root, heard_s: float
 ) -> Iterator[str]:
-    """The attempts, of those in `jobs`, that go on although their owners cancelled them. Controllers that run have
-    `heard_s` to hear it. Raises OSError."""
+    """Yield the attempts in `jobs` that continue although their owners cancelled them. Controllers that run have
+    `heard_s` to notice it. Raises OSError."""
     for token, job in jobs.items():
         if is_finished(job) or is_ending(job) or token.endswith(STORING) or not is_ours(job, root):
             continue
@@ -131,7 +131,7 @@ class AskedEnds(ABC):
             self._end_because(token, pods, marker_files.NO_IMAGE, why)
 
     def _give_up_lost(self, token: str, pods: Sequence[Mapping[str, Any]], lost: frozenset[str]) -> None:
-        """End a Job of which a pod is lost, so that its other pods end, and the lost one when its node is back."""
+        """End a Job that lost a pod, so that its other pods end, and the lost one when its node is back."""
         job = self._watcher.job(token)
         if job is not None and not is_finished(job) and not is_ending(job):
             self._end_because(token, pods, marker_files.NODE_LOST, why_lost(pods, lost))

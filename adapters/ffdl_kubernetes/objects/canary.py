@@ -12,7 +12,7 @@ from ffdl_kubernetes.settings import KubernetesSettings
 
 CANARY_LABEL, PART_LABEL = "ffdl-batch/canary", "ffdl-batch/canary-part"
 MANAGER = "ffdl-batch-canary"
-"""Not that of jobs' objects: whoever watches jobs does not hear of it."""
+"""Not that of jobs' objects: watches of jobs do not report it."""
 SERVERS, CLIENTS = "servers", "clients"
 OPEN = FREE = 0
 SHUT = BOUND = 1

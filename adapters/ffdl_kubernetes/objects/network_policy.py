@@ -18,7 +18,7 @@ _PORTS = {"https": 443, "http": 80, "ssh": 22}
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """A host ("" = it is told by the store itself) and a TCP port (0 = so is that)."""
+    """A host ("" = the store itself names it) and a TCP port (0 = likewise)."""
 
     host: str
     port: int

@@ -101,7 +101,7 @@ class MirroredLog:
         self.lines += data.count(b"\n")
 
     def jump(self, offset: int) -> None:
-        """What lies before `offset` is gone for good: go on there, in a file of its own."""
+        """Continue at `offset` in a new file, because everything before it is lost."""
         self._begin(offset, self.lines)
 
     def _begin(self, position: int, lines: int) -> None:
@@ -138,7 +138,7 @@ CELLS = re.compile(
     re.ASCII,
 )
 MOVING = "staging/now.json"
-"""A cell, too, which decides nothing: nobody is called for it."""
+"""A cell that decides nothing: no callback is called for it."""
 LOGS = re.compile(r"logs/learner-(\d+)", re.ASCII)
 CELL_BYTES = 1024**2
 """The largest cell that is believed."""

@@ -1,7 +1,7 @@
-"""What the cluster says of all our Jobs: one list and one watch for each kind, however many there are.
+"""Watch all Jobs of the daemon: one list and one watch for each kind, whatever the number of Jobs.
 
-A watch that breaks goes on from the version that it had reached; where the server has forgotten that version,
-everything is listed again. Bookmarks keep the version young where nothing happens (kubernetes.io, "API Concepts").
+A watch that breaks continues from the version that it had reached. If the server no longer has that version, everything
+is listed again. Bookmarks renew the version if nothing happens (kubernetes.io, "API Concepts").
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ SELECTORS: Mapping[str, Mapping[str, str]] = {
         "fieldSelector": "type=Warning,reason!=Unhealthy,reason!=FailedScheduling,reason!=BackOff,reason!=Failed"
     },
 }
-"""What is watched. Pods that a quota or a policy refuses, and volumes that pods wait for, are told in events alone.
-What is left out here is many, and is in the pods' own status."""
+"""What is watched. Pods that a quota or a policy refuses, and volumes that pods wait for, are reported in events only.
+The many events that are left out here are also in the pods' status."""
 _OF_PODS = frozenset({"FailedAttachVolume", "FailedMount", "FailedMapVolume", "FailedCreatePodSandBox"})
 """Reasons of events about pods that have a node and do not start."""
 _VAGUE = "timed out waiting for the condition"
-"""kubelet's word on volumes (FailedMount) of which somebody else says what they lack."""
+"""kubelet's message about volumes (FailedMount) whose real problem another event reports."""
 WATCH_S = 300
 """The server is asked to close a watch after so long: a connection that died silently is noticed by then."""
 STALE_S = 20.0
-"""After a watch broke and did not come back for so long, nobody knows what is in the cluster."""
+"""If a broken watch does not recover for so long, the state of the cluster is unknown."""
 PAUSES_S = (0.2, 1.0, 5.0)
 SHORT_S = 1.0
 """A server, or a proxy before it, that closes watches sooner than this is not asked again at once."""
@@ -65,8 +65,8 @@ class Held:
 
 
 class Watcher:
-    """Watches one namespace with threads of its own, from :meth:`start` on. `heard` is told of each object that
-    changed, in one of these threads: (type, kind, object)."""
+    """Watch one namespace in threads of its own, from :meth:`start` on. `heard` is called for each object that changed,
+    in one of these threads, with (type, kind, object)."""
 
     def __init__(
         self,
@@ -141,8 +141,8 @@ class Watcher:
         return {name: name_controllers_part(self.job(name), said) for name, said in found.items()}
 
     def troubles(self) -> dict[str, tuple[str, str]]:
-        """Pod's name -> reason and message of what its node said last of its volumes or its network; nobody says when
-        that is over."""
+        """Return, by pod's name, reason and message of the last event about its volumes or its network. No event
+        reports when the problem is over."""
         found: dict[str, tuple[str, str]] = {}
         for one in self._events("Pod"):
             name, message = str(one["involvedObject"]["name"]), _said(one)
@@ -162,7 +162,7 @@ class Watcher:
             return self._held["Pod"].things.get(name)
 
     def put(self, kind: str, thing: Plain) -> None:
-        """What an answer of the server showed: a job that was just created is known before the watch tells of it."""
+        """Store an object from an answer of the server, so that a new job is known before the watch reports it."""
         with self._lock:
             name, held = thing["metadata"]["name"], self._held[kind]
             known = held.things.get(name)
@@ -197,7 +197,7 @@ class Watcher:
                 failures += 1
                 self._broke(kind, str(error), missing=isinstance(error, SchedulerMissing) or _is_unknown(error))
                 self._stopped.wait(PAUSES_S[min(failures, len(PAUSES_S)) - 1])
-            except Exception as error:  # noqa: BLE001 - of who was told: all is listed, and told, again
+            except Exception as error:  # noqa: BLE001 - of the callback: everything is listed and reported again
                 # A thread that ended would leave what it knew as if it were true for ever.
                 if not isinstance(error, OSError):
                     _log.exception("what the cluster says of %ss was not understood; they are listed again", kind)
@@ -221,7 +221,7 @@ class Watcher:
             self._heard("DELETED", kind, thing)
         for thing in items:
             self._heard("ADDED", kind, thing)
-        with self._lock:  # nobody looks at what is listed for the first time before all of it was told
+        with self._lock:  # the first list is not visible before all of it was reported
             held.synced, held.broken_at = True, None
             self._lock.notify_all()
 

@@ -16,20 +16,20 @@ from ffdl_kubernetes.objects.names import CONTROLLER
 from ffdl_kubernetes.quantities import NOTHING, QUOTA, amount, amount_text, amounts, never_given, read_amounts
 
 _OF_PODS = (
-    (r"Insufficient |Too many pods", "ffdl why tells whether a node ever has so much"),
+    (r"Insufficient |Too many pods", "ffdl why shows whether a node can ever hold it"),
     (r"didn't match Pod's node (affinity|selector)", "no node has the labels: gpu_type, node_selector or the profile"),
     (
         r"had untolerated taint \{node\.kubernetes\.io/",
         "nodes are not ready, or take nothing now: it starts when they are back",
     ),
-    (r"had untolerated taint\(s\)", "they are kept for others, or not ready: ffdl why tells which"),
+    (r"had untolerated taint\(s\)", "they are kept for others, or not ready: ffdl why shows which"),
     (
         r"had untolerated taint",
         "the nodes are kept for others: tolerations in [backend.kubernetes], or another profile",
     ),
     (
         r'persistentvolumeclaim "[^"]*" not found',
-        "have the claim made, or correct claim or volumes in [backend.kubernetes] and submit it anew",
+        "have the claim made, or correct claim or volumes in [backend.kubernetes] and submit it again",
     ),
     (r"unbound immediate PersistentVolumeClaims", "its claim has no volume yet: ask who runs the cluster"),
     (r"volume node affinity conflict", "its claim is bound to nodes that do not fit: ask who runs the cluster"),
@@ -100,8 +100,8 @@ _OF_CONTAINERS = (
 _OF_VOLUMES = (
     (
         r"Multi-Attach error",
-        "a volume that one node has at a time is another pod's now: it goes on when that ends; a claim that pods share "
-        "is ReadWriteMany",
+        "another pod has the volume, which one node can use at a time: it continues when that pod ends; a claim that "
+        "pods share is ReadWriteMany",
     ),
     (r'(secret|configmap) "[^"]*" not found|non-existent', "it is made with the job: if it stays so, cancel the job"),
     (r"list of registered CSI drivers", "its node lacks the storage's driver: ask who runs the cluster"),

@@ -66,7 +66,7 @@ def is_put_back(job: Plain, beside: Beside) -> bool:
 
 
 def observe(job: Plain | None, pods: Sequence[Plain], beside: Beside = Beside()) -> Observation | None:
-    """One attempt. None where there is neither Job nor pod, and nobody ended it."""
+    """Return the state of one attempt; None if it has neither Job nor pod, and was not ended by the daemon."""
     nodes = ",".join(sorted({node for pod in pods if (node := _spec(pod).get("nodeName"))}))
     live = [pod for pod in pods if str(pod["metadata"]["name"]) not in beside.lost]
     if job is None:
@@ -96,7 +96,7 @@ def observe(job: Plain | None, pods: Sequence[Plain], beside: Beside = Beside())
         lacks = leaving or why_pending(pods, troubles=beside.troubles)
         return Observation(Phase.RUNNING, "Running", lacks=lacks, **times)
     is_short = len(pods) < int(job.get("spec", {}).get("completions", 1))
-    refusal = beside.refusal if is_short else ""  # an event stays when what it tells of is over
+    refusal = beside.refusal if is_short else ""  # an event remains when its cause is gone
     return Observation(Phase.PENDING, "Pending", reason=why_pending(pods, refusal, beside.troubles), **times)
 
 
@@ -226,8 +226,8 @@ AT_ONCE_S = 2.0
 
 
 def _killed_itself(pod: Plain) -> bool:
-    """Whether a KILL ended both containers of a pod that nobody deleted, at the same time, neither for memory: only a
-    process of their user does so. A controller that ended in order has left a message."""
+    """Return whether a KILL ended both containers of a pod at the same time, neither for memory, and the pod was not
+    deleted: only a process of their user does so. A controller that ended in order has left a message."""
     learner, controller = _terminated(pod, LEARNER) or {}, _last_terminated(pod, CONTROLLER)
     both = (learner, controller)
     if any(one.get("exitCode") != _KILLED or one.get("reason") != "Error" for one in both):

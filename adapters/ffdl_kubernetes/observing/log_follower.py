@@ -38,7 +38,7 @@ SILENT_S = 200.0
 
 
 class Listener(Protocol):
-    """Who is told, in the follower's thread."""
+    """Called in the follower's thread."""
 
     def said(self, pod: str, frame: Frame, at: float) -> None:
         """One line of the pod, and when it was said (epoch)."""

@@ -72,7 +72,7 @@ def _objects(
     private_texts: Mapping[str, str],
     access: Access,
 ) -> list[Plain]:
-    """In the order in which they are sent, the Job first: it owns the others."""
+    """Return the objects in the order in which they are sent; the Job is first because it owns the others."""
     token, job_id, attempt = request.token, request.job_id, request.attempt
     objects = [
         job(shape, settings),
@@ -94,7 +94,7 @@ def _namespace(request: LaunchRequest) -> str:
 
 
 def _private_texts(request: LaunchRequest, *, cut_off: bool) -> dict[str, str]:
-    """Files of the Secret, without values; none for pods that get neither variables nor secrets."""
+    """Return the files of the Secret, without values; none for pods that get neither variables nor secrets."""
     names = _secrets_of(request, cut_off=cut_off)
     if not (request.user_env or names):
         return {}
@@ -105,8 +105,10 @@ def _private_texts(request: LaunchRequest, *, cut_off: bool) -> dict[str, str]:
 
 
 def _secrets_of(request: LaunchRequest, *, cut_off: bool) -> tuple[str, ...]:
-    """Names of the secrets that its pods get; those of its image's registry are kubelet's, and those of its stores are
-    for pods that reach them."""
+    """Return the names of the secrets that the pods get.
+
+    Kubelet uses those of the image's registry. Those of stores are for pods that reach them.
+    """
     others = ("framework.image_location.", *(("data_stores[",) if cut_off else ()))
     uses = (use for use in uses_of(request.spec) if use.kind == SECRET)
     return tuple(use.name for use in uses if not use.path.startswith(others))
@@ -132,7 +134,7 @@ def _launch(request: LaunchRequest, settings: KubernetesSettings, base: BasePlan
 
 
 def _carried(request: LaunchRequest, settings: KubernetesSettings) -> str:
-    """The results of the attempt before, where pods of different attempts see the same files."""
+    """Return the results of the previous attempt if pods of different attempts see the same files."""
     below = f"{request.job_dir.path}/"
     if not settings.claim or not request.carry.startswith(below):
         return ""
@@ -163,13 +165,13 @@ def _mount(one: PodMount, settings: KubernetesSettings) -> Mount:
 
 
 def _claims(start: Start, settings: KubernetesSettings) -> dict[str, str]:
-    """Those of `volumes` that the manifest's directories are in."""
+    """Return those of `volumes` that contain the manifest's directories."""
     tops = {one.target for one in _outside(start, settings)}
     return {top: claim for top, claim in settings.volumes.items() if top.rstrip("/") in tops}
 
 
 def _outside(start: Start, settings: KubernetesSettings) -> tuple[ClaimMount, ...]:
-    """Directories that the manifest names, for the controller: by the paths that they have in it."""
+    """Return the mounts of the manifest's directories in the controller, by their paths there."""
     stores = start.data.stores
     paths = [*start.data.needs_dirs, *(one.source for one in start.data.copies)]
     paths += [path for path in (stores.results, stores.logs, stores.model) if path]
@@ -182,7 +184,7 @@ def _outside(start: Start, settings: KubernetesSettings) -> tuple[ClaimMount, ..
 
 
 def _claim_of(path: str, settings: KubernetesSettings) -> tuple[str, str, str]:
-    """Claim, path in it, and the directory of `volumes` that it is below. Raises RequestRefused."""
+    """Return the claim, the path in it, and the directory of `volumes` above it. Raises RequestRefused."""
     for top in sorted(settings.volumes, key=len, reverse=True):
         plain = top.rstrip("/")
         if path == plain or path.startswith(f"{plain}/"):
@@ -200,5 +202,5 @@ def _policy(request: LaunchRequest, access: Access, settings: KubernetesSettings
     try:
         return policy(request.token, labels(request.job_id, request.attempt), ways, settings)
     except NotAnAddress as error:
-        message = f"{error} is a name, and NetworkPolicies know addresses alone"
+        message = f"{error} is a name, and NetworkPolicies accept addresses only"
         raise RequestRefused([refusal("batch.egress", message, "write its IPv4 address")]) from None

@@ -30,7 +30,7 @@ OWN_KEYS = ("node_selector", "priority_class", "runtime_class")
 
 
 def refuse(spec: JobSpec, settings: KubernetesSettings) -> None:
-    """Raises RequestRefused: what would change when or whether the job runs is never ignored."""
+    """Refuse options that would change when or whether the job runs, but cannot here. Raises RequestRefused."""
     asked = [name for name in _REFUSED if getattr(spec.batch, name)]
     if asked:
         message = "a Job of Kubernetes starts as soon as there is room"
@@ -52,7 +52,7 @@ def refuse(spec: JobSpec, settings: KubernetesSettings) -> None:
 
 
 def resources_of(spec: JobSpec, settings: KubernetesSettings) -> dict[str, int]:
-    """Generic resources of each learner by the names that nodes have them under. Raises RequestRefused."""
+    """Return the generic resources of each learner, by the nodes' names for them. Raises RequestRefused."""
     found: dict[str, int] = {}
     for name, count in spec.resources.gres.items():
         resource = settings.gpu_resources.get(name, name)
@@ -65,7 +65,7 @@ def resources_of(spec: JobSpec, settings: KubernetesSettings) -> dict[str, int]:
 
 
 def profile_of(spec: JobSpec, settings: KubernetesSettings) -> Profile:
-    """Raises RequestRefused for one that the settings do not have."""
+    """Return the profile of the job. Raises RequestRefused if the settings do not have it."""
     name = spec.batch.profile
     if name and name not in settings.profiles:
         known = ", ".join(sorted(settings.profiles)) or "none is configured"
@@ -75,7 +75,7 @@ def profile_of(spec: JobSpec, settings: KubernetesSettings) -> Profile:
 
 
 def pairs(text: str) -> dict[str, str]:
-    """``label=value,label=value``."""
+    """Parse ``label=value,label=value``. Raises RequestRefused."""
     found = {}
     for pair in filter(None, (part.strip() for part in text.split(","))):
         label, equals, value = pair.partition("=")
@@ -87,7 +87,7 @@ def pairs(text: str) -> dict[str, str]:
 
 
 def hints(request: LaunchRequest, settings: KubernetesSettings, data: Data) -> Iterator[str]:
-    """What was asked for and has no effect here, said aloud."""
+    """Yield a warning for each option that has no effect here."""
     spec = request.spec
     for name in _WITHOUT_MEANING:
         if getattr(spec.batch, name):
@@ -98,7 +98,7 @@ def hints(request: LaunchRequest, settings: KubernetesSettings, data: Data) -> I
     if spec.batch.mount is Mounting.ALWAYS:
         yield "batch.mount: pods mount no stores; the data are brought"
     if spec.batch.notify.mail_user or spec.batch.notify.events:
-        yield "batch.notify: Kubernetes sends no mail; incidents are told where the configuration names a mail relay"
+        yield "batch.notify: Kubernetes sends no mail; the daemon mails incidents if the configuration names a relay"
     if spec.batch.network is NetworkLevel.AUTO and request.facts.network_levels == {NetworkLevel.HOST}:
         yield from request.facts.warnings
     if spec.resources.learners > 1 and not settings.queue:

@@ -23,7 +23,7 @@ ISOLATING = frozenset({NetworkLevel.NONE, NetworkLevel.JOB, NetworkLevel.EGRESS}
 
 
 def provable_levels(levels: frozenset[NetworkLevel], settings: KubernetesSettings) -> Mapping[NetworkLevel, str]:
-    """Level -> by what it is made, which is told with what was achieved."""
+    """Return, by level, its mechanism, which is reported with the level."""
     if not levels & ISOLATING:
         return {NetworkLevel.HOST: "none; no canary proved that NetworkPolicies are enforced"}
     by = "as the site says" if settings.network_policies == "enforced" else "proved by a canary"

@@ -62,7 +62,7 @@ def create_tenant(tenant: Tenant, settings: KubernetesSettings, manner: Manner =
 
 
 def _those_there(client: ClusterClient, objects: Sequence[Plain]) -> Sequence[Plain]:
-    """Who has the Role already, where nobody was named."""
+    """Return who has the Role already, if the tenant names no users."""
     if any(one["kind"] == "RoleBinding" for one in objects):
         return ()
     try:

@@ -21,7 +21,7 @@ FACTORS = {
 
 
 def live_argv() -> list[str]:
-    """All jobs that wait or run, whoever's, as far as the site shows them; waiting elements of an array on one line."""
+    """All jobs that wait or run, of all users that the site shows; waiting elements of an array on one line."""
     fields = ",".join(f"{field}:0{SEPARATOR}" for field in LIVE_FIELDS) + ",Name:0"
     return ["squeue", "--all", "--states=PENDING,CONFIGURING,RUNNING,SUSPENDED", f"--Format={fields}"]
 

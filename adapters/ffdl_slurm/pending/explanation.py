@@ -108,7 +108,7 @@ class WaitingJobs:
         return asked
 
     def _try(self, argv: list[str], parse: Callable[[str], T], what: str, asked: Asked) -> T | None:
-        """None where it cannot be had, which is told under the name `what` ("" = many sites have none)."""
+        """Return None if it cannot be read, and report that under the name `what` ("" = many sites have none)."""
         try:
             return self._gateway.query(argv, parse)
         except SchedulerUnreachable as error:

@@ -51,5 +51,5 @@ def _total(counted: Mapping[str, int]) -> int:
 
 
 def _number(text: str, otherwise: int) -> int:
-    """Sockets that nobody asked for are ``*``."""
+    """Sockets that were not asked for are ``*``."""
     return int(text) if text.isascii() and text.isdigit() and int(text) else otherwise

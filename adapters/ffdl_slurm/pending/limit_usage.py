@@ -35,8 +35,8 @@ def with_figures(limit: Limit, records: Sequence[LimitRecord], whose: Whose) -> 
     for name, values in _candidates(limit, records, whose):
         for resource, most, used, tres in _set_figures(limit, values):
             asked = whose.asked.get(tres) or sum(n for key, n in whose.asked.items() if key.startswith(f"{tres}:"))
-            told = str(asked) if asked and limit.measure is Measure.AMOUNT else ""
-            return replace(limit, name=name, resource=resource, most=most, used=used, asked=told)
+            shown = str(asked) if asked and limit.measure is Measure.AMOUNT else ""
+            return replace(limit, name=name, resource=resource, most=most, used=used, asked=shown)
     return limit
 
 
@@ -87,8 +87,8 @@ def _set_figures(limit: Limit, values: Mapping[str, str]) -> Iterator[tuple[str,
             continue
         wanted = _TRES.get(limit.resource, "")
         for part in text.split(","):
-            tres, _, told = part.partition("=")
-            if tres.startswith(wanted) and (figure := _figure(told)) is not None:
+            tres, _, value = part.partition("=")
+            if tres.startswith(wanted) and (figure := _figure(value)) is not None:
                 yield _in_words(tres, limit.resource), *figure, tres
 
 

@@ -85,7 +85,7 @@ class NodeNow:
         return not named or bool(self.reservation and self.reservation not in named)
 
     def free_gpus(self, gpu_type: str) -> int:
-        """Of a type, "" = of all. Which are used may be told by types where the node's own line has none."""
+        """Of a type, "" = of all. If the node's own line has no types, the used ones may be reported by type."""
         used = self.gpus_used.get(gpu_type, 0) if gpu_type else sum(self.gpus_used.values())
         return max(0, self.all_gpus(gpu_type) - used)
 
@@ -156,7 +156,7 @@ def _everybody(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReservationNow:
-    """A reservation: of which nodes, and when."""
+    """A reservation: its nodes, and its times."""
 
     name: str
     nodes: str

@@ -32,9 +32,9 @@ _HOST = HostVariables(
     allocation="SLURM_JOB_ID",
 )
 _ELEMENTS_HOST = replace(_HOST, native_id=NATIVE_ID)
-"""A task of an array is listed by another id than the one in SLURM_JOB_ID (sbatch(1)); its script says which."""
+"""A task of an array is listed by another id than the one in SLURM_JOB_ID (sbatch(1)); its script sets it."""
 _OUT_OF_MEMORY = (": Out Of Memory",)
-"""srun's words for the exit of a task in a step in which the kernel killed a process (src/srun/launch.c,
+"""srun's message for the exit of a task in a step in which the kernel killed a process (src/srun/launch.c,
 `_task_finish`, up to 22.05 src/plugins/launch/slurm; the same in 20.11 and 25.05)."""
 
 
@@ -106,7 +106,7 @@ def make_plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
 def _array_script(
     request: LaunchRequest, directory: ArrayDir, settings: SlurmSettings, node: NodeRequest, mark: str
 ) -> str:
-    """The script of a native array in which this attempt is a task like others."""
+    """Return the script of a native array in which this attempt is one of the tasks."""
     assert request.spec.element is not None
     chunk = directory.chunk(UNNUMBERED)
     whole = replace(request, token=chunk_name(request.spec.element.array, UNNUMBERED), attempt_dir=chunk)
@@ -116,8 +116,11 @@ def _array_script(
 
 
 def _step(settings: SlurmSettings, node: NodeRequest, controller: tuple[str, ...]) -> tuple[str, ...]:
-    """The one srun of the head. CPUs and GRES are said again: since 22.05 a step inherits neither from the job's
-    --cpus-per-task, and a step that names no GRES may get none or all, by release."""
+    """Return the argv of the head's only srun.
+
+    It repeats CPUs and GRES: since 22.05 a step does not inherit the job's --cpus-per-task, and a step that names no
+    GRES gets none or all, depending on the release.
+    """
     count = str(node.gang.nodes)
     argv = (
         "srun", "--kill-on-bad-exit=0", "--wait=0", "--export=ALL", "--input=none", f"--nodes={count}",
@@ -149,7 +152,7 @@ def _succession(request: LaunchRequest, settings: SlurmSettings, node: NodeReque
 
 
 def _hints(request: LaunchRequest) -> tuple[str, ...]:
-    """What was asked for and has no effect here, said aloud."""
+    """Return a warning for each option that has no effect here."""
     batch = request.spec.batch
     found = []
     if batch.signal and batch.checkpoint.lead_s is not None:

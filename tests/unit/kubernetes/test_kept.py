@@ -42,7 +42,7 @@ def spare(root: Root, *jobs: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize("stored", [False, True])
 def test_retained_jobs_release_storing_job_only_after_results_are_stored(root: Root, stored: bool) -> None:
     attempt = root.job(JOB).attempt(1)
-    for mark in (marker_files.SENT_TO, marker_files.END_TOLD):
+    for mark in (marker_files.SENT_TO, marker_files.END_REPORTED):
         marker_files.leave(attempt, mark)
     if stored:
         Path(attempt.paid).write_text("{}")

@@ -107,7 +107,7 @@ def with_cluster(field: str) -> str:
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("", "is no kubeconfig: .*; correct it, or write it anew"),
+    ("", "is no kubeconfig: .*; correct it, or write a new one"),
     ("- a\n", "is no kubeconfig"),
     ("a: [b\n", "is no kubeconfig: .*line 2"),
     ("clusters: 7\ncontexts: []\n", "is no kubeconfig"),

@@ -49,7 +49,7 @@ def test_observe_returns_none_without_job_and_pods() -> None:
     (job(),
      [pod(0, {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available: 3 Insufficient gpu."})],
      "", "no node has room now: 0/3 nodes are available: 3 Insufficient gpu.; "
-     "ffdl why tells whether a node ever has so much"),
+     "ffdl why shows whether a node can ever hold it"),
     (job(), [pod(**learner(waiting={"reason": "ImagePullBackOff", "message": "not found"}))], "",
      "the image pytorch:2.5 cannot be had (ImagePullBackOff): not found; correct its name, or push it"),
     (job(), [], 'pods "x" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=2, used: '
@@ -273,8 +273,8 @@ def test_observe_reports_pending_with_cure_for_rejected_pods(message: str, advic
 
 
 @pytest.mark.parametrize(("message", "advice"), [
-    ("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.", "ffdl why tells whether a node ever has so much"),
-    ("0/3 nodes are available: 3 Too many pods.", "ffdl why tells whether a node ever has so much"),
+    ("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.", "ffdl why shows whether a node can ever hold it"),
+    ("0/3 nodes are available: 3 Too many pods.", "ffdl why shows whether a node can ever hold it"),
     ("0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector.", "gpu_type, node_selector"),
     ("0/3 nodes are available: 3 node(s) had untolerated taint {gpu: a100}.", "tolerations"),
     ("0/3 nodes are available: 3 node(s) had untolerated taint(s).", "kept for others, or not ready"),
@@ -299,7 +299,7 @@ def test_observe_omits_preemption_details_from_pending_reason() -> None:
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": f"{reasons} {more}"}
     seen = observe(job(), [pod(0, condition)])
     assert seen is not None
-    assert seen.reason == f"no node has room now: {reasons}; ffdl why tells whether a node ever has so much"
+    assert seen.reason == f"no node has room now: {reasons}; ffdl why shows whether a node can ever hold it"
 
 
 @pytest.mark.parametrize(("reason", "message", "advice"), [
@@ -433,7 +433,7 @@ READY = {"type": "PodReadyToStartContainers"}
 @pytest.mark.parametrize(("trouble", "words"), [
     (("FailedAttachVolume", 'Multi-Attach error for volume "pvc-1"'),
      "a volume of it cannot be attached to its node (FailedAttachVolume): " 'Multi-Attach error for volume "pvc-1"; '
-     "a volume that one node has at a time is another pod's now: it goes on when that ends; a claim that pods "
+     "another pod has the volume, which one node can use at a time: it continues when that pod ends; a claim that pods "
      "share is ReadWriteMany"),
     (("FailedMount", "mount.nfs: access denied by server"),
      "a volume of it cannot be mounted (FailedMount): mount.nfs: access denied by server; the storage does not "
