@@ -12,8 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 from ffdl_batch.client.api_calls.job_output import Left
-from ffdl_batch.client.api_calls.log_streams import LONG_POLL_S, iterate_events
-from ffdl_batch.client.api_calls.logs import LogCalls
+from ffdl_batch.client.api_calls.log_streams import LONG_POLL_S, LogCalls, iterate_events
 from ffdl_batch.client.api_calls.queries import MeasuredCalls, WaitingCalls
 from ffdl_batch.client.api_calls.requests import JobFilter, read_answer, segment, unreadable
 from ffdl_batch.client.api_calls.secrets import Secrets

@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlencode
 
-from ffdl_batch.client.api_calls.requests import read_answer, read_line, unreadable
+from ffdl_batch.client.api_calls.requests import (
+    StreamCalls,
+    pause_after_break,
+    read_answer,
+    read_line,
+    segment,
+    unreadable,
+)
 from ffdl_batch.client.connection.http_client import STREAM_SILENCE_S, Request, Wire
-from ffdl_batch.client.errors import DaemonUnreachable, WaitTimedOut
+from ffdl_batch.client.errors import WaitTimedOut
 from ffdl_batch.domain.codec import CodecError
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.log_text import Grep, LogText, decode_text
-from ffdl_batch.domain.job.views import AttemptChoice, EventView, Problem
-from ffdl_batch.host.backoff import growing_pause
+from ffdl_batch.domain.job.views import AttemptChoice, EventView, LogLine, Problem
 
 LONG_POLL_S = 30
-_RESUMES = 5
-"""Broken streams in a row without one new line, before giving up."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
     """Which lines. `since` is seconds since the epoch, `tail` the number of last lines of each learner and attempt.
 
-    `read` is what was read already: up to where, by (attempt, learner).
+    `read` is the position up to which lines were read, by (attempt, learner).
     """
 
     job_id: str
@@ -39,7 +44,7 @@ class LogQuery:
     read: Mapping[tuple[int, int], int] = field(default_factory=dict)
 
     def path(self) -> str:
-        """The request's path."""
+        """Return the request's path."""
         asked: list[tuple[str, str]] = []
         if self.follow:
             asked.append(("follow", "true"))
@@ -59,10 +64,11 @@ class LogQuery:
         return f"/api/v1/jobs/{self.job_id}/logs" + (f"?{urlencode(asked)}" if asked else "")
 
     def again(self, attempt: int, ends: Mapping[tuple[int, int], int]) -> LogQuery:
-        """What to ask for when the stream broke off in that attempt (0 = unknown), having come so far.
+        """Return the query that resumes a stream which broke off in that attempt (0 = unknown) at those positions.
 
-        Not its `tail`: lines that came meanwhile may lie before that. Not the newest attempt: it may be another by now.
-        With `grep` from the beginning: neighbours of a line that was seen may still be missing.
+        It has no `tail`, because new lines may be before it. It names the attempt, because the newest one may be
+        another now. With `grep` it starts at the beginning, because neighbours of a line that was seen may still be
+        missing.
         """
         chosen = self.attempt if self.attempt == "all" else attempt or self.attempt
         read = {whose: end for whose, end in ends.items() if whose[0] == attempt and end} if self.grep is None else {}
@@ -70,9 +76,9 @@ class LogQuery:
 
 
 def iterate_texts(wire: Wire, query: LogQuery, sleep: Callable[[float], None] = time.sleep) -> Iterator[LogText]:
-    """The lines in the daemon's order, each once; raises :class:`ClientError`.
+    """Yield the lines in the daemon's order, each once. Raises ClientError.
 
-    A stream that breaks off is asked for again from where it was; what was seen is left out by its place.
+    A stream that breaks off is requested again from where it was. Lines that were seen are skipped by their position.
     """
     latest: dict[tuple[int, int], LogText] = {}
     failures = attempt = 0
@@ -90,9 +96,7 @@ def iterate_texts(wire: Wire, query: LogQuery, sleep: Callable[[float], None] = 
                     yield text
         except ConnectionError as error:
             failures += 1
-            if failures > _RESUMES:
-                raise DaemonUnreachable(f"the log of {query.job_id} broke off again and again: {error}") from error
-            sleep(growing_pause(failures + 1, 0.1, 2.0))
+            pause_after_break(failures, error, f"the log of {query.job_id}", sleep)
             continue
         return
 
@@ -100,15 +104,15 @@ def iterate_texts(wire: Wire, query: LogQuery, sleep: Callable[[float], None] = 
 def iterate_events(
     wire: Wire, job_id: str, *, follow: bool, after: int = 0, timeout_s: float | None = None
 ) -> Iterator[EventView]:
-    """Changes of state after number `after`, in order; with `follow` until the job has ended.
+    """Yield changes of state after number `after`, in order; with `follow` until the job has ended.
 
-    Raises :class:`WaitTimedOut` where `timeout_s` seconds are over, nothing is new and the job goes on.
+    Raises WaitTimedOut if nothing is new after `timeout_s` seconds and the job has not ended.
     """
     terminal = False
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
         left = LONG_POLL_S if deadline is None else max(0.0, min(LONG_POLL_S, deadline - time.monotonic()))
-        # One more look, without waiting, after the end: its last event may have come after the answer was put together.
+        # After the end, ask once more without waiting: the last event may be newer than the answer.
         wait_s = math.ceil(left) if follow and not terminal else 0
         path = f"/api/v1/jobs/{job_id}/events?after={after}&wait_s={wait_s}"
         reply = wire.ask(Request("GET", path, job_id=job_id, held_s=wait_s))
@@ -120,7 +124,7 @@ def iterate_events(
         if not follow or (terminal and (not events or wait_s == 0)):
             return
         if not (events or terminal) and deadline is not None and time.monotonic() >= deadline:
-            message = f"nothing happened to {job_id} in time; it goes on"
+            message = f"{job_id} has not ended, and nothing has happened to it in time"
             raise WaitTimedOut(Problem("000", message, int(ExitCode.TIMEOUT)))
 
 
@@ -129,3 +133,46 @@ def _decode(raw: bytes) -> LogText:
         return decode_text(read_line(raw))
     except (ValueError, CodecError) as error:
         raise unreadable(error) from error
+
+
+class LogCalls(StreamCalls):
+    """Calls for learners' logs."""
+
+    def logs(  # noqa: PLR0913 - one parameter per choice
+        self,
+        job_id: str,
+        *,
+        follow: bool = False,
+        learner: int | None = None,
+        since: float | None = None,
+        tail: int | None = None,
+        attempt: AttemptChoice = None,
+        grep: Grep | None = None,
+    ) -> Iterator[LogLine]:
+        """Yield the learners' lines, merged by time; with `follow` until the end. Raises UnknownJob at the first line.
+
+        `attempt` is a number, "all" (one after the other), or None: the newest attempt with a log. With `follow`, later
+        attempts follow. `tail` counts the lines of each learner and attempt, with `grep` the matching ones.
+        """
+        texts = self.log_texts(
+            job_id, follow=follow, learner=learner, since=since, tail=tail, attempt=attempt, grep=grep
+        )
+        with closing(texts):
+            for text in texts:
+                yield from text.lines()
+
+    def log_texts(  # noqa: PLR0913 - one parameter per choice
+        self,
+        job_id: str,
+        *,
+        follow: bool = False,
+        learner: int | None = None,
+        since: float | None = None,
+        tail: int | None = None,
+        attempt: AttemptChoice = None,
+        grep: Grep | None = None,
+    ) -> Generator[LogText]:
+        """Yield the same lines as :meth:`logs` in bulk, for large logs: neighbouring lines with one time are one
+        value."""
+        with closing(self._open_wire()) as wire:
+            yield from iterate_texts(wire, LogQuery(segment(job_id), follow, learner, since, tail, attempt, grep))

@@ -8,17 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from ffdl_batch.client.api_calls.requests import read_line
+from ffdl_batch.client.api_calls.requests import pause_after_break, read_line
 from ffdl_batch.client.connection.http_client import STREAM_SILENCE_S, Request, Wire
-from ffdl_batch.client.errors import DaemonUnreachable
 from ffdl_batch.domain.codec import CodecError
 from ffdl_batch.domain.job.views import AttemptChoice
 from ffdl_batch.domain.metrics.records import MetricRecord, RecordError, read_record
 from ffdl_batch.domain.metrics.usage import UsageSample, read_sample
-from ffdl_batch.host.backoff import growing_pause
-
-_RESUMES = 5
-"""Broken streams in a row without one new line, before giving up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +45,7 @@ class MeasuredQuery:
     attempt: AttemptChoice = None
 
     def path(self) -> str:
-        """The request's path."""
+        """Return the request's path."""
         asked: dict[str, str] = {"follow": "true"} if self.follow else {}
         if self.learner is not None:
             asked["learner"] = str(self.learner)
@@ -62,7 +57,7 @@ class MeasuredQuery:
 def iterate_metrics(
     wire: Wire, query: MeasuredQuery, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[MetricLine]:
-    """The records, those of a learner in their order, each once; raises :class:`ClientError`."""
+    """Yield the records, those of a learner in order, each once. Raises ClientError."""
     for body in _iterate(wire, query, "learner", sleep):
         try:
             yield MetricLine(int(body["learner"]), int(body["attempt"]), read_record(body["record"]))
@@ -71,7 +66,7 @@ def iterate_metrics(
 
 
 def iterate_usage(wire: Wire, query: MeasuredQuery, sleep: Callable[[float], None] = time.sleep) -> Iterator[UsageLine]:
-    """The samples, those of a node in their order, each once; raises :class:`ClientError`."""
+    """Yield the samples, those of a node in order, each once. Raises ClientError."""
     for body in _iterate(wire, query, "node", sleep):
         try:
             yield UsageLine(int(body["node"]), int(body["attempt"]), read_sample(body["sample"]))
@@ -80,7 +75,8 @@ def iterate_usage(wire: Wire, query: MeasuredQuery, sleep: Callable[[float], Non
 
 
 def _iterate(wire: Wire, query: MeasuredQuery, whose: str, sleep: Callable[[float], None]) -> Iterator[dict[str, Any]]:
-    """A stream that breaks off is asked for again; of each file what was seen is passed over."""
+    """Yield new lines. A stream that breaks off is requested again, and as many lines of each file are skipped as were
+    seen."""
     seen: dict[tuple[object, object], int] = {}
     failures = 0
     while True:
@@ -97,9 +93,6 @@ def _iterate(wire: Wire, query: MeasuredQuery, whose: str, sleep: Callable[[floa
                     yield body
         except ConnectionError as error:
             failures += 1
-            if failures > _RESUMES:
-                message = f"what was measured of {query.job_id} broke off again and again: {error}"
-                raise DaemonUnreachable(message) from error
-            sleep(growing_pause(failures + 1, 0.1, 2.0))
+            pause_after_break(failures, error, f"the stream of {query.what} of {query.job_id}", sleep)
             continue
         return

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from ffdl_batch.client.connection.http_client import Wire
-from ffdl_batch.client.errors import RequestRefused, UnknownJob
+from ffdl_batch.client.errors import DaemonUnreachable, RequestRefused, UnknownJob
 from ffdl_batch.domain.codec import CodecError, from_plain
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import Problem
+from ffdl_batch.host.backoff import growing_pause
 
 V = TypeVar("V")
+MAX_BREAKS = 5
+"""Maximum breaks of a stream in a row without one new line."""
 
 
 def segment(job_id: str) -> str:
@@ -80,6 +84,14 @@ def read_line(raw: bytes) -> dict[str, Any]:
     if "problem" in plain:
         raise RequestRefused(read_answer(Problem, plain["problem"]))
     return plain
+
+
+def pause_after_break(failures: int, error: ConnectionError, what: str, sleep: Callable[[float], None]) -> None:
+    """Pause before a stream is requested again, after so many breaks in a row without a new line. Raises
+    DaemonUnreachable if there were too many."""
+    if failures > MAX_BREAKS:
+        raise DaemonUnreachable(f"{what} broke off again and again: {error}") from error
+    sleep(growing_pause(failures + 1, 0.1, 2.0))
 
 
 def unreadable(what: object) -> RequestRefused:

@@ -1,7 +1,7 @@
-"""Moves a person's files by the staging program, a process of its own that this one starts, hears and ends.
+"""Move a user's files by the staging program, a child process.
 
-The task and the values of secrets go to it by memory that only the two processes have; no file or argument has any.
-What it remembers, so that the same command goes on where an earlier one ended, is in the person's cache directory.
+The task and the values of secrets are passed in memory that only the two processes have, never by a file or argument.
+The program's journal is in the user's cache directory, so that the same command continues where an earlier one ended.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import Problem
 
 KEPT_S = 30 * 86400.0
-"""How long a transfer that nobody goes on with is remembered."""
+"""How long a transfer is remembered that is not resumed."""
 _ENDS_WITHIN_S = 5.0
 _WITHOUT = (
     "no credentials were given: name secrets (--secret), or set the variables that this store's own programs read"
@@ -70,11 +70,11 @@ class Move:
     parallel: int = 8
     roots: tuple[str, ...] = ()
     memory: str = ""
-    """Under which name it is remembered, "" = by what it moves."""
+    """Name under which it is remembered; "" = by what it moves."""
 
     @property
     def name(self) -> str:
-        """The same for the same files, whoever asks with which credentials."""
+        """Return the name, which does not depend on credentials."""
         if self.memory:
             return self.memory
         store = self.access.address
@@ -82,32 +82,32 @@ class Move:
         return hashlib.sha256("\0".join((*words, *self.only)).encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
-def move(move: Move, told: Callable[[Line], None], each_s: float, environ: Mapping[str, str]) -> Done:
-    """Do it; `told` hears of it, of progress each `each_s`. Raises TransferFailed.
+def move(move: Move, report: Callable[[Line], None], each_s: float, environ: Mapping[str, str]) -> Done:
+    """Move the files. `report` gets the program's lines, with progress each `each_s`. Raises TransferFailed.
 
-    Ctrl-C ends the program, and what has moved is not moved again.
+    Ctrl-C ends the program. What has moved is not moved again.
     """
     memory = transfers_dir(environ)
     forget_old(memory, time.time())
-    return _run(move, memory / move.name, told, each_s)
+    return _run(move, memory / move.name, report, each_s)
 
 
-def list_store(access: Access, prefix: str, told: Callable[[Line], None]) -> Done:
-    """Each object below the prefix is told as an Entry. Raises TransferFailed."""
+def list_store(access: Access, prefix: str, report: Callable[[Line], None]) -> Done:
+    """Report each object below the prefix as an Entry. Raises TransferFailed."""
     with tempfile.TemporaryDirectory() as directory:
         asked = Move(Direction.IN, access, prefix, Path(directory))
-        return _run(asked, Path(directory) / "state", told, KEPT_S, "--list")
+        return _run(asked, Path(directory) / "state", report, KEPT_S, "--list")
 
 
 def transfers_dir(environ: Mapping[str, str]) -> Path:
-    """Where transfers are remembered."""
+    """Return the directory in which transfers are remembered."""
     cache = environ.get("XDG_CACHE_HOME", "")
     base = Path(cache) if cache.startswith("/") else Path(environ.get("HOME") or Path.home()) / ".cache"
     return base / "ffdl" / "transfers"
 
 
 def forget_old(memory: Path, now: float) -> None:
-    """Remove what has not been used for long."""
+    """Remove journals that have not been used for KEPT_S."""
     with suppress(OSError):
         for path in memory.iterdir():
             used = max((file.stat().st_mtime for file in path.glob("journal.sqlite*")), default=path.stat().st_mtime)
@@ -115,7 +115,7 @@ def forget_old(memory: Path, now: float) -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _run(move: Move, state: Path, told: Callable[[Line], None], each_s: float, *options: str) -> Done:
+def _run(move: Move, state: Path, report: Callable[[Line], None], each_s: float, *options: str) -> Done:
     try:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -140,11 +140,11 @@ def _run(move: Move, state: Path, told: Callable[[Line], None], each_s: float, *
             with subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, pass_fds=(secrets, written), text=True
             ) as process:
-                return _hear(process, told, move.direction, has_credentials=bool(move.access.values))
+                return _follow(process, report, move.direction, has_credentials=bool(move.access.values))
 
 
-def _hear(
-    process: subprocess.Popen[str], told: Callable[[Line], None], direction: Direction, *, has_credentials: bool
+def _follow(
+    process: subprocess.Popen[str], report: Callable[[Line], None], direction: Direction, *, has_credentials: bool
 ) -> Done:
     assert process.stdout is not None
     last: Line | None = None
@@ -154,7 +154,7 @@ def _hear(
             if isinstance(line, (Done, Failed)):
                 last = line
             elif line is not None:
-                told(line)
+                report(line)
         status = process.wait()
     except BaseException:
         process.terminate()
@@ -168,7 +168,7 @@ def _hear(
         cure = "" if has_credentials or last.class_ is not FaultClass.CREDENTIALS else _WITHOUT
         raise _failed(last.code, last.message, _EXIT.get(last.class_, ExitCode.FAILED), cure)
     code = fault_code(FaultClass.INTERNAL, direction)
-    raise _failed(code, f"the staging program ended with status {status} and said nothing", ExitCode.FAILED)
+    raise _failed(code, f"the staging program exited with status {status} without a message", ExitCode.FAILED)
 
 
 def _failed(code: str, message: str, exit_code: ExitCode, cure: str = "") -> TransferFailed:
@@ -177,7 +177,7 @@ def _failed(code: str, message: str, exit_code: ExitCode, cure: str = "") -> Tra
 
 @contextmanager
 def _in_memory(text: str) -> Iterator[int]:
-    """A descriptor of a file that is in no directory."""
+    """Yield a descriptor of a file that is in no directory."""
     descriptor = os.memfd_create("ffdl", os.MFD_CLOEXEC)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8", closefd=False) as writer:

@@ -276,7 +276,7 @@ def test_events_follow_reads_until_job_has_ended_or_raises_after_timeout(client:
     daemon.events = [EventView("a", n, float(n), "QUEUED", 1, "progress") for n in (1, 2, 3)]
     events = client.events("a", follow=True, timeout_s=0)
     assert [next(events).seq for _ in range(3)] == [1, 2, 3]
-    with pytest.raises(WaitTimedOut, match="nothing happened to a in time") as caught:
+    with pytest.raises(WaitTimedOut, match="a has not ended, and nothing has happened") as caught:
         next(events)
     assert caught.value.problem.exit_code == 124
     daemon.jobs["a"] = make_job("a", state="COMPLETED")
