@@ -1,1 +1,1 @@
-"""The helper beside a running learner: commands, shells, tables of processes and stacks, for whoever debugs it."""
+"""Helper beside a running learner: commands, shells, tables of processes and stacks, for debugging."""

@@ -7,7 +7,7 @@ other ends through /proc/<pid>/fd, as the same user may (proc(5), PTRACE_MODE_RE
 files, environment, network, cgroup and user, for it is a child of the learner's own shell.
 
 The control pipe is this process's word that it lives: when it closes, the shell ends what it started. It is known by a
-variable, so whoever leaves the session is found, too.
+variable, so processes that leave the session are found, too.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ kill "$watcher"
 _PIPES = "exec 0</dev/fd/3 1>/dev/fd/4 2>/dev/fd/5 3>&- 4>&- 5>&-\n"
 _TERMINAL = "exec </dev/null >/dev/null 2>&1 3>&- 4>&- 5>&-\n"
 _TAKE_TERMINAL = 'exec 0<>"$0" 1>&0 2>&0; ' + _FIND + 'find_it "$1" || exit; exec "$@"'
-"""Whoever leads a session without a terminal gets the first one that it opens (tty_ioctl(4))."""
+"""The leader of a session without a terminal gets the first one that it opens (tty_ioctl(4))."""
 
 
 class NoSession(Exception):
@@ -113,7 +113,7 @@ class Session:
         return self.output is None
 
     def resize(self, rows: int, columns: int) -> None:
-        """Tell the terminal its size."""
+        """Set the size of the terminal."""
         fcntl.ioctl(self.input, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
 
     def signal(self, name: str) -> None:

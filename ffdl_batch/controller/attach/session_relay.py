@@ -30,7 +30,7 @@ from ffdl_batch.domain.launch.attach_protocol import (
 
 
 class PeerGone(Exception):
-    """Nobody is there any more."""
+    """The other end has closed the connection."""
 
 
 class Peer:
@@ -190,7 +190,7 @@ class Running:
         self._give()
 
     def _give(self) -> None:
-        """Input, as far as it is taken. Whoever does not read any more gets none."""
+        """Pass on input as far as the command reads it; one that no longer reads gets none."""
         if self._input is None:
             return
         try:
@@ -228,7 +228,7 @@ class Running:
             del self._open[descriptor]
 
     def _end(self) -> None:
-        """Nobody waits for the command any more."""
+        """No process waits for the command any more."""
         self._session.let_go()
         poll, end = select.poll(), time.monotonic() + REST_S
         poll.register(self._session.status, select.POLLIN)
@@ -241,7 +241,7 @@ class Running:
 
 
 def _drain(descriptor: int) -> None:
-    """Nobody must wait until what he writes is read."""
+    """Make writes not wait for the reader."""
     try:
         while os.read(descriptor, 1 << 16):
             continue

@@ -62,9 +62,9 @@ def catching(root: int, number: int, table: Mapping[int, Process], told: Collect
 
 
 def deliver(main: int, inner_pid: str, number: int, told: Collection[int] = ()) -> List[int]:
-    """Signal the learner whose main process is `main`; the processes that got it (none: nobody catches it).
+    """Signal the learner whose main process is `main`; return the processes that got it (none: no process catches it).
 
-    Nobody gets it before the user's command was reached (`inner_pid` ""): what catches it then is a container runtime.
+    No process gets it before the user's command was reached (`inner_pid` ""): a container runtime would catch it.
     Nor where there is no main process any more (0).
     """
     if not inner_pid or not main:
@@ -76,7 +76,7 @@ def deliver(main: int, inner_pid: str, number: int, told: Collection[int] = ()) 
 FENCE = "fence"
 """`ended_by` of a learner that may not even write any more."""
 ANSWER_S = 1.0
-"""How long a learner's shell may go on when the program that caught TERM has ended."""
+"""How long a learner's shell may continue after the program that caught TERM has ended."""
 REST_S = 1.0
 """How long background processes may take to end after TERM once the learner's main process has ended."""
 
@@ -115,7 +115,7 @@ class Ending:
 
     @property
     def failed(self) -> bool:
-        """It failed of itself, and not because it was told to end."""
+        """It failed by itself, and not because it was asked to end."""
         return self.returncode != 0 and not self.ended_by
 
 
@@ -203,7 +203,7 @@ class Learner:
         return bool(self.told)
 
     def request_by_term(self, reason: str, kill_at: float) -> None:
-        """TERM to the user's processes that catch it, where the checkpoint signal would reach nobody.
+        """Send TERM to the user's processes that catch it, if no process catches the checkpoint signal.
 
         An exit with 0 is their answer then, as it is to the checkpoint signal.
         """
@@ -213,7 +213,7 @@ class Learner:
             self.by_term = bool(self.graceful)
 
     def pass_on(self, number: int) -> None:
-        """A signal that the user asked for, to whoever in the learner catches it. It asks for nothing of ours."""
+        """Send a signal that the user asked for to processes that catch it. It requests no checkpoint."""
         deliver(self.root, self._inner_pid(), number)
 
     def terminate(self, reason: str, kill_at: float) -> None:
@@ -286,7 +286,7 @@ class Learner:
                 self.group_told = self._send_group(signal.SIGTERM)
 
     def _rest_lives(self) -> bool:
-        """Whether background processes still hold the log; they are told to end, then killed."""
+        """Whether background processes still hold the log; they get TERM, then KILL."""
         rest = self._members(all_processes())
         if not rest:
             return False
@@ -323,7 +323,7 @@ def _prepare() -> None:
 
 
 def placeholder_devices(devices: str, learners: int) -> List[str]:
-    """The node's device list split evenly over its learners, in order; what is left over goes to nobody."""
+    """Split the node's device list evenly over its learners, in order; no learner gets the remainder."""
     names = [name for name in devices.split(",") if name]
     share = len(names) // max(1, learners)
     return [",".join(names[i * share : (i + 1) * share]) for i in range(learners)]

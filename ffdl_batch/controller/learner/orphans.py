@@ -21,10 +21,10 @@ from ffdl_batch.host.processes import (
 
 GONE_S, LEFT_S = 20.0, 2.0
 MARK = "FFDL_LEARNER_OF"
-"""Variable that every learner's first process is started with, so that it can be found when nobody wrote it down."""
+"""Variable of every learner's first process, by which it can be found if its id was not recorded."""
 
 HOLDER_MARK = "FFDL_MOUNT_OF"
-"""Variable that whoever holds a mount for learners is started with; it ends by itself when none of them lives."""
+"""Variable of a process that holds a mount for learners; it ends by itself when no learner is left."""
 
 
 def living_controller(events: Iterable[Event]) -> int:

@@ -2,7 +2,7 @@
 
 The container has its own root, mounts and control group. What is shared is this directory, the tree of processes and
 the user: so its processes are found and signalled as those of a learner on this machine are. The shim is the parent of
-all that the learner starts; it is spared, because it says how the learner ended and may be told to start it again.
+all that the learner starts; it is spared, because it reports how the learner ended and may have to start it again.
 """
 
 from __future__ import annotations

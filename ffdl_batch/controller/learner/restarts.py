@@ -1,4 +1,4 @@
-"""Learners that failed and are started again while the others go on (``restart: learner`` of the manifest)."""
+"""Restart learners that failed while the others continue (``restart: learner`` of the manifest)."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ READ_BYTES = 256 * 1024
 LOOK_S = 0.5
 """How long after it was written to the file is looked at."""
 REST_READS = 64
-"""How much is read of what is there when nobody waits for more."""
+"""Number of bytes to read of the remaining output when the controller waits for no more."""
 SHUT_PAUSE_S = 0.001
 """Between two reads of what is left out: who prints without end has to wait for a moment now and then."""
 
@@ -105,7 +105,7 @@ class _Limits(NamedTuple):
 
 
 class Writer:
-    """`control` is a descriptor on which a byte comes when nobody waits for the output's end any more (-1 = none)."""
+    """`control` is a descriptor that gets a byte when the controller no longer waits for output (-1 = none)."""
 
     def __init__(self, attempt_dir: str, learner_id: int, limits: Limits, control: int = -1) -> None:
         self._place = (attempt_dir, learner_id, limits)
@@ -128,7 +128,7 @@ class Writer:
             ready = [descriptor for descriptor, _ in poll.poll(self._wait_ms())]
             if self._control in ready:
                 self._hurries = bool(os.read(self._control, 1))
-                poll.unregister(self._control)  # at its end the controller is gone, and the output may go on
+                poll.unregister(self._control)  # at its end the controller is gone, and the output may continue
                 continue
             if source in ready:
                 data = os.read(source, READ_BYTES)
@@ -174,7 +174,7 @@ class Writer:
         self._looked_at, self._dirty = now, False
         try:
             self._files[0].look()
-        except OSError:  # told when more is written
+        except OSError:  # reported when more is written
             self._dirty = True
 
 

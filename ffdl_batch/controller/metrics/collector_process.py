@@ -27,7 +27,7 @@ KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 
 
 def make_spec(launch: LaunchFile, learner_id: int) -> Optional[CollectorSpec]:
-    """What the learner's collector is told; None where there is nothing to collect."""
+    """Return the spec of the learner's collector; None if there is nothing to collect."""
     metrics = launch.metrics
     if metrics is None or not launch.collectors:
         return None
@@ -48,7 +48,7 @@ def make_spec(launch: LaunchFile, learner_id: int) -> Optional[CollectorSpec]:
 
 
 class Collector:
-    """Made for one learner. Nothing here waits, but for the file system; `tell` hears what goes wrong."""
+    """Made for one learner. Nothing here waits, but for the file system; `tell` gets errors."""
 
     def __init__(self, launch: LaunchFile, spec: CollectorSpec, tell: Callable[[int, str], None]) -> None:
         self._argv, self.spec, self._tell, self._umask = launch.collectors, spec, tell, launch.umask
@@ -147,7 +147,7 @@ class Collector:
         self._tell(self.spec.learner_id, f"metrics are not collected any more: {message}")
 
     def _listen(self) -> None:
-        """Take what it has said; its notes are told."""
+        """Read what it printed, and report its notes."""
         assert self._process is not None
         stream = self._process.stdout
         while stream is not None and (chunk := stream.read(SAID_BYTES)):

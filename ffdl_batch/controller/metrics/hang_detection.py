@@ -78,7 +78,7 @@ class Pulse:
             self._work.popleft()
 
     def _is_idle(self, now: float) -> bool:
-        """Whether it computed next to nothing in the last `hang_s`; not, where nobody knows."""
+        """Whether it computed next to nothing in the last `hang_s`; False if that is unknown."""
         if not self._work or self._work[0][0] > now - self._hang_s:
             return False
         return self._work[-1][1] - self._work[0][1] < IDLE_SHARE * self._hang_s
@@ -102,9 +102,9 @@ AXES = ("iteration", "step", "global_step")
 TAIL_BYTES = 64 * 1024
 LEAST_INTERVALS = 5
 CHANGED = 0.2
-"""A pace is told again when it differs by this share from what was told."""
+"""A pace is reported again if it differs by this share from the last report."""
 TOLD_MOST = 50
-"""How often it is told: each time is an event, and the daemon reads all events of a node at each look."""
+"""Maximum number of reports: each is an event, and the daemon reads all events of a node each time."""
 
 
 class Step(NamedTuple):
@@ -123,7 +123,7 @@ class Pace:
         self._told, self._steady, self._left = 0.0, True, TOLD_MOST
 
     def news(self) -> Optional[Step]:
-        """The pace lately, where it is known and not what was told before. Raises OSError."""
+        """Return the latest pace if it is known and differs from the last report. Raises OSError."""
         now = median(intervals(_tail(self._path))) if self._left else None
         if now is None:
             return None
@@ -192,7 +192,7 @@ PACE_FIRST_S, PACE_EVERY_S = 10.0, 60.0
 STACK_LINES, STACK_CHARS = 20, 4000
 """How much of the stacks an event holds."""
 HANGS_MOST = 10
-"""So many hangs of a learner are told: one that is silent for long again and again may be meant to be."""
+"""Maximum number of hangs reported for a learner: one that is often silent may be meant to be."""
 
 
 class Health:

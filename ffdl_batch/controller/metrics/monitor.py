@@ -95,7 +95,7 @@ TICK_S, HURRY_TICK_S = 1.0, 0.1
 END_S = 10.0
 """How long the collectors may take for what they have not read when the learners have ended."""
 LEAST_END_S = 3.0
-"""The least that they get of whoever waits for them at all: with less they could as well be killed at once."""
+"""The least time that a caller that waits for them grants: with less, killing them at once would do the same."""
 
 Roots = Callable[[], Mapping[int, int]]
 """The main processes of the learners that live now, by their ids."""

@@ -15,13 +15,13 @@ LEVELS_MAX, GROUPS_MAX = 3, 64
 
 
 class Cgroup:
-    """Where to read; made once, by :func:`find_own`. Directories by what they tell: `cpu`, `memory`, `io`."""
+    """Where to read; made once, by :func:`find_own`. Directories by controller: `cpu`, `memory`, `io`."""
 
     def __init__(self, version: int, places: Dict[str, str]) -> None:
         self.version, self.places = version, places
 
     def read(self) -> Use:
-        """The counters now; None for what this kernel does not tell."""
+        """Return the current counters; None for those that this kernel lacks."""
         read_bytes, written_bytes = self._storage()
         if self.version == 2:
             micros = read_field(self._path("cpu", "cpu.stat"), "usage_usec")

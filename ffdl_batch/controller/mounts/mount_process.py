@@ -1,7 +1,7 @@
-"""Holds one mount: one process per mounted store, with a session of its own, which outlives nobody who needs it.
+"""Hold one mount: one process per mounted store, with a session of its own, which lives as long as learners need it.
 
-It is told on standard input, one JSON object on the first line, what to mount (credentials come that way, too; the
-program reads its configuration from memory, no file has it). Another byte says that nobody needs the mount any more: it
+It reads from standard input, as one JSON object on the first line, what to mount (credentials come that way, too; the
+program reads its configuration from memory, no file has it). Another byte ends the mount when no learner needs it: it
 is taken away and the program ended. Without one the controller was killed, and learners that it left have their data
 until they end, or are ended by the next run. On standard output it says one JSON object a line: that the store is
 mounted, why it is not, or that the program ended.
@@ -146,7 +146,7 @@ def _say(what: Dict[str, Any]) -> None:
     try:
         sys.stdout.write(json.dumps(what) + "\n")
         sys.stdout.flush()
-    except OSError:  # nobody listens any more
+    except OSError:  # the reader is gone
         pass
 
 
@@ -194,7 +194,7 @@ class _Holder:
         return self._look()
 
     def watch(self) -> str:
-        """Why the mount is gone, "" = nobody needs it any more."""
+        """Why the mount is gone, "" = no learner needs it any more."""
         assert self._program is not None
         while not _nobody_waits(TICK_S):
             if self._program.poll() is not None:

@@ -98,7 +98,7 @@ class Mounting:
             process.stdin.write(json.dumps(wanted).encode() + b"\n")
             process.stdin.flush()
         except BrokenPipeError:
-            pass  # its end is noticed by whoever waits for its word
+            pass  # the process that waits for its report notices its end
         return process
 
     @property
@@ -117,7 +117,7 @@ class Mounting:
             time.sleep(0.02)
 
     def finish(self) -> None:
-        """Unmount everything. What cannot be is told."""
+        """Unmount everything, and report what cannot be unmounted."""
         for held in self._held.values():
             held.finish()
         holders = {held.pid for held in self._held.values()}

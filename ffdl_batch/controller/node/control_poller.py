@@ -29,7 +29,7 @@ from ffdl_batch.host.signals import next_signal
 INTERVAL_S = 1.0
 ECHO_S, ECHO_REST_S = 0.2, 5.0
 FRESH_S = 1.5
-"""How long a signal waits for the cells to be read anew."""
+"""How long a signal waits for the cells to be read again."""
 
 
 class Watch:
@@ -100,7 +100,7 @@ class Watch:
 
     @property
     def fenced(self) -> str:
-        """Why the learners must not go on; "" while they may."""
+        """Return why the learners must end; "" if they may continue."""
         if self.superseded:
             return self.superseded
         silent_s = self.clock.now() - self.last_read
@@ -260,7 +260,7 @@ class Attention:
         self._looked_at = 0.0
 
     def check(self) -> None:
-        """Signals and wishes that came while this node was loading; the learners are not started then."""
+        """Signals and requests that came while this node was loading; the learners are not started then."""
         self._take_signals(0.0)
         self._look()
 

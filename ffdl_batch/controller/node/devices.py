@@ -85,7 +85,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Equipment:
-    """What one learner is started with. `gpus` is its list as it is told; `variables` replace those of the contract."""
+    """What one learner is started with. `gpus` is its list for reports; `variables` replace those of the contract."""
 
     gpus: str = ""
     variables: Mapping[str, str] = field(default_factory=dict)

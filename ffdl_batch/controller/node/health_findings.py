@@ -21,12 +21,12 @@ EARLIER_S = 60.0
 """What was found so long before the attempt came to the node may still be why it ends."""
 PAUSE_S = 60.0
 FINDINGS_MOST = 60
-"""So many findings of one run are told, the first ones; and so many more of the time about its end."""
+"""Maximum number of findings reported for one run, the first ones, and as many more for the time about its end."""
 LINE_MOST = 1024
 BYTES_MOST = 1 << 20
 WAIT_MOST_S = 20.0
 LASTING_MOST = 20
-"""So many findings that last are told, the first ones: those that make a node unfit come first."""
+"""Maximum number of lasting findings reported, the first ones: those that make a node unfit come first."""
 LOOKS_MISSED = 4.0
 FORGOTTEN_S = 600.0
 """What lasts is believed where the program has looked so lately, or LOOKS_MISSED times its interval ago at most."""

@@ -1,4 +1,4 @@
-"""What is asked of the learners of one node: by signals, by the owner's wishes, by the head; to save, or to end."""
+"""Pass requests on to the learners of one node: to save or to end, by signals, by the owner or by the head."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Asking:
         files: Hand,
         drop_restarts: Callable[[str], None],
     ) -> None:
-        """`drop_restarts`: called with the reason when nobody may be started any more; it may be called again."""
+        """`drop_restarts`: called with the reason when no learner may be started any more; it may be called again."""
         self.learners = learners
         self.request: Optional[Request] = None
         """Save and end: until when."""

@@ -52,7 +52,7 @@ STORE_AGAIN_S, STORE_AGAIN_MOST_S = 5.0, 60.0
 
 
 class OutOfTime(Exception):
-    """Storing has to end because the scheduler's KILL is near; what is missing is owed."""
+    """Storing has to end because the scheduler's KILL is near; the rest is a pending upload."""
 
 
 def fail(launch: LaunchFile, node_rank: int, journal: Journal, code: str, message: str, fault_class: str = "") -> int:
@@ -288,7 +288,7 @@ class Node:
         return status
 
     def _may_wait(self) -> bool:
-        """A moment's rest when all is stored, unless somebody wished the end. Raises Fenced."""
+        """Rest for a moment when all is stored, unless the end was requested. Raises Fenced."""
         time.sleep(0.2)
         self._go_on_storing()
         wished = self.watch.control.wish or self.watch.stop.get("what") == HALT

@@ -1,4 +1,4 @@
-"""Learners that wait for others for ever: ended when nobody trains any more."""
+"""End service learners, which wait for the others for ever, when no learner trains any more."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ffdl_batch.domain.outcome.controller_events import Event
 from ffdl_batch.host.worker_thread import Hand
 
 SERVICE = "service"
-"""Why a service was ended: nobody needed it any more."""
+"""Why a service was ended: no learner needed it any more."""
 LOOK_S = 1.0
 DOUBT_S = 10.0
 """How long a service that failed may have done so because the training was over: its peers' last words come later."""
@@ -29,7 +29,7 @@ def is_training_over(launch: LaunchFile, events: Sequence[Event], *, asked: bool
 
 
 def has_trained(launch: LaunchFile, done: Mapping[int, int]) -> bool:
-    """Whether nobody is left to train. `done` has the statuses of learners that ended of themselves."""
+    """Whether no learner is left to train. `done` has the statuses of learners that ended of themselves."""
     return all(done.get(number) == 0 for number in launch.trainees)
 
 
@@ -77,7 +77,7 @@ class Services:
         return self.launch.seat_of(learner_id).service
 
     def are_free(self, now: float, *, asked: bool) -> bool:
-        """Whether nobody needs them any more, by the last look. Looks again once a second and waits for nothing."""
+        """Whether no learner needs them any more, by the last look. Looks again once a second and waits for nothing."""
         if not self._over and not self._looking and now >= self._look_at:
             self._looking, self._look_at = True, now + LOOK_S
             self._hand.ask(lambda: self._look(asked), None, 0.0)

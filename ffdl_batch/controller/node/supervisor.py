@@ -62,7 +62,7 @@ _CURE = (
 
 
 def read_complaint(launch: LaunchFile, lines: Sequence[str], host: str) -> Tuple[str, str]:
-    """A sentence with what was said last, and the code of whoever has to do something about it."""
+    """Return a sentence with the last lines of output, and the error code."""
     said = " ".join(line.strip() for line in lines[-3:]) or "it said nothing"
     if launch.pod is not None:
         code = IMAGE_CODE if NO_BASH in said else RUNTIME_CODE
@@ -216,7 +216,7 @@ class Supervisor:
             self.journal.append(EventKind.NETWORK, **self.whereabouts.achieved())
 
     def _mind_services(self) -> None:
-        """End the services of this node when nobody trains any more. One that failed before fails the job."""
+        """End the services of this node when no learner trains any more. One that failed before fails the job."""
         now, failed = self.clock.now(), self.services.failed
         some_train = self.restarts.pending or not all(self.services.is_one(number) for number in self.learners)
         asked = self.asking.request is not None
@@ -290,7 +290,7 @@ class Supervisor:
         self.asking.end_all("stop")
 
     def _may_start_again(self, ending: Ending) -> bool:
-        """Whether it failed while it was at work, and nobody wants it to end."""
+        """Whether it failed while it was at work, and its end was not requested."""
         at_work = ending.failed and ending.began and not ending.asked
         return at_work and self.asking.is_quiet and self.restarts.possible
 

@@ -48,7 +48,7 @@ class Answers:
     def _answer(self, look: Look) -> None:
         try:
             found = self.see(look)
-        except Exception as error:  # noqa: BLE001 - whoever waits for it is told, and the training goes on
+        except Exception as error:  # noqa: BLE001 - the command that waits gets the error, and the training continues
             found = Answer(1, refused=f"nothing can be seen: {type(error).__name__}: {error}")
         self._say(look.id, encode_answer(found))
 
@@ -81,8 +81,8 @@ _EVENTS = re.compile(r"events/(head|node-\d+)\.jsonl", re.ASCII)
 _SIGNAL = re.compile(r"(\d{1,15}) ([A-Z0-9]{1,12})", re.ASCII)
 
 
-class Wishes:
-    """Looked at again and again. `send_again`, `send_signal` and `show` are told what is wished of them; the last two
+class DaemonRequests:
+    """Read again and again. `send_again`, `send_signal` and `show` get the requests for them; the last two
     say whether they could."""
 
     def __init__(
@@ -170,7 +170,7 @@ class Wishes:
 
 
 def _has_failed(said: str) -> bool:
-    """Whether a node's learner or the node itself failed, by its events, so that nobody else should go on."""
+    """Whether a node's learner or the node itself failed, by its events, so that the other nodes should end."""
     try:
         events = decode_events(said)
     except NewerFormat:

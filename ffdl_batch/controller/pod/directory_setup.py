@@ -25,7 +25,7 @@ _BLOCK = 1024**2
 
 @dataclass(frozen=True)
 class Given:
-    """Directories of the pod with what it was given, and with the platform's wishes. `plan` has the launch file."""
+    """Directories of the pod with its files, and with the daemon's requests. `plan` has the launch file."""
 
     plan: str
     model: str = MODEL_DIR

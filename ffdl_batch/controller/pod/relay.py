@@ -134,7 +134,7 @@ class Relay:
         self._thread.start()
 
     def finish(self) -> None:
-        """Say what is there, and no more after that."""
+        """Print what exists now, and nothing after that."""
         self._done.set()
         self.drain()
         self._say_sizes()
@@ -291,7 +291,7 @@ class Relay:
 
 
 def to_standard_output(line: str) -> None:
-    """All of the line. One that nobody reads any more is not said, and the training goes on."""
+    """Print the whole line. If the reader is gone, drop it; the training continues."""
     data = (line + "\n").encode("ascii")
     try:
         while data:

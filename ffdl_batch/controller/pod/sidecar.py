@@ -17,7 +17,7 @@ from ffdl_batch.controller.head.pending_uploads import WHEN_STORED
 from ffdl_batch.controller.head.time_limit import TimeLimit
 from ffdl_batch.controller.learner.pod_exchange import Seat, living
 from ffdl_batch.controller.own_program import own_argv
-from ffdl_batch.controller.pod.daemon_requests import Answers, Wishes
+from ffdl_batch.controller.pod.daemon_requests import Answers, DaemonRequests
 from ffdl_batch.controller.pod.directory_setup import LAUNCH, Given
 from ffdl_batch.controller.pod.relay import Relay, to_standard_output
 from ffdl_batch.controller.pod.termination_message import error_word, last_word, leave
@@ -34,7 +34,7 @@ SAID = "said"
 WARN_AGAIN_S = 5.0
 """A warning is repeated: a head that waits for an earlier attempt, or is being started, hears none."""
 RESTARTS = 3
-"""How often a controller that was killed is started again. A head finds its node controller, and goes on."""
+"""How often a controller that was killed is started again. A head finds its node controller, and continues."""
 EXIT_PLATFORM = 74
 HEARD_S = 60.0
 """For so long at most a pod whose learner failed stays there, until the head has said its last word. When the first pod
@@ -52,7 +52,9 @@ class Sidecar:
         self._said = seat.file(SAID)
         self._relay = Relay(launch, index, run, to_standard_output)
         self._answers = Answers(launch, index, self._relay.answer)
-        self._wishes = Wishes(launch, index, given.wishes, self._relay.send_again, self._pass_on, self._answers.begin)
+        self._requests = DaemonRequests(
+            launch, index, given.wishes, self._relay.send_again, self._pass_on, self._answers.begin
+        )
         self._child: Optional["subprocess.Popen[bytes]"] = None
         self._restarts = 0
         self._terminated = False
@@ -61,7 +63,7 @@ class Sidecar:
 
     def run(self, *, is_done: bool) -> int:
         """Until kubelet ends it; the exit status. `is_done`: an earlier run has seen all of the attempt."""
-        self._wishes.look()  # a halt, perhaps, that was wished before anything began
+        self._requests.look()  # a halt, perhaps, that was requested before anything began
         if is_done:
             text = read_text(self._seat.file(DONE)).strip()
             status = int(text) if text.isdigit() else EXIT_PLATFORM
@@ -75,7 +77,7 @@ class Sidecar:
             let_go(self._seat, status)
         while not self._terminated:
             self._take_signals(TICK_S)
-            self._wishes.look()
+            self._requests.look()
         self._relay.finish()
         return status
 
@@ -92,7 +94,7 @@ class Sidecar:
                 begun = True
                 self._relay.begin()
             self._take_signals(TICK_S)
-            self._wishes.look()
+            self._requests.look()
             self._warn()
             if self._limit is not None:
                 self._limit.look()
@@ -148,7 +150,7 @@ class Sidecar:
             if os.path.exists(self._seat.file(TERMINATING)):
                 return
             self._take_signals(TICK_S)
-            self._wishes.look()
+            self._requests.look()
 
     def _head_has_ended(self) -> bool:
         try:
@@ -161,7 +163,7 @@ class Sidecar:
         return self._terminated or os.path.exists(self._attempt.final)
 
     def _end_learner(self) -> None:
-        """Nobody is left who would."""
+        """No process is left that would."""
         end = time.monotonic() + 5.0
         while time.monotonic() < end:
             left = living(self._seat)
@@ -190,7 +192,7 @@ class Sidecar:
             self._send(signal.SIGURG)
 
     def _pass_on(self, name: str) -> bool:
-        """A signal that the platform wishes; whether it was sent, or never can be."""
+        """Send a signal that the daemon requests; return whether it was sent, or never can be."""
         known: Dict[str, int] = {one.name[3:]: one for one in signal.Signals}
         number = known.get(name)
         if number == signal.SIGKILL:

@@ -91,7 +91,7 @@ def address_of(launch: LaunchFile, learner_id: int, node_addresses: Sequence[str
 
 
 def seen_by(launch: LaunchFile, peers: Sequence[Peer], learner_id: int) -> Tuple[Peer, ...]:
-    """The learners as this one sees them: without a network it has loopback alone, and reaches nobody but itself."""
+    """The learners as this one sees them: without a network it has loopback alone, and reaches itself only."""
     if launch.network.level != LEVEL_NONE:
         return tuple(peers)
     return tuple(replace(peer, address=LOOPBACK) if peer.learner_id == learner_id else peer for peer in peers)
@@ -190,7 +190,7 @@ def ports_on(launch: LaunchFile, node_rank: int, attempt: AttemptDir) -> List[in
         return []
     try:
         chosen = read_user_environment(read_file(attempt.environment))
-    except EnvironmentRefused:  # that is told when a learner is started
+    except EnvironmentRefused:  # that is reported when a learner is started
         return []
     if any(name in chosen for name in OWN_CHOICE):
         return []

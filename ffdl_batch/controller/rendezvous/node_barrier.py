@@ -212,9 +212,9 @@ class Siblings:
         return status
 
     def ended_of_themselves(self) -> Dict[int, int]:
-        """Status of every learner that ended without being told to or asked, in this run or an earlier one.
+        """Return the status of every learner that ended without a request, in this run or an earlier one.
 
-        Such a learner is done or has failed; one that was asked for a checkpoint goes on from it in a new run.
+        Such a learner is done or has failed; one that was asked for a checkpoint continues from it in a new run.
         """
         return {n: learner_status(event) for n, event in last_endings(self.events()).items() if ended_of_itself(event)}
 

@@ -13,7 +13,7 @@ import pytest
 from ffdl_batch.attempt.file_writer import write_cell
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.controller.learner.pod_exchange import Seat
-from ffdl_batch.controller.pod.daemon_requests import Wishes
+from ffdl_batch.controller.pod.daemon_requests import DaemonRequests
 from ffdl_batch.controller.pod.learner_proxy import OF_KUBELET, go_text
 from ffdl_batch.controller.pod.relay import MISSES, Printed
 from ffdl_batch.controller.pod.termination_message import MOST_BYTES, last_word
@@ -38,7 +38,7 @@ class Place:
         self.signals: list[str] = []
         self.takes = True
         self.looks: list[Look] = []
-        self.wishes = Wishes(launch, index, str(self.wishes_dir), self.resend, self.signal, self.show)
+        self.wishes = DaemonRequests(launch, index, str(self.wishes_dir), self.resend, self.signal, self.show)
 
     def resend(self, wish: Mapping[str, int]) -> None:
         self.again.append(dict(wish))
