@@ -40,7 +40,6 @@ from ffdl_kubernetes.api_errors import explain
 from ffdl_kubernetes.attach.claim_files import ClaimFiles
 from ffdl_kubernetes.attach.node_access import Reach
 from ffdl_kubernetes.client import UNAUTHORIZED, ClusterClient, Refused
-from ffdl_kubernetes.doctor.network_canary import Canary, refuse_unproved
 from ffdl_kubernetes.lifecycle import marker_files
 from ffdl_kubernetes.lifecycle.finished_job_cleanup import sent_with_room
 from ffdl_kubernetes.lifecycle.marker_files import elsewhere, remember
@@ -61,6 +60,7 @@ from ffdl_kubernetes.observing.job_states import (
 )
 from ffdl_kubernetes.observing.kueue import GROUP as KUEUE
 from ffdl_kubernetes.observing.kueue import Queues
+from ffdl_kubernetes.observing.network_canary import Canary, refuse_unproved
 from ffdl_kubernetes.pending.cluster_reader import ClusterReader
 from ffdl_kubernetes.pending.explanation import PodExplanations
 from ffdl_kubernetes.planning.launch_plan import BACKEND, make_plan

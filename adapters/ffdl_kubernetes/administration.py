@@ -15,9 +15,9 @@ from ffdl_batch.ports.tenancy import Tenant, TenantStep
 from ffdl_kubernetes.api_discovery import groups, may
 from ffdl_kubernetes.api_errors import explain
 from ffdl_kubernetes.client import ClusterClient, Refused
-from ffdl_kubernetes.doctor.network_canary import Canary, Proof
 from ffdl_kubernetes.objects.names import placed
 from ffdl_kubernetes.observing.kueue import GROUP, says_of_gangs
+from ffdl_kubernetes.observing.network_canary import Canary, Proof
 from ffdl_kubernetes.settings import KubernetesSettings
 from ffdl_kubernetes.tenancy import provisioning
 from ffdl_kubernetes.tenancy.tenant_objects import ACCOUNT, NODES, PERMISSIONS, Permissions

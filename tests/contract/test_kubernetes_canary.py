@@ -16,7 +16,7 @@ from ffdl_batch.domain.job.spec import BatchOptions, NetworkLevel
 from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest
 from ffdl_kubernetes.adapter import KubernetesScheduler
 from ffdl_kubernetes.client import ClusterClient
-from ffdl_kubernetes.doctor import network_canary
+from ffdl_kubernetes.observing import network_canary
 from ffdl_kubernetes.settings import read_settings
 from tests.contract.test_kubernetes_adapter import Site
 from tests.fakes.kubernetes.rig import cluster, eventually, node

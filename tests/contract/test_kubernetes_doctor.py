@@ -13,7 +13,7 @@ from ffdl_batch.ports.diagnostics import Examines, Verdict
 from ffdl_batch.ports.scheduler import InvalidRequest
 from ffdl_kubernetes.api_discovery import may
 from ffdl_kubernetes.client import ClusterClient
-from ffdl_kubernetes.doctor.network_canary import FILE
+from ffdl_kubernetes.observing.network_canary import FILE
 from ffdl_kubernetes.settings import KubernetesSettings
 from tests.contract.test_kubernetes_adapter import Site
 from tests.fakes.kubernetes.rig import cluster

@@ -160,7 +160,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ffdl_kubernetes.client.PAUSE_S", 0.0)
     monkeypatch.setattr("ffdl_kubernetes.observing.cluster_watch.STALE_S", 0.3)
     monkeypatch.setattr("ffdl_kubernetes.adapter.HEARD_S", 0.0)
-    monkeypatch.setattr("ffdl_kubernetes.doctor.network_canary.POLL_S", 0.05)
+    monkeypatch.setattr("ffdl_kubernetes.observing.network_canary.POLL_S", 0.05)
 
 
 def test_shipped_kubernetes_role_allows_all_daemon_operations(tmp_path: Path, k8s: FakeCluster) -> None:

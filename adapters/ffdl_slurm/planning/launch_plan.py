@@ -7,6 +7,7 @@ from dataclasses import replace
 from ffdl_batch.attempt.layout import BATCH_LOG, ArrayDir
 from ffdl_batch.domain.job.array import UNNUMBERED, chunk_name
 from ffdl_batch.domain.launch.launch_file import HostVariables, NodeCache, Succession
+from ffdl_batch.domain.launch.limits import Limits
 from ffdl_batch.domain.launch.network_level import OVERLAYS, NetworkLevel
 from ffdl_batch.domain.launch.placeholders import literal
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, PlannedFile
@@ -72,13 +73,7 @@ def make_plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
         base.launch,
         step=_step(settings, node, controller),
         out_of_memory=_OUT_OF_MEMORY,
-        limits=replace(
-            base.launch.limits,
-            kill_wait_s=settings.kill_wait_s,
-            time_s=None,
-            lead_s=effective_lead_s(request),
-            fence_s=settings.fence_s,
-        ),
+        limits=_limits(base.launch.limits, request, settings),
         network=network,
         host=_HOST if spec.element is None else _ELEMENTS_HOST,
         devices=devices,
@@ -129,6 +124,12 @@ def _step(settings: SlurmSettings, node: NodeRequest, controller: tuple[str, ...
         *controller, "node", "--launch",
     )  # fmt: skip
     return (*(literal(word) for word in argv), "{launch}")
+
+
+def _limits(limits: Limits, request: LaunchRequest, settings: SlurmSettings) -> Limits:
+    """Return the limits that the controllers enforce. Slurm enforces the time limit."""
+    lead_s, kill_wait_s, fence_s = effective_lead_s(request), settings.kill_wait_s, settings.fence_s
+    return replace(limits, kill_wait_s=kill_wait_s, time_s=None, lead_s=lead_s, fence_s=fence_s)
 
 
 def _succession(request: LaunchRequest, settings: SlurmSettings, node: NodeRequest) -> Succession:

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from ffdl_kubernetes.doctor.network_canary import FILE
+from ffdl_kubernetes.observing.network_canary import FILE
 from ffdl_kubernetes.tenancy.tenant_objects import ACCOUNT
 from tests.contract.daemon_rig import PLAIN, Site, site_in, submission
 from tests.fakes.s3_server import S3Server

@@ -16,8 +16,8 @@ from kubernetes_validate import validate
 from ffdl_batch.domain.job.spec import BatchOptions
 from ffdl_batch.domain.launch.network_level import NetworkLevel
 from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest
-from ffdl_kubernetes.doctor.network_canary import Proof, judge, refuse_unproved
 from ffdl_kubernetes.objects.canary import CLIENTS, CONNECT, LAST, LISTEN, PORT, SERVERS, jobs_of, policies
+from ffdl_kubernetes.observing.network_canary import Proof, judge, refuse_unproved
 from ffdl_kubernetes.planning.network_access import lacking_levels
 from ffdl_kubernetes.settings import KubernetesSettings
 from ffdl_kubernetes.tenancy.tenant_objects import PERMISSIONS

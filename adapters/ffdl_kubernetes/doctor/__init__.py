@@ -1,1 +1,0 @@
-"""Checks a cluster, and by a canary its network policies."""
