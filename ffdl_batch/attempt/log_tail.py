@@ -1,4 +1,4 @@
-"""The last lines of a learner's log, fit for a record and a terminal."""
+"""Return the last lines of a learner's log, readable in a record and on a terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def tail(path: str) -> Tuple[str, ...]:
 
 
 def _end(path: str, most: int) -> Tuple[bytes, bool]:
-    """The end of a file, and whether it has a beginning."""
+    """Return the end of a file, and whether it has a beginning before it."""
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
@@ -37,7 +37,8 @@ def _end(path: str, most: int) -> Tuple[bytes, bool]:
 
 
 def last_lines(data: bytes, *, cut: bool = False) -> Tuple[str, ...]:
-    """Lines as a terminal would show them in the end; `cut`: the first one may have lost its beginning."""
+    """Return the lines as a terminal would finally show them. With `cut`, the first line may have lost its
+    beginning."""
     lines = data.decode("utf-8", "replace").split("\n")
     if lines and not lines[-1]:
         lines.pop()
@@ -47,7 +48,8 @@ def last_lines(data: bytes, *, cut: bool = False) -> Tuple[str, ...]:
 
 
 def readable(line: str) -> str:
-    """Without terminal escapes; of a progress bar's many states the last; no character that moves a cursor."""
+    """Return the line without terminal escapes and without characters that move a cursor. Of the states of a progress
+    bar, only the last is kept."""
     line = _ESCAPES.sub("", line).rstrip("\r")
     shown = [state for state in line.split("\r") if state.strip()]
     line = _CONTROLS.sub("\ufffd", shown[-1] if shown else "")

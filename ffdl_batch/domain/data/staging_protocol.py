@@ -1,8 +1,8 @@
-"""What the staging program is told and what it says: tasks, stores, and its lines. Runs on Python 3.9.
+"""The protocol of the staging program: its tasks, its stores, and the lines that it prints. Runs on Python 3.9.
 
 The node controller writes a :class:`StageTask` into a file (0600), starts ``python -m ffdl_batch.staging FILE`` and
-reads one JSON value per line from it, the last of which is :class:`Done` or :class:`Failed`. No credential is in any of
-these: a task names secrets, whose values stand in `secrets_file`.
+reads one JSON value per line from it. The last one is :class:`Done` or :class:`Failed`. None of these has a credential:
+a task names secrets, whose values are in `secrets_file`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
 
 
 class StageTaskError(ValueError):
-    """A task that this release cannot do."""
+    """This release cannot do the task."""
 
 
 class Direction(str, Enum):
@@ -27,7 +27,7 @@ class Direction(str, Enum):
 
 
 class StoreKind(str, Enum):
-    """How a store is spoken to."""
+    """The protocol of a store."""
 
     S3 = "s3"
     SWIFT = "swift"
@@ -65,13 +65,13 @@ class StoreAddress:
 
 @dataclass(frozen=True)
 class Transfer:
-    """What lies below `prefix` in the store, and the absolute directory `local`; one is brought to the other.
+    """What is below `prefix` in the store, and the absolute directory `local`; one is copied to the other.
 
-    A `prefix` is a directory's name. On the way in it may be that of one object, too. `only` are patterns (``*``
-    matches ``/``, too) of names below it, none = all. `optional`: there may be nothing below the prefix; it goes past
-    the cache. `link`: nobody writes in `local`, so it may become a link to a tree in the cache; where it has files
-    already, they are used. `roots` are absolute paths by which the programs that wrote the directory may know it. With
-    any, links that stay in the directory, modes and empty directories are kept.
+    `prefix` is the name of a directory, or of one object if the store is read. `only` are patterns of names below it
+    (``*`` matches ``/``, too); none = all. `optional`: there may be nothing below the prefix; the cache is not used.
+    `link`: no process writes in `local`, so it may become a link to a tree in the cache; if it has files already, they
+    are used. `roots` are absolute paths by which the programs that wrote the directory may know it. With any, links
+    that stay in the directory, modes and empty directories are kept.
     """
 
     store: StoreAddress
@@ -85,10 +85,11 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Cache:
-    """Where what comes is kept for whoever of the same user wants the same on this node, or at this site.
+    """Where downloads are kept for other jobs of the same user on this node, or at this site.
 
-    `limit_bytes` is of all users (0 = half of the file system). Who fills an entry and gives no sign for `stale_s` is
-    taken for dead; who waits for one that gives signs and makes no progress for `patience_s` goes on without the cache.
+    `limit_bytes` is for all users (0 = half of the file system). A process that fills an entry and gives no sign of
+    life for `stale_s` counts as dead. A process that waits continues without the cache if the other one makes no
+    progress for `patience_s`.
     """
 
     directory: str
@@ -134,12 +135,12 @@ class StageTask:
 
 
 def encode_task(task: StageTask) -> str:
-    """The text of the task's file."""
+    """Return the text of the task's file."""
     return json.dumps(to_plain(task), indent=1) + "\n"
 
 
 def decode_task(text: str) -> StageTask:
-    """The task that the text is. Raises StageTaskError."""
+    """Return the task. Raises StageTaskError."""
     try:
         task = from_plain(StageTask, json.loads(text))
     except (CodecError, ValueError) as error:
@@ -162,17 +163,17 @@ def decode_task(text: str) -> StageTask:
 
 
 class FaultClass(str, Enum):
-    """Why staging failed, by what helps."""
+    """Why staging failed, classified by what helps."""
 
     CREDENTIALS = "credentials"
     MISSING = "missing"
     FULL = "full"
     NETWORK = "network"
-    """Or the store's own trouble: it outlasted all tries."""
+    """Or the store itself failed. It lasted longer than all attempts."""
     CORRUPT = "corrupt"
-    """What came was never what the store says it has, or changed each time while it was read."""
+    """The data never matched what the store reports, or changed each time while they were read."""
     REFUSED = "refused"
-    """The store or this machine refuses it, and would again."""
+    """The store or this machine refuses it, and would refuse it again."""
     TASK = "task"
     LIBRARY = "library"
     INTERNAL = "internal"
@@ -190,11 +191,11 @@ EXIT_STATUS: Mapping[FaultClass, int] = {
     FaultClass.CREDENTIALS: 77,
     FaultClass.TASK: 78,
 }
-"""Of the program, as in sysexits.h; 0 when all was done, and 128 + the signal that ended it."""
+"""Exit status of the program, as in sysexits.h. It is 0 after success, and 128 + the signal that ended it."""
 
 
 def fault_code(kind: FaultClass, direction: Direction) -> str:
-    """The error code of a job that fails for it."""
+    """Return the error code of a job that fails for this reason."""
     if direction is Direction.OUT:
         return "S303"
     if kind in (FaultClass.LIBRARY, FaultClass.INTERNAL):
@@ -203,14 +204,14 @@ def fault_code(kind: FaultClass, direction: Direction) -> str:
 
 
 SMALL_BYTES = 1 << 20
-"""Of a file that costs more for being one than for its bytes."""
+"""Smaller files cost more for their number than for their bytes."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far it is. `files` and `bytes` count what was there before, too; `rate` is of what moves, in bytes/s.
-    `early`: so little has moved that the rate says nothing of the time left. `files_rate` is of files that come into
-    their place, in files/s: many small ones take as long as they are many (0 of older releases)."""
+    """How far it is. `files` and `bytes` include what was in place before. `rate` is that of moving bytes, in bytes/s.
+    `early`: so little has moved that the rate cannot predict the remaining time. `files_rate` is in completed files/s:
+    the time of many small files depends on their number (0 from older releases)."""
 
     files: int
     files_total: int
@@ -222,7 +223,7 @@ class Progress:
 
     @property
     def left_s(self) -> Optional[float]:
-        """How long it takes still; None where nothing is left, or nobody can tell."""
+        """Return the remaining seconds; None if nothing is left, or if it cannot be predicted."""
         rest, files = self.bytes_total - self.bytes, self.files_total - self.files
         if self.early or self.rate <= 0 or rest <= 0:
             return None
@@ -234,8 +235,8 @@ class Progress:
 
 @dataclass(frozen=True)
 class Retry:
-    """Something failed and is tried again after the pause. `cause` is `why` without the name of what it befell ("" of
-    older releases): parts and files that move at once fail for the same one."""
+    """Something failed and is tried again after the pause. `cause` is `why` without the name ("" from older releases):
+    simultaneous parts and files fail for the same cause."""
 
     why: str
     in_s: float
@@ -244,14 +245,14 @@ class Retry:
 
 @dataclass(frozen=True)
 class Note:
-    """Something that a person should know: what is left out, for one."""
+    """Something that a user should know, such as what is left out."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An object below the prefix, of a listing. `size` is -1 and `mtime` 0 where the store does not tell."""
+    """An object below the prefix, of a listing. `size` is -1 and `mtime` 0 if the store does not report them."""
 
     name: str
     size: int
@@ -260,11 +261,11 @@ class Entry:
 
 @dataclass(frozen=True)
 class Cached:
-    """What a transfer (its place in the task) brings lies in the cache: `tree` of `bytes`. `filled`: by this process,
-    else it was there.
+    """The data of a transfer (its index in the task) are in the cache: `tree` of `bytes`. `filled`: by this process,
+    else they were there.
 
-    The process holds a shared lock of `lock` until its end. Who goes on using the tree takes one of its own, and looks
-    whether `tree` is there still; then nobody removes it.
+    The process holds a shared lock of `lock` until its end. A process that continues to use the tree takes its own lock
+    and checks that `tree` still exists; then it is not removed.
     """
 
     transfer: int
@@ -277,8 +278,8 @@ class Cached:
 
 @dataclass(frozen=True)
 class Done:
-    """All is in place: `files` of them, `kept` of which were already; `bytes` have moved. `skipped` were left out.
-    `later`: that were being written, and are not in place as they are now."""
+    """Everything is in place: `files` files, `kept` of which were in place before; `bytes` have moved. `skipped` were
+    left out. `later` were being written, and are not in place as they are now."""
 
     files: int
     bytes: int
@@ -290,7 +291,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """The end without success. `cause` is the message without what helps ("" of older releases)."""
+    """The end without success. `cause` is the message without what helps ("" from older releases)."""
 
     code: str
     message: str
@@ -312,12 +313,12 @@ _NAMES: Dict[Type[Line], str] = {kind: name for name, kind in _EVENTS.items()}
 
 
 def write_line(line: Line) -> str:
-    """With its line feed."""
+    """Return the line with its line feed."""
     return json.dumps({"event": _NAMES[type(line)], **to_plain(line)}) + "\n"
 
 
 def read_line(text: str) -> Optional[Line]:
-    """None for what is none of these lines (a newer release's, or one that was cut off)."""
+    """Return the line; None if it is not one of these (of a newer release, or cut off)."""
     try:
         plain = json.loads(text)
         kind = _EVENTS.get(plain["event"])
