@@ -168,7 +168,7 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
         return [replace(result, problem=result.problem and in_keywords(result.problem)) for result in results]
 
     def upload(self, model: str | Path, told: Callable[[str], None] | None = None) -> str:
-        """Pack the model, upload it unless the daemon has it, and return its digest. `told` hears what happens."""
+        """Pack the model, upload it unless the daemon has it, and return its digest. `told` gets progress messages."""
         from ffdl_batch.client.submissions.model_archive import open_model
 
         tell = told or (lambda _: None)
@@ -266,21 +266,21 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
             yield from iterate_events(wire, segment(job_id), follow=follow, after=after, timeout_s=timeout_s)
 
     def cancel(self, job_id: str) -> JobView:
-        """Ask for the job's end; the answer shows the wish, the end comes later.
+        """Request the job's end; the answer shows the request, the end comes later.
 
         A job that was halted is CANCELLED at once; one that has ended otherwise stays as it is.
         """
         return read_answer(JobView, self._wire.ask(_job_request("POST", job_id, "/cancel")).get("job"))
 
     def halt(self, job_id: str) -> JobView:
-        """Ask for a checkpoint and then the job's end as HALTED; the answer shows the wish, the end comes later.
+        """Request a checkpoint and then the job's end as HALTED; the answer shows the request, the end comes later.
 
         A job that has ended stays as it is.
         """
         return read_answer(JobView, self._wire.ask(_job_request("POST", job_id, "/halt")).get("job"))
 
     def resume(self, job_id: str, *, gpus: float | None = None, time: str | None = None) -> JobView:
-        """Go on from the checkpoints of a HALTED or FAILED job; `gpus` (of each learner) and `time` alter it.
+        """Continue a HALTED or FAILED job from its checkpoints; `gpus` (of each learner) and `time` alter it.
 
         Its `warnings` are what a submission would be warned of. Raises RequestRefused for a job in another state, and
         where the altered job could not run. A resume whose
@@ -325,7 +325,7 @@ def job_exit_code(job: JobView) -> int:
     """What a command that waited for this job ends with, as ``sbatch --wait``: 0, its exit code, 128+signal, or 1.
 
     A job that was halted gives 1 whatever its learners ended with: it is not done, and nothing failed. One that ended
-    at its time limit gives 124, whoever ended its learners then.
+    at its time limit gives 124, whatever ended its learners then.
     """
     if job.state == JobState.COMPLETED:
         return 0

@@ -58,7 +58,7 @@ _FULL_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class AttachRequest:
     """What the helper is to do. `window`: rows and columns of the terminal that a command is to have."""
 
     argv: tuple[str, ...] = ()
@@ -111,7 +111,7 @@ class Helper:
         if self._lock.acquire(timeout=_FULL_S):
             self._process.stdin.close()
             self._lock.release()
-        else:  # nobody reads what is being sent
+        else:  # the helper no longer reads
             self._process.kill()
         try:
             self._process.wait(END_S)
@@ -128,7 +128,7 @@ class Helper:
         return self._output
 
     def send(self, kind: str, payload: bytes = b"") -> None:
-        """Send a frame. A helper that has ended takes none; what it said last tells why."""
+        """Send a frame. A helper that has ended takes none; its last message says why."""
         data = encode_frame(kind, payload)
         with self._lock:
             if self._over.is_set():
@@ -139,9 +139,9 @@ class Helper:
             except BrokenPipeError:
                 return
 
-    def begin(self, wish: Wish) -> dict[str, Any]:
+    def begin(self, request: AttachRequest) -> dict[str, Any]:
         """Say what is wanted and wait until the helper has found its learners. Raises RequestRefused."""
-        said = {"do": wish.do, "argv": list(wish.argv), "env": dict(wish.env), "window": wish.window}
+        said = {"do": request.do, "argv": list(request.argv), "env": dict(request.env), "window": request.window}
         self.send(BEGIN, json.dumps(said).encode("ascii"))
         end = time.monotonic() + READY_S
         while True:
@@ -206,15 +206,15 @@ class Terminal:
     source, target, errors = 0, 1, 2
 
 
-def run(helper: Helper, wish: Wish, window: Callable[[], tuple[int, int]] | None = None) -> int:
-    """Run the wish's command with this process's standard streams; its status, 128 + signal where one ended it.
+def run(helper: Helper, request: AttachRequest, window: Callable[[], tuple[int, int]] | None = None) -> int:
+    """Run the requested command with this process's standard streams; its status, 128 + signal where one ended it.
 
     The output of a user's command (RUN) is not filtered; that of our own commands is. INT goes to the
     command; a second INT ends the wait (KeyboardInterrupt). `window` returns the current size of the terminal.
     """
-    helper.begin(wish)
+    helper.begin(request)
     with _Signals(helper, window) as signals:
-        return _Pump(helper, signals, reads=wish.do == RUN).run()
+        return _Pump(helper, signals, reads=request.do == RUN).run()
 
 
 class _Signals:

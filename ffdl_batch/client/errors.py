@@ -54,7 +54,7 @@ class InputUnusable(ClientError):
 
 
 class WaitTimedOut(ClientError):
-    """A wait's time is over and the job goes on. Exit code 124."""
+    """The time of a wait is over and the job continues. Exit code 124."""
 
 
 def describe(problem: Problem) -> str:

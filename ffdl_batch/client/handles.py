@@ -47,7 +47,7 @@ class KnowsJobs(Protocol):
         ...
 
     def resume(self, job_id: str, *, gpus: float | None = None, time: str | None = None) -> JobView:
-        """Go on from the checkpoints."""
+        """Continue from the checkpoints."""
         ...
 
     def drill(self, job_id: str, event: str) -> JobView:
@@ -57,7 +57,7 @@ class KnowsJobs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JobHandle:
-    """A job's id and the client that knows it. Every method asks the daemon anew.
+    """A job's id and the client that knows it. Every method asks the daemon again.
 
     `warnings` are what the manifest's check had to say; `network` is the isolation level that is planned.
     """
@@ -94,7 +94,7 @@ class JobHandle:
         return self.client.halt(self.id)
 
     def resume(self, *, gpus: float | None = None, time: str | None = None) -> JobView:
-        """Go on from the checkpoints; see :meth:`Client.resume`."""
+        """Continue from the checkpoints; see :meth:`Client.resume`."""
         return self.client.resume(self.id, gpus=gpus, time=time)
 
     def drill(self, event: str) -> JobView:
@@ -164,7 +164,7 @@ class KnowsArrays(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ArrayHandle:
-    """An array's id, its jobs by index, and the client that knows them. Every method asks the daemon anew."""
+    """An array's id, its jobs by index, and the client that knows them. Every method asks the daemon again."""
 
     client: KnowsArrays = field(repr=False)
     id: str

@@ -61,6 +61,6 @@ def create_app(platform: Platform, context: Context | None = None) -> FastAPI:
     app.add_middleware(
         error_replies.BodyLimits, own={f"{_PREFIX}{model_archives.router.prefix}/": model_archives.BODY_LIMIT}
     )
-    # Added last, so it stands first: nobody who may not be here gets any further.
+    # Added last, so it comes first: callers who are not admitted get no further.
     app.add_middleware(PeerGate, own_uid=platform.uid, admitted=context.note_request)
     return app

@@ -68,7 +68,7 @@ class Crowd:
         asyncio.get_running_loop().call_later(LINGER_S, transport.abort)
 
     def on_exception(self, loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
-        """asyncio's word about what nobody handled.
+        """Handle exceptions that asyncio reports because nothing else handled them.
 
         It tells of one accept that found no descriptor as often as the backlog is long, and tries as often again.
         """

@@ -132,7 +132,7 @@ async def _damaged(_request: Request, error: Exception) -> Response:
 def problem_of(error: Exception, place: str) -> Problem | None:
     """The problem that a refusal of the machine, or of the file system below `place`, is; None for what is none."""
     if isinstance(error, MemoryError):
-        gc.collect()  # what the request held lies in cycles with the traceback
+        gc.collect()  # the traceback keeps what the request held in reference cycles
         cure = f"send less at once; {WHOSE_LIMITS}"
         return Problem("S210", "the daemon has not enough memory for this request", ExitCode.TRY_AGAIN, cure)
     if isinstance(error, WRAPPED):

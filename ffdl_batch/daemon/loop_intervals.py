@@ -35,7 +35,7 @@ class Backoff:
         return growing_pause(self.failures, self.first_s, self.longest_s, self.random())
 
     def succeeded(self) -> None:
-        """Start anew."""
+        """Forget the failures."""
         self.failures = 0
 
 

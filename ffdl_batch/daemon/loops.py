@@ -89,7 +89,7 @@ class StepThread:
             pause = min(self._backoff.failed(), STORE_LONGEST_S)
             log.warning("loop %s waits for %.1f s: %s", self._thread.name, pause, error)
             return pause
-        except Exception as error:  # the thread's outermost frame: whatever it is, it is logged and the loop goes on
+        except Exception as error:  # the thread's outermost frame: whatever it is, it is logged and the loop continues
             pause = self._backoff.failed()
             trouble = explain(error, self._place) if isinstance(error, OSError) else None
             if trouble is not None:
@@ -182,7 +182,7 @@ class Loops:
         return (self._deploy, self._watch, self._listen, self._sweep, self._debts, self._silence, self._notify)
 
     def _deploy_turn(self) -> float:
-        if self._deployer_failed:  # nobody else takes what it had leased before the leases are over
+        if self._deployer_failed:  # no other daemon takes what it had leased before the leases are over
             self._platform.store.end_claims_of(self._platform.owner)
         self._deployer_failed = True
         done = self._deployer.step()
@@ -221,7 +221,7 @@ class Loops:
         return self._platform.settings.doorbell_interval_s
 
     def _tell(self, changed: int) -> None:
-        """Whoever waits for news of jobs, and the loops that go on from there."""
+        """Wake requests that wait for news of jobs, and the loops."""
         just_caught_up = self._watcher.is_caught_up and not self._caught_up.is_set()
         if just_caught_up:
             self._caught_up.set()

@@ -62,7 +62,7 @@ class Outlets:
         self._said = ""
 
     def start(self) -> None:
-        """Begin; a port that is taken is told in the log, and the daemon goes on without."""
+        """Begin; if the port is taken, log it and continue without."""
         if self._file is not None:
             self._writer.start()
         if self._port:

@@ -122,7 +122,7 @@ class SecretsReply:
 
 @dataclass(frozen=True, slots=True)
 class OutlookRequest:
-    """A submission of which it is asked what awaits it."""
+    """A submission whose outlook is requested."""
 
     submission: Submission
 

@@ -38,12 +38,12 @@ class Changes:
         self._event: asyncio.Event | None = None
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Be told of bumps in `loop` from now on; waiting there does it, too."""
+        """Receive bumps in `loop` from now on; waiting there does it, too."""
         self._loop = loop
         self._event = asyncio.Event()
 
     def bump(self) -> None:
-        """Something changed; safe in every thread. Without a loop nobody waits, and nothing happens."""
+        """Wake what waits because something changed; safe in every thread. Without a loop nothing happens."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._wake)
@@ -103,7 +103,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Context:
-    """The daemon as its routes see it. `poke` wakes the loops. `requests` counts those that were let in.
+    """The daemon as its routes see it. `poke` wakes the loops. `requests` counts admitted requests.
 
     `is_caught_up` says whether the watcher has seen what happened while no daemon ran; then `changes` are bumped.
     """
@@ -142,7 +142,7 @@ class Context:
         self.streams -= 1
 
     def note_request(self) -> None:
-        """One more request was let in."""
+        """Count one more admitted request."""
         self.requests += 1
 
     async def catch_up(self) -> None:
@@ -161,7 +161,7 @@ async def in_thread(limiter: CapacityLimiter, call: Callable[P, T], *args: P.arg
 
 
 class Gate:
-    """Passed once, or shut once, whichever comes first: a request that was given up changes nothing later."""
+    """Passed once, or shut once, whichever comes first: an abandoned request changes nothing later."""
 
     def __init__(self) -> None:
         self._deciding = threading.Lock()
@@ -172,7 +172,7 @@ class Gate:
         return self._decide("passed")
 
     def shut(self) -> bool:
-        """Whether the request may be given up."""
+        """Whether the request may be abandoned."""
         return self._decide("shut")
 
     def _decide(self, wanted: str) -> bool:
@@ -231,7 +231,7 @@ async def until_gone(receive: Receive) -> None:
 
 
 def _forget(work: asyncio.Future[T]) -> None:
-    """What came of a call that nobody waits for any more."""
+    """Log the result of a call that no request waits for any more."""
     if not work.cancelled() and (error := work.exception()) is not None:
         log.warning("a request that was given up ended: %s", error)
 

@@ -140,7 +140,7 @@ class Keeper:
         self._misplaced = ""
 
     async def keep(self) -> None:
-        """Until the server is told to end."""
+        """Serve until the server has to end."""
         pause = min(LOOK_S, self._idle_s / 4)
         while not self._server.should_exit:
             await asyncio.sleep(pause)

@@ -66,7 +66,7 @@ def _make_directory(place: SocketPlace) -> None:
 
 
 def _identity(path: Path) -> tuple[int, ...] | None:
-    """Tells one file from a later one of the same name, which may get the same inode; chmod changes nothing here."""
+    """Distinguish a file from a later one of its name, which may get the same inode; chmod changes nothing here."""
     try:
         found = path.lstat()
     except OSError:

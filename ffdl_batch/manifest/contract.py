@@ -46,7 +46,7 @@ class Parsed:
 
     `inline_secrets` are credentials that stood in the manifest, by the name that `spec` refers to them with
     (``${secret:name}``). `redacted_text` is the manifest with their values replaced by ``***``; it is safe to keep.
-    It is "" where the manifest could not be read: nobody knows then what in it is secret.
+    It is "" where the manifest could not be read: what in it is secret is unknown then.
     """
 
     spec: JobSpec | None

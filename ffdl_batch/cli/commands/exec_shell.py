@@ -59,17 +59,17 @@ def shell(job_id: str, learner: int) -> int:
 def _enter(
     job_id: str, learner: int, command: tuple[str, ...], *, with_tty: bool, env: Mapping[str, str] | None = None
 ) -> int:
-    from ffdl_batch.client.attach import Helper, Wish, run
+    from ffdl_batch.client.attach import AttachRequest, Helper, run
 
     plan = plan_of(job_id, learner)
     if not with_tty:
         with Helper(plan) as helper:
-            return run(helper, Wish(command))
+            return run(helper, AttachRequest(command))
     if not sys.stdin.isatty():
         raise Stop(ExitCode.USAGE, "standard input is no terminal: leave out --tty")
     named = {"TERM": os.environ.get("TERM", "dumb"), **(env or {})}
     with Helper(plan) as helper, _raw():
-        return run(helper, Wish(command, named, window_size()), window_size)
+        return run(helper, AttachRequest(command, named, window_size()), window_size)
 
 
 def plan_of(job_id: str, learner: int) -> AttachPlan:

@@ -24,7 +24,7 @@ from ffdl_batch.output import echo_styled
 
 if TYPE_CHECKING:
     from ffdl_batch.client import ClientError
-    from ffdl_batch.client.attach import Helper, Wish
+    from ffdl_batch.client.attach import AttachRequest, Helper
     from ffdl_batch.domain.launch.attach_protocol import AttachPlan
 
 
@@ -93,13 +93,13 @@ def top(job_id: str, learner: int | None, once: bool, every: float | None, as_js
     It is read on the nodes while this command runs, and not otherwise; Ctrl-C ends it. CPU is in percent of one core.
     A terminal shows as many processes as it has lines for, those that use most; --once shows all.
     """
-    from ffdl_batch.client.attach import Wish
+    from ffdl_batch.client.attach import AttachRequest
 
     once = once or (every is None and not sys.stdout.isatty())
     plans = plans_of(job_id, learner)
     with ExitStack() as stack:
         helpers = _open(stack, plans)
-        ready = [helper for helper in helpers if _begins(helper, Wish(do=TOP), alone=len(helpers) == 1)]
+        ready = [helper for helper in helpers if _begins(helper, AttachRequest(do=TOP), alone=len(helpers) == 1)]
         while ready:
             tables = [table for helper in list(ready) if (table := _look(helper, ready)) is not None]
             learners = sorted((one for table in tables for one in _named(table)), key=lambda one: int(one["learner"]))
@@ -128,14 +128,14 @@ def stack(job_id: str, learner: int | None) -> int:
     then. The learner stands still for the moment in which it is read.
     """
     from ffdl_batch.client import ClientError
-    from ffdl_batch.client.attach import Wish, run
+    from ffdl_batch.client.attach import AttachRequest, run
 
     code = 0
     plans = plans_of(job_id, learner)
     with ExitStack() as opened:
         for helper in _open(opened, plans):
             try:
-                code = max(code, run(helper, Wish(do=STACK)))
+                code = max(code, run(helper, AttachRequest(do=STACK)))
             except ClientError as error:
                 code = max(code, _tell(error, alone=len(plans) == 1))
     return code
@@ -154,7 +154,7 @@ def _open(stack: ExitStack, plans: Sequence[AttachPlan]) -> list[Helper]:
     return [stack.enter_context(Helper(plan)) for plan in plans]
 
 
-def _begins(helper: Helper, wish: Wish, *, alone: bool) -> bool:
+def _begins(helper: Helper, wish: AttachRequest, *, alone: bool) -> bool:
     from ffdl_batch.client import ClientError
 
     try:

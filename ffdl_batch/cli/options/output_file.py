@@ -1,4 +1,4 @@
-"""Files that commands write: what is wrong with a name is told before anything is asked, and a file appears whole."""
+"""Check the names of files that commands write before anything is asked, and write each file as a whole."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_written(_: click.Context, __: click.Parameter, value: str | None) -> s
 
 
 def check_picture(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """Likewise, for a picture: programs tell its kind by the ending."""
+    """Likewise, for a picture: its ending decides the format."""
     if value is not None and Path(value).suffix.lower() != ".png":
         raise click.BadParameter(f"{value!r} does not end with .png, which is what is written")
     return check_written(context, parameter, value)

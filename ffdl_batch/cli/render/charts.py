@@ -30,7 +30,7 @@ def short(number: float, unit: str = "") -> str:
 
 COLOURS = ("cyan", "yellow", "green", "magenta", "red", "blue")
 MARKS = "ox+*#@%&abcdefghijklmnpqrstuvwyz"
-"""What curves consist of where colours do not tell them apart."""
+"""Marks of curves if colours do not distinguish them."""
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 _MARGIN = 10
 
@@ -95,7 +95,7 @@ def _span(values: Sequence[float]) -> tuple[float, float]:
 
 
 _PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-"""Colours that people who see few colours can tell apart (Okabe and Ito)."""
+"""Colours that people who see few colours can distinguish (Okabe and Ito)."""
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 720, 300, 64, 28, 8
 _STYLE = (
     "body{font:14px system-ui,sans-serif;margin:2em;color:#222;background:#fff}h2{font-size:15px;margin:1.5em 0 .3em}"

@@ -67,7 +67,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A report. `about` are the sentences below its title: of what, of when, by whom."""
+    """A report. `about` are the sentences below its title: subject, period and author."""
 
     title: str
     about: tuple[str, ...]

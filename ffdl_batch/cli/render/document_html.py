@@ -10,7 +10,7 @@ from ffdl_batch.cli.render.document import Bars, Document, Table, cell_text
 from ffdl_batch.domain.terminal_text import printable
 
 _PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
-"""Colours that people who see few colours can tell apart (Okabe and Ito)."""
+"""Colours that people who see few colours can distinguish (Okabe and Ito)."""
 _WIDTH, _LABELS, _VALUES = 720, 190, 70
 _BAR, _GAP, _TITLE = 12, 8, 22
 _LONGEST_LABEL = 30

@@ -41,7 +41,7 @@ def report_end(job: JobView, exit_code: int) -> None:
 SEEN = "jobs go on, states are as last seen"
 """For a command that shows jobs."""
 WISHED = "the request is noted: what runs obeys as soon as it hears, and the scheduler is told when it answers"
-"""For a command that wishes something of them."""
+"""For a command that requests something of jobs."""
 KEPT = "jobs are kept, and handed over when it answers"
 """For a command that submits them."""
 _ENDS = "jobs go on; how those ended that the scheduler has forgotten is told when it answers"
@@ -52,7 +52,7 @@ _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
 
 def tell_outages(outages: Iterable[BackendHealth], meaning: str, backends: AbstractSet[str]) -> None:
     """Say since when and why each of `outages` does not answer, and what that means for the reader, whose jobs live on
-    `backends` ("" among them = nobody knows where). An outage of another backend is nothing to the reader."""
+    `backends` ("" among them = unknown). An outage of another backend is nothing to the reader."""
     for one in outages:
         if backends.isdisjoint({one.accounts_for or one.name, ""}) or (one.accounts_for and meaning != SEEN):
             continue
@@ -86,7 +86,7 @@ def _describe_moment(since: float, now: float) -> str:
 
 
 def _format_age(seconds: float) -> str:
-    """The largest unit alone: nobody asks for more."""
+    """Return the age in its largest unit alone."""
     for unit_s, name in ((_DAY_S, "d"), (_HOUR_S, "h"), (_MINUTE_S, "min")):
         if seconds >= unit_s:
             return f"{int(seconds // unit_s)} {name}"

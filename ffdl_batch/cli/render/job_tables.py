@@ -130,7 +130,7 @@ def _why(job: JobView, attempt: AttemptView) -> str:
 
 
 def describe_checkpoint(attempt: AttemptView) -> str:
-    """What the attempt left to go on from, in a few words."""
+    """Return what the attempt left to continue from, in a few words."""
     took = "" if attempt.checkpoint_took_s is None else f" after {attempt.checkpoint_took_s:.1f} s"
     if attempt.checkpoint_confirmed:
         return f"confirmed{took}"

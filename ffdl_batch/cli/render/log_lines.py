@@ -28,7 +28,7 @@ _quoted = json.encoder.encode_basestring_ascii
 _COLOUR = re.compile(r"(\x1b\[[0-9;:]*m)")
 """Matches SGR sequences of ECMA-48 8.3.117; the colons are those of ISO 8613-6."""
 _AGAIN = "\r\x1b[K"
-"""The terminal's line is written anew."""
+"""The line of the terminal is written again."""
 
 
 class LinePrinter:
@@ -45,7 +45,7 @@ class LinePrinter:
         self._colours = colours
         self._terminal = is_terminal()
         self._open: tuple[int, int, int] | None = None
-        """The line that the last piece is of, where it goes on."""
+        """The line that the last piece belongs to, if more of it follows."""
         self._shown: dict[tuple[int, int], int] = {}
 
     def print(self, texts: Iterable[LogText]) -> None:

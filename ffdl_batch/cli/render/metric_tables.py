@@ -101,7 +101,7 @@ def _learner(series: Series) -> str:
 
 
 def by_chart(series: Sequence[Series]) -> dict[str, list[tuple[str, Series]]]:
-    """Curves of one name and axis together, each with what tells it from the others."""
+    """Return the curves of one name and axis together, each with its distinguishing label."""
     several_jobs = len({one.name.job for one in series}) > 1
     several_learners = len({one.name.learner for one in series}) > 1
     charts: dict[str, list[tuple[str, Series]]] = {}

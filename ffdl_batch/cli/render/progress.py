@@ -28,7 +28,7 @@ class Meter:
 
     @property
     def each_s(self) -> float:
-        """How often progress is worth telling."""
+        """Interval of progress reports."""
         return BAR_EACH_S if self._bar else LINE_EACH_S
 
     def __enter__(self) -> Meter:

@@ -47,7 +47,7 @@ class OwnSettings:
 
         A daemon that is not the state directory's (a site's, by FFDL_SOCKET) has settings of its own.
         """
-        with contextlib.suppress(LockUnreadable):  # whoever is connected needs no lock file
+        with contextlib.suppress(LockUnreadable):  # a connected client needs no lock file
             lock = read_lock(self.state_dir)
             if lock is not None and (not place.named or lock.socket == str(place.path)):
                 return self.differ_from(lock)

@@ -103,7 +103,7 @@ class Wire:
     """Sends requests over a channel that `connect` gives; not safe for several threads at once.
 
     `outages` is what the last reply that spoke of backends said of those that do not answer, `database_trouble` what it
-    said of a database that takes nothing. `told` hears, in one line, that the daemon is slow to answer.
+    said of a database that takes nothing. `told` gets one line if the daemon is slow to answer.
     """
 
     def __init__(self, connect: Callable[[], Channel], told: Callable[[str], None] = lambda _: None) -> None:
@@ -114,7 +114,7 @@ class Wire:
         self._http: HTTPConnection | None = None
 
     def __del__(self) -> None:
-        """A client that is dropped takes its connection along; nobody has to remember `close`."""
+        """Close the connection of a client that is dropped without `close`."""
         self.close()
 
     def close(self) -> None:

@@ -46,14 +46,14 @@ async def wait_for_array(
     "/arrays/{array_id}/cancel", response_model=ArrayReply, responses=answers(404), operation_id="cancel_array"
 )
 async def cancel_array(array_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
-    """Wish the end of every element. Idempotent; elements that have ended stay as they are, but for halted ones."""
+    """Request the end of every element. Idempotent; elements that have ended stay as they are, but for halted ones."""
     array = await in_thread(here.limits.slow, stop_array, here.platform, caller, array_id, Wish.CANCEL)
     return _changed(here, caller, "cancel", array)
 
 
 @router.post("/arrays/{array_id}/halt", response_model=ArrayReply, responses=answers(404), operation_id="halt_array")
 async def halt_array(array_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
-    """Wish a checkpoint and then the end as HALTED of every element. Idempotent; those that have ended stay so."""
+    """Request a checkpoint and then the end as HALTED of every element. Idempotent; those that have ended stay so."""
     array = await in_thread(here.limits.slow, stop_array, here.platform, caller, array_id, Wish.HALT)
     return _changed(here, caller, "halt", array)
 

@@ -202,21 +202,21 @@ async def wait_for_job(
 
 @router.post("/jobs/{job_id}/cancel", response_model=JobReply, responses=answers(404), operation_id="cancel")
 async def cancel(job_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
-    """Wish the end of a job; a halted one is CANCELLED at once. Idempotent; one that has ended otherwise stays so."""
+    """Request the end of a job; a halted one is CANCELLED at once. Idempotent; other ended jobs do not change."""
     job = await in_thread(here.limits.quick, cancel_job, here.platform, caller, job_id)
     return _changed(here, caller, "cancel", job)
 
 
 @router.post("/jobs/{job_id}/halt", response_model=JobReply, responses=answers(404), operation_id="halt")
 async def halt(job_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
-    """Wish a checkpoint and then the end of a job as HALTED. Idempotent; a job that has ended stays as it is."""
+    """Request a checkpoint and then the end of a job as HALTED. Idempotent; a job that has ended stays as it is."""
     job = await in_thread(here.limits.quick, halt_job, here.platform, caller, job_id)
     return _changed(here, caller, "halt", job)
 
 
 @router.post("/jobs/{job_id}/resume", response_model=JobReply, responses=answers(404, 409, 422), operation_id="resume")
 async def resume(job_id: str, body: Resume, here: CaughtUp, caller: Asking) -> PlainReply:
-    """Go on with a job that is HALTED or FAILED: its next attempt, from its checkpoints."""
+    """Continue a HALTED or FAILED job with its next attempt, from its checkpoints."""
     await check_files(here)
     job = await in_thread(here.limits.slow, resume_job, here.platform, caller, job_id, body)
     return _changed(here, caller, "resume", job)
@@ -231,7 +231,7 @@ async def drill(job_id: str, body: DrillRequest, here: CaughtUp, caller: Asking)
 
 
 def _changed(here: Context, caller: Caller, verb: str, job: JobView) -> PlainReply:
-    """The reply to a wish; who waits for news looks at once, and so do the loops."""
+    """Reply to a request, and wake the loops and the requests that wait for news."""
     log.info("user %d: %s of %s in state %s", caller.uid, verb, job.id, job.state)
     here.changes.bump()
     here.poke()

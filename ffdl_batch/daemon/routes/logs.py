@@ -166,7 +166,7 @@ async def read_log(  # noqa: PLR0913, PLR0917 - one parameter per field of the q
     learner: Annotated[
         Number | None, Query(description="Only this learner's lines; default: the merged lines of all learners.")
     ] = None,
-    follow: Annotated[bool, Query(description="Go on until the job has ended, over all attempts.")] = False,
+    follow: Annotated[bool, Query(description="Follow all attempts until the job ends.")] = False,
     since: Annotated[Time | None, Query(description="Only lines written at or after this time.")] = None,
     tail: Annotated[
         Count | None,

@@ -18,7 +18,7 @@ from ffdl_batch.services.queries.measurement_stream import MeasuredQuery, read_m
 
 router = APIRouter()
 _Read = Callable[[Platform, Caller, str, MeasuredQuery, Callable[[], bool]], Iterator[bytes | None]]
-Follow = Annotated[bool, Query(description="Go on until the job has ended, over all attempts.")]
+Follow = Annotated[bool, Query(description="Follow all attempts until the job ends.")]
 Attempt = Annotated[AttemptChoice, Query(description="Only this attempt's; all attempts', in order, by default.")]
 
 

@@ -26,7 +26,7 @@ async def read_secrets(here: Here) -> PlainReply:
 
 @router.put("/secrets/{name}", response_model=SecretReply, responses=answers(413), operation_id="set_secret")
 async def put_secret(name: Name, body: SecretRequest, here: Here, caller: Asking) -> PlainReply:
-    """Set a secret, anew where it is there. It is durable when the reply comes."""
+    """Set a secret, or replace its value. It is durable when the reply comes."""
     found = await with_files(here, here.limits.quick, set_secret, here.platform, name, body.value)
     log.info("user %d: set the secret %s", caller.uid, found.name)
     return PlainReply(SecretReply(found))

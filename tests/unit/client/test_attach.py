@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.client import Client, RequestRefused, attach
-from ffdl_batch.client.attach import Helper, Wish, run
+from ffdl_batch.client.attach import AttachRequest, Helper, run
 from ffdl_batch.domain.launch.attach_protocol import (
     ERRORS,
     EXIT,
@@ -70,14 +70,14 @@ def test_helper_refuses_to_start_for_other_host_or_without_program() -> None:
 )
 def test_begin_quotes_output_of_step_that_does_not_start(code: str, said: str) -> None:
     with helper(code) as made, pytest.raises(RequestRefused, match=said):
-        made.begin(Wish(("true",)))
+        made.begin(AttachRequest(("true",)))
 
 
 def test_begin_times_out_if_step_does_not_become_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attach, "READY_S", 0.3)
     code = "import sys; sys.stderr.write('srun: retrying\\n'); sys.stderr.flush(); sys.stdin.read()"
     with helper(code) as made, pytest.raises(RequestRefused, match=r"within 0\.3 s") as refused:
-        made.begin(Wish(("true",)))
+        made.begin(AttachRequest(("true",)))
     assert refused.value.problem.exit_code == 75
 
 
@@ -87,7 +87,7 @@ def test_helper_removes_scheduler_variables_from_environment(monkeypatch: pytest
     code = "import base64, json, os; said = json.dumps(dict(os.environ)).encode(); "
     code += "print('R', base64.b64encode(said).decode())"
     with helper(code, unset=("SLURM_",), keep=("SLURM_CONF",)) as made:
-        found = made.begin(Wish(("true",)))
+        found = made.begin(AttachRequest(("true",)))
     assert ("SLURM_JOB_ID" in found, found["SLURM_CONF"], found["OTHER"]) == (False, "x", "x")
 
 
@@ -101,7 +101,7 @@ def test_attach_run_leaves_stdin_unread_for_command_without_input(tmp_path: Path
         before = os.dup(0)
         os.dup2(file.fileno(), 0)
         try:
-            assert run(made, Wish(do="stack")) == 4
+            assert run(made, AttachRequest(do="stack")) == 4
             assert os.read(0, 100) == b"for the next one"
         finally:
             os.dup2(before, 0)
@@ -128,8 +128,8 @@ def test_attach_run_filters_text_of_stack_but_not_of_command(capfd: pytest.Captu
     frames = [*(encode_frame(OUTPUT, text[at : at + 1]) for at in range(len(text))), encode_frame(ERRORS, b"\x9b\n")]
     code = says(encode_frame(READY, b"{}"), *frames, encode_frame(EXIT, json.dumps({"status": 0}).encode()))
     with helper(code) as made:
-        run(made, Wish(do="stack"))
+        run(made, AttachRequest(do="stack"))
     assert capfd.readouterr() == ("f\u00e4\\x1b[2J\\u202e\n", "\ufffd\n")
     with helper(code) as made:
-        run(made, Wish(("true",)))
+        run(made, AttachRequest(("true",)))
     assert capfd.readouterr().out == text.decode()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ffdl_batch.attempt.layout import AttemptDir
-from ffdl_batch.client.attach import Helper, Wish, run
+from ffdl_batch.client.attach import AttachRequest, Helper, run
 from ffdl_batch.client.errors import RequestRefused
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.launch.attach_protocol import AttachPlan
@@ -93,8 +93,8 @@ def test_reach_reports_unreachable_scheduler_before_pods_are_listed(tmp_path: Pa
         reach.beside(place(tmp_path, 0), ["python"])
 
 
-@pytest.mark.parametrize("wish", [Wish(("true",)), Wish(do="stack")], ids=["exec", "stack"])
-def test_exec_and_stack_exit_75_while_api_server_is_away(tmp_path: Path, wish: Wish) -> None:
+@pytest.mark.parametrize("wish", [AttachRequest(("true",)), AttachRequest(do="stack")], ids=["exec", "stack"])
+def test_exec_and_stack_exit_75_while_api_server_is_away(tmp_path: Path, wish: AttachRequest) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # and nothing listens
         server = f"https://127.0.0.1:{closed.getsockname()[1]}"
