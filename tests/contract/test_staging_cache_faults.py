@@ -12,8 +12,7 @@ import pytest
 
 from ffdl_batch.staging.cache.capacity import discard, entries
 from ffdl_batch.staging.cache.entry import CHECKED
-from ffdl_batch.staging.cache.locks import lock
-from ffdl_batch.staging.cache.user_cache import Shelf, Usage
+from ffdl_batch.staging.cache.user_cache import Shelf, Usage, lock
 from tests import preloaded
 from tests.cache_rig import FILES, NOISE, CacheRig, cached
 from tests.staging_rig import MIB, rig

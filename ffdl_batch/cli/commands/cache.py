@@ -58,7 +58,7 @@ def list_entries(as_json: bool) -> None:
 def rm(keys: Sequence[str], all_of_them: bool) -> None:
     """Remove entries of yours. A key may be given by its first characters. What a job uses stays (exit code 75)."""
     from ffdl_batch.staging.cache.capacity import discard, publish_usage
-    from ffdl_batch.staging.cache.locks import locked
+    from ffdl_batch.staging.cache.user_cache import locked
 
     if bool(keys) is all_of_them:
         raise Stop(ExitCode.USAGE, "name entries by their keys, or give --all")

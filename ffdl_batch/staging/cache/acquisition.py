@@ -13,8 +13,7 @@ from ffdl_batch.domain.number_text import size_text
 from ffdl_batch.staging.cache.capacity import discard, reserve_room
 from ffdl_batch.staging.cache.election import FillRight, Heartbeat, Owner, Watch, try_for
 from ffdl_batch.staging.cache.entry import Damaged, check, note_checked, read_entry, was_checked_here
-from ffdl_batch.staging.cache.locks import lock
-from ffdl_batch.staging.cache.user_cache import Shelf, Unusable
+from ffdl_batch.staging.cache.user_cache import Shelf, Unusable, lock
 from ffdl_batch.staging.faults import Fault, shown
 from ffdl_batch.staging.reporter import Reporter
 

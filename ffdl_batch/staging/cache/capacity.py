@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from ffdl_batch.staging.cache.election import remove_abandoned, reserve, reserved
 from ffdl_batch.staging.cache.entry import Damaged, Entry, read_entry
 from ffdl_batch.staging.cache.eviction_policy import Held, MaxMinFair, Need, Policy
-from ffdl_batch.staging.cache.locks import drop, is_free, lock, locked
-from ffdl_batch.staging.cache.user_cache import Shelf, Usage, usages
+from ffdl_batch.staging.cache.user_cache import Shelf, Usage, drop, is_free, lock, locked, usages
 
 ROUNDS = 5
 """Attempts to choose entries for removal. Each attempt sees which entries have come into use."""

@@ -23,8 +23,7 @@ from ffdl_batch.attempt.reader import NO_FILE, find_object, find_text, read_head
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
 from ffdl_batch.domain.untrusted_json import parse_json
 from ffdl_batch.host.boot import boot_id
-from ffdl_batch.staging.cache.locks import drop, lock, locked
-from ffdl_batch.staging.cache.user_cache import Shelf
+from ffdl_batch.staging.cache.user_cache import Shelf, drop, lock, locked
 
 HEARTBEAT, BYTES, JOURNAL = OWN = ("signs", "bytes", "journal")
 """Files beside the tree while it is filled."""

@@ -12,9 +12,8 @@ import pytest
 
 from ffdl_batch.admin.exit_handling import _guard
 from ffdl_batch.admin.main import ffdl_admin
-from ffdl_batch.staging.cache.locks import lock
 from ffdl_batch.staging.cache.trim import acting_as, trim
-from ffdl_batch.staging.cache.user_cache import Shelf, Usage, open_shelf
+from ffdl_batch.staging.cache.user_cache import Shelf, Usage, lock, open_shelf
 from tests.filled_cache import fill
 
 OTHER = 4321

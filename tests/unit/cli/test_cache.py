@@ -12,8 +12,7 @@ import pytest
 
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.data.staging_protocol import Cached
-from ffdl_batch.staging.cache.locks import lock
-from ffdl_batch.staging.cache.user_cache import WANTED_S, Usage
+from ffdl_batch.staging.cache.user_cache import WANTED_S, Usage, lock
 from tests.filled_cache import fill
 from tests.unit.cli.programs import FFDL, run
 
