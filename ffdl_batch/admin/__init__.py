@@ -1,4 +1,4 @@
-"""``ffdl-admin``: what an administrator does to an installation. Click, settings, services and the store's insides.
+"""``ffdl-admin``: commands for administrators. They use settings, services and the store, never a running daemon.
 
-It works on what daemons leave, never through a daemon. Nothing is imported before the command that needs it.
+A module is imported only by the command that needs it.
 """

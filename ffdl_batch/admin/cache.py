@@ -1,4 +1,4 @@
-"""Implements ``ffdl-admin cache``, which root runs by a timer for all users of a cache."""
+"""Implement ``ffdl-admin cache``, which a timer of root runs for all users of a cache."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _NAMES = {"help_option_names": ["-h", "--help"]}
 
 @click.group(context_settings=_NAMES)
 def cache() -> None:
-    """The cache of data sets on this node."""
+    """Manage the cache of data sets on this node."""
 
 
 @cache.command(context_settings=_NAMES)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def trim(as_json: bool) -> int:
-    """Bring this node's cache to its limit, and make room for those who want it and have less than an equal share.
+    """Reduce this node's cache to its limit, and make room for users who need it and have less than an equal share.
 
-    Root does it for all users, as each of them in turn; anybody else for the own part. What is in use stays; least
-    recently used goes first, from who holds most. What each user holds is measured. Parts that do not belong to the
-    user whose number they have are removed by root.
+    Root does it for all users, as each of them in turn; other users only for their own part. Entries in use are kept.
+    The least recently used entries of the largest users are removed first, by measured sizes. Root removes parts that
+    do not belong to the user whose number they have.
 
-    Exit code 1: more than the limit is in use; 69: no cache is configured, or it is not there.
+    Exit code 1: more than the limit is in use; 69: no cache is configured, or it does not exist.
     """
     from ffdl_batch.config import ConfigError, load_settings
     from ffdl_batch.staging.cache.trim import trim as trim_all

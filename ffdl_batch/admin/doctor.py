@@ -1,4 +1,4 @@
-"""``ffdl-admin doctor``: asks the backend for what would make its jobs fail, and prints it."""
+"""Implement ``ffdl-admin doctor``: print what would make jobs of the backend fail."""
 
 from __future__ import annotations
 
@@ -18,23 +18,22 @@ from ffdl_batch.host.users import user_name
     "--nodes",
     default="",
     metavar="LIST|all",
-    help="Run a small job on each of these nodes, as n[1-8],m1, and look there.",
+    help="Run a small job on each of these nodes, such as n[1-8],m1, and check them.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(nodes: str, as_json: bool) -> int:
-    """Find what would make jobs fail, and say which file to change.
+    """Find what would make jobs fail, and print which file to change.
 
-    It looks at the scheduler's configuration and, on a compute node, at what that node can do; as root it has the node
-    try anew. With --nodes it runs a job of a second on each node named, n1,m[2-8], with a network of its own; a node
-    has half a minute to give it a core, and a minute to answer. One that is busy, drained or down is a note, not
-    examined: nothing is known of it. One node is asked before the others; where Slurm drains it because its prolog
-    failed, no other is asked. It looks there, too, whether the staging program starts, and whether data stores can be
-    mounted.
+    It checks the scheduler's configuration and, on a compute node, what that node can do; root has the node check it
+    again. With --nodes it runs a job of a second on each of these nodes, with its own network. A node has half a minute
+    to start the job, and a minute to answer. A busy, drained or down node is reported as a note, not examined. One node
+    is examined before the others; if Slurm drains it because its prolog failed, the others are not examined. The job
+    also checks whether the staging program starts, and whether data stores can be mounted.
 
-    Each line says ok, wrong or note. Exit code 0: nothing is wrong, and all that was named was examined; 1: something
-    is wrong, or the scheduler does not answer; 2: LIST is no list of nodes, or there is no such node; 69: the backend
-    has nothing to look at, or the scheduler's commands are not there; 75: nothing is wrong as far as was seen, but
-    nodes that were named could not be examined now; 78: the configuration cannot be used.
+    Each line starts with ok, wrong or note. Exit code 0: nothing is wrong, and all named nodes were examined; 1:
+    something is wrong, or the scheduler does not answer; 2: LIST is invalid, or a node does not exist; 69: the backend
+    has no checks, or the scheduler's commands are not installed; 75: no fault was found, but named nodes could not be
+    examined now; 78: the configuration cannot be used.
     """
     from ffdl_batch.config import ConfigError, load_settings
     from ffdl_batch.plugins import AdapterContext, create_adapter

@@ -1,4 +1,4 @@
-"""How ``ffdl-admin`` ends: exit codes, one sentence on standard error, no traceback."""
+"""Turn errors of ``ffdl-admin`` into exit codes and one line on standard error, without a traceback."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CLOSED_PIPE = 128 + signal.SIGPIPE
 
 
 class Stop(Exception):
-    """Ends the command with a code of ours; the message goes to standard error."""
+    """End the command with an exit code; the message goes to standard error."""
 
     def __init__(self, code: ExitCode, message: str) -> None:
         super().__init__(message)
@@ -25,7 +25,7 @@ class Stop(Exception):
 
 
 def run(command: click.Command, program: str) -> NoReturn:
-    """Run a command as the whole process; every way out goes through here."""
+    """Run a command as the whole process, and exit."""
     watch_output()
     sys.exit(_guard(command, program))
 

@@ -1,4 +1,4 @@
-"""``ffdl-admin tenant``: rooms for tenants on a cluster that many share."""
+"""Implement ``ffdl-admin tenant``: create tenants on a shared cluster."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _NAMES = {"help_option_names": ["-h", "--help"]}
 _BACKEND = click.option(
-    "--backend", default="kubernetes", show_default=True, metavar="NAME", help="The backend whose cluster it is."
+    "--backend", default="kubernetes", show_default=True, metavar="NAME", help="The backend of the cluster."
 )
 _WHO = (
-    click.option("--user", "users", multiple=True, metavar="NAME", help="Who may submit; may be given again."),
-    click.option("--group", "groups", multiple=True, metavar="NAME", help="A group whose members may submit."),
+    click.option("--user", "users", multiple=True, metavar="NAME", help="A user who may submit; can be repeated."),
+    click.option("--group", "groups", multiple=True, metavar="NAME", help="A group that may submit; can be repeated."),
     click.option(
-        "--service-account", default="", metavar="NAMESPACE/NAME", help="That of a daemon that runs in the cluster."
+        "--service-account",
+        default="",
+        metavar="NAMESPACE/NAME",
+        help="Service account of a daemon in the cluster.",
     ),
     click.option("--nodes", is_flag=True, help="Let ffdl why list the nodes of the cluster."),
-    click.option("--debugging", is_flag=True, help="They may run commands in learners: ffdl exec and ffdl shell."),
+    click.option("--debugging", is_flag=True, help="Let users run commands in learners: ffdl exec and ffdl shell."),
 )
 
 
@@ -41,46 +44,50 @@ def _with_who(command: Any) -> Any:
 
 @click.group(context_settings=_NAMES)
 def tenant() -> None:
-    """Tenants of a cluster: a room each, with limits, and who may use it."""
+    """Manage the tenants of a cluster: a namespace each, with limits and users."""
 
 
 @tenant.command(context_settings=_NAMES)
 @click.argument("name")
 @_BACKEND
-@click.option("--cpus", "--cpu", type=click.FloatRange(min=0), metavar="N", help="CPUs of all its pods together.")
-@click.option("--memory", default="", metavar="SIZE", help="Memory of all its pods together, as 64Gi.")
-@click.option("--gpus", type=click.IntRange(min=0), metavar="N", help="GPUs of all its pods together.")
-@click.option("--storage", default="", metavar="SIZE", help="Sizes of its volume claims together.")
-@click.option("--jobs", type=click.IntRange(min=0), metavar="N", help="Jobs that are there at a time.")
+@click.option("--cpus", "--cpu", type=click.FloatRange(min=0), metavar="N", help="Limit of CPUs, over all its pods.")
+@click.option("--memory", default="", metavar="SIZE", help="Limit of memory, over all its pods, such as 64Gi.")
+@click.option("--gpus", type=click.IntRange(min=0), metavar="N", help="Limit of GPUs, over all its pods.")
+@click.option("--storage", default="", metavar="SIZE", help="Limit of storage, over all its volume claims.")
+@click.option("--jobs", type=click.IntRange(min=0), metavar="N", help="Maximum number of existing jobs.")
 @click.option(
-    "--resource", "resources", multiple=True, metavar="NAME=N", help="Another resource, as nvidia.com/mig-1g.10gb=4."
+    "--resource",
+    "resources",
+    multiple=True,
+    metavar="NAME=N",
+    help="Another limit, such as nvidia.com/mig-1g.10gb=4.",
 )
 @_with_who
-@click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="A label of the room.")
-@click.option("--adopt", is_flag=True, help="Also where a room of that name is there and not ours.")
+@click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="A label of the namespace.")
+@click.option("--adopt", is_flag=True, help="Accept an existing namespace without ffdl's label.")
 @click.option("--update", is_flag=True, help="Change objects that differ, and add missing ones.")
 @click.option("--remove", is_flag=True, help="With --update, remove limits, users and permissions that are not named.")
-@click.option("--print", "as_yaml", is_flag=True, help="Print YAML, and ask no cluster.")
+@click.option("--print", "as_yaml", is_flag=True, help="Print YAML without a cluster.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def create(name: str, *, backend: str, as_yaml: bool, as_json: bool, **wish: Any) -> int:
-    """Make a room for the tenant NAME: on Kubernetes a namespace of the Pod Security level restricted, a quota, limits
+def create(name: str, *, backend: str, as_yaml: bool, as_json: bool, **options: Any) -> int:
+    """Create the tenant NAME: on Kubernetes a namespace of the Pod Security level restricted, a quota, limits
     of containers, a network policy that denies all, a service account without a token, and the role of daemons.
 
     Existing objects are not changed. Differences are reported, and applied with --update. Limits, users and permissions
     that you do not name are kept, unless you also give --remove. A namespace without ffdl's label is changed only with
     --adopt.
 
-    Exit code 0: all is there as wanted; 1: something differs, or the room is not ours; 2: NAME or an amount is none;
-    69: the backend has no tenants, or what the cluster is asked with (a kubeconfig) is not there; 75: the cluster does
-    not answer; 77: the cluster does not let you, as it says; 78: the configuration cannot be used.
+    Exit code 0: everything exists as requested; 1: something differs, or the namespace has no label of ffdl; 2: NAME or
+    an amount is invalid; 69: the backend has no tenants, or there is no kubeconfig; 75: the cluster does not answer;
+    77: the cluster does not permit it; 78: the configuration cannot be used.
     """
     from ffdl_batch.ports.tenancy import Done
 
-    keeper, wanted = _keeper(backend), _tenant(name, wish)
+    keeper, wanted = _keeper(backend), _tenant(name, options)
     if as_yaml:
         _print_yaml(_asked(lambda: keeper.tenant_objects(wanted)))
         return ExitCode.OK
-    manner = {word: wish[word] for word in ("adopt", "update", "remove")}
+    manner = {word: options[word] for word in ("adopt", "update", "remove")}
     steps = _asked(lambda: keeper.create_tenant(wanted, **manner))
     advice = keeper.advise(wanted)
     if as_json:
@@ -91,13 +98,13 @@ def create(name: str, *, backend: str, as_yaml: bool, as_json: bool, **wish: Any
             click.echo(f"{step.done:<8} {step.about}{': ' if step.text else ''}{step.text}")
         said = ", ".join(f'{key} = "{value}"' for key, value in advice.items())
         click.echo(f"Its users set in [backend.{backend}]: {said}", err=True)
-        is_new = any(step.done is Done.MADE for step in steps[:1])  # the room itself
+        is_new = any(step.done is Done.MADE for step in steps[:1])  # the namespace itself
         if is_new and not (wanted.users or wanted.groups or wanted.service_account):
-            who = "--user, --group or --service-account, with --update, says who"
-            click.echo(f"Nobody may submit there yet: {who}", err=True)
+            who = "name users with --update and --user, --group or --service-account"
+            click.echo(f"No user may submit there yet: {who}", err=True)
     differs = any(step.done is Done.DIFFERS for step in steps)
     if differs and not as_json:
-        click.echo("What differs was left alone; --update changes it", err=True)
+        click.echo("Differing objects were not changed; --update changes them", err=True)
     return ExitCode.FAILED if differs else ExitCode.OK
 
 
@@ -105,12 +112,12 @@ def create(name: str, *, backend: str, as_yaml: bool, as_json: bool, **wish: Any
 @click.argument("name")
 @_BACKEND
 @_with_who
-def permissions(name: str, *, backend: str, **wish: Any) -> int:
-    """Print as YAML what a daemon must be allowed in the room NAME, and no more.
+def permissions(name: str, *, backend: str, **options: Any) -> int:
+    """Print as YAML the permissions that a daemon needs in the namespace NAME.
 
-    It is for a room that somebody else makes.
+    Use it if another administrator creates the namespace.
     """
-    keeper, wanted = _keeper(backend), _tenant(name, wish)
+    keeper, wanted = _keeper(backend), _tenant(name, options)
     _print_yaml(_asked(lambda: keeper.permissions(wanted)))
     return ExitCode.OK
 
@@ -132,23 +139,23 @@ def _keeper(name: str) -> KeepsTenants:
     return found
 
 
-def _tenant(name: str, wish: Mapping[str, Any]) -> Tenant:
+def _tenant(name: str, options: Mapping[str, Any]) -> Tenant:
     from ffdl_batch.ports.tenancy import Tenant
 
     return Tenant(
         name,
-        gpus=wish.get("gpus"),
-        cpus=wish.get("cpus"),
-        memory_bytes=_size("--memory", wish.get("memory", "")),
-        storage_bytes=_size("--storage", wish.get("storage", "")),
-        jobs=wish.get("jobs"),
-        users=tuple(wish["users"]),
-        groups=tuple(wish["groups"]),
-        service_account=wish["service_account"],
-        resources=_pairs("--resource", wish.get("resources", ())),
-        labels=_pairs("--label", wish.get("labels", ())),
-        debugging=wish["debugging"],
-        nodes=wish["nodes"],
+        gpus=options.get("gpus"),
+        cpus=options.get("cpus"),
+        memory_bytes=_size("--memory", options.get("memory", "")),
+        storage_bytes=_size("--storage", options.get("storage", "")),
+        jobs=options.get("jobs"),
+        users=tuple(options["users"]),
+        groups=tuple(options["groups"]),
+        service_account=options["service_account"],
+        resources=_pairs("--resource", options.get("resources", ())),
+        labels=_pairs("--label", options.get("labels", ())),
+        debugging=options["debugging"],
+        nodes=options["nodes"],
     )
 
 
@@ -174,7 +181,7 @@ def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
 
 
 def _asked(ask: Callable[[], T]) -> T:
-    """What the backend answers; its refusals end the command."""
+    """Return the reply of the backend; its errors end the command."""
     from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerError, SchedulerMissing
     from ffdl_batch.ports.tenancy import NotOurs, NotPermitted
 
@@ -200,7 +207,7 @@ def _print_yaml(objects: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _dumper() -> Any:
-    """Without anchors, which people would have to read."""
+    """Return a dumper that writes no anchors."""
     import yaml
 
     class Plain(yaml.SafeDumper):

@@ -37,7 +37,7 @@ SOCKET_NAME = "ffdl.sock"
 LOCK_NAME = "daemon.lock"
 LOG_NAME = "daemon.log"
 _UNMAPPED = 65534
-"""The owner that represents every user whom a user namespace (user_namespaces(7)) or NFS server does not map."""
+"""The owner that represents all users that a user namespace (user_namespaces(7)) or NFS server does not map."""
 MAX_SOCKET_PATH = 107
 """Bytes that fit into sun_path with its final NUL (unix(7))."""
 _REMOVE = "remove it if no ffdl-submitd of yours runs on any host"
@@ -161,7 +161,7 @@ def _socket_name(environ: Mapping[str, str]) -> str:
 def check_directory(directory: Path, *, closed: bool) -> None:
     """Refuse a directory that another user made or could write to; one that does not exist is fine.
 
-    `closed`: mode 0700 is demanded, else only that nobody else may write. Raises :class:`PlaceRefused`, with
+    `closed`: the mode must be 0700, else only others must not be able to write. Raises :class:`PlaceRefused`, with
     exit code 77 where trying again does not help.
     """
     try:

@@ -1,4 +1,4 @@
-"""Whether a daemon runs with other settings than a command has; told without the values, which may be secret.
+"""Compare the settings of a daemon with those of a command, without their values, which may be secret.
 
 The daemon writes a short digest of each of its settings into its lock file. A command makes the same digests of its own
 settings, and names those that differ and where its own value comes from.

@@ -1,4 +1,4 @@
-"""Exceptions to error replies. Every refusal is a Problem, whatever raised it."""
+"""Turn exceptions into error replies. Every one has a Problem as its body."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SENTENCES = {
 
 
 def install(app: FastAPI) -> None:
-    """Make `app` answer in Problems."""
+    """Add the handlers to `app`."""
     app.add_exception_handler(Refused, _refused)
     app.add_exception_handler(StoreUnavailable, _store_unavailable)
     app.add_exception_handler(DatabaseDamaged, _damaged)
@@ -108,7 +108,7 @@ class BodyTooLarge(HTTPException):
 
 
 def blame_options(problem: Problem) -> Problem:
-    """A refusal of which every error names an option is the command line's fault: sbatch ends alike."""
+    """Reply with a usage error if every finding names an option of the command line, as sbatch exits."""
     errors = [finding for finding in problem.findings if finding.severity is Severity.ERROR]
     named = [finding for finding in errors if finding.file is None and (finding.path or "").startswith("--")]
     return replace(problem, exit_code=ExitCode.USAGE) if errors and len(named) == len(errors) else problem
@@ -130,7 +130,7 @@ async def _damaged(_request: Request, error: Exception) -> Response:
 
 
 def problem_of(error: Exception, place: str) -> Problem | None:
-    """The problem that a refusal of the machine, or of the file system below `place`, is; None for what is none."""
+    """Return the problem for an error of the machine, or of the file system below `place`; None for other errors."""
     if isinstance(error, MemoryError):
         gc.collect()  # the traceback keeps what the request held in reference cycles
         cure = f"send less at once; {WHOSE_LIMITS}"

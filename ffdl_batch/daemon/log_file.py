@@ -21,7 +21,7 @@ _MISSING = "%d lines before this one could not be written at once, and may be mi
 
 
 class _Unfailing(logging.Handler):
-    """Counts what could not be written, in place of a traceback on standard error for each line."""
+    """Count records that could not be written, instead of a traceback on standard error for each."""
 
     missing = 0
     why = ""
@@ -51,7 +51,7 @@ class _Stream(_Unfailing, logging.StreamHandler):  # type: ignore[type-arg]  # n
 
 
 class _Lines(logging.Formatter):
-    """Escapes control characters, so that a record cannot control the reader's terminal or look like two records."""
+    """Escape control characters, so that a record cannot control the reader's terminal or look like two records."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         return printable(super().formatMessage(record), one_line=True)
@@ -61,7 +61,7 @@ class _Lines(logging.Formatter):
 
 
 def log_to(path: Path | None) -> None:
-    """Send everything from INFO up to `path`, or to standard error where it is None. Raises OSError."""
+    """Send everything from INFO up to `path`, or to standard error if it is None. Raises OSError."""
     handler: logging.Handler
     if path is None:
         handler = _Stream(sys.stderr)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _STDERR = 2
 FEWEST_DESCRIPTORS = 16
 """With fewer, the daemon could open its database and its socket, and then answer no request."""
-_OF_THOSE_THAT_RUN = ("; the daemon goes on by itself", "; what was accepted goes on by itself")
+_OF_THOSE_THAT_RUN = ("; the daemon continues by itself", "; what was accepted continues by itself")
 Opener = Callable[["Settings"], "Platform"]
 """Opens the platform; tests pass one that puts a scheduler of theirs in."""
 

@@ -1,1 +1,1 @@
-"""Sends notices by mail and by webhook."""
+"""Send notices by mail and by webhook."""

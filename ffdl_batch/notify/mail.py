@@ -1,7 +1,7 @@
-"""Mail by SMTP: one message to a relay, encrypted where the relay offers that, and always where it is logged in to.
+"""Send mail by SMTP: one message to a relay, encrypted if the relay offers that, and always with a login.
 
-The standard library alone. What the relay said is told; a message was taken for everybody, or :class:`MailNotSent` is
-raised, which says for whom it was taken all the same.
+It uses only the standard library. If the relay refuses a recipient, :class:`MailNotSent` has its reply and the
+recipients that it accepted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _REFUSED_LOGIN = (530, 534, 535, 538)
 
 
 class MailNotSent(Exception):
-    """`may_pass`: it may work later. `not_allowed`: the relay refuses who asks. `taken`: these recipients have it."""
+    """The relay refused the mail, or part of it.
+
+    `may_pass`: a later try may succeed. `not_allowed`: the relay refuses the sender. `taken`: recipients that got it.
+    """
 
     def __init__(
         self, message: str, *, may_pass: bool = False, not_allowed: bool = False, taken: Sequence[str] = ()
@@ -35,7 +38,7 @@ class MailNotSent(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Who logs in at a relay."""
+    """User and password for a relay."""
 
     user: str
     password: str
@@ -46,8 +49,11 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class Relay:
-    """Where mail goes. With a `login` or a `ca_file` ("" = none) its certificate has to be right; without, encryption
-    that proves nothing is still better than none. Port 465 is encrypted from the first byte."""
+    """A mail relay.
+
+    Its certificate is verified if there is a `login` or a `ca_file` ("" = none). Otherwise encryption is used without
+    verification. Port 465 is encrypted from the first byte.
+    """
 
     host: str
     port: int = SMTP_PORT
@@ -56,12 +62,12 @@ class Relay:
 
     @property
     def is_verified(self) -> bool:
-        """Whether it has to prove who it is."""
+        """Whether its certificate is verified."""
         return self.login is not None or bool(self.ca_file)
 
 
 def read_relay(text: str) -> tuple[str, int]:
-    """Host and port of ``mail.example.org``, ``mail.example.org:587`` or ``[::1]:25``. Raises ValueError."""
+    """Return host and port of ``mail.example.org``, ``mail.example.org:587`` or ``[::1]:25``. Raises ValueError."""
     match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::(\d{1,5}))?", text)
     port = int(match[3]) if match is not None and match[3] else SMTP_PORT
     if match is None or not 1 <= port <= 65535:
@@ -70,14 +76,14 @@ def read_relay(text: str) -> tuple[str, int]:
 
 
 def read_address(text: str) -> str:
-    """A plain address. Raises ValueError."""
+    """Return a plain mail address. Raises ValueError."""
     if _ADDRESS.fullmatch(text) is None or not text.isascii():
         raise ValueError(f"{text[:60]!r} is no mail address; write for example ops@example.org")
     return text
 
 
 def read_login(path: Path) -> Login:
-    """User and password, the two lines of a file that nobody else may read. Raises ValueError, OSError."""
+    """Return user and password, the two lines of a file that only its owner may read. Raises ValueError, OSError."""
     with path.open(encoding="utf-8") as file:
         if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
             raise ValueError(f"{path} holds a password, and others may read it: chmod 600 {path}")
@@ -88,7 +94,7 @@ def read_login(path: Path) -> Login:
 
 
 def send(relay: Relay, message: EmailMessage, sender: str, recipients: Sequence[str]) -> None:
-    """Hand it to the relay for all of `recipients`. Raises MailNotSent."""
+    """Send the message to all of `recipients`. Raises MailNotSent."""
     where = f"{relay.host}:{relay.port}"
     try:
         with _connected(relay) as smtp:
@@ -115,7 +121,7 @@ def send(relay: Relay, message: EmailMessage, sender: str, recipients: Sequence[
 
 
 def _connected(relay: Relay) -> smtplib.SMTP:
-    """A connection that is encrypted where that is possible; raises what smtplib does."""
+    """Return a connection, encrypted if possible. Raises the errors of smtplib."""
     context = _context(relay)
     if relay.port == SMTPS_PORT:
         return smtplib.SMTP_SSL(relay.host, relay.port, timeout=TIMEOUT_S, context=context)

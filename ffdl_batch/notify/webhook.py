@@ -1,6 +1,6 @@
-"""Webhooks: one POST with a JSON text, signed where there is a key. The standard library alone.
+"""Send webhooks: one POST with a JSON text, signed if there is a key. It uses only the standard library.
 
-The signature is that of many senders: ``X-Ffdl-Signature: sha256=`` and the HMAC-SHA256 (RFC 2104) of the body in hex.
+The signature has the usual form: ``X-Ffdl-Signature: sha256=`` and the HMAC-SHA256 (RFC 2104) of the body in hex.
 """
 
 from __future__ import annotations
@@ -18,29 +18,31 @@ _MAY_PASS = frozenset({408, 425, 429}) | frozenset(range(500, 600))
 
 
 class WebhookRefused(Exception):
-    """It was not taken. `may_pass`: it may be later."""
+    """The server did not accept the request. `may_pass`: a later try may succeed."""
 
     def __init__(self, message: str, *, may_pass: bool) -> None:
         super().__init__(message)
         self.may_pass = may_pass
 
 
-class _StaysHere(urllib.request.HTTPRedirectHandler):
-    """What is told is for the address that was named, and for no other that it points to."""
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Follow no redirection: the content is meant for the configured address only."""
 
     def redirect_request(self, *_redirection: object) -> None:
-        """None: the answer itself counts."""
+        """Return None, so that the reply itself is used."""
 
 
 def post(address: str, body: bytes, notice_id: str, key: bytes = b"") -> None:
-    """Hand `body` to the web server at `address`; any status from 200 to 299 means that it was taken. Redirections are
-    not followed. Raises WebhookRefused, whose words do not have what the address says after its path."""
+    """Send `body` to `address`; a status from 200 to 299 means success. Redirections are not followed.
+
+    Raises WebhookRefused, whose message has no query of the address.
+    """
     headers = {"Content-Type": "application/json", "User-Agent": "ffdl-batch", "X-Ffdl-Notice": notice_id}
     if key:
         headers["X-Ffdl-Signature"] = "sha256=" + hmac.new(key, body, hashlib.sha256).hexdigest()
     request = urllib.request.Request(address, body, headers, method="POST")  # noqa: S310 - http and https were checked
     try:
-        with urllib.request.build_opener(_StaysHere).open(request, timeout=TIMEOUT_S) as answer:
+        with urllib.request.build_opener(_NoRedirects).open(request, timeout=TIMEOUT_S) as answer:
             answer.read(_ANSWER_BYTES)
     except urllib.error.HTTPError as error:
         with error:
@@ -53,6 +55,6 @@ def post(address: str, body: bytes, notice_id: str, key: bytes = b"") -> None:
 
 
 def without_query(address: str) -> str:
-    """The address as it may be told: tokens are often in what follows the path, and passwords before the host."""
+    """Return the address for messages: without user, password and query, which often hold secrets."""
     parts = urlsplit(address)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

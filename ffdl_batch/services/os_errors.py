@@ -14,7 +14,7 @@ AWAY = frozenset(
 )
 """What clients of file servers report while the server, or the way to it, is gone (NFS, Lustre, FUSE)."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-_GOES_ON = "what was accepted goes on by itself"
+_GOES_ON = "what was accepted continues by itself"
 
 
 @dataclass(frozen=True, slots=True)

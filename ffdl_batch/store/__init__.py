@@ -1,4 +1,4 @@
-"""Jobs, attempts, histories and leases in SQLite or PostgreSQL. Import from here; the modules are its insides."""
+"""Store jobs, attempts, histories and leases in SQLite or PostgreSQL. Other packages import from here."""
 
 from __future__ import annotations
 

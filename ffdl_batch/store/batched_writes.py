@@ -1,6 +1,6 @@
-"""What one transaction writes of the steps of its jobs: gathered, then written with few statements.
+"""Collect the changes of one transaction, and write them with few statements.
 
-A statement costs far more than a row of it. Rows of jobs (or attempts) that change in the same columns share one.
+A statement costs far more than one of its rows. Rows of jobs (or attempts) that change in the same columns share one.
 """
 
 from __future__ import annotations
@@ -31,16 +31,19 @@ _ATTEMPT, _NO_ATTEMPT = update(ATTEMPTS).where(*_OF_JOB), delete(ATTEMPTS).where
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is to be written for one job: the job as it will be, its new history, columns beside, what changes in the
-    row of the attempt that it had, and the row of an attempt that begins (none = no attempt begins). `drops_attempt`:
-    the row of the attempt that it had goes. `incidents` as they were noticed at `noticed_at`."""
+    """The changes of one job."""
 
     job: Job
+    """The job after the changes."""
     entries: tuple[HistoryEntry, ...] = ()
     beside: Row = dataclasses.field(default_factory=dict)
+    """Columns of the job's row that :class:`Job` does not have."""
     attempt_columns: Row = dataclasses.field(default_factory=dict)
+    """Changes of the row of the current attempt."""
     next_attempt: Row = dataclasses.field(default_factory=dict)
+    """The row of an attempt that begins; empty = none begins."""
     drops_attempt: bool = False
+    """Whether the row of the current attempt is deleted."""
     incidents: tuple[Incident, ...] = ()
     noticed_at: float = 0.0
 
@@ -62,13 +65,13 @@ class Writes:
         self._incidents: list[Row] = []
 
     def add(self, before: Job, step: Step) -> Job:
-        """The job as the step leaves it; one that it does not change is left alone, so that its revision stays."""
+        """Return the job after the step. A step without changes writes nothing, so that the revision stays."""
         self._incidents += [incident_row(incident, step.noticed_at) for incident in step.incidents]
         changed = {n: getattr(step.job, n) for n in JOB_FIELDS if getattr(step.job, n) != getattr(before, n)}
         if not step.entries and not step.attempt_columns and changed.keys() <= {"updated_at"}:
             return before
         if before.id in self._ids:
-            self.flush()  # the steps of one job are written in their order
+            self.flush()  # steps of one job are written in order
         after = replace(step.job, revision=before.revision + 1)
         values = encode_columns(changed) | step.beside | {"revision": after.revision}
         self._ids.add(before.id)
@@ -83,7 +86,7 @@ class Writes:
         return after
 
     def flush(self) -> None:
-        """Write what was gathered; raises StoreError for a row that changed under its lock."""
+        """Write all steps. Raises StoreError for a row that changed under its lock."""
         self._update(_JOB, self._jobs)
         self._update(_ATTEMPT, self._attempts)
         for row in self._dropped:
@@ -107,7 +110,7 @@ class Writes:
 
 
 def add_entry(connection: Connection, entry: HistoryEntry) -> None:
-    """One row of history alone."""
+    """Write one row of history."""
     connection.execute(insert(HISTORY), _history_row(entry))
 
 

@@ -55,7 +55,7 @@ _BEGIN = "sqlite_begin"
 _WROTE = "wrote"
 _LOCAL_PRAGMAS = ("journal_mode = WAL", "synchronous = FULL", "journal_size_limit = 67108864")
 _NETWORK_PRAGMAS = ("locking_mode = EXCLUSIVE", "journal_mode = TRUNCATE", "synchronous = EXTRA")
-# SQLite keeps 2 MB by itself, less than a thousand jobs: beyond that each look at all live ones reads the file anew.
+# SQLite's default of 2 MB holds less than a thousand jobs; with more, each query of all live jobs reads the file again.
 _CACHE = "cache_size = -32768"
 """32 MiB at most, for the one connection."""
 # idle_in_transaction_session_timeout: a daemon that was stopped, or whose machine vanished, in mid-transaction gives
@@ -164,17 +164,17 @@ class Database:
             return
         with self._translated(noted=True):
             if self.files.find_misplaced() is not None:
-                with self.engine.connect() as connection:  # nobody reopens the files meanwhile
+                with self.engine.connect() as connection:  # no other thread reopens the files meanwhile
                     self._refuse_misplaced(connection)
 
     def now_expression(self) -> ColumnElement[float]:
-        """The time in a statement: the server's on PostgreSQL (skewed daemons agree), else the own clock's."""
+        """Return the time as an SQL expression: the server's on PostgreSQL, so that daemons agree, else our clock's."""
         if self.is_postgres:
             return type_coerce(func.date_part("epoch", func.clock_timestamp()), Double)
         return literal(self.clock.now(), Double)
 
     def now(self, connection: Connection) -> float:
-        """The time as :meth:`now_expression` tells it; no statement on SQLite."""
+        """Return the time of :meth:`now_expression`; no statement on SQLite."""
         if not self.is_postgres:
             return self.clock.now()
         return float(connection.execute(select(self.now_expression())).scalar_one())
@@ -195,14 +195,14 @@ class Database:
         try:
             yield
         except (SQLAlchemyError, DatabaseGone, DatabaseDamaged, RowDamaged, UnicodeDecodeError, *raw) as error:
-            told = error if isinstance(error, StoreError) else translate(error, self.place)
-            if noted and not isinstance(told, Conflict):
-                self.health.failed(told)
-            raise told from (None if told is error else error)
+            failure = error if isinstance(error, StoreError) else translate(error, self.place)
+            if noted and not isinstance(failure, Conflict):
+                self.health.failed(failure)
+            raise failure from (None if failure is error else error)
 
 
 def over(engine: Engine, place: str, clock: Clock, files: OpenFiles | None = None) -> Database:
-    """The database that `engine` opens."""
+    """Return the database that `engine` opens."""
     event.listen(engine, "after_cursor_execute", _note_rows)
     return Database(engine, place, clock, WriteHealth(clock.now), files)
 
@@ -215,9 +215,9 @@ def _note_rows(
 
 
 def connect(text: str, network_fs: bool | None, clock: Clock) -> Database:
-    """The database behind a URL; its file is created (0600) if there is none, its schema is not looked at.
+    """Return the database behind a URL. A missing SQLite file is created (0600); the schema is not checked.
 
-    Raises :class:`StoreError` for a URL that is none of ours or a driver that is not installed.
+    Raises :class:`StoreError` for an unknown URL or a driver that is not installed.
     """
     try:
         url = make_url(text)

@@ -67,8 +67,8 @@ class Conflict(StoreError):
     """A unique key was taken by another transaction meanwhile. Internal: the store tries again by itself."""
 
 
-_FULL = "the disk (or the quota) is full: free some space; the daemon goes on by itself"
-_READ_ONLY = "its file system is read-only: have it mounted for writing again; the daemon goes on by itself"
+_FULL = "the disk (or the quota) is full: free some space; the daemon continues by itself"
+_READ_ONLY = "its file system is read-only: have it mounted for writing again; the daemon continues by itself"
 _NOT_OURS = "it is read-only: make the file and its directory writable for this user"
 _SQLITE = {
     sqlite3.SQLITE_FULL: _FULL,
@@ -133,7 +133,7 @@ _NO_ROOM, _DISK_ERRORS = "53100", "58"
 _CORRUPTED = ("XX001", "XX002")
 """data_corrupted, index_corrupted."""
 _POSTGRES_STATES = {
-    _NO_ROOM: "the server's disk is full: free some space there; the daemon goes on by itself",
+    _NO_ROOM: "the server's disk is full: free some space there; the daemon continues by itself",
     "53300": _TOO_MANY,
     "25P03": "a transaction stood still for too long and was undone (was this daemon stopped?); try again",
     "25006": "the server is read-only (a standby?): point the URL at the primary server",

@@ -1,7 +1,7 @@
-"""A way into a database that is there, which changes nothing of how it is kept: to look at it, and to administer it.
+"""Open an existing database, for administration, without changing its journal mode.
 
-No file is made, no journal mode is set, no lock is kept beyond a transaction. On a read-only file system, where SQLite
-cannot make what it keeps beside a database with a write-ahead log, it is read without (sqlite.org/wal.html, 5).
+It creates no file, and keeps no lock beyond a transaction. On a read-only file system SQLite cannot create the files
+beside a database with a write-ahead log; it is read without them then (sqlite.org/wal.html, 5).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _MODES_OF_FORMAT, _WITH_LOG = slice(18, 20), b"\2\2"
 
 
 class NoDatabase(StoreError):
-    """There is no such file: no daemon has made it yet."""
+    """The file does not exist: no daemon has created it yet."""
 
 
 def sqlite_file(url: str) -> Path | None:
-    """The file of a SQLite database, None where the URL names another kind (or is none)."""
+    """Return the file of a SQLite database; None if the URL names another kind, or is invalid."""
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
@@ -42,9 +42,11 @@ def sqlite_file(url: str) -> Path | None:
 
 
 def connect_existing(url: str, clock: Clock | None = None) -> Database:
-    """The database behind a URL. Raises :class:`NoDatabase` for a SQLite file that does not exist, StoreUnavailable for
-    one that cannot be read without writing, where nothing can be written, StoreError for a URL that is none of ours,
-    DatabaseDamaged for what is not a file."""
+    """Return the database behind a URL.
+
+    Raises :class:`NoDatabase` for a SQLite file that does not exist, StoreUnavailable for one on a read-only file
+    system that cannot be read without writing, StoreError for an unknown URL, DatabaseDamaged if it is no regular file.
+    """
     path = sqlite_file(url)
     if path is None:
         return connect(url, None, clock or SystemClock())
@@ -55,8 +57,7 @@ def connect_existing(url: str, clock: Clock | None = None) -> Database:
 
 
 def _mode(path: Path) -> str:
-    """How SQLite is to open it. A file that nobody changes is one that no daemon has open: that one would have its log
-    beside it, or on a network file system none at all."""
+    """Return the mode for SQLite. The file does not change if no daemon has it open: then there is no log beside it."""
     real = Path(os.path.realpath(path))
     try:
         if not is_read_only(real.parent):
@@ -83,7 +84,7 @@ def _keeps_log(path: Path) -> bool:
 def connect_file(
     path: Path, clock: Clock, busy_timeout_s: float = BUSY_TIMEOUT_S, mode: str = _READ_AND_WRITE
 ) -> Database:
-    """A SQLite file that exists. One connection per use: nothing of it stays open."""
+    """Return the database of an existing SQLite file. Each use opens a connection: no file stays open."""
 
     def open_file() -> sqlite3.Connection:
         refuse_other_file(path)

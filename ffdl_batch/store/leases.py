@@ -1,8 +1,8 @@
-"""Leases: who may deploy a job, and which daemon runs a loop.
+"""Lease jobs for their deployment, and the loops of daemons.
 
-A lease is a random token in a row until a moment. Whoever finds it run out may take it, and then the old token
-opens nothing any more. Times are the database's (see :meth:`Database.now_expression`), so that two daemons
-with different clocks agree. A holder whose time has run out but whom nobody replaced may go on.
+A lease is a random token in a row, valid until a time. Another daemon may take an expired lease; the old token is
+invalid then. Times are the database's (see :meth:`Database.now_expression`), so that daemons with different clocks
+agree. A holder whose lease has expired may renew it if no other daemon has taken it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ from ffdl_batch.store.schema import JOBS, LEASES
 
 _DEPLOYABLE = (JobState.PENDING.value, JobState.DEPLOYING.value)
 TREE = "tree"
-"""The name of the row that is no lease, but says which tree of job directories the database goes with."""
+"""The name of a row that is no lease: it has the tree of job directories that belongs to the database."""
 LEFT_OUT = "left out"
-"""The name of the row that is no lease either, but has the ids of executed jobs that the database is to do without."""
+"""The name of a row that is no lease: it has the ids of executed jobs that a restore left out."""
 
 
 def claim_deployable(
     database: Database, reader: JobReader, owner: str, limit: int, lease_s: float, elements: int = 0
 ) -> list[LeasedJob]:
-    """Up to `limit` jobs whose deployment is due and nobody's, oldest first, leased to `owner` under one token; and up
-    to `elements` further ones of the arrays among them, likewise."""
+    """Lease up to `limit` jobs that are due and not leased, oldest first, to `owner` under one token; return them.
+
+    Up to `elements` further elements of the arrays among them are leased, too.
+    """
     token = secrets.token_hex(16)
     now = database.now_expression()
     until = now + literal(lease_s, Double)
@@ -60,7 +62,7 @@ def claim_deployable(
 
 
 def renew(database: Database, job_id: str, lease_token: str, lease_s: float) -> bool:
-    """Whether the lease was still the caller's, and lasts `lease_s` from now."""
+    """Extend the lease to `lease_s` from now; return whether it was still the caller's."""
     until = database.now_expression() + literal(lease_s, Double)
     with database.writing() as connection:
         query = update(JOBS).where(JOBS.c.id == job_id, JOBS.c.lease_token == lease_token, JOBS.c.lease_token != "")
@@ -68,7 +70,7 @@ def renew(database: Database, job_id: str, lease_token: str, lease_s: float) -> 
 
 
 def renew_many(database: Database, ids: Collection[str], lease_token: str, lease_s: float) -> frozenset[JobId]:
-    """As :func:`renew` for each of `ids`; those of which the lease was still the caller's."""
+    """Renew the leases of `ids` like :func:`renew`; return the jobs whose lease was still the caller's."""
     until = database.now_expression() + literal(lease_s, Double)
     held: set[JobId] = set()
     with database.writing() as connection:
@@ -80,7 +82,7 @@ def renew_many(database: Database, ids: Collection[str], lease_token: str, lease
 
 
 def release(database: Database, job_id: str, lease_token: str, next_try_at: float | None) -> None:
-    """Give the lease back; with `next_try_at` the deployment is put off until then and the try is counted."""
+    """Release the lease; with `next_try_at` the deployment is postponed until then and the try is counted."""
     values: dict[str, object] = {"lease_owner": "", "lease_token": "", "lease_until": 0.0}
     if next_try_at is not None:
         values |= {"next_try_at": next_try_at, "deploy_tries": JOBS.c.deploy_tries + 1}
@@ -90,7 +92,7 @@ def release(database: Database, job_id: str, lease_token: str, next_try_at: floa
 
 
 def put_off(database: Database, ids: Collection[str], lease_token: str, next_try_at: float) -> None:
-    """As :func:`release` for those of `ids` that the lease is held of: one durable write for all of them."""
+    """Release the leases of `ids` like :func:`release`, in one durable write."""
     values = {"lease_owner": "", "lease_token": "", "lease_until": 0.0, "next_try_at": next_try_at}
     with database.writing() as connection:
         for chunk in chunks(ids):
@@ -114,7 +116,7 @@ def make_elements_due(database: Database) -> None:
 
 
 def acquire_lease(database: Database, name: str, owner: str, lease_s: float) -> str | None:
-    """The token of the lease `name`, or None while another holds it (also an earlier life of `owner`)."""
+    """Return a token of the lease `name`; None while another daemon or an earlier process of `owner` holds it."""
     token = secrets.token_hex(16)
     now = database.now_expression()
     until = now + literal(lease_s, Double)
@@ -127,12 +129,12 @@ def acquire_lease(database: Database, name: str, owner: str, lease_s: float) -> 
                 return None
             connection.execute(insert(LEASES).values(name=name, owner=owner, token=token, until=until))
             return token
-    except Conflict:  # somebody else inserted the row at the same moment: the lease is theirs
+    except Conflict:  # another daemon inserted the row at the same moment: the lease is its own
         return None
 
 
 def renew_lease(database: Database, name: str, token: str, lease_s: float) -> bool:
-    """Whether the lease was still the caller's, and lasts `lease_s` from now."""
+    """Extend the lease to `lease_s` from now; return whether it was still the caller's."""
     until = database.now_expression() + literal(lease_s, Double)
     with database.writing() as connection:
         query = update(LEASES).where(LEASES.c.name == name, LEASES.c.token == token)
@@ -140,15 +142,15 @@ def renew_lease(database: Database, name: str, token: str, lease_s: float) -> bo
 
 
 def release_lease(database: Database, name: str, token: str) -> None:
-    """Give the lease back; a token that is not its own changes nothing."""
+    """Release the lease if the token is valid."""
     with database.writing() as connection:
         connection.execute(delete(LEASES).where(LEASES.c.name == name, LEASES.c.token == token))
 
 
 def bind_tree(database: Database, tree: str, instead_of: str | None) -> str:
-    """The tree of job directories that the database goes with: `tree`, where it had none, or had `instead_of`.
+    """Return the tree of job directories of the database; it becomes `tree` if it had none, or had `instead_of`.
 
-    It is kept as the owner of a lease that is never over and never asked for.
+    It is stored as the owner of a lease that no daemon acquires.
     """
     row = LEASES.c.name == TREE
     try:
@@ -164,34 +166,36 @@ def bind_tree(database: Database, tree: str, instead_of: str | None) -> str:
 
 
 def left_out(connection: Connection) -> frozenset[str]:
-    """The ids of jobs that were executed and that the database is to do without."""
+    """Return the ids of executed jobs that a restore left out."""
     found = connection.execute(select(LEASES.c.owner).where(LEASES.c.name == LEFT_OUT)).scalar_one_or_none()
     return frozenset(str(found or "").split())
 
 
 def leave_out(connection: Connection, ids: Collection[str]) -> None:
-    """From now on it is these. Kept among the leases, which schemas of all revisions have alike."""
+    """Replace the ids of :func:`left_out`. They are stored among the leases, which all schema revisions have."""
     connection.execute(delete(LEASES).where(LEASES.c.name == LEFT_OUT))
     if ids:
         connection.execute(insert(LEASES).values(name=LEFT_OUT, owner=" ".join(sorted(ids)), token="", until=0.0))
 
 
 def is_leased_by_others(database: Database, owner: str) -> bool:
-    """Whether another daemon than `owner` holds a named lease, which one that works does nearly always."""
+    """Return whether another daemon than `owner` holds a named lease; a working daemon nearly always does."""
     held = (LEASES.c.owner != owner, LEASES.c.until > database.now_expression())
     with database.reading() as connection:
         return connection.execute(select(LEASES.c.name).where(*held)).first() is not None
 
 
 def end_claims_of(database: Database, owner: str) -> None:
-    """End the leases of jobs that `owner` holds and knows nothing of any more; their tokens open nothing any more."""
+    """End the leases of jobs that `owner` holds; their tokens become invalid."""
     with database.writing() as connection:
         _end_claims(connection, owner)
 
 
 def end_leases_of(database: Database, owner: str) -> None:
-    """End every lease of `owner`, whose earlier life is proven over; its tokens open nothing any more. All pauses end,
-    too: the clock may have been set since they began."""
+    """End every lease of `owner`, whose earlier process has provably ended; its tokens become invalid.
+
+    All pauses end, too: the clock may have been set since they began.
+    """
     with database.writing() as connection:
         _end_claims(connection, owner)
         paused = update(JOBS).where(JOBS.c.state.in_(_DEPLOYABLE), JOBS.c.next_try_at > 0.0)

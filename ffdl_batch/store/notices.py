@@ -1,4 +1,4 @@
-"""Rows of notices: who is still to be told of which incident."""
+"""Store notices: which address still has to be informed of which incident."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ _OPEN = NOTICES.c.sent_at.is_(None)
 
 
 class Notices:
-    """The rows of one database. Each method is a transaction, and raises as those of the store do."""
+    """The notices of one database. Each method is a transaction, and raises the same errors as the store."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def add(self, wanted: Sequence[Notice]) -> int:
-        """Those of `wanted` that there are none of yet, due now; how many that were. Whoever calls has the turn of the
-        notices."""
+        """Add those of `wanted` that do not exist yet, due now; return how many. The caller holds their lease."""
         ids = {notice.job_id for notice in wanted}
         if not ids:
             return 0
@@ -40,7 +39,7 @@ class Notices:
         return len(fresh)
 
     def due(self, limit: int) -> list[Notice]:
-        """Those whose next try is due, oldest first."""
+        """Return the notices whose next try is due, oldest first."""
         columns = (NOTICES.c.id, *_KEY, NOTICES.c.tries)
         with self._database.reading() as connection:
             now = self._database.now(connection)
@@ -49,17 +48,17 @@ class Notices:
             return [Notice(row[0], *row[1:4], Channel(row.channel), row.address, row.tries) for row in rows]
 
     def next_due(self) -> float | None:
-        """When the next try of any is due, in seconds since the epoch; None where none is open."""
+        """Return when the next try is due, in seconds since the epoch; None if no notice is open."""
         with self._database.reading() as connection:
             at = connection.execute(select(func.min(NOTICES.c.next_try_at)).where(_OPEN)).scalar_one()
         return None if at is None else float(at)
 
     def settle(self, notice: Notice, at: float, failure: str = "") -> None:
-        """It was sent, or (with `failure`) is given up."""
+        """Record that the notice was sent, or with `failure` that it is abandoned."""
         self._update(notice, sent_at=at, failure=failure)
 
     def put_off(self, notice: Notice, until: float, failure: str) -> None:
-        """A try failed; the next one is at `until`."""
+        """Record that a try failed; the next one is at `until`."""
         self._update(notice, next_try_at=until, failure=failure)
 
     def _update(self, notice: Notice, **values: object) -> None:

@@ -57,14 +57,14 @@ class AttemptSum:
 
 
 def chunks(ids: Collection[str]) -> Iterator[Sequence[str]]:
-    """`ids` in order, without doubles, in pieces that fit into one statement."""
+    """Yield `ids` in order, without duplicates, in pieces that fit into one statement."""
     unique = list(dict.fromkeys(ids))
     for start in range(0, len(unique), CHUNK):
         yield unique[start : start + CHUNK]
 
 
 def fetch_jobs(connection: Connection, reader: JobReader, ids: Collection[str]) -> dict[JobId, Job]:
-    """The jobs of `ids` that exist."""
+    """Return the jobs of `ids` that exist."""
     found: dict[JobId, Job] = {}
     for chunk in chunks(ids):
         for row in connection.execute(select(*JOB_COLUMNS).where(JOBS.c.id.in_(chunk))):
@@ -74,7 +74,7 @@ def fetch_jobs(connection: Connection, reader: JobReader, ids: Collection[str]) 
 
 
 def list_jobs(connection: Connection, reader: JobReader, wanted: JobFilter) -> list[Job]:
-    """Newest first."""
+    """Return the jobs that match, newest first."""
     query = select(*JOB_COLUMNS).order_by(JOBS.c.submitted_at.desc(), JOBS.c.id.desc()).limit(wanted.limit)
     if wanted.uid is not None:
         query = query.where(JOBS.c.uid == wanted.uid)
@@ -96,7 +96,7 @@ def list_jobs(connection: Connection, reader: JobReader, wanted: JobFilter) -> l
 
 
 def elements_of(connection: Connection, reader: JobReader, array_id: str, index: int | None) -> list[Job]:
-    """The elements of an array, by index; all of them, or one."""
+    """Return the elements of an array, by index; all of them, or one."""
     query = select(*JOB_COLUMNS).where(JOBS.c.array_id == array_id, JOBS.c.array_id != "")
     if index is not None:
         query = query.where(JOBS.c.array_index == index)
@@ -104,7 +104,7 @@ def elements_of(connection: Connection, reader: JobReader, array_id: str, index:
 
 
 def count_elements(connection: Connection, ids: Collection[str]) -> dict[str, dict[JobState, int]]:
-    """How many elements each array has in each state; arrays that do not exist are left out."""
+    """Return how many elements each array has in each state; unknown arrays are omitted."""
     found: dict[str, dict[JobState, int]] = {}
     for chunk in chunks([array_id for array_id in ids if array_id]):
         query = select(JOBS.c.array_id, JOBS.c.state, func.count()).where(JOBS.c.array_id.in_(chunk))
@@ -114,7 +114,7 @@ def count_elements(connection: Connection, ids: Collection[str]) -> dict[str, di
 
 
 def count_handed_over(connection: Connection, ids: Collection[str]) -> dict[str, int]:
-    """How many live elements of each array a scheduler has, or may have; arrays without any are left out."""
+    """Return how many live elements of each array a scheduler has, or may have; arrays without any are omitted."""
     found: dict[str, int] = {}
     for chunk in chunks([array_id for array_id in ids if array_id]):
         query = select(JOBS.c.array_id, func.count()).where(
@@ -127,19 +127,19 @@ def count_handed_over(connection: Connection, ids: Collection[str]) -> dict[str,
 
 
 def job_ids(connection: Connection) -> frozenset[str]:
-    """The ids of all jobs."""
+    """Return the ids of all jobs."""
     return frozenset(connection.execute(select(JOBS.c.id)).scalars())
 
 
 def find_ids(connection: Connection, beginning: str, uid: int, limit: int) -> list[JobId]:
-    """The ids of `uid`'s jobs that begin so, newest first."""
+    """Return the ids of `uid`'s jobs that start with `beginning`, newest first."""
     query = select(JOBS.c.id).where(JOBS.c.uid == uid, JOBS.c.id.startswith(beginning, autoescape=True))
     ordered = query.order_by(JOBS.c.submitted_at.desc(), JOBS.c.id).limit(limit)
     return [JobId(job_id) for job_id in connection.execute(ordered).scalars()]
 
 
 def find_native(connection: Connection, reader: JobReader, native_id: str, uid: int | None) -> Job | None:
-    """The newest job of `uid` (None = anybody) of which an attempt has this id at its scheduler, or is a task of it."""
+    """Return the newest job of `uid` (None = any user) with an attempt of this native id, or a task of it."""
     tasks = ATTEMPTS.c.native_id.startswith(f"{native_id}_", autoescape=True)
     attempts = select(ATTEMPTS.c.job_id).where(or_(ATTEMPTS.c.native_id == native_id, tasks))
     query = select(*JOB_COLUMNS).where(JOBS.c.id.in_(attempts))
@@ -170,19 +170,19 @@ def live_backends(connection: Connection) -> list[str]:
 
 
 def live_digests(connection: Connection) -> frozenset[str]:
-    """The model archives of jobs that have not ended."""
+    """Return the digests of the model archives of jobs that have not ended."""
     query = select(JOBS.c.model_digest).where(JOBS.c.state.in_(sorted(LIVE))).distinct()
     return frozenset(connection.execute(query).scalars())
 
 
 def count_live(connection: Connection) -> int:
-    """How many jobs have not ended."""
+    """Return how many jobs have not ended."""
     query = select(func.count()).select_from(JOBS).where(JOBS.c.state.in_(sorted(LIVE)))
     return int(connection.execute(query).scalar_one())
 
 
 def histories(connection: Connection, ids: Collection[str], after_seq: int = 0) -> dict[JobId, list[HistoryEntry]]:
-    """The history of each of `ids`, in order; an id without entries has an empty list."""
+    """Return the history of each of `ids`, in order; an id without entries has an empty list."""
     found: dict[JobId, list[HistoryEntry]] = {JobId(job_id): [] for job_id in ids}
     for chunk in chunks(ids):
         query = (
@@ -197,7 +197,7 @@ def histories(connection: Connection, ids: Collection[str], after_seq: int = 0) 
 
 
 def attempts(connection: Connection, ids: Collection[str]) -> dict[JobId, list[Attempt]]:
-    """The attempts of each of `ids`, in order; an id without attempts has an empty list."""
+    """Return the attempts of each of `ids`, in order; an id without attempts has an empty list."""
     found: dict[JobId, list[Attempt]] = {JobId(job_id): [] for job_id in ids}
     for chunk in chunks(ids):
         query = select(*ATTEMPT_COLUMNS).where(ATTEMPTS.c.job_id.in_(chunk))
@@ -208,7 +208,7 @@ def attempts(connection: Connection, ids: Collection[str]) -> dict[JobId, list[A
 
 
 def owed_attempts(connection: Connection, limit: int) -> list[Attempt]:
-    """Attempts whose results or logs could not be stored yet, oldest first."""
+    """Return attempts with a pending upload, oldest first."""
     query = select(*ATTEMPT_COLUMNS).where(ATTEMPTS.c.owed == 1)
     ordered = query.order_by(ATTEMPTS.c.created_at, ATTEMPTS.c.token).limit(limit)
     return [attempt(row) for row in connection.execute(ordered)]

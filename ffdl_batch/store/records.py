@@ -1,4 +1,4 @@
-"""Rows to values and back, and the values that only the store knows."""
+"""Convert rows to values and back; define the values that only the store has."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Attempt:
 
 
 NOTHING = "{}"
-"""JSON of a record of which no field differs from its default; also the columns' default for older rows."""
+"""JSON of a record whose fields all have their defaults; also the default of the columns."""
 JOB_FIELDS = tuple(part.name for part in dataclasses.fields(Job))
 JOB_COLUMNS = tuple(JOBS.c[name] for name in JOB_FIELDS)
 HISTORY_COLUMNS = tuple(HISTORY.c[part.name] for part in dataclasses.fields(HistoryEntry))

@@ -1,11 +1,11 @@
-"""Bringing the schema up to date. Alembic is imported only when there is something to do.
+"""Upgrade the schema of a database. Alembic is imported only if there is something to do.
 
-Whoever migrates holds a lock that all others wait for: an advisory lock on PostgreSQL, an exclusive transaction on
-SQLite. Each revision is one transaction, and the next one begins with a look at what is there: whoever is killed, or
-comes second, leaves or finds a whole revision, and the next start goes on. An empty database gets all of them in one.
+The upgrading process holds a lock that all others wait for: an advisory lock on PostgreSQL, an exclusive transaction on
+SQLite. Each revision is one transaction, which reads the present revision first. So a process that is killed leaves a
+whole revision, and the next start continues from there. An empty database gets all revisions in one transaction.
 
-A SQLite database is copied before, to a file beside it; PostgreSQL has backups of its own. Which release applied a
-revision is kept in a table of the migrations themselves, for the one that finds a schema which it does not know.
+A SQLite database is copied to a file beside it before; PostgreSQL has backups of its own. A table records which release
+applied each revision, for messages of a release that does not know it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REVISIONS = ("0001",)
-"""Every revision this release knows, oldest first; a test compares it with the migrations."""
+"""The revisions that this release knows, oldest first; a test compares them with the migrations."""
 HEAD = REVISIONS[-1]
 MIGRATIONS = Path(__file__).parent / "migrations"
 APPLIED = Table(
@@ -43,15 +43,17 @@ APPLIED = Table(
     Column("release", Text, nullable=False),
     Column("at", Double, nullable=False),
 )
-"""Which release applied which revision, and when; made by the first migration that finds it missing."""
+"""Which release applied which revision, and when."""
 _VERSION = table("alembic_version", column("version_num"))
-_ADVISORY_KEY = 0x66666462  # "ffdb": any number that nobody else in the database uses
+_ADVISORY_KEY = 0x66666462  # "ffdb": any number that no other program uses in the database
 
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """What was done. `found` is the revision of before (None = the database was empty), `copy` the SQLite database as
-    it was then (None = there was nothing to lose, or it is PostgreSQL)."""
+    """The result of an upgrade.
+
+    `found` is the revision before (None = the database was empty), `copy` the copy of a SQLite database with content.
+    """
 
     found: str | None
     applied: tuple[str, ...] = ()
@@ -60,7 +62,7 @@ class Upgrade:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How far a database is. `release` brought it there ("" = one that did not say), at the time `at`."""
+    """The schema revision of a database; `release` applied it at the time `at` ("" = not recorded)."""
 
     revision: str | None
     release: str = ""
@@ -68,7 +70,7 @@ class Standing:
 
     @property
     def is_known(self) -> bool:
-        """Whether this release can do something with it."""
+        """Whether this release knows the revision, or the database is empty."""
         return self.revision is None or self.revision in REVISIONS
 
     @property
@@ -82,11 +84,11 @@ def bring_up_to_date(
     may_begin: Callable[[str], None] | None = None,
     may_use: Callable[[], None] | None = None,
 ) -> Upgrade:
-    """Migrate the database to HEAD where it is older or empty. `may_begin` is asked before an empty SQLite database
-    gets its tables, `may_use` before one that has tables is touched; they raise where it must not be.
+    """Upgrade an older or empty database to HEAD.
 
-    Raises SchemaTooNew where it is newer; then nothing was written, not even a journal's mode. Raises CopyFailed where
-    a SQLite database cannot be copied before, and StoreError.
+    `may_begin` is called before an empty SQLite database gets its tables, `may_use` before a database with tables is
+    changed; they raise to forbid it. Raises SchemaTooNew if it is newer; nothing was written then, not even a journal's
+    mode. Raises CopyFailed if a SQLite database cannot be copied before, and StoreError.
     """
     before = _look(database)
     refuse_unknown(before, database)
@@ -102,11 +104,11 @@ def bring_up_to_date(
         while not applied or applied[-1] != HEAD:
             with database.writing(begin="EXCLUSIVE") as connection:
                 done = _apply_next(connection, database)
-            if not done:  # another process has come to the end while this one waited
+            if not done:  # another process finished while this one waited
                 break
             applied += done
     except Conflict as error:
-        raise StoreError(f"the schema could not be made: {error}") from error
+        raise StoreError(f"the schema could not be created: {error}") from error
     if before.revision is not None:
         kept = f"; the database of before is {copy}" if copy is not None else ""
         log.info("the schema of %s was brought from %s to %s%s", database.place, before.revision, HEAD, kept)
@@ -114,7 +116,7 @@ def bring_up_to_date(
 
 
 def standing_of(connection: Connection) -> Standing:
-    """How far the database is."""
+    """Return the revision of the database and the release that applied it."""
     revision = current_revision(connection)
     if revision is None or not inspect(connection).has_table(APPLIED.name):
         return Standing(revision)
@@ -123,7 +125,7 @@ def standing_of(connection: Connection) -> Standing:
 
 
 def current_revision(connection: Connection) -> str | None:
-    """The schema's revision, None for an empty database."""
+    """Return the revision of the schema, None for an empty database."""
     if not inspect(connection).has_table(_VERSION.name):
         return None
     found = connection.execute(select(_VERSION.c.version_num)).scalars().first()
@@ -131,7 +133,7 @@ def current_revision(connection: Connection) -> str | None:
 
 
 def refuse_unknown(found: Standing, database: Database) -> None:
-    """Raise SchemaTooNew, with the way out, for a revision that this release does not know."""
+    """Raise SchemaTooNew, with what to do, for a revision that this release does not know."""
     if found.is_known:
         return
     copies = [] if database.is_postgres else upgrade_copies(Path(database.place))
@@ -146,7 +148,7 @@ def refuse_unknown(found: Standing, database: Database) -> None:
 
 
 def describe_revisions() -> Mapping[str, str]:
-    """What each revision is for, in a line, oldest first."""
+    """Return what each revision does, in a line, oldest first."""
     from alembic.script import ScriptDirectory
 
     scripts = ScriptDirectory(str(MIGRATIONS))
@@ -154,8 +156,10 @@ def describe_revisions() -> Mapping[str, str]:
 
 
 def alembic_config(connection: Connection, applied_at: float | None = None) -> Config:
-    """Alembic's configuration for the migrations in this package, over an open connection. With `applied_at`, this
-    release is noted as the one that applied them then."""
+    """Return Alembic's configuration for the migrations in this package, over an open connection.
+
+    With `applied_at`, this release is recorded as the one that applied them at that time.
+    """
     from alembic.config import Config
 
     config = Config()
@@ -165,13 +169,13 @@ def alembic_config(connection: Connection, applied_at: float | None = None) -> C
 
 
 def note_applied(connection: Connection, revision: str, at: float) -> None:
-    """Keep that this release applied the revision; called in its transaction."""
+    """Record that this release applied the revision; called in its transaction."""
     APPLIED.create(connection, checkfirst=True)
     connection.execute(insert(APPLIED).values(revision=revision, release=__version__, at=at))
 
 
 def _look(database: Database) -> Standing:
-    """How far the database is. A SQLite file is opened as it lies there first: what is not ours stays as it is."""
+    """Return the revision. A SQLite file is first opened without changing its mode: a newer one stays as it is."""
     if not database.is_postgres:
         onlooker = connect_file(Path(database.place), database.clock, busy_timeout_s=0.0)
         try:
@@ -180,8 +184,8 @@ def _look(database: Database) -> Standing:
             if not found.is_known:
                 return found
         except StoreError:
-            # Locked, or to be repaired after a crash: the connection that is used from now on waits, or says why.
-            log.debug("%s cannot be looked at without being opened", database.place)
+            # Locked, or to be repaired after a crash: the next connection waits, or raises the cause.
+            log.debug("%s cannot be read without being opened for writing", database.place)
         finally:
             onlooker.close()
     with database.reading() as connection:
@@ -202,7 +206,7 @@ def _copy(database: Database, revision: str) -> Path:
 
 
 def _apply_next(connection: Connection, database: Database) -> tuple[str, ...]:
-    """Apply the next revision in the open transaction (all, to an empty database); which. Empty = there is none."""
+    """Apply the next revision in the open transaction, or all to an empty database; return those applied."""
     if database.is_postgres:
         connection.execute(select(func.pg_advisory_xact_lock(_ADVISORY_KEY)))
         _require_utf8(connection, database.place)
@@ -223,7 +227,7 @@ def _require_utf8(connection: Connection, place: str) -> None:
 
 
 def driver_connection(connection: Connection) -> sqlite3.Connection:
-    """What the driver calls the connection, for what SQLAlchemy has no words for."""
+    """Return the driver's connection, for functions that SQLAlchemy does not offer."""
     found = connection.connection.driver_connection
     assert isinstance(found, sqlite3.Connection)
     return found

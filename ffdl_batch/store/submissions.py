@@ -1,4 +1,4 @@
-"""Adding jobs, so that the same request twice makes one job."""
+"""Add jobs; a repeated request creates no second job."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Key = tuple[int, str]
 
 
 def add_jobs(database: Database, reader: JobReader, new_jobs: Sequence[NewJob]) -> list[Job]:
-    """One transaction: the job of each of `new_jobs`, in order; durable when this returns.
+    """Add each of `new_jobs` in one transaction, and return their jobs in order; durable on return.
 
-    Another transaction that adds the same key at the same moment makes this one start over and find its job.
+    If another transaction adds the same key at the same moment, this one starts again and finds its job.
     """
     refusal: Conflict | None = None
     for _ in range(_TRIES):
@@ -52,7 +52,7 @@ def _add(connection: Connection, reader: JobReader, new_jobs: Sequence[NewJob]) 
             ids.append(taken[key])
             continue
         if new.id in fresh:
-            raise DuplicateId(f"the id {new.id} stands twice in one request: draw another")
+            raise DuplicateId(f"the id {new.id} occurs twice in one request: draw another")
         taken[key] = new.id
         fresh[new.id] = new
         ids.append(new.id)
@@ -66,7 +66,7 @@ def _add(connection: Connection, reader: JobReader, new_jobs: Sequence[NewJob]) 
 
 
 def _existing(connection: Connection, reader: JobReader, new_jobs: Sequence[NewJob]) -> dict[Key, Job]:
-    """The jobs that were made by an earlier request with one of these keys."""
+    """Return the jobs that an earlier request with one of these keys created."""
     found: dict[Key, Job] = {}
     for uid in sorted({new.uid for new in new_jobs}):
         keys = [new.submit_key for new in new_jobs if new.uid == uid and new.submit_key]
@@ -78,7 +78,7 @@ def _existing(connection: Connection, reader: JobReader, new_jobs: Sequence[NewJ
 
 
 def _refuse_taken_ids(connection: Connection, reader: JobReader, new_jobs: Sequence[NewJob]) -> None:
-    """Raise where an id belongs to a job that no key of this request leads to."""
+    """Raise DuplicateId if an id belongs to a job that has no key of this request."""
     own = {job.id for job in _existing(connection, reader, new_jobs).values()}
     taken = fetch_jobs(connection, reader, [new.id for new in new_jobs]).keys() - own
     if taken:
@@ -86,7 +86,7 @@ def _refuse_taken_ids(connection: Connection, reader: JobReader, new_jobs: Seque
 
 
 def _job(new: NewJob) -> Job:
-    """What is read of :func:`_job_row`."""
+    """Return the job that is read from :func:`_job_row`."""
     return Job(
         id=new.id,
         uid=new.uid,

@@ -1,7 +1,7 @@
-"""Changing jobs: what a change means is decided by a pure function, then written in one transaction.
+"""Change jobs: a pure function decides what a change means, one transaction writes it.
 
-Every change locks the rows it is about, compares `revision` (and the lease's token), and is dropped where
-somebody else came first. Locked in the order of ids, so that two transactions never wait for each other.
+Every change locks its rows and compares `revision` (and the lease's token); it is dropped if another process changed
+the job first. Rows are locked in the order of ids, so that two transactions never wait for each other.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _FRESH: dict[str, object] = {
     "ended_at": None, "error_code": "000", "message": "", "exit_code": None, "exit_signal": None,
     "log_tail": (), "wish": Wish.NONE, "spent": Spent(),
 }  # fmt: skip
-_NOBODYS: dict[str, Any] = {"lease_owner": "", "lease_token": "", "lease_until": 0.0}
+_UNLEASED: dict[str, Any] = {"lease_owner": "", "lease_token": "", "lease_until": 0.0}
 _OF_AN_ATTEMPT = ("native_id", "network", "nodes")
 _BETWEEN_ATTEMPTS: dict[str, Any] = {
     "native_id": "", "network": "", "nodes": "", "pending_reason": "", "uncertain_since": None,
 }  # fmt: skip
-"""A job whose attempt has ended and whose next one the scheduler does not have yet: nobody may ask about the old id."""
-_CLAIMABLE: dict[str, Any] = _NOBODYS | {"next_try_at": 0.0, "deploy_tries": 0}
+"""The columns of a job between two attempts: the old native id must not be asked about."""
+_CLAIMABLE: dict[str, Any] = _UNLEASED | {"next_try_at": 0.0, "deploy_tries": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class LockedJob:
 def apply_many(
     database: Database, reader: JobReader, pairs: Sequence[tuple[Job, Change]], lease_token: str | None = None
 ) -> list[Job]:
-    """All of `pairs` in one transaction; the updated jobs, in order, without those that others changed meanwhile.
+    """Apply all of `pairs` in one transaction; return the updated jobs, without those that others changed meanwhile.
 
     Raises IllegalTransition or ValueError (a column that is none) with nothing written at all.
     """
@@ -80,10 +80,10 @@ def begin_attempts(
     at: float,
     lease_s: float | None = None,
 ) -> dict[JobId, Job]:
-    """PENDING → DEPLOYING with a new attempt and its token, all in one transaction; the jobs as they are then, without
-    those that are, or whose lease is, another's by now.
+    """Move jobs from PENDING to DEPLOYING with a new attempt and its token, in one transaction; return them.
 
-    With `lease_s` the leases last so long from now, in the same write.
+    Jobs that another process changed or leased meanwhile are omitted. With `lease_s` the leases are extended to so long
+    from now in the same write.
     """
     begun: dict[JobId, Job] = {}
     with database.writing() as connection:
@@ -102,9 +102,9 @@ def begin_attempts(
 
 
 def set_wish(database: Database, reader: JobReader, job_id: str, wish: Wish) -> Job | None:
-    """The job with the wish noted, or None if there is no such job.
+    """Record the owner's request and return the job; None if there is no such job.
 
-    A job that has ended stays as it is, and so does a wish to cancel when a halt is wished: the harder one wins.
+    A job that has ended does not change, and a halt does not replace a cancel.
     """
     with database.writing() as connection:
         current = _lock(connection, reader, [job_id]).get(JobId(job_id))
@@ -121,8 +121,10 @@ def set_wish(database: Database, reader: JobReader, job_id: str, wish: Wish) -> 
 
 
 def note_paid(database: Database, reader: JobReader, job_id: str, number: int, at: float) -> bool:
-    """Whether the attempt's results and logs were owed until now; `at` is when they were stored. It is no change of the
-    job, so it has no revision. The history has it, but of an attempt whose end waits for just this."""
+    """Record that the pending upload of an attempt finished at `at`; return whether it was pending.
+
+    This does not change the job's revision. The history gets an entry, unless the attempt's end waits for the upload.
+    """
     with database.writing() as connection:
         current = _lock(connection, reader, [job_id]).get(JobId(job_id))
         row = (ATTEMPTS.c.job_id == job_id, ATTEMPTS.c.number == number, ATTEMPTS.c.owed != 0)
@@ -136,10 +138,10 @@ def note_paid(database: Database, reader: JobReader, job_id: str, number: int, a
 
 
 def decide(current: LockedJob, change: Change, now: float) -> Step:
-    """What `change` makes of a job. Pure.
+    """Return what `change` makes of a job. Pure.
 
-    Reaching an end sets `ended_at`, `error_code` and `message` and clears the wish; resuming clears what the
-    end had set, and what the chain had used up; `change.columns` goes over both. Message and error code belong to the
+    Reaching an end sets `ended_at`, `error_code` and `message` and clears the request; resuming clears what the
+    end had set, and the used retry budget; `change.columns` wins over both. Message and error code belong to the
     last step's entry, and so does the cause; steps before it are progress where they can be.
 
     An attempt that ends while the job lives takes the scheduler's id, nodes and network with it: they stay in the
@@ -166,7 +168,7 @@ def decide(current: LockedJob, change: Change, now: float) -> Step:
     if state in DEPLOYED and job.state not in DEPLOYED:
         beside = {"deploy_tries": 0}
     if job.state not in DEPLOYED and (state in DEPLOYED or state.is_terminal):
-        beside |= _NOBODYS  # its deployment is over, and with it the lease
+        beside |= _UNLEASED  # its deployment has ended, and with it the lease
     columns |= change.columns
     after = replace(job, **columns, state=state, updated_at=max(job.updated_at, now))
     attempt_columns = _attempt_columns(job, after, entries, change, now)
@@ -196,7 +198,7 @@ def _check_succession(job: Job, entries: Sequence[HistoryEntry], cause: Cause) -
 
 
 def _attempt_row(job: Job, at: float) -> dict[str, Any]:
-    """The row of the attempt that the job begins."""
+    """Return the row of the attempt that the job begins."""
     return {
         "job_id": job.id,
         "number": job.attempt,
@@ -241,8 +243,11 @@ def _entries(current: LockedJob, change: Change, cause: Cause) -> tuple[HistoryE
 def _attempt_columns(
     job: Job, after: Job, entries: Sequence[HistoryEntry], change: Change, now: float
 ) -> dict[str, Any]:
-    """What changes in the row of the current attempt, which ends with the job, by going back to PENDING, when the next
-    one has begun, or before its job where `attempt_end` says so. A job in PENDING has none."""
+    """Return what changes in the row of the current attempt; a job in PENDING has none.
+
+    The attempt ends with the job, when the job goes back to PENDING, when the next attempt has begun, or before its job
+    if there is an `attempt_end`.
+    """
     if job.attempt == 0 or job.state.is_terminal or job.state is JobState.PENDING:
         return {}
     columns: dict[str, Any] = {
@@ -278,14 +283,14 @@ def _begin(current: LockedJob, at: float, now: float) -> Step:
 
 
 def _is_guarded(current: LockedJob, seen: Job, lease_token: str | None) -> bool:
-    """Whether the row is still the one that the caller saw and, where that matters, holds the lease of."""
+    """Return whether the row is unchanged since the caller read it and, with a token, whether the lease is its own."""
     if current.job.revision != seen.revision:
         return False
     return lease_token is None or (lease_token != "" and current.lease_token == lease_token)
 
 
 def _lock(connection: Connection, reader: JobReader, ids: Collection[str]) -> dict[JobId, LockedJob]:
-    """The rows of `ids`, locked until the transaction ends (on SQLite the transaction locks everything)."""
+    """Return the rows of `ids`, locked until the transaction ends (on SQLite the transaction locks everything)."""
     locked: dict[JobId, LockedJob] = {}
     for chunk in chunks(sorted(ids)):
         query = select(*JOB_COLUMNS, JOBS.c.lease_token).where(JOBS.c.id.in_(chunk)).order_by(JOBS.c.id)

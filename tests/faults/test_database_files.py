@@ -105,7 +105,7 @@ def test_commands_report_read_only_database_with_same_message(tmp_path: Path, ow
         fs.befall(Fault(CHANGING, error=errno.EROFS, below="ffdl.sqlite3"))
         world.tell()  # an end that cannot be written
         line = await_word(world, READ_ONLY)
-        told = f"the database {file_of(world)} {READ_ONLY}; the daemon goes on by itself"
+        told = f"the database {file_of(world)} {READ_ONLY}; the daemon continues by itself"
         assert told in line and "since " in line
         assert told in world.run("ffdl", "daemon", "status").text
         assert told in world.run("ffdl", "show", running).text

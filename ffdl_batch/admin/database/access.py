@@ -1,4 +1,4 @@
-"""Which database it is, and keeping daemons out of it for a while."""
+"""Find and open the configured database, and keep daemons away from it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from ffdl_batch.store.existing_database import NoDatabase, connect_existing, sql
 from ffdl_batch.store.schema import JOBS, LEASES
 
 PATIENCE_S = 5.0
-"""How long a daemon that is starting or ending is waited for."""
+"""How long to wait for a daemon that is starting or ending."""
 HOW_TO_STOP = "end it first (jobs run on without it): ffdl daemon stop"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The configured database, and the directories of the daemon that uses it."""
+    """The configured database, and the directories of its daemon."""
 
     url: str
     state_dir: Path
@@ -46,8 +46,8 @@ class Place:
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """Inside, what the store has to say ends the command with its sentence."""
+def stopping_on_store_errors() -> Iterator[None]:
+    """Inside, an error of the store ends the command with its message."""
     try:
         yield
     except DatabaseMissing as error:
@@ -61,7 +61,7 @@ def told() -> Iterator[None]:
 
 
 def find_place() -> Place:
-    """The database of the configuration."""
+    """Return the database of the configuration."""
     try:
         settings = load_settings()
         check_own_directory(Path(settings.state_dir))
@@ -78,13 +78,13 @@ def _stop(refused: PlaceRefused) -> Stop:
 
 @contextmanager
 def opened(place: Place) -> Iterator[Database]:
-    """The database as it is, beside a daemon where that is possible.
+    """Yield the database as it is; a daemon may run if its kind allows that.
 
-    SQLite on a network file system is a daemon's alone for as long as it runs: there none may run meanwhile. On a
-    read-only one there is no lock to hold; whoever writes the database elsewhere has SQLite's own.
+    A daemon has SQLite on a network file system for itself, so none may run then. On a read-only file system there is
+    no lock to hold; a process that writes the database on another host holds SQLite's own lock.
     """
     file = place.file
-    with told(), contextlib.ExitStack() as stack:
+    with stopping_on_store_errors(), contextlib.ExitStack() as stack:
         if file is not None and file.exists():
             directory = Path(os.path.realpath(file)).parent
             if is_network(directory) and not is_read_only(directory):
@@ -98,7 +98,7 @@ def opened(place: Place) -> Iterator[Database]:
 
 
 def _refuse_to_forget(place: Place, file: Path, error: NoDatabase) -> None:
-    """Say what a daemon would that finds no database here."""
+    """Raise what a daemon would raise that finds no database here."""
     try:
         refuse_to_forget(str(file), Root(str(place.jobs_dir)))
     except OSError as unreadable:
@@ -116,7 +116,7 @@ def _connected(place: Place) -> Iterator[Database]:
 
 @contextmanager
 def held(place: Place) -> Iterator[None]:
-    """Hold the daemon's lock: no daemon of this state directory runs, or starts, inside."""
+    """Hold the daemon's lock: no daemon of this state directory runs or starts inside."""
     machine = this_machine()
     record = own_record(machine)
     try:
@@ -138,9 +138,9 @@ def held(place: Place) -> Iterator[None]:
 
 
 def refuse_others(connection: Connection, database: Database) -> None:
-    """Daemons of other state directories may work with a PostgreSQL database: their leases tell.
+    """Raise Stop if leases show that a daemon of another state directory works with a PostgreSQL database.
 
-    A daemon that was killed is taken for a living one until its leases are over.
+    A killed daemon counts as working until its leases expire.
     """
     owners = select(LEASES.c.owner).where(LEASES.c.until > database.now_expression())
     living = sorted(set(connection.execute(owners).scalars()))
@@ -148,10 +148,10 @@ def refuse_others(connection: Connection, database: Database) -> None:
         raise Stop(
             ExitCode.TRY_AGAIN,
             f"a daemon works with {database.place}: {', '.join(living)} (host:state directory). End it on that host "
-            "(ffdl daemon stop); one that was killed is forgotten when its leases are over, in half a minute",
+            "(ffdl daemon stop); the leases of a killed one expire within half a minute",
         )
 
 
 def count_jobs(connection: Connection) -> int:
-    """How many jobs the database has."""
+    """Return how many jobs the database has."""
     return int(connection.execute(select(func.count()).select_from(JOBS)).scalar_one())

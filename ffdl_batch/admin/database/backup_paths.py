@@ -1,4 +1,4 @@
-"""Which files a backup may be written to, and a restore read: regular ones, and for a backup none that is another's."""
+"""Check the files that a backup may write and a restore may read."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ffdl_batch.services.daemon_lock import FLOCK_NAME
 from ffdl_batch.store.sqlite_backup import companions, is_of_database
 
 _BEGINNINGS = (b"SQLite format 3\0", b"PGDMP")
-"""Of a SQLite database (sqlite.org/fileformat.html, 1.3.1), and of a dump in pg_dump's custom format."""
+"""The first bytes of a SQLite database (sqlite.org/fileformat.html, 1.3.1), and of a dump in pg_dump's format."""
 _DAEMONS = re.compile(
     rf"\..+|{re.escape(LOCK_NAME)}|{re.escape(FLOCK_NAME)}|{re.escape(LOG_NAME)}(\..+)?|site-.+\.json"
 )
-"""Files of a daemon in its directories; those that begin with a dot the janitor may take for half-written ones."""
+"""Files of a daemon in its directories; the janitor may remove files that begin with a dot as half-written."""
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
     stat.S_IFCHR: "a character device",
@@ -32,13 +32,15 @@ _KINDS = {
 
 
 def kind_of(mode: int) -> str | None:
-    """What a file of this mode (stat(2)) is, where that is no regular one."""
+    """Return what a file of this mode (stat(2)) is; None for a regular one."""
     return None if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "something else")
 
 
 def refuse_target(place: Place, target: Path, *, force: bool) -> None:
-    """Raise Stop where no backup may be written to `target`. A symbolic link is not followed: a backup is renamed into
-    its place, so that the link would be gone and the file behind it left as it was."""
+    """Raise Stop if no backup may be written to `target`.
+
+    A symbolic link is refused: a backup is renamed to its name, which would replace the link and not its target.
+    """
     if place.file is not None and is_of_database(target, place.file):
         raise _wrong(f"{target} is the database itself, or belongs to it; name another file")
     if not target.parent.is_dir():
@@ -50,8 +52,10 @@ def refuse_target(place: Place, target: Path, *, force: bool) -> None:
 
 
 def place_of_copy(target: Path, report: Report) -> Path:
-    """What a copy is called of which `report` tells and that was to be `target`: with faults it replaces no other,
-    but one with faults. Raises Stop where that cannot be replaced."""
+    """Return the name of a copy for `target` with the faults of `report`.
+
+    A copy with faults replaces only another one with faults. Raises Stop if that cannot be replaced.
+    """
     if not report.faults or not target.exists():
         return target
     faulty = target.with_name(f"{target.name}.faulty")
@@ -60,7 +64,7 @@ def place_of_copy(target: Path, report: Report) -> Path:
 
 
 def refuse_source(source: Path) -> None:
-    """Raise Stop where `source` can be no copy of a database, before anybody opens it: a FIFO would be waited for."""
+    """Raise Stop if `source` is no regular file, before it is opened: opening a FIFO would wait."""
     try:
         kind = kind_of(source.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -70,7 +74,7 @@ def refuse_source(source: Path) -> None:
 
 
 def _refuse_to_lose(target: Path, *, force: bool) -> None:
-    """A file that lies beside a database which is used would be taken for a part of the copy, too, by SQLite."""
+    """Raise Stop if `target` must not be replaced. SQLite would take a log beside it for a part of the copy."""
     for path in companions(target):
         if os.path.lexists(path):
             raise _wrong(f"{path} belongs to a database {target}, or to one that was there; name another file")

@@ -1,4 +1,4 @@
-"""Looks through a whole database: the file, the tables, every job's rows. Reads one state of it and changes nothing."""
+"""Check a whole database: the file, the tables, the rows of every job. It reads one state and changes nothing."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from ffdl_batch.store.schema_upgrade import Standing, refuse_unknown, standing_o
 
 PAGE = 1000
 MOST_DAMAGES = 20
-"""So many complaints of SQLite about a damaged file are enough."""
+"""How many faults SQLite reports of a damaged file."""
 _FILE = "file"
-"""What faults are about that SQLite itself finds."""
+"""`Fault.about` of faults that SQLite itself reports."""
 R = TypeVar("R")
 
 
@@ -36,13 +36,13 @@ class Fault:
     text: str
 
     def __str__(self) -> str:
-        """For a person."""
+        """Return the fault as text."""
         return f"{self.about}: {self.text}"
 
 
 @dataclass(slots=True)
 class Report:
-    """What was looked through, and the faults that were found."""
+    """How much was checked, and the faults."""
 
     standing: Standing = field(default_factory=lambda: Standing(None))
     faults: list[Fault] = field(default_factory=list)
@@ -52,14 +52,14 @@ class Report:
 
     @property
     def has_ids(self) -> bool:
-        """Whether the file is sound and has its tables, so that it can tell which jobs it knows."""
+        """Whether the file is intact and has its tables, so that the ids of its jobs can be read."""
         return not any(fault.about == _FILE or fault.about in METADATA.tables for fault in self.faults)
 
 
 def check(database: Database) -> Report:
-    """Look through it. Raises NoDatabase where it is empty, SchemaTooNew, StoreError where it cannot be read at all.
+    """Check the database. Raises NoDatabase if it is empty, SchemaTooNew, StoreError if it cannot be read at all.
 
-    Where SQLite says that its file is damaged nothing more is read: rows would be guesses.
+    If SQLite reports that its file is damaged, no rows are read: they could be wrong.
     """
     report = Report()
     try:
@@ -69,13 +69,13 @@ def check(database: Database) -> Report:
             else:
                 report.faults += _damages(connection)
             if not report.faults:
-                _look_through(connection, database, report)
+                _check_rows(connection, database, report)
     except DatabaseDamaged as error:
         report.faults.append(Fault(_FILE, str(error)))
     return report
 
 
-def _look_through(connection: Connection, database: Database, report: Report) -> None:
+def _check_rows(connection: Connection, database: Database, report: Report) -> None:
     report.standing = standing_of(connection)
     refuse_unknown(report.standing, database)
     if report.standing.revision is None:
@@ -83,13 +83,13 @@ def _look_through(connection: Connection, database: Database, report: Report) ->
     if not report.standing.missing:
         report.faults += _table_faults(connection)
     if any(fault.about in METADATA.tables for fault in report.faults):
-        return  # what is missing cannot be asked for
-    report.faults += [*_twice(connection), *_orphans(connection), *_lease_faults(connection, database)]
+        return  # missing columns cannot be read
+    report.faults += [*_duplicate_tokens(connection), *_orphans(connection), *_lease_faults(connection, database)]
     _look_at_jobs(connection, database.now(connection), report)
 
 
 def _damages(connection: Connection) -> Iterator[Fault]:
-    """What SQLite itself finds (sqlite.org/pragma.html, integrity_check)."""
+    """Yield the faults that SQLite itself reports (sqlite.org/pragma.html, integrity_check)."""
     try:
         for (said,) in connection.exec_driver_sql(f"PRAGMA integrity_check({MOST_DAMAGES})"):
             if said != "ok":
@@ -102,7 +102,7 @@ def _damages(connection: Connection) -> Iterator[Fault]:
 
 
 def _table_faults(connection: Connection) -> Iterator[Fault]:
-    """Tables, columns, indexes and unique keys that the schema of this release has and the database lacks."""
+    """Yield tables, columns, indexes and unique keys of this release that the database lacks."""
     inspector = inspect(connection)
     there = set(inspector.get_table_names())
     for name, table in METADATA.tables.items():
@@ -121,8 +121,8 @@ def _table_faults(connection: Connection) -> Iterator[Fault]:
                 yield Fault(needed, f"the index of {name} is missing")
 
 
-def _twice(connection: Connection) -> Iterator[Fault]:
-    """Tokens of attempts that stand twice: one attempt would be taken for another."""
+def _duplicate_tokens(connection: Connection) -> Iterator[Fault]:
+    """Yield tokens that two attempts have: one would be taken for the other."""
     tokens = select(ATTEMPTS.c.token, func.count()).group_by(ATTEMPTS.c.token).having(func.count() > 1)
     for token, count in connection.execute(tokens):
         yield Fault("tokens", f"{count} attempts have the token {token}")
@@ -139,7 +139,7 @@ def _lease_faults(connection: Connection, database: Database) -> Iterator[Fault]
 
 
 def _orphans(connection: Connection) -> Iterator[Fault]:
-    """Rows of jobs that do not exist (what PRAGMA foreign_key_check finds, on both databases)."""
+    """Yield rows of jobs that do not exist (as PRAGMA foreign_key_check, on both databases)."""
     for table in (HISTORY, ATTEMPTS):
         known = select(JOBS.c.id).where(JOBS.c.id == table.c.job_id).exists()
         for (job_id,) in connection.execute(select(table.c.job_id).where(~known).distinct()):
@@ -169,13 +169,13 @@ def _look_at_jobs(connection: Connection, now: float, report: Report) -> None:
 def _rows(
     connection: Connection, kind: Callable[..., R], table: Table, where: ColumnElement[bool], limit: int | None = None
 ) -> list[R]:
-    """The rows of a table as values of `kind`, which names the columns, in the order of the primary key."""
+    """Return the rows of a table as values of `kind`, whose fields are the columns, in the order of the primary key."""
     query = select(*(table.c[part.name] for part in fields(cast(Any, kind)))).where(where)
     return [kind(*row) for row in connection.execute(query.order_by(*table.primary_key).limit(limit))]
 
 
 def _unreadable(connection: Connection, first: str, last: str) -> Iterator[Fault]:
-    """Rows that the daemon could make nothing of."""
+    """Yield rows that the daemon could not read."""
     reader = JobReader(capacity=1)
     jobs = select(JOBS.c.id, *JOB_COLUMNS).where(JOBS.c.id.between(first, last))
     for job_id, *row in connection.execute(jobs):

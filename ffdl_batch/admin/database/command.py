@@ -1,4 +1,4 @@
-"""``ffdl-admin db``: the commands. What they do is next door; here it is said."""
+"""Implement the commands of ``ffdl-admin db``: options, output and exit codes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ffdl_batch.domain.terminal_text import json_text
 if TYPE_CHECKING:
     from ffdl_batch.admin.database.access import Place
     from ffdl_batch.admin.database.check import Report
-    from ffdl_batch.admin.database.unknown_jobs import Strangers
+    from ffdl_batch.admin.database.unknown_jobs import UnknownJobs
     from ffdl_batch.store.database import Database
     from ffdl_batch.store.schema_upgrade import Standing
 
@@ -25,10 +25,10 @@ _SHOWN_FAULTS = 50
 
 
 class _File(click.Path):
-    """A file's name. An empty one would be the directory in which the command was started."""
+    """The name of a file; an empty one is refused."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """As click does."""
+        """Convert as click does."""
         return super().convert(value, param, ctx) if value else self.fail("it is empty; name a file", param, ctx)
 
 
@@ -39,17 +39,16 @@ _FILE = _File(dir_okay=False, path_type=Path)
 def db() -> None:
     """The database of jobs: SQLite in the state directory, or PostgreSQL.
 
-    A daemon brings an older database up to date itself when it starts. These commands do it by hand, look, and keep
-    copies.
+    A daemon upgrades an older database when it starts. These commands upgrade, check, back up and restore it by hand.
     """
 
 
 @db.command(context_settings=_NAMES)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def current(as_json: bool) -> int:
-    """The schema's revision in the database and in this release.
+    """Print the schema revision of the database and of this release.
 
-    Exit code 0: they are the same; 1: the database is older; 69: it is newer than this release.
+    Exit code 0: both are the same; 1: the database is older; 69: it is newer than this release.
     """
     from ffdl_batch.admin.database.access import find_place, opened
     from ffdl_batch.store.schema_upgrade import HEAD, describe_revisions, standing_of
@@ -77,13 +76,13 @@ def current(as_json: bool) -> int:
 
 
 @db.command(context_settings=_NAMES)
-@click.option("--dry-run", is_flag=True, help="Say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done.")
 def upgrade(dry_run: bool) -> None:
-    """Bring the database up to date.
+    """Upgrade the database to the schema of this release.
 
-    No daemon may run. A SQLite database is copied before, to a file beside it. Each revision is one transaction.
+    No daemon may run. A SQLite database is copied to a file beside it before. Each revision is one transaction.
     """
-    from ffdl_batch.admin.database.access import find_place, held, opened, refuse_others, told
+    from ffdl_batch.admin.database.access import find_place, held, opened, refuse_others, stopping_on_store_errors
     from ffdl_batch.ports.clock import SystemClock
     from ffdl_batch.store.database import connect
     from ffdl_batch.store.existing_database import NoDatabase
@@ -105,7 +104,7 @@ def upgrade(dry_run: bool) -> None:
         if place.file is not None:
             click.echo(f"would copy {place.file} to {place.file.name}.revision-{standing.revision}-<time> before")
         return
-    with told(), held(place):
+    with stopping_on_store_errors(), held(place):
         database = connect(place.url, None, SystemClock())
         try:
             with database.reading() as connection:
@@ -123,10 +122,10 @@ def upgrade(dry_run: bool) -> None:
 @db.command(context_settings=_NAMES)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(as_json: bool) -> int:
-    """Look through the database: the file, the tables, what must hold of every job, and whether it knows all jobs that
-    have been executed, as their directories show.
+    """Check the database: the file, the tables, the rows of every job, and whether it has all jobs that were executed
+    according to their directories.
 
-    Changes nothing, and may run beside a daemon. Exit code 1: a fault was found.
+    It changes nothing, and may run beside a daemon. Exit code 1: a fault was found.
     """
     from ffdl_batch.admin.database.access import find_place, opened
     from ffdl_batch.admin.database.check import check as look_through
@@ -134,7 +133,7 @@ def check(as_json: bool) -> int:
     place = find_place()
     with opened(place) as database:
         report = look_through(database)
-        strangers, why_not = _compare(place, database, report) if report.has_ids else (None, "")
+        unknown_jobs, why_not = _compare(place, database, report) if report.has_ids else (None, "")
     if as_json:
         _print_json(
             database=database.place,
@@ -142,53 +141,53 @@ def check(as_json: bool) -> int:
             jobs=report.jobs,
             attempts=report.attempts,
             entries=report.entries,
-            unknown=None if strangers is None else list(strangers.unknown),
-            left_out=None if strangers is None else list(strangers.left_out),
+            unknown=None if unknown_jobs is None else list(unknown_jobs.unknown),
+            left_out=None if unknown_jobs is None else list(unknown_jobs.left_out),
             faults=[{"about": fault.about, "text": fault.text} for fault in report.faults],
         )
     else:
         _print_report(report)
-        if strangers is not None and strangers.left_out:
-            _tell_of_left_out(strangers)
+        if unknown_jobs is not None and unknown_jobs.left_out:
+            _print_left_out(unknown_jobs)
         if why_not:
             click.echo(f"not compared with {place.jobs_dir}/jobs: {why_not}")
     return ExitCode.FAILED if report.faults else ExitCode.OK
 
 
-def _compare(place: Place, database: Database, report: Report) -> tuple[Strangers | None, str]:
-    """Add jobs to `report` that the database should know; them and others, or why nobody can tell."""
+def _compare(place: Place, database: Database, report: Report) -> tuple[UnknownJobs | None, str]:
+    """Add jobs that the database lacks to `report`; return them, or why they cannot be found."""
     from ffdl_batch.admin.database.check import Fault
-    from ffdl_batch.admin.database.unknown_jobs import find_strangers
+    from ffdl_batch.admin.database.unknown_jobs import find_unknown_jobs
     from ffdl_batch.services.job_files.database_binding import some_of
 
     try:
-        strangers = find_strangers(place, database)
+        unknown_jobs = find_unknown_jobs(place, database)
     except OSError as error:
         return None, error.strerror or str(error)
-    if strangers.unknown:
-        executed = counted(len(strangers.unknown), "job that was executed is", "jobs that were executed are")
-        missing = f"{executed} not in it ({some_of(strangers.unknown)})"
+    if unknown_jobs.unknown:
+        executed = counted(len(unknown_jobs.unknown), "job that was executed is", "jobs that were executed are")
+        missing = f"{executed} not in it ({some_of(unknown_jobs.unknown)})"
         cure = "put the database that knew them in its place: ffdl-admin db restore FILE --force"
         report.faults.append(Fault("jobs", f"{missing}, and no daemon starts: {cure}"))
-    return strangers, ""
+    return unknown_jobs, ""
 
 
-def _tell_of_left_out(strangers: Strangers) -> None:
+def _print_left_out(unknown_jobs: UnknownJobs) -> None:
     from ffdl_batch.services.job_files.database_binding import some_of
 
-    click.echo(f"left out by restore: {some_of(strangers.left_out)}")
+    click.echo(f"left out by restore: {some_of(unknown_jobs.left_out)}")
 
 
 @db.command(context_settings=_NAMES)
 @click.argument("file", type=_FILE)
-@click.option("--force", is_flag=True, help="Replace FILE where it is a backup, or empty.")
+@click.option("--force", is_flag=True, help="Replace FILE if it is a backup, or empty.")
 def backup(file: Path, force: bool) -> int:
-    """Write a copy of the database to FILE, mode 0600, whole or not at all. A copy with faults replaces none, and is
-    called FILE.faulty then. What is no regular file, a symbolic link or a file of the daemon is never replaced.
+    """Write a copy of the database to FILE, mode 0600, completely or not at all. A copy with faults replaces no other
+    one; it is named FILE.faulty then. Symbolic links, files of the daemon and files that are not regular are refused.
 
-    A daemon may run meanwhile, but where SQLite lies on a network file system. PostgreSQL needs pg_dump on the PATH.
+    A daemon may run, unless SQLite is on a network file system. PostgreSQL needs pg_dump on the PATH.
     """
-    from ffdl_batch.admin.database.access import find_place, told
+    from ffdl_batch.admin.database.access import find_place, stopping_on_store_errors
     from ffdl_batch.admin.database.backup_paths import refuse_target
 
     place, target = find_place(), file.absolute()
@@ -197,10 +196,10 @@ def backup(file: Path, force: bool) -> int:
         from ffdl_batch.admin.database.sqlite_backup import back_up
     else:
         from ffdl_batch.admin.database.postgres_backup import back_up
-    with told():
+    with stopping_on_store_errors():
         report, copy = back_up(place, target)
     size_mib, shown = copy.stat().st_size / 2**20, file.with_name(copy.name)
-    revision = report.standing.revision  # of a damaged file nothing is read
+    revision = report.standing.revision  # no rows of a damaged file are read
     held = f"{counted(report.jobs, 'job')}, schema revision {revision}" if revision else "damaged, and not read through"
     click.echo(f"{shown}: {held}, {size_mib:.1f} MiB")
     if report.faults:
@@ -212,14 +211,14 @@ def backup(file: Path, force: bool) -> int:
 
 @db.command(context_settings=_NAMES)
 @click.argument("file", type=_FILE)
-@click.option("--force", is_flag=True, help="Replace a database that holds jobs; it is kept beside.")
+@click.option("--force", is_flag=True, help="Replace a database that has jobs; its content is kept beside it.")
 def restore(file: Path, force: bool) -> int:
-    """Put the copy FILE in the place of the database. No daemon may run.
+    """Replace the content of the database by the copy FILE. No daemon may run.
 
-    Jobs that were submitted after the copy was made are not in it; their directories stay. What jobs of the copy did
-    since is read from their directories when the daemon starts, and none of it is executed again.
+    Jobs that were submitted after the copy was made are not in it; their directories are kept. The daemon reads from
+    the directories what jobs of the copy did since, and executes none of it again.
     """
-    from ffdl_batch.admin.database.access import find_place, told
+    from ffdl_batch.admin.database.access import find_place, stopping_on_store_errors
     from ffdl_batch.admin.database.backup_paths import refuse_source
 
     place = find_place()
@@ -228,29 +227,29 @@ def restore(file: Path, force: bool) -> int:
         from ffdl_batch.admin.database.sqlite_backup import restore as put_back
     else:
         from ffdl_batch.admin.database.postgres_backup import restore as put_back
-    with told():
+    with stopping_on_store_errors():
         report, kept = put_back(place, file.absolute(), force=force)
     for path in kept:
         click.echo(f"kept       {path}")
     click.echo(f"restored   {counted(report.jobs, 'job')}, schema revision {report.standing.revision}")
     if report.standing.missing:
-        click.echo("the next daemon brings it up to date, or: ffdl-admin db upgrade")
-    _tell_of_strangers(place)
+        click.echo("the next daemon upgrades it, or: ffdl-admin db upgrade")
+    _print_unknown_jobs(place)
     _print_faults(report)
     return ExitCode.FAILED if report.faults else ExitCode.OK
 
 
-def _tell_of_strangers(place: Place) -> None:
-    """Jobs that have been executed and that the database does not have."""
+def _print_unknown_jobs(place: Place) -> None:
+    """Print the executed jobs that the database does not have."""
     from ffdl_batch.admin.database.access import opened
-    from ffdl_batch.admin.database.unknown_jobs import find_strangers
+    from ffdl_batch.admin.database.unknown_jobs import find_unknown_jobs
     from ffdl_batch.services.job_files.database_binding import some_of
 
     with opened(place) as database:
-        strangers = find_strangers(place, database)
-    if strangers.left_out:
+        unknown_jobs = find_unknown_jobs(place, database)
+    if unknown_jobs.left_out:
         click.echo(
-            f"not in it: {some_of(strangers.left_out)}. Their directories in {place.jobs_dir}/jobs stay; what still "
+            f"not in it: {some_of(unknown_jobs.left_out)}. Their directories in {place.jobs_dir}/jobs stay; what still "
             "runs of them is the scheduler's alone: end it there, or let it end"
         )
 

@@ -1,6 +1,6 @@
-"""Backup and restore of a PostgreSQL database by PostgreSQL's own client programs: our tables, in one transaction.
+"""Back up and restore the tables of a PostgreSQL database by PostgreSQL's client programs, in one transaction.
 
-pg_dump reads one state of the database, whatever daemons do meanwhile. No password stands in an argument.
+pg_dump reads one state of the database while daemons work with it. No password is in an argument.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sqlalchemy import URL, func, inspect, make_url, select
 from ffdl_batch.admin.database.access import Place, count_jobs, held, opened, refuse_others
 from ffdl_batch.admin.database.backup_paths import place_of_copy
 from ffdl_batch.admin.database.check import Report, check
-from ffdl_batch.admin.database.unknown_jobs import leave_strangers_out
+from ffdl_batch.admin.database.unknown_jobs import leave_out_unknown_jobs
 from ffdl_batch.admin.exit_handling import Stop
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.number_text import counted
@@ -40,12 +40,14 @@ _TABLE_LINE = re.compile(r"^\d+; \d+ \d+ TABLE (\S+) (\S+) ", re.MULTILINE)
 
 
 class Refused(Stop):
-    """One of PostgreSQL's programs failed."""
+    """A client program of PostgreSQL failed."""
 
 
 def back_up(place: Place, target: Path) -> tuple[Report, Path]:
-    """Dump the database to `target` in pg_dump's custom format; what was found in the database, and where the dump is
-    (one with faults replaces no other)."""
+    """Dump the database to `target` in pg_dump's custom format; return the faults of the database, and the dump's name.
+
+    A dump with faults replaces only another one with faults.
+    """
     with opened(place) as database:
         report = check(database)
         copy = place_of_copy(target, report)
@@ -54,15 +56,14 @@ def back_up(place: Place, target: Path) -> tuple[Report, Path]:
 
 
 def restore(place: Place, source: Path, *, force: bool) -> tuple[Report, list[Path]]:
-    """Put a dump in the place of our tables; what was found there then, and where the tables of before are, if there
-    were any. One transaction: it is the old database or the new one."""
+    """Replace our tables by a dump, in one transaction; return the faults after it, and a dump of the old tables."""
     schema, standing = _examine(source)
     with held(place), opened(place) as database:
         refuse_unknown(standing, database)
         replaced = _keep(place, database, schema, force=force)
         _load(place, source, schema)
-        with database.writing() as connection:  # whoever is killed before is told to restore again
-            leave_strangers_out(place, connection)
+        with database.writing() as connection:  # a restore that is killed before must be repeated
+            leave_out_unknown_jobs(place, connection)
         return check(database), [replaced] if replaced is not None else []
 
 
@@ -88,7 +89,7 @@ def _dump(place: Place, database: Database, target: Path) -> None:
 
 
 def _examine(source: Path) -> tuple[str, Standing]:
-    """The schema (in PostgreSQL's sense) of a dump's tables, and how far they are. Raises Stop where it is none."""
+    """Return the PostgreSQL schema of a dump's tables, and their revision. Raises Stop if it is no dump of ours."""
     try:
         listing = _run(None, ["pg_restore", "--list", str(source)])
     except Refused as refused:
@@ -104,7 +105,7 @@ def _examine(source: Path) -> tuple[str, Standing]:
 
 
 def _keep(place: Place, database: Database, schema: str, *, force: bool) -> Path | None:
-    """Dump what is there, where there is something; nobody may work with it."""
+    """Dump the present tables, if there are any. Raises Stop if a daemon works with them, or without `force`."""
     with database.reading() as connection:
         here = connection.execute(select(func.current_schema())).scalar_one()
         if here != schema:
@@ -127,7 +128,7 @@ def _load(place: Place, source: Path, schema: str) -> None:
     script = hidden_name(place.state_dir / "restore")
     try:
         os.close(os.open(script, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        # A whole script first: a pipe that breaks off would be taken for its end.
+        # A complete script first: psql would take a broken pipe for its end.
         _run_to_file(None, ["pg_restore", "--no-owner", "--no-privileges", f"--file={script}", str(source)])
         options = ("--no-psqlrc", "--quiet", "--single-transaction", "--set=ON_ERROR_STOP=1")
         _run(place, ["psql", *options, f"--dbname={_address(place)}", "--command", drop, "--file", str(script)])
@@ -138,15 +139,17 @@ def _load(place: Place, source: Path, schema: str) -> None:
 
 
 def _address(place: Place) -> str:
-    """The database for PostgreSQL's programs, without a password."""
+    """Return the URL for PostgreSQL's programs, without a password."""
     url = make_url(place.url)
     bare = URL.create("postgresql", url.username, None, url.host, url.port, url.database, url.query)
     return bare.render_as_string()
 
 
 def _run_to_file(place: Place | None, argv: Sequence[str]) -> None:
-    """As :func:`_run`, for what writes a file: raises OSError where the file system refused it. PostgreSQL's programs
-    end alike whatever it was."""
+    """Run a program that writes a file, like :func:`_run`. Raises OSError if the file system refused it.
+
+    PostgreSQL's programs have one exit status for all causes.
+    """
     try:
         _run(place, argv)
     except Refused as refused:
@@ -158,10 +161,10 @@ def _run_to_file(place: Place | None, argv: Sequence[str]) -> None:
 
 
 def _tied_to(parent: int) -> Callable[[], None]:
-    """What a child of `parent` does before it becomes another program: see to it that it is killed with `parent`.
+    """Return a function for a child of `parent` that has it killed together with `parent`.
 
-    A psql that outlives this process would wait for its locks, and restore when no daemon is kept out any more. The
-    server undoes a transaction whose client goes away before it said COMMIT.
+    A psql that outlives this process would wait for its locks, and restore when daemons may run again. The server
+    undoes a transaction whose client ends before its COMMIT.
     """
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     prctl.argtypes = (ctypes.c_int, ctypes.c_ulong)
@@ -169,14 +172,14 @@ def _tied_to(parent: int) -> Callable[[], None]:
     def tie() -> None:
         if prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
             raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-        if os.getppid() != parent:  # it was killed before that
+        if os.getppid() != parent:  # the parent was killed before that
             os._exit(1)
 
     return tie
 
 
 def _run(place: Place | None, argv: Sequence[str]) -> str:
-    """Run one of PostgreSQL's programs; what it printed. Raises Refused where it says no, Stop where there is none."""
+    """Run a program of PostgreSQL and return its output. Raises Refused if it fails, Stop if it is not installed."""
     env = {**os.environ, "LC_ALL": "C"}
     password = make_url(place.url).password if place is not None else None
     if password is not None:
@@ -198,5 +201,5 @@ def _run(place: Place | None, argv: Sequence[str]) -> str:
     )
     if done.returncode != 0:
         said = " ".join(done.stderr.split())[-_SAID_CHARACTERS:] or "it said nothing"
-        raise Refused(ExitCode.FAILED, f"{argv[0]} ended with exit code {done.returncode}, nothing was changed: {said}")
+        raise Refused(ExitCode.FAILED, f"{argv[0]} exited with status {done.returncode}, nothing was changed: {said}")
     return done.stdout

@@ -1,7 +1,6 @@
-"""What must hold of the rows of a job, whatever happened to its daemons. Pure.
+"""Define the rules for the rows of a job, and return each violation as a sentence. Pure.
 
-Each fault is a sentence. Rows of every revision of the schema are judged alike: what is asked here is as old as the
-tables.
+The rules use only columns that every schema revision has.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from ffdl_batch.domain.job.job import JobId, attempt_token
 from ffdl_batch.domain.job_state import DEPLOYED, TERMINAL, Cause, JobState, Wish, is_legal
 
 LONGEST_LEASE_S = 3600.0
-"""Leases last for minutes at most: one that ends later was made by a clock that was wrong."""
+"""Leases last for minutes: a longer one comes from a wrong clock."""
 _STATES = frozenset(state.value for state in JobState)
 _WISHES = frozenset(wish.value for wish in Wish)
 _CAUSES = frozenset(cause.value for cause in Cause)
@@ -59,21 +58,21 @@ class AttemptRow:
 
 
 def faults_of(job: JobRow, history: Sequence[HistoryRow], attempts: Sequence[AttemptRow], now: float) -> list[str]:
-    """What is wrong with a job. `history` and `attempts` are in order."""
-    strange = list(_strange_words(job, history))
-    if strange:
-        return strange
+    """Return the faults of a job. `history` and `attempts` are in order."""
+    unknown = list(_unknown_values(job, history))
+    if unknown:
+        return unknown
     return [*_in_history(job, history), *_in_attempts(job, history, attempts), *_in_lease(job, now)]
 
 
-def _strange_words(job: JobRow, history: Sequence[HistoryRow]) -> Iterator[str]:
+def _unknown_values(job: JobRow, history: Sequence[HistoryRow]) -> Iterator[str]:
     if job.state not in _STATES:
-        yield f"its state {job.state!r} is none"
+        yield f"its state {job.state!r} is unknown"
     if job.wish not in _WISHES:
-        yield f"its wish {job.wish!r} is none"
+        yield f"its request {job.wish!r} is unknown"
     for entry in history:
         if entry.state not in _STATES or entry.cause not in _CAUSES:
-            yield f"entry {entry.seq} of its history, {entry.state!r} because of {entry.cause!r}, is none"
+            yield f"entry {entry.seq} of its history, {entry.state!r} because of {entry.cause!r}, is unknown"
 
 
 def _in_history(job: JobRow, history: Sequence[HistoryRow]) -> Iterator[str]:

@@ -10,10 +10,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from ffdl_batch.admin.database.access import HOW_TO_STOP, Place, count_jobs, held, opened, told
+from ffdl_batch.admin.database.access import HOW_TO_STOP, Place, count_jobs, held, opened, stopping_on_store_errors
 from ffdl_batch.admin.database.backup_paths import place_of_copy
 from ffdl_batch.admin.database.check import Report, check
-from ffdl_batch.admin.database.unknown_jobs import leave_strangers_out
+from ffdl_batch.admin.database.unknown_jobs import leave_out_unknown_jobs
 from ffdl_batch.admin.exit_handling import Stop
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.number_text import counted
@@ -91,7 +91,7 @@ def restore(place: Place, source: Path, *, force: bool) -> tuple[Report, list[Pa
     """
     assert place.file is not None
     target = Path(os.path.realpath(place.file))
-    with told():
+    with stopping_on_store_errors():
         found = examine(source)
         if found.faults:
             more = f", and {len(found.faults) - 1} more" if len(found.faults) > 1 else ""
@@ -107,7 +107,7 @@ def restore(place: Place, source: Path, *, force: bool) -> tuple[Report, list[Pa
                 raise Stop(ExitCode.TRY_AGAIN, f"{target} could not be replaced: {error.strerror or error}") from error
             with _opened_file(target) as database:
                 with database.writing() as connection:  # a restore that is killed before must be repeated
-                    leave_strangers_out(place, connection)
+                    leave_out_unknown_jobs(place, connection)
                 return check(database), replaced
 
 

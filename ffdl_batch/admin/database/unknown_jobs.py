@@ -1,4 +1,4 @@
-"""Jobs that were executed, as their directories show, and that the database does not have."""
+"""Find jobs that were executed, according to their directories, and that the database does not have."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ffdl_batch.store.queries import job_ids
 
 
 @dataclass(frozen=True, slots=True)
-class Strangers:
-    """Their ids. The database is to do without those `left_out`; a daemon does not start where others are `unknown`."""
+class UnknownJobs:
+    """The ids of executed jobs that the database lacks: a restore left some out; a daemon refuses the others."""
 
     unknown: Sequence[str]
     left_out: Sequence[str]
 
 
-def find_strangers(place: Place, database: Database) -> Strangers:
-    """Hold the tree against the rows, also beside a daemon. Raises StoreError, OSError."""
+def find_unknown_jobs(place: Place, database: Database) -> UnknownJobs:
+    """Compare the directories with the rows; a daemon may run. Raises StoreError, OSError."""
 
     def known() -> frozenset[str]:
         with database.reading() as connection:
@@ -35,12 +35,14 @@ def find_strangers(place: Place, database: Database) -> Strangers:
     found = find_unknown(Root(str(place.jobs_dir)), known)
     with database.reading() as connection:
         expected = left_out(connection)
-    return Strangers([one for one in found if one not in expected], [one for one in found if one in expected])
+    return UnknownJobs([one for one in found if one not in expected], [one for one in found if one in expected])
 
 
-def leave_strangers_out(place: Place, connection: Connection) -> None:
-    """Have the database do without the jobs that it lacks, in the transaction of `connection`: who restores a copy
-    knows that. Those that an earlier restore left out stay so, though their directories may not be mounted now."""
+def leave_out_unknown_jobs(place: Place, connection: Connection) -> None:
+    """Record the jobs that a restored copy lacks as left out, in the transaction of `connection`.
+
+    Jobs that an earlier restore left out stay so, even if their directories are not mounted now.
+    """
     known, before = job_ids(connection), left_out(connection)
     try:
         found = find_unknown(Root(str(place.jobs_dir)), lambda: known)

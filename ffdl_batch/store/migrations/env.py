@@ -1,4 +1,4 @@
-"""Alembic runs this: migrate over the connection, and inside the transaction, that the store hands in."""
+"""Run by Alembic: migrate over the connection, and inside the transaction, that the store passes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ APPLIED_AT: float | None = context.config.attributes["applied_at"]
 
 
 def note(ctx: object, step: MigrationInfo, heads: object, run_args: object) -> None:  # noqa: ARG001  (alembic's names)
-    """After each revision, before its transaction ends."""
+    """Record a revision before its transaction ends."""
     if APPLIED_AT is not None and step.up_revision_id is not None:
         note_applied(CONNECTION, step.up_revision_id, APPLIED_AT)
 

@@ -184,7 +184,7 @@ def test_db_restore_replaces_jobs_and_keeps_previous_database(old: Desk, tmp_pat
     assert later in jobs_of(old)
     out = old.done("db", "restore", copy, "--force")
     assert f"restored   {JOBS} jobs, schema revision {HEAD}" in out
-    assert "the next daemon brings it up to date, or: ffdl-admin db upgrade" in out
+    assert "the next daemon upgrades it, or: ffdl-admin db upgrade" in out
     kept = kept_by(out)
     assert kept.parent == old.state and kept.stat().st_mode & 0o777 == 0o600
     assert len(jobs_of(old)) == JOBS  # and it is brought up to date by that
@@ -327,7 +327,7 @@ def count_down(number: int) -> None:
     """Have this process killed when it comes to its step `number`."""
     left = [number]
     of_files = [(Path, name) for name in ("rename", "unlink")]
-    own = [(sqlite_backup, name) for name in ("_fold", "_write", "copy_database", "leave_strangers_out")]
+    own = [(sqlite_backup, name) for name in ("_fold", "_write", "copy_database", "leave_out_unknown_jobs")]
     for owner, name in (*of_files, *own):
         setattr(owner, name, _counted(getattr(owner, name), left))
 

@@ -67,7 +67,7 @@ def test_db_restore_changes_nothing_when_postgres_refuses(desk: Desk, job_id: st
     with desk.store() as store:
         later = str(add_job(store, "later").id)
     code, _, err = desk.run("db", "restore", tmp_path / "dump", "--force")
-    assert code == 1 and "psql ended with exit code 1, nothing was changed" in err and "of_the_site" in err
+    assert code == 1 and "psql exited with status 1, nothing was changed" in err and "of_the_site" in err
     assert jobs_of(desk) == {job_id, later}
     assert [path.name for path in desk.state.iterdir() if path.name.startswith(".restore")] == []
 

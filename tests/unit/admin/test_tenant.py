@@ -71,8 +71,8 @@ def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
 def test_tenant_create_makes_objects_and_is_idempotent(desk: Desk) -> None:
     code, out, err = desk.run("create", "team-a", *WISH)
     assert (code, [line.split()[:2] for line in out.splitlines()]) == (0, [["made", kind] for kind in KINDS])
-    assert 'namespace = "team-a", service_account = "ffdl-batch-learner"' in err and "Nobody" not in err
-    assert "Nobody may submit there yet: --user, " in desk.run("create", "team-b")[2]
+    assert 'namespace = "team-a", service_account = "ffdl-batch-learner"' in err and "No user" not in err
+    assert "No user may submit there yet: name users with --update" in desk.run("create", "team-b")[2]
     found = desk.client("team-a").get("ResourceQuota", "ffdl-batch-daemon")
     assert found is not None and found["spec"]["hard"] == {
         "requests.nvidia.com/gpu": "8", "requests.cpu": "64", "requests.memory": str(1 << 40),
@@ -90,7 +90,7 @@ def test_tenant_create_changes_differing_quota_only_with_update(desk: Desk) -> N
     differing = next(line for line in out.splitlines() if "ResourceQuota" in line)
     assert code == 1 and differing.startswith("differs  ResourceQuota ffdl-batch-daemon: ")
     assert "requests.cpu is 4, wanted not limited" in differing
-    assert "requests.nvidia.com/gpu is 8, wanted 16" in differing and "--update changes it" in err
+    assert "requests.nvidia.com/gpu is 8, wanted 16" in differing and "--update changes them" in err
     found = desk.client("team-a").get("ResourceQuota", "ffdl-batch-daemon")
     assert found is not None and found["spec"]["hard"]["requests.nvidia.com/gpu"] == "8"
     for words, hard in (

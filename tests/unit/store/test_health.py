@@ -41,14 +41,14 @@ def test_store_reports_database_damaged_while_open(tmp_path: Path, network_fs: b
     store.close()
 
 
-READ_ONLY = "its file system is read-only: have it mounted for writing again; the daemon goes on by itself"
+READ_ONLY = "its file system is read-only: have it mounted for writing again; the daemon continues by itself"
 
 
 @pytest.mark.parametrize(
     ("refusal", "told"),
     [
         (errno.EROFS, READ_ONLY),
-        (errno.ENOSPC, "the disk (or the quota) is full: free some space; the daemon goes on by itself"),
+        (errno.ENOSPC, "the disk (or the quota) is full: free some space; the daemon continues by itself"),
         (errno.EACCES, "it is read-only: make the file and its directory writable for this user"),
         (errno.EIO, "the file system reports an I/O error: check quota, space and the file server (disk I/O error)"),
         (None, "the file system reports an I/O error: check quota, space and the file server (disk I/O error)"),

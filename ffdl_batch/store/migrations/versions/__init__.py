@@ -1,1 +1,1 @@
-"""One module per revision, never changed once released."""
+"""One module for each revision; a released one never changes."""
