@@ -1,11 +1,11 @@
-"""Stores owed: results and logs that an attempt could not store before it was killed.
+"""Store pending uploads: results and logs that an attempt could not store before it was killed.
 
-Run by the next attempt's head and by the platform, each in a process of its own, after the attempt has ended.
-Idempotent; two at once do no harm. What a newer attempt stored is not replaced. Where the attempt ran on this machine
-its scratch directory goes, too, which a killed controller could not remove.
+The next attempt's head and the platform run this after the attempt has ended, each in a process of its own. It is
+idempotent, and two runs may overlap. It does not replace what a newer attempt stored. If the attempt ran on this
+machine, it also removes the scratch directory, which a killed controller could not remove.
 
-An attempt whose head was killed when nothing but storing was left to do has no last word. Who pays for it then has it,
-where the platform says so: how the learners ended is in the files.
+If the head was killed when only storing was left, the attempt has no final record. This module then writes it if the
+platform requests that: the files show how the learners ended.
 """
 
 from __future__ import annotations
@@ -44,14 +44,15 @@ from ffdl_batch.host.processes import lives_here, read_process
 
 EXIT_PLATFORM = 74
 EXIT_STILL_RUNNING = 75
-"""A node controller of the attempt lives on this machine: there may be more to store later (sysexits.h EX_TEMPFAIL)."""
+"""A node controller of the attempt still runs here and may leave more to store (sysexits.h EX_TEMPFAIL)."""
 WHEN_STORED, ANYWAY = "when-stored", "anyway"
 
 
 def pay(launch: LaunchFile, last_word: str = "") -> int:
-    """Store what is owed and write ``paid.json``; 0 also where nothing is owed. EXIT_PLATFORM where it cannot be.
+    """Store pending uploads and write ``paid.json``. Return 0, also if none are pending,
+    EXIT_PLATFORM if storing fails, or EXIT_STILL_RUNNING.
 
-    `last_word`: whether to write the final record, too, where the head left none ("", WHEN_STORED, ANYWAY).
+    `last_word`: whether to write the final record, too, if the head left none ("", WHEN_STORED, ANYWAY).
     """
     attempt = AttemptDir(launch.attempt_dir)
     if launch.cut_off:
@@ -67,7 +68,7 @@ def pay(launch: LaunchFile, last_word: str = "") -> int:
             sys.stderr.write(f"ffdl-controller: a controller of {launch.token} still runs; nothing is stored yet\n")
             return EXIT_STILL_RUNNING
     for rank, events in enumerate(files):
-        end_learners(events)  # who outlived its controller must not write while this is stored
+        end_learners(events)  # learners that outlived their controller must not write during the upload
         if any(one.kind is EventKind.STARTED and one.fields.get("host") == os.uname().nodename for one in events):
             remove_scratch(scratch_of(launch, rank))
     told = merge(files)
@@ -97,14 +98,14 @@ def pay(launch: LaunchFile, last_word: str = "") -> int:
 
 
 class _Dead:
-    """Processes that store nothing any more: the attempt's node controllers, and those that are gone from this host."""
+    """Processes that store nothing more: the attempt's node controllers and processes that have ended on this host."""
 
     def __init__(self, files: List[List[Event]]) -> None:
         started = [event.fields for events in files for event in events if event.kind is EventKind.STARTED]
         self._controllers = {(fields.get("host"), fields.get("pid")) for fields in started}
 
     def has(self, host: str, pid: int) -> bool:
-        """Whether this process is one of them."""
+        """Return whether this process is one of them."""
         return (host, pid) in self._controllers or (host == os.uname().nodename and read_process(pid) is None)
 
 
@@ -115,13 +116,13 @@ def _ends_nobody_saw(launch: LaunchFile, events: List[Event]) -> List[Event]:
 
 
 def _event(kind: EventKind, **fields: Scalar) -> Event:
-    """What a node controller would have said now, had it lived."""
+    """Return an event that a node controller would have written now if it still ran."""
     return Event(1, time.time(), "pay", kind, fields)
 
 
 def _have_last_word(launch: LaunchFile, events: List[Event]) -> None:
-    """Write the final record in the place of the latest run's head, if the learners' ends tell how the attempt ended
-    and that head did not. Raises OSError."""
+    """Write the final record for the latest run's head if that head wrote none, or one that allows another run, and
+    the learners' ends show how the attempt ended. Raises OSError."""
     attempt = AttemptDir(launch.attempt_dir)
     claims = [event for event in read_events(attempt, HEAD) if event.kind is EventKind.CLAIMED]
     said = read_final(attempt)

@@ -1,17 +1,18 @@
-"""Before learners start: whether a node lets them open as many devices as their allocation has.
+"""Check, before learners start, that a node lets them open as many devices as their allocation has.
 
-What may be opened is found by opening: read-only and at once closed, in a process of its own, since a broken driver
-may never answer. A device cgroup refuses with EPERM; a file that was let through and has no driver says ENXIO.
+The check opens each device file read-only and closes it at once. It runs in a child process, since a broken driver may
+never answer. A device cgroup refuses with EPERM. A file that the cgroup allows and that has no driver fails with ENXIO.
 
-How many a job has is known on its node; which files they are is not. Slurm's numbers (SLURM_STEP_GPUS, and
-CUDA_VISIBLE_DEVICES where no cgroup makes it count from 0) are places in its list of the node's GPUs, which is to
-follow the PCI bus and not the names of the files, has none of a display that gres.conf leaves out, and one for each MIG
-instance (common_gres_set_env in Slurm's src/plugins/gres/common/gres_common.c: GPUs have `index`, only network cards
-`dev_num`). So numbers decide nothing here; they are a hint in a message.
+A node knows how many devices a job has, but not which files they are. Slurm's numbers (SLURM_STEP_GPUS, and
+CUDA_VISIBLE_DEVICES if no cgroup makes it count from 0) are positions in Slurm's list of the node's GPUs. That list
+should follow the PCI bus, not the names of the files. It omits a display's GPU that gres.conf leaves out, and has one
+entry for each MIG instance (common_gres_set_env in Slurm's src/plugins/gres/common/gres_common.c: GPUs have `index`,
+only network cards `dev_num`). So numbers decide nothing here; they are a hint in a message.
 
-Too few is always wrong. Too many may be right: the cgroup keeps away only what gres.conf lists and the job does not
-have (src/plugins/task/cgroup/task_cgroup_devices.c), a device that is not listed is open to every job, and one resource
-may have several files (MultipleFiles). From here these cannot be told from a cgroup that fails; the job is warned.
+Too few devices are always an error. Too many may be correct. The cgroup blocks only devices that gres.conf lists and
+the job does not have (src/plugins/task/cgroup/task_cgroup_devices.c). A device that is not listed is open to every job,
+and one resource may have several files (MultipleFiles). This check cannot distinguish these cases from a cgroup that
+fails, so the job gets a warning.
 """
 
 from __future__ import annotations
@@ -32,69 +33,74 @@ from ffdl_batch.domain.launch.devices import INTEL, NVIDIA, VENDORS, Devices
 
 CODE = "S108"
 LOOK_S = 60.0
-"""How long all device files of a node may take to be opened: a GPU without persistence mode wakes up at that."""
+"""Seconds in which all device files of a node must open. Opening one wakes up a GPU without persistence mode."""
 CUDA, ROCR, ZE = "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"
 TOLD_BY = {"nvidia": (CUDA,), "amd": (ROCR, "HIP_VISIBLE_DEVICES", CUDA), "intel": (ZE, CUDA)}
-"""Variables in which a scheduler names the GPUs of a vendor; the first that is set counts."""
+"""Variables in which a scheduler names the GPUs of a vendor. The first one that is set is used."""
 HIP_LIKE = ("HIP_VISIBLE_DEVICES", CUDA)
-"""What AMD's programs read beside ROCR_VISIBLE_DEVICES, as numbers among the GPUs that this one leaves them."""
+"""Variables that AMD's programs read besides ROCR_VISIBLE_DEVICES. They number the GPUs that it leaves visible."""
 MPS_SHARE, MPS_PIPE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PIPE_DIRECTORY"
 STEP_GPUS = "SLURM_STEP_GPUS"
-"""The numbers of the step's GPUs on the node, whatever CUDA_VISIBLE_DEVICES counts from (srun(1))."""
+"""The numbers of the step's GPUs on the node. CUDA_VISIBLE_DEVICES may count from 0 instead (srun(1))."""
 _DENIED = frozenset(("EPERM", "EACCES"))
 _BROKEN = frozenset(("ENOENT", "ENODEV", "EIO"))
 Look = Callable[[Sequence[str]], Mapping[str, str]]
-"""What opening each file says: "" or the name of the error."""
+"""Open each file and return the name of its error, "" if it opened."""
 
 
 @dataclass(frozen=True)
 class Files:
-    """The device files of one kind that there are, and those of them that may be opened. `said` has the others'
-    errors."""
+    """Device files of one kind, with the result of opening each."""
 
     there: Tuple[str, ...] = ()
+    """The files that exist."""
     said: Mapping[str, str] = field(default_factory=dict)
+    """The name of the error by file, "" if it opened. May have files of other kinds, too."""
 
     @property
     def open(self) -> Tuple[str, ...]:
-        """Those that may be opened, in the order of their numbers."""
+        """Return the files that the learners may open, in the order of their numbers."""
         return tuple(path for path in self.there if self.said.get(path, "") not in _DENIED | _BROKEN)
 
     @property
     def is_confined(self) -> bool:
-        """Whether any is kept from this job."""
+        """Return whether this job may not open some of the files."""
         return any(self.said.get(path) in _DENIED for path in self.there)
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a node has for its learners. `told` are the GPUs as the scheduler names them, `gres` the files of the other
-    resources, `doubts` what is not as it should be and stops nothing."""
+    """Devices that a node has for its learners."""
 
     vendor: str = ""
     told: Tuple[str, ...] = ()
+    """The GPUs as the scheduler names them."""
     gpus: Files = field(default_factory=Files)
     gres: Mapping[str, Files] = field(default_factory=dict)
+    """Device files of the other resources, by resource."""
     doubts: Tuple[str, ...] = ()
+    """Warnings: faults that do not stop the job."""
 
     @property
     def files(self) -> Tuple[str, ...]:
-        """All device files that the learners may open."""
+        """Return all device files that the learners may open."""
         return (*self.gpus.open, *(path for files in self.gres.values() for path in files.open))
 
 
 @dataclass(frozen=True)
 class Equipment:
-    """What one learner is started with. `gpus` is its list for reports; `variables` replace those of the contract."""
+    """Device settings with which one learner starts."""
 
     gpus: str = ""
+    """Its GPUs for reports, separated by commas."""
     variables: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables. They replace those of the contract."""
     options: Tuple[str, ...] = ()
 
 
 def inspect(wanted: Devices, environ: Mapping[str, str], told_by: str, look: Look) -> Found:
-    """Hold what the scheduler tells against what may be opened. `told_by`: the variable that counts where the vendor is
-    not known. Raises PhaseFailed (S108) where too little may be opened."""
+    """Compare the devices that the scheduler names with those that open. `told_by` is the variable to read if the
+    vendor is unknown. Raises PhaseFailed (S108) if too few devices open."""
     by_vendor = {vendor: _there(wanted.gpu_files.get(vendor, ())) for vendor in VENDORS} if wanted.gpus else {}
     by_gres = {name: _there(patterns) for name, patterns in wanted.gres_files.items() if wanted.each.get(name)}
     said = look([path for there in (*by_vendor.values(), *by_gres.values()) for path in there])
@@ -112,7 +118,7 @@ def inspect(wanted: Devices, environ: Mapping[str, str], told_by: str, look: Loo
 
 
 def _there(patterns: Iterable[str]) -> Tuple[str, ...]:
-    """The files of all patterns, by their numbers; none where one of the patterns has no file."""
+    """Return the files of all patterns in the order of their numbers, or none if a pattern matches no file."""
     found = [glob.glob(pattern) for pattern in patterns]
     return tuple(sorted({path for paths in found for path in paths}, key=_by_number)) if all(found) else ()
 
@@ -123,8 +129,8 @@ def _by_number(path: str) -> Tuple[str, int]:
 
 
 def _vendor(files: Mapping[str, Files], environ: Mapping[str, str]) -> str:
-    """Whose GPUs may be opened here, of several (one may be a display's) the first that was told of; else whose there
-    are; "" = nobody's."""
+    """Return the vendor whose GPUs open here, else a vendor whose GPUs exist, else "". If there are several (one may
+    be a display's), the first that the scheduler names wins."""
     there = [vendor for vendor in VENDORS if vendor in files and files[vendor].there]
     likely = [vendor for vendor in there if files[vendor].open] or there
     return next((vendor for vendor in likely if _told(environ, TOLD_BY[vendor])), likely[0] if likely else "")
@@ -146,7 +152,7 @@ def _check_gpus(
         )
     if len(told) < wanted.gpus:
         raise _refused(
-            f"was told of {_gpus(len(told))} by {' or '.join(TOLD_BY[vendor])}, and {wanted.gpus} were asked for; see "
+            f"got {_gpus(len(told))} in {' or '.join(TOLD_BY[vendor])}, but {wanted.gpus} were requested; check "
             "Flags in gres.conf"
         )
     whole = sum(not name.startswith("MIG-") for name in told)
@@ -158,7 +164,7 @@ def _check_gpus(
 
 
 def _lacking(files: Files, told: Sequence[str], step_gpus: str) -> str:
-    """For the message: what is broken, and what is not there if Slurm's numbers are those of the files."""
+    """Name broken files for the message, and missing ones on the assumption that Slurm's numbers are the files'."""
     numbers = _numbers(step_gpus.split(",")) or ([] if files.is_confined else _numbers(told))
     stem = _by_number(files.there[0])[0] if files.there else ""
     named = {f"{stem}{number}" for number in numbers if stem and _numbers(told)}
@@ -168,7 +174,7 @@ def _lacking(files: Files, told: Sequence[str], step_gpus: str) -> str:
 
 
 def _numbers(names: Iterable[str]) -> List[int]:
-    """All of them as numbers; none where one is no number (a MIG device, a UUID)."""
+    """Return all names as numbers, or none if one is not a number (a MIG device, a UUID)."""
     listed = list(names)
     return [int(name) for name in listed] if all(name.isdigit() for name in listed) else []
 
@@ -204,7 +210,7 @@ def _refused(what: str) -> PhaseFailed:
 
 
 def equip(wanted: Devices, found: Found, counts: Sequence[int], environ: Mapping[str, str]) -> List[Equipment]:
-    """What each learner of the node gets, in order; `counts` are the GPUs of each."""
+    """Return the equipment of each learner of the node, in order. `counts` are the numbers of their GPUs."""
     lists = _deal(found.told, counts, shared=wanted.shared)
     made = []
     for index, own in enumerate(lists):
@@ -221,7 +227,7 @@ def equip(wanted: Devices, found: Found, counts: Sequence[int], environ: Mapping
 
 
 def _deal(names: Sequence[str], counts: Sequence[int], *, shared: bool) -> List[Tuple[str, ...]]:
-    """In order, to each as many as it is to have, as far as they go; all to each who has any where they are shared."""
+    """Deal the GPUs in order until none are left. If they are shared, each learner that has any gets all."""
     if shared:
         return [tuple(names) if count else () for count in counts]
     dealt, begin = [], 0
@@ -232,7 +238,7 @@ def _deal(names: Sequence[str], counts: Sequence[int], *, shared: bool) -> List[
 
 
 def _gpu_variables(vendor: str, own: Sequence[str]) -> Dict[str, str]:
-    """By vendor; what counts from 0 does so among the GPUs that the vendor's own variable leaves."""
+    """Return the variables of a vendor. Those that count from 0 number the GPUs that ROCR_VISIBLE_DEVICES leaves."""
     if vendor in ("", NVIDIA):
         return {CUDA: ",".join(own)}
     if vendor == INTEL:
@@ -244,12 +250,12 @@ def _gpu_options(wanted: Devices, found: Found, own: Sequence[str]) -> Tuple[str
     if not own or not found.vendor or not wanted.options:
         return ()
     known = tuple(wanted.options.get(found.vendor, ()))
-    # The container runtime has no option for these: their files are bound one by one.
+    # If the container runtime has no option for these, bind their files one by one.
     return known or tuple(_mounts(found.gpus.open))
 
 
 def _mps_variables(environ: Mapping[str, str], sharing: int) -> Dict[str, str]:
-    """Slurm gives the percentage of the whole step; the learners that share have equal parts of it."""
+    """Divide the percentage, which Slurm gives for the whole step, equally among the learners that share."""
     percent = environ.get(MPS_SHARE, "")
     if not percent.isdigit():
         return {}
@@ -258,7 +264,7 @@ def _mps_variables(environ: Mapping[str, str], sharing: int) -> Dict[str, str]:
 
 
 def _part(paths: Sequence[str], each: int, learners: int, index: int) -> Sequence[str]:
-    """A learner's own files; all where nobody can tell which are the job's."""
+    """Return a learner's own files, or all if the job's files cannot be determined."""
     return paths[index * each : (index + 1) * each] if len(paths) <= each * learners else paths
 
 
@@ -270,8 +276,8 @@ def _mounts(paths: Iterable[str]) -> List[str]:
 
 
 def look(paths: Sequence[str], go_on: Callable[[], None], limit_s: float = LOOK_S) -> Mapping[str, str]:
-    """Open each file in a child; `go_on` is called again and again meanwhile, and may raise. Raises PhaseFailed where
-    that takes longer than `limit_s`: the child, which a driver may hold for ever, is left to end by itself."""
+    """Open each file in a child process and call `go_on`, which may raise, repeatedly while it runs. Raises PhaseFailed
+    after `limit_s` seconds. The child is killed but not waited for, since a driver may hold it forever."""
     if not paths:
         return {}
     reader, writer = os.pipe()
@@ -308,7 +314,7 @@ def _lines(text: bytes) -> Dict[str, str]:
 
 
 def _open_all(paths: Sequence[str], writer: int) -> None:
-    """In the child: a line for each file as soon as it is known. Never returns."""
+    """Write, in the child, one line for each file as soon as its result is known. Never returns."""
     try:
         for path in paths:
             os.write(writer, (json.dumps([path, _try(path)]) + "\n").encode("utf-8", "surrogateescape"))

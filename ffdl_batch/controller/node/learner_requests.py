@@ -1,4 +1,4 @@
-"""Pass requests on to the learners of one node: to save or to end, by signals, by the owner or by the head."""
+"""Forward requests to checkpoint or to end, from signals, the owner or the head, to the learners of one node."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from ffdl_batch.host.worker_thread import Hand
 
 ASK_AGAIN_S = 1.0
 FILES_S = 1.0
-"""How long the shared file system may take for a file that others look at; it is written all the same."""
+"""Seconds to wait until the shared file system has a file that others read. It is written even if that takes longer."""
 HURRY_S = 1.0
-"""How long an inventory may take after a TERM from outside."""
+"""Seconds that an inventory may take after a TERM from outside."""
 
 
 class Asking:
-    """Asks those of `learners` that live, who may become fewer and more. Times are of the watch's clock."""
+    """Sends requests to the live ones of `learners`, whose number may change. Times are of the watch's clock."""
 
     def __init__(
         self,
@@ -45,14 +45,14 @@ class Asking:
         files: Hand,
         drop_restarts: Callable[[str], None],
     ) -> None:
-        """`drop_restarts`: called with the reason when no learner may be started any more; it may be called again."""
+        """`drop_restarts` is called with the reason, perhaps repeatedly, when no learner may be started any more."""
         self.learners = learners
         self.request: Optional[Request] = None
-        """Save and end: until when."""
+        """The request to checkpoint and end, with its times."""
         self.ending = ""
-        """Why all are being ended, "" while they are not."""
+        """Why all learners are being ended, "" if they are not."""
         self.terminated_at: Optional[float] = None
-        """When TERM came from outside."""
+        """When TERM arrived from outside."""
         self._launch, self._watch, self._clock = watch.launch, watch, watch.clock
         self._record, self._journal, self._files = record, journal, files
         self._phases, self._drop_restarts = PhaseFiles(watch.attempt.state), drop_restarts
@@ -60,11 +60,11 @@ class Asking:
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing is asked of anybody."""
+        """Return whether no request is pending and no learner is being ended."""
         return self.request is None and not self.ending
 
     def take_signals(self, wait_s: float) -> None:
-        """Obey the signals that came; the first is waited for."""
+        """Handle the signals that arrived. Wait up to `wait_s` seconds for the first."""
         number = next_signal(wait_s)
         while number is not None:
             if number in (signal.SIGTERM, signal.SIGINT):
@@ -72,13 +72,13 @@ class Asking:
             elif number == signal.SIGURG:
                 self._warned()
             elif number in FORWARDED:
-                self._watch.read_now()  # who has begun, too
+                self._watch.read_now()  # finds learners that have started, too
                 for learner in self.learners.values():
                     learner.pass_on(number)
             number = next_signal(0.0)
 
     def _terminated(self) -> None:
-        """TERM from outside. The owner's cancel ends the learners at once; anything else is a request."""
+        """Handle TERM from outside. If the owner cancelled, end the learners at once, else request a checkpoint."""
         if self.terminated_at is None:
             self.terminated_at = self._clock.now()
         wish = self._watch.read_now().wish
@@ -90,7 +90,7 @@ class Asking:
         self._ask(TERM)
 
     def _warned(self) -> None:
-        """The platform's signal: a halt where the owner wishes one, else the scheduler's warning."""
+        """Handle the platform's signal: the owner's cancel or halt if requested, else the scheduler's warning."""
         wish = self._watch.read_now().wish
         if wish == CANCEL:
             self.end_all(TERM)
@@ -98,7 +98,7 @@ class Asking:
             self._ask(HALT if wish == HALT else WARNED)
 
     def obey_cells(self) -> None:
-        """Do what owner and head wrote. Raises Fenced after the learners' end where the attempt is another's."""
+        """Carry out requests of owner and head. Kill the learners and raise Fenced if the attempt is another's."""
         fenced = self._watch.fenced
         if fenced:
             for learner in self.learners.values():
@@ -118,7 +118,7 @@ class Asking:
             self.end_all(reason if reason in (TIME, HALT) else "stop")
 
     def press(self) -> None:
-        """Ask again, or end those whose time is over."""
+        """Repeat the request, or end the learners when its time is over."""
         if self.request is None:
             return
         now = self._clock.now()
@@ -128,14 +128,14 @@ class Asking:
             self._deliver()
 
     def end_all(self, reason: str, wait_s: Optional[float] = None) -> None:
-        """TERM to all now, and KILL after `wait_s`, or the time that the launch file gives."""
+        """Send TERM to all learners now, and KILL after `wait_s` or the time in the launch file."""
         self._end_at(reason, self._clock.now() + (self._launch.limits.kill_wait_s if wait_s is None else wait_s))
 
     def _ask(self, reason: str) -> None:
-        """Ask the learners to checkpoint and end. Asked again, the shorter times count."""
+        """Request that the learners checkpoint and end. If requested again, the shorter times apply."""
         now, before = self._clock.now(), self.request
         new = new_request(reason, self._launch.limits, now)
-        if self.ending and before is None:  # they are being ended already; a TERM from outside leaves less time
+        if self.ending and before is None:  # already being ended; a TERM from outside leaves less time
             if reason == TERM:
                 self._end_at(self.ending, new.kill_at)
             return
@@ -149,7 +149,7 @@ class Asking:
         if before is None:
             try:
                 self._files.ask(self._phases.request_halt, None, FILES_S)
-            except OSError as error:  # the signal went out
+            except OSError as error:  # the signal was sent all the same
                 sys.stderr.write(f"ffdl-controller: {error}\n")
             if reason in FROM_OUTSIDE:
                 self._files.ask(lambda: ask_others(self._launch), None, FILES_S)
@@ -157,8 +157,8 @@ class Asking:
             self._journal.append(EventKind.ASKED, reason=self.request.reason)
 
     def _deliver(self) -> None:
-        """The checkpoint signal to whoever catches it and has not had it; after a TERM from outside TERM to the others.
-        Again and again: a program that is still starting up catches nothing yet."""
+        """Send the checkpoint signal to learners that catch it and have not had it. After a TERM from outside, send
+        TERM to the others. This is repeated, since a program that is still starting catches no signal yet."""
         request = self.request
         if request is None:
             return

@@ -126,10 +126,10 @@ NONE = "lets the learners open none of"
         (2, "012", "EPERM", {CUDA: "GPU-5f1e,GPU-77aa", STEP: "2,3"}, TOO_FEW),
         (2, "012", "EPERM", {CUDA: "MIG-5f1e,3", STEP: "1,7"}, "the allocation has"),  # a whole one beside an instance
         (1, "0123", "EACCES", {CUDA: "0"}, NONE),
-        (2, "", "EPERM", {}, "and 2 were asked for"),
-        (2, "", "EPERM", {CUDA: ""}, "and 2 were asked for"),
-        (2, "", "EPERM", {CUDA: "0"}, "and 2 were asked for"),
-        (2, "", "EPERM", {CUDA: "NoDevFiles"}, "and 2 were asked for"),
+        (2, "", "EPERM", {}, "but 2 were requested"),
+        (2, "", "EPERM", {CUDA: ""}, "but 2 were requested"),
+        (2, "", "EPERM", {CUDA: "0"}, "but 2 were requested"),
+        (2, "", "EPERM", {CUDA: "NoDevFiles"}, "but 2 were requested"),
     ],
 )
 def test_gpu_check_rejects_fewer_gpus_than_allocated_or_requested(
@@ -208,7 +208,7 @@ def test_gpu_check_ignores_display_gpu_of_another_vendor(tmp_path: Path) -> None
     (amd(tmp_path) / "nvidia0").touch()
     found = hold(wanted(tmp_path, 2), ("renderD128",), ROCR_VISIBLE_DEVICES="0,1")
     assert (found.vendor, found.told, found.doubts) == ("amd", ("0", "1"), ())
-    assert "was told of 0 GPUs by CUDA_VISIBLE_DEVICES" in refusal(wanted(tmp_path, 2))
+    assert "got 0 GPUs in CUDA_VISIBLE_DEVICES" in refusal(wanted(tmp_path, 2))
 
 
 # ------------------------------------------------------------------------------------------- the learners' parts
