@@ -7,6 +7,7 @@ from fastapi import FastAPI
 from ffdl_batch import __version__
 from ffdl_batch.daemon import error_replies, prometheus
 from ffdl_batch.daemon.connections import PeerGate
+from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.daemon.request_context import Context
 from ffdl_batch.daemon.routes import (
     arrays,
@@ -20,7 +21,6 @@ from ffdl_batch.daemon.routes import (
     reports,
     secrets,
 )
-from ffdl_batch.services.platform import Platform
 
 _DESCRIPTION = """HTTP/1.1 over a Unix socket. The caller is the peer of the socket, by the kernel's word: no header
 and no field of a request changes who asks. Every JSON reply has `schema` at its top; times are seconds since the
@@ -44,7 +44,7 @@ ROUTES = (
 
 def create_app(platform: Platform, context: Context | None = None) -> FastAPI:
     """The application over `platform`. Opens and starts nothing."""
-    context = context or Context(platform, platform.clock.now())
+    context = context or Context(platform, platform.storage.clock.now())
     app = FastAPI(
         title="ffdl-submitd",
         version=__version__,
@@ -62,5 +62,5 @@ def create_app(platform: Platform, context: Context | None = None) -> FastAPI:
         error_replies.BodyLimits, own={f"{_PREFIX}{model_archives.router.prefix}/": model_archives.BODY_LIMIT}
     )
     # Added last, so it comes first: callers who are not admitted get no further.
-    app.add_middleware(PeerGate, own_uid=platform.uid, admitted=context.note_request)
+    app.add_middleware(PeerGate, own_uid=platform.storage.uid, admitted=context.note_request)
     return app

@@ -145,7 +145,7 @@ def problem_of(error: Exception, place: str) -> Problem | None:
 
 
 async def _refused_by_machine(request: Request, error: Exception) -> Response:
-    problem = problem_of(error, context_of(request.app).platform.root.path)
+    problem = problem_of(error, context_of(request.app).platform.storage.root.path)
     if problem is None:
         raise error
     log.warning("%s %s: %s", request.method, request.url.path, problem.message)

@@ -8,15 +8,10 @@ import threading
 from collections.abc import Callable
 
 from ffdl_batch.daemon.loop_intervals import LONGEST_S, Backoff, DeployPace, WatchPace
+from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.domain.outcome.heartbeat_loss import LONGEST_LOOK_S, look_every_s
-from ffdl_batch.services.data.pending_uploads import DebtPayer
-from ffdl_batch.services.deployment.deployer import Deployer
-from ffdl_batch.services.incidents.notices import Notifier
 from ffdl_batch.services.job_files.orphan_cleanup import sweep
-from ffdl_batch.services.monitoring.heartbeat_loss import SilenceKeeper
-from ffdl_batch.services.monitoring.watcher import Watcher
 from ffdl_batch.services.os_errors import explain
-from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.secrets.job_secrets import forget_secrets
 from ffdl_batch.store import DatabaseDamaged, StoreError, StoreUnavailable
 
@@ -113,7 +108,10 @@ class Loops:
         settings = platform.settings
         self._platform = platform
         self._on_change = on_change
-        self._deployer, self._watcher = Deployer(platform), Watcher(platform)
+        self._deployer, self._watcher = (
+            platform.deployer(),
+            platform.watcher(),
+        )
         self._deployer_failed = False
         self._deploy_pace = DeployPace()
         self._watch_pace = WatchPace(settings.watch_interval_s, settings.doorbell_interval_s)
@@ -122,17 +120,17 @@ class Loops:
         self._watch = self._loop("watcher", self._watch_turn)
         self._listen = self._loop("listener", self._listen_turn)
         self._sweep = self._loop("janitor", self._sweep_turn, first_s=SWEEP_FIRST_S)
-        self._payer = DebtPayer(platform)
+        self._payer = platform.debt_payer()
         self._debts = self._loop("debts", self._debts_turn, first_s=DEBTS_FIRST_S)
-        self._keeper = SilenceKeeper(platform)
+        self._keeper = platform.silence_keeper()
         self._silence = self._loop("silence", self._silence_turn, first_s=look_every_s(settings.silent_s))
-        self._notifier = Notifier(platform)
+        self._notifier = platform.notifier()
         self._notify = self._loop("notices", self._notifier.step)
         self._poked = threading.Event()
         self._caught_up = threading.Event()
 
     def _loop(self, name: str, turn: Turn, *, first_s: float = 0.0) -> StepThread:
-        return StepThread(name, turn, first_s=first_s, place=self._platform.root.path)
+        return StepThread(name, turn, first_s=first_s, place=self._platform.storage.root.path)
 
     def is_busy(self) -> bool:
         """Whether there is work without a live job: results and logs of ended ones are still to be stored, or somebody
@@ -183,7 +181,7 @@ class Loops:
 
     def _deploy_turn(self) -> float:
         if self._deployer_failed:  # no other daemon takes what it had leased before the leases are over
-            self._platform.store.end_claims_of(self._platform.owner)
+            self._platform.storage.store.end_claims_of(self._platform.leases.owner)
         self._deployer_failed = True
         done = self._deployer.step()
         self._deployer_failed = False
@@ -195,7 +193,7 @@ class Loops:
 
     def _watch_turn(self) -> float:
         """Ask the schedulers when it is time, however long they take."""
-        clock = self._platform.clock
+        clock = self._platform.storage.clock
         started = clock.monotonic()
         with self._pacing:
             if self._poked.is_set():
@@ -213,7 +211,7 @@ class Loops:
         changed = self._watcher.listen()
         if changed:
             self._tell(changed)
-            now = self._platform.clock.monotonic()
+            now = self._platform.storage.clock.monotonic()
             with self._pacing:
                 self._watch_pace.after(full=False, changed=changed, took_s=0.0, now=now)
         if changed or self._watcher.is_look_due:
@@ -235,7 +233,7 @@ class Loops:
     def _debts_turn(self) -> float:
         if self._payer.step():
             self._on_change()
-        forget_secrets(self._platform)  # of jobs that have ended, and owe nothing now
+        forget_secrets(self._platform.storage)  # of jobs that have ended, and owe nothing now
         if self._payer.is_waiting:  # for whoever pays now, and may die over it
             return min(DEBTS_EVERY_S, self._platform.settings.lease_s / 4)
         if self._payer.is_paying:
@@ -249,5 +247,5 @@ class Loops:
         return look_every_s(self._platform.settings.silent_s) or LONGEST_LOOK_S
 
     def _sweep_turn(self) -> float:
-        sweep(self._platform)
+        sweep(self._platform.storage, self._platform.settings)
         return SWEEP_EVERY_S

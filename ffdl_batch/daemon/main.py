@@ -23,8 +23,8 @@ from ffdl_batch.host.resource_exhaustion import FILES, explain_lack
 
 if TYPE_CHECKING:
     from ffdl_batch.config import Settings
+    from ffdl_batch.daemon.platform import Platform
     from ffdl_batch.services.daemon_lock import Hold, TakeOver
-    from ffdl_batch.services.platform import Platform
 
 _STDERR = 2
 FEWEST_DESCRIPTORS = 16
@@ -123,8 +123,8 @@ def _hold(settings: Settings, take_over: TakeOver) -> Hold:
 
 def _run(settings: Settings, hold: Hold, opener: Opener | None, *, foreground: bool) -> int:
     from ffdl_batch.daemon.log_file import log_to
+    from ffdl_batch.daemon.platform import open_platform
     from ffdl_batch.daemon.server import Daemon
-    from ffdl_batch.services.platform import open_platform
     from ffdl_batch.store import DatabaseMissing, StoreError, StoreUnavailable
 
     log_path = Path(settings.state_dir) / LOG_NAME

@@ -19,8 +19,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import Receive
 
-from ffdl_batch.services.job_files.tree_probe import FRESH_S
-from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.daemon.platform import Platform
+from ffdl_batch.domain.job.submission import Caller
+from ffdl_batch.services.job_storage import FRESH_S
 from ffdl_batch.services.refusals import try_again
 from ffdl_batch.services.reports.prometheus_metrics import Counted, Figures
 
@@ -121,7 +122,9 @@ class Context:
     figures: Figures = field(init=False)
 
     def __post_init__(self) -> None:
-        self.figures = Figures(self.platform, lambda: Counted(self.started_at, self.requests, self.streams))
+        self.figures = Figures(
+            self.platform.storage, self.platform.adapters, lambda: Counted(self.started_at, self.requests, self.streams)
+        )
 
     @contextmanager
     def open_stream(self) -> Iterator[Callable[[], None]]:
@@ -183,8 +186,8 @@ class Gate:
 
 async def check_files(here: Context, fresh_s: float = FRESH_S) -> None:
     """Raise OSError within seconds where the file system of the job directories does not answer; `fresh_s` is that of
-    :meth:`ffdl_batch.services.job_files.tree_probe.Tree.check`."""
-    await in_thread(here.limits.quick, here.platform.tree.check, fresh_s=fresh_s)
+    :meth:`ffdl_batch.services.job_storage.Tree.check`."""
+    await in_thread(here.limits.quick, here.platform.storage.tree.check, fresh_s=fresh_s)
 
 
 async def with_files(

@@ -22,12 +22,12 @@ from ffdl_batch.config.daemon_location import PlaceRefused
 from ffdl_batch.daemon.app import create_app
 from ffdl_batch.daemon.connections import PeerProtocol, is_admitted
 from ffdl_batch.daemon.loops import Loops
+from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.daemon.prometheus import Outlets
 from ffdl_batch.daemon.request_context import Context
 from ffdl_batch.daemon.socket_file import Listener
 from ffdl_batch.host.resource_exhaustion import explain_lack
 from ffdl_batch.services.daemon_lock import Hold
-from ffdl_batch.services.platform import Platform
 from ffdl_batch.store import StoreError
 
 log = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ class Keeper:
     ) -> None:
         self._platform, self._hold, self._is_busy = daemon.platform, daemon.hold, is_busy
         self._context, self._server, self._listener = context, server, listener
-        self._clock = daemon.platform.clock
+        self._clock = daemon.platform.storage.clock
         self._idle_s = daemon.platform.settings.idle_exit_s
         self._active_at = self._clock.monotonic()
         self._requests = 0
@@ -161,7 +161,7 @@ class Keeper:
     def _check_database(self) -> None:
         """Log it once if a file of the database is not in its place; requests find out by themselves."""
         try:
-            self._platform.store.check_files()
+            self._platform.storage.store.check_files()
         except (StoreError, OSError) as error:
             if str(error) != self._misplaced:
                 log.error("%s", error)
@@ -191,14 +191,14 @@ class Keeper:
         now = self._clock.monotonic()
         if self._misplaced:
             self._active_at = now
-        if self._server.count_connections(self._platform.uid) or self._context.requests != self._requests:
+        if self._server.count_connections(self._platform.storage.uid) or self._context.requests != self._requests:
             self._requests = self._context.requests
             self._active_at = now
         return now - self._active_at >= self._idle_s
 
     async def _nobody_left(self) -> bool:
         """No live job, no results still to be stored; and, once the socket's file is gone, nobody just coming in."""
-        if await asyncio.to_thread(self._platform.store.count_live) or await asyncio.to_thread(self._is_busy):
+        if await asyncio.to_thread(self._platform.storage.store.count_live) or await asyncio.to_thread(self._is_busy):
             self._active_at = self._clock.monotonic()  # asked again after the idle time
             return False
         self._listener.remove()

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from ffdl_batch.services.platform import Platform
+from ffdl_batch.ports.clock import Clock
+from ffdl_batch.store import Store
 
 
 def _forget_nothing() -> None:
     """For those who remember nothing that another daemon's turn could have made wrong."""
 
 
-class Turn:
+@dataclass(frozen=True, slots=True)
+class Leases:
+    """How this daemon leases rows and named tasks: as `owner`, the same after each restart, for `seconds`."""
+
+    store: Store
+    clock: Clock
+    owner: str
+    seconds: float
+
+
+class LeaderLease:
     """This daemon's part in the lease `name`. `taken` is called when it has become this daemon's turn: another's may
     have come before, so what was remembered of the last one is out of date."""
 
-    def __init__(self, platform: Platform, name: str, taken: Callable[[], None] = _forget_nothing) -> None:
-        self._platform, self._name, self._taken = platform, name, taken
+    def __init__(self, leases: Leases, name: str, taken: Callable[[], None] = _forget_nothing) -> None:
+        self._leases, self._name, self._taken = leases, name, taken
         self._token: str | None = None
         self._renewed_at = 0.0
 
@@ -30,14 +42,14 @@ class Turn:
 
         The lease is renewed when a quarter of it is over, and not each time: a renewal is a durable write.
         """
-        store, seconds = self._platform.store, self._platform.settings.lease_s
-        now = self._platform.clock.monotonic()
+        store, seconds = self._leases.store, self._leases.seconds
+        now = self._leases.clock.monotonic()
         if self._token is not None and now - self._renewed_at < seconds / 4:
             return True
         if self._token is not None and not store.renew_lease(self._name, self._token, seconds):
             self._token = None
         if self._token is None:
-            self._token = store.acquire_lease(self._name, self._platform.owner, seconds)
+            self._token = store.acquire_lease(self._name, self._leases.owner, seconds)
             if self._token is not None:
                 self._taken()
         self._renewed_at = now
@@ -47,4 +59,4 @@ class Turn:
         """Give the lease back, so that another daemon goes on at once. Raises StoreError."""
         token, self._token = self._token, None
         if token is not None:
-            self._platform.store.release_lease(self._name, token)
+            self._leases.store.release_lease(self._name, token)

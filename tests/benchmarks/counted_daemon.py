@@ -17,7 +17,7 @@ from sqlalchemy import event
 
 from ffdl_batch.config import Settings
 from ffdl_batch.daemon.main import main
-from ffdl_batch.services.platform import Platform, open_platform
+from ffdl_batch.daemon.platform import Platform, open_platform
 
 _NUMBERS = struct.Struct("=QQ")
 
@@ -53,8 +53,8 @@ def opener(settings: Settings) -> Platform:
         if not statement.startswith("BEGIN"):
             counts.add(statements=1)
 
-    event.listen(platform.store.engine, "after_cursor_execute", executed)
-    event.listen(platform.store.engine, "commit", lambda _connection: counts.add(commits=1))
+    event.listen(platform.storage.store.engine, "after_cursor_execute", executed)
+    event.listen(platform.storage.store.engine, "commit", lambda _connection: counts.add(commits=1))
     return platform
 
 

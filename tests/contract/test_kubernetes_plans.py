@@ -12,13 +12,14 @@ import yaml
 
 from ffdl_batch.attempt.layout import Root
 from ffdl_batch.config import load_settings
+from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.job.submission import Submission
+from ffdl_batch.domain.job.submission import Caller, Submission
 from ffdl_batch.domain.job.views import PlanView
 from ffdl_batch.plugins import AdapterContext
 from ffdl_batch.ports.clock import SystemClock
 from ffdl_batch.services.backends.adapters import Adapters
-from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.services.submission.dry_run import plan_submission
 from ffdl_batch.store import open_store
@@ -69,13 +70,15 @@ def plan(k8s: FakeCluster, tmp_path: Path, claim: str) -> Iterator[Plan]:
     Path(root.path).mkdir(parents=True)
     store = open_store(settings.database, network_fs=False, clock=clock)
     adapters = Adapters(settings, AdapterContext(root.path, "alice", os.getuid()), clock)
-    platform = Platform(settings, store, clock, root, "alice", os.getuid(), adapters, owner="test")
+    platform = Platform(settings, JobStorage(store, root, clock, "alice", os.getuid()), adapters, owner="test")
 
     def make(manifest: str = MANIFEST, *, trial: bool = False, environ: dict[str, str] | None = None) -> PlanView:
         submission = Submission(
             manifest, "manifest.yml", "/nowhere", "0" * 64, "k", backend="kubernetes", environ=environ or {}
         )
-        return plan_submission(platform, Caller(os.getuid()), submission, trial=trial)
+        return plan_submission(
+            platform.storage, platform.adapters, platform.node_exclusion, Caller(os.getuid()), submission, trial=trial
+        )
 
     yield make
     backend = adapters.get("kubernetes")

@@ -26,15 +26,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from ffdl_batch.config import load_settings
+from ffdl_batch.daemon.platform import Platform, open_platform
 from ffdl_batch.domain.job.job import Job
-from ffdl_batch.domain.job.submission import Submission
+from ffdl_batch.domain.job.submission import Caller, Submission
 from ffdl_batch.domain.job.views import Resume
 from ffdl_batch.services.data.model_archives import receive_archive
-from ffdl_batch.services.deployment.deployer import Deployer
-from ffdl_batch.services.job_control.halt import halt_job
 from ffdl_batch.services.job_control.resume import resume_job
-from ffdl_batch.services.monitoring.watcher import Watcher
-from ffdl_batch.services.platform import Caller, Platform, open_platform
+from ffdl_batch.services.job_control.stop import halt_job
 from ffdl_batch.services.submission.submit import submit
 from ffdl_batch.store import NewJob
 
@@ -84,17 +82,19 @@ def main() -> int:
     if options.submit:
         accept(platform, options.submit, options.die_in_submit)
     if options.halt or options.resume:
-        for job in platform.store.list_jobs(uid=None):
+        for job in platform.storage.store.list_jobs(uid=None):
             if options.halt:
-                halt_job(platform, Caller(os.getuid()), job.id)
+                halt_job(platform.storage, platform.adapters, Caller(os.getuid()), job.id)
             else:
-                resume_job(platform, Caller(os.getuid()), job.id, Resume())
+                resume_job(
+                    platform.storage, platform.adapters, platform.store_checks, Caller(os.getuid()), job.id, Resume()
+                )
     if options.watch:
-        watcher = Watcher(platform, killer(options.die_at))
+        watcher = platform.watcher(killer(options.die_at))
         watcher.step(full=True)
         watcher.close()
     if options.deploy:
-        deployer = Deployer(platform, killer(options.die_at))
+        deployer = platform.deployer(killer(options.die_at))
         deadline = time.monotonic() + LIMIT_S
         deployer.step()
         while options.die_at and time.monotonic() < deadline:  # jobs were put off before they reached this step
@@ -125,14 +125,14 @@ def accept(platform: Platform, count: int, die_in: str | None) -> None:
     """Submit `count` jobs in one request, as the daemon's route does, and acknowledge them."""
     archive = model_zip()
     digest = hashlib.sha256(archive).hexdigest()
-    receive_archive(platform, digest, [archive])
+    receive_archive(platform.storage.root, digest, [archive])
     if die_in:
-        setattr(platform.store, "add_jobs", dying_add(platform.store.add_jobs, die_in))  # noqa: B010 - a method
+        setattr(platform.storage.store, "add_jobs", dying_add(platform.storage.store.add_jobs, die_in))  # noqa: B010 - a method
     manifest = Path(os.environ["CRASH_MANIFEST"]).read_text(encoding="utf-8")
     submissions = [
         Submission(manifest, "manifest.yml", "/", digest, f"key-{n}", environ={"NUMBER": str(n)}) for n in range(count)
     ]
-    results = submit(platform, Caller(os.getuid()), submissions)
+    results = submit(platform.storage, platform.adapters, platform.store_checks, Caller(os.getuid()), submissions)
     assert all(result.problem is None for result in results), results
     acknowledge([job_id for result in results for job_id in result.elements or (result.id,)])
 
@@ -160,11 +160,14 @@ def dying_add(add: Callable[[Sequence[NewJob]], list[Job]], point: str) -> Calla
 
 def finish(platform: Platform, limit_s: float) -> bool:
     """Deploy and watch until every job has ended; False when that takes longer than `limit_s`."""
-    deployer, watcher = Deployer(platform), Watcher(platform)
+    deployer, watcher = (
+        platform.deployer(),
+        platform.watcher(),
+    )
     deadline = time.monotonic() + limit_s
     try:
         for turn in itertools.count():
-            if not platform.store.count_live():
+            if not platform.storage.store.count_live():
                 break
             if time.monotonic() > deadline:
                 return False

@@ -73,6 +73,6 @@ def _swept(world: World) -> int:
         os.utime(Path(path), old)
     platform = world.platform()
     try:
-        return sweep(platform)
+        return sweep(platform.storage, platform.settings)
     finally:
         platform.close()

@@ -25,9 +25,9 @@ from ffdl_batch.attempt.layout import Root
 from ffdl_batch.client import Client, ClientError
 from ffdl_batch.client.connection.daemon_start import Dialling
 from ffdl_batch.config import load_settings
+from ffdl_batch.daemon.platform import Platform, open_platform
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.services.platform import Platform, open_platform
 from ffdl_batch.store import Store, open_store
 from tests import preloaded
 from tests.crash.driver import LIMIT_S, be_driver

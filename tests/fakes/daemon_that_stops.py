@@ -37,13 +37,13 @@ from ffdl_batch.config import Settings
 from ffdl_batch.daemon import loops
 from ffdl_batch.daemon.loop_intervals import DeployPace
 from ffdl_batch.daemon.main import main
+from ffdl_batch.daemon.platform import Platform, open_platform
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.ports.scheduler import LaunchPlan
 from ffdl_batch.services.data import pending_uploads
 from ffdl_batch.services.deployment import deployer
 from ffdl_batch.services.deployment.deployer import Deployer
 from ffdl_batch.services.monitoring.watcher import Watcher
-from ffdl_batch.services.platform import Platform, open_platform
 from ffdl_batch.store import database
 from ffdl_slurm.adapter import SlurmScheduler
 
@@ -91,9 +91,9 @@ def opener(settings: Settings) -> Platform:
             mine.has_written = False
             reached(f"{_who()}:committed")
 
-    event.listen(platform.store.engine, "after_cursor_execute", executed)
-    event.listen(platform.store.engine, "commit", committing)
-    event.listen(platform.store.engine, "checkin", given_back)
+    event.listen(platform.storage.store.engine, "after_cursor_execute", executed)
+    event.listen(platform.storage.store.engine, "commit", committing)
+    event.listen(platform.storage.store.engine, "checkin", given_back)
     return platform
 
 

@@ -15,8 +15,8 @@ from collections.abc import Collection, Mapping
 
 from ffdl_batch.config import Settings
 from ffdl_batch.daemon.main import main
+from ffdl_batch.daemon.platform import Platform, open_platform
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation
-from ffdl_batch.services.platform import Platform, open_platform
 from tests.fakes.scheduler import FakeScheduler
 
 

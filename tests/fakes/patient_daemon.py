@@ -10,9 +10,9 @@ import sys
 
 from ffdl_batch.config import Settings
 from ffdl_batch.daemon.main import main
+from ffdl_batch.daemon.platform import Platform, open_platform
 from ffdl_batch.services.data import controller_fence, data_store_checks
 from ffdl_batch.services.data.data_store_checks import StoreChecks
-from ffdl_batch.services.platform import Platform, open_platform
 
 
 def opener(settings: Settings) -> Platform:

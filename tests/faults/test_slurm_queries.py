@@ -14,13 +14,12 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.config import load_settings
+from ffdl_batch.daemon.platform import Platform, open_platform
 from ffdl_batch.domain.job.job import Change, Job, new_job_id
 from ffdl_batch.domain.job.spec import Framework, JobSpec, Resources
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.services.deployment.deployer import Deployer
 from ffdl_batch.services.job_files.attempt_directory import mark_begun
 from ffdl_batch.services.monitoring.watcher import ACCOUNTING_LAG_S, FORGOTTEN_AFTER, Watcher
-from ffdl_batch.services.platform import Platform, open_platform
 from ffdl_batch.store import NewJob
 from tests.contract.scheduler_harness import FakeSlurmHarness
 from tests.fakes.clock import FakeClock
@@ -55,7 +54,7 @@ class Cluster:
         return Counter(new)
 
     def states(self) -> Counter[str]:
-        return Counter(str(job.state) for job in self.platform.store.get_many([job.id for job in self.jobs]))
+        return Counter(str(job.state) for job in self.platform.storage.store.get_many([job.id for job in self.jobs]))
 
     def forget(self, count: int, **values: object) -> None:
         """MinJobAge passes for so many jobs, which ended as `values` say."""
@@ -80,7 +79,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     platform.adapters.use("slurm", slurm.scheduler)
     (slurm.state / "still").touch()
     jobs = add_jobs(platform, clock)
-    watcher = Watcher(platform)
+    watcher = platform.watcher()
     found = Cluster(slurm, platform, watcher, clock, jobs)
     try:
         for job, number in zip(jobs, range(FIRST_ID, FIRST_ID + JOBS), strict=True):
@@ -96,16 +95,17 @@ def add_jobs(platform: Platform, clock: FakeClock) -> list[Job]:
     """Rows of jobs that are QUEUED under consecutive ids."""
     resources = Resources(cpus=1, memory_bytes=64 * 1024**2)
     spec = JobSpec("many", Framework("custom", "/images/any.sif", "true"), resources=resources)
-    new = [NewJob(new_job_id(), platform.uid, platform.user, spec, "slurm", "", "0" * 64, clock.now() + n)
+    storage = platform.storage
+    new = [NewJob(new_job_id(), storage.uid, storage.user, spec, "slurm", "", "0" * 64, clock.now() + n)
            for n in range(JOBS)]  # fmt: skip
-    platform.store.add_jobs(new)
-    leased = platform.store.claim_deployable("test", limit=JOBS, lease_s=60)
-    begun = platform.store.begin_attempts([one.job for one in leased], leased[0].lease_token, clock.now())
+    storage.store.add_jobs(new)
+    leased = platform.storage.store.claim_deployable("test", limit=JOBS, lease_s=60)
+    begun = platform.storage.store.begin_attempts([one.job for one in leased], leased[0].lease_token, clock.now())
     changes = [
         (begun[one.job.id], Change(((JobState.QUEUED, clock.now()),), columns={"native_id": str(FIRST_ID + n)}))
         for n, one in enumerate(leased)
     ]
-    return platform.store.apply_many(changes)
+    return platform.storage.store.apply_many(changes)
 
 
 def list_job(slurm: FakeSlurmHarness, number: int, name: str, clock: FakeClock) -> None:
@@ -120,7 +120,7 @@ def test_watcher_runs_one_squeue_per_interval_and_one_sacct_for_all_purged_jobs(
     cluster.slurm.keep_accounts()
     assert [cluster.look() for _ in range(3)] == [Counter(squeue=1)] * 3
     assert cluster.states() == {"QUEUED": JOBS}
-    assert {job.pending_reason for job in cluster.platform.store.get_many([cluster.jobs[7].id])} == {"Priority"}
+    assert {job.pending_reason for job in cluster.platform.storage.store.get_many([cluster.jobs[7].id])} == {"Priority"}
     cluster.forget(PURGED, state="FAILED", exit="4:0", start=int(cluster.clock.now()), nodes="n1")
     assert cluster.look() == Counter(squeue=1, sacct=1)
     for _ in range(8):  # until no final record can still become visible
@@ -139,7 +139,7 @@ def test_watcher_fails_purged_jobs_without_proof_when_accounting_is_absent(clust
     # Whether they are forgotten, and whether somebody had ended them: a question each, for all of them.
     assert cluster.look() == Counter(squeue=2, sacct=3)
     assert cluster.states() == {"QUEUED": JOBS - PURGED, "FAILED": PURGED}
-    (job,) = cluster.platform.store.get_many([cluster.jobs[0].id])
+    (job,) = cluster.platform.storage.store.get_many([cluster.jobs[0].id])
     assert (job.error_code, "no record of the job any more" in job.message) == ("S106", True)
     assert cluster.look() == Counter(squeue=1)
 
@@ -191,13 +191,14 @@ def lose_64_replies(cluster: Cluster, listed: int) -> list[NewJob]:
     """64 jobs that a daemon which is dead had begun to submit; Slurm lists so many of them."""
     cluster.platform.adapters.facts("slurm")
     spec = cluster.jobs[0].spec
-    new = [NewJob(new_job_id(), cluster.platform.uid, cluster.platform.user, spec, "slurm", "", "0" * 64, 1.0)
+    storage = cluster.platform.storage
+    new = [NewJob(new_job_id(), storage.uid, storage.user, spec, "slurm", "", "0" * 64, 1.0)
            for _ in range(64)]  # fmt: skip
-    cluster.platform.store.add_jobs(new)
-    leased = cluster.platform.store.claim_deployable("dead", limit=64, lease_s=0.0)
-    begun = cluster.platform.store.begin_attempts([one.job for one in leased], leased[0].lease_token, 1.0)
+    storage.store.add_jobs(new)
+    leased = cluster.platform.storage.store.claim_deployable("dead", limit=64, lease_s=0.0)
+    begun = cluster.platform.storage.store.begin_attempts([one.job for one in leased], leased[0].lease_token, 1.0)
     for number, job in enumerate(begun.values()):
-        attempt = cluster.platform.root.job(job.id).attempt(1)
+        attempt = cluster.platform.storage.root.job(job.id).attempt(1)
         Path(attempt.path).mkdir(parents=True)
         Path(attempt.submit).mkdir()
         mark_begun(attempt, by="dead")
@@ -210,8 +211,8 @@ def lose_64_replies(cluster: Cluster, listed: int) -> list[NewJob]:
 
 def test_deployer_finds_64_lost_submissions_with_one_query(cluster: Cluster) -> None:
     new = lose_64_replies(cluster, 64)
-    Deployer(cluster.platform).step()
-    found = cluster.platform.store.get_many([one.id for one in new])
+    cluster.platform.deployer().step()
+    found = cluster.platform.storage.store.get_many([one.id for one in new])
     assert Counter(str(job.state) for job in found) == {"QUEUED": 64}
     assert sorted(job.native_id for job in found) == sorted(str(5000 + n) for n in range(64))
     assert cluster.asked() == Counter(squeue=1, sacct=1)
@@ -225,10 +226,10 @@ def test_deployer_adopts_listed_jobs_and_defers_others_when_sacct_is_down(
     cluster.slurm.keep_accounts()
     cluster.slurm.spoil("sacct", "down:always")
     new = lose_64_replies(cluster, 40)
-    deployer = Deployer(cluster.platform)
+    deployer = cluster.platform.deployer()
     for _ in range(5):
         deployer.step()
-    found = cluster.platform.store.get_many([one.id for one in new])
+    found = cluster.platform.storage.store.get_many([one.id for one in new])
     assert Counter(str(job.state) for job in found) == {"QUEUED": 40, "DEPLOYING": 24}
     reasons = {job.pending_reason for job in found if str(job.state) == "DEPLOYING"}
     assert len(reasons) == 1 and reasons.pop().startswith("the accounting does not answer: ")

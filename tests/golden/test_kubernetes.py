@@ -30,7 +30,7 @@ from ffdl_batch.domain.job.spec import (
     StoreType,
 )
 from ffdl_batch.ports.scheduler import LaunchPlan
-from ffdl_batch.services.submission.kubernetes_yaml import yaml_documents
+from ffdl_batch.services.submission.dry_run import yaml_documents
 from tests.fakes.kubernetes.kinds import KINDS
 from tests.fakes.kubernetes.pod_security import violations
 from tests.fakes.kubernetes.schemas import read

@@ -10,10 +10,10 @@ from starlette.requests import Request
 from ffdl_batch.daemon.replies import ArrayReply, PlainReply
 from ffdl_batch.daemon.request_context import Asking, CaughtUp, Context, in_thread
 from ffdl_batch.daemon.routes.jobs import LONGEST_WAIT_S, WaitSeconds, answers, until_news
+from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import ArrayView
 from ffdl_batch.domain.job_state import Wish
 from ffdl_batch.services.job_control.arrays import get_array, stop_array
-from ffdl_batch.services.platform import Caller
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,9 @@ router = APIRouter()
 @router.get("/arrays/{array_id}", response_model=ArrayReply, responses=answers(404), operation_id="array")
 async def read_array(array_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
     """An array in numbers: how many of its elements are in which state. `/jobs?array=` lists them."""
-    return PlainReply(_reply(here, await in_thread(here.limits.quick, get_array, here.platform, caller, array_id)))
+    return PlainReply(
+        _reply(here, await in_thread(here.limits.quick, get_array, here.platform.storage, caller, array_id))
+    )
 
 
 @router.get("/arrays/{array_id}/wait", response_model=ArrayReply, responses=answers(404), operation_id="wait_array")
@@ -37,7 +39,7 @@ async def wait_for_array(
     """The array as soon as all of its elements have ended, else as it is after `wait_s` (or when the daemon stops)."""
 
     async def look() -> ArrayReply:
-        return _reply(here, await in_thread(here.limits.quick, get_array, here.platform, caller, array_id))
+        return _reply(here, await in_thread(here.limits.quick, get_array, here.platform.storage, caller, array_id))
 
     return PlainReply(await until_news(here, request, look, lambda reply: reply.array.ended, wait_s))
 
@@ -47,14 +49,14 @@ async def wait_for_array(
 )
 async def cancel_array(array_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
     """Request the end of every element. Idempotent; elements that have ended stay as they are, but for halted ones."""
-    array = await in_thread(here.limits.slow, stop_array, here.platform, caller, array_id, Wish.CANCEL)
+    array = await in_thread(here.limits.slow, stop_array, here.platform.storage, caller, array_id, Wish.CANCEL)
     return _changed(here, caller, "cancel", array)
 
 
 @router.post("/arrays/{array_id}/halt", response_model=ArrayReply, responses=answers(404), operation_id="halt_array")
 async def halt_array(array_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
     """Request a checkpoint and then the end as HALTED of every element. Idempotent; those that have ended stay so."""
-    array = await in_thread(here.limits.slow, stop_array, here.platform, caller, array_id, Wish.HALT)
+    array = await in_thread(here.limits.slow, stop_array, here.platform.storage, caller, array_id, Wish.HALT)
     return _changed(here, caller, "halt", array)
 
 
@@ -66,4 +68,4 @@ def _changed(here: Context, caller: Caller, verb: str, array: ArrayView) -> Plai
 
 
 def _reply(here: Context, array: ArrayView) -> ArrayReply:
-    return ArrayReply(array, here.platform.adapters.outages(), here.platform.store.trouble)
+    return ArrayReply(array, here.platform.adapters.outages(), here.platform.storage.store.trouble)

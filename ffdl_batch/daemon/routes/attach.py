@@ -29,6 +29,8 @@ async def read_attach(
     ] = None,
 ) -> PlainReply:
     """How the owner starts the helper beside running learners; nothing is started. Of a job in PROCESSING alone."""
-    plans = await with_files(here, here.limits.slow, plan_attach, here.platform, caller, job_id, learner)
+    plans = await with_files(
+        here, here.limits.slow, plan_attach, here.platform.storage, here.platform.adapters, caller, job_id, learner
+    )
     log.info("user %d: a way to learner %s of %s", caller.uid, learner or "1 and all others", job_id)
     return PlainReply(AttachReply(plans))

@@ -23,7 +23,19 @@ Attempt = Annotated[Number | None, Query(description="Attempt; default: the last
 async def find(job_id: str, kind: LeftKind, here: CaughtUp, caller: Asking, attempt: Attempt = None) -> PlainReply:
     """Where results, the submitted model, logs or checkpoints of a job lie. No credential is in the reply."""
     return PlainReply(
-        LeftReply(await with_files(here, here.limits.quick, find_left, here.platform, caller, job_id, kind, attempt))
+        LeftReply(
+            await with_files(
+                here,
+                here.limits.quick,
+                find_left,
+                here.platform.storage,
+                here.platform.adapters,
+                caller,
+                job_id,
+                kind,
+                attempt,
+            )
+        )
     )
 
 
@@ -44,5 +56,15 @@ async def give(
 ) -> StreamingResponse:
     """The files of a directory. Those in a store are not read by the daemon."""
     with here.open_stream() as end:
-        files = await with_files(here, here.limits.slow, send_left, here.platform, caller, job_id, kind, attempt)
+        files = await with_files(
+            here,
+            here.limits.slow,
+            send_left,
+            here.platform.storage,
+            here.platform.adapters,
+            caller,
+            job_id,
+            kind,
+            attempt,
+        )
     return StreamReply(iterate_in_threadpool(files), "application/x-tar", end)

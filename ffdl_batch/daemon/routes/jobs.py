@@ -41,17 +41,14 @@ from ffdl_batch.daemon.request_context import (
 )
 from ffdl_batch.daemon.routes.parameters import Count, Time, Word
 from ffdl_batch.domain.daemon_health import Health
-from ffdl_batch.domain.job.submission import Submission
+from ffdl_batch.domain.job.submission import Caller, Submission
 from ffdl_batch.domain.job.views import JobView, Resume
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.services.job_control.cancel import cancel_job
 from ffdl_batch.services.job_control.drill import drill as play
-from ffdl_batch.services.job_control.halt import halt_job
 from ffdl_batch.services.job_control.resume import resume_job
-from ffdl_batch.services.platform import Caller
+from ffdl_batch.services.job_control.stop import cancel_job, halt_job
 from ffdl_batch.services.queries.jobs import get_events, get_job, health, list_jobs
-from ffdl_batch.services.queries.learners import learners_of
-from ffdl_batch.services.queries.transfer_progress import MOVES, with_moving
+from ffdl_batch.services.queries.learners import MOVES, learners_of, with_moving
 from ffdl_batch.services.submission.dry_run import plan_submission
 from ffdl_batch.services.submission.submit import submit
 
@@ -94,7 +91,9 @@ WaitSeconds = Annotated[float, Query(ge=0, le=LONGEST_WAIT_S, description="Secon
 @router.get("/health", response_model=Health, responses=answers(), operation_id="health")
 async def read_health(here: Here) -> PlainReply:
     """The daemon itself: version, process, live jobs, and whether each backend answers."""
-    return PlainReply(await in_thread(here.limits.quick, health, here.platform, here.started_at))
+    return PlainReply(
+        await in_thread(here.limits.quick, health, here.platform.storage, here.platform.adapters, here.started_at)
+    )
 
 
 @router.post("/jobs", response_model=SubmitReply, responses=answers(413, 422), operation_id="submit")
@@ -102,7 +101,16 @@ async def submit_jobs(body: SubmitRequest, here: Here, caller: Asking) -> PlainR
     """Submit jobs. Those with an id in the reply are durable; a `key` that was accepted before gives its id again."""
     gate, limiter = Gate(), _limit(here, body.submissions)
     results = await with_files_through(
-        gate, here, limiter, submit, here.platform, caller, body.submissions, gate.go_through
+        gate,
+        here,
+        limiter,
+        submit,
+        here.platform.storage,
+        here.platform.adapters,
+        here.platform.store_checks,
+        caller,
+        body.submissions,
+        gate.go_through,
     )
     accepted = [result.id for result in results if result.id]
     log.info(
@@ -126,7 +134,15 @@ def _limit(here: Context, submissions: Sequence[Submission]) -> CapacityLimiter:
 async def plan_job(body: PlanRequest, here: Here, caller: Asking) -> PlainReply:
     """What would be sent, exactly; nothing is sent. With `trial`, the scheduler's opinion (sbatch --test-only)."""
     plan = await with_files(
-        here, here.limits.slow, plan_submission, here.platform, caller, body.submission, trial=body.trial
+        here,
+        here.limits.slow,
+        plan_submission,
+        here.platform.storage,
+        here.platform.adapters,
+        here.platform.node_exclusion,
+        caller,
+        body.submission,
+        trial=body.trial,
     )
     return PlainReply(PlanReply(plan))
 
@@ -144,19 +160,19 @@ async def read_jobs(  # noqa: PLR0913, PLR0917 - one parameter per field of the 
 ) -> PlainReply:
     """Jobs, newest first."""
     found = await in_thread(
-        here.limits.quick, list_jobs, here.platform, caller,
+        here.limits.quick, list_jobs, here.platform.storage, caller,
         states=state, name=name, since=since, limit=limit, all_users=all_users, array=array,
     )  # fmt: skip
-    return PlainReply(JobsReply(tuple(found), here.platform.adapters.outages(), here.platform.store.trouble))
+    return PlainReply(JobsReply(tuple(found), here.platform.adapters.outages(), here.platform.storage.store.trouble))
 
 
 @router.get("/jobs/{job_id}", response_model=JobReply, responses=answers(404), operation_id="get")
 async def read_job(job_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
     """One job. Where it has several learners, with what their controllers wrote of each, if that can be read; and with
     what moves to or from its stores."""
-    job = await in_thread(here.limits.quick, get_job, here.platform, caller, job_id)
+    job = await in_thread(here.limits.quick, get_job, here.platform.storage, here.platform.adapters, caller, job_id)
     if job.learners > 1:
-        found = await if_soon(with_files(here, here.limits.quick, learners_of, here.platform, job))
+        found = await if_soon(with_files(here, here.limits.quick, learners_of, here.platform.storage.root, job))
         job = replace(job, learner_list=found or ())
     return PlainReply(_one(here, await as_it_moves(here, job)))
 
@@ -165,7 +181,7 @@ async def as_it_moves(here: Context, job: JobView) -> JobView:
     """`job` with what moves to or from its stores, if that can be read soon."""
     if job.state not in MOVES:
         return job
-    return await if_soon(with_files(here, here.limits.quick, with_moving, here.platform, job)) or job
+    return await if_soon(with_files(here, here.limits.quick, with_moving, here.platform.storage.root, job)) or job
 
 
 @router.get("/jobs/{job_id}/events", response_model=EventsReply, responses=answers(404), operation_id="events")
@@ -180,7 +196,9 @@ async def read_events(
     """Changes of state behind `after`; with `wait_s`, the reply comes when there is one, or the job has ended."""
 
     async def look() -> EventsReply:
-        events, terminal = await in_thread(here.limits.quick, get_events, here.platform, caller, job_id, after)
+        events, terminal = await in_thread(
+            here.limits.quick, get_events, here.platform.storage.store, caller, job_id, after
+        )
         return EventsReply(tuple(events), terminal)
 
     return PlainReply(await until_news(here, request, look, lambda reply: bool(reply.events) or reply.terminal, wait_s))
@@ -193,7 +211,10 @@ async def wait_for_job(
     """The job as soon as it has ended, else as it is after `wait_s` (or when the daemon stops)."""
 
     async def look() -> JobReply:
-        return _one(here, await in_thread(here.limits.quick, get_job, here.platform, caller, job_id))
+        return _one(
+            here,
+            await in_thread(here.limits.quick, get_job, here.platform.storage, here.platform.adapters, caller, job_id),
+        )
 
     return PlainReply(
         await until_news(here, request, look, lambda reply: JobState(reply.job.state).is_terminal, wait_s)
@@ -203,14 +224,14 @@ async def wait_for_job(
 @router.post("/jobs/{job_id}/cancel", response_model=JobReply, responses=answers(404), operation_id="cancel")
 async def cancel(job_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
     """Request the end of a job; a halted one is CANCELLED at once. Idempotent; other ended jobs do not change."""
-    job = await in_thread(here.limits.quick, cancel_job, here.platform, caller, job_id)
+    job = await in_thread(here.limits.quick, cancel_job, here.platform.storage, here.platform.adapters, caller, job_id)
     return _changed(here, caller, "cancel", job)
 
 
 @router.post("/jobs/{job_id}/halt", response_model=JobReply, responses=answers(404), operation_id="halt")
 async def halt(job_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
     """Request a checkpoint and then the end of a job as HALTED. Idempotent; a job that has ended stays as it is."""
-    job = await in_thread(here.limits.quick, halt_job, here.platform, caller, job_id)
+    job = await in_thread(here.limits.quick, halt_job, here.platform.storage, here.platform.adapters, caller, job_id)
     return _changed(here, caller, "halt", job)
 
 
@@ -218,7 +239,16 @@ async def halt(job_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
 async def resume(job_id: str, body: Resume, here: CaughtUp, caller: Asking) -> PlainReply:
     """Continue a HALTED or FAILED job with its next attempt, from its checkpoints."""
     await check_files(here)
-    job = await in_thread(here.limits.slow, resume_job, here.platform, caller, job_id, body)
+    job = await in_thread(
+        here.limits.slow,
+        resume_job,
+        here.platform.storage,
+        here.platform.adapters,
+        here.platform.store_checks,
+        caller,
+        job_id,
+        body,
+    )
     return _changed(here, caller, "resume", job)
 
 
@@ -226,7 +256,9 @@ async def resume(job_id: str, body: Resume, here: CaughtUp, caller: Asking) -> P
 async def drill(job_id: str, body: DrillRequest, here: CaughtUp, caller: Asking) -> PlainReply:
     """Play an event on the running attempt: the controllers, the scheduler and the daemon take it as real."""
     await check_files(here)
-    job = await in_thread(here.limits.slow, play, here.platform, caller, job_id, body.event)
+    job = await in_thread(
+        here.limits.slow, play, here.platform.storage, here.platform.adapters, caller, job_id, body.event
+    )
     return _changed(here, caller, f"drill {body.event}", job)
 
 
@@ -239,7 +271,7 @@ def _changed(here: Context, caller: Caller, verb: str, job: JobView) -> PlainRep
 
 
 def _one(here: Context, job: JobView) -> JobReply:
-    return JobReply(job, here.platform.adapters.outages(), here.platform.store.trouble)
+    return JobReply(job, here.platform.adapters.outages(), here.platform.storage.store.trouble)
 
 
 async def until_news(
@@ -256,7 +288,7 @@ async def until_news(
             left = deadline - time.monotonic()
             if is_news(seen) or left <= 0 or here.changes.closed or gone.done():
                 return seen
-            pause_s = min(left, SHARED_LOOK_S) if here.platform.store.is_shared else left
+            pause_s = min(left, SHARED_LOOK_S) if here.platform.storage.store.is_shared else left
             news = asyncio.ensure_future(here.changes.wait(version, pause_s))
             await asyncio.wait({news, gone}, return_when=asyncio.FIRST_COMPLETED)
             news.cancel()

@@ -27,7 +27,7 @@ from ffdl_batch.daemon.request_context import Asking, CaughtUp, Context, check_f
 from ffdl_batch.daemon.routes.jobs import answers
 from ffdl_batch.daemon.routes.parameters import AttemptChoice, Count, Number, Time, Word
 from ffdl_batch.domain.job.log_text import Grep, LogText, encode_text
-from ffdl_batch.services.job_files.tree_probe import FRESH_S
+from ffdl_batch.services.job_storage import FRESH_S
 from ffdl_batch.services.logs.line_search import MAX_CONTEXT, MAX_PATTERN
 from ffdl_batch.services.logs.log_stream import LogQuery, read_texts
 from ffdl_batch.services.refusals import Refused, wrong_usage
@@ -204,7 +204,9 @@ async def read_log(  # noqa: PLR0913, PLR0917 - one parameter per field of the q
     query = LogQuery(learner, follow, since, tail, attempt, search, _read_places(read or ()))
 
     def read_encoded(stopped: threading.Event) -> Iterator[bytes | None]:
-        return _encoded(read_texts(here.platform, caller, job_id, query, stopped.is_set))
+        return _encoded(
+            read_texts(here.platform.storage, here.platform.followed_jobs, caller, job_id, query, stopped.is_set)
+        )
 
     return await stream_reply(here, request, read_encoded, LINES)
 
@@ -221,7 +223,7 @@ async def stream_reply(
         await check_files(here)
         stopped = threading.Event()
         lines = await in_thread(here.limits.quick, read, stopped)
-        pump = LogPump(lines, here.platform.root.path, stopped)
+        pump = LogPump(lines, here.platform.storage.root.path, stopped)
         pump.start(end)
     return StreamReply(stream_lines(pump, here, request), media_type, pump.stop)
 
@@ -280,7 +282,7 @@ async def _silence(here: Context, fresh_s: float = FRESH_S) -> bytes:
     try:
         await check_files(here, fresh_s)
     except OSError as error:
-        return _trouble(error, here.platform.root.path)
+        return _trouble(error, here.platform.storage.root.path)
     return b""
 
 

@@ -13,11 +13,12 @@ from ffdl_batch.daemon.request_context import Asking, CaughtUp, Context
 from ffdl_batch.daemon.routes.jobs import answers
 from ffdl_batch.daemon.routes.logs import LINES, StreamReply, stream_reply
 from ffdl_batch.daemon.routes.parameters import AttemptChoice, Number
-from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.domain.job.submission import Caller
+from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.queries.measurement_stream import MeasuredQuery, read_metrics, read_usage
 
 router = APIRouter()
-_Read = Callable[[Platform, Caller, str, MeasuredQuery, Callable[[], bool]], Iterator[bytes | None]]
+_Read = Callable[[JobStorage, Caller, str, MeasuredQuery, Callable[[], bool]], Iterator[bytes | None]]
 Follow = Annotated[bool, Query(description="Follow all attempts until the job ends.")]
 Attempt = Annotated[AttemptChoice, Query(description="Only this attempt's; all attempts', in order, by default.")]
 
@@ -68,5 +69,5 @@ async def _stream(
     read: _Read, here: Context, request: Request, caller: Caller, job_id: str, query: MeasuredQuery
 ) -> StreamReply:
     return await stream_reply(
-        here, request, lambda stopped: read(here.platform, caller, job_id, query, stopped.is_set), LINES
+        here, request, lambda stopped: read(here.platform.storage, caller, job_id, query, stopped.is_set), LINES
     )

@@ -41,9 +41,9 @@ async def ask_for_archive(digest: Digest, here: Here) -> Response:
     """Whether an archive is here. Where the file system cannot tell, it is not: sending it is answered with the reason,
     which this cannot carry."""
     try:
-        found = await with_files(here, here.limits.quick, has_archive, here.platform, digest)
+        found = await with_files(here, here.limits.quick, has_archive, here.platform.storage.root, digest)
     except OSError as error:
-        if problem_of(error, here.platform.root.path) is None:
+        if problem_of(error, here.platform.storage.root.path) is None:
             raise
         found = False
     return Response(status_code=200 if found else 404)
@@ -61,7 +61,7 @@ async def keep_archive(digest: Digest, request: Request, here: Here) -> PlainRep
     await check_files(here)
     body = request.stream()
     try:
-        new = await in_thread(here.limits.uploads, receive_archive, here.platform, digest, _chunks(body))
+        new = await in_thread(here.limits.uploads, receive_archive, here.platform.storage.root, digest, _chunks(body))
     except ClientDisconnect as error:
         raise try_again("C102", "the model archive broke off on its way", cure="submit again") from error
     return PlainReply(ArchiveReply(new))

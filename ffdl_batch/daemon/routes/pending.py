@@ -23,9 +23,18 @@ async def read_why(
     alternatives: Annotated[bool, Query(description="Also ask the scheduler what would start sooner.")] = True,
 ) -> PlainReply:
     """Why a job waits, on what evidence, when it may start, and what would start sooner. Nothing is submitted."""
-    job = await as_it_moves(here, await in_thread(here.limits.quick, get_job, here.platform, caller, job_id))
+    job = await as_it_moves(
+        here, await in_thread(here.limits.quick, get_job, here.platform.storage, here.platform.adapters, caller, job_id)
+    )
     view = await in_thread(
-        here.limits.slow, explain_job, here.platform, caller, job_id, alternatives=alternatives, moving=job.moving
+        here.limits.slow,
+        explain_job,
+        here.platform.storage,
+        here.platform.adapters,
+        caller,
+        job_id,
+        alternatives=alternatives,
+        moving=job.moving,
     )
     return PlainReply(WhyReply(view))
 
@@ -33,5 +42,7 @@ async def read_why(
 @router.post("/outlook", response_model=OutlookReply, responses=answers(413, 422), operation_id="outlook")
 async def read_outlook(body: OutlookRequest, here: Here, caller: Asking) -> PlainReply:
     """Return the capacity for a submission, when it would start, and what would start sooner. Submit nothing."""
-    outlook = await with_files(here, here.limits.slow, look_ahead, here.platform, caller, body.submission)
+    outlook = await with_files(
+        here, here.limits.slow, look_ahead, here.platform.storage, here.platform.adapters, caller, body.submission
+    )
     return PlainReply(OutlookReply(outlook))

@@ -23,8 +23,7 @@ from ffdl_batch.domain.incidents.report import FaultsReport
 from ffdl_batch.domain.job.views import SCHEMA
 from ffdl_batch.domain.metrics.usage_report import JobUse
 from ffdl_batch.services.reports.accounting_comparison import find_agreement
-from ffdl_batch.services.reports.incident_report import FaultsAsked, report_faults
-from ffdl_batch.services.reports.node_failures import report_nodes
+from ffdl_batch.services.reports.incident_report import FaultsAsked, report_faults, report_nodes
 from ffdl_batch.services.reports.usage import Period, job_uses, report_usage
 
 router = APIRouter()
@@ -42,7 +41,11 @@ async def read_usage(
 ) -> PlainReply:
     """Sums, distributions, efficiency and waste of a period."""
     period = Period(since, until, all_users)
-    return PlainReply(UsageReply(await with_files(here, AT_ONCE, report_usage, here.platform, caller, period)))
+    return PlainReply(
+        UsageReply(
+            await with_files(here, AT_ONCE, report_usage, here.platform.storage, here.platform.settings, caller, period)
+        )
+    )
 
 
 @router.get(
@@ -62,7 +65,9 @@ async def stream_job_uses(
 ) -> StreamingResponse:
     """The jobs of a period one by one, in the order of their submission; the last line says how many there were."""
     with here.open_stream() as end:
-        rows = await in_thread(AT_ONCE, job_uses, here.platform, caller, Period(since, until, all_users))
+        rows = await in_thread(
+            AT_ONCE, job_uses, here.platform.storage, here.platform.settings, caller, Period(since, until, all_users)
+        )
     return StreamReply(iterate_in_threadpool(_lines(rows)), LINES, end)
 
 
@@ -97,7 +102,11 @@ async def read_agreement(
     """Each job of the period by our reckoning and by the accounting of its scheduler."""
     period = Period(since, until, all_users)
     return PlainReply(
-        AgreementReply(await in_thread(AT_ONCE, find_agreement, here.platform, caller, period, tolerance_s))
+        AgreementReply(
+            await in_thread(
+                AT_ONCE, find_agreement, here.platform.storage, here.platform.adapters, caller, period, tolerance_s
+            )
+        )
     )
 
 
@@ -123,7 +132,7 @@ async def read_faults(
 ) -> PlainReply:
     """Incidents of a period, what they come to, and how that compares with the period before."""
     asked = FaultsAsked(since, until, all_users, rows_after)
-    return PlainReply(FaultsReply(await in_thread(AT_ONCE, report_faults, here.platform, caller, asked)))
+    return PlainReply(FaultsReply(await in_thread(AT_ONCE, report_faults, here.platform.storage, caller, asked)))
 
 
 @when_asked
@@ -139,4 +148,6 @@ class NodesReply:
 async def read_nodes(here: CaughtUp, caller: Asking) -> PlainReply:
     """A score for each node that failed jobs, by their incidents, and until when jobs keep off it."""
     del caller  # nodes are everybody's
-    return PlainReply(NodesReply(await in_thread(AT_ONCE, report_nodes, here.platform)))
+    platform = here.platform
+    found = await in_thread(AT_ONCE, report_nodes, platform.storage.store, platform.settings, platform.node_exclusion)
+    return PlainReply(NodesReply(found))

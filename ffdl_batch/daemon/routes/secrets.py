@@ -21,13 +21,15 @@ Name = Annotated[str, Path(description="Letters, digits, '.', '_' and '-', at mo
 @router.get("/secrets", response_model=SecretsReply, responses=answers(), operation_id="list_secrets")
 async def read_secrets(here: Here) -> PlainReply:
     """The secrets by name: when each was set, and how many jobs that live, or owe a store, refer to it."""
-    return PlainReply(SecretsReply(tuple(await with_files(here, here.limits.quick, list_secrets, here.platform))))
+    return PlainReply(
+        SecretsReply(tuple(await with_files(here, here.limits.quick, list_secrets, here.platform.storage)))
+    )
 
 
 @router.put("/secrets/{name}", response_model=SecretReply, responses=answers(413), operation_id="set_secret")
 async def put_secret(name: Name, body: SecretRequest, here: Here, caller: Asking) -> PlainReply:
     """Set a secret, or replace its value. It is durable when the reply comes."""
-    found = await with_files(here, here.limits.quick, set_secret, here.platform, name, body.value)
+    found = await with_files(here, here.limits.quick, set_secret, here.platform.storage, name, body.value)
     log.info("user %d: set the secret %s", caller.uid, found.name)
     return PlainReply(SecretReply(found))
 
@@ -40,6 +42,6 @@ async def delete_secret(
     force: Annotated[bool, Query(description="Also where jobs need it.")] = False,
 ) -> PlainReply:
     """Remove a secret; the reply is what it was."""
-    found = await with_files(here, here.limits.quick, remove_secret, here.platform, name, force=force)
+    found = await with_files(here, here.limits.quick, remove_secret, here.platform.storage, name, force=force)
     log.info("user %d: removed the secret %s", caller.uid, found.name)
     return PlainReply(SecretReply(found))

@@ -10,6 +10,14 @@ from ffdl_batch.domain.job.views import Problem
 from ffdl_batch.host.time_zone import UtcOffsets
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The user who sends a request: the peer of the socket, never a field of the request."""
+
+    uid: int
+    is_admin: bool = False
+
+
 class Expected(StrEnum):
     """What a submission has to come to, for who can do with nothing else."""
 

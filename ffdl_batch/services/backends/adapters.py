@@ -6,6 +6,7 @@ that did not answer is left alone for a while by everybody, and then asked by on
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import os
@@ -19,6 +20,7 @@ from ffdl_batch.config import Settings
 from ffdl_batch.domain.circuit_breaker import Circuit, Permit
 from ffdl_batch.domain.daemon_health import BackendHealth
 from ffdl_batch.domain.job.job import Job
+from ffdl_batch.domain.metrics.prometheus_text import Histogram
 from ffdl_batch.host.backoff import growing_pause
 from ffdl_batch.plugins import AdapterContext, create_adapter
 from ffdl_batch.ports.capabilities import KeepsAccounts
@@ -35,11 +37,33 @@ from ffdl_batch.ports.scheduler import (
     SubmissionUncertain,
     TooMany,
 )
-from ffdl_batch.services.backends.latency import Latencies
 from ffdl_batch.services.backends.site_facts import ANEW_PATIENCE_S, SiteFacts
 from ffdl_batch.services.backends.submit_limits import AFTER_NO_ANSWER_S, Rooms
+from ffdl_batch.services.backends.trial_requests import TrialRequests
 
 log = logging.getLogger(__name__)
+
+BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class Latencies:
+    """By backend, and whether it answered."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: dict[tuple[str, str], Histogram] = {}
+
+    def observe(self, backend: str, seconds: float, *, answered: bool) -> None:
+        """One question or request."""
+        with self._lock:
+            key = (backend, "answered" if answered else "failed")
+            self._found.setdefault(key, Histogram(BOUNDS_S)).observe(max(0.0, seconds))
+
+    def read(self) -> dict[tuple[str, str], Histogram]:
+        """As of now."""
+        with self._lock:
+            return copy.deepcopy(self._found)
+
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 """Between two questions to a scheduler that does not answer."""
@@ -56,13 +80,14 @@ class StillMissing(NotAsked, SchedulerMissing):
 
 
 class Adapters:
-    """One per platform. Safe in every thread. `rooms` says whether there is room for one more job. Tells the log of an
+    """One per daemon. Safe in every thread. `rooms` says whether there is room for one more job. Tells the log of an
     outage: when it begins, when it has another cause, now and then while it lasts, and when it is over."""
 
     def __init__(self, settings: Settings, context: AdapterContext, clock: Clock) -> None:
-        self._settings, self._context, self._clock = settings, context, clock
+        self.settings, self._context, self._clock = settings, context, clock
         self.rooms = Rooms(clock)
         self.latencies = Latencies()
+        self.trials = TrialRequests(self)
         self._lock = threading.Lock()
         self._made: dict[str, Scheduler] = {}
         self._sites: dict[str, SiteFacts] = {}
@@ -72,13 +97,13 @@ class Adapters:
 
     def default_name(self) -> str:
         """The configured backend, else slurm where sbatch is on the PATH, else local."""
-        return self._settings.effective_backend(os.environ)[0]
+        return self.settings.effective_backend(os.environ)[0]
 
     def get(self, name: str) -> Scheduler:
         """The adapter, for what asks nobody; raises InvalidRequest for an unknown name or unusable settings."""
         with self._lock:
             if name not in self._made:
-                given, origins = self._settings.backend_settings(name), self._settings.backend_origins(name)
+                given, origins = self.settings.backend_settings(name), self.settings.backend_origins(name)
                 self._made[name] = create_adapter(name, given, self._context, origins)
             return self._made[name]
 
@@ -259,8 +284,8 @@ class Adapters:
     def _site(self, name: str) -> SiteFacts:
         with self._lock:
             if name not in self._sites:
-                file = Path(self._settings.state_dir) / f"site-{name}.json"
-                settings = self._settings.backend_settings(name)
+                file = Path(self.settings.state_dir) / f"site-{name}.json"
+                settings = self.settings.backend_settings(name)
                 self._sites[name] = SiteFacts(name, lambda: self._probe(name), self._clock, file, dict(settings))
             return self._sites[name]
 

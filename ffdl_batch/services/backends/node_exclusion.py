@@ -10,7 +10,6 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ffdl_batch.config import Settings
 from ffdl_batch.domain.incidents.incident import Origin
 from ffdl_batch.domain.incidents.node_score import LOOK_BACK_S, NodeScore, left_out, lemons, score_nodes
 from ffdl_batch.domain.job.spec import JobSpec
@@ -27,11 +26,12 @@ KEPT_OFF = "kept off "
 """How the sentence begins that a job is told."""
 
 
-class Lemons:
-    """Of one platform; asked by the threads that deploy."""
+class NodeExclusion:
+    """Of one daemon; asked by the threads that deploy."""
 
-    def __init__(self, settings: Settings, store: Store, adapters: Adapters, clock: Clock) -> None:
-        self._settings, self._store, self._adapters, self._clock = settings, store, adapters, clock
+    def __init__(self, store: Store, adapters: Adapters, clock: Clock) -> None:
+        self._store, self._adapters, self._clock = store, adapters, clock
+        self._rules = adapters.settings.nodes
         self._lock = threading.Lock()
         self._known: tuple[float, list[NodeScore]] | None = None
 
@@ -40,13 +40,12 @@ class Lemons:
         now = self._store.now()
         noticed = self._store.incidents_noticed(now - LOOK_BACK_S, origin=Origin.NODE)
         scores = score_nodes((one.incident for one in noticed), now)
-        bad = {one.node: one.last + self._settings.nodes.hours * 3600.0 for one in self._bad(scores, now)}
+        bad = {one.node: one.last + self._rules.hours * 3600.0 for one in self._bad(scores, now)}
         return [replace(one, excluded_until=bad.get(one.node)) for one in scores]
 
     def for_job(self, backend: str, spec: JobSpec) -> list[NodeScore]:
         """The nodes that a job is to keep off now; none that it names itself."""
-        rules = self._settings.nodes
-        if not rules.exclude_lemons or spec.batch.nodelist:
+        if not self._rules.exclude_lemons or spec.batch.nodelist:
             return []
         try:
             adapter = self._adapters.get(backend)
@@ -58,7 +57,7 @@ class Lemons:
         if not found:
             return []
         names = adapter.nodes_of(self._adapters.facts(backend), spec.batch.partition)
-        return left_out(found, names, rules)
+        return left_out(found, names, self._rules)
 
     def _fresh(self) -> list[NodeScore]:
         with self._lock:
@@ -68,7 +67,7 @@ class Lemons:
             return self._known[1]
 
     def _bad(self, scores: list[NodeScore], now: float) -> list[NodeScore]:
-        return lemons(scores, self._settings.nodes, now)
+        return lemons(scores, self._rules, now)
 
 
 def without(spec: JobSpec, nodes: Sequence[NodeScore]) -> JobSpec:

@@ -66,7 +66,7 @@ class _Unanswered:
 
 
 class Rooms:
-    """One per platform; lost at a restart without harm. Safe in every thread."""
+    """One per daemon; lost at a restart without harm. Safe in every thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

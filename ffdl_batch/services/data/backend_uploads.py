@@ -17,8 +17,8 @@ from ffdl_batch.domain.job.job import attempt_token
 from ffdl_batch.domain.outcome.controller_events import FinalRecord, Outcome
 from ffdl_batch.ports.capabilities import StoresApart, Storing
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerError, SchedulerUnreachable, SubmissionUncertain
+from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.outcome.attempt_records import read_final, read_launch
-from ffdl_batch.services.platform import Platform
 from ffdl_batch.store import Attempt
 
 NOT_STORED, INTERRUPTED = 74, 75
@@ -39,7 +39,7 @@ def is_apart(attempt: AttemptDir) -> bool:
 class PaymentApart:
     """The payment for `debt`. `is_last`: what comes of it is the attempt's end. `why` it waits, or failed."""
 
-    platform: Platform
+    adapters: Adapters
     debt: Attempt
     attempt: AttemptDir
     is_last: bool
@@ -48,7 +48,7 @@ class PaymentApart:
     def begin(self) -> None:
         """Raises OSError; NotBegun where it is begun later."""
         try:
-            with self.platform.adapters.asking(self.debt.backend) as adapter:
+            with self.adapters.asking(self.debt.backend) as adapter:
                 if not isinstance(adapter, StoresApart):
                     raise InvalidRequest(f"{self.debt.backend} stores nothing that it has cut off from its store")
                 adapter.begin_storing(attempt_token(self.debt.job_id, self.debt.number), self.attempt)
@@ -61,7 +61,7 @@ class PaymentApart:
     def poll(self) -> int | None:
         """See :class:`ffdl_batch.services.data.pending_uploads.Payment`."""
         try:
-            with self.platform.adapters.asking(self.debt.backend) as adapter:
+            with self.adapters.asking(self.debt.backend) as adapter:
                 assert isinstance(adapter, StoresApart)
                 found = adapter.how_storing_goes(attempt_token(self.debt.job_id, self.debt.number))
         except (InvalidRequest, SchedulerUnreachable) as error:

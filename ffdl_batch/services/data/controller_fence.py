@@ -14,8 +14,8 @@ from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Phase
 from ffdl_batch.host.processes import lives_here
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.outcome.attempt_records import STILL_ALIVE_S, open_controllers
-from ffdl_batch.services.platform import Platform
 from ffdl_batch.store import Attempt
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ _LOST = frozenset({None, EndCause.NODE_FAIL, EndCause.LAUNCH_FAILED, EndCause.RE
 """Ends that say nothing of what still runs on the nodes."""
 
 
-def fenced_s(platform: Platform, debt: Attempt, attempt: AttemptDir, now: float) -> float:
+def fenced_s(adapters: Adapters, debt: Attempt, attempt: AttemptDir, now: float) -> float:
     """How many seconds the attempt has to be left alone at least; 0 = nothing of it can be at work any more.
 
     `now` is the shared file system's time. Raises OSError, NewerFormat among them.
@@ -36,7 +36,7 @@ def fenced_s(platform: Platform, debt: Attempt, attempt: AttemptDir, now: float)
         return 0.0
     if now - heard < TWO_BEATS_S:
         return min(TWO_BEATS_S, heard + TWO_BEATS_S - now)
-    return 0.0 if _has_ended_in_order(platform, debt) else heard + STILL_ALIVE_S - now
+    return 0.0 if _has_ended_in_order(adapters, debt) else heard + STILL_ALIVE_S - now
 
 
 def _last_sign(attempt: AttemptDir) -> float | None:
@@ -50,14 +50,14 @@ def _last_sign(attempt: AttemptDir) -> float | None:
     return max(signs, default=None)
 
 
-def _has_ended_in_order(platform: Platform, debt: Attempt) -> bool:
+def _has_ended_in_order(adapters: Adapters, debt: Attempt) -> bool:
     """Whether the scheduler says that the attempt is over, and why, and that is not that it lost a node.
 
     Schedulers say so only when the nodes have confirmed that no process of it is left.
     """
     native = NativeId.parse(debt.native_id)
     try:
-        with platform.adapters.asking(debt.backend) as adapter:
+        with adapters.asking(debt.backend) as adapter:
             seen = adapter.observe([native]).get(native)
     except (SchedulerUnreachable, InvalidRequest) as error:
         log.info("job %s: how attempt %d ended cannot be asked: %s", debt.job_id, debt.number, error)

@@ -14,37 +14,37 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from ffdl_batch.attempt.layout import Root
 from ffdl_batch.attempt.model_archive import ArchiveError, ModelArchive
 from ffdl_batch.attempt.reader import open_regular
-from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.refusals import Refused, bad_request, try_again
 from ffdl_batch.services.whole_files import sync_directory
 
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
-def has_archive(platform: Platform, digest: str) -> bool:
+def has_archive(root: Root, digest: str) -> bool:
     """Whether the archive with this SHA-256 (hex) is here; asking keeps it from being swept for a day."""
     if _DIGEST.fullmatch(digest) is None:
         return False
     try:
-        os.utime(platform.root.model(digest))
+        os.utime(root.model(digest))
     except FileNotFoundError:
         return False
     return True
 
 
-def receive_archive(platform: Platform, digest: str, chunks: Iterable[bytes]) -> bool:
+def receive_archive(root: Root, digest: str, chunks: Iterable[bytes]) -> bool:
     """Keep an archive; True when it is new. Durable when this returns; nothing is left behind when it raises."""
     if not _DIGEST.fullmatch(digest):
         raise bad_request("C102", f"{digest[:80]!r} is not a SHA-256 in hexadecimal digits")
-    if has_archive(platform, digest):
+    if has_archive(root, digest):
         return False
-    target = Path(platform.root.model(digest))
+    target = Path(root.model(digest))
     try:
-        descriptor, name = tempfile.mkstemp(prefix=".receiving-", dir=platform.root.models)
+        descriptor, name = tempfile.mkstemp(prefix=".receiving-", dir=root.models)
     except OSError as error:
-        raise _no_room(error, platform) from error
+        raise _no_room(error, root) from error
     try:
         with os.fdopen(descriptor, "wb") as file:
             _copy(chunks, file.fileno(), digest)
@@ -53,7 +53,7 @@ def receive_archive(platform: Platform, digest: str, chunks: Iterable[bytes]) ->
         Path(name).rename(target)
         sync_directory(target.parent)
     except OSError as error:
-        raise _no_room(error, platform) from error
+        raise _no_room(error, root) from error
     finally:
         Path(name).unlink(missing_ok=True)
     return True
@@ -79,9 +79,9 @@ def check_archive(path: Path) -> None:
         raise bad_request("C102", error.message, cure=error.cure) from error
 
 
-def _no_room(error: OSError, platform: Platform) -> Refused:
+def _no_room(error: OSError, root: Root) -> Refused:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return try_again(
-            "S210", f"no space is left in {platform.root.path} for the model archive", cure="free space, or raise quota"
+            "S210", f"no space is left in {root.path} for the model archive", cure="free space, or raise quota"
         )
-    return try_again("S210", f"the model archive could not be kept in {platform.root.models}: {error.strerror}")
+    return try_again("S210", f"the model archive could not be kept in {root.models}: {error.strerror}")

@@ -25,11 +25,12 @@ from ffdl_batch.attempt.reader import MAX_CELL_BYTES, find_text
 from ffdl_batch.domain.job.job import Job, JobId
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.host.backoff import growing_pause
+from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.data.backend_uploads import INTERRUPTED, NotBegun, PaymentApart, is_apart
 from ffdl_batch.services.data.controller_fence import fenced_s
-from ffdl_batch.services.leader_lease import Turn
+from ffdl_batch.services.job_storage import JobStorage
+from ffdl_batch.services.leader_lease import LeaderLease, Leases
 from ffdl_batch.services.outcome.upload_pending_reason import Told
-from ffdl_batch.services.platform import Platform
 from ffdl_batch.store import Attempt
 
 log = logging.getLogger(__name__)
@@ -93,15 +94,15 @@ class _Running:
 class DebtPayer:
     """One per daemon. What it remembers of failures is lost at a restart without harm."""
 
-    def __init__(self, platform: Platform, start: Start | None = None) -> None:
-        self._platform = platform
+    def __init__(self, storage: JobStorage, adapters: Adapters, leases: Leases, start: Start | None = None) -> None:
+        self._storage, self._adapters = storage, adapters
         self._start = start or start_payment
         self._running: list[_Running] = []
         self._tries: dict[tuple[JobId, int], _Tries] = {}
-        self._turn = Turn(platform, LEASE)
+        self._turn = LeaderLease(leases, LEASE)
         self._others_turn = False
         self._due_in_s = LONGEST_PAUSE_S
-        self._told = Told(platform)
+        self._told = Told(storage.store)
 
     @property
     def due_in_s(self) -> float:
@@ -122,7 +123,7 @@ class DebtPayer:
         """Whether a debt is being paid, or will be soon: the daemon should stay."""
         if self.is_paying:
             return True
-        owed = self._platform.store.owed_attempts()
+        owed = self._storage.store.owed_attempts()
         tries = (self._tries.get((debt.job_id, debt.number), _Tries()) for debt in owed)
         return any(one.failed < PATIENT_TRIES for one in tries)
 
@@ -142,14 +143,14 @@ class DebtPayer:
             self._go_on()
             if not self._number_running(apart=True):
                 return 0
-        owed = self._platform.store.owed_attempts()
+        owed = self._storage.store.owed_attempts()
         if not owed:
             self._turn.end()
         self._others_turn = bool(owed) and not self._turn.take()
         if not owed or self._others_turn:
             return 0
         paid = {(debt.job_id, debt.number): at for debt in owed if (at := self._paid_at(debt)) is not None}
-        gone = sum(self._platform.store.note_paid(*key, at) for key, at in paid.items())
+        gone = sum(self._storage.store.note_paid(*key, at) for key, at in paid.items())
         left = [debt for debt in owed if (debt.job_id, debt.number) not in paid]
         self._forget_others(left)
         self._begin_some(left)
@@ -193,16 +194,16 @@ class DebtPayer:
 
     def _begin_some(self, owed: list[Attempt]) -> None:
         """Begin with the oldest debt that is due; of those that are paid here one at a time."""
-        jobs = {job.id: job for job in self._platform.store.get_many([debt.job_id for debt in owed])}
+        jobs = {job.id: job for job in self._storage.store.get_many([debt.job_id for debt in owed])}
         over = [debt for debt in owed if debt.job_id in jobs and _is_over(jobs[debt.job_id], debt)]
-        now = self._platform.clock.monotonic()
-        file_time = self._platform.file_time(self._platform.root.path) if over else 0.0
+        now = self._storage.clock.monotonic()
+        file_time = self._storage.file_time(self._storage.root.path) if over else 0.0
         for debt in over:
             attempt = self._directory(debt)
             if now < self._tried(debt).not_before or self._is_running(debt):
                 continue
             try:
-                if wait_s := fenced_s(self._platform, debt, attempt, file_time):
+                if wait_s := fenced_s(self._adapters, debt, attempt, file_time):
                     self._due_in_s = min(self._due_in_s, wait_s)
                     continue
                 apart = is_apart(attempt)
@@ -224,7 +225,7 @@ class DebtPayer:
         """Raises OSError."""
         if not apart:
             return self._start(attempt, last_word)
-        payment = PaymentApart(self._platform, debt, attempt, last_word is LastWord.ANYWAY)
+        payment = PaymentApart(self._adapters, debt, attempt, last_word is LastWord.ANYWAY)
         payment.begin()
         return payment
 
@@ -249,7 +250,7 @@ class DebtPayer:
         pause = growing_pause(tries.failed + tries.interrupted + 1, FIRST_PAUSE_S, longest)
         tries.failed += not interrupted
         tries.interrupted += interrupted
-        tries.why, tries.not_before = why, self._platform.clock.monotonic() + pause
+        tries.why, tries.not_before = why, self._storage.clock.monotonic() + pause
 
     def _tried(self, debt: Attempt) -> _Tries:
         return self._tries.setdefault((debt.job_id, debt.number), _Tries())
@@ -266,7 +267,7 @@ class DebtPayer:
             return None
 
     def _directory(self, debt: Attempt) -> AttemptDir:
-        return self._platform.root.job(debt.job_id).attempt(debt.number)
+        return self._storage.root.job(debt.job_id).attempt(debt.number)
 
 
 def _is_over(job: Job, debt: Attempt) -> bool:

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ffdl_batch.domain.job.array import chunk_name, mark_of, why_elements_wait
 from ffdl_batch.domain.job.job import Change, Job, JobId
@@ -37,11 +37,13 @@ from ffdl_batch.ports.scheduler import (
     SubmissionUncertain,
     TooMany,
 )
-from ffdl_batch.services.deployment.notes import note
+from ffdl_batch.services.backends.adapters import Adapters
+from ffdl_batch.services.backends.node_exclusion import NodeExclusion
 from ffdl_batch.services.deployment.result_writer import Decided
 from ffdl_batch.services.deployment.submission_results import (
     has_none,
     may_land_s,
+    note,
     queued,
     refused,
     refused_repeatedly,
@@ -58,9 +60,9 @@ from ffdl_batch.services.job_files.attempt_directory import (
     materialize_chunk,
     unmark_begun,
 )
+from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.os_errors import explain
 from ffdl_batch.services.outcome.attempt_records import claim_owner
-from ffdl_batch.services.platform import Platform
 from ffdl_batch.store import StoreError
 
 log = logging.getLogger(__name__)
@@ -85,24 +87,23 @@ class Member:
     plan: LaunchPlan
 
 
-class Company:
-    """The elements of one claim. `lease_s` is how long their leases must last when the scheduler is asked, `sending`
-    what notes that it is."""
+@dataclass(slots=True)
+class ArraySubmission:
+    """The elements of one claim."""
 
-    def __init__(
-        self,
-        platform: Platform,
-        token: str,
-        lease_s: float,
-        reached: Callable[[str], None],
-        alone: Alone,
-        sending: Callable[[Sequence[Job]], AbstractContextManager[None]],
-    ) -> None:
-        self._platform, self._token, self._lease_s = platform, token, lease_s
-        self._reached, self._alone, self._sending = reached, alone, sending
-        self._lock = threading.Lock()
-        self._members: list[Member] = []
-        self._found: dict[JobId, frozenset[NativeId]] = {}
+    storage: JobStorage
+    adapters: Adapters
+    node_exclusion: NodeExclusion
+    token: str
+    lease_s: float
+    """How long their leases must last when the scheduler is asked."""
+    reached: Callable[[str], None]
+    alone: Alone
+    sending: Callable[[Sequence[Job]], AbstractContextManager[None]]
+    """Notes that the scheduler is asked."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _members: list[Member] = field(default_factory=list)
+    _found: dict[JobId, frozenset[NativeId]] = field(default_factory=dict)
 
     # ------------------------------------------------------------------------------------ before they are sent
 
@@ -112,17 +113,17 @@ class Company:
         late: set[JobId] = set()
         asked: dict[str, list[Job]] = {}
         for job in jobs:
-            if job.state is JobState.DEPLOYING and self._platform.adapters.may_ask(job.backend):
+            if job.state is JobState.DEPLOYING and self.adapters.may_ask(job.backend):
                 asked.setdefault(job.backend, []).append(job)
         for backend, deploying in asked.items():
-            adapter = self._platform.adapters.get(backend)
-            places = {job.token: self._platform.root.job(job.id).attempt(job.attempt) for job in deploying}
+            adapter = self.adapters.get(backend)
+            places = {job.token: self.storage.root.job(job.id).attempt(job.attempt) for job in deploying}
             asked_at = {job.id: begun_at(places[job.token]) for job in deploying}
             begun = [job for job in deploying if asked_at[job.id] is not None]
             if not begun or not isinstance(adapter, SubmitsArrays):
                 continue
             try:
-                with self._platform.adapters.asking(backend):
+                with self.adapters.asking(backend):
                     found = adapter.find_many({job.token: places[job.token] for job in begun})
             except AccountingUnreachable as error:
                 late.update(self._await_accounting(begun, error))
@@ -152,10 +153,14 @@ class Company:
         """Put off those of `missing` for which a request may still land."""
         if not missing:
             return set()
-        now = self._platform.file_time(self._platform.root.array(_array_of(missing[0])).path)
-        waiting = [job for job in missing if may_land_s(self._platform, job, now - (asked_at[job.id] or 0.0)) > 0]
+        now = self.storage.file_time(self.storage.root.array(_array_of(missing[0])).path)
+        waiting = [
+            job
+            for job in missing
+            if may_land_s(self.storage.clock, self.adapters, job, now - (asked_at[job.id] or 0.0)) > 0
+        ]
         if waiting:
-            self._put_off(waiting, PAUSE_S, why_looked_for(self._platform, waiting[0]))
+            self._put_off(waiting, PAUSE_S, why_looked_for(self.adapters, waiting[0]))
         return {job.id for job in waiting}
 
     def found(self, job: Job) -> frozenset[NativeId] | None:
@@ -164,7 +169,7 @@ class Company:
 
     def takes(self, job: Job, plan: LaunchPlan) -> bool:
         """Whether the job may be sent with others."""
-        adapter = self._platform.adapters.get(job.backend)
+        adapter = self.adapters.get(job.backend)
         return bool(plan.array_script) and self._is_element(job) and isinstance(adapter, SubmitsArrays)
 
     def await_others(self, job: Job, plan: LaunchPlan) -> None:
@@ -185,7 +190,7 @@ class Company:
         """Give back the leases of those that were not sent."""
         members = [member.job for group in self.groups() for member in group]
         if members:
-            self._platform.store.put_off([job.id for job in members], self._token, self._platform.store.now())
+            self.storage.store.put_off([job.id for job in members], self.token, self.storage.store.now())
 
     # --------------------------------------------------------------------------------------------- sending
 
@@ -199,7 +204,7 @@ class Company:
             raise
         except Exception as error:
             log.exception("%d elements of %s cannot be prepared", len(jobs), _array_of(jobs[0]))
-            said = explain(error, self._platform.root.path) if isinstance(error, OSError) else None
+            said = explain(error, self.storage.root.path) if isinstance(error, OSError) else None
             why = said or f"{type(error).__name__} in the daemon: {error}"
             self._put_off(jobs, FULL_PAUSE_S, f"they cannot be prepared, and it is tried again: {why}")
             return ()
@@ -210,28 +215,28 @@ class Company:
     def _send(self, members: Sequence[Member]) -> Sequence[Decided]:
         array, limit = _array_of(members[0].job), limit_of(members[0].job)
         if limit is not None:
-            under_way = self._platform.store.count_handed_over([array]).get(array, 0)
+            under_way = self.storage.store.count_handed_over([array]).get(array, 0)
             if under_way:
                 return self._send_alone(members, limit, under_way)
         decided: list[Decided] = []
         rest = list(members)
-        size = self._platform.adapters.facts(members[0].job.backend).max_array_size
+        size = self.adapters.facts(members[0].job.backend).max_array_size
         while rest:
             part = rest[: max(1, size)]
             try:
-                sent = self._send_together(part) if len(part) > 1 else self._alone(part[0].job, part[0].plan)
+                sent = self._send_together(part) if len(part) > 1 else self.alone(part[0].job, part[0].plan)
             except TooMany as error:
                 log.info("%d elements of %s are too many now: %s", len(part), array, error)
                 size = len(part) // 2
                 continue
             except ArraysRefused as error:
                 log.warning("elements of %s are sent one by one: %s", array, error)
-                return [*decided, *(one for member in rest for one in self._alone(member.job, member.plan))]
+                return [*decided, *(one for member in rest for one in self.alone(member.job, member.plan))]
             decided += sent
             rest = rest[len(part) :]
-            why_full = self._platform.adapters.rooms.why_full(members[0].job)
+            why_full = self.adapters.rooms.why_full(members[0].job)
             if why_full:
-                return [*decided, *((one.job, waits(self._platform, why_full)) for one in rest)]
+                return [*decided, *((one.job, waits(self.storage.clock, why_full)) for one in rest)]
             if not sent or limit is not None:
                 break
         why = "the scheduler has no room for more jobs now" if limit is None else why_elements_wait(limit)
@@ -243,31 +248,31 @@ class Company:
         and counts each native array for itself."""
         room = max(0, limit - under_way)
         self._put_off([member.job for member in members[room:]], FULL_PAUSE_S, why_elements_wait(limit))
-        return [one for member in members[:room] for one in self._alone(member.job, member.plan)]
+        return [one for member in members[:room] for one in self.alone(member.job, member.plan)]
 
     def _send_together(self, members: Sequence[Member]) -> Sequence[Decided]:
         """Submit `members` as one native array. Raises TooMany and ArraysRefused; nothing is submitted then."""
-        held = self._platform.store.renew_many([member.job.id for member in members], self._token, self._lease_s)
+        held = self.storage.store.renew_many([member.job.id for member in members], self.token, self.lease_s)
         members = [member for member in members if member.job.id in held]
         plan = self._plan(members) if len(members) > 1 else None
         if plan is None:
-            return [one for member in members for one in self._alone(member.job, member.plan)]
+            return [one for member in members for one in self.alone(member.job, member.plan)]
         materialize_chunk(plan)
-        self._reached("chunk written")
+        self.reached("chunk written")
         self._mark(members, plan)
-        self._reached("chunk marked")
+        self.reached("chunk marked")
         return self._submit(members, plan)
 
     def _plan(self, members: Sequence[Member]) -> ArrayPlan | None:
         first = members[0].job
-        adapter = self._platform.adapters.get(first.backend)
+        adapter = self.adapters.get(first.backend)
         assert isinstance(adapter, SubmitsArrays)  # `takes` has asked
-        number, directory = make_chunk(self._platform.root, _array_of(first))
+        number, directory = make_chunk(self.storage.root, _array_of(first))
         limit = limit_of(first)
         chunk = Chunk(
             token=chunk_name(_array_of(first), number),
             directory=directory,
-            max_array_size=self._platform.adapters.facts(first.backend).max_array_size,
+            max_array_size=self.adapters.facts(first.backend).max_array_size,
             limit=limit if limit is not None and limit < len(members) else None,
         )
         return adapter.plan_array(chunk, [member.plan for member in members])
@@ -275,28 +280,28 @@ class Company:
     def _mark(self, members: Sequence[Member], plan: ArrayPlan) -> None:
         def mark(member: Member) -> None:
             task = mark_of(plan.chunk.token, plan.tasks[member.plan.token])
-            mark_begun(member.plan.attempt_dir, by=self._token, task=task)
+            mark_begun(member.plan.attempt_dir, by=self.token, task=task)
 
         with ThreadPoolExecutor(MARKERS, thread_name_prefix="mark") as pool:
             list(pool.map(mark, members))
 
     def _submit(self, members: Sequence[Member], plan: ArrayPlan) -> Sequence[Decided]:
         backend = members[0].job.backend
-        adapter = self._platform.adapters.get(backend)
+        adapter = self.adapters.get(backend)
         assert isinstance(adapter, SubmitsArrays)  # `takes` has asked
         jobs = [member.job for member in members]
         try:
-            with self._platform.adapters.asking(backend), self._sending(jobs):
+            with self.adapters.asking(backend), self.sending(jobs):
                 natives = adapter.submit_array(plan)
         except (TooMany, ArraysRefused):
             self._unmark(members, plan)
             raise
         except NotTaken as error:
-            why = turned_away(self._platform, jobs, error)
+            why = turned_away(self.adapters, jobs, error)
             if not why:
                 return self._refused(members, refused_repeatedly(error))
             self._unmark(members, plan)
-            return [(job, waits(self._platform, why)) for job in jobs]
+            return [(job, waits(self.storage.clock, why)) for job in jobs]
         except InvalidRequest as error:
             return self._refused(members, error)
         except SubmissionUncertain as error:
@@ -305,44 +310,50 @@ class Company:
             self._unmark(members, plan)
             self._unreachable(jobs, error)
             return ()
-        self._reached("chunk submitted")
-        self._platform.adapters.rooms.taken(jobs[0])
-        now = self._platform.clock.now()
-        return [(m.job, queued(self._platform, m.job, natives[m.plan.token], m.plan, now)) for m in members]
+        self.reached("chunk submitted")
+        self.adapters.rooms.taken(jobs[0])
+        now = self.storage.clock.now()
+        return [
+            (
+                m.job,
+                queued(self.storage, m.job, natives[m.plan.token], m.plan, now),
+            )
+            for m in members
+        ]
 
     def _refused(self, members: Sequence[Member], error: InvalidRequest) -> Sequence[Decided]:
         """End the members that the scheduler refused. If the refusal is uncertain, first ask whether it has a job of
         theirs."""
         jobs = [member.job for member in members]
         attempts = {member.job.token: member.plan.attempt_dir for member in members}
-        if isinstance(error, RefusedBySite) and not has_none(self._platform, jobs[0].backend, attempts):
+        if isinstance(error, RefusedBySite) and not has_none(self.adapters, jobs[0].backend, attempts):
             return self._uncertain(jobs, error)
-        return [(job, refused(self._platform, job, error)) for job in jobs]
+        return [(job, refused(self.storage.clock, job, error)) for job in jobs]
 
     def _uncertain(self, jobs: Sequence[Job], error: SchedulerError) -> Sequence[Decided]:
         """Note that the scheduler may have the members, so that they are looked for first."""
         log.warning("%d elements of %s: %s", len(jobs), _array_of(jobs[0]), error)
-        change = Change(columns={"uncertain_since": self._platform.clock.now(), "pending_reason": str(error)})
-        note(self._platform.store, jobs, change, self._token)
+        change = Change(columns={"uncertain_since": self.storage.clock.now(), "pending_reason": str(error)})
+        note(self.storage.store, jobs, change, self.token)
         self._put_off(jobs, PAUSE_S)
         return ()
 
     def _unmark(self, members: Sequence[Member], plan: ArrayPlan) -> None:
         for member in members:
-            unmark_begun(member.plan.attempt_dir, by=self._token)
+            unmark_begun(member.plan.attempt_dir, by=self.token)
         empty_chunk(plan.chunk.directory)
 
     def _unreachable(self, jobs: Sequence[Job], error: SchedulerUnreachable) -> None:
         log.warning("%d jobs are put off: %s", len(jobs), error)
-        self._put_off(jobs, self._platform.adapters.pause_s(jobs[0], error), why_not_now(error))
+        self._put_off(jobs, self.adapters.pause_s(jobs[0], error), why_not_now(error))
 
     def _put_off(self, jobs: Collection[Job], pause_s: float, reason: str = "") -> None:
         """Give the leases back; `reason` is said on those jobs that do not say it yet."""
-        store = self._platform.store
+        store = self.storage.store
         if reason:
-            note(store, jobs, Change(columns={"pending_reason": reason}), self._token)
+            note(store, jobs, Change(columns={"pending_reason": reason}), self.token)
         if jobs:
-            store.put_off([job.id for job in jobs], self._token, store.now() + pause_s)
+            store.put_off([job.id for job in jobs], self.token, store.now() + pause_s)
 
     @staticmethod
     def _is_element(job: Job) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ffdl_batch.attempt.layout import Root
 from ffdl_batch.domain.incidents.node_score import NodeScore
 from ffdl_batch.domain.job.job import Job, Token
 from ffdl_batch.domain.job.spec import JobSpec
@@ -14,91 +15,94 @@ from ffdl_batch.domain.launch.launch_file import TEMPLATE
 from ffdl_batch.domain.outcome.continuation import Interruption
 from ffdl_batch.domain.outcome.ending import LOST
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest
-from ffdl_batch.services.backends.node_exclusion import told, without
+from ffdl_batch.services.backends.adapters import Adapters
+from ffdl_batch.services.backends.node_exclusion import NodeExclusion, told, without
 from ffdl_batch.services.data.staging_attempt import for_staging, has_to_stage, only_staging, stages_ahead, trains_from
 from ffdl_batch.services.job_files.attempt_directory import exported_environment
-from ffdl_batch.services.platform import Platform
+from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.submission.validation import launch_request
 
 log = logging.getLogger(__name__)
 
 
-def plan_attempt(platform: Platform, job: Job) -> LaunchPlan:
+def plan_attempt(storage: JobStorage, adapters: Adapters, node_exclusion: NodeExclusion, job: Job) -> LaunchPlan:
     """The plan of the job's current attempt. Raises InvalidRequest, UnknownImage, SchedulerUnreachable.
 
     It keeps off nodes that failed often lately, where the site wants that and others are left. Where nothing is left to
     run on without the nodes that failed this job, it may run on them again.
     """
-    avoided = platform.lemons.for_job(job.backend, job.effective_spec)
+    avoided = node_exclusion.for_job(job.backend, job.effective_spec)
     if avoided:
         try:
-            return replace(_plan(platform, job, avoided), kept_off=told(avoided))
+            return replace(_plan(storage, adapters, job, avoided), kept_off=told(avoided))
         except InvalidRequest:
             log.warning("job %s has nowhere to run without %s", job.id, ", ".join(one.node for one in avoided))
     try:
-        return _plan(platform, job)
+        return _plan(storage, adapters, job)
     except InvalidRequest:
         if not job.overrides.exclude:
             raise
-        plan = _plan(platform, replace(job, overrides=replace(job.overrides, exclude=())))
+        plan = _plan(storage, adapters, replace(job, overrides=replace(job.overrides, exclude=())))
         log.warning("job %s has nowhere to run without %s", job.id, ", ".join(job.overrides.exclude))
         return plan
 
 
-def _plan(platform: Platform, job: Job, avoided: Sequence[NodeScore] = ()) -> LaunchPlan:
-    adapter, spec = platform.adapters.get(job.backend), without(_spec(platform, job), avoided)
-    earlier = platform.store.attempts(job.id) if job.attempt > 1 else ()
+def _plan(storage: JobStorage, adapters: Adapters, job: Job, avoided: Sequence[NodeScore] = ()) -> LaunchPlan:
+    adapter, spec = adapters.get(job.backend), without(_spec(storage, job), avoided)
+    earlier = storage.store.attempts(job.id) if job.attempt > 1 else ()
     if not stages_ahead(spec, earlier):
-        plan = adapter.plan(replace(_request(platform, job, spec), trains_from=trains_from(earlier)))
+        plan = adapter.plan(replace(_request(storage, adapters, job, spec), trains_from=trains_from(earlier)))
         if not has_to_stage(plan, earlier):
             return plan
-    staging = replace(_request(platform, job, for_staging(spec)), only_stages=True)
+    staging = replace(_request(storage, adapters, job, for_staging(spec)), only_stages=True)
     return only_staging(adapter.plan(staging))
 
 
-def plan_template(platform: Platform, job: Job, plan: LaunchPlan) -> LaunchPlan | None:
+def plan_template(
+    storage: JobStorage, adapters: Adapters, node_exclusion: NodeExclusion, job: Job, plan: LaunchPlan
+) -> LaunchPlan | None:
     """The plan from which a head makes the attempt after this one; None where the backend's heads do not go on alone,
     or where it cannot be planned: then the platform goes on."""
     if plan.launch.succession is None:
         return None
     spec = _waits_for_nothing(job.effective_spec)
     if plan.kept_off:
-        spec = without(spec, platform.lemons.for_job(job.backend, spec))
-    request = _request(platform, job, spec)
+        spec = without(spec, node_exclusion.for_job(job.backend, spec))
+    request = _request(storage, adapters, job, spec)
     request = replace(
         request,
         attempt=job.attempt + 1,
         trains_from=job.attempt + 1 if plan.launch.only_stages else plan.launch.trains_from,
         token=Token(f"{job.id}-{TEMPLATE}"),
-        attempt_dir=platform.root.job(job.id).template,
+        attempt_dir=storage.root.job(job.id).template,
         carry="",
         array_dir=None,
     )
     try:
-        return platform.adapters.get(job.backend).plan(request)
+        return adapters.get(job.backend).plan(request)
     except InvalidRequest as error:
         log.warning("job %s: the attempt after this one cannot be planned yet: %s", job.id, error)
         return None
 
 
-def _spec(platform: Platform, job: Job) -> JobSpec:
-    return without_waiting(platform, job, job.effective_spec, job.attempt)
+def _spec(storage: JobStorage, job: Job) -> JobSpec:
+    return without_waiting(storage, job, job.effective_spec, job.attempt)
 
 
-def without_waiting(platform: Platform, job: Job, spec: JobSpec, attempt: int) -> JobSpec:
+def without_waiting(storage: JobStorage, job: Job, spec: JobSpec, attempt: int) -> JobSpec:
     """`spec` without what earlier attempts than this one have waited for: it has happened. One that was held, or told
     when to begin, is that again where the scheduler never came to start them."""
     if attempt == 1:
         return spec
-    if _was_to_start(platform, job, attempt):
+    if _was_to_start(storage, job, attempt):
         return _waits_for_nothing(spec)
     return replace(spec, batch=replace(spec.batch, dependency=""))
 
 
-def _was_to_start(platform: Platform, job: Job, attempt: int) -> bool:
+def _was_to_start(storage: JobStorage, job: Job, attempt: int) -> bool:
     """Whether an attempt before this one began, or ended otherwise than by its owner's halt or by being lost."""
-    directory = platform.root.job(job.id)
-    earlier = [one for one in platform.store.attempts(job.id) if one.number < attempt]
+    directory = storage.root.job(job.id)
+    earlier = [one for one in storage.store.attempts(job.id) if one.number < attempt]
     if any(Path(directory.attempt(one.number).claim_owner).exists() for one in earlier):
         return True
     return any(one.interruption != Interruption.HALT.value and one.outcome_code != LOST for one in earlier)
@@ -108,23 +112,24 @@ def _waits_for_nothing(spec: JobSpec) -> JobSpec:
     return replace(spec, batch=replace(spec.batch, dependency="", begin="", hold=False))
 
 
-def _request(platform: Platform, job: Job, spec: JobSpec) -> LaunchRequest:
+def _request(storage: JobStorage, adapters: Adapters, job: Job, spec: JobSpec) -> LaunchRequest:
     return launch_request(
-        platform,
+        storage,
+        adapters,
         spec,
         job.backend,
         job.id,
         job.attempt,
-        environ=exported_environment(platform.root, job),
-        checkpoints=[attempt.checkpoint for attempt in platform.store.attempts(job.id)] if job.attempt > 1 else (),
+        environ=exported_environment(storage.root, job),
+        checkpoints=[attempt.checkpoint for attempt in storage.store.attempts(job.id)] if job.attempt > 1 else (),
         spent=job.spent,
-        carry=_carry(platform, job),
+        carry=_carry(storage.root, job),
     )
 
 
-def _carry(platform: Platform, job: Job) -> str:
+def _carry(root: Root, job: Job) -> str:
     """The results of the last attempt whose learners started: by then it had all that attempts before it left."""
-    directory = platform.root.job(job.id)
+    directory = root.job(job.id)
     for number in range(job.attempt - 1, 0, -1):
         earlier = directory.attempt(number)
         if any(Path(earlier.state).glob(".began-*")) and Path(earlier.results).is_dir():

@@ -31,28 +31,30 @@ from ffdl_batch.ports.scheduler import (
     SchedulerUnreachable,
     SubmissionUncertain,
 )
-from ffdl_batch.services.deployment.array_submission import Company
-from ffdl_batch.services.deployment.array_throttle import Throttle
+from ffdl_batch.services.backends.adapters import Adapters
+from ffdl_batch.services.backends.node_exclusion import NodeExclusion
+from ffdl_batch.services.deployment.array_submission import ArraySubmission
 from ffdl_batch.services.deployment.attempt_planning import plan_attempt, plan_template
-from ffdl_batch.services.deployment.dependency_queue import Waiting
-from ffdl_batch.services.deployment.duplicate_jobs import adopt, retire_earlier, take_back
-from ffdl_batch.services.deployment.notes import note
 from ffdl_batch.services.deployment.result_writer import Decided, Outcomes, release_all
-from ffdl_batch.services.deployment.scheduler_backoff import hold_back
 from ffdl_batch.services.deployment.submission_results import (
+    adopt,
     ended,
     ended_as_wished,
     has_none,
     may_land_s,
+    note,
     queued,
     refused,
     refused_repeatedly,
+    retire_earlier,
+    take_back,
     turned_away,
     waits,
     why_looked_for,
     why_not_now,
 )
 from ffdl_batch.services.deployment.unanswered_submissions import InFlight
+from ffdl_batch.services.deployment.waiting_jobs import Throttle, Waiting, hold_back
 from ffdl_batch.services.job_files.attempt_directory import (
     begun_at,
     mark_begun,
@@ -61,9 +63,10 @@ from ffdl_batch.services.job_files.attempt_directory import (
     unmark_begun,
 )
 from ffdl_batch.services.job_files.control_cell import write_control
+from ffdl_batch.services.job_storage import JobStorage
+from ffdl_batch.services.leader_lease import Leases
 from ffdl_batch.services.os_errors import explain
 from ffdl_batch.services.outcome.attempt_records import claim_owner, read_evidence
-from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.secrets.job_secrets import CODE as SECRET_CODE
 from ffdl_batch.services.secrets.job_secrets import SecretMissing
 from ffdl_batch.store import LeasedJob, StoreError, StoreUnavailable
@@ -88,31 +91,37 @@ Checkpoint = Callable[[str], None]
 class Deployer:
     """Leases PENDING and DEPLOYING jobs and takes each one step further."""
 
-    def __init__(self, platform: Platform, reached: Checkpoint = lambda _step: None) -> None:
-        self._platform = platform
+    def __init__(
+        self,
+        storage: JobStorage,
+        adapters: Adapters,
+        node_exclusion: NodeExclusion,
+        leases: Leases,
+        reached: Checkpoint = lambda _step: None,
+    ) -> None:
+        self._storage, self._adapters, self._node_exclusion, self._leases = storage, adapters, node_exclusion, leases
         self._reached = reached
-        self._waiting = Waiting(platform)
-        self._throttle = Throttle(platform)
-        self._flights = InFlight(platform)
+        self._waiting = Waiting(storage)
+        self._throttle = Throttle(storage.store, adapters)
+        self._flights = InFlight(storage)
 
     def step(self) -> int:
         """Deal with up to BATCH jobs that wait for no training, and with ELEMENTS more where arrays are among them;
         returns how many made progress."""
-        platform = self._platform
         self._waiting.wake()
         self._throttle.wake()
         while True:
-            leased = platform.store.claim_deployable(
-                platform.owner, limit=BATCH, lease_s=platform.settings.lease_s, elements=ELEMENTS
+            leased = self._storage.store.claim_deployable(
+                self._leases.owner, limit=BATCH, lease_s=self._leases.seconds, elements=ELEMENTS
             )
             if not leased:
                 return 0
             self._reached("claimed")
             try:
                 ready, done = self._waiting.sort_out(leased)
-                ready = hold_back(platform, self._throttle.sort_out(ready))
+                ready = hold_back(self._storage.store, self._adapters, self._throttle.sort_out(ready))
             except BaseException:
-                release_all(platform.store, [one.job for one in leased], leased[0].lease_token)
+                release_all(self._storage.store, [one.job for one in leased], leased[0].lease_token)
                 raise
             if ready:
                 return done + self._deploy(ready)
@@ -123,66 +132,77 @@ class Deployer:
     def _deploy(self, leased: Sequence[LeasedJob]) -> int:
         """Take each of `leased` (of one claim) a step further: workers act, this thread writes what they decide."""
         token = leased[0].lease_token
-        begins_at = self._platform.clock.monotonic()
+        begins_at = self._storage.clock.monotonic()
         sending = self._flights.sending
-        company = Company(self._platform, token, self._submit_lease_s, self._reached, self._alone(token), sending)
+        array_submission = ArraySubmission(
+            self._storage,
+            self._adapters,
+            self._node_exclusion,
+            token,
+            self._submit_lease_s,
+            self._reached,
+            self._alone(token),
+            sending,
+        )
         try:
             begun, found = self._begin([one.job for one in leased], token)
             self._flights.begin(token, [*begun, *found])
-            late = company.look_for(found)
+            late = array_submission.look_for(found)
         except BaseException:
-            release_all(self._platform.store, [one.job for one in leased], token)
+            release_all(self._storage.store, [one.job for one in leased], token)
             raise
         outcomes = Outcomes(
-            self._platform.store,
+            self._storage.store,
             token,
             lambda: self._reached("queued"),
-            lambda dropped: take_back(self._platform, dropped),
+            lambda dropped: take_back(self._storage, self._adapters, dropped),
             self._flights.tell,
             self._flights.latest,
         )
         try:
             with ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix="deploy") as pool:
                 for job in begun:
-                    outcomes.expect(pool.submit(self._one, job, token, begins_at, company))
+                    outcomes.expect(pool.submit(self._one, job, token, begins_at, array_submission))
                 for job in found:
                     if job.id not in late:
-                        outcomes.expect(pool.submit(self._one, job, token, None, company))
+                        outcomes.expect(pool.submit(self._one, job, token, None, array_submission))
                 changed = outcomes.write()
-                for members in company.groups():
-                    outcomes.expect(pool.submit(company.send, members))
+                for members in array_submission.groups():
+                    outcomes.expect(pool.submit(array_submission.send, members))
                 return changed + outcomes.write()
         finally:
-            company.disband()
+            array_submission.disband()
 
     def _begin(self, jobs: Sequence[Job], token: str) -> tuple[list[Job], list[Job]]:
         """Begin the attempts that can begin, in one write; those jobs as they are now, and the jobs to be dealt with
         as they were found. What somebody else changed meanwhile is neither."""
         ready = [job for job in jobs if job.state is JobState.PENDING and job.wish is Wish.NONE and self._may_ask(job)]
-        store, clock = self._platform.store, self._platform.clock
+        store, clock = self._storage.store, self._storage.clock
         begun = store.begin_attempts(ready, token, clock.now(), self._submit_lease_s)
         release_all(store, [job for job in ready if job.id not in begun], token, due=True)
         beginning = {job.id for job in ready}
         return list(begun.values()), [job for job in jobs if job.id not in beginning]
 
     def _may_ask(self, job: Job) -> bool:
-        return self._platform.adapters.may_ask(job.backend)
+        return self._adapters.may_ask(job.backend)
 
-    def _one(self, job: Job, token: str, begun_here_at: float | None, company: Company) -> Sequence[Decided]:
+    def _one(
+        self, job: Job, token: str, begun_here_at: float | None, array_submission: ArraySubmission
+    ) -> Sequence[Decided]:
         """One job, one step; `begun_here_at`: when this step began its attempt (monotonic), None = it was found so.
 
-        Nothing is returned of a job that is put off, or sent in `company`. A failure that is not the job's puts it
+        Return nothing for a job that is put off, or sent by `array_submission`. A failure that is not the job's puts it
         off, too.
         """
 
         def advance() -> Change | float | LaunchPlan:
             if not self._may_ask(job) and job.wish is Wish.NONE:
                 return LOOK_AGAIN_S
-            return self._advance(job, token, begun_here_at, company)
+            return self._advance(job, token, begun_here_at, array_submission)
 
         outcome = self._attend(job, token, advance)
         if isinstance(outcome, LaunchPlan):
-            company.await_others(job, outcome)
+            array_submission.await_others(job, outcome)
             return ()
         return [outcome] if outcome is not None else ()
 
@@ -204,15 +224,15 @@ class Deployer:
         except SchedulerUnreachable as error:
             is_news = self._explain(job, token, why_not_now(error))
             log.log(logging.WARNING if is_news else logging.DEBUG, "job %s is put off: %s", job.id, error)
-            outcome = self._platform.adapters.pause_s(job, error)
+            outcome = self._adapters.pause_s(job, error)
         except OSError as error:
-            why = explain(error, self._platform.root.path) or error
+            why = explain(error, self._storage.root.path) or error
             log.error("job %s cannot be prepared: %s", job.id, why)
             self._explain(job, token, f"its directory cannot be prepared, and it is tried again: {why}")
             outcome = 4 * _pause()
         except BaseException as error:
             if isinstance(error, StoreError) or not isinstance(error, Exception):
-                self._platform.store.release(job.id, token)
+                self._storage.store.release(job.id, token)
                 raise
             log.exception("job %s cannot be prepared", job.id)
             said = f"{type(error).__name__} in the daemon: {error}"
@@ -222,107 +242,113 @@ class Deployer:
             return job, outcome
         if isinstance(outcome, LaunchPlan):
             return outcome
-        self._platform.store.release(job.id, token, self._platform.store.now() + outcome)
+        self._storage.store.release(job.id, token, self._storage.store.now() + outcome)
         return None
 
     def _explain(self, job: Job, token: str, reason: str) -> bool:
         """Say on the job why it waits; whether it said something else before. A courtesy: where the database has no
         room either, the log says it alone."""
         try:
-            return bool(note(self._platform.store, [job], Change(columns={"pending_reason": reason}), token))
+            return bool(note(self._storage.store, [job], Change(columns={"pending_reason": reason}), token))
         except StoreUnavailable as error:
             log.warning("job %s: the reason for its waiting could not be written: %s", job.id, error)
         return True
 
     def _advance(
-        self, job: Job, token: str, begun_here_at: float | None, company: Company
+        self, job: Job, token: str, begun_here_at: float | None, array_submission: ArraySubmission
     ) -> Change | float | LaunchPlan:
         """What is to be written of the job when it went on, else the seconds after which to look again; the plan of a
-        job that is written and goes in company."""
+        job that is written and goes in array_submission."""
         if job.state is JobState.PENDING:  # it was not begun, for a reason that may have passed
-            return ended_as_wished(self._platform, job) if job.wish is not Wish.NONE else 0.0
+            return ended_as_wished(self._storage.clock, job) if job.wish is not Wish.NONE else 0.0
         if begun_here_at is None:
-            return self._recover(job, token, company)
+            return self._recover(job, token, array_submission)
         self._reached("deploying")
-        if begun_at(self._platform.root.job(job.id).attempt(job.attempt)) is not None:
-            return self._recover(job, token, company)  # a head was slower than we were, and has begun it too
-        return self._submit(job, token, company, begun_here_at)
+        if begun_at(self._storage.root.job(job.id).attempt(job.attempt)) is not None:
+            return self._recover(job, token, array_submission)  # a head was slower than we were, and has begun it too
+        return self._submit(job, token, array_submission, begun_here_at)
 
-    def _recover(self, job: Job, token: str, company: Company) -> Change | float | LaunchPlan:
+    def _recover(self, job: Job, token: str, array_submission: ArraySubmission) -> Change | float | LaunchPlan:
         """A row found in DEPLOYING: somebody began this attempt and nobody knows how far it went."""
-        attempt = self._platform.root.job(job.id).attempt(job.attempt)
+        attempt = self._storage.root.job(job.id).attempt(job.attempt)
         asked_at = begun_at(attempt)
         if asked_at is None:
-            return self._submit_or_end(job, token, company)
+            return self._submit_or_end(job, token, array_submission)
         if job.wish is not Wish.NONE:
-            write_control(self._platform.root, job, wish=job.wish)
-        found = company.found(job)
+            write_control(self._storage.root, job, wish=job.wish)
+        found = array_submission.found(job)
         if found is None:
-            with self._platform.adapters.asking(job.backend) as adapter:
+            with self._adapters.asking(job.backend) as adapter:
                 found = adapter.find(job.token, attempt)
         self._reached("looked")
         owner = claim_owner(attempt)
         if owner:
             found |= {NativeId.parse(owner)}  # it executes the attempt, whether or not it is remembered
         if found:
-            return adopt(self._platform, job, found, asked_at)
-        passed_s = self._platform.file_time(attempt.submit) - asked_at
+            return adopt(self._storage, self._adapters, self._node_exclusion, job, found, asked_at)
+        passed_s = self._storage.file_time(attempt.submit) - asked_at
         at_least_s = HANDOVER_S if self._was_handed_over(job) else 0.0
-        left = may_land_s(self._platform, job, passed_s, at_least_s)
+        left = may_land_s(self._storage.clock, self._adapters, job, passed_s, at_least_s)
         if left > 0:
-            self._explain(job, token, why_looked_for(self._platform, job, at_least_s))
+            self._explain(job, token, why_looked_for(self._adapters, job, at_least_s))
             return min(left, LOOK_AGAIN_S)
-        return self._submit_or_end(job, token, company)
+        return self._submit_or_end(job, token, array_submission)
 
     def _was_handed_over(self, job: Job) -> bool:
         """Whether the head of the attempt before began this one."""
         if job.attempt == 1:
             return False
-        final = read_evidence(self._platform.root.job(job.id).attempt(job.attempt - 1)).final
+        final = read_evidence(self._storage.root.job(job.id).attempt(job.attempt - 1)).final
         return final is not None and final.goes_on is GoesOn.SUCCESSOR
 
-    def _submit_or_end(self, job: Job, token: str, company: Company) -> Change | float | LaunchPlan:
-        return self._submit(job, token, company) if job.wish is Wish.NONE else ended_as_wished(self._platform, job)
+    def _submit_or_end(self, job: Job, token: str, array_submission: ArraySubmission) -> Change | float | LaunchPlan:
+        return (
+            self._submit(job, token, array_submission)
+            if job.wish is Wish.NONE
+            else ended_as_wished(self._storage.clock, job)
+        )
 
     def _submit(
-        self, job: Job, token: str, company: Company, begun_here_at: float | None = None
+        self, job: Job, token: str, array_submission: ArraySubmission, begun_here_at: float | None = None
     ) -> Change | float | LaunchPlan:
         try:
-            plan = plan_attempt(self._platform, job)
+            plan = plan_attempt(self._storage, self._adapters, self._node_exclusion, job)
         except InvalidRequest as error:
-            return ended(self._platform, job, JobState.FAILED, "S101", str(error))
+            return ended(self._storage.clock, job, JobState.FAILED, "S101", str(error))
         except UnknownImage as error:
-            return ended(self._platform, job, JobState.FAILED, "S103", str(error))
+            return ended(self._storage.clock, job, JobState.FAILED, "S103", str(error))
         try:
-            materialize(self._platform.root, job, plan)
+            materialize(self._storage.root, job, plan)
             self._reached("written")
-            materialize_template(self._platform.root, job, plan_template(self._platform, job, plan))
+            materialize_template(
+                self._storage.root, job, plan_template(self._storage, self._adapters, self._node_exclusion, job, plan)
+            )
             self._reached("template")
         except SecretMissing as error:
-            return ended(self._platform, job, JobState.FAILED, SECRET_CODE, str(error))
+            return ended(self._storage.clock, job, JobState.FAILED, SECRET_CODE, str(error))
         if job.attempt > 1:
-            retire_earlier(self._platform, job)
+            retire_earlier(self._storage, self._adapters, job)
             self._reached("fenced")
-        if company.takes(job, plan):
+        if array_submission.takes(job, plan):
             return plan
         return self._send(job, token, plan, begun_here_at)
 
     @property
     def _submit_lease_s(self) -> float:
         """How long the lease must last when the scheduler is asked."""
-        return self._platform.settings.lease_s + SUBMIT_S
+        return self._leases.seconds + SUBMIT_S
 
     def _still_leased(self, job: Job, token: str, leased_at: float | None) -> bool:
         """Make sure that the lease outlasts a submission; `leased_at` is when the attempt's beginning renewed it."""
-        if leased_at is not None and self._platform.clock.monotonic() - leased_at < self._platform.settings.lease_s:
+        if leased_at is not None and self._storage.clock.monotonic() - leased_at < self._leases.seconds:
             return True  # at least SUBMIT_S are left, and a write saved
-        return self._platform.store.renew(job.id, token, self._submit_lease_s)
+        return self._storage.store.renew(job.id, token, self._submit_lease_s)
 
     def _send(self, job: Job, token: str, plan: LaunchPlan, leased_at: float | None) -> Change | float:
         if not self._still_leased(job, token, leased_at):
             return 0.0
         try:
-            with self._platform.adapters.asking(job.backend) as adapter:
+            with self._adapters.asking(job.backend) as adapter:
                 mark_begun(plan.attempt_dir, by=token)
                 self._reached("marked")
                 with self._flights.sending([job]):
@@ -330,39 +356,39 @@ class Deployer:
         except InvalidRequest as error:
             return self._refused(job, token, plan, error)
         except NotTaken as error:
-            why = turned_away(self._platform, [job], error)
+            why = turned_away(self._adapters, [job], error)
             if not why:
                 return self._refused(job, token, plan, refused_repeatedly(error))
             unmark_begun(plan.attempt_dir, by=token)
-            return waits(self._platform, why)
+            return waits(self._storage.clock, why)
         except SchedulerUnreachable:
             unmark_begun(plan.attempt_dir, by=token)
             raise
         except SubmissionUncertain as error:
             return self._uncertain(job, token, error)
         self._reached("submitted")
-        self._platform.adapters.rooms.taken(job)
-        return queued(self._platform, job, native, plan, self._platform.clock.now())
+        self._adapters.rooms.taken(job)
+        return queued(self._storage, job, native, plan, self._storage.clock.now())
 
     def _uncertain(self, job: Job, token: str, error: SchedulerError) -> float:
         """Note that the scheduler may have the attempt, so that it is looked for first."""
         log.warning("job %s: %s", job.id, error)
-        uncertain = Change(columns={"uncertain_since": self._platform.clock.now(), "pending_reason": str(error)})
-        note(self._platform.store, [job], uncertain, token)
+        uncertain = Change(columns={"uncertain_since": self._storage.clock.now(), "pending_reason": str(error)})
+        note(self._storage.store, [job], uncertain, token)
         return LOOK_AGAIN_S / 2
 
     def _refused(self, job: Job, token: str, plan: LaunchPlan, error: InvalidRequest) -> Change | float:
         """The scheduler will not have it: the end, unless it may like it better with the nodes that failed this job."""
         if isinstance(error, RefusedBySite) and not has_none(
-            self._platform, job.backend, {job.token: plan.attempt_dir}
+            self._adapters, job.backend, {job.token: plan.attempt_dir}
         ):
             return self._uncertain(job, token, error)
         if not job.overrides.exclude:
-            return refused(self._platform, job, error)
+            return refused(self._storage.clock, job, error)
         log.warning("job %s was refused without %s: %s", job.id, ", ".join(job.overrides.exclude), error)
         unmark_begun(plan.attempt_dir, by=token)
         change = Change(columns={"overrides": replace(job.overrides, exclude=())})
-        note(self._platform.store, [job], change, token)
+        note(self._storage.store, [job], change, token)
         return 0.0
 
 

@@ -16,7 +16,7 @@ from ffdl_batch.store import Store, StoreError
 GROUP = 16
 """How many jobs are written at once at most."""
 GATHER_S = 0.01
-"""How long a finished job waits for company."""
+"""How long a finished job waits for others."""
 AWAIT_S = 1.0
 """How often, while none is finished, it is told that they take their time."""
 

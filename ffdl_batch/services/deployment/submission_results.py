@@ -1,18 +1,21 @@
-"""What is written of a job whose deployment is over: the scheduler has it, or will never hear of it; and how long it
-may take until that is known."""
+"""Decides what a deployment changes of its job: the scheduler has the job, refused it, or may still get it.
+
+If the scheduler has several jobs for one attempt, one of them becomes the job and the others are cancelled.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ffdl_batch.attempt.layout import AttemptDir
-from ffdl_batch.domain.job.job import AttemptEnd, Change, Job, Token
+from ffdl_batch.domain.job.job import AttemptEnd, Change, Job, JobId, Token
 from ffdl_batch.domain.job_state import Cause, JobState, Wish
 from ffdl_batch.domain.outcome.continuation import Interruption, halted_before, what_begins
 from ffdl_batch.domain.outcome.ending import CANCELLED_BY_OWNER
-from ffdl_batch.domain.outcome.observation import NativeId
-from ffdl_batch.ports.capabilities import CredentialLife, SubmitsArrays
+from ffdl_batch.domain.outcome.observation import NativeId, Phase
+from ffdl_batch.ports.capabilities import CredentialLife, SubmitsArrays, Withdraws
+from ffdl_batch.ports.clock import Clock
 from ffdl_batch.ports.scheduler import (
     InvalidRequest,
     LaunchPlan,
@@ -24,23 +27,45 @@ from ffdl_batch.ports.scheduler import (
     SchedulerMissing,
     SchedulerUnreachable,
 )
-from ffdl_batch.services.backends.adapters import NotAsked
+from ffdl_batch.services.backends.adapters import Adapters, NotAsked
+from ffdl_batch.services.backends.node_exclusion import NodeExclusion
 from ffdl_batch.services.backends.submit_limits import REFUSALS, REFUSED_S, Refusal
 from ffdl_batch.services.deployment.attempt_planning import plan_attempt
+from ffdl_batch.services.deployment.result_writer import Decided
 from ffdl_batch.services.incidents.incident_recorder import refusal
-from ffdl_batch.services.outcome.attempt_records import read_launch
-from ffdl_batch.services.platform import Platform
+from ffdl_batch.services.job_files.control_cell import fence_earlier
+from ffdl_batch.services.job_storage import JobStorage
+from ffdl_batch.services.outcome.attempt_records import claim_owner, read_launch
+from ffdl_batch.services.outcome.native_job_identity import own_among
+from ffdl_batch.store import Store
 
 log = logging.getLogger(__name__)
 
 
-def queued(platform: Platform, job: Job, native: NativeId, plan: LaunchPlan | None, at: float) -> Change:
-    """The scheduler has it since `at`. Without a plan the attempt's own files say what was sent."""
-    attempt = platform.root.job(job.id).attempt(job.attempt)
+def note(store: Store, jobs: Collection[Job], change: Change, token: str) -> set[JobId]:
+    """Write of leased `jobs` while their step goes on, whatever was told on them or wished of them meanwhile. Returns
+    those of which it was news; a job whose lease is another's by now is left as it is."""
+    ids, tried, news = {job.id for job in jobs}, dict[JobId, int](), set[JobId]()
+    while current := [job for job in store.get_many(ids) if _is_untold(job, change, tried)]:
+        written = {job.id for job in store.apply_many([(job, change) for job in current], lease_token=token)}
+        tried = {job.id: job.revision for job in current}
+        news |= written
+        ids = tried.keys() - written
+    return news
+
+
+def _is_untold(job: Job, change: Change, tried: Mapping[JobId, int]) -> bool:
+    """Whether `change` is news of the job. Where it was refused at the same revision, the lease is another's."""
+    is_news = any(getattr(job, name) != said for name, said in change.columns.items())
+    return is_news and tried.get(job.id) != job.revision
+
+
+def queued(storage: JobStorage, job: Job, native: NativeId, plan: LaunchPlan | None, at: float) -> Change:
+    """Return the change of a job that the scheduler has since `at`. Without a plan the attempt's launch file is read,
+    which must exist then."""
+    attempt = storage.root.job(job.id).attempt(job.attempt)
     launch, network = (plan.launch, plan.network) if plan is not None else (read_launch(attempt), None)
-    if launch is None:
-        plan = plan_attempt(platform, job)
-        launch, network = plan.launch, plan.network
+    assert launch is not None
     columns: dict[str, object] = {
         "native_id": str(native),
         "uncertain_since": None,
@@ -50,13 +75,13 @@ def queued(platform: Platform, job: Job, native: NativeId, plan: LaunchPlan | No
     }
     if plan is not None and (fresh := [one for one in plan.kept_off if one not in job.warnings]):
         columns["warnings"] = (*job.warnings, *fresh)
-    return Change(steps=((JobState.QUEUED, min(at, platform.clock.now())),), columns=columns)
+    return Change(steps=((JobState.QUEUED, min(at, storage.clock.now())),), columns=columns)
 
 
-def turned_away(platform: Platform, jobs: Sequence[Job], error: NotTaken) -> str:
+def turned_away(adapters: Adapters, jobs: Sequence[Job], error: NotTaken) -> str:
     """Note that the scheduler refused `jobs`, which are one submission. Return why they wait; "" if the refusal has
     repeated so often that the jobs end."""
-    rooms, job = platform.adapters.rooms, jobs[0]
+    rooms, job = adapters.rooms, jobs[0]
     is_news = rooms.why_full(job)
     if rooms.turned_away(job, error) is Refusal.IS_OVER:
         return ""
@@ -66,16 +91,16 @@ def turned_away(platform: Platform, jobs: Sequence[Job], error: NotTaken) -> str
     return why
 
 
-def waits(platform: Platform, why: str) -> Change:
+def waits(clock: Clock, why: str) -> Change:
     """Return the change for an attempt that the scheduler did not accept. The job waits again and shows `why`."""
-    steps = ((JobState.PENDING, platform.clock.now()),)
+    steps = ((JobState.PENDING, clock.now()),)
     return Change(steps, Cause.REQUEUED, why, columns={"pending_reason": why}, unsent=True)
 
 
-def has_none(platform: Platform, backend: str, attempts: Mapping[Token, AttemptDir]) -> bool:
+def has_none(adapters: Adapters, backend: str, attempts: Mapping[Token, AttemptDir]) -> bool:
     """Ask the scheduler after its refusal. Return whether it certainly has no job of these attempts."""
     try:
-        with platform.adapters.asking(backend) as adapter:
+        with adapters.asking(backend) as adapter:
             if isinstance(adapter, SubmitsArrays):
                 return not any(adapter.find_many(attempts).values())
             return not any(adapter.find(token, attempt) for token, attempt in attempts.items())
@@ -84,43 +109,43 @@ def has_none(platform: Platform, backend: str, attempts: Mapping[Token, AttemptD
         return False
 
 
-def sought(platform: Platform, job: Job) -> Change:
+def sought(clock: Clock, job: Job) -> Change:
     """The scheduler said that it has taken the attempt, and has no job of the id that it named: whether it has taken it
     is as unknown as where it has not answered. Whoever deploys the job looks for it by its token."""
     why = f"the scheduler does not know {job.native_id}, which it said the job was"
-    steps = ((JobState.DEPLOYING, platform.clock.now()),)
+    steps = ((JobState.DEPLOYING, clock.now()),)
     return Change(steps, Cause.REQUEUED, why, columns={"native_id": "", "pending_reason": why})
 
 
-def may_land_s(platform: Platform, job: Job, passed_s: float, at_least_s: float = 0.0) -> float:
+def may_land_s(clock: Clock, adapters: Adapters, job: Job, passed_s: float, at_least_s: float = 0.0) -> float:
     """For how many seconds more a request that was sent for the attempt may still be accepted; 0 or less = it cannot.
 
     `passed_s` is how long ago the scheduler was asked, by the clock of the file system that told it; when the answer
     was lost is told by the database's.
     """
-    life_s = _life_s(platform, job, at_least_s)
-    told = [passed_s] if job.uncertain_since is None else [passed_s, platform.clock.now() - job.uncertain_since]
+    life_s = _life_s(adapters, job, at_least_s)
+    told = [passed_s] if job.uncertain_since is None else [passed_s, clock.now() - job.uncertain_since]
     # A clock that was set back since then tells nothing; where all were, the life begins anew.
     return life_s - min((seconds for seconds in told if seconds >= 0), default=0.0)
 
 
-def _life_s(platform: Platform, job: Job, at_least_s: float) -> float:
-    adapter = platform.adapters.get(job.backend)
+def _life_s(adapters: Adapters, job: Job, at_least_s: float) -> float:
+    adapter = adapters.get(job.backend)
     return max(adapter.credential_life_s if isinstance(adapter, CredentialLife) else 0.0, at_least_s)
 
 
-def ended(platform: Platform, job: Job, state: JobState, code: str, message: str) -> Change:
+def ended(clock: Clock, job: Job, state: JobState, code: str, message: str) -> Change:
     """It ends here."""
     end = AttemptEnd(Interruption.HALT.value if state is JobState.HALTED else "")
-    at = platform.clock.now()
+    at = clock.now()
     incidents = (refusal(job, code, message, at),) if state is JobState.FAILED else ()
     return Change(((state, at),), message=message, error_code=code, attempt_end=end, incidents=incidents)
 
 
-def refused(platform: Platform, job: Job, error: InvalidRequest) -> Change:
+def refused(clock: Clock, job: Job, error: InvalidRequest) -> Change:
     """It ends here, because the scheduler will not have it."""
     code = "S100" if isinstance(error, NoResources) else "S101"
-    return ended(platform, job, JobState.FAILED, code, str(error))
+    return ended(clock, job, JobState.FAILED, code, str(error))
 
 
 def refused_repeatedly(error: NotTaken) -> RefusedBySite:
@@ -132,19 +157,19 @@ def refused_repeatedly(error: NotTaken) -> RefusedBySite:
     )
 
 
-def ended_as_wished(platform: Platform, job: Job) -> Change:
+def ended_as_wished(clock: Clock, job: Job) -> Change:
     """It ends as its owner wishes; the scheduler never heard of the attempt, so nothing has to be asked for."""
     number = job.attempt + 1 if job.state is JobState.PENDING else job.attempt
     if job.wish is Wish.CANCEL:
         message = f"{CANCELLED_BY_OWNER} before {what_begins(number)} was deployed"
-        return ended(platform, job, JobState.CANCELLED, "000", message)
-    return ended(platform, job, JobState.HALTED, "000", halted_before(number))
+        return ended(clock, job, JobState.CANCELLED, "000", message)
+    return ended(clock, job, JobState.HALTED, "000", halted_before(number))
 
 
-def why_looked_for(platform: Platform, job: Job, at_least_s: float = 0.0) -> str:
+def why_looked_for(adapters: Adapters, job: Job, at_least_s: float = 0.0) -> str:
     """Why a job waits whose request may have reached the scheduler, which does not have it (yet)."""
     then = "submitted again" if job.wish is Wish.NONE else "ended"
-    late_s = _life_s(platform, job, at_least_s)
+    late_s = _life_s(adapters, job, at_least_s)
     return f"its submission was not answered and may still arrive; if not within {late_s:.0f} s, it is {then}"
 
 
@@ -155,3 +180,72 @@ def why_not_now(error: SchedulerUnreachable) -> str:
         return "the scheduler does not answer"
     is_told = isinstance(error, (NotNow, SchedulerMissing))  # it says itself what lacks
     return str(error) if is_told else f"the scheduler does not answer: {error}"
+
+
+def adopt(
+    storage: JobStorage,
+    adapters: Adapters,
+    node_exclusion: NodeExclusion,
+    job: Job,
+    found: frozenset[NativeId],
+    asked_at: float,
+) -> Change:
+    """One of `found` is the attempt: the one that claimed it, else the oldest; the others are cancelled, where the
+    scheduler lists them as the attempt. It is queued since the scheduler was asked for it."""
+    attempt = storage.root.job(job.id).attempt(job.attempt)
+    owner = claim_owner(attempt)
+    ordered = sorted(found, key=age)
+    keep = next((native for native in ordered if str(native) == owner), ordered[0])
+    if len(ordered) > 1:
+        with adapters.asking(job.backend) as adapter:
+            own = own_among(storage.root, adapter, job, ordered)
+            if not owner:
+                keep = min(own, key=age, default=keep)
+            for native in sorted(own - {keep}, key=age):
+                log.warning("job %s: cancelling the duplicate %s of %s", job.id, native, keep)
+                if owner or not isinstance(adapter, Withdraws):
+                    adapter.cancel(native)
+                else:  # one that starts at this moment may claim the attempt first, and is the job then
+                    adapter.withdraw(native)
+    fence_earlier(storage.root, job)
+    plan = None if read_launch(attempt) is not None else plan_attempt(storage, adapters, node_exclusion, job)
+    return queued(storage, job, keep, plan, asked_at)
+
+
+def take_back(storage: JobStorage, adapters: Adapters, dropped: Sequence[Decided]) -> None:
+    """Take submissions of ours out of the queue that another daemon's took the place of, while this one was stopped.
+    Harmless where they stay: the claim turns them away. One that may be the job, or has started, is left alone."""
+    told = {job.id: (job, change.columns["native_id"]) for job, change in dropped if "native_id" in change.columns}
+    for current in storage.store.get_many(told):
+        job, native = told[current.id]
+        may_become_it = current.attempt == job.attempt and not current.native_id and not current.state.is_terminal
+        if current.native_id == native or may_become_it:
+            continue
+        try:
+            with adapters.asking(job.backend) as adapter:
+                late = NativeId.parse(str(native))
+                if isinstance(adapter, Withdraws) and late in own_among(storage.root, adapter, job, [late]):
+                    log.warning("job %s: %s came too late for attempt %d and is withdrawn", job.id, native, job.attempt)
+                    adapter.withdraw(late)
+        except (InvalidRequest, SchedulerUnreachable) as error:
+            log.warning("job %s: %s could not be withdrawn: %s", job.id, native, error)
+
+
+def retire_earlier(storage: JobStorage, adapters: Adapters, job: Job) -> None:
+    """Nothing of an earlier attempt may go on beside this one: fence its controllers, and take away what the
+    scheduler still has of it (held after too many requeues, or requeued after all)."""
+    fence_earlier(storage.root, job)
+    earlier = [a for a in storage.store.attempts(job.id) if a.number == job.attempt - 1 and a.native_id]
+    for attempt in earlier:
+        native = NativeId.parse(attempt.native_id)
+        with adapters.asking(job.backend) as adapter:
+            shown = adapter.observe([native]).get(native)
+            is_it = shown is not None and shown.name in ("", attempt.token)
+            if shown is not None and is_it and shown.phase not in (Phase.ENDED, Phase.UNKNOWN):
+                log.info("job %s: cancelling %s, its attempt %d is over", job.id, native, attempt.number)
+                adapter.cancel(native)
+
+
+def age(native: NativeId) -> tuple[int, str]:
+    """What sorts the ids of one scheduler, oldest first."""
+    return (int(native.job) if native.job.isdigit() else 0, str(native))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from ffdl_batch.domain.job.job import Change, Job, JobId
 from ffdl_batch.domain.job_state import JobState, Wish
-from ffdl_batch.services.platform import Platform
+from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.store import StoreError
 
 log = logging.getLogger(__name__)
@@ -51,8 +51,8 @@ class InFlight:
     """One per deployer, which does one step at a time. `sending` is safe in every thread; all else is for the one that
     does the step."""
 
-    def __init__(self, platform: Platform) -> None:
-        self._platform = platform
+    def __init__(self, storage: JobStorage) -> None:
+        self._storage = storage
         self._lock = threading.Lock()
         self._flights: list[_Flight] = []
         self._step = _Step()
@@ -64,7 +64,7 @@ class InFlight:
     @contextmanager
     def sending(self, jobs: Sequence[Job]) -> Iterator[None]:
         """While a scheduler is asked to take `jobs`, which are of one backend."""
-        flight = _Flight(jobs, self._platform.clock.monotonic())
+        flight = _Flight(jobs, self._storage.clock.monotonic())
         with self._lock:
             self._flights.append(flight)
         try:
@@ -81,7 +81,7 @@ class InFlight:
     def tell(self) -> None:
         """Say on jobs what they wait for, where a submission takes long. A courtesy: a database that refuses it is no
         reason to end the step."""
-        now = self._platform.clock.monotonic()
+        now = self._storage.clock.monotonic()
         with self._lock:
             flights = list(self._flights)
         late = [flight for flight in flights if now - flight.since >= LONG_S[0]]
@@ -106,7 +106,7 @@ class InFlight:
         if not news:
             return
         changes = [(job, Change(columns={"pending_reason": reasons[job.id]})) for job in news]
-        written = {job.id: job for job in self._platform.store.apply_many(changes, lease_token=self._step.token)}
+        written = {job.id: job for job in self._storage.store.apply_many(changes, lease_token=self._step.token)}
         for job in news:
             if job.id in written:
                 first = self._step.told.get(job.id, (job.revision, job))[0]
@@ -117,10 +117,10 @@ class InFlight:
 
     def _tell_waiting(self, backends: Collection[str]) -> None:
         """Jobs that nobody has taken up yet, and that do not say already what they wait for."""
-        pending = self._platform.store.list_jobs(uid=None, states={JobState.PENDING}, limit=MAX_BEHIND)
+        pending = self._storage.store.list_jobs(uid=None, states={JobState.PENDING}, limit=MAX_BEHIND)
         behind = [job for job in pending if job.backend in backends and not job.pending_reason]
         change = Change(columns={"pending_reason": BEHIND})
-        self._platform.store.apply_many([(job, change) for job in behind if job.wish is Wish.NONE])
+        self._storage.store.apply_many([(job, change) for job in behind if job.wish is Wish.NONE])
 
 
 def _unanswered(for_s: float) -> str:

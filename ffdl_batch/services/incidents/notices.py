@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from ffdl_batch.config import Settings
 from ffdl_batch.config.tables import is_web_address
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.incidents.fault_policy import POLICY
@@ -29,8 +30,8 @@ from ffdl_batch.domain.job.views import SCHEMA
 from ffdl_batch.host.backoff import growing_pause
 from ffdl_batch.notify.mail import MailNotSent, Relay, read_login, read_relay, send
 from ffdl_batch.notify.webhook import WebhookRefused, post, without_query
-from ffdl_batch.services.leader_lease import Turn
-from ffdl_batch.services.platform import Platform
+from ffdl_batch.services.job_storage import JobStorage
+from ffdl_batch.services.leader_lease import LeaderLease, Leases
 from ffdl_batch.services.reports.incident_report import incident_rows
 from ffdl_batch.store import Noticed
 
@@ -56,9 +57,9 @@ STAYS_S = 60.0
 class Notifier:
     """One per daemon."""
 
-    def __init__(self, platform: Platform) -> None:
-        self._platform = platform
-        self._turn = Turn(platform, LEASE, self._forget)
+    def __init__(self, storage: JobStorage, settings: Settings, leases: Leases) -> None:
+        self._storage, self._settings, self._leases = storage, settings, leases
+        self._turn = LeaderLease(leases, LEASE, self._forget)
         self._seen = 0.0
         self._is_busy = False
 
@@ -73,8 +74,8 @@ class Notifier:
         """Note what is new, send what is due; how many seconds nothing will be to do, unless something happens. Raises
         StoreError."""
         if not self._turn.take():
-            return self._platform.settings.lease_s
-        store = self._platform.store
+            return self._leases.seconds
+        store = self._storage.store
         self._note(store.now())
         due = store.notices.due(AT_ONCE)
         if due:
@@ -90,7 +91,7 @@ class Notifier:
 
     def _note(self, now: float) -> None:
         """Notices of the incidents that were written since the last step."""
-        store = self._platform.store
+        store = self._storage.store
         noticed = store.incidents_noticed(max(self._seen - OVERLAP_S, now - GIVEN_UP_S))
         if noticed:
             jobs = {job.id: job for job in store.get_many({one.incident.job_id for one in noticed})}
@@ -98,7 +99,7 @@ class Notifier:
         self._seen = max([now, *(one.noticed_at for one in noticed)])
 
     def _wanted(self, incident: Incident, jobs: dict[JobId, Job]) -> Iterable[Notice]:
-        settings = self._platform.settings.notices
+        settings = self._settings.notices
         addresses: list[tuple[Channel, str]] = []
         if incident.origin in settings.origins:
             addresses += [(Channel.MAIL, one) for one in settings.mail]
@@ -114,7 +115,7 @@ class Notifier:
     def _policys(self, incident: Incident) -> Iterable[tuple[Channel, str]]:
         """Of the site's policy that spoke about it, whatever its origin."""
         said = {line.source.removeprefix(POLICY) for line in incident.evidence if line.source.startswith(POLICY)}
-        settings = self._platform.settings
+        settings = self._settings
         for address in (one for policy in settings.fault_policies if policy.name in said for one in policy.notify):
             if is_web_address(address):
                 yield Channel.WEBHOOK, address
@@ -128,7 +129,7 @@ class Notifier:
         asked = job.spec.batch.notify
         if asked.webhook:
             yield Channel.WEBHOOK, asked.webhook
-        if asked.mail_user and self._platform.settings.notices.smtp:
+        if asked.mail_user and self._settings.notices.smtp:
             address = asked.mail_user if "@" in asked.mail_user else f"{asked.mail_user}@{socket.getfqdn()}"
             yield Channel.MAIL, address
 
@@ -142,21 +143,21 @@ class Notifier:
             if place in slow:
                 self._failed(notice, row, slow[place], may_pass=True)
                 continue
-            began = self._platform.clock.monotonic()
+            began = self._storage.clock.monotonic()
             failure = self._send(notice, row)
-            if failure and self._platform.clock.monotonic() - began >= SLOW_S:
+            if failure and self._storage.clock.monotonic() - began >= SLOW_S:
                 slow[place] = failure
 
     def _place(self, notice: Notice) -> str:
         """Who has to take it: the relay, or a web server."""
         is_mail = notice.channel is Channel.MAIL
-        return self._platform.settings.notices.smtp if is_mail else f"//{urlsplit(notice.address).netloc}"
+        return self._settings.notices.smtp if is_mail else f"//{urlsplit(notice.address).netloc}"
 
     def _rows(self, due: Sequence[Notice]) -> dict[tuple[str, int, str], IncidentRow]:
-        found = self._platform.store.incidents_of({notice.job_id for notice in due})
+        found = self._storage.store.incidents_of({notice.job_id for notice in due})
         wanted = {(notice.job_id, notice.attempt, notice.episode) for notice in due}
         noticed = [one for several in found.values() for one in several if _key(one) in wanted]
-        return dict(zip(map(_key, noticed), incident_rows(self._platform, noticed), strict=True))
+        return dict(zip(map(_key, noticed), incident_rows(self._storage.store, noticed), strict=True))
 
     def _send(self, notice: Notice, row: IncidentRow) -> str:
         """Why it was not taken ("" = it was)."""
@@ -170,13 +171,13 @@ class Notifier:
         except (OSError, ValueError) as error:  # a file of the configuration
             failure, may_pass = str(error), True
         else:
-            self._platform.store.notices.settle(notice, self._platform.store.now())
+            self._storage.store.notices.settle(notice, self._storage.store.now())
             return ""
         self._failed(notice, row, failure, may_pass)
         return failure
 
     def _failed(self, notice: Notice, row: IncidentRow, failure: str, may_pass: bool) -> None:
-        store, now = self._platform.store, self._platform.store.now()
+        store, now = self._storage.store, self._storage.store.now()
         pause = growing_pause(notice.tries + 1, FIRST_PAUSE_S, LONGEST_PAUSE_S)
         where = notice.address if notice.channel is Channel.MAIL else without_query(notice.address)
         if may_pass and now + pause - row.noticed_at < GIVEN_UP_S:
@@ -187,14 +188,14 @@ class Notifier:
         store.notices.settle(notice, now, failure)
 
     def _mail(self, notice: Notice, row: IncidentRow) -> None:
-        settings = self._platform.settings.notices
+        settings = self._settings.notices
         login = read_login(Path(settings.login_file)) if settings.login_file else None
-        sender = settings.sender or f"{self._platform.user}@{socket.getfqdn()}"
+        sender = settings.sender or f"{self._storage.user}@{socket.getfqdn()}"
         relay = Relay(*read_relay(settings.smtp), login, settings.ca_file)
         send(relay, write_mail(notice, row, sender), sender, [notice.address])
 
     def _post(self, notice: Notice, row: IncidentRow) -> None:
-        path = self._platform.settings.notices.webhook_key_file
+        path = self._settings.notices.webhook_key_file
         key = Path(path).read_bytes().strip() if path else b""
         post(notice.address, json.dumps(write_body(notice, row)).encode(), notice.id, key)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from ffdl_batch.attempt.layout import Root
 from ffdl_batch.domain.job.array import is_array_id
 from ffdl_batch.domain.job.job import Change, Job
+from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import ArrayView
 from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.ports.clock import Clock
 from ffdl_batch.services.job_control.stop import end_here, ends_here
-from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.refusals import try_again, unknown_array
 
 ATTEMPTS = 5
@@ -16,41 +19,41 @@ AT_ONCE = 1000
 """Elements whose wish is noted in one transaction."""
 
 
-def get_array(platform: Platform, caller: Caller, array_id: str) -> ArrayView:
+def get_array(storage: JobStorage, caller: Caller, array_id: str) -> ArrayView:
     """The array in numbers; two queries, however many elements it has. Raises :class:`Refused`."""
-    found = platform.store.list_jobs(uid=None, array=array_id, limit=1) if is_array_id(array_id) else []
+    found = storage.store.list_jobs(uid=None, array=array_id, limit=1) if is_array_id(array_id) else []
     if not found or not (caller.is_admin or found[0].uid == caller.uid):
         raise unknown_array(array_id)
-    return _view(platform, found[0], platform.store.count_elements([array_id]).get(array_id, {}))
+    return _view(storage.root, found[0], storage.store.count_elements([array_id]).get(array_id, {}))
 
 
-def stop_array(platform: Platform, caller: Caller, array_id: str, wish: Wish) -> ArrayView:
+def stop_array(storage: JobStorage, caller: Caller, array_id: str, wish: Wish) -> ArrayView:
     """Wish the halt or the end of every element, as of a single job; those that no scheduler has end at once.
     Idempotent. Raises :class:`Refused`."""
-    get_array(platform, caller, array_id)
+    get_array(storage, caller, array_id)
     for _ in range(ATTEMPTS):
         changes = [
             (job, change)
-            for job in platform.store.elements_of(array_id)
-            if (change := _change(platform, job, wish)) is not None
+            for job in storage.store.elements_of(array_id)
+            if (change := _change(storage.clock, job, wish)) is not None
         ]
         if not changes:
-            return get_array(platform, caller, array_id)
+            return get_array(storage, caller, array_id)
         for start in range(0, len(changes), AT_ONCE):
-            platform.store.apply_many(changes[start : start + AT_ONCE])
+            storage.store.apply_many(changes[start : start + AT_ONCE])
     raise try_again("S210", f"{array_id} changes too fast to note the wish for all of its jobs", cure="try again")
 
 
-def _change(platform: Platform, job: Job, wish: Wish) -> Change | None:
+def _change(clock: Clock, job: Job, wish: Wish) -> Change | None:
     """What the wish changes of an element; None where it changes nothing."""
     if ends_here(job, wish):
-        return end_here(job, wish, platform.clock.now())
+        return end_here(job, wish, clock.now())
     if job.state.is_terminal or job.wish is wish or job.wish is Wish.CANCEL:
         return None
     return Change(columns={"wish": wish})
 
 
-def _view(platform: Platform, job: Job, states: dict[JobState, int]) -> ArrayView:
+def _view(root: Root, job: Job, states: dict[JobState, int]) -> ArrayView:
     element = job.spec.element
     assert element is not None  # it was found by its array
     return ArrayView(
@@ -64,5 +67,5 @@ def _view(platform: Platform, job: Job, states: dict[JobState, int]) -> ArrayVie
         ended=all(state.is_terminal for state in states),
         limit=element.limit,
         variables=tuple(element.values),
-        directory=platform.root.array(element.array).path,
+        directory=root.array(element.array).path,
     )

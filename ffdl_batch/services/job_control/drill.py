@@ -6,16 +6,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 
+from ffdl_batch.attempt.layout import Root
 from ffdl_batch.domain.job.job import Job
+from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import JobView
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.deployment.submission_results import why_not_now
-from ffdl_batch.services.job_control.halt import halt_job
+from ffdl_batch.services.job_control.stop import halt_job
 from ffdl_batch.services.job_files.control_cell import Drill, note_drill, read_drill, write_control
-from ffdl_batch.services.outcome.ownership_check import may_ask_of
-from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.job_storage import JobStorage
+from ffdl_batch.services.outcome.native_job_identity import may_ask_of
 from ffdl_batch.services.queries.jobs import detailed, own_job
 from ffdl_batch.services.refusals import Refused, bad_request, try_again, wrong_state, wrong_usage
 
@@ -32,26 +35,26 @@ class DrillEvent(StrEnum):
 _SIGNALS = {DrillEvent.TIMEOUT: "URG", DrillEvent.PREEMPT: "TERM", DrillEvent.NODE_FAIL: "KILL"}
 
 
-def drill(platform: Platform, caller: Caller, job_id: str, event: str) -> JobView:
+def drill(storage: JobStorage, adapters: Adapters, caller: Caller, job_id: str, event: str) -> JobView:
     """Play `event` on a job that is training. The attempt's record shows the result later.
 
     Raises :class:`Refused` for another state, for a job that is about to end anyway, also by another event that was
     played on it, and if the scheduler does not take the signal. Nothing was played then, unless the message says so.
     """
     played = _parse(event)
-    job = own_job(platform, caller, job_id)
+    job = own_job(storage.store, caller, job_id)
     if job.state is not JobState.PROCESSING or not job.native_id:
         cure = "wait until it is PROCESSING" if not job.state.is_terminal else "ffdl resume it first"
         raise wrong_state(f"{job.id} is {job.state}: an event can be played on a job in PROCESSING only", cure)
     if job.wish is not Wish.NONE:
-        if played is DrillEvent.HALT and _is_halted_by_a_drill(platform, job):
-            return detailed(platform, job)  # the request was sent again because its answer was lost
+        if played is DrillEvent.HALT and _is_halted_by_a_drill(storage.root, job):
+            return detailed(storage, adapters, job)  # the request was sent again because its answer was lost
         raise wrong_state(f"{job.id} is ending, because a {job.wish} was requested; no event can be played on it")
     if played is DrillEvent.HALT:
-        with _noted(platform, job, Drill.HALT):
-            return halt_job(platform, caller, job.id)
-    _signal(platform, job, played)
-    return detailed(platform, job)
+        with _noted(storage.root, job, Drill.HALT):
+            return halt_job(storage, adapters, caller, job.id)
+    _signal(storage.root, adapters, job, played)
+    return detailed(storage, adapters, job)
 
 
 def _parse(event: str) -> DrillEvent:
@@ -62,12 +65,12 @@ def _parse(event: str) -> DrillEvent:
         raise wrong_usage(f"{event[:40]!r} is not an event that can be played; known are {known}") from None
 
 
-def _is_halted_by_a_drill(platform: Platform, job: Job) -> bool:
-    return job.wish is Wish.HALT and read_drill(platform.root.job(job.id).attempt(job.attempt)) is Drill.HALT
+def _is_halted_by_a_drill(root: Root, job: Job) -> bool:
+    return job.wish is Wish.HALT and read_drill(root.job(job.id).attempt(job.attempt)) is Drill.HALT
 
 
 @contextmanager
-def _noted(platform: Platform, job: Job, event: Drill) -> Iterator[None]:
+def _noted(root: Root, job: Job, event: Drill) -> Iterator[None]:
     """Note the event before it is played, or an end by it would count as one in earnest.
 
     The note is removed only if the block raises what proves that this run of the attempt was never sent the event: an
@@ -75,7 +78,7 @@ def _noted(platform: Platform, job: Job, event: Drill) -> Iterator[None]:
     that ends the run, so it is refused.
     """
     try:
-        before = note_drill(platform.root, job, event)
+        before = note_drill(root, job, event)
     except OSError as error:
         raise try_again("S101", f"the drill could not be noted with {job.id}, nothing was played: {error}") from error
     if before not in (Drill.NONE, event):
@@ -85,18 +88,18 @@ def _noted(platform: Platform, job: Job, event: Drill) -> Iterator[None]:
         yield
     except (Refused, InvalidRequest):
         if before is Drill.NONE:
-            write_control(platform.root, job, drill=Drill.NONE)
+            write_control(root, job, drill=Drill.NONE)
         raise
 
 
-def _signal(platform: Platform, job: Job, event: DrillEvent) -> None:
+def _signal(root: Root, adapters: Adapters, job: Job, event: DrillEvent) -> None:
     """Send the signal of the event. An attempt that was sent it before and has ended since is sent nothing."""
     signal, note, may_be_sent = _SIGNALS[event], Drill(event.value), False
     try:
-        with platform.adapters.asking(job.backend) as scheduler:
-            is_own = may_ask_of(platform, scheduler, job)
+        with adapters.asking(job.backend) as scheduler:
+            is_own = may_ask_of(root, scheduler, job)
             if is_own:
-                with _noted(platform, job, note):
+                with _noted(root, job, note):
                     may_be_sent = True
                     scheduler.signal(NativeId.parse(job.native_id), signal)
     except SchedulerUnreachable as error:
@@ -105,5 +108,5 @@ def _signal(platform: Platform, job: Job, event: DrillEvent) -> None:
         raise try_again("S200", message) from error
     except InvalidRequest as error:
         raise bad_request("S101", f"the scheduler refused the signal {signal}: {error}", error.findings) from error
-    if not is_own and read_drill(platform.root.job(job.id).attempt(job.attempt)) is not note:
+    if not is_own and read_drill(root.job(job.id).attempt(job.attempt)) is not note:
         raise wrong_state(f"the scheduler does not list {job.native_id} as {job.id}: nothing was played")

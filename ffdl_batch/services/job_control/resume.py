@@ -12,17 +12,19 @@ from pathlib import Path
 from ffdl_batch.attempt.reader import DamagedFile, open_directory
 from ffdl_batch.domain.job.job import Change, Job, Overrides
 from ffdl_batch.domain.job.secret_references import MOVED
+from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import JobView, Resume
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.launch.network_level import ONLY_HOST
 from ffdl_batch.domain.quantity import format_time_limit, parse_time_limit
 from ffdl_batch.ports.scheduler import LaunchPlan
+from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.data.data_directories import NOT_YET
-from ffdl_batch.services.data.data_store_findings import DOUBTS
+from ffdl_batch.services.data.data_store_checks import DOUBTS, StoreChecks
 from ffdl_batch.services.data.model_archives import has_archive
 from ffdl_batch.services.deployment.attempt_planning import without_waiting
 from ffdl_batch.services.job_files.attempt_directory import exported_environment
-from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.queries.jobs import detailed, own_job
 from ffdl_batch.services.refusals import Refused, bad_request, try_again, wrong_state, wrong_usage
 from ffdl_batch.services.secrets.job_secrets import CODE, missing_secrets, own_secrets
@@ -38,7 +40,9 @@ _OVER = (MOVED, NOT_YET, ONLY_HOST, *DOUBTS)
 the site are asked anew."""
 
 
-def resume_job(platform: Platform, caller: Caller, job_id: str, resume: Resume) -> JobView:
+def resume_job(
+    storage: JobStorage, adapters: Adapters, store_checks: StoreChecks, caller: Caller, job_id: str, resume: Resume
+) -> JobView:
     """HALTED or FAILED → PENDING with full budgets. Raises :class:`Refused` with nothing written where the job is in
     another state, its model archive is gone, or its next attempt cannot be planned.
 
@@ -46,19 +50,19 @@ def resume_job(platform: Platform, caller: Caller, job_id: str, resume: Resume) 
     job's warnings are those that a submission would get now.
     """
     for _ in range(ATTEMPTS):
-        job = own_job(platform, caller, job_id)
+        job = own_job(storage.store, caller, job_id)
         _check_state(job)
         overrides = _overrides(job, resume)
-        warnings = _check_possible(platform, job, overrides)
+        warnings = _check_possible(storage, adapters, store_checks, job, overrides)
         change = Change(
-            steps=((JobState.PENDING, platform.clock.now()),),
+            steps=((JobState.PENDING, storage.clock.now()),),
             cause=Cause.RESUMED,
-            message=_sentence(platform, job, resume, overrides),
+            message=_sentence(storage, job, resume, overrides),
             columns={"overrides": overrides, "warnings": warnings},
         )
-        updated = platform.store.apply(job, change)
+        updated = storage.store.apply(job, change)
         if updated is not None:
-            return detailed(platform, updated)
+            return detailed(storage, adapters, updated)
     raise try_again("S210", f"{job_id} changes too fast to be resumed", cure="try again")
 
 
@@ -86,15 +90,17 @@ def _overrides(job: Job, resume: Resume) -> Overrides:
     return Overrides(gpus, time_s)
 
 
-def _check_possible(platform: Platform, job: Job, overrides: Overrides) -> tuple[str, ...]:
+def _check_possible(
+    storage: JobStorage, adapters: Adapters, store_checks: StoreChecks, job: Job, overrides: Overrides
+) -> tuple[str, ...]:
     """Refuse now what the deployer would find out later; the warnings of the job as it will be.
 
     What its manifest was warned of stays, what the plan of the request before was warned of goes with that request.
     """
-    directory = platform.root.job(job.id)
+    directory = storage.root.job(job.id)
     # The archive by content is swept when no live job names it; asking for it keeps it for a day, the live row then.
-    if not Path(directory.model_archive).exists() and not has_archive(platform, job.model_digest):
-        message = f"the model archive of {job.id} is no longer in {directory.path} nor in {platform.root.models}"
+    if not Path(directory.model_archive).exists() and not has_archive(storage.root, job.model_digest):
+        message = f"the model archive of {job.id} is no longer in {directory.path} nor in {storage.root.models}"
         raise bad_request("C102", message, cure="submit the job again; it can read its checkpoints from "
                           f"{directory.checkpoints}")  # fmt: skip
     try:
@@ -104,40 +110,40 @@ def _check_possible(platform: Platform, job: Job, overrides: Overrides) -> tuple
     except DamagedFile as error:
         cure = "move it away, and put the checkpoints into a directory with that name"
         raise wrong_state(f"{directory.checkpoints}: {error.why}, and not the job's checkpoints", cure) from None
-    own = own_secrets(platform.root, job)
-    if missing := missing_secrets(platform.root, job.spec, own):
+    own = own_secrets(storage.root, job)
+    if missing := missing_secrets(storage.root, job.spec, own):
         raise bad_request(CODE, "; ".join(one.message for one in missing), cure=missing[0].cure or "")
     gone = tuple(said for said in job.warnings if any(words in said for words in _OVER))
     if overrides != replace(job.overrides, exclude=()):
         try:
-            gone += _plan(platform, job, _candidate(platform, job, job.overrides, own)).warnings
+            gone += _plan(storage, adapters, job, _candidate(storage, job, job.overrides, own)).warnings
         except Refused:
             log.info("job %s: what it asked for before cannot be planned any more; its warnings stay", job.id)
-    candidate = _candidate(platform, job, overrides, own)
-    plan = _plan(platform, job, candidate)
-    found = (*plan.warnings, *check_stores(platform, candidate, plan))
+    candidate = _candidate(storage, job, overrides, own)
+    plan = _plan(storage, adapters, job, candidate)
+    found = (*plan.warnings, *check_stores(storage.root, adapters, store_checks, candidate, plan))
     return (*(said for said in job.warnings if said not in gone and said not in found), *found)
 
 
-def _candidate(platform: Platform, job: Job, overrides: Overrides, own: Mapping[str, str]) -> Candidate:
+def _candidate(storage: JobStorage, job: Job, overrides: Overrides, own: Mapping[str, str]) -> Candidate:
     """The job as its next attempt would be with `overrides`."""
-    spec = without_waiting(platform, job, overrides.apply(job.spec), job.attempt + 1)
+    spec = without_waiting(storage, job, overrides.apply(job.spec), job.attempt + 1)
     return Candidate(spec, job.backend, (), (), own, "manifest.yml")
 
 
-def _plan(platform: Platform, job: Job, candidate: Candidate) -> LaunchPlan:
+def _plan(storage: JobStorage, adapters: Adapters, job: Job, candidate: Candidate) -> LaunchPlan:
     """The plan of its next attempt. Raises Refused."""
-    environ = exported_environment(platform.root, job)
-    return plan_or_refuse(platform, candidate, job.id, environ, job.attempt + 1)
+    environ = exported_environment(storage.root, job)
+    return plan_or_refuse(storage, adapters, candidate, job.id, environ, job.attempt + 1)
 
 
-def _sentence(platform: Platform, job: Job, resume: Resume, overrides: Overrides) -> str:
+def _sentence(storage: JobStorage, job: Job, resume: Resume, overrides: Overrides) -> str:
     altered = []
     if resume.gpus is not None:
         altered.append(f"{overrides.gpus:g} {'GPU' if overrides.gpus == 1 else 'GPUs'} per learner")
     if resume.time is not None and overrides.time_s is not None:
         altered.append(f"time limit {format_time_limit(overrides.time_s)}")
-    before, after = job.spec.batch, without_waiting(platform, job, job.spec, job.attempt + 1).batch
+    before, after = job.spec.batch, without_waiting(storage, job, job.spec, job.attempt + 1).batch
     waited = [name for name in ("dependency", "begin", "hold") if getattr(before, name) and not getattr(after, name)]
     return (
         "resumed by its owner"

@@ -1,17 +1,22 @@
-"""What an owner wishes of a job that lives is noted beside its state, and told to the controllers at once. What no
-scheduler has is ended here: a job that waits for its deployment, and by a cancel also one that was halted."""
+"""Halts and cancels jobs.
+
+The request is noted beside the job's state and written for the controllers at once. A job that no scheduler has is
+ended here: one that waits for its deployment, and by a cancel also one that was halted.
+"""
 
 from __future__ import annotations
 
 import logging
 
 from ffdl_batch.domain.job.job import Change, Job
+from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import JobView
 from ffdl_batch.domain.job_state import Cause, JobState, Wish
 from ffdl_batch.domain.outcome.continuation import what_begins
 from ffdl_batch.domain.outcome.ending import CANCELLED_BY_OWNER
+from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.job_files.control_cell import write_control
-from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.queries.jobs import detailed, own_job
 from ffdl_batch.services.refusals import try_again
 
@@ -22,30 +27,30 @@ ATTEMPTS = 5
 _ENDS = {Wish.HALT: (JobState.HALTED, "halted"), Wish.CANCEL: (JobState.CANCELLED, CANCELLED_BY_OWNER)}
 
 
-def request_stop(platform: Platform, caller: Caller, job_id: str, wish: Wish) -> JobView:
+def request_stop(storage: JobStorage, adapters: Adapters, caller: Caller, job_id: str, wish: Wish) -> JobView:
     """Record the wish to halt or to cancel; a job that no scheduler has ends at once. Idempotent.
 
     A job that has ended stays as it is, but for one that was halted: a cancel gives it up. A cancel is not softened to
     a halt.
     """
-    job = own_job(platform, caller, job_id)
+    job = own_job(storage.store, caller, job_id)
     for _ in range(ATTEMPTS):
         is_end = ends_here(job, wish)
         if job.state.is_terminal and not is_end:
             break
         if is_end:
-            updated = platform.store.apply(job, end_here(job, wish, platform.clock.now()))
+            updated = storage.store.apply(job, end_here(job, wish, storage.clock.now()))
         else:
-            updated = platform.store.set_wish(job.id, wish)
+            updated = storage.store.set_wish(job.id, wish)
         if updated is not None and not ends_here(updated, wish):
             job = updated
             break
-        job = own_job(platform, caller, job_id)
+        job = own_job(storage.store, caller, job_id)
     else:
         raise try_again("S210", f"{job_id} changes too fast to note the wish", cure="try again")
     if not job.state.is_terminal:
-        _tell_controllers(platform, job)
-    return detailed(platform, job)
+        _tell_controllers(storage, job)
+    return detailed(storage, adapters, job)
 
 
 def ends_here(job: Job, wish: Wish) -> bool:
@@ -61,10 +66,22 @@ def end_here(job: Job, wish: Wish, now: float) -> Change:
     return Change(steps=((state, now),), message=f"{word} before {what_begins(job.attempt + 1)} was deployed")
 
 
-def _tell_controllers(platform: Platform, job: Job) -> None:
+def _tell_controllers(storage: JobStorage, job: Job) -> None:
     """A courtesy that saves a second or two: the row is what counts, and the watcher writes the cell from it again."""
     try:
-        platform.tree.check()
-        write_control(platform.root, job, wish=job.wish)
+        storage.tree.check()
+        write_control(storage.root, job, wish=job.wish)
     except OSError as error:
         log.warning("job %s: its control cell could not be written now, and will be again: %s", job.id, error)
+
+
+def halt_job(storage: JobStorage, adapters: Adapters, caller: Caller, job_id: str) -> JobView:
+    """Record the wish; a job that no scheduler has heard of is HALTED at once. Idempotent; an ended job stays as it is,
+    and so does a wish to cancel."""
+    return request_stop(storage, adapters, caller, job_id, Wish.HALT)
+
+
+def cancel_job(storage: JobStorage, adapters: Adapters, caller: Caller, job_id: str) -> JobView:
+    """Record the wish; a job that no scheduler has ends at once, also one that was halted. Idempotent; a job that has
+    ended otherwise stays as it is."""
+    return request_stop(storage, adapters, caller, job_id, Wish.CANCEL)

@@ -1,20 +1,98 @@
-"""Removes what no row speaks of: directories of submissions that were never acknowledged, unused archives, and what a
-killed daemon left half written."""
+"""Removes files and directories that no row of the database refers to.
+
+These are directories of submissions that were never acknowledged, unused archives, and files that a killed process left
+half written.
+"""
 
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+from ffdl_batch.attempt.directory_tree import remove_tree
+from ffdl_batch.attempt.reader import NO_WAY
+from ffdl_batch.config import Settings
+from ffdl_batch.config.daemon_location import LOCK_NAME
 from ffdl_batch.domain.job.array import is_array_id
 from ffdl_batch.domain.job.job import is_job_id
-from ffdl_batch.services.job_files.temporary_files import sweep_half_written
-from ffdl_batch.services.platform import Platform
+from ffdl_batch.domain.outcome.controller_events import Phase
+from ffdl_batch.services.job_storage import JobStorage
 
 log = logging.getLogger(__name__)
+
+HALF_WRITTEN_AGE_S = 3600.0
+CHANGED_S = 2 * 86400.0
+SUBMITTED_S = 30 * 86400.0
+MAX_JOBS = 10_000
+_CONTROLLERS = r".+\.\d+\.tmp"
+"""Matches the suffix that :func:`ffdl_batch.attempt.file_writer.write_text` appends to the final name of a file."""
+_NAMES = re.compile(
+    rf"\.now-.+|\.building-.+|\.{re.escape(LOCK_NAME)}\..+|\..+\.[0-9a-f]{{8}}(-journal|-wal|-shm)?|{_CONTROLLERS}"
+)  # fmt: skip
+"""Of :func:`ffdl_batch.services.job_storage.file_time`, adapters that build in a directory of the tree, the daemon's
+lock, :func:`ffdl_batch.services.whole_files.write_whole`, copies of databases with what SQLite keeps beside them, and
+controllers."""
+_PHASES = re.compile(rf"({'|'.join(Phase)})\.(start_time|exit)\.{_CONTROLLERS}")
+"""What controllers write where learners have files of their own."""
+
+
+def sweep_half_written(storage: JobStorage, settings: Settings) -> int:
+    """Remove them where they are older than an hour, by the file system's clock; returns how many.
+
+    Raises StoreError, OSError.
+    """
+    now = storage.file_time(storage.root.path)
+    left = (path for place, names in _places(storage, settings) for path in _half_written(place, names))
+    old = [path for path in left if _age(path, now) > HALF_WRITTEN_AGE_S]
+    for path in old:
+        with suppress(OSError):  # another daemon's janitor may remove it at the same time
+            remove_tree(str(path))
+    return len(old)
+
+
+def _places(storage: JobStorage, settings: Settings) -> Iterator[tuple[Path, re.Pattern[str]]]:
+    """Directories, and what a half-written file is called there."""
+    root, now = storage.root, storage.clock.now()
+    tree = Path(root.path)
+    for path in {Path(settings.state_dir), tree, *(path for path in tree.iterdir() if path.is_dir())}:
+        yield path, _NAMES
+    arrays: set[str] = set()
+    for job in storage.store.list_jobs(uid=None, since=now - SUBMITTED_S, limit=MAX_JOBS):
+        if job.updated_at > now - CHANGED_S:
+            directory = root.job(job.id)
+            yield from ((Path(directory.path), _NAMES), (Path(directory.template.path), _NAMES))
+            for number in range(1, job.attempt + 1):
+                attempt = directory.attempt(number)
+                yield from ((Path(place), _NAMES) for place in (attempt.path, attempt.submit, attempt.claim))
+                yield Path(attempt.state), _PHASES
+            if job.spec.element is not None:
+                arrays.add(job.spec.element.array)
+    for array in sorted(arrays):
+        shared = Path(root.array(array).path)
+        for path in (shared, *shared.glob("chunk-[0-9]*"), *shared.glob("chunk-[0-9]*/submit")):
+            yield path, _NAMES
+
+
+def _half_written(place: Path, names: re.Pattern[str]) -> Iterator[Path]:
+    try:
+        yield from (path for path in place.iterdir() if names.fullmatch(path.name))
+    except OSError as error:
+        if error.errno not in NO_WAY:
+            raise
+
+
+def _age(path: Path, now: float) -> float:
+    """Seconds since it was written; 0 for what is gone."""
+    try:
+        return now - path.lstat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
 
 ORPHAN_AGE_S = 3600.0
 ARCHIVE_AGE_S = 86400.0
@@ -22,33 +100,35 @@ _CONDEMNED = ".removing-"
 """What a directory is called from the moment that it is nobody's."""
 
 
-def sweep(platform: Platform) -> int:
+def sweep(storage: JobStorage, settings: Settings) -> int:
     """Remove orphans and half-written files older than an hour, and archives that no live job needs, older than a day;
     returns how many.
 
     Ages are by the file system's own clock. Several daemons may sweep one tree at once. Raises StoreError, OSError.
     """
-    return _sweep_jobs(platform) + _sweep_arrays(platform) + _sweep_archives(platform) + sweep_half_written(platform)
+    return (
+        _sweep_jobs(storage) + _sweep_arrays(storage) + _sweep_archives(storage) + sweep_half_written(storage, settings)
+    )
 
 
-def _sweep_jobs(platform: Platform) -> int:
-    old = _old_directories(platform, Path(platform.root.path) / "jobs", is_job_id)
-    known = {str(job.id) for job in platform.store.get_many(list(old))}
+def _sweep_jobs(storage: JobStorage) -> int:
+    old = _old_directories(storage, Path(storage.root.path) / "jobs", is_job_id)
+    known = {str(job.id) for job in storage.store.get_many(list(old))}
     if old.keys() - known:
-        known |= platform.store.left_out()  # they stay, and that was said when they were left out
+        known |= storage.store.left_out()  # they stay, and that was said when they were left out
     return sum(_condemn(path) for job_id, path in old.items() if job_id not in known)
 
 
-def _sweep_arrays(platform: Platform) -> int:
-    arrays = Path(platform.root.arrays)
-    old = _old_directories(platform, arrays, is_array_id) if arrays.is_dir() else {}
-    known = platform.store.count_elements(old)
+def _sweep_arrays(storage: JobStorage) -> int:
+    arrays = Path(storage.root.arrays)
+    old = _old_directories(storage, arrays, is_array_id) if arrays.is_dir() else {}
+    known = storage.store.count_elements(old)
     return sum(_condemn(path) for array_id, path in old.items() if array_id not in known)
 
 
-def _old_directories(platform: Platform, place: Path, is_id: Callable[[str], bool]) -> dict[str, Path]:
+def _old_directories(storage: JobStorage, place: Path, is_id: Callable[[str], bool]) -> dict[str, Path]:
     """Those in `place` whose names are ids, and that may be orphans by their age."""
-    now = platform.file_time(str(place))
+    now = storage.file_time(str(place))
     for left in place.glob(f"{_CONDEMNED}*"):  # by whoever died over it
         _remove(left)
     return {path.name: path for path in place.iterdir() if is_id(path.name) and _age(path, now) > ORPHAN_AGE_S}
@@ -81,20 +161,12 @@ def _remove(doomed: Path) -> None:
         log.info("%s is being removed by another daemon, too", doomed)
 
 
-def _sweep_archives(platform: Platform) -> int:
-    needed = platform.store.live_digests()
-    models = Path(platform.root.models)
-    now = platform.file_time(str(models))
+def _sweep_archives(storage: JobStorage) -> int:
+    needed = storage.store.live_digests()
+    models = Path(storage.root.models)
+    now = storage.file_time(str(models))
     unused = [p for p in models.glob("*.zip") if p.stem not in needed and _age(p, now) > ARCHIVE_AGE_S]
     unused += [p for p in models.glob(".receiving-*") if _age(p, now) > ORPHAN_AGE_S]
     for path in unused:
         path.unlink(missing_ok=True)
     return len(unused)
-
-
-def _age(path: Path, now: float) -> float:
-    """Seconds since the last change; 0 for what is gone. Hard links made since renew nothing."""
-    try:
-        return now - path.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0

@@ -10,15 +10,17 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
 
-from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.attempt.layout import AttemptDir, Root
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job.log_text import Grep, LogText
+from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import AttemptChoice
 from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.logs.line_search import Match, Search, check, matching
 from ffdl_batch.services.logs.log_reader import LogReader, has_log
 from ffdl_batch.services.logs.tail_search import Since, find_tail
-from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.queries.followed_jobs import FollowedJobs
 from ffdl_batch.services.queries.jobs import own_job, require_learner
 from ffdl_batch.services.refusals import stop_if, wrong_usage
 
@@ -52,20 +54,25 @@ class LogQuery:
 
 
 def read_texts(
-    platform: Platform, caller: Caller, job_id: str, query: LogQuery, is_stopped: Callable[[], bool] = lambda: False
+    storage: JobStorage,
+    followed_jobs: FollowedJobs,
+    caller: Caller,
+    job_id: str,
+    query: LogQuery,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[LogText | None]:
     """Yield lines in order; with `follow`, until the job has ended. None means that there is nothing more for now.
 
     Attempts come one after the other, whatever the times of their lines. Raises Refused for a learner or attempt that
     does not exist. The iterator raises StreamStopped, while there is no output, once `is_stopped`.
     """
-    job = own_job(platform, caller, job_id)
+    job = own_job(storage.store, caller, job_id)
     require_learner(job, query.learner)
     if isinstance(query.attempt, int) and not 1 <= query.attempt <= job.attempt:
         raise wrong_usage(f"{job.id} has {_attempts(job)}; there is no attempt {query.attempt}")
     if query.grep is not None:
         check(query.grep)
-    stream = _Stream(platform, job, query, is_stopped)
+    stream = _Stream(storage.root, followed_jobs, job, query, is_stopped)
     return stream.follow() if query.follow else stream.read()
 
 
@@ -79,8 +86,16 @@ def _attempts(job: Job) -> str:
 class _Stream:
     """The lines of one query. `_job` is the last known state of the job."""
 
-    def __init__(self, platform: Platform, job: Job, query: LogQuery, is_stopped: Callable[[], bool]) -> None:
-        self._platform, self._job, self._query, self._is_stopped = platform, job, query, is_stopped
+    def __init__(
+        self, root: Root, followed_jobs: FollowedJobs, job: Job, query: LogQuery, is_stopped: Callable[[], bool]
+    ) -> None:
+        self._root, self._followed_jobs, self._job, self._query, self._is_stopped = (
+            root,
+            followed_jobs,
+            job,
+            query,
+            is_stopped,
+        )
         self._learners = [query.learner] if query.learner else list(range(1, job.spec.resources.learners + 1))
 
     def read(self) -> Iterator[LogText]:
@@ -100,7 +115,7 @@ class _Stream:
 
     def follow(self) -> Iterator[LogText | None]:
         """Yield what is there now, and new lines until the job has ended."""
-        with self._platform.looks.following(self._job.id):
+        with self._followed_jobs.following(self._job.id):
             yield from self._await_attempt()
             number, present = self._first(), self._job.attempt
             with self._matching() as match:
@@ -166,7 +181,7 @@ class _Stream:
         return has_log(self._directory(number), self._job.spec.resources.learners)
 
     def _directory(self, number: int) -> AttemptDir:
-        return self._platform.root.job(self._job.id).attempt(number)
+        return self._root.job(self._job.id).attempt(number)
 
     def _open(self, number: int) -> list[LogReader]:
         directory = self._directory(number)
@@ -174,10 +189,10 @@ class _Stream:
 
     def _sleep(self) -> None:
         stop_if(self._is_stopped)
-        time.sleep(min(LONGEST_POLL_S, max(POLL_S, self._platform.looks.followers / POLLS_PER_S)))
+        time.sleep(min(LONGEST_POLL_S, max(POLL_S, self._followed_jobs.followers / POLLS_PER_S)))
 
     def _look(self) -> None:
-        self._job = self._platform.looks.see(self._job.id, time.monotonic()) or self._job
+        self._job = self._followed_jobs.see(self._job.id, time.monotonic()) or self._job
 
 
 def _and_pause(texts: Iterator[LogText]) -> Iterator[LogText | None]:

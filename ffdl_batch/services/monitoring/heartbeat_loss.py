@@ -31,12 +31,13 @@ from ffdl_batch.domain.outcome.heartbeat_loss import (
 )
 from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.job_files.control_cell import mark_given_up, newest_run, read_given_up
-from ffdl_batch.services.leader_lease import Turn
+from ffdl_batch.services.job_storage import JobStorage
+from ffdl_batch.services.leader_lease import LeaderLease, Leases
 from ffdl_batch.services.outcome.attempt_records import beats_of, oldest_heartbeat, read_launch
-from ffdl_batch.services.outcome.ownership_check import is_own, may_ask_of
+from ffdl_batch.services.outcome.native_job_identity import is_own, may_ask_of
 from ffdl_batch.services.outcome.upload_pending_reason import is_told_owed
-from ffdl_batch.services.platform import Platform
 
 log = logging.getLogger(__name__)
 
@@ -70,17 +71,19 @@ class SilenceKeeper:
     """One per daemon; several on one database take turns by a lease. What it remembers is lost at a restart without
     harm: a silence is then seen at two looks more."""
 
-    def __init__(self, platform: Platform, reached: Reached = lambda _step: None) -> None:
-        self._platform, self._reached = platform, reached
-        self._turn = Turn(platform, LEASE)
+    def __init__(
+        self, storage: JobStorage, adapters: Adapters, leases: Leases, reached: Reached = lambda _step: None
+    ) -> None:
+        self._storage, self._adapters, self._reached = storage, adapters, reached
+        self._turn = LeaderLease(leases, LEASE)
         self._seen: dict[JobId, _Seen] = {}
         self._given_up: set[tuple[JobId, int]] = set()
 
     def look(self) -> int:
         """Look once; returns how many jobs changed. Raises StoreError, and OSError where the tree cannot be written:
         what is missing in it means nothing then."""
-        store = self._platform.store
-        if not self._platform.settings.silent_s or not self._turn.take():
+        store = self._storage.store
+        if not self._adapters.settings.silent_s or not self._turn.take():
             return 0
         changed, running = 0, set[JobId]()
         for backend in store.live_backends():
@@ -98,13 +101,13 @@ class SilenceKeeper:
     def _has_nodes(self, backend: str) -> bool:
         """Whether there are other nodes to go on with. On one's own machine somebody has stopped the processes."""
         try:
-            return not self._platform.adapters.facts(backend).is_this_machine
+            return not self._adapters.facts(backend).is_this_machine
         except (InvalidRequest, SchedulerUnreachable):  # it is configured no more, or has never answered
             return False
 
     def _look_at(self, backend: str, jobs: list[Job]) -> int:
-        looked_at = self._platform.clock.monotonic()
-        now = self._platform.file_time(self._platform.root.path)
+        looked_at = self._storage.clock.monotonic()
+        now = self._storage.file_time(self._storage.root.path)
         suspects, unread = self._suspects(jobs, now)
         if suspects and not self._has_nodes(backend):
             return 0
@@ -145,9 +148,9 @@ class SilenceKeeper:
     def _suspect(self, job: Job, now: float) -> _Suspect | None:
         """The job, where nothing was heard of some of its controllers for a while. Of one that is well no file is read.
         Raises OSError."""
-        told_s = self._platform.settings.silent_s * TOLD_SHARE
+        told_s = self._adapters.settings.silent_s * TOLD_SHARE
         is_told = job.pending_reason.startswith(TOLD) or (job.id, job.attempt) in self._given_up
-        if not is_told and self._platform.clock.now() - job.updated_at < told_s:
+        if not is_told and self._storage.clock.now() - job.updated_at < told_s:
             return None
         attempt = self._attempt(job)
         oldest = oldest_heartbeat(attempt)
@@ -161,12 +164,12 @@ class SilenceKeeper:
 
     def _patience_s(self, attempt: AttemptDir) -> float:
         launch = read_launch(attempt)
-        return patience_s(self._platform.settings.silent_s, (launch.limits if launch else Limits()).heartbeat_s)
+        return patience_s(self._adapters.settings.silent_s, (launch.limits if launch else Limits()).heartbeat_s)
 
     def _observe(self, backend: str, suspects: list[_Suspect]) -> Mapping[NativeId, Observation] | None:
         """The scheduler's word about the suspects; None where there is none."""
         try:
-            with self._platform.adapters.asking(backend) as adapter:
+            with self._adapters.asking(backend) as adapter:
                 return adapter.observe([NativeId.parse(one.job.native_id) for one in suspects])
         except (SchedulerUnreachable, InvalidRequest) as error:
             log.info("backend %s does not say whether silent jobs run: %s", backend, error)
@@ -197,12 +200,12 @@ class SilenceKeeper:
         job, attempt = one.job, self._attempt(one.job)
         mark = GivenUp(newest_run(attempt), finding.nodes, finding.since, now)
         self._reached("deciding")
-        current = self._platform.store.get(job.id)
+        current = self._storage.store.get(job.id)
         if current is None or (current.attempt, current.native_id) != (job.attempt, job.native_id):
             return 0
         if quiet(beats_of(attempt), now, one.silent_s) != one.beats or not self._turn.take():
             return 0
-        if not mark_given_up(self._platform.root, job, mark):
+        if not mark_given_up(self._storage.root, job, mark):
             return 0
         log.warning("job %s: %s", job.id, finding.sentence)
         self._reached("marked")
@@ -224,8 +227,8 @@ class SilenceKeeper:
         """Ask the scheduler; who does not answer is asked again at the next look."""
         self._given_up.add((job.id, job.attempt))
         try:
-            with self._platform.adapters.asking(job.backend) as adapter:
-                if may_ask_of(self._platform, adapter, job):
+            with self._adapters.asking(job.backend) as adapter:
+                if may_ask_of(self._storage.root, adapter, job):
                     log.warning("job %s: cancelling %s, which was given up", job.id, job.native_id)
                     adapter.cancel(NativeId.parse(job.native_id))
         except (SchedulerUnreachable, InvalidRequest) as error:
@@ -233,12 +236,12 @@ class SilenceKeeper:
 
     def _ring(self, job: Job) -> None:
         """Have the job judged: a scheduler that cannot end it says nothing new."""
-        Path(self._platform.root.doorbell, job.id).touch(mode=0o600)
+        Path(self._storage.root.doorbell, job.id).touch(mode=0o600)
 
     def _tell(self, job: Job, sentence: str) -> int:
         if job.pending_reason == sentence:
             return 0
-        return int(self._platform.store.apply(job, Change(columns={"pending_reason": sentence})) is not None)
+        return int(self._storage.store.apply(job, Change(columns={"pending_reason": sentence})) is not None)
 
     def _take_back(self, job: Job) -> int:
         """What the owner was told, of a job that is heard again."""
@@ -248,10 +251,10 @@ class SilenceKeeper:
         self._seen = {key: seen for key, seen in self._seen.items() if key not in ids}
 
     def _attempt(self, job: Job) -> AttemptDir:
-        return self._platform.root.job(job.id).attempt(job.attempt)
+        return self._storage.root.job(job.id).attempt(job.attempt)
 
     def _phase(self, shown: Mapping[NativeId, Observation], job: Job) -> Phase:
         """UNKNOWN where what is listed under the job's id is not provably the job."""
         native = NativeId.parse(job.native_id)
         seen = shown.get(native)
-        return seen.phase if seen is not None and is_own(self._platform, job, native, seen) else Phase.UNKNOWN
+        return seen.phase if seen is not None and is_own(self._storage.root, job, native, seen) else Phase.UNKNOWN

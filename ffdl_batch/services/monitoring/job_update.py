@@ -22,19 +22,18 @@ from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observatio
 from ffdl_batch.domain.outcome.verdict import Move, Verdict, judge
 from ffdl_batch.ports.capabilities import AvoidsNodes
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.backends.node_exclusion import KEPT_OFF
-from ffdl_batch.services.deployment.duplicate_jobs import age
-from ffdl_batch.services.deployment.submission_results import sought
-from ffdl_batch.services.incidents.fault_policies import Policies
-from ffdl_batch.services.incidents.incident_recorder import Ends
+from ffdl_batch.services.deployment.submission_results import age, sought
+from ffdl_batch.services.incidents.incident_recorder import Ends, Policies
 from ffdl_batch.services.job_files.control_cell import write_control
-from ffdl_batch.services.monitoring.scheduler_requests import keep_off, let_back, take_away
+from ffdl_batch.services.job_storage import JobStorage
+from ffdl_batch.services.monitoring.request_delivery import keep_off, let_back, take_away
 from ffdl_batch.services.monitoring.watch_state import Memories, Memory
 from ffdl_batch.services.outcome.attempt_records import STILL_ALIVE_S, claim_owner, read_evidence
 from ffdl_batch.services.outcome.job_change import Past, change_of, look_back
 from ffdl_batch.services.outcome.record_completion import others_know_more, with_leftovers
 from ffdl_batch.services.outcome.upload_pending_reason import is_told_owed
-from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.queries.learners import untold_restarts
 from ffdl_batch.store import StoreError
 
@@ -64,10 +63,12 @@ class Judge:
     """One per watcher, whose memories it shares. `end_is_near` is called for an attempt that has said its last word
     while the scheduler still has it."""
 
-    def __init__(self, platform: Platform, memories: Memories, end_is_near: Callable[[], None]) -> None:
-        self._platform, self._memories, self._end_is_near = platform, memories, end_is_near
-        self._policies = Policies(platform.settings.fault_policies)
-        self._ends = Ends(platform.root, self._policies.find)
+    def __init__(
+        self, storage: JobStorage, adapters: Adapters, memories: Memories, end_is_near: Callable[[], None]
+    ) -> None:
+        self._storage, self._adapters, self._memories, self._end_is_near = storage, adapters, memories, end_is_near
+        self._policies = Policies(adapters.settings.fault_policies)
+        self._ends = Ends(storage.root, self._policies.find)
 
     def judge(self, job: Job, is_forgotten: bool, fresh: bool) -> Judged | None:
         """Judge one job. If that fails, because its files cannot be read or written or because of a defect, other jobs
@@ -100,7 +101,7 @@ class Judge:
     def _judge(self, job: Job, is_forgotten: bool, fresh: bool) -> Judged | None:
         memory = self._memories.of(job)
         memory.read_once = True
-        attempt = self._platform.root.job(job.id).attempt(job.attempt)
+        attempt = self._storage.root.job(job.id).attempt(job.attempt)
         owner = claim_owner(attempt)
         if owner and owner != job.native_id:
             return Judged(job, self._follow_claim(job, owner), Verdict())
@@ -115,7 +116,7 @@ class Judge:
                 return None
             if NativeId.parse(job.native_id) not in found:
                 log.warning("job %s: nobody knows %s, which it was said to be; it is looked for", job.id, job.native_id)
-                return Judged(job, sought(self._platform, job), Verdict())
+                return Judged(job, sought(self._storage.clock, job), Verdict())
             # The accounting heard of it: the scheduler took it, and lost it before any listing showed it.
         known = self._known(job, memory, evidence, gone, dropped)
         if not fresh and known.observation is not None and known.observation.phase is Phase.PENDING:
@@ -129,7 +130,7 @@ class Judge:
         past = Past()
         if verdict.move is not Move.NONE:
             avoids = verdict.lost_node and self._avoids_nodes(job.backend)
-            root, seen = self._platform.root, memory.observation
+            root, seen = self._storage.root, memory.observation
             past = look_back(root, job, known, verdict, seen, avoids_nodes=avoids)
             self._prepare(job, verdict, past)
         change = change_of(job, verdict, known, past, memory.observation)
@@ -157,7 +158,7 @@ class Judge:
         log.warning("job %s: the fault policy %s matches its log", job.id, ruling.policy)
         nodes = ruling.nodes if ruling.nodes and self._avoids_nodes(job.backend) else ()
         if verdict.move is Move.REQUEUED and nodes:
-            keep_off(self._platform, job, nodes)
+            keep_off(self._storage.root, self._adapters, job, nodes)
         failed = tuple(dict.fromkeys((*past.failed_nodes, *nodes)))
         past = replace(past, failed_nodes=failed, policy=ruling.policy, stops=ruling.stops)
         ruled = change_of(job, verdict, known, past, self._memories.of(job).observation)
@@ -171,8 +172,8 @@ class Judge:
         again = started_again(known.evidence.events)
         if len(again) == memory.restarts:
             return ()
-        attempt = self._platform.root.job(job.id).attempt(job.attempt)
-        history = self._platform.store.history(job.id)
+        attempt = self._storage.root.job(job.id).attempt(job.attempt)
+        history = self._storage.store.history(job.id)
         untold = untold_restarts(job, attempt, again, history)
         memory.restarts = len(again) - len(untold)
         return tuple(sorted((known.when(at), message) for at, message in untold))
@@ -183,7 +184,7 @@ class Judge:
         raised = alarms(job.id, job.attempt, known.evidence.events)
         if len(raised) == memory.alarms:
             return ()
-        noticed = self._platform.store.incidents_of([job.id]).get(job.id, [])
+        noticed = self._storage.store.incidents_of([job.id]).get(job.id, [])
         stored = {(one.incident.attempt, one.incident.episode) for one in noticed}
         fresh = [one for one in raised if (one.attempt, one.episode) not in stored]
         memory.alarms = len(raised) - len(fresh)
@@ -192,16 +193,16 @@ class Judge:
     def _avoids_nodes(self, backend: str) -> bool:
         """Whether a job can be kept off the node that failed it."""
         try:
-            return isinstance(self._platform.adapters.get(backend), AvoidsNodes)
+            return isinstance(self._adapters.get(backend), AvoidsNodes)
         except InvalidRequest:  # it is configured no more, so nothing can be planned with it
             return False
 
     def _prepare(self, job: Job, verdict: Verdict, past: Past) -> None:
         """What has to be done before the row changes, so that a crash between the two leaves nothing behind."""
         if verdict.held:
-            write_control(self._platform.root, job, wish=Wish.CANCEL)  # should anybody let it go, it ends at once
+            write_control(self._storage.root, job, wish=Wish.CANCEL)  # should anybody let it go, it ends at once
         if verdict.move is Move.REQUEUED and past.failed_nodes:
-            keep_off(self._platform, job, past.failed_nodes)
+            keep_off(self._storage.root, self._adapters, job, past.failed_nodes)
 
     def _has_nowhere_to_run(self, job: Job, memory: Memory) -> bool:
         """Whether it waits for nodes that it is kept off, because they failed it."""
@@ -213,7 +214,7 @@ class Judge:
 
     def _let_back(self, job: Job, change: Change | None) -> Change | None:
         """The nodes that failed it are the only ones that it can run on: better there than nowhere."""
-        if not let_back(self._platform, job):
+        if not let_back(self._storage.root, self._adapters, job):
             return change
         nodes = ", ".join(job.overrides.exclude)
         log.warning("job %s has nowhere to run without %s", job.id, nodes or "nodes that failed often")
@@ -227,7 +228,7 @@ class Judge:
         """Another delivery of this attempt claimed it first (a request that landed late): that one is the job."""
         log.warning("job %s: %s claimed the attempt, not %s; following it", job.id, owner, job.native_id)
         self._memories.renew(job)
-        take_away(self._platform, job, f"{owner} claimed the attempt")
+        take_away(self._storage.root, self._adapters, job, f"{owner} claimed the attempt")
         return Change(columns={"native_id": owner})
 
     def _named(self, job: Job) -> NativeId | None:
@@ -238,9 +239,9 @@ class Judge:
 
     def _all_named(self, job: Job) -> frozenset[NativeId] | None:
         """What the scheduler has, or remembers, under the attempt's token; None where it does not say now."""
-        attempt = self._platform.root.job(job.id).attempt(job.attempt)
+        attempt = self._storage.root.job(job.id).attempt(job.attempt)
         try:
-            with self._platform.adapters.asking(job.backend) as adapter:
+            with self._adapters.asking(job.backend) as adapter:
                 return adapter.find(job.token, attempt)
         except (InvalidRequest, SchedulerUnreachable) as error:
             log.info("job %s: whether %s is its own cannot be found out now: %s", job.id, job.native_id, error)
@@ -256,13 +257,13 @@ class Judge:
         """Whether node controllers were heard of lately: then no listing that leaves the job out is believed."""
         if evidence.heard is None:
             return False
-        return self._platform.file_time(self._platform.root.path) - evidence.heard < STILL_ALIVE_S
+        return self._storage.file_time(self._storage.root.path) - evidence.heard < STILL_ALIVE_S
 
     def _known(
         self, job: Job, memory: Memory, evidence: Evidence, forgotten: bool, dropped: Observation | None
     ) -> Known:
         """`dropped` goes before what was listed."""
-        seen, clock = dropped or memory.observation, self._platform.clock
+        seen, clock = dropped or memory.observation, self._storage.clock
         waited = memory.ended_seen_at is not None and clock.monotonic() - memory.ended_seen_at >= SETTLE_S
         if seen is not None and seen.phase is Phase.ENDED and seen.ended_at is not None and evidence.final is None:
             waited = waited or self._is_long_ago(seen.ended_at)
@@ -291,7 +292,7 @@ class Judge:
         said = final is not None and is_last_word(final) and not (known.learners > 1 and others_know_more(final))
         if not known.ended or (said and not is_told_owed(job)):
             return known
-        attempt = self._platform.root.job(job.id).attempt(job.attempt)
+        attempt = self._storage.root.job(job.id).attempt(job.attempt)
         return replace(known, evidence=with_leftovers(attempt, evidence, known))
 
     def _may_be_anew(self, known: Known, seen: Observation) -> bool:
@@ -302,7 +303,7 @@ class Judge:
     def _is_quiet(self, evidence: Evidence) -> bool:
         """By the file system's clock; where that cannot be asked, nothing is known, and it is waited for."""
         assert evidence.heard is not None
-        return self._platform.file_time(self._platform.root.path) - evidence.heard >= QUIET_S
+        return self._storage.file_time(self._storage.root.path) - evidence.heard >= QUIET_S
 
     def _is_unending(self, known: Known) -> bool:
         """Whether the attempt was given up so long ago that no controller of it may have learners any more, and the
@@ -310,14 +311,14 @@ class Judge:
         mark, seen = known.evidence.given_up, known.observation
         if mark is None or seen is None or seen.phase is not Phase.COMPLETING:
             return False
-        return self._platform.file_time(self._platform.root.path) - mark.at >= STILL_ALIVE_S
+        return self._storage.file_time(self._storage.root.path) - mark.at >= STILL_ALIVE_S
 
     def _is_long_ago(self, at: float) -> bool:
         """By this host's clock and by the file system's: the one may just have been set."""
-        if self._platform.clock.now() - at < LONG_AGO_S:
+        if self._storage.clock.now() - at < LONG_AGO_S:
             return False
         try:
-            return self._platform.file_time(self._platform.root.path) - at >= LONG_AGO_S
+            return self._storage.file_time(self._storage.root.path) - at >= LONG_AGO_S
         except OSError:  # nothing can be written there now; then it is waited for
             return False
 
@@ -327,7 +328,7 @@ class Judge:
             claims = sum(event.kind is EventKind.CLAIMED for event in evidence.events)
             if claims < 2 and (memory.observation is None or memory.observation.restarts == 0):
                 return 0
-            history = self._platform.store.history(job.id)
+            history = self._storage.store.history(job.id)
             memory.requeues = sum(entry.is_restart_of(job.attempt) for entry in history)
         return memory.requeues
 

@@ -1,7 +1,7 @@
-"""Passes the owners' wishes on to schedulers and controllers, again and again until they have come true.
+"""Passes the requests of owners, and changes of node exclusions, on to schedulers and controllers.
 
-The cell first, then the signal: a controller that is signalled looks into its cell to see what is wanted, and one that
-starts later finds the wish there. A request may be lost, so each is repeated; all of them are idempotent.
+A request is repeated until it has taken effect, because it may be lost. All requests are idempotent. The control cell
+is written before the signal is sent: a controller that is signalled reads the cell, and one that starts later finds it.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ffdl_batch.attempt.layout import Root
 from ffdl_batch.domain.job.job import Job, JobId
 from ffdl_batch.domain.job_state import Wish
 from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
-from ffdl_batch.ports.capabilities import StopsMany, Withdraws
-from ffdl_batch.ports.scheduler import InvalidRequest, Scheduler
+from ffdl_batch.ports.capabilities import AvoidsNodes, StopsMany, Withdraws
+from ffdl_batch.ports.scheduler import InvalidRequest, Scheduler, SchedulerUnreachable
+from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.job_files.control_cell import write_control
-from ffdl_batch.services.platform import Platform
+from ffdl_batch.services.job_storage import JobStorage
+from ffdl_batch.services.outcome.native_job_identity import may_ask_of
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +43,8 @@ class _Sent:
 class Wishes:
     """What was passed on and when; lost at a restart without harm."""
 
-    def __init__(self, platform: Platform) -> None:
-        self._platform = platform
+    def __init__(self, storage: JobStorage) -> None:
+        self._storage = storage
         self._sent: dict[JobId, _Sent] = {}
 
     def pass_on(
@@ -52,7 +55,7 @@ class Wishes:
         `seen` is what was listed of them. The scheduler is asked nothing of those that it does not list and of the
         `doubtful` ones: their controllers read the wish when they begin.
         """
-        now = self._platform.clock.monotonic()
+        now = self._storage.clock.monotonic()
         due: list[tuple[Job, Phase]] = []
         for job in jobs:
             shown = seen.get(job.id)
@@ -79,7 +82,7 @@ class Wishes:
 
     def _write(self, job: Job) -> None:
         try:
-            write_control(self._platform.root, job, wish=job.wish)
+            write_control(self._storage.root, job, wish=job.wish)
         except OSError as error:  # the signal is still worth sending; the cell is tried again with the next one
             log.error("job %s: the wish to %s could not be written for its controllers: %s", job.id, job.wish, error)
 
@@ -118,3 +121,38 @@ def _ask(
 def _is_other(last: _Sent, now: _Sent) -> bool:
     """Whether something else is to be sent, so that it need not wait."""
     return replace(last, at=now.at) != now
+
+
+def keep_off(root: Root, adapters: Adapters, job: Job, nodes: Collection[str]) -> None:
+    """Have the waiting job start on none of `nodes`, which failed it."""
+    try:
+        with adapters.asking(job.backend) as adapter:
+            if isinstance(adapter, AvoidsNodes) and may_ask_of(root, adapter, job):
+                adapter.avoid(NativeId.parse(job.native_id), nodes)
+    except (InvalidRequest, SchedulerUnreachable) as error:
+        log.warning("job %s cannot be kept off %s: %s", job.id, ", ".join(nodes), error)
+
+
+def let_back(root: Root, adapters: Adapters, job: Job) -> bool:
+    """Have the waiting job exclude only what its owner excludes; whether that was done."""
+    try:
+        with adapters.asking(job.backend) as adapter:
+            if not isinstance(adapter, AvoidsNodes) or not may_ask_of(root, adapter, job):
+                return False
+            adapter.exclude_only(NativeId.parse(job.native_id), job.spec.batch.exclude)
+    except (InvalidRequest, SchedulerUnreachable) as error:
+        log.warning("job %s cannot be let back on %s: %s", job.id, ", ".join(job.overrides.exclude), error)
+        return False
+    return True
+
+
+def take_away(root: Root, adapters: Adapters, job: Job, why: str) -> None:
+    """Cancel what the scheduler has under the job's native id: an attempt that is over, or a duplicate. Another job is
+    left alone."""
+    try:
+        with adapters.asking(job.backend) as adapter:
+            if may_ask_of(root, adapter, job):
+                log.warning("job %s: cancelling %s: %s", job.id, job.native_id, why)
+                adapter.cancel(NativeId.parse(job.native_id))
+    except (InvalidRequest, SchedulerUnreachable) as error:
+        log.warning("job %s: %s could not be cancelled, cancel it by hand: %s", job.id, job.native_id, error)

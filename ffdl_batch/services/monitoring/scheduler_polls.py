@@ -11,9 +11,9 @@ from ffdl_batch.domain.job.job import Job, JobId
 from ffdl_batch.domain.outcome.observation import NativeId, Observation
 from ffdl_batch.ports.capabilities import DropsTasks, ForgetsJobs, LosesJobs
 from ffdl_batch.ports.scheduler import InvalidRequest, NotNow, SchedulerUnreachable
-from ffdl_batch.services.backends.adapters import NotAsked
+from ffdl_batch.services.backends.adapters import Adapters, NotAsked
+from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.monitoring.request_delivery import AGAIN_S, Wishes
-from ffdl_batch.services.platform import Platform
 
 log = logging.getLogger(__name__)
 _GONE_BY_S = 8 * AGAIN_S
@@ -34,9 +34,9 @@ class Questions:
     """One per watcher. Reads and writes no job. The log hears of an outage from the breaker, which knows when it is
     news; here it hears of what is none."""
 
-    def __init__(self, platform: Platform) -> None:
-        self._platform = platform
-        self._wishes = Wishes(platform)
+    def __init__(self, storage: JobStorage, adapters: Adapters) -> None:
+        self._storage, self._adapters = storage, adapters
+        self._wishes = Wishes(storage)
         self._late: dict[str, Circuit] = {}
 
     def forget_others(self, live: Collection[JobId]) -> None:
@@ -46,12 +46,12 @@ class Questions:
     def observe(self, backend: str, jobs: Iterable[Job]) -> Mapping[NativeId, Observation] | None:
         """One question about all of `jobs`; None where there is no answer."""
         try:
-            with self._platform.adapters.asking(backend) as adapter:
+            with self._adapters.asking(backend) as adapter:
                 return adapter.observe([NativeId.parse(job.native_id) for job in jobs])
         except SchedulerUnreachable as error:
             log.debug("backend %s does not say how its jobs are: %s", backend, error)
         except InvalidRequest as error:
-            self._platform.adapters.failed(backend, str(error))
+            self._adapters.failed(backend, str(error))
             log.error("backend %s cannot be asked: %s", backend, error)
         return None
 
@@ -60,7 +60,7 @@ class Questions:
     ) -> None:
         """Wishes that cannot be passed on now keep nobody's news from being written."""
         try:
-            with self._platform.adapters.asking(backend) as adapter:
+            with self._adapters.asking(backend) as adapter:
                 self._wishes.pass_on(adapter, jobs, found, doubtful)
         except NotAsked as error:
             log.debug("requests to backend %s are repeated: %s", backend, error)
@@ -72,13 +72,13 @@ class Questions:
     def _tell_late(self, backend: str, error: NotNow) -> None:
         """The scheduler answers, and a request did not get through: a node may be away. The log hears of it as it does
         of an outage, and not at each repetition."""
-        now = self._platform.clock.monotonic()
+        now = self._storage.clock.monotonic()
         before = self._late.get(backend, Circuit())
         if now - before.again_at > _GONE_BY_S:  # it was repeated since, and got through
             before = Circuit()
         asked, permit = before.ask(now)
         assert permit is not None  # no pause is put between them
-        after = self._late[backend] = asked.failed(permit, str(error), self._platform.clock.now(), again_at=now)
+        after = self._late[backend] = asked.failed(permit, str(error), self._storage.clock.now(), again_at=now)
         if after.is_news(before):
             log.warning("backend %s: %s", backend, error)
 
@@ -87,7 +87,7 @@ class Questions:
         if not asked:
             return Absent()
         try:
-            with self._platform.adapters.asking(backend) as adapter:
+            with self._adapters.asking(backend) as adapter:
                 gone = adapter.is_forgotten(asked) if isinstance(adapter, ForgetsJobs) else frozenset[NativeId]()
                 lost = adapter.was_lost(gone) if gone and isinstance(adapter, LosesJobs) else frozenset[NativeId]()
                 tasks = [native for native in gone if native.task is not None]

@@ -17,14 +17,14 @@ from ffdl_batch.domain.job.job import Job, JobId
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.outcome.observation import NativeId, Observation
 from ffdl_batch.domain.outcome.verdict import Move
-from ffdl_batch.services.leader_lease import Turn
+from ffdl_batch.services.backends.adapters import Adapters
+from ffdl_batch.services.job_storage import JobStorage
+from ffdl_batch.services.leader_lease import LeaderLease, Leases
 from ffdl_batch.services.monitoring.job_update import LONG_AGO_S, SETTLE_S, Judge
+from ffdl_batch.services.monitoring.request_delivery import take_away
 from ffdl_batch.services.monitoring.scheduler_polls import Questions
-from ffdl_batch.services.monitoring.scheduler_requests import take_away
 from ffdl_batch.services.monitoring.watch_state import Memories
-from ffdl_batch.services.outcome.native_job_identity import sort_out
-from ffdl_batch.services.outcome.ownership_check import claimed_by_its_id
-from ffdl_batch.services.platform import Platform
+from ffdl_batch.services.outcome.native_job_identity import claimed_by_its_id, sort_out
 
 __all__ = ["ACCOUNTING_LAG_S", "FORGOTTEN_AFTER", "LONG_AGO_S", "LOOK_SOON_S", "SETTLE_S", "Reached", "Watcher"]
 
@@ -50,13 +50,15 @@ class Watcher:
     doorbell from being heard.
     """
 
-    def __init__(self, platform: Platform, reached: Reached = lambda _step: None) -> None:
-        self._platform = platform
+    def __init__(
+        self, storage: JobStorage, adapters: Adapters, leases: Leases, reached: Reached = lambda _step: None
+    ) -> None:
+        self._storage, self._adapters = storage, adapters
         self._reached = reached
-        self._questions = Questions(platform)
+        self._questions = Questions(storage, adapters)
         self._memories = Memories()
-        self._judge = Judge(platform, self._memories, self._look_soon)
-        self._turn = Turn(platform, LEASE, self._begin_anew)
+        self._judge = Judge(storage, adapters, self._memories, self._look_soon)
+        self._turn = LeaderLease(leases, LEASE, self._begin_anew)
         self._is_anothers = False
         self._look_at: float | None = None
         self._looked = False
@@ -73,7 +75,7 @@ class Watcher:
     def is_look_due(self) -> bool:
         """Whether something that was heard asks for a look, whenever the last one was."""
         at = self._look_at
-        return at is not None and self._platform.clock.monotonic() >= at
+        return at is not None and self._storage.clock.monotonic() >= at
 
     def step(self, *, full: bool) -> int:
         """Listen; with `full`, or where it is due, look too. Returns how many jobs changed."""
@@ -92,14 +94,12 @@ class Watcher:
                 return 0
             self._look_at = None
             questions = [
-                (name, self._platform.store.live_deployed(name)) for name in self._platform.store.live_backends()
+                (name, self._storage.store.live_deployed(name)) for name in self._storage.store.live_backends()
             ]
             self._memories.meet(job for _, jobs in questions for job in jobs)
         live_ids = {job.id for _, jobs in questions for job in jobs}
         self._questions.forget_others(live_ids)
-        changed = sum(
-            self._ask(name, jobs) for name, jobs in questions if jobs and self._platform.adapters.may_ask(name)
-        )
+        changed = sum(self._ask(name, jobs) for name, jobs in questions if jobs and self._adapters.may_ask(name))
         with self._lock:
             self._memories.keep(live_ids)
             self._looked = True
@@ -118,18 +118,18 @@ class Watcher:
         """Another daemon may have watched meanwhile: what is remembered is out of date, and the other may have died
         over bells that it had taken down."""
         if self._looked or self._is_anothers:
-            self._look_at = self._platform.clock.monotonic()
+            self._look_at = self._storage.clock.monotonic()
         self._memories.clear()
         self._begun_by_heads.clear()
         self._looked = False
 
     def _hear(self) -> int:
         """Jobs whose controllers have news. The bell is taken down before the files are read, never after."""
-        directory = Path(self._platform.root.doorbell)
+        directory = Path(self._storage.root.doorbell)
         names = [entry.name for entry in os.scandir(directory)]
         if not names:
             return 0
-        jobs = self._platform.store.get_many([JobId(name) for name in names])
+        jobs = self._storage.store.get_many([JobId(name) for name in names])
         for name in names:
             (directory / name).unlink(missing_ok=True)
         return self._settle([job for job in jobs if not job.state.is_terminal and job.native_id], fresh=False)
@@ -138,14 +138,14 @@ class Watcher:
         """Attempts that heads began, as soon as their ids are known: they may have ended long ago, bell and all."""
         if not self._begun_by_heads:
             return 0
-        jobs = self._platform.store.get_many(sorted(self._begun_by_heads))
+        jobs = self._storage.store.get_many(sorted(self._begun_by_heads))
         self._begun_by_heads = {job.id for job in jobs if job.state is JobState.DEPLOYING and not job.native_id}
         return self._settle([job for job in jobs if not job.state.is_terminal and job.native_id], fresh=False)
 
     def _look_soon(self) -> None:
         """Ask the schedulers in a moment, though no full look is due."""
         if self._look_at is None:
-            self._look_at = self._platform.clock.monotonic() + LOOK_SOON_S
+            self._look_at = self._storage.clock.monotonic() + LOOK_SOON_S
 
     def _ask(self, backend: str, jobs: list[Job]) -> int:
         """One question about all of `jobs`, and what follows. The lock is held by what reads or writes jobs alone."""
@@ -154,14 +154,14 @@ class Watcher:
             return 0
         with self._lock:
             jobs = [job for job in jobs if not self._is_idle(job, listed.get(NativeId.parse(job.native_id)))]
-            now_listed = sort_out(jobs, listed, self._memories.of, partial(claimed_by_its_id, self._platform))
+            now_listed = sort_out(jobs, listed, self._memories.of, partial(claimed_by_its_id, self._storage.root))
         found, doubtful, replaced = now_listed.found, now_listed.doubtful, now_listed.replaced
         self._reached("asked")
         self._questions.pass_on(backend, [job for job in jobs if job.id not in replaced], found, doubtful)
         self._reached("wished")
         forgotten = self._forgotten(backend, [job for job in jobs if job.id not in found], replaced)
         with self._lock:
-            now = self._platform.clock.monotonic()
+            now = self._storage.clock.monotonic()
             noted = {job.id for job in jobs if self._note(job, found.get(job.id), now, is_own=job.id not in doubtful)}
             news = [job for job in jobs if job.id in noted | forgotten or self._memories.of(job).dropped]
             return self._settle(news, forgotten)
@@ -180,7 +180,7 @@ class Watcher:
         A task that waited is asked about without waiting for the accounting: where the scheduler still has its array,
         it knows more than that (:attr:`Memory.dropped`).
         """
-        since = self._platform.clock.monotonic() - ACCOUNTING_LAG_S
+        since = self._storage.clock.monotonic() - ACCOUNTING_LAG_S
         with self._lock:
             known = [(job, self._memories.of(job)) for job in left_out]
         waiting = [(job, memory) for job, memory in known if job.state is JobState.QUEUED]
@@ -217,7 +217,7 @@ class Watcher:
         for job in jobs:
             self._memories.of(job).read_once = False
             try:
-                Path(self._platform.root.doorbell, job.id).touch(mode=0o600)
+                Path(self._storage.root.doorbell, job.id).touch(mode=0o600)
             except OSError as error:
                 log.error("job %s has news that are written with the next ones only: %s", job.id, error)
 
@@ -226,13 +226,13 @@ class Watcher:
         if not judged:
             return 0
         self._reached("judged")
-        written = self._platform.store.apply_many([(one.job, one.change) for one in judged])
+        written = self._storage.store.apply_many([(one.job, one.change) for one in judged])
         self._reached("noted")
         after = {job.id: job for job in written}
         self._look_again(one.job for one in judged if one.job.id not in after)
         self._begun_by_heads |= {one.job.id for one in judged if one.change.succeeded and one.job.id in after}
         for backend in {one.job.backend for one in judged if one.verdict.move in (Move.ENDED, Move.OWED)}:
-            self._platform.adapters.rooms.made(backend)
+            self._adapters.rooms.made(backend)
         again: list[Job] = []
         for one in judged:
             if one.job.id not in after or one.verdict.move is Move.NONE:
@@ -242,5 +242,7 @@ class Watcher:
                 memory.requeues = (memory.requeues or 0) + 1
                 again.append(after[one.job.id])  # there may be later news of it: another start, or the end
             elif one.verdict.held and after[one.job.id].state.is_terminal:
-                take_away(self._platform, one.job, "the scheduler holds it for good, and it is over")
+                take_away(
+                    self._storage.root, self._adapters, one.job, "the scheduler holds it for good, and it is over"
+                )
         return len(written) + (self._settle(again, forgotten, fresh=fresh) if again else 0)

@@ -1,20 +1,24 @@
-"""Whether what a scheduler lists under a job's id is that job, as it is now. Pure.
+"""Decides whether the job that a scheduler lists under an id is the attempt that it is taken for.
 
-slurmctld that crashes forgets what it accepted in its last seconds, one whose state was wiped forgets everything, and
-both give those ids out again; what a site has put before sbatch may answer with a wrong one. Nothing is ever asked of a
-job that is not provably the attempt it is taken for.
+A slurmctld that crashes forgets what it accepted in its last seconds, and one whose state was wiped forgets everything.
+Both assign those ids again. A program that a site runs before sbatch may print a wrong id. Only a job that is provably
+the attempt is ended, signalled or changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ffdl_batch.attempt.layout import Root
 from ffdl_batch.domain.job.job import Job, JobId, is_token
 from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
+from ffdl_batch.ports.scheduler import Scheduler
+from ffdl_batch.services.outcome.attempt_records import claimed_at
 
 if TYPE_CHECKING:
     from ffdl_batch.services.monitoring.watch_state import Memory
@@ -99,3 +103,45 @@ def is_older(shown: Observation, last: Observation) -> bool:
     """Whether `shown` is an end of a run before the one that was listed last: an accounting that lags behind."""
     began, ended = last.started_at, shown.ended_at
     return shown.phase is Phase.ENDED and began is not None and ended is not None and ended < began
+
+
+log = logging.getLogger(__name__)
+
+
+def claimed_by_its_id(root: Root, job: Job, native: NativeId | None = None) -> float | None:
+    """When the job's id, or `native`, claimed its current attempt; None where it did not, or nobody can read that
+    now."""
+    attempt = root.job(job.id).attempt(job.attempt)
+    try:
+        return claimed_at(attempt, str(native) if native is not None else job.native_id)
+    except OSError as error:
+        log.warning("job %s: who claimed attempt %d cannot be read: %s", job.id, job.attempt, error)
+        return None
+
+
+def is_own(root: Root, job: Job, native: NativeId, shown: Observation) -> bool:
+    """Whether what is listed under `native` is provably the job's current attempt."""
+    return standing_of(shown, job.token, None, partial(claimed_by_its_id, root, job, native)) is Standing.OWN
+
+
+def own_among(root: Root, adapter: Scheduler, job: Job, natives: Collection[NativeId]) -> frozenset[NativeId]:
+    """Those of `natives` that provably are the job's current attempt and have not ended. Raises SchedulerUnreachable.
+
+    The log is told of the others: they are left alone.
+    """
+    own: set[NativeId] = set()
+    for native, shown in adapter.observe(natives).items():
+        if shown.phase is Phase.ENDED:
+            continue
+        if is_own(root, job, native, shown):
+            own.add(native)
+        else:
+            log.warning("job %s: %s is listed as %r and is left alone", job.id, native, shown.name)
+    return frozenset(own)
+
+
+def may_ask_of(root: Root, adapter: Scheduler, job: Job) -> bool:
+    """Whether what the scheduler has under the job's id is provably its current attempt, and has not ended. Raises
+    SchedulerUnreachable."""
+    native = NativeId.parse(job.native_id)
+    return native in own_among(root, adapter, job, [native])

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ffdl_batch.domain.job.job import Change, Job, JobId
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.services.platform import Platform
+from ffdl_batch.store import Store
 
 OWED = "its results and logs are still to be stored"
 """What a job waits for whose training is over and whose controllers were killed before they had stored it all."""
@@ -20,8 +20,8 @@ def is_told_owed(job: Job) -> bool:
 class Told:
     """What was said of debts, so that jobs are written only where that changes."""
 
-    def __init__(self, platform: Platform) -> None:
-        self._platform = platform
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self._last: dict[tuple[JobId, int], str] = {}
 
     def tell(self, reasons: Mapping[tuple[JobId, int], str]) -> int:
@@ -30,13 +30,13 @@ class Told:
         self._last = {key: why for key, why in self._last.items() if key in reasons}
         news = {key: why for key, why in reasons.items() if self._last.get(key) != why}
         changed = 0
-        jobs = {job.id: job for job in self._platform.store.get_many([job_id for job_id, _ in news])} if news else {}
+        jobs = {job.id: job for job in self._store.get_many([job_id for job_id, _ in news])} if news else {}
         for (job_id, number), why in news.items():
             job = jobs.get(job_id)
             text = f"{OWED}: {why}" if why else OWED
             waits = job is not None and job.state is JobState.STORING and job.attempt == number and is_told_owed(job)
             if job is not None and waits and job.pending_reason != text:
-                if self._platform.store.apply(job, Change(columns={"pending_reason": text})) is None:
+                if self._store.apply(job, Change(columns={"pending_reason": text})) is None:
                     continue  # it went on meanwhile: it is looked at again
                 changed += 1
             self._last[job_id, number] = why

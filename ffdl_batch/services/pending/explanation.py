@@ -14,7 +14,7 @@ from ffdl_batch.config.images import UnknownImage
 from ffdl_batch.domain.daemon_health import BackendHealth
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job.spec import JobSpec
-from ffdl_batch.domain.job.submission import Submission
+from ffdl_batch.domain.job.submission import Caller, Submission
 from ffdl_batch.domain.job.views import JobView
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.outcome.observation import NativeId
@@ -31,11 +31,12 @@ from ffdl_batch.domain.pending.explanation import (
 from ffdl_batch.domain.pending.reason_text import actions_of, sentence_of, span_text
 from ffdl_batch.host.permissions import find_old_groups
 from ffdl_batch.ports.capabilities import ExplainsWaiting, ForetellsStart, WaitingRequest
+from ffdl_batch.ports.clock import Clock
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, NotNow, SchedulerUnreachable
+from ffdl_batch.services.backends.adapters import Adapters
+from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.pending.pending_time_history import wait_history
-from ffdl_batch.services.pending.request_variants import plain_request, variants_of
-from ffdl_batch.services.pending.trial_requests import Base, rank, try_all
-from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.pending.request_variants import Base, plain_request, rank, try_all, variants_of
 from ffdl_batch.services.queries.jobs import detailed, own_job
 from ffdl_batch.services.submission.dry_run import DRY_RUN_ID
 from ffdl_batch.services.submission.validation import facts_or_refuse, launch_request, read_submission
@@ -64,47 +65,48 @@ class _Found:
     known: Explanation | None = None
     trial: Foretold | None = None
     alternatives: tuple[Alternative, ...] = ()
-    history: WaitHistory | None = None
     stale: str = ""
 
 
 def explain_job(
-    platform: Platform, caller: Caller, job_id: str, *, alternatives: bool = True, moving: str = ""
+    storage: JobStorage, adapters: Adapters, caller: Caller, job_id: str, *, alternatives: bool = True, moving: str = ""
 ) -> WhyView:
     """One job; `alternatives`: the scheduler is also asked what would start sooner. `moving` is what moves to or from
     its stores. Raises :class:`Refused` for an unknown one."""
-    job = own_job(platform, caller, job_id)
-    view = _explain(platform, job, alternatives=alternatives, moving=moving)
+    job = own_job(storage.store, caller, job_id)
+    view = _explain(storage, adapters, job, alternatives=alternatives, moving=moving)
     old = find_old_groups() if job.state in _NEEDS_GROUPS else None
     return (
         replace(view, actions=(*view.actions, f"if it lacks access to files: {old.why}; {old.cure}")) if old else view
     )
 
 
-def _explain(platform: Platform, job: Job, *, alternatives: bool, moving: str) -> WhyView:
+def _explain(storage: JobStorage, adapters: Adapters, job: Job, *, alternatives: bool, moving: str) -> WhyView:
     view = WhyView(job.id, job.spec.name, job.state.value, job.backend, job.native_id, waits=False, sentence="")
     if job.wish is Wish.CANCEL and not job.state.is_terminal:
-        return _explain_cancelled(platform, job, view)
+        return _explain_cancelled(adapters, job, view)
     if job.state in _SENT and job.native_id:
-        return _explain_queued(platform, job, view, alternatives=alternatives)
+        return _explain_queued(storage, adapters, job, view, alternatives=alternatives)
     if (
         job.state is JobState.DOWNLOADING
         and job.native_id
-        and (partly := _explain_partly(platform, job, view, alternatives=alternatives))
+        and (partly := _explain_partly(storage, adapters, job, view, alternatives=alternatives))
     ):
         return partly
     if job.state in (JobState.PENDING, JobState.DEPLOYING):
-        return _explain_ours(platform, job, view)
-    return _explain_other(replace(detailed(platform, job), moving=moving), view)
+        return _explain_ours(storage.clock, adapters, job, view)
+    return _explain_other(replace(detailed(storage, adapters, job), moving=moving), view)
 
 
-def _explain_partly(platform: Platform, job: Job, view: WhyView, *, alternatives: bool) -> WhyView | None:
+def _explain_partly(
+    storage: JobStorage, adapters: Adapters, job: Job, view: WhyView, *, alternatives: bool
+) -> WhyView | None:
     """A job that has nodes, where some of its learners wait for theirs, or what they run cannot be had; None where
     neither is so."""
     is_gang = job.effective_spec.resources.learners > 1
     if not is_gang and not job.pending_reason:
         return None
-    partly = _explain_queued(platform, job, view, alternatives=alternatives and is_gang)
+    partly = _explain_queued(storage, adapters, job, view, alternatives=alternatives and is_gang)
     reason = partly.explanation.reason if partly.explanation is not None else None
     if reason is not None and reason.kind in _OF_LEARNERS:
         return replace(partly, sentence=f"it has its nodes, but {partly.sentence}")
@@ -113,17 +115,18 @@ def _explain_partly(platform: Platform, job: Job, view: WhyView, *, alternatives
     return replace(partly, sentence=f"some of its learners have their nodes, and others wait: {partly.sentence}")
 
 
-def look_ahead(platform: Platform, caller: Caller, submission: Submission) -> Outlook:
+def look_ahead(storage: JobStorage, adapters: Adapters, caller: Caller, submission: Submission) -> Outlook:
     """What awaits a submission. Raises :class:`Refused` for one that would be refused."""
-    candidate = read_submission(platform, submission)
-    facts_or_refuse(platform, candidate.backend)
-    found = _find_out(platform, caller.uid, candidate.spec, candidate.backend, None, alternatives=True)
+    candidate = read_submission(storage, adapters, submission)
+    facts_or_refuse(adapters, candidate.backend)
+    found = _find_out(storage, adapters, candidate.spec, candidate.backend, None, alternatives=True)
+    history = wait_history(storage, caller.uid, candidate.spec, candidate.backend)
     return Outlook(
         backend=candidate.backend,
-        evidence=_evidence(platform, found),
+        evidence=_evidence(storage.clock, found, history),
         explanation=found.known,
         trial=found.trial,
-        history=found.history,
+        history=history,
         alternatives=found.alternatives,
         stale=found.stale,
     )
@@ -132,16 +135,17 @@ def look_ahead(platform: Platform, caller: Caller, submission: Submission) -> Ou
 # --------------------------------------------------------------------------------------------------- jobs that wait
 
 
-def _explain_queued(platform: Platform, job: Job, view: WhyView, *, alternatives: bool) -> WhyView:
-    found = _find_out(platform, job.uid, job.effective_spec, job.backend, job, alternatives=alternatives)
-    known, now = found.known, platform.clock.now()
+def _explain_queued(storage: JobStorage, adapters: Adapters, job: Job, view: WhyView, *, alternatives: bool) -> WhyView:
+    found = _find_out(storage, adapters, job.effective_spec, job.backend, job, alternatives=alternatives)
+    history = wait_history(storage, job.uid, job.effective_spec, job.backend)
+    known, now = found.known, storage.clock.now()
     view = replace(
         view,
         waits=True,
-        evidence=_evidence(platform, found),
+        evidence=_evidence(storage.clock, found, history),
         explanation=known,
         trial=found.trial,
-        history=found.history,
+        history=history,
         alternatives=found.alternatives,
         stale=found.stale,
     )
@@ -153,11 +157,11 @@ def _explain_queued(platform: Platform, job: Job, view: WhyView, *, alternatives
     if found.stale:
         when = span_text(max(0.0, now - job.updated_at))
         said = f"; it said last, {when} ago: {job.pending_reason}" if job.pending_reason else ""
-        lacks = bool(platform.adapters.lacks(job.backend))
+        lacks = bool(adapters.lacks(job.backend))
         action = "have that mended" if lacks else f"nothing: ask again when {job.backend} answers"
         sentence = f"it is in {job.backend}'s queue; {found.stale}{said}"
         return replace(view, sentence=sentence, actions=(f"{action}; it keeps its place meanwhile",))
-    if job.pending_reason and (known is not None or not _explains(platform, job.backend)):
+    if job.pending_reason and (known is not None or not _explains(adapters, job.backend)):
         return replace(view, sentence=f"{job.backend} says: {job.pending_reason}")
     since_s = now - job.updated_at
     if job.state is JobState.QUEUED and 0 <= since_s < _NEW_S:
@@ -169,43 +173,44 @@ def _explain_queued(platform: Platform, job: Job, view: WhyView, *, alternatives
 
 
 def _find_out(
-    platform: Platform, uid: int, spec: JobSpec, backend: str, job: Job | None, *, alternatives: bool
+    storage: JobStorage, adapters: Adapters, spec: JobSpec, backend: str, job: Job | None, *, alternatives: bool
 ) -> _Found:
-    known, stale = _ask_backend(platform, spec, backend, job)
-    history = wait_history(platform, uid, spec, backend)
-    has_left = known is None and job is not None and _explains(platform, backend)
-    if stale or has_left or not alternatives or not isinstance(platform.adapters.get(backend), ForetellsStart):
-        return _Found(known, history=history, stale=stale)
+    known, stale = _ask_backend(storage.clock, adapters, spec, backend, job)
+    has_left = known is None and job is not None and _explains(adapters, backend)
+    if stale or has_left or not alternatives or not isinstance(adapters.get(backend), ForetellsStart):
+        return _Found(known, stale=stale)
     trial = None
     if known is None or known.reason is None or known.reason.kind not in _NO_TRIAL:
-        trial = _try(platform, spec, backend)
-    facts = platform.adapters.facts(backend)
+        trial = _try(storage, adapters, spec, backend)
+    facts = adapters.facts(backend)
     answers = try_all(
         variants_of(spec, facts, known) if trial is not None or (known and known.reason) else [],
-        lambda changed: _plan(platform, changed, backend),
-        lambda plan: platform.desk.ask(platform.adapters, plan, platform.clock.now),
+        lambda changed: _plan(storage, adapters, changed, backend),
+        lambda plan: adapters.trials.ask(plan, storage.clock.now),
         time.monotonic,
     )
     planned = known.expected_start if known is not None else None
     tried = trial.at if trial is not None else None
     if known is not None and known.reason is not None and known.reason.limit is not None:
         planned = None  # by room alone
-    return _Found(known, trial, rank(answers, Base(planned, tried), platform.clock.now()), history)
+    return _Found(known, trial, rank(answers, Base(planned, tried), storage.clock.now()))
 
 
-def _ask_backend(platform: Platform, spec: JobSpec, backend: str, job: Job | None) -> tuple[Explanation | None, str]:
+def _ask_backend(
+    clock: Clock, adapters: Adapters, spec: JobSpec, backend: str, job: Job | None
+) -> tuple[Explanation | None, str]:
     """What the backend says, and why that is old or nothing ("" = it is new)."""
-    adapter = platform.adapters.get(backend)
+    adapter = adapters.get(backend)
     if not isinstance(adapter, ExplainsWaiting):
         return None, ""
     try:
-        request = WaitingRequest(spec, platform.adapters.facts(backend), _native(job))
-        with platform.adapters.asking(backend):
+        request = WaitingRequest(spec, adapters.facts(backend), _native(job))
+        with adapters.asking(backend):
             (known,) = adapter.explain_waiting([request])
     except SchedulerUnreachable as error:
-        return _recall(platform, backend, job, error)
+        return _recall(clock, adapters, backend, job, error)
     if job is not None and known is not None:
-        platform.desk.remember(job.id, known)
+        adapters.trials.remember(job.id, known)
     return known, ""
 
 
@@ -213,16 +218,16 @@ def _native(job: Job | None) -> NativeId | None:
     return NativeId.parse(job.native_id) if job is not None else None
 
 
-def _explains(platform: Platform, backend: str) -> bool:
-    return isinstance(platform.adapters.get(backend), ExplainsWaiting)
+def _explains(adapters: Adapters, backend: str) -> bool:
+    return isinstance(adapters.get(backend), ExplainsWaiting)
 
 
 def _recall(
-    platform: Platform, backend: str, job: Job | None, error: SchedulerUnreachable
+    clock: Clock, adapters: Adapters, backend: str, job: Job | None, error: SchedulerUnreachable
 ) -> tuple[Explanation | None, str]:
-    known = platform.desk.recall(job.id) if job is not None else None
-    outage, now = _outage_of(platform, backend), platform.clock.now()
-    if lacks := platform.adapters.lacks(backend):
+    known = adapters.trials.recall(job.id) if job is not None else None
+    outage, now = _outage_of(adapters, backend), clock.now()
+    if lacks := adapters.lacks(backend):
         why = f"{backend} cannot be asked: {lacks}"
     elif outage is not None and outage.unreachable_since is not None:
         why = f"{backend} has not answered for {span_text(now - outage.unreachable_since)}: {outage.detail}"
@@ -232,46 +237,46 @@ def _recall(
     return known, f"{why}{age}"
 
 
-def _outage_of(platform: Platform, backend: str) -> BackendHealth | None:
-    return next((one for one in platform.adapters.outages() if one.name == backend), None)
+def _outage_of(adapters: Adapters, backend: str) -> BackendHealth | None:
+    return next((one for one in adapters.outages() if one.name == backend), None)
 
 
-def _try(platform: Platform, spec: JobSpec, backend: str) -> Foretold | None:
+def _try(storage: JobStorage, adapters: Adapters, spec: JobSpec, backend: str) -> Foretold | None:
     """The request as it is, submitted anew."""
-    plan = _plan(platform, plain_request(spec), backend)
+    plan = _plan(storage, adapters, plain_request(spec), backend)
     if plan is None:
         return None
     try:
-        return platform.desk.ask(platform.adapters, plan, platform.clock.now)
+        return adapters.trials.ask(plan, storage.clock.now)
     except SchedulerUnreachable as error:
         log.debug("no trial on %s: %s", backend, error)
         return None
 
 
-def _plan(platform: Platform, spec: JobSpec, backend: str) -> LaunchPlan | None:
+def _plan(storage: JobStorage, adapters: Adapters, spec: JobSpec, backend: str) -> LaunchPlan | None:
     """The plan of a trial; None where it could not be submitted either."""
     try:
-        request = launch_request(platform, spec, backend, DRY_RUN_ID, environ={})
-        return platform.adapters.get(backend).plan(request)
+        request = launch_request(storage, adapters, spec, backend, DRY_RUN_ID, environ={})
+        return adapters.get(backend).plan(request)
     except (InvalidRequest, UnknownImage):
         return None
 
 
-def _evidence(platform: Platform, found: _Found) -> tuple[str, ...]:
-    return evidence_of(found.known, found.trial, found.history, platform.clock.now())
+def _evidence(clock: Clock, found: _Found, history: WaitHistory | None) -> tuple[str, ...]:
+    return evidence_of(found.known, found.trial, history, clock.now())
 
 
 # ------------------------------------------------------------------------------------------------ jobs that do not
 
 
-def _explain_ours(platform: Platform, job: Job, view: WhyView) -> WhyView:
+def _explain_ours(clock: Clock, adapters: Adapters, job: Job, view: WhyView) -> WhyView:
     """It is with us: nobody has handed it over yet."""
-    view, now = replace(view, waits=True), platform.clock.now()
-    outage = _outage_of(platform, job.backend)
+    view, now = replace(view, waits=True), clock.now()
+    outage = _outage_of(adapters, job.backend)
     if outage is not None and outage.unreachable_since is not None:
         since = span_text(now - outage.unreachable_since)
         again = f"; it is asked again {moment_text(outage.asked_again_at, now)}" if outage.asked_again_at else ""
-        if lacks := platform.adapters.lacks(job.backend):
+        if lacks := adapters.lacks(job.backend):
             mended = "have that mended: it is handed over then"
             return replace(view, sentence=f"it waits here: {lacks}{again}", actions=(mended,))
         text = f"it waits here: {job.backend} has not answered for {since} ({outage.detail}){again}"
@@ -283,29 +288,29 @@ def _explain_ours(platform: Platform, job: Job, view: WhyView) -> WhyView:
     if job.state is JobState.DEPLOYING:
         return replace(view, sentence=f"it is being handed over to {job.backend} at this moment", actions=("wait",))
     if job.pending_reason:
-        again = _tried_again(platform, job)
+        again = _tried_again(adapters, job)
         text = f"it waits here, and {job.backend} does not have it yet: {job.pending_reason}{again}"
         return replace(view, sentence=text, actions=(_cure_of(job),))
     return replace(view, sentence=f"it is about to be handed over to {job.backend}", actions=("wait a few seconds",))
 
 
-def _explain_cancelled(platform: Platform, job: Job, view: WhyView) -> WhyView:
+def _explain_cancelled(adapters: Adapters, job: Job, view: WhyView) -> WhyView:
     """Its owner has cancelled it, and it has not ended yet: the scheduler may not have been told."""
     has_nodes = job.state in _HAS_NODES
     view = replace(view, waits=not has_nodes, actions=("nothing",))
     sentence = f"{'it does not wait: ' if has_nodes else ''}it is being cancelled"
-    outage = _outage_of(platform, job.backend)
+    outage = _outage_of(adapters, job.backend)
     if not job.native_id or outage is None or outage.unreachable_since is None:
         return replace(view, sentence=sentence)
-    lacks = platform.adapters.lacks(job.backend)
+    lacks = adapters.lacks(job.backend)
     what, do = ("cannot be asked", "have that mended") if lacks else ("does not answer", "nothing")
     sentence += f", and {job.backend} {what}: {outage.detail}"
     return replace(view, sentence=sentence, actions=(f"{do}: it is told as soon as it answers",))
 
 
-def _tried_again(platform: Platform, job: Job) -> str:
+def _tried_again(adapters: Adapters, job: Job) -> str:
     """Return when a refused job is tried again; "" if it waits for something else."""
-    rooms = platform.adapters.rooms
+    rooms = adapters.rooms
     if rooms.why_full(job) != job.pending_reason:
         return ""
     wait_s = rooms.wait_s(job)

@@ -9,7 +9,7 @@ from ffdl_batch.domain.job.job import HistoryEntry
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.pending.explanation import WaitHistory
-from ffdl_batch.services.platform import Platform
+from ffdl_batch.services.job_storage import JobStorage
 
 DAYS = 90
 _LOOKED_AT = 500
@@ -20,16 +20,16 @@ _WITHIN = 2.0
 _BEGUN = frozenset({JobState.DOWNLOADING, JobState.PROCESSING, JobState.STORING})
 
 
-def wait_history(platform: Platform, uid: int, spec: JobSpec, backend: str) -> WaitHistory | None:
+def wait_history(storage: JobStorage, uid: int, spec: JobSpec, backend: str) -> WaitHistory | None:
     """Of `uid`'s jobs of the last DAYS; None where there are too few. Two queries."""
-    since = platform.clock.now() - DAYS * 86400
-    jobs = platform.store.list_jobs(uid=uid, since=since, limit=_LOOKED_AT)
+    since = storage.clock.now() - DAYS * 86400
+    jobs = storage.store.list_jobs(uid=uid, since=since, limit=_LOOKED_AT)
     alike = [
         job
         for job in jobs
         if job.backend == backend and waits_for_room(job.effective_spec) and are_alike(job.effective_spec, spec)
     ]
-    histories = platform.store.histories([job.id for job in alike])
+    histories = storage.store.histories([job.id for job in alike])
     waits = [wait for job in alike for wait in waits_of(histories.get(job.id, ()))]
     return summarise(waits, shape_of(spec))
 

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from ffdl_batch.domain.job.spec import JobSpec
-from ffdl_batch.domain.pending.explanation import Explanation, Limit, Measure, Per, WaitKind
+from ffdl_batch.domain.pending.explanation import Alternative, Explanation, Foretold, Limit, Measure, Per, WaitKind
 from ffdl_batch.domain.quantity import format_time_limit
-from ffdl_batch.ports.scheduler import BackendFacts, PartitionShape
+from ffdl_batch.ports.scheduler import BackendFacts, LaunchPlan, PartitionShape, SchedulerUnreachable
+from ffdl_batch.services.backends.trial_requests import AT_ONCE
 
+SOONER_S = 60.0
+"""A start that is nearer by less is none that is sooner: schedulers count in rounds."""
+FAR_S = 366 * 86400.0
+"""Slurm says some far century where jobs without a time limit are before it."""
+ALTOGETHER_S = 8.0
+"""No further trial begins so long after the first one of a question."""
 MOST = 7
 """So many are asked about for one job, beside the request as it is."""
 _PARTITIONS, _TYPES = 3, 2
@@ -132,3 +140,62 @@ def _within(limit: Limit, spec: JobSpec) -> Iterator[Variant]:
     yield from _fewer_gpus(plain, left // resources.learners)
     if resources.gpus:
         yield from _fewer_learners(plain, int(left // resources.gpus))
+
+
+def try_all(
+    variants: Sequence[Variant],
+    plan: Callable[[JobSpec], LaunchPlan | None],
+    ask: Callable[[LaunchPlan], Foretold | None],
+    monotonic: Callable[[], float],
+) -> list[tuple[Variant, Foretold]]:
+    """The variants that can be planned and that the scheduler would take, with its answers. An outage ends it."""
+    until, found = monotonic() + ALTOGETHER_S, []
+
+    def one(variant: Variant) -> Foretold | None:
+        planned = plan(variant.spec) if monotonic() < until else None
+        try:
+            return ask(planned) if planned is not None else None
+        except SchedulerUnreachable:  # which the breaker knows: what was answered before it counts
+            return None
+
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="trial") as pool:
+        for variant, answer in zip(variants, pool.map(one, variants), strict=True):
+            if answer is not None and answer.at is not None:
+                found.append((variant, answer))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """When the request as it is would start: `planned` by the scheduler's plan for the job that waits, `tried` by a
+    trial of the same request anew. None = nobody knows."""
+
+    planned: float | None = None
+    tried: float | None = None
+
+    @property
+    def at(self) -> float | None:
+        """What an alternative has to be before."""
+        return self.planned if self.planned is not None else self.tried
+
+    @property
+    def behind_s(self) -> float:
+        """So much later a trial says that the same request starts: it counts all that wait in the queue as before it,
+        the job itself among them (Slurm: `_delayed_job_start_time`). Every trial in that queue has it on top."""
+        if self.planned is None or self.tried is None or self.tried - self.planned > FAR_S:
+            return 0.0
+        return max(0.0, self.tried - self.planned)
+
+
+def rank(answers: Sequence[tuple[Variant, Foretold]], base: Base, now: float) -> tuple[Alternative, ...]:
+    """Those that would start sooner than the request as it is, the soonest first."""
+    far = base.at is None or base.at > now + FAR_S
+    found = []
+    for variant, answer in answers:
+        assert answer.at is not None  # others are no answers
+        at = max(now, answer.at - (0.0 if variant.elsewhere else base.behind_s))
+        if at > now + FAR_S or (base.at is not None and at > base.at - SOONER_S):
+            continue
+        sooner = None if far or base.at is None else base.at - at
+        found.append(Alternative(variant.change, variant.options, at, sooner, answer.preempts, answer.said))
+    return tuple(sorted(found, key=lambda one: (one.at or 0.0, one.preempts)))

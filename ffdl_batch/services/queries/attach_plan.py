@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job.learners import hosts_of, learner_list
+from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import LearnerState, LearnerView
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.launch.attach_protocol import AttachPlan
@@ -17,8 +18,9 @@ from ffdl_batch.domain.outcome.facts import latest_run
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.ports.node_access import Place, ReachesNodes
 from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, SchedulerMissing, SchedulerUnreachable
+from ffdl_batch.services.backends.adapters import Adapters
+from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.outcome.attempt_records import read_evidence, read_launch
-from ffdl_batch.services.platform import Caller, Platform
 from ffdl_batch.services.queries.jobs import own_job, require_learner
 from ffdl_batch.services.refusals import not_allowed, try_again, unavailable, wrong_state
 
@@ -29,23 +31,25 @@ _CURES = {
 _EARLIER = (JobState.PENDING, JobState.DEPLOYING, JobState.QUEUED, JobState.DOWNLOADING)
 
 
-def plan_attach(platform: Platform, caller: Caller, job_id: str, learner: int | None) -> tuple[AttachPlan, ...]:
+def plan_attach(
+    storage: JobStorage, adapters: Adapters, caller: Caller, job_id: str, learner: int | None
+) -> tuple[AttachPlan, ...]:
     """How to get to one learner, or to all that run (`learner` None): a plan for each node.
 
     Raises :class:`Refused` where the job does not train now, and where the learner does not run; OSError.
     """
-    job = own_job(platform, caller, job_id)
+    job = own_job(storage.store, caller, job_id)
     if job.uid != caller.uid:
         raise not_allowed(f"{job.id} is another user's: only its owner's processes may look into it")
     if job.state is not JobState.PROCESSING or not job.native_id:
         raise wrong_state(f"{job.id} is {job.state}: only a learner that runs can be entered", _cure(job.state))
-    attempt = platform.root.job(job.id).attempt(job.attempt)
+    attempt = storage.root.job(job.id).attempt(job.attempt)
     launch = read_launch(attempt)
     if launch is None:
         raise try_again("S101", f"the launch file of {job.id} cannot be read now")
     events = latest_run(read_evidence(attempt).events)
     wanted = _choose(job, launch, learner_list(launch, events, is_over=False), learner)
-    adapter, facts = platform.adapters.get(job.backend), _facts(platform, job.backend)
+    adapter, facts = adapters.get(job.backend), _facts(adapters, job.backend)
     if not isinstance(adapter, ReachesNodes):
         raise unavailable(f"the backend {job.backend} cannot start anything beside running learners")
     allocations, hosts = _allocations(events), hosts_of(events)
@@ -96,8 +100,8 @@ def _allocations(events: Sequence[Event]) -> dict[str, str]:
     return {event.source: str(event.fields.get("allocation") or "") for event in started}
 
 
-def _facts(platform: Platform, backend: str) -> BackendFacts:
+def _facts(adapters: Adapters, backend: str) -> BackendFacts:
     try:
-        return platform.adapters.facts(backend)
+        return adapters.facts(backend)
     except SchedulerUnreachable as error:
         raise try_again("S200", f"the backend {backend} has not said what it is yet: {error}") from error

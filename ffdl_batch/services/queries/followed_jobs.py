@@ -14,7 +14,7 @@ FRESH_S = 0.5
 """So old may be what is seen of a job."""
 
 
-class Looks:
+class FollowedJobs:
     """Safe in every thread. Times are of a monotonic clock."""
 
     def __init__(self, store: Store) -> None:

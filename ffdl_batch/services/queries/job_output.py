@@ -16,6 +16,7 @@ from ffdl_batch.attempt.directory_tree import Directories, roots_of, walk
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.reader import NO_FILE, open_regular
 from ffdl_batch.domain.job.job import Job, attempt_token
+from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import JobView, LeftView
 from ffdl_batch.domain.launch.launch_file import LaunchFile, Pod
 from ffdl_batch.domain.launch.placeholders import fill
@@ -23,8 +24,9 @@ from ffdl_batch.domain.launch.pod_protocol import TREE
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.ports.node_access import ReadsClaims
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.services.backends.adapters import Adapters
+from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.outcome.attempt_records import read_launch
-from ffdl_batch.services.platform import Caller, Platform
 from ffdl_batch.services.queries.jobs import detailed, own_job
 from ffdl_batch.services.queries.pod_output import where_kept, where_stored
 from ffdl_batch.services.refusals import try_again, unavailable, wrong_state, wrong_usage
@@ -41,19 +43,21 @@ class LeftKind(StrEnum):
     CHECKPOINT = "checkpoint"
 
 
-def find_left(platform: Platform, caller: Caller, job_id: str, kind: LeftKind, attempt: int | None) -> LeftView:
+def find_left(
+    storage: JobStorage, adapters: Adapters, caller: Caller, job_id: str, kind: LeftKind, attempt: int | None
+) -> LeftView:
     """Where it lies. Raises Refused where there is nothing (any more), and OSError."""
-    job = own_job(platform, caller, job_id)
+    job = own_job(storage.store, caller, job_id)
     if attempt is not None and not 1 <= attempt <= job.attempt:
         raise wrong_usage(f"{job.id} has {counted(job.attempt, 'attempt')}; there is no attempt {attempt}")
-    found = _place(platform, job, kind, attempt)
+    found = _place(storage, adapters, job, kind, attempt)
     if found.store is not None or found.claimed:
         return found
     path = Path(found.directory, found.name)
     try:
         if found.name and not path.is_file():
             raise FileNotFoundError
-        with Directories(found.directory, below=platform.root.job(job.id).path) as tree:
+        with Directories(found.directory, below=storage.root.job(job.id).path) as tree:
             return replace(found, inode=os.fstat(tree.enter(())).st_ino)
     except FileNotFoundError:
         raise wrong_state(f"{job.id} has no {kind} (any more): {path} is not there") from None
@@ -61,15 +65,15 @@ def find_left(platform: Platform, caller: Caller, job_id: str, kind: LeftKind, a
         raise wrong_state(f"{found.directory}: {error.strerror}", cure="a learner may have replaced it") from None
 
 
-def _place(platform: Platform, job: Job, kind: LeftKind, attempt: int | None) -> LeftView:
-    directory = platform.root.job(job.id)
+def _place(storage: JobStorage, adapters: Adapters, job: Job, kind: LeftKind, attempt: int | None) -> LeftView:
+    directory = storage.root.job(job.id)
     view = LeftView(job.id, kind, job.state, secrets=directory.secrets)
     if kind is LeftKind.MODEL:
         path = Path(directory.model_archive)
         return replace(view, directory=str(path.parent), name=path.name)
     if not job.state.is_terminal:
         view = replace(view, is_partial=True, note=f"{job.id} is {job.state}: this is what there is now")
-    shown = detailed(platform, job)
+    shown = detailed(storage, adapters, job)
     number = attempt or max((one.number for one in shown.attempts if one.logs), default=0)
     if not number:
         raise wrong_state(f"{job.id} is {job.state}, and none of its attempts got as far as its learners")
@@ -81,7 +85,7 @@ def _place(platform: Platform, job: Job, kind: LeftKind, attempt: int | None) ->
     if launch is not None:
         view = replace(view, roots=roots_of(launch, launch.checkpoints if kind is LeftKind.CHECKPOINT else own.results))
     if launch is not None and launch.pod is not None:
-        adapter = platform.adapters.get(job.backend)
+        adapter = adapters.get(job.backend)
         return _of_pods(view, kind, launch, launch.pod, reads=isinstance(adapter, ReadsClaims))
     if kind is LeftKind.CHECKPOINT:
         return replace(view, directory=(launch.checkpoints if launch else "") or directory.checkpoints)
@@ -126,19 +130,21 @@ def _of_pods(view: LeftView, kind: LeftKind, launch: LaunchFile, pod: Pod, *, re
     raise wrong_state(f"what {view.job_id} leaves as {kind} does not come here: they {where}", cure=cure)
 
 
-def send_left(platform: Platform, caller: Caller, job_id: str, kind: LeftKind, attempt: int | None) -> Iterator[bytes]:
+def send_left(
+    storage: JobStorage, adapters: Adapters, caller: Caller, job_id: str, kind: LeftKind, attempt: int | None
+) -> Iterator[bytes]:
     """Return the files of a directory, or of a claim of a cluster, as a tar. Raises Refused and OSError, as
     :func:`find_left`."""
-    left = find_left(platform, caller, job_id, kind, attempt)
+    left = find_left(storage, adapters, caller, job_id, kind, attempt)
     if left.store is not None:
         raise wrong_state(f"the {kind} of {left.job_id} are in a store", cure=f"ffdl download {left.job_id}")
-    return _from_claim(platform, own_job(platform, caller, job_id), left) if left.claimed else archive_left(left)
+    return _from_claim(adapters, own_job(storage.store, caller, job_id), left) if left.claimed else archive_left(left)
 
 
-def _from_claim(platform: Platform, job: Job, left: LeftView) -> Iterator[bytes]:
+def _from_claim(adapters: Adapters, job: Job, left: LeftView) -> Iterator[bytes]:
     claim, _, below = left.claimed.partition("/")
     try:
-        adapter = platform.adapters.get(job.backend)
+        adapter = adapters.get(job.backend)
         assert isinstance(adapter, ReadsClaims)  # else find_left refuses it
         return adapter.read_claim(attempt_token(job.id, left.attempt), claim, below)
     except FileNotFoundError:

@@ -16,15 +16,17 @@ from ffdl_batch.domain.data.store_urls import say_store_url
 from ffdl_batch.domain.job.array import is_array_id
 from ffdl_batch.domain.job.data_stores import place_of_results
 from ffdl_batch.domain.job.job import HistoryEntry, Job, JobId, Overrides, parse_job_id
+from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import AttemptView, EventView, JobView, RestartView
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.launch.network_level import split_network
 from ffdl_batch.domain.outcome.continuation import used_up
 from ffdl_batch.domain.outcome.error_codes import UNSTORED, Fault
 from ffdl_batch.domain.quantity import format_time_limit
+from ffdl_batch.services.backends.adapters import Adapters
+from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.outcome.attempt_records import STILL_ALIVE_S
 from ffdl_batch.services.outcome.retry_budget import budget_of
-from ffdl_batch.services.platform import Caller, Platform
 from ffdl_batch.services.queries.pod_output import without_places
 from ffdl_batch.services.refusals import (
     Refused,
@@ -37,7 +39,7 @@ from ffdl_batch.services.refusals import (
     wrong_usage,
 )
 from ffdl_batch.services.reports.incident_report import incidents_of
-from ffdl_batch.store import Attempt, StoreError
+from ffdl_batch.store import Attempt, Store, StoreError
 
 MAX_LISTED = 10_000
 _BEGINNING = re.compile(r"training-[0-9a-z]{3,8}", re.ASCII)
@@ -48,7 +50,7 @@ _RAN = frozenset({JobState.PROCESSING, JobState.STORING, JobState.COMPLETED})
 
 
 def list_jobs(  # noqa: PLR0913 - the filters of one query
-    platform: Platform,
+    storage: JobStorage,
     caller: Caller,
     *,
     states: Collection[JobState] | None = None,
@@ -61,7 +63,7 @@ def list_jobs(  # noqa: PLR0913 - the filters of one query
     """Newest first, at most `limit`; those of one array by their index. Two queries whatever the number."""
     if all_users and not caller.is_admin:
         raise not_allowed("only administrators may list other users' jobs")
-    jobs = platform.store.list_jobs(
+    jobs = storage.store.list_jobs(
         uid=None if all_users else caller.uid,
         states=states or None,
         name=name,
@@ -71,17 +73,17 @@ def list_jobs(  # noqa: PLR0913 - the filters of one query
     )
     if array is not None:
         jobs.reverse()
-    histories = platform.store.histories([job.id for job in jobs])
-    return [view_of(platform, job, histories.get(job.id, ())) for job in jobs]
+    histories = storage.store.histories([job.id for job in jobs])
+    return [view_of(storage, job, histories.get(job.id, ())) for job in jobs]
 
 
-def own_job(platform: Platform, caller: Caller, job_id: str) -> Job:
+def own_job(store: Store, caller: Caller, job_id: str) -> Job:
     """The job, if it is the caller's; another user's job is as unknown as none.
 
     `job_id` may be the beginning of an id, three characters or more behind the dash, that only one job of the caller's
     own has; or an array's id with an element's index, as array-0a1b2c3d4_3.
     """
-    job = platform.store.get(_whole_id(platform, caller, job_id))
+    job = store.get(_whole_id(store, caller, job_id))
     if job is None or not (caller.is_admin or job.uid == caller.uid):
         raise unknown_job(job_id)
     return job
@@ -95,18 +97,18 @@ def require_learner(job: Job, wanted: int | None) -> None:
         raise wrong_usage(f"{job.id} has {has}; there is no learner {wanted}")
 
 
-def _whole_id(platform: Platform, caller: Caller, text: str) -> JobId:
+def _whole_id(store: Store, caller: Caller, text: str) -> JobId:
     try:
         return parse_job_id(text)
     except ValueError:
         element = _ELEMENT.fullmatch(text)
         if element is not None:
-            return _element_id(platform, element[1], int(element[2]), text)
+            return _element_id(store, element[1], int(element[2]), text)
         if is_array_id(text):
-            raise _no_job(platform, caller, text) from None
+            raise _no_job(store, caller, text) from None
         if not _BEGINNING.fullmatch(text):
-            raise _no_id(platform, caller, text) from None
-    found = platform.store.find_ids(text, caller.uid, _CANDIDATES + 1)
+            raise _no_id(store, caller, text) from None
+    found = store.find_ids(text, caller.uid, _CANDIDATES + 1)
     if not found:
         raise unknown_job(text)
     if len(found) > 1:
@@ -114,76 +116,78 @@ def _whole_id(platform: Platform, caller: Caller, text: str) -> JobId:
     return found[0]
 
 
-def _element_id(platform: Platform, array: str, index: int, text: str) -> JobId:
-    found = platform.store.elements_of(array, index)
+def _element_id(store: Store, array: str, index: int, text: str) -> JobId:
+    found = store.elements_of(array, index)
     if not found:
         raise unknown_job(text)
     return found[0].id
 
 
-def _no_id(platform: Platform, caller: Caller, text: str) -> Refused:
+def _no_id(store: Store, caller: Caller, text: str) -> Refused:
     """Why what looks like no id of ours names no job: it may be a scheduler's."""
     if not _NATIVE.fullmatch(text):
         return unknown_job(text)
-    job = platform.store.find_native(text, None if caller.is_admin else caller.uid)
+    job = store.find_native(text, None if caller.is_admin else caller.uid)
     if job is None:
         return unknown_job(text)
     element, is_task = job.spec.element, job.native_id.startswith(f"{text}_")
     return schedulers_id(text, job.backend, element.array if element is not None and is_task else job.id)
 
 
-def _no_job(platform: Platform, caller: Caller, array: str) -> Refused:
+def _no_job(store: Store, caller: Caller, array: str) -> Refused:
     """Why an array's id is none of a job."""
-    found = platform.store.list_jobs(uid=None if caller.is_admin else caller.uid, array=array, limit=1)
+    found = store.list_jobs(uid=None if caller.is_admin else caller.uid, array=array, limit=1)
     element = found[0].spec.element if found else None
     return whole_array(array, element.first) if element is not None else unknown_array(array)
 
 
-def get_job(platform: Platform, caller: Caller, job_id: str) -> JobView:
+def get_job(storage: JobStorage, adapters: Adapters, caller: Caller, job_id: str) -> JobView:
     """One job with all its detail."""
-    return detailed(platform, own_job(platform, caller, job_id))
+    return detailed(storage, adapters, own_job(storage.store, caller, job_id))
 
 
-def detailed(platform: Platform, job: Job) -> JobView:
+def detailed(storage: JobStorage, adapters: Adapters, job: Job) -> JobView:
     """The job with its history, its chain of attempts, and its incidents."""
-    view = view_of(platform, job, platform.store.history(job.id), platform.store.attempts(job.id))
-    view = replace(view, incidents=incidents_of(platform, job))
-    return without_places(platform, job, view)
+    view = view_of(storage, job, storage.store.history(job.id), storage.store.attempts(job.id))
+    view = replace(view, incidents=incidents_of(storage.store, job))
+    return without_places(storage, adapters, job, view)
 
 
-def get_events(platform: Platform, caller: Caller, job_id: str, after: int) -> tuple[list[EventView], bool]:
+def get_events(store: Store, caller: Caller, job_id: str, after: int) -> tuple[list[EventView], bool]:
     """Changes of state with a number above `after`, and whether the job has ended."""
-    job = own_job(platform, caller, job_id)
-    entries = platform.store.history(job.id, after)
+    job = own_job(store, caller, job_id)
+    entries = store.history(job.id, after)
     return [_event(entry) for entry in entries], job.state.is_terminal
 
 
-def health(platform: Platform, started_at: float) -> Health:
+def health(storage: JobStorage, adapters: Adapters, started_at: float) -> Health:
     """The daemon itself; also where its database is away."""
-    trouble, live_jobs = platform.store.trouble, None
-    if trouble is None or not platform.store.is_shared:  # a server that is away is not waited for
+    trouble, live_jobs = storage.store.trouble, None
+    if trouble is None or not storage.store.is_shared:  # a server that is away is not waited for
         try:
-            live_jobs = platform.store.count_live()
+            live_jobs = storage.store.count_live()
         except StoreError as error:
-            trouble = trouble or DatabaseTrouble(platform.clock.now(), str(error))
+            trouble = trouble or DatabaseTrouble(storage.clock.now(), str(error))
     return Health(
         version=__version__,
         host=socket.gethostname(),
         pid=os.getpid(),
-        uid=platform.uid,
+        uid=storage.uid,
         started_at=started_at,
-        database=platform.settings.database.partition(":")[0].partition("+")[0],
+        database=adapters.settings.database.partition(":")[0].partition("+")[0],
         live_jobs=live_jobs,
-        backends=platform.adapters.health(),
+        backends=adapters.health(),
         database_trouble=trouble,
     )
 
 
-def view_of(platform: Platform, job: Job, history: Sequence[HistoryEntry], attempts: Sequence[Attempt] = ()) -> JobView:
+def view_of(
+    storage: JobStorage, job: Job, history: Sequence[HistoryEntry], attempts: Sequence[Attempt] = ()
+) -> JobView:
     """What the world sees of a job. Resources are those of its current attempt, or of the next that it waits for."""
     spec = job.effective_spec
     resources = spec.resources
-    directory = platform.root.job(job.id)
+    directory = storage.root.job(job.id)
     ran = _ran(history)
     fault, settled_at = Fault(job.error_code, job.message), _settled_at(job, history)
     stored_in, stored_at = _store(job)
@@ -231,7 +235,7 @@ def view_of(platform: Platform, job: Job, history: Sequence[HistoryEntry], attem
         sources=spec.sources,
         uncertain_since=job.uncertain_since,
         attempts=tuple(
-            _attempt(attempt, directory if attempt.number in ran else None, history, platform.clock.now())
+            _attempt(attempt, directory if attempt.number in ran else None, history, storage.clock.now())
             for attempt in attempts
         ),
         overrides=_altered(job.overrides),

@@ -1,24 +1,27 @@
-"""The learners of a job: where each of them is and how it fares, and which of them were started again."""
+"""Shows the learners of a running job and how far its transfers are."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.attempt.layout import AttemptDir, Root
+from ffdl_batch.attempt.reader import find_object
 from ffdl_batch.domain.job.job import HistoryEntry, Job, parse_job_id
 from ffdl_batch.domain.job.learners import StartedAgain, learner_list, say_restart
 from ffdl_batch.domain.job.views import JobView, LearnerView
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.outcome.controller_events import is_time
 from ffdl_batch.services.outcome.attempt_records import read_evidence, read_launch
-from ffdl_batch.services.platform import Platform
 
 
-def learners_of(platform: Platform, job: JobView) -> tuple[LearnerView, ...]:
+def learners_of(root: Root, job: JobView) -> tuple[LearnerView, ...]:
     """Those of the last attempt of `job` that ran, by what its controllers wrote; none where it left no launch file.
     Raises OSError."""
     ran = [attempt for attempt in job.attempts if attempt.logs] or list(job.attempts)
     if not ran:
         return ()
-    attempt = platform.root.job(parse_job_id(job.id)).attempt(ran[-1].number)
+    attempt = root.job(parse_job_id(job.id)).attempt(ran[-1].number)
     launch = read_launch(attempt)
     if launch is None:
         return ()
@@ -34,3 +37,21 @@ def untold_restarts(
     told = {entry.message for entry in history if entry.is_learner_restart_of(job.attempt)}
     said = ((one.at, say_restart(one, launch)) for one in again)
     return [(at, message) for at, message in said if message not in told]
+
+
+MOVES = frozenset({JobState.DOWNLOADING.value, JobState.PROCESSING.value, JobState.STORING.value})
+"""States in which something may move."""
+MOST_BYTES = 10_000
+
+
+def with_moving(root: Root, job: JobView) -> JobView:
+    """`job` with what moves. Raises OSError."""
+    attempt = root.job(parse_job_id(job.id)).attempt(job.attempt)
+    try:
+        cell = find_object(attempt.moving, MOST_BYTES, below=attempt.path)
+        what, said, at = cell["what"], cell["said"], cell["at"]
+    except KeyError:
+        return job
+    if not is_time(at):
+        return job
+    return replace(job, moving=f"{what}: {said}" if said else str(what), moving_at=float(at))

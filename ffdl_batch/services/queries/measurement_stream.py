@@ -10,10 +10,11 @@ from pathlib import Path
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.reader import DamagedFile, open_regular
 from ffdl_batch.domain.job.job import Job
+from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import AttemptChoice
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.untrusted_json import parse_json
-from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.queries.jobs import own_job, require_learner
 from ffdl_batch.services.refusals import stop_if, wrong_usage
 
@@ -41,27 +42,27 @@ class MeasuredQuery:
 
 
 def read_metrics(
-    platform: Platform, caller: Caller, job_id: str, query: MeasuredQuery, is_stopped: IsStopped = lambda: False
+    storage: JobStorage, caller: Caller, job_id: str, query: MeasuredQuery, is_stopped: IsStopped = lambda: False
 ) -> Iterator[bytes | None]:
     """Lines ``{"learner", "attempt", "record"}`` with the records in FfDL's form, those of one learner in their order;
     None now and then while nothing comes. Raises :class:`Refused` for a learner or an attempt that there is not. The
     iterator raises :class:`StreamStopped` once `is_stopped`.
     """
-    job = own_job(platform, caller, job_id)
+    job = own_job(storage.store, caller, job_id)
     learners = job.spec.resources.learners
     require_learner(job, query.learner)
     wanted = [query.learner] if query.learner else list(range(1, learners + 1))
     places: Places = lambda attempt: [(number, attempt.learner_metrics(number)) for number in wanted]  # noqa: E731
-    return _lines(platform, _checked(job, query), query, places, ("learner", "record"), is_stopped)
+    return _lines(storage, _checked(job, query), query, places, ("learner", "record"), is_stopped)
 
 
 def read_usage(
-    platform: Platform, caller: Caller, job_id: str, query: MeasuredQuery, is_stopped: IsStopped = lambda: False
+    storage: JobStorage, caller: Caller, job_id: str, query: MeasuredQuery, is_stopped: IsStopped = lambda: False
 ) -> Iterator[bytes | None]:
     """Lines ``{"node", "attempt", "sample"}``, see :class:`ffdl_batch.domain.metrics.usage.UsageSample`; else as
     metrics."""
-    job = own_job(platform, caller, job_id)
-    return _lines(platform, _checked(job, query), query, _usage_files, ("node", "sample"), is_stopped)
+    job = own_job(storage.store, caller, job_id)
+    return _lines(storage, _checked(job, query), query, _usage_files, ("node", "sample"), is_stopped)
 
 
 def _checked(job: Job, query: MeasuredQuery) -> Job:
@@ -80,7 +81,7 @@ def _usage_files(attempt: AttemptDir) -> list[tuple[int, str]]:
 
 
 def _lines(
-    platform: Platform,
+    storage: JobStorage,
     job: Job,
     query: MeasuredQuery,
     places: Places,
@@ -92,7 +93,7 @@ def _lines(
     while True:
         is_over = job.state.is_terminal or not query.follow  # known before the files are read
         for attempt in _attempts(job, query):
-            directory = platform.root.job(job.id).attempt(attempt)
+            directory = storage.root.job(job.id).attempt(attempt)
             for number, path in places(directory):
                 reader = readers.setdefault((attempt, number), _Reader(path, is_stopped))
                 for line in reader.new():
@@ -108,7 +109,7 @@ def _lines(
             yield None
         stop_if(is_stopped)
         time.sleep(POLL_S)
-        job = platform.store.get(job.id) or job
+        job = storage.store.get(job.id) or job
 
 
 def _attempts(job: Job, query: MeasuredQuery) -> list[int]:

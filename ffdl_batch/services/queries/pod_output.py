@@ -11,8 +11,9 @@ from ffdl_batch.domain.launch.launch_file import LaunchFile, Pod
 from ffdl_batch.domain.launch.pod_protocol import TREE
 from ffdl_batch.ports.capabilities import StoresApart
 from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_batch.services.backends.adapters import Adapters
+from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.outcome.attempt_records import read_final, read_launch
-from ffdl_batch.services.platform import Platform
 
 
 def where_kept(pod: Pod, local: str) -> tuple[str, str]:
@@ -31,17 +32,17 @@ def where_stored(launch: LaunchFile) -> tuple[str, str]:
     return f"are {place}" if place else "are in the cluster", "ffdl download fetches them"
 
 
-def without_places(platform: Platform, job: Job, view: JobView) -> JobView:
+def without_places(storage: JobStorage, adapters: Adapters, job: Job, view: JobView) -> JobView:
     """The job, without directories of results that are not on this machine because its attempts were pods; and, where
     they went to no store, what became of them. Files are read of jobs of such backends alone, and while their file
     system answers."""
-    if not _runs_in_pods(platform, job):
+    if not _runs_in_pods(adapters, job):
         return view
     try:
-        platform.tree.check()
+        storage.tree.check()
     except OSError:  # with the tree, what could be said is away
         return view
-    directory = platform.root.job(job.id)
+    directory = storage.root.job(job.id)
     # An attempt that never got to its learners has none, and is the last one of the job all the same.
     named = [
         one.number for one in view.attempts if one.results or directory.attempt(one.number).results == view.results
@@ -87,9 +88,9 @@ def _without_lost(view: JobView, attempt: AttemptDir) -> JobView:
     return view if final is not None and final.stored else replace(view, stored_in="", stored_at="")
 
 
-def _runs_in_pods(platform: Platform, job: Job) -> bool:
+def _runs_in_pods(adapters: Adapters, job: Job) -> bool:
     try:
-        return isinstance(platform.adapters.get(job.backend), StoresApart)
+        return isinstance(adapters.get(job.backend), StoresApart)
     except InvalidRequest:  # before it has a backend, and where that is configured no more
         return False
 

@@ -10,12 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ffdl_batch.domain.job.job import Token
+from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.metrics.usage_report import HOUR_S, Agreement, AgreementRow
 from ffdl_batch.domain.metrics.usage_timeline import Run
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.ports.accounting import AccountedRun, AccountsForRuns
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
-from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.backends.adapters import Adapters
+from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.refusals import try_again
 from ffdl_batch.services.reports.usage import Period, Used, used_in
 
@@ -36,17 +38,19 @@ class _Ours:
     shares_gpus: bool
 
 
-def find_agreement(platform: Platform, caller: Caller, period: Period, tolerance_s: float) -> Agreement:
+def find_agreement(
+    storage: JobStorage, adapters: Adapters, caller: Caller, period: Period, tolerance_s: float
+) -> Agreement:
     """The jobs of the period that have ended. `tolerance_s` is for each run; of GPU time, for each of its GPUs. Raises
     :class:`Refused` where an accounting does not answer."""
     jobs: dict[str, list[_Ours]] = {}
     running = 0
-    for used in used_in(platform, caller, period):
+    for used in used_in(storage, adapters.settings, caller, period):
         if used.job.ended_at is None or any(run.end is None for run in used.line.runs):
             running += bool(used.line.runs)
         elif attempts := list(_attempts(used)):
             jobs[used.job.id] = attempts
-    theirs, keeping, without = _ask(platform, [one for attempts in jobs.values() for one in attempts])
+    theirs, keeping, without = _ask(adapters, [one for attempts in jobs.values() for one in attempts])
     rows = [
         _row(job, attempts, theirs, tolerance_s)
         for job, attempts in jobs.items()
@@ -81,7 +85,7 @@ def _attempts(used: Used) -> Iterable[_Ours]:
 Answers = dict[tuple[str, NativeId], Sequence[AccountedRun]]
 
 
-def _ask(platform: Platform, attempts: Sequence[_Ours]) -> tuple[Answers, set[str], set[str]]:
+def _ask(adapters: Adapters, attempts: Sequence[_Ours]) -> tuple[Answers, set[str], set[str]]:
     """What the accountings have of each attempt; which backends keep accounts, and which do not."""
     by_backend: defaultdict[str, dict[NativeId, Token]] = defaultdict(dict)
     for one in attempts:
@@ -89,7 +93,7 @@ def _ask(platform: Platform, attempts: Sequence[_Ours]) -> tuple[Answers, set[st
     found: Answers = {}
     keeping: set[str] = set()
     for backend, wanted in by_backend.items():
-        answer = _ask_one(platform, backend, wanted)
+        answer = _ask_one(adapters, backend, wanted)
         if answer is not None:
             keeping.add(backend)
             found.update(((backend, native), runs) for native, runs in answer.items())
@@ -97,13 +101,13 @@ def _ask(platform: Platform, attempts: Sequence[_Ours]) -> tuple[Answers, set[st
 
 
 def _ask_one(
-    platform: Platform, backend: str, wanted: Mapping[NativeId, Token]
+    adapters: Adapters, backend: str, wanted: Mapping[NativeId, Token]
 ) -> dict[NativeId, Sequence[AccountedRun]] | None:
     found: dict[NativeId, Sequence[AccountedRun]] = {}
     ids = list(wanted)
     try:
         for start in range(0, len(ids), AT_ONCE):
-            with platform.adapters.asking(backend) as scheduler:
+            with adapters.asking(backend) as scheduler:
                 if not isinstance(scheduler, AccountsForRuns):
                     return None
                 part = {native: wanted[native] for native in ids[start : start + AT_ONCE]}

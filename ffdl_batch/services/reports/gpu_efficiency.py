@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeGuard
 
+from ffdl_batch.attempt.layout import Root
 from ffdl_batch.attempt.reader import DamagedFile, open_regular
 from ffdl_batch.domain.metrics.usage_report import HOUR_S, IDLE_BELOW, Efficiency
 from ffdl_batch.domain.metrics.usage_timeline import overlap
-from ffdl_batch.services.platform import Platform
+from ffdl_batch.services.job_storage import JobStorage
 
 PATIENCE_S = 20.0
 MOST_BYTES = 32 * 1024**2
@@ -41,16 +42,16 @@ class _Seen(NamedTuple):
     idle: float = 0.0
 
 
-def read_efficiency(platform: Platform, held: Sequence[HeldAttempt], period: tuple[float, float]) -> Efficiency:
+def read_efficiency(storage: JobStorage, held: Sequence[HeldAttempt], period: tuple[float, float]) -> Efficiency:
     """Of these attempts, in the period."""
     whole, seen, unread = sum(one.gpu_seconds for one in held), _Seen(), 0
-    ends_at = platform.clock.monotonic() + PATIENCE_S
+    ends_at = storage.clock.monotonic() + PATIENCE_S
     for at, one in enumerate(sorted(held, reverse=True)):
-        if platform.clock.monotonic() > ends_at:
+        if storage.clock.monotonic() > ends_at:
             unread += len(held) - at
             break
         try:
-            found = _of_attempt(platform, one, period)
+            found = _of_attempt(storage.root, one, period)
         except OSError:
             unread += 1
             continue
@@ -60,8 +61,8 @@ def read_efficiency(platform: Platform, held: Sequence[HeldAttempt], period: tup
     return Efficiency(whole / HOUR_S, seen.sampled / HOUR_S, seen.used / HOUR_S, seen.idle / HOUR_S, unread)
 
 
-def _of_attempt(platform: Platform, one: HeldAttempt, period: tuple[float, float]) -> _Seen:
-    directory = Path(platform.root.job(one.job).attempt(one.number).metrics)
+def _of_attempt(root: Root, one: HeldAttempt, period: tuple[float, float]) -> _Seen:
+    directory = Path(root.job(one.job).attempt(one.number).metrics)
     seen = _Seen()
     for path in sorted(directory.glob("usage-*.jsonl")):
         try:

@@ -1,17 +1,21 @@
-"""The report of faults: incidents as they were noticed. Nothing is asked of a scheduler."""
+"""Reports incidents as they were noticed, and how often each node failed jobs. Asks no scheduler."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ffdl_batch.config import Settings
 from ffdl_batch.domain.incidents.kinds import kind_of
+from ffdl_batch.domain.incidents.node_score import NodesReport
 from ffdl_batch.domain.incidents.report import HOUR_S, FaultsReport, Scope, make_report
 from ffdl_batch.domain.incidents.view import EvidenceRow, IncidentRow
 from ffdl_batch.domain.job.job import Job, JobId
-from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.domain.job.submission import Caller
+from ffdl_batch.services.backends.node_exclusion import NodeExclusion
+from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.refusals import not_allowed, wrong_usage
-from ffdl_batch.store import Noticed
+from ffdl_batch.store import Noticed, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,33 +29,33 @@ class FaultsAsked:
     rows_after: float | None = None
 
 
-def report_faults(platform: Platform, caller: Caller, asked: FaultsAsked) -> FaultsReport:
+def report_faults(storage: JobStorage, caller: Caller, asked: FaultsAsked) -> FaultsReport:
     """Return the whole report. Raises :class:`Refused`.
 
     The user of a personal daemon, which has no other user's jobs, gets a report of their own jobs for `all_users`.
     """
-    if asked.all_users and not caller.is_admin and caller.uid != platform.uid:
+    if asked.all_users and not caller.is_admin and caller.uid != storage.uid:
         raise not_allowed("only administrators may have a report about other users' jobs")
-    now = platform.store.now()
+    now = storage.store.now()
     until = now if asked.until is None else min(asked.until, now)
     if not asked.since < until:
         raise wrong_usage("the period is empty: it has to begin before its end, and before now")
     scope = Scope(asked.since, until, now, asked.since if asked.rows_after is None else asked.rows_after)
     uid = None if asked.all_users and caller.is_admin else caller.uid
-    noticed = platform.store.incidents_noticed(scope.first, until, uid)
-    return make_report(incident_rows(platform, noticed), scope, own_only=uid is not None)
+    noticed = storage.store.incidents_noticed(scope.first, until, uid)
+    return make_report(incident_rows(storage.store, noticed), scope, own_only=uid is not None)
 
 
-def incidents_of(platform: Platform, job: Job) -> tuple[IncidentRow, ...]:
+def incidents_of(store: Store, job: Job) -> tuple[IncidentRow, ...]:
     """What went wrong with one job, in the order in which it happened."""
-    noticed = platform.store.incidents_of([job.id]).get(job.id, [])
+    noticed = store.incidents_of([job.id]).get(job.id, [])
     return tuple(_row(one, {job.id: job}) for one in noticed)
 
 
-def incident_rows(platform: Platform, noticed: Sequence[Noticed]) -> list[IncidentRow]:
+def incident_rows(store: Store, noticed: Sequence[Noticed]) -> list[IncidentRow]:
     """They, with their jobs' names and owners."""
     ids = sorted({one.incident.job_id for one in noticed})
-    jobs = {job.id: job for job in platform.store.get_many([JobId(job_id) for job_id in ids])} if ids else {}
+    jobs = {job.id: job for job in store.get_many([JobId(job_id) for job_id in ids])} if ids else {}
     return [_row(one, jobs) for one in noticed]
 
 
@@ -77,3 +81,10 @@ def _row(one: Noticed, jobs: Mapping[JobId, Job]) -> IncidentRow:
         incident.lost_gpu_s / HOUR_S,
         tuple(EvidenceRow(said.source, said.text, said.at) for said in incident.evidence),
     )
+
+
+def report_nodes(store: Store, settings: Settings, node_exclusion: NodeExclusion) -> NodesReport:
+    """The scores as of now, of all jobs in the database: they name nodes, and nobody's jobs."""
+    rules = settings.nodes
+    scores = node_exclusion.scores()
+    return NodesReport(store.now(), tuple(scores), rules.threshold if rules.exclude_lemons else None)

@@ -17,7 +17,8 @@ from ffdl_batch.domain.job.job import HistoryEntry, JobId
 from ffdl_batch.domain.job_state import TERMINAL, Cause, JobState
 from ffdl_batch.domain.metrics.prometheus_text import Family, Histogram, render
 from ffdl_batch.domain.outcome.continuation import Interruption
-from ffdl_batch.services.platform import Platform
+from ffdl_batch.services.backends.adapters import Adapters
+from ffdl_batch.services.job_storage import JobStorage
 
 PHASE_BOUNDS_S = (1.0, 3.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0, 86400.0, 3 * 86400.0)
 OVERLAP_S = 60.0
@@ -37,8 +38,8 @@ class Counted:
 class Figures:
     """Of one daemon. `counted` tells of its process."""
 
-    def __init__(self, platform: Platform, counted: Callable[[], Counted]) -> None:
-        self._platform, self._counted = platform, counted
+    def __init__(self, storage: JobStorage, adapters: Adapters, counted: Callable[[], Counted]) -> None:
+        self._storage, self._adapters, self._counted = storage, adapters, counted
         self._lock = threading.Lock()
         self._seen: dict[JobId, int] = {}
         self._read_to = float("-inf")
@@ -54,8 +55,8 @@ class Figures:
     # ------------------------------------------------------------------------------------------------------ histories
 
     def _catch_up(self) -> None:
-        store = self._platform.store
-        changed = store.changed_since(self._platform.uid, self._read_to - OVERLAP_S)
+        store = self._storage.store
+        changed = store.changed_since(self._storage.uid, self._read_to - OVERLAP_S)
         ids = list(changed)
         for start in range(0, len(ids), _BATCH):
             for job_id, entries in store.histories(ids[start : start + _BATCH]).items():
@@ -78,7 +79,7 @@ class Figures:
     # -------------------------------------------------------------------------------------------------------- families
 
     def _of_jobs(self) -> list[Family]:
-        store, uid = self._platform.store, self._platform.uid
+        store, uid = self._storage.store, self._storage.uid
         jobs = Family("ffdl_jobs", "gauge", "Jobs by state; those that have ended stay in the database.")
         counts = store.count_states(uid)
         for backend in sorted({backend for backend, _ in counts}):
@@ -108,7 +109,7 @@ class Figures:
 
     def _of_schedulers(self) -> list[Family]:
         up = Family("ffdl_backend_up", "gauge", "Whether the backend answered when it was asked last.")
-        adapters = self._platform.adapters
+        adapters = self._adapters
         for backend in adapters.health():
             up.put(0 if backend.unreachable_since is not None else 1, backend=backend.name)
         words = "How long the scheduler took to answer a question or request, since the daemon's start."
@@ -120,7 +121,7 @@ class Figures:
     def _of_process(self) -> list[Family]:
         counted = self._counted()
         store = Family("ffdl_database_up", "gauge", "Whether the database takes what is written.")
-        store.put(0 if self._platform.store.trouble is not None else 1)
+        store.put(0 if self._storage.store.trouble is not None else 1)
         build = Family("ffdl_build_info", "gauge", "The daemon's release.")
         build.put(1, version=__version__)
         requests = Family("ffdl_http_requests_total", "counter", "Requests since the daemon's start.")

@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from ffdl_batch.config import Settings
+from ffdl_batch.domain.incidents.incident import Incident
+from ffdl_batch.domain.incidents.kinds import kind_of
+from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.metrics.rates import Rates
 from ffdl_batch.domain.metrics.usage_report import (
     GPU_KINDS,
     HOUR_S,
@@ -28,12 +34,71 @@ from ffdl_batch.domain.metrics.usage_report import (
     kind_of_learners,
     shares,
 )
-from ffdl_batch.domain.metrics.usage_timeline import Timeline, losses, overlap, timeline
-from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.domain.metrics.usage_timeline import AttemptRecord, Loss, Timeline, losses, overlap, timeline
+from ffdl_batch.domain.outcome.continuation import Interruption
+from ffdl_batch.domain.outcome.error_codes import FAULTS, NORMAL
+from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.refusals import not_allowed, wrong_usage
 from ffdl_batch.services.reports.gpu_efficiency import HeldAttempt, read_efficiency
-from ffdl_batch.services.reports.loss_causes import Causes, IncidentCauses
-from ffdl_batch.store import UsedJob
+from ffdl_batch.store import Store, UsedJob
+
+_WORDS = {
+    Interruption.HALT.value: "halted by its owner",
+    Interruption.TIMEOUT.value: "time limit",
+    Interruption.PREEMPTION.value: "preempted",
+    Interruption.NODE_FAILURE.value: "node or controller failed",
+}
+_STARTED_ANEW = "started anew by the scheduler"
+_ENDS = "end-"
+"""How the episodes of incidents begin that ended a run."""
+
+
+class Causes(Protocol):
+    """Who knows the cause of a loss."""
+
+    def cause_of(self, job: UsedJob, record: AttemptRecord | None, loss: Loss) -> str:
+        """A few words, the same for the same cause."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeCauses:
+    """By outcome codes and interruptions of attempts."""
+
+    def cause_of(self, job: UsedJob, record: AttemptRecord | None, loss: Loss) -> str:
+        """See :class:`Causes`."""
+        if loss.end is JobState.CANCELLED:
+            return "cancelled by its owner"
+        if record is None or (loss.end is JobState.QUEUED and not record.interruption):
+            return _STARTED_ANEW
+        if record.interruption in _WORDS:
+            return _WORDS[record.interruption]
+        code = record.outcome_code if record.outcome_code not in ("", NORMAL.code) else job.error_code
+        kind = FAULTS.get(code)
+        if code == NORMAL.code:
+            return _STARTED_ANEW if loss.end is JobState.QUEUED else "ended early"
+        return f"{kind.title} ({code})" if kind is not None else code
+
+
+class IncidentCauses:
+    """By the kinds of `incidents`; of ends without one, and of those of before there were any, by their outcomes. Of
+    several runs of an attempt, which the scheduler started anew, it is the incident next to the end of the run."""
+
+    def __init__(self, incidents: Iterable[Incident]) -> None:
+        self._ends: dict[tuple[str, int], list[tuple[float, str]]] = {}
+        self._otherwise = OutcomeCauses()
+        for one in incidents:
+            if one.episode.startswith(_ENDS):
+                self._ends.setdefault((one.job_id, one.attempt), []).append((one.at, one.kind))
+
+    def cause_of(self, job: UsedJob, record: AttemptRecord | None, loss: Loss) -> str:
+        """See :class:`Causes`."""
+        ends = self._ends.get((job.id, loss.attempt))
+        if not ends:
+            return self._otherwise.cause_of(job, record, loss)
+        kind = kind_of(min(ends, key=lambda end: abs(end[0] - loss.ended))[1])
+        return f"{kind.title} ({kind.name})"
+
 
 NO_TENANT = "-"
 _HELD = {JobState.DOWNLOADING: "held while data came", JobState.STORING: "held while results were stored"}
@@ -57,43 +122,45 @@ class Used:
     row: JobUse
 
 
-def report_usage(platform: Platform, caller: Caller, period: Period, causes: Causes | None = None) -> UsageReport:
+def report_usage(
+    storage: JobStorage, settings: Settings, caller: Caller, period: Period, causes: Causes | None = None
+) -> UsageReport:
     """The whole report; reads the samples of use from the job directories, for a bounded time. Raises :class:`Refused`
     and OSError."""
-    sums = _Sums(period, platform.clock.now(), causes or _causes(platform, caller, period))
-    for used in used_in(platform, caller, period):
+    sums = _Sums(period, storage.clock.now(), causes or _causes(storage.store, caller, period))
+    for used in used_in(storage, settings, caller, period):
         sums.add(used)
-    efficiency = read_efficiency(platform, sums.held_attempts, (period.since, min(period.until, sums.now)))
-    return sums.report(platform, efficiency)
+    efficiency = read_efficiency(storage, sums.held_attempts, (period.since, min(period.until, sums.now)))
+    return sums.report(settings.rates, efficiency)
 
 
-def _causes(platform: Platform, caller: Caller, period: Period) -> Causes:
+def _causes(store: Store, caller: Caller, period: Period) -> Causes:
     """An incident is noted when a run has ended, so those of runs in the period are not older than its beginning."""
-    noticed = platform.store.incidents_noticed(period.since, uid=None if period.all_users else caller.uid)
+    noticed = store.incidents_noticed(period.since, uid=None if period.all_users else caller.uid)
     return IncidentCauses(one.incident for one in noticed)
 
 
-def job_uses(platform: Platform, caller: Caller, period: Period) -> Iterator[JobUse]:
+def job_uses(storage: JobStorage, settings: Settings, caller: Caller, period: Period) -> Iterator[JobUse]:
     """One row for each job, in the order of their submission. Raises :class:`Refused` at the first."""
-    return (used.row for used in used_in(platform, caller, period))
+    return (used.row for used in used_in(storage, settings, caller, period))
 
 
-def used_in(platform: Platform, caller: Caller, period: Period) -> Iterator[Used]:
+def used_in(storage: JobStorage, settings: Settings, caller: Caller, period: Period) -> Iterator[Used]:
     """The jobs that were alive in the period. Raises :class:`Refused` where the caller may not see them."""
     if period.all_users and not caller.is_admin:
         raise not_allowed("only administrators may have a report about other users' jobs")
     if not period.since < period.until:
         raise wrong_usage("the period is empty: its end has to lie after its beginning")
-    return _used(platform, None if period.all_users else caller.uid, period)
+    return _used(storage, settings, None if period.all_users else caller.uid, period)
 
 
-def _used(platform: Platform, uid: int | None, period: Period) -> Iterator[Used]:
-    now = platform.clock.now()
-    for page in platform.store.used_jobs(uid, period.since, min(period.until, now + 1)):
+def _used(storage: JobStorage, settings: Settings, uid: int | None, period: Period) -> Iterator[Used]:
+    now = storage.clock.now()
+    for page in storage.store.used_jobs(uid, period.since, min(period.until, now + 1)):
         for job in page:
             line = timeline(job.steps, job.attempts, job.asked, now)
             if _is_in(line, job, period):
-                yield Used(job, line, _row(platform, job, line, period))
+                yield Used(job, line, _row(settings, job, line, period))
 
 
 def _is_in(line: Timeline, job: UsedJob, period: Period) -> bool:
@@ -102,12 +169,12 @@ def _is_in(line: Timeline, job: UsedJob, period: Period) -> bool:
     return any(overlap(began, ended, period.since, period.until) > 0 for began, ended in line.alive)
 
 
-def _row(platform: Platform, job: UsedJob, line: Timeline, period: Period) -> JobUse:
+def _row(settings: Settings, job: UsedJob, line: Timeline, period: Period) -> JobUse:
     since, until = period.since, period.until
     gpu_s = math.fsum(run.gpus * run.within(since, until) for run in line.runs)
     cpu_s = math.fsum(run.cpus * run.within(since, until) for run in line.runs)
     lost = math.fsum(loss.within(since, until) for loss in losses(line, job.attempts))
-    default = platform.settings.backend_settings(job.backend).get("account", "")
+    default = settings.backend_settings(job.backend).get("account", "")
     return JobUse(
         job=job.id,
         array=job.array,
@@ -131,8 +198,8 @@ def _row(platform: Platform, job: UsedJob, line: Timeline, period: Period) -> Jo
         gpu_hours=gpu_s / HOUR_S,
         cpu_hours=cpu_s / HOUR_S,
         lost_gpu_hours=lost / HOUR_S,
-        cost=platform.settings.rates.cost(gpu_s, cpu_s, job.gpu_type),
-        currency=platform.settings.rates.currency,
+        cost=settings.rates.cost(gpu_s, cpu_s, job.gpu_type),
+        currency=settings.rates.currency,
     )
 
 
@@ -215,14 +282,13 @@ class _Sums:
                 cause = self.causes.cause_of(used.job, used.job.attempts.get(loss.attempt), loss)
                 self.wasted[True, cause].append(seconds)
 
-    def report(self, platform: Platform, efficiency: Efficiency) -> UsageReport:
+    def report(self, rates: Rates, efficiency: Efficiency) -> UsageReport:
         frameworks = {name.lower(): 0 for name in self.frameworks}
         for name, one in self.frameworks.items():
             frameworks[name.lower()] += one.jobs
         learners: Counter[str] = Counter()
         for count, jobs in sorted(self.learners.items()):
             learners[kind_of_learners(count)] += jobs
-        rates = platform.settings.rates
         return UsageReport(
             since=self.period.since,
             until=self.period.until,

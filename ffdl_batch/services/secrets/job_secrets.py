@@ -8,8 +8,8 @@ holders says whose directories may hold secrets, so that none has to be looked f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ffdl_batch.attempt.layout import ArrayDir, AttemptDir, JobDir, Root
@@ -26,14 +26,74 @@ from ffdl_batch.domain.job.secret_references import (
     reference,
     to_text,
     uses_of,
+    why_no_name,
     why_no_value,
     without_line_end,
 )
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.services.platform import Platform
-from ffdl_batch.services.secrets.secret_files import read_secret
-from ffdl_batch.services.whole_files import write_whole
+from ffdl_batch.services.job_storage import JobStorage
+from ffdl_batch.services.whole_files import sync_directory, write_whole
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A secret that is there, and when its value was set, by the file system's clock."""
+
+    name: str
+    set_at: float
+
+
+def keep_secret(root: Root, name: str, value: str) -> None:
+    """Set its value anew, durably: readers find the old one or the new. Raises OSError."""
+    _named(name)
+    directory = Path(root.secrets)
+    directory.mkdir(mode=0o700, exist_ok=True)
+    write_whole(directory / name, value, durable=True)
+
+
+def read_secret(root: Root, name: str) -> str | None:
+    """Its value; None where there is none. Raises OSError."""
+    if why_no_name(name):
+        return None
+    try:
+        return read_whole(str(Path(root.secrets) / name), MAX_TEXT_BYTES).decode("utf-8")
+    except FileNotFoundError:
+        return None
+    except DamagedFile as error:
+        raise OSError(str(error)) from None
+
+
+def drop_secret(root: Root, name: str) -> bool:
+    """Remove it, durably; whether it was there. Raises OSError."""
+    _named(name)
+    try:
+        (Path(root.secrets) / name).unlink()
+    except FileNotFoundError:
+        return False
+    sync_directory(Path(root.secrets))
+    return True
+
+
+def kept_secrets(root: Root) -> list[Kept]:
+    """All of them, by name. Raises OSError."""
+    return sorted(_kept(Path(root.secrets)), key=lambda one: one.name)
+
+
+def _kept(directory: Path) -> Iterator[Kept]:
+    for path in directory.iterdir() if directory.is_dir() else ():
+        if not why_no_name(path.name):
+            try:
+                yield Kept(path.name, path.stat().st_mtime)
+            except FileNotFoundError:  # it was removed meanwhile
+                continue
+
+
+def _named(name: str) -> None:
+    """A name becomes a path only where it is one: callers have refused others before."""
+    if why_no_name(name):
+        raise ValueError("this is no secret's name")
+
 
 CODE = "C103"
 _TRIES = 3
@@ -184,12 +244,12 @@ def hold(root: Root, holder: str) -> None:
         mark.touch(mode=0o600)
 
 
-def renew_secret(platform: Platform, name: str) -> None:
+def renew_secret(storage: JobStorage, name: str) -> None:
     """The user's secret `name` was set anew: attempts that are not over have the new value from now on, also for what
     they store at last. Raises OSError, StoreError."""
-    root = platform.root
+    root = storage.root
     value = read_secret(root, name)
-    for job in platform.store.get_many(_holders(root)):
+    for job in storage.store.get_many(_holders(root)):
         if value is None or name not in needed_secrets(job.spec) or name in own_secrets(root, job):
             continue
         for path in _files(root, job):
@@ -202,18 +262,18 @@ def renew_secret(platform: Platform, name: str) -> None:
 # ------------------------------------------------------------------------------------------------ afterwards
 
 
-def forget_secrets(platform: Platform) -> int:
+def forget_secrets(storage: JobStorage) -> int:
     """Remove the secrets of jobs that are over, and that owe no store; returns of how many jobs and arrays.
 
     What a submission brought along stays with a job that can be resumed. Raises OSError, StoreError.
     """
-    root, store = platform.root, platform.store
+    root, store = storage.root, storage.store
     holders = _holders(root)
     if not holders:
         return 0
     jobs = store.get_many([holder for holder in holders if not is_array_id(holder)])
     arrays = store.count_elements([holder for holder in holders if is_array_id(holder)])
-    gone: list[str] = [job.id for job in jobs if job.state.is_terminal and _forget_job(platform, job)]
+    gone: list[str] = [job.id for job in jobs if job.state.is_terminal and _forget_job(storage, job)]
     gone += [array for array, states in arrays.items() if states.keys() <= _FOR_GOOD and _forget_array(root, array)]
     known = {*(str(job.id) for job in jobs), *arrays}
     for holder in holders:
@@ -223,9 +283,9 @@ def forget_secrets(platform: Platform) -> int:
     return len(gone)
 
 
-def _forget_job(platform: Platform, job: Job) -> bool:
-    root = platform.root
-    owed = {root.job(job.id).attempt(one.number).secrets for one in platform.store.attempts(job.id) if one.owed}
+def _forget_job(storage: JobStorage, job: Job) -> bool:
+    root = storage.root
+    owed = {root.job(job.id).attempt(one.number).secrets for one in storage.store.attempts(job.id) if one.owed}
     for path in _files(root, job):
         if str(path) not in owed:
             path.unlink(missing_ok=True)
@@ -235,7 +295,7 @@ def _forget_job(platform: Platform, job: Job) -> bool:
     if owed or (job.state is JobState.HALTED and own.exists()):  # what was halted may still be cancelled
         return False
     _let_go(root, job.id)
-    now = platform.store.get(job.id)
+    now = storage.store.get(job.id)
     if now is not None and not now.state.is_terminal:  # resumed meanwhile: what was written for it may have gone, too
         for attempt in (root.job(job.id).attempt(now.attempt), root.job(job.id).template):
             if Path(attempt.launch).exists():

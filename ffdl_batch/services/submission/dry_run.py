@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING
 
+from ffdl_batch.attempt.layout import Root
 from ffdl_batch.domain.job.array import ArrayId, chunk_name, expand, is_array
 from ffdl_batch.domain.job.job import JobId, attempt_token
 from ffdl_batch.domain.job.spec import JobSpec
-from ffdl_batch.domain.job.submission import Submission
+from ffdl_batch.domain.job.submission import Caller, Submission
 from ffdl_batch.domain.job.views import PlannedFileView, PlanView
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.ports.capabilities import SubmitsArrays, TrialSubmission
@@ -20,9 +24,10 @@ from ffdl_batch.ports.scheduler import (
     SchedulerMissing,
     SchedulerUnreachable,
 )
-from ffdl_batch.services.backends.node_exclusion import told, without
+from ffdl_batch.services.backends.adapters import Adapters
+from ffdl_batch.services.backends.node_exclusion import NodeExclusion, told, without
 from ffdl_batch.services.data.staging_attempt import for_staging, has_to_stage, only_staging, stages_ahead
-from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.refusals import bad_request, try_again, unavailable
 from ffdl_batch.services.submission.validation import (
     Candidate,
@@ -33,49 +38,108 @@ from ffdl_batch.services.submission.validation import (
     read_submission,
 )
 
+if TYPE_CHECKING:
+    import yaml
+
+_PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*(?::[A-Za-z0-9_./-]+)*", re.ASCII)
+_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
+"""Texts that readers of YAML 1.1 take for something else, in any case of their letters."""
+_WIDTH = 10**9
+"""Lines are not folded: a folded command cannot be searched for."""
+
+
+def yaml_documents(objects: Iterable[Mapping[str, object]]) -> tuple[str, ...]:
+    """Each object as the text of a document, without its ``---``."""
+    import yaml
+
+    dumper = _dumper()
+    return tuple(
+        yaml.dump(one, Dumper=dumper, sort_keys=False, width=_WIDTH, allow_unicode=True, default_flow_style=False)
+        for one in objects
+    )
+
+
+@cache
+def _dumper() -> type[yaml.SafeDumper]:
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Block texts for lines; quoted is all that a reader of any YAML could take for no text; no anchors."""
+
+        def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - of any value
+            """One value in two places is written twice."""
+            return True
+
+    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+        is_plain = _PLAIN.fullmatch(value) and value.lower() not in _WORDS
+        style = "|" if "\n" in value else None if is_plain else '"'
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+    Dumper.add_representer(str, text)
+    return Dumper
+
+
 DRY_RUN_ID = JobId("training-dryrun000")
 DRY_RUN_ARRAY = ArrayId("array-dryrun000")
 
 
-def plan_submission(platform: Platform, caller: Caller, submission: Submission, *, trial: bool) -> PlanView:
+def plan_submission(
+    storage: JobStorage,
+    adapters: Adapters,
+    node_exclusion: NodeExclusion,
+    caller: Caller,
+    submission: Submission,
+    *,
+    trial: bool,
+) -> PlanView:
     """The plan of a first attempt under a stand-in id; with `trial`, what the scheduler says to it as well."""
     del caller  # every caller may ask what would be sent
-    candidate = read_submission(platform, submission)
+    candidate = read_submission(storage, adapters, submission)
     if is_array(candidate.spec):
-        return _plan_array(platform, submission, candidate, trial=trial)
-    (candidate,) = name_elements(platform, candidate, [candidate.spec])
-    candidate = _keep_off(platform, candidate)
-    plan = _with_staging(platform, candidate, DRY_RUN_ID, submission.environ)
-    return _view(candidate, plan, _try(platform, plan) if trial else "")
+        return _plan_array(storage, adapters, node_exclusion, submission, candidate, trial=trial)
+    (candidate,) = name_elements(storage, candidate, [candidate.spec])
+    candidate = _keep_off(node_exclusion, candidate)
+    plan = _with_staging(storage, adapters, candidate, DRY_RUN_ID, submission.environ)
+    return _view(candidate, plan, _try(adapters, plan) if trial else "")
 
 
-def _with_staging(platform: Platform, candidate: Candidate, job_id: JobId, environ: Mapping[str, str]) -> LaunchPlan:
+def _with_staging(
+    storage: JobStorage, adapters: Adapters, candidate: Candidate, job_id: JobId, environ: Mapping[str, str]
+) -> LaunchPlan:
     """The plan of the training; objects of an attempt that brings the data before it come first."""
-    plan = plan_or_refuse(platform, candidate, job_id, environ)
+    plan = plan_or_refuse(storage, adapters, candidate, job_id, environ)
     if not plan.objects or not (has_to_stage(plan, ()) or stages_ahead(candidate.spec, ())):
         return plan
-    request = launch_request(platform, for_staging(candidate.spec), candidate.backend, job_id, environ=environ)
-    first = platform.adapters.get(candidate.backend).plan(replace(request, only_stages=True))
-    training = plan_or_refuse(platform, candidate, job_id, environ, attempt=2)
+    request = launch_request(storage, adapters, for_staging(candidate.spec), candidate.backend, job_id, environ=environ)
+    first = adapters.get(candidate.backend).plan(replace(request, only_stages=True))
+    training = plan_or_refuse(storage, adapters, candidate, job_id, environ, attempt=2)
     return replace(training, objects=(*only_staging(first).objects, *training.objects), warnings=plan.warnings)
 
 
-def _keep_off(platform: Platform, candidate: Candidate) -> Candidate:
+def _keep_off(node_exclusion: NodeExclusion, candidate: Candidate) -> Candidate:
     """As the deployer would: off nodes that failed often lately, where the site wants that."""
-    nodes = platform.lemons.for_job(candidate.backend, candidate.spec)
+    nodes = node_exclusion.for_job(candidate.backend, candidate.spec)
     if not nodes:
         return candidate
     return replace(candidate, spec=without(candidate.spec, nodes), notes=(*candidate.notes, *told(nodes)))
 
 
-def _plan_array(platform: Platform, submission: Submission, candidate: Candidate, *, trial: bool) -> PlanView:
+def _plan_array(
+    storage: JobStorage,
+    adapters: Adapters,
+    node_exclusion: NodeExclusion,
+    submission: Submission,
+    candidate: Candidate,
+    *,
+    trial: bool,
+) -> PlanView:
     """The plan of the first element; where the backend has native arrays, with the script of the first of those."""
-    candidate = _keep_off(platform, candidate)
-    elements = name_elements(platform, candidate, expand(candidate.spec, DRY_RUN_ARRAY))
+    candidate = _keep_off(node_exclusion, candidate)
+    elements = name_elements(storage, candidate, expand(candidate.spec, DRY_RUN_ARRAY))
     ids = [JobId(f"training-dry{number:06d}") for number in range(len(elements))]
-    plan = _with_staging(platform, elements[0], ids[0], submission.environ)
-    view = _view(elements[0], plan, _try(platform, plan) if trial else "")
-    native = _plan_native(platform, candidate.backend, plan, ids, [element.spec for element in elements])
+    plan = _with_staging(storage, adapters, elements[0], ids[0], submission.environ)
+    view = _view(elements[0], plan, _try(adapters, plan) if trial else "")
+    native = _plan_native(storage.root, adapters, candidate.backend, plan, ids, [element.spec for element in elements])
     element = elements[0].spec.element
     assert element is not None  # expand has made it
     way = f"{len(native.tasks)} in one native array" if native is not None else "each by itself"
@@ -90,24 +154,24 @@ def _plan_array(platform: Platform, submission: Submission, candidate: Candidate
 
 
 def _plan_native(
-    platform: Platform, backend: str, plan: LaunchPlan, ids: Sequence[JobId], specs: Sequence[JobSpec]
+    root: Root, adapters: Adapters, backend: str, plan: LaunchPlan, ids: Sequence[JobId], specs: Sequence[JobSpec]
 ) -> ArrayPlan | None:
     """The first native array of these elements; None where they go one by one."""
-    adapter, size = platform.adapters.get(backend), platform.adapters.facts(backend).max_array_size
+    adapter, size = adapters.get(backend), adapters.facts(backend).max_array_size
     if not isinstance(adapter, SubmitsArrays) or not plan.array_script or min(size, len(ids)) < 2:
         return None
     members = [
         replace(
             plan,
             token=attempt_token(job_id, 1),
-            attempt_dir=platform.root.job(job_id).attempt(1),
+            attempt_dir=root.job(job_id).attempt(1),
             array_index=spec.element.index,
         )
         for job_id, spec in zip(ids[:size], specs, strict=False)
         if spec.element is not None
     ]
     limit = specs[0].element.limit if specs[0].element is not None else None
-    chunk = Chunk(chunk_name(DRY_RUN_ARRAY, 1), platform.root.array(DRY_RUN_ARRAY).chunk(1), size, limit)
+    chunk = Chunk(chunk_name(DRY_RUN_ARRAY, 1), root.array(DRY_RUN_ARRAY).chunk(1), size, limit)
     return adapter.plan_array(chunk, members)
 
 
@@ -130,7 +194,7 @@ def _view(candidate: Candidate, plan: LaunchPlan, sentence: str) -> PlanView:
 def _documents(plan: LaunchPlan) -> tuple[str, ...]:
     if not plan.objects:
         return ()
-    from ffdl_batch.services.submission.kubernetes_yaml import yaml_documents
+    from ffdl_batch.services.submission.dry_run import yaml_documents
 
     return yaml_documents(plan.objects)
 
@@ -141,12 +205,12 @@ def _secrets_of(candidate: Candidate, plan: LaunchPlan) -> dict[str, str]:
     return {name: value for name, value in counted if name not in plan.launch.learner.protected}
 
 
-def _try(platform: Platform, plan: LaunchPlan) -> str:
-    adapter = platform.adapters.get(plan.backend)
+def _try(adapters: Adapters, plan: LaunchPlan) -> str:
+    adapter = adapters.get(plan.backend)
     if not isinstance(adapter, TrialSubmission):
         return f"the backend {plan.backend} has no trial submission; the request itself is right"
     try:
-        with platform.adapters.asking(plan.backend):
+        with adapters.asking(plan.backend):
             return adapter.test_only(plan)
     except InvalidRequest as error:
         raise bad_request("C104", str(error), error.findings) from error

@@ -20,7 +20,7 @@ from ffdl_batch.domain.job.job import HistoryEntry, Job, JobId
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.ports.scheduler import InvalidRequest
-from ffdl_batch.services.platform import Platform
+from ffdl_batch.services.job_storage import JobStorage
 
 SHOWN = 3
 """How many trainings a sentence names."""
@@ -86,24 +86,24 @@ class Standing:
     again_s: float | None = None
 
 
-def strip_dependency(platform: Platform, spec: JobSpec) -> JobSpec:
+def strip_dependency(storage: JobStorage, spec: JobSpec) -> JobSpec:
     """`spec` as the scheduler gets it: without the trainings that the platform waits for.
 
     Ids that are no trainings of this owner stay, for the scheduler's adapter to refuse. Raises InvalidRequest for what
     cannot be waited for.
     """
     text = spec.batch.dependency
-    known = own_trainings(platform, [text])
+    known = own_trainings(storage, [text])
     if not known:
         return spec
     return replace(spec, batch=replace(spec.batch, dependency=read_dependency(text, known).rest))
 
 
-def own_trainings(platform: Platform, texts: Iterable[str]) -> dict[str, Job]:
+def own_trainings(storage: JobStorage, texts: Iterable[str]) -> dict[str, Job]:
     """The owner's trainings that `texts` name, on whatever backend, by id; one query for all of them."""
     named = {found[1] for text in texts for found in _TRAINING.finditer(text)}
-    jobs = platform.store.get_many(named) if named else []
-    return {job.id: job for job in jobs if job.uid == platform.uid}
+    jobs = storage.store.get_many(named) if named else []
+    return {job.id: job for job in jobs if job.uid == storage.uid}
 
 
 def read_dependency(text: str, known: Collection[str]) -> Dependency:
@@ -197,3 +197,54 @@ def _judge_begin(condition: Condition, job: Job, begun_at: float | None, now: fl
 
 def _words(job: Job) -> str:
     return f"{job.id} is {job.state}" + (" and may be resumed" if job.state is JobState.HALTED else "")
+
+
+MAX_NAMED = 100_000
+"""Conditions of one request: so many trainings, for so many elements."""
+
+_ARRAY = re.compile(r"(array-[0-9a-z]{9})(?:_(\d{1,7}))?", re.ASCII)
+_SAME_INDEX = "aftercorr"
+
+
+class ArrayDependency:
+    """A dependency's text with the arrays of this owner that it names. Raises InvalidRequest."""
+
+    def __init__(self, storage: JobStorage, text: str, elements: int) -> None:
+        """`elements` is how many jobs have this dependency."""
+        self._text = text
+        self._arrays: dict[str, dict[int, Job]] = {}
+        for array in dict.fromkeys(match[1] for match in _ARRAY.finditer(text)):
+            jobs = [job for job in storage.store.elements_of(array) if job.uid == storage.uid]
+            if not jobs:
+                raise _refusal(f"there is no array {array} to depend on", "ffdl list shows your jobs")
+            self._arrays[array] = {job.spec.element.index: job for job in jobs if job.spec.element is not None}
+        named = sum(len(jobs) for jobs in self._arrays.values())
+        if named * elements > MAX_NAMED and elements > 1 and _SAME_INDEX not in text:
+            message = f"{elements} elements would wait for {named} trainings each"
+            raise _refusal(message, f"let each wait for one, with {_SAME_INDEX}, or depend from a single job")
+
+    def of(self, index: int | None) -> str:
+        """The text for the element of this index (None = a job of no array)."""
+        if not self._arrays:
+            return self._text
+        return "".join(
+            piece if piece in ",?" else self._item(piece, index) for piece in re.split(r"([,?])", self._text) if piece
+        )
+
+    def _item(self, item: str, index: int | None) -> str:
+        kind, colon, ids = item.partition(":")
+        if not colon:
+            return item
+        return f"{kind}:{':'.join(self._named(kind, one, index) for one in ids.split(':'))}"
+
+    def _named(self, kind: str, text: str, index: int | None) -> str:
+        found, plus, minutes = text.partition("+")
+        match = _ARRAY.fullmatch(found)
+        if match is None:
+            return text
+        elements = self._arrays[match[1]]
+        wanted = int(match[2]) if match[2] is not None else index if kind == _SAME_INDEX else None
+        if wanted is not None and wanted not in elements:
+            raise _refusal(f"{match[1]} has no element {wanted} to depend on", "name one that it has")
+        jobs = elements.values() if wanted is None else (elements[wanted],)
+        return ":".join(f"{job.id}{plus}{minutes}" for job in jobs)

@@ -12,17 +12,17 @@ from ffdl_batch.domain.sbatch.script_options import with_absolute_times
 from ffdl_batch.host.time_zone import read_utc_offsets
 from ffdl_batch.ports.capabilities import ChoosesCluster
 from ffdl_batch.ports.scheduler import InvalidRequest
-from ffdl_batch.services.platform import Platform
+from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.refusals import bad_request, unavailable
 
 _MOST_OFFSETS = 1000
 _FURTHEST_S = 86_400
 
 
-def check_cluster(platform: Platform, backend: str, submission: Submission) -> None:
+def check_cluster(adapters: Adapters, backend: str, submission: Submission) -> None:
     """Refuse a submission from a shell whose sbatch would choose another cluster. Raises Refused."""
     try:
-        adapter = platform.adapters.get(backend)
+        adapter = adapters.get(backend)
     except InvalidRequest:
         return  # reported when the backend is asked for a plan
     if submission.cluster is not None and isinstance(adapter, ChoosesCluster):

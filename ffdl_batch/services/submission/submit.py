@@ -8,14 +8,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ffdl_batch.attempt.layout import ArrayDir, JobDir
+from ffdl_batch.attempt.layout import ArrayDir, JobDir, Root
 from ffdl_batch.domain.job.array import MAX_ELEMENTS, expand, is_array, new_array_id
 from ffdl_batch.domain.job.job import Job, new_job_id
-from ffdl_batch.domain.job.submission import Expected, Submission, SubmissionResult
+from ffdl_batch.domain.job.submission import Caller, Expected, Submission, SubmissionResult
 from ffdl_batch.ports.capabilities import LimitsModels
 from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_batch.services.backends.adapters import Adapters
+from ffdl_batch.services.data.data_store_checks import StoreChecks
 from ffdl_batch.services.data.model_archives import has_archive
-from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.refusals import Refused, bad_request, try_again
 from ffdl_batch.services.secrets.job_secrets import hold
 from ffdl_batch.services.submission.validation import (
@@ -43,7 +45,9 @@ class _Accepted:
 
 
 def submit(
-    platform: Platform,
+    storage: JobStorage,
+    adapters: Adapters,
+    store_checks: StoreChecks,
     caller: Caller,
     submissions: Sequence[Submission],
     may_commit: Callable[[], bool] = lambda: True,
@@ -60,16 +64,16 @@ def submit(
     accepted: list[_Accepted] = []
     for index, submission in enumerate(submissions):
         try:
-            accepted.append(_accept(platform, submission, index))
+            accepted.append(_accept(storage, adapters, store_checks, submission, index))
         except Refused as refusal:
             results[index] = SubmissionResult(problem=refusal.problem)
     if accepted and not may_commit():
         for one in accepted:
-            _discard(platform, one.jobs[0])
+            _discard(storage.root, one.jobs[0])
         raise try_again("S210", "preparing it took so long that nobody waits for the answer any more")
     for part in _transactions(accepted):
-        for one, rows in zip(part, _store(platform, part), strict=True):
-            results[one.index] = _answer(platform, one, rows)
+        for one, rows in zip(part, _store(storage, part), strict=True):
+            results[one.index] = _answer(storage.root, one, rows)
     return [result for result in results if result is not None]
 
 
@@ -84,89 +88,98 @@ def _transactions(accepted: Sequence[_Accepted]) -> Iterator[list[_Accepted]]:
         yield part
 
 
-def _store(platform: Platform, part: Sequence[_Accepted]) -> Iterator[list[Job]]:
+def _store(storage: JobStorage, part: Sequence[_Accepted]) -> Iterator[list[Job]]:
     """The rows of each of `part`, all of them committed when the first comes."""
     try:
-        rows = iter(platform.store.add_jobs([job for one in part for job in one.jobs]))
+        rows = iter(storage.store.add_jobs([job for one in part for job in one.jobs]))
     except (DuplicateId, StoreUnavailable) as error:
         # Else they may be committed, and are the janitor's if they are not.
         if isinstance(error, DuplicateId) or error.is_undone:
             for one in part:
-                _discard(platform, one.jobs[0])
+                _discard(storage.root, one.jobs[0])
         raise try_again("S210", str(error)) from error
     return ([next(rows) for _ in one.jobs] for one in part)
 
 
-def _answer(platform: Platform, accepted: _Accepted, rows: Sequence[Job]) -> SubmissionResult:
+def _answer(root: Root, accepted: _Accepted, rows: Sequence[Job]) -> SubmissionResult:
     if rows[0].id != accepted.jobs[0].id:
-        _discard(platform, accepted.jobs[0])
+        _discard(root, accepted.jobs[0])
     element, result = rows[0].spec.element, accepted.result
     if element is None:
         return replace(result, id=rows[0].id, backend=rows[0].backend)
     return replace(result, id=element.array, elements=tuple(row.id for row in rows), backend=rows[0].backend)
 
 
-def _accept(platform: Platform, submission: Submission, index: int) -> _Accepted:
-    candidate = read_submission(platform, submission)
-    if not has_archive(platform, submission.archive):
+def _accept(
+    storage: JobStorage, adapters: Adapters, store_checks: StoreChecks, submission: Submission, index: int
+) -> _Accepted:
+    candidate = read_submission(storage, adapters, submission)
+    if not has_archive(storage.root, submission.archive):
         raise bad_request("C102", "the model archive was not sent", cure="submit again")
-    _check_model(platform, candidate.backend, submission.archive)
+    _check_model(storage.root, adapters, candidate.backend, submission.archive)
     if is_array(candidate.spec):
-        return _accept_array(platform, submission, candidate, index)
+        return _accept_array(storage, adapters, store_checks, submission, candidate, index)
     if submission.expected is Expected.ARRAY:
         raise bad_request("C101", "this is one job, and an array is wanted here",
                           cure="give it batch.array or batch.sweep, or submit it as a job")  # fmt: skip
-    (candidate,) = name_elements(platform, candidate, [candidate.spec])
+    (candidate,) = name_elements(storage, candidate, [candidate.spec])
     job_id = new_job_id()
-    plan = plan_or_refuse(platform, candidate, job_id, submission.environ)
-    doubts = check_stores(platform, candidate, plan)
-    _keep_private(platform, job_id, platform.root.job(job_id), candidate, submission.environ)
+    plan = plan_or_refuse(storage, adapters, candidate, job_id, submission.environ)
+    doubts = check_stores(storage.root, adapters, store_checks, candidate, plan)
+    _keep_private(storage.root, job_id, storage.root.job(job_id), candidate, submission.environ)
     warnings = (*map(str, candidate.warnings), *plan.warnings, *doubts)
     job = NewJob(
         id=job_id,
-        uid=platform.uid,
-        user=platform.user,
+        uid=storage.uid,
+        user=storage.user,
         spec=candidate.spec,
         backend=candidate.backend,
         submit_key=submission.key,
         model_digest=submission.archive,
-        submitted_at=platform.clock.now(),
+        submitted_at=storage.clock.now(),
         warnings=warnings,
     )
     told = (*all_warnings(candidate, plan), *doubts)
     return _Accepted(index, [job], SubmissionResult(id=job_id, warnings=told, network=plan.network.level))
 
 
-def _check_model(platform: Platform, backend: str, digest: str) -> None:
+def _check_model(root: Root, adapters: Adapters, backend: str, digest: str) -> None:
     """Whether the backend takes a model of this size. One that cannot be used is told of with the plan."""
     try:
-        adapter = platform.adapters.get(backend)
+        adapter = adapters.get(backend)
     except InvalidRequest:
         return
-    size = Path(platform.root.model(digest)).stat().st_size
+    size = Path(root.model(digest)).stat().st_size
     if isinstance(adapter, LimitsModels) and size > adapter.model_bytes:
         message = f"the model archive has {size} bytes, and {backend} takes {adapter.model_bytes} (model_bytes)"
         raise bad_request("C102", message, cure="leave data out of it, and put them into a data store")
 
 
-def _accept_array(platform: Platform, submission: Submission, candidate: Candidate, index: int) -> _Accepted:
+def _accept_array(
+    storage: JobStorage,
+    adapters: Adapters,
+    store_checks: StoreChecks,
+    submission: Submission,
+    candidate: Candidate,
+    index: int,
+) -> _Accepted:
     """The first element is planned for all: the others differ from it in values of variables alone."""
     if submission.expected is Expected.JOB:
         raise bad_request("C101", "this is an array of jobs, and one job is wanted here",
                           cure="leave batch.array and batch.sweep out, or submit it as an array")  # fmt: skip
     array = new_array_id()
-    elements = name_elements(platform, candidate, expand(candidate.spec, array))
+    elements = name_elements(storage, candidate, expand(candidate.spec, array))
     ids = [new_job_id() for _ in elements]
-    plan = plan_or_refuse(platform, elements[0], ids[0], submission.environ)
-    doubts = check_stores(platform, candidate, plan)
-    _keep_private(platform, array, platform.root.array(array), candidate, submission.environ)
+    plan = plan_or_refuse(storage, adapters, elements[0], ids[0], submission.environ)
+    doubts = check_stores(storage.root, adapters, store_checks, candidate, plan)
+    _keep_private(storage.root, array, storage.root.array(array), candidate, submission.environ)
     warnings = (*map(str, candidate.warnings), *plan.warnings, *doubts)
-    now = platform.clock.now()
+    now = storage.clock.now()
     jobs = [
         NewJob(
             id=job_id,
-            uid=platform.uid,
-            user=platform.user,
+            uid=storage.uid,
+            user=storage.user,
             spec=replace(element.spec, manifest_text=""),
             backend=candidate.backend,
             submit_key=f"{submission.key}/{number}" if submission.key else "",
@@ -181,7 +194,7 @@ def _accept_array(platform: Platform, submission: Submission, candidate: Candida
 
 
 def _keep_private(
-    platform: Platform, holder: str, directory: JobDir | ArrayDir, candidate: Candidate, environ: Mapping[str, str]
+    root: Root, holder: str, directory: JobDir | ArrayDir, candidate: Candidate, environ: Mapping[str, str]
 ) -> None:
     """Credentials and exported variables go to files of mode 0600, never into the record; and the manifest of an array
     beside them, so that it is not in the record of each element."""
@@ -190,7 +203,7 @@ def _keep_private(
         kept[directory.manifest] = candidate.spec.manifest_text
     try:
         if candidate.secrets:
-            hold(platform.root, holder)
+            hold(root, holder)
         for path, text in kept.items():
             if text:
                 Path(directory.path).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -208,8 +221,8 @@ def _json(values: Mapping[str, str]) -> str:
     return json.dumps(dict(values), sort_keys=True) if values else ""
 
 
-def _discard(platform: Platform, job: NewJob) -> None:
+def _discard(root: Root, job: NewJob) -> None:
     """Remove what was kept for a submission that was never acknowledged."""
     element = job.spec.element
-    directory = platform.root.job(job.id).path if element is None else platform.root.array(element.array).path
+    directory = root.job(job.id).path if element is None else root.array(element.array).path
     shutil.rmtree(directory, ignore_errors=True)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ffdl_batch.attempt.layout import Root
 from ffdl_batch.config.images import UnknownImage, known_frameworks, resolve_image, resolve_oci_image
 from ffdl_batch.config.settings import Settings
 from ffdl_batch.domain.findings import Finding, Severity
@@ -36,13 +37,14 @@ from ffdl_batch.ports.scheduler import (
     SchedulerMissing,
     SchedulerUnreachable,
 )
+from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.data.data_directories import leaving_links, wrong_dirs
+from ffdl_batch.services.data.data_store_checks import StoreChecks
+from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.outcome.retry_budget import budget_of, lead_of
-from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.refusals import Refused, bad_input, bad_request, try_again, unavailable
 from ffdl_batch.services.secrets.job_secrets import bring_along, missing_secrets, values_at_hand
-from ffdl_batch.services.submission.array_dependencies import ArrayDependency
-from ffdl_batch.services.submission.job_dependencies import strip_dependency
+from ffdl_batch.services.submission.job_dependencies import ArrayDependency, strip_dependency
 from ffdl_batch.services.submission.shell_context import check_cluster, read_times
 
 _NOT_UTF8 = re.compile("[\ud800-\udfff]")
@@ -71,21 +73,21 @@ class Candidate:
         return bool(batch.dependency or batch.begin or batch.hold)
 
 
-def read_submission(platform: Platform, submission: Submission) -> Candidate:
+def read_submission(storage: JobStorage, adapters: Adapters, submission: Submission) -> Candidate:
     """Parse and check what a user sent; raises :class:`Refused`."""
     from ffdl_batch.manifest import Defaults, ManifestSource, parse_manifest
 
-    _check_text(submission, platform.root.path)
+    _check_text(submission, storage.root.path)
     _check_permissions(submission)
-    settings = platform.settings
-    name = submission.backend or platform.adapters.default_name()
-    check_cluster(platform, name, submission)
+    settings = adapters.settings
+    name = submission.backend or adapters.default_name()
+    check_cluster(adapters, name, submission)
     source = ManifestSource(submission.manifest, submission.manifest_name, submission.base_dir)
     defaults = Defaults(
         memory_bytes=parse_size(settings.default_memory),
         cpus=settings.default_cpus,
         known_frameworks=known_frameworks(settings),
-        own_words=_own_words(platform, name),
+        own_words=_own_words(adapters, name),
     )
     parsed = parse_manifest(
         source,
@@ -106,10 +108,10 @@ def read_submission(platform: Platform, submission: Submission) -> Candidate:
     warnings = (*(f for f in parsed.findings if f.severity is Severity.WARNING), *_foreign_group(submission.gid))
     notes = tuple(str(f) for f in parsed.findings if f.severity is Severity.NOTE)
     spec, secrets, wrong = bring_along(spec, parsed.inline_secrets, submission.references)
-    batch, unreadable = read_times(spec.batch, submission, platform.clock.now())
+    batch, unreadable = read_times(spec.batch, submission, storage.clock.now())
     spec, wrong = dataclasses.replace(spec, batch=batch), [*wrong, *unreadable]
     candidate = Candidate(spec, name, warnings, notes, secrets, submission.manifest_name)
-    wrong += missing_secrets(platform.root, spec, secrets)
+    wrong += missing_secrets(storage.root, spec, secrets)
     if wrong:
         raise bad_input([*warnings, *(_located(candidate, finding) for finding in wrong)])
     return candidate
@@ -182,21 +184,21 @@ def _escaped(text: str) -> str:
     return _NOT_UTF8.sub(lambda match: f"\\x{ord(match[0]) & 0xFF:02x}", text[:_SHOWN])
 
 
-def _own_words(platform: Platform, backend: str) -> frozenset[str] | None:
+def _own_words(adapters: Adapters, backend: str) -> frozenset[str] | None:
     """None for a backend that cannot be used, which is said when it is asked for a plan."""
     try:
-        adapter = platform.adapters.get(backend)
+        adapter = adapters.get(backend)
     except InvalidRequest:
         return None
     return adapter.own_words if isinstance(adapter, HasOwnWords) else frozenset()
 
 
-def name_elements(platform: Platform, candidate: Candidate, specs: Sequence[JobSpec]) -> list[Candidate]:
+def name_elements(storage: JobStorage, candidate: Candidate, specs: Sequence[JobSpec]) -> list[Candidate]:
     """The candidates of one submission, for each of `specs`: arrays that they depend on are the trainings that are
     their elements. Raises :class:`Refused`."""
     text = candidate.spec.batch.dependency
     try:
-        dependency = ArrayDependency(platform, text, len(specs))
+        dependency = ArrayDependency(storage, text, len(specs))
         indexes = [spec.element.index if spec.element is not None else None for spec in specs]
         texts = [dependency.of(index) for index in indexes] if text else [""] * len(specs)
     except InvalidRequest as error:
@@ -212,14 +214,14 @@ def name_elements(platform: Platform, candidate: Candidate, specs: Sequence[JobS
     ]
 
 
-def facts_or_refuse(platform: Platform, backend: str) -> BackendFacts:
+def facts_or_refuse(adapters: Adapters, backend: str) -> BackendFacts:
     """What the backend's site is; raises :class:`Refused` where there is no such backend or it never answered."""
     try:
-        platform.adapters.get(backend)
+        adapters.get(backend)
     except InvalidRequest as error:
         raise bad_request("S101", str(error), error.findings) from error
     try:
-        return platform.adapters.facts(backend)
+        return adapters.facts(backend)
     except InvalidRequest as error:
         raise unavailable(str(error), error.findings) from error
     except SchedulerMissing as error:
@@ -230,7 +232,8 @@ def facts_or_refuse(platform: Platform, backend: str) -> BackendFacts:
 
 
 def plan_or_refuse(
-    platform: Platform,
+    storage: JobStorage,
+    adapters: Adapters,
     candidate: Candidate,
     job_id: JobId,
     environ: Mapping[str, str],
@@ -240,19 +243,20 @@ def plan_or_refuse(
 
     A request that names something unknown (a partition made a minute ago) is tried once more on fresh facts.
     """
-    facts_or_refuse(platform, candidate.backend)
+    facts_or_refuse(adapters, candidate.backend)
     for last in (False, True):
         try:
             request = launch_request(
-                platform,
+                storage,
+                adapters,
                 candidate.spec,
                 candidate.backend,
                 job_id,
                 attempt,
                 environ=environ,
             )
-            plan = platform.adapters.get(candidate.backend).plan(request)
-            for finding in _wrong_dirs(platform, candidate, plan):
+            plan = adapters.get(candidate.backend).plan(request)
+            for finding in _wrong_dirs(adapters, candidate, plan):
                 if finding.severity is Severity.ERROR:
                     raise bad_request(finding.code, str(finding), (*candidate.warnings, finding))
             return plan
@@ -261,29 +265,31 @@ def plan_or_refuse(
         except InvalidRequest as error:
             if last:
                 raise _refusal(candidate, error) from error
-            platform.adapters.refresh(candidate.backend)
+            adapters.refresh(candidate.backend)
     raise AssertionError("unreachable")
 
 
-def _wrong_dirs(platform: Platform, candidate: Candidate, plan: LaunchPlan) -> list[Finding]:
+def _wrong_dirs(adapters: Adapters, candidate: Candidate, plan: LaunchPlan) -> list[Finding]:
     """What is wrong with directories of data and results."""
     found = wrong_dirs(
         candidate.spec.data_stores,
         plan.launch,
         later=candidate.is_later,
-        is_node=platform.adapters.facts(candidate.backend).is_this_machine,
+        is_node=adapters.facts(candidate.backend).is_this_machine,
     )
     return [_located(candidate, finding) for finding in found]
 
 
-def check_stores(platform: Platform, candidate: Candidate, plan: LaunchPlan) -> tuple[str, ...]:
+def check_stores(
+    root: Root, adapters: Adapters, store_checks: StoreChecks, candidate: Candidate, plan: LaunchPlan
+) -> tuple[str, ...]:
     """Ask the stores of what will be submitted; what is doubtful. Raises :class:`Refused` for what is wrong."""
     links = (_located(candidate, one) for one in leaving_links(candidate.spec.data_stores, plan.launch))
-    seen = tuple(map(str, (*_wrong_dirs(platform, candidate, plan), *links)))
+    seen = tuple(map(str, (*_wrong_dirs(adapters, candidate, plan), *links)))
     if not plan.launch.fetches and not plan.launch.uploads:
         return seen
-    secrets = values_at_hand(platform.root, candidate.spec, candidate.secrets)
-    asked = platform.store_checks.findings(plan.launch, candidate.spec.data_stores, secrets, later=candidate.is_later)
+    secrets = values_at_hand(root, candidate.spec, candidate.secrets)
+    asked = store_checks.findings(plan.launch, candidate.spec.data_stores, secrets, later=candidate.is_later)
     found = [_located(candidate, finding) for finding in asked]
     wrong = tuple(finding for finding in found if finding.severity is Severity.ERROR)
     if wrong:
@@ -322,7 +328,8 @@ def _located(candidate: Candidate, finding: Finding) -> Finding:
 
 
 def launch_request(  # noqa: PLR0913 - one value per column of the attempt
-    platform: Platform,
+    storage: JobStorage,
+    adapters: Adapters,
     spec: JobSpec,
     backend: str,
     job_id: JobId,
@@ -339,34 +346,34 @@ def launch_request(  # noqa: PLR0913 - one value per column of the attempt
     `checkpoints` are what earlier attempts did, `spent` is what the chain has used up, and `carry` the results
     directory of the attempt before: a first attempt has none of them.
     """
-    facts = platform.adapters.facts(backend)
-    job_dir = platform.root.job(job_id)
+    facts = adapters.facts(backend)
+    job_dir = storage.root.job(job_id)
     lead = lead_of(spec, checkpoints)
     return LaunchRequest(
         job_id=job_id,
         attempt=attempt,
         token=attempt_token(job_id, attempt),
-        spec=strip_dependency(platform, spec),
+        spec=strip_dependency(storage, spec),
         job_dir=job_dir,
         attempt_dir=job_dir.attempt(attempt),
-        doorbell=platform.root.doorbell,
+        doorbell=storage.root.doorbell,
         facts=facts,
-        image=_image(platform, spec, facts),
+        image=_image(adapters.settings, spec, facts),
         user_env={**environ, **spec.batch.env},
-        minimum_network=platform.settings.network_minimum,
+        minimum_network=adapters.settings.network_minimum,
         lead_s=lead.seconds,
         lead_from=lead.origin,
         budget=budget_of(spec.batch.retry),
         spent=spent or Spent(),
         carry=carry,
         confirmed=next((c.newest for c in reversed(checkpoints) if c.confirmed and c.newest), ""),
-        array_dir=platform.root.array(spec.element.array) if spec.element is not None and attempt == 1 else None,
-        logs=_log_limits(platform.settings),
-        cache_dir=platform.settings.cache_dir,
-        cache_bytes=platform.settings.cache_bytes,
-        images_dir=platform.root.images,
-        mounting=platform.settings.data_mount,
-        user=platform.user,
+        array_dir=storage.root.array(spec.element.array) if spec.element is not None and attempt == 1 else None,
+        logs=_log_limits(adapters.settings),
+        cache_dir=adapters.settings.cache_dir,
+        cache_bytes=adapters.settings.cache_bytes,
+        images_dir=storage.root.images,
+        mounting=adapters.settings.data_mount,
+        user=storage.user,
     )
 
 
@@ -374,10 +381,10 @@ def _log_limits(settings: Settings) -> LogLimits:
     return LogLimits(parse_size(settings.log_file_size), settings.log_files, parse_size(settings.log_rate))
 
 
-def _image(platform: Platform, spec: JobSpec, facts: BackendFacts) -> str:
+def _image(settings: Settings, spec: JobSpec, facts: BackendFacts) -> str:
     if not facts.needs_image:
         return ""
-    return (resolve_oci_image if facts.pulls_images else resolve_image)(platform.settings, spec.framework)
+    return (resolve_oci_image if facts.pulls_images else resolve_image)(settings, spec.framework)
 
 
 def _no_image(candidate: Candidate, error: UnknownImage) -> Refused:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.config import load_settings
-from ffdl_batch.services.platform import open_platform
+from ffdl_batch.daemon.platform import open_platform
 from ffdl_batch.store import DatabaseMissing
 from tests.captured.releases import later_release
 from tests.contract.admin.conftest import Desk

@@ -21,10 +21,10 @@ from sqlalchemy import Connection, Double, Engine, NullPool, create_engine, even
 
 from ffdl_batch.attempt.layout import Root
 from ffdl_batch.config import Settings
+from ffdl_batch.daemon.platform import open_platform
 from ffdl_batch.domain.job.job import HistoryEntry, JobId
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.services.job_files.orphan_cleanup import ARCHIVE_AGE_S, ORPHAN_AGE_S, sweep
-from ffdl_batch.services.platform import open_platform
 from ffdl_batch.store.queries import histories
 from ffdl_batch.store.schema import ATTEMPTS, JOBS, LEASES
 from tests.crash.fuzz.cluster import AGAIN
@@ -228,7 +228,7 @@ class Examiner:
             os.utime(path, (at, at))
         platform = open_platform(self._settings)
         try:
-            sweep(platform)
+            sweep(platform.storage, platform.settings)
         finally:
             platform.close()
         for name in self._directories() - set(known):

@@ -15,10 +15,13 @@ from sqlalchemy import Engine, insert
 
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.controller.head.claim import Claim
+from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.domain.job.job import Job, Token
+from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.data.pending_uploads import DebtPayer, LastWord, Payment, Start, start_payment
 from ffdl_batch.services.deployment import array_submission
-from ffdl_batch.services.platform import Platform
+from ffdl_batch.services.job_storage import JobStorage
+from ffdl_batch.services.leader_lease import Leases
 from ffdl_batch.store import NewJob, Store
 from ffdl_batch.store.batched_writes import Row, Writes
 from ffdl_batch.store.schema import HISTORY
@@ -73,7 +76,7 @@ class AnswerBeforeCommit(Mutation):
 
     def alter_platform(self, platform: Platform) -> None:
         """See :class:`Mutation`."""
-        add = platform.store.add_jobs
+        add = platform.storage.store.add_jobs
 
         def later(jobs: Sequence[NewJob]) -> None:
             time.sleep(LATE_S)
@@ -83,7 +86,7 @@ class AnswerBeforeCommit(Mutation):
             threading.Thread(target=later, args=(jobs,), daemon=True).start()
             return [job_of(job) for job in jobs]
 
-        setattr(platform.store, "add_jobs", add_jobs)  # noqa: B010 - a method
+        setattr(platform.storage.store, "add_jobs", add_jobs)  # noqa: B010 - a method
 
 
 class KeysIgnored(Mutation):
@@ -93,12 +96,12 @@ class KeysIgnored(Mutation):
 
     def alter_platform(self, platform: Platform) -> None:
         """See :class:`Mutation`."""
-        add = platform.store.add_jobs
+        add = platform.storage.store.add_jobs
 
         def add_jobs(jobs: Sequence[NewJob]) -> list[Job]:
             return add([replace(job, submit_key="") for job in jobs])
 
-        setattr(platform.store, "add_jobs", add_jobs)  # noqa: B010 - a method
+        setattr(platform.storage.store, "add_jobs", add_jobs)  # noqa: B010 - a method
 
 
 class HistoryApart(Mutation):
@@ -167,14 +170,16 @@ class PaidBeforeStored(Mutation):
         """See :class:`Mutation`."""
         make = DebtPayer.__init__
 
-        def make_hasty(payer: DebtPayer, platform: Platform, start: Start | None = None) -> None:
+        def make_hasty(
+            payer: DebtPayer, storage: JobStorage, adapters: Adapters, leases: Leases, start: Start | None = None
+        ) -> None:
             def begin(attempt: AttemptDir, last_word: LastWord) -> Payment | None:
                 directory = Path(attempt.path)
                 number = int(directory.name.rpartition("-")[2])
-                platform.store.note_paid(directory.parent.name, number, platform.clock.now())
+                storage.store.note_paid(directory.parent.name, number, storage.clock.now())
                 return (start or start_payment)(attempt, last_word)
 
-            make(payer, platform, begin)
+            make(payer, storage, adapters, leases, begin)
 
         setattr(DebtPayer, "__init__", make_hasty)  # noqa: B010 - a method
 

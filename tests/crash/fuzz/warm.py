@@ -29,19 +29,13 @@ from ffdl_batch.daemon import app as application
 from ffdl_batch.daemon import loops, server
 from ffdl_batch.daemon import main as daemon
 from ffdl_batch.daemon.connections import Peer, with_peer
+from ffdl_batch.daemon.platform import Platform, open_platform
 from ffdl_batch.daemon.request_context import Context, context_of
 from ffdl_batch.ports.scheduler import Scheduler
 from ffdl_batch.services.backends import adapters
 from ffdl_batch.services.data import controller_fence, pending_uploads
-from ffdl_batch.services.deployment import (
-    array_submission,
-    array_throttle,
-    dependency_queue,
-    deployer,
-    scheduler_backoff,
-)
+from ffdl_batch.services.deployment import array_submission, deployer, waiting_jobs
 from ffdl_batch.services.monitoring import job_update, request_delivery, watcher
-from ffdl_batch.services.platform import Platform, open_platform
 from tests.crash.fuzz.companions import fork_child, kill_children
 from tests.crash.fuzz.mutations import Mutation
 from tests.crash.fuzz.steps import PROGRESS, WITH_CHILDREN, Plan, Steps
@@ -62,14 +56,14 @@ TIMES_S = {
     (deployer, "LOOK_AGAIN_S"): 0.2,
     (deployer, "HANDOVER_S"): 0.5,
     (request_delivery, "AGAIN_S"): 0.5,
-    (dependency_queue, "FIRST_PAUSE_S"): 0.1,
-    (dependency_queue, "LONGEST_PAUSE_S"): 0.5,
+    (waiting_jobs, "FIRST_PAUSE_S"): 0.1,
+    (waiting_jobs, "LONGEST_DEPENDENCY_PAUSE_S"): 0.5,
     (adapters, "FIRST_PAUSE_S"): 0.05,
     (adapters, "LONGEST_PAUSE_S"): 0.2,
     (array_submission, "PAUSE_S"): 0.1,
     (array_submission, "FULL_PAUSE_S"): 0.3,
-    (array_throttle, "PAUSE_S"): 0.5,
-    (scheduler_backoff, "LEAST_PAUSE_S"): 0.1,
+    (waiting_jobs, "PAUSE_S"): 0.5,
+    (waiting_jobs, "LEAST_PAUSE_S"): 0.1,
     (controller_fence, "STILL_ALIVE_S"): 0.6,
     (controller_fence, "TWO_BEATS_S"): 0.15,
     (pending_uploads, "FIRST_PAUSE_S"): 0.2,
@@ -112,7 +106,7 @@ class WarmParent:
     def __init__(self) -> None:
         for name in (*IMPORTED_LATE, *([ONLY_WITH_POSTGRES] if find_spec(ONLY_WITH_POSTGRES) else [])):
             importlib.import_module(name)
-        platform = cast(Platform, SimpleNamespace(uid=os.getuid()))
+        platform = cast(Platform, SimpleNamespace(storage=SimpleNamespace(uid=os.getuid())))
         self._shell = _Shell(platform, 0.0)
         self._app = application.create_app(platform, self._shell)
         asyncio.run(_ask_for_nothing(self._app))

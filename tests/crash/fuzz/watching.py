@@ -18,13 +18,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ffdl_batch.attempt.file_writer import put
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.daemon import loops
+from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.ports import capabilities
 from ffdl_batch.ports.scheduler import Scheduler
 from ffdl_batch.services import whole_files
 from ffdl_batch.services.data.pending_uploads import DebtPayer, LastWord, Payment, start_payment
 from ffdl_batch.services.deployment.deployer import Deployer
 from ffdl_batch.services.monitoring.watcher import Watcher
-from ffdl_batch.services.platform import Platform
 from ffdl_batch.store import database, repository
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.leases import claim_deployable
@@ -164,10 +164,12 @@ def watch_loops(reached: Reached) -> None:
     now."""
 
     def deployer(platform: Platform) -> Deployer:
-        return Deployer(platform, lambda step: reached(f"deployer {step}"))
+        return platform.deployer(
+            lambda step: reached(f"deployer {step}"),
+        )
 
     def watcher(platform: Platform) -> Watcher:
-        return Watcher(platform, lambda step: reached(f"watcher {step}"))
+        return platform.watcher(lambda step: reached(f"watcher {step}"))
 
     def start(attempt: AttemptDir, last_word: LastWord) -> Payment | None:
         reached("payer begins")
@@ -176,7 +178,7 @@ def watch_loops(reached: Reached) -> None:
         return _WatchedPayment(payment, reached) if payment is not None else None
 
     def payer(platform: Platform) -> DebtPayer:
-        return DebtPayer(platform, start)
+        return platform.debt_payer(start)
 
     setattr(loops, "DebtPayer", payer)  # noqa: B010 - mypy knows the class
     setattr(loops, "Deployer", deployer)  # noqa: B010 - mypy knows the class

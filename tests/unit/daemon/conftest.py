@@ -18,10 +18,11 @@ from ffdl_batch.attempt.layout import Root
 from ffdl_batch.config import load_settings
 from ffdl_batch.daemon.app import create_app
 from ffdl_batch.daemon.connections import Peer, with_peer
+from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.daemon.request_context import Context
 from ffdl_batch.plugins import AdapterContext
 from ffdl_batch.services.backends.adapters import Adapters
-from ffdl_batch.services.platform import Platform
+from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.store import open_store
 from tests.fakes.clock import FakeClock
 from tests.fakes.scheduler import FakeScheduler
@@ -112,7 +113,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     store = open_store(settings.database, network_fs=False, clock=clock)
     adapters = Adapters(settings, AdapterContext(root.path, "alice", OWN_UID), clock)
     adapters.use("fake", FakeScheduler())
-    platform = Platform(settings, store, clock, root, "alice", OWN_UID, adapters, owner="test")
+    platform = Platform(settings, JobStorage(store, root, clock, "alice", OWN_UID), adapters, owner="test")
     pokes: list[str] = []
     context = Context(platform, clock.now(), log_name="/x/daemon.log", poke=lambda: pokes.append("poke"))
     yield Desk(create_app(platform, context), context, platform, pokes)

@@ -48,7 +48,7 @@ def test_job_routes_wait_until_watcher_has_caught_up(
     desk.context.is_caught_up = is_caught_up
     desk.context.catch_up_until = time.monotonic() + 3600
     for read in ("get", "list_jobs"):
-        monkeypatch.setattr(desk.platform.store, read, noting(getattr(desk.platform.store, read)))
+        monkeypatch.setattr(desk.platform.storage.store, read, noting(getattr(desk.platform.storage.store, read)))
     assert desk.ask(method, target, body).status in (200, 404)
     assert course[:4] == ["asked", "caught up", "asked", "read"]
 

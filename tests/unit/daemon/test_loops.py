@@ -73,11 +73,11 @@ def test_deploy_loop_reclaims_leased_jobs_after_failed_step(
     desk: Desk, loops: Loops, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a job that the scheduler took as the database went away would wait until its long lease is over."""
-    store = desk.platform.store
+    store = desk.platform.storage.store
     add_job(store)
 
     def fail(deployer: Deployer) -> int:
-        assert store.claim_deployable(desk.platform.owner, limit=1, lease_s=3600.0)
+        assert store.claim_deployable(desk.platform.leases.owner, limit=1, lease_s=3600.0)
         raise StoreUnavailable("the server is shutting down")
 
     with monkeypatch.context() as patch:
@@ -87,7 +87,7 @@ def test_deploy_loop_reclaims_leased_jobs_after_failed_step(
     assert store.claim_deployable("another", limit=1, lease_s=1.0) == []
 
     def claim(deployer: Deployer) -> int:
-        return len(store.claim_deployable(desk.platform.owner, limit=1, lease_s=3600.0))
+        return len(store.claim_deployable(desk.platform.leases.owner, limit=1, lease_s=3600.0))
 
     monkeypatch.setattr(Deployer, "step", claim)
     assert loops._deploy_turn() == 0.0, "which is the pause after progress"
@@ -118,10 +118,10 @@ def test_loops_start_no_thread_when_created_and_release_leases(desk: Desk) -> No
     loops = Loops(desk.platform, lambda: None)
     assert set(threading.enumerate()) <= before, "one of an earlier test may end meanwhile"
     assert loops._watch_turn() > 0
-    assert desk.platform.store.acquire_lease("watcher", "another", 30.0) is None
+    assert desk.platform.storage.store.acquire_lease("watcher", "another", 30.0) is None
     loops.stop()
     loops.join()
-    assert desk.platform.store.acquire_lease("watcher", "another", 30.0) is not None
+    assert desk.platform.storage.store.acquire_lease("watcher", "another", 30.0) is not None
 
 
 @pytest.mark.parametrize(("silent_s", "pause_s"), [(900.0, 300.0), (30.0, 10.0), (0.0, 300.0)])

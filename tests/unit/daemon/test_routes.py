@@ -18,8 +18,8 @@ from ffdl_batch.daemon.routes import jobs as job_routes
 from ffdl_batch.domain.codec import from_plain
 from ffdl_batch.domain.daemon_health import DatabaseTrouble, Health
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import JobView, LearnerView, PlanView, Problem
-from ffdl_batch.services.platform import Caller
 from ffdl_batch.services.queries import jobs
 from ffdl_batch.store import DatabaseDamaged, Store, StoreUnavailable
 from tests.contract.daemon_rig import model_zip, submission
@@ -59,9 +59,9 @@ def test_routes_treat_root_as_separate_user(desk: Desk) -> None:
     assert [j["id"] for j in desk.ask("GET", "/api/v1/jobs?all_users=true", uid=0).json["jobs"]] == [job_id]
     assert desk.ask("GET", "/api/v1/jobs?all_users=true").status == 403
     from_root = desk.ask("POST", "/api/v1/jobs", {"submissions": [submission("r", DIGEST)]}, uid=0).json["results"][0]
-    stored = desk.platform.store.get(from_root["id"])
+    stored = desk.platform.storage.store.get(from_root["id"])
     assert stored is not None
-    assert (stored.uid, stored.user) == (OWN_UID, desk.platform.user)  # it runs as the daemon's user
+    assert (stored.uid, stored.user) == (OWN_UID, desk.platform.storage.user)  # it runs as the daemon's user
 
 
 def test_routes_return_documented_views(desk: Desk) -> None:
@@ -107,7 +107,7 @@ def test_job_routes_halt_and_resume_waiting_job(desk: Desk) -> None:
 def test_resume_route_names_damaged_file_of_job(desk: Desk, file: str) -> None:
     job_id = submit(desk)["id"]
     desk.ask("POST", f"/api/v1/jobs/{job_id}/halt")
-    plant_in_place_of(Path(desk.platform.root.job(job_id).path, file), NO_JSON["nested"])
+    plant_in_place_of(Path(desk.platform.storage.root.job(job_id).path, file), NO_JSON["nested"])
     refused = desk.ask("POST", f"/api/v1/jobs/{job_id}/resume", {})
     assert (refused.status, problem(refused).exit_code) == (503, 69)
     assert f"/{file} is damaged: " in problem(refused).message
@@ -117,9 +117,9 @@ def test_drill_route_calls_drill_service(desk: Desk, monkeypatch: pytest.MonkeyP
     job_id = submit(desk)["id"]
     heard: list[tuple[str, str]] = []
 
-    def play(_platform: object, _caller: object, asked: str, event: str) -> JobView:
+    def play(_storage: object, _adapters: object, _caller: object, asked: str, event: str) -> JobView:
         heard.append((asked, event))
-        return jobs.get_job(desk.platform, Caller(OWN_UID), asked)
+        return jobs.get_job(desk.platform.storage, desk.platform.adapters, Caller(OWN_UID), asked)
 
     monkeypatch.setattr("ffdl_batch.daemon.routes.jobs.play", play)
     assert desk.ask("POST", f"/api/v1/jobs/{job_id}/drill", {"event": "node-fail"}).json["job"]["id"] == job_id
@@ -213,7 +213,7 @@ def test_health_route_answers_without_database(desk: Desk, monkeypatch: pytest.M
     def away() -> int:
         raise StoreUnavailable("the server cannot be reached")
 
-    monkeypatch.setattr(desk.platform.store, "count_live", away)
+    monkeypatch.setattr(desk.platform.storage.store, "count_live", away)
     found = from_plain(Health, desk.ask("GET", "/api/v1/health").json)
     assert (found.pid, found.live_jobs) == (os.getpid(), None)
     assert found.database_trouble is not None and found.database_trouble.detail == "the server cannot be reached"
@@ -248,7 +248,7 @@ def test_routes_return_503_with_exit_status_if_database_memory_or_threads_are_la
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(desk.platform.store, "get", fail)
+    monkeypatch.setattr(desk.platform.storage.store, "get", fail)
     answer = desk.ask("GET", "/api/v1/jobs/training-000000000")
     found = problem(answer)
     assert (answer.status, found.exit_code) == (503, code)
@@ -259,7 +259,7 @@ def test_routes_return_503_with_exit_status_if_database_memory_or_threads_are_la
 
 
 def test_routes_name_log_for_unexpected_error_and_raise_it_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk.platform.store, "get", Mock(side_effect=RuntimeError("a secret detail")))
+    monkeypatch.setattr(desk.platform.storage.store, "get", Mock(side_effect=RuntimeError("a secret detail")))
     with pytest.raises(RuntimeError):  # for uvicorn to write to the log
         desk.ask("GET", "/api/v1/jobs/training-000000000")
     assert desk.answer is not None and (desk.answer.status, problem(desk.answer).exit_code) == (500, ExitCode.FAILED)
@@ -269,7 +269,9 @@ def test_routes_name_log_for_unexpected_error_and_raise_it_again(desk: Desk, mon
 
 def test_job_route_preserves_lone_surrogates(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id = submit(desk)["id"]
-    view = replace(jobs.get_job(desk.platform, Caller(OWN_UID), job_id), message="\udcff")
+    view = replace(
+        jobs.get_job(desk.platform.storage, desk.platform.adapters, Caller(OWN_UID), job_id), message="\udcff"
+    )
     monkeypatch.setattr("ffdl_batch.daemon.routes.jobs.get_job", lambda *_: view)
     assert desk.ask("GET", f"/api/v1/jobs/{job_id}").json["job"]["message"] == "\udcff"
 

@@ -17,12 +17,11 @@ from ffdl_batch.daemon import request_context
 from ffdl_batch.daemon.routes import logs as log_routes
 from ffdl_batch.domain.job.job import Change
 from ffdl_batch.domain.job.log_text import LogText, decode_text
+from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.metrics.records import Measure, MetricRecord, encode_record
 from ffdl_batch.domain.metrics.usage import UsageSample, Use, encode_sample
-from ffdl_batch.services.deployment.deployer import Deployer
 from ffdl_batch.services.logs import log_reader, log_stream
-from ffdl_batch.services.platform import Caller
 from ffdl_batch.services.queries import measurement_stream
 from ffdl_batch.services.queries.measurement_stream import MeasuredQuery, read_metrics
 from ffdl_batch.services.refusals import stop_if
@@ -38,11 +37,11 @@ def line(number: int) -> str:
 def job_id(desk: Desk) -> str:
     """A job with two attempts, and records in both; the first has a log."""
     found = str(submit(desk)["id"])
-    Deployer(desk.platform).step()
-    job = desk.platform.store.get(found)
+    desk.platform.deployer().step()
+    job = desk.platform.storage.store.get(found)
     assert job is not None
-    change = Change(((JobState.DEPLOYING, desk.platform.clock.now()),), Cause.REQUEUED, succeeded=True)
-    assert desk.platform.store.apply(job, change) is not None
+    change = Change(((JobState.DEPLOYING, desk.platform.storage.clock.now()),), Cause.REQUEUED, succeeded=True)
+    assert desk.platform.storage.store.apply(job, change) is not None
     for number in (1, 2):
         attempt = place(desk, found, number)
         Path(attempt.metrics).mkdir(parents=True)
@@ -55,7 +54,7 @@ def job_id(desk: Desk) -> str:
 
 
 def place(desk: Desk, job_id: str, number: int) -> AttemptDir:
-    return desk.platform.root.job(job_id).attempt(number)
+    return desk.platform.storage.root.job(job_id).attempt(number)
 
 
 def lines(desk: Desk, path: str) -> list[dict[str, Any]]:
@@ -129,17 +128,17 @@ def test_read_metrics_follows_records_until_job_ends(
             with path.open("a") as file:
                 file.write(line(20 + number))
         else:
-            job = desk.platform.store.get(job_id)
+            job = desk.platform.storage.store.get(job_id)
             assert job is not None
-            now = desk.platform.clock.now()
-            desk.platform.store.apply(job, Change(((JobState.CANCELLED, now),), Cause.PROGRESS))
+            now = desk.platform.storage.clock.now()
+            desk.platform.storage.store.apply(job, Change(((JobState.CANCELLED, now),), Cause.PROGRESS))
 
     monkeypatch.setattr("ffdl_batch.services.queries.measurement_stream.time.sleep", later)
     monkeypatch.setattr(measurement_stream, "KEEP_ALIVE_S", keep_alive_s)
-    job = desk.platform.store.get(job_id)
+    job = desk.platform.storage.store.get(job_id)
     assert job is not None
     caller = Caller(job.uid)
-    found = list(read_metrics(desk.platform, caller, job_id, MeasuredQuery(follow=True)))
+    found = list(read_metrics(desk.platform.storage, caller, job_id, MeasuredQuery(follow=True)))
     assert [json.loads(one)["record"]["meta"]["rindex"] for one in found if one] == [1, 11, 2, 12, 20, 21]
     assert (None in found) is is_kept_alive
 

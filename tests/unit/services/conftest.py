@@ -6,7 +6,7 @@ import hashlib
 import io
 import os
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,8 +18,9 @@ from ffdl_batch.attempt import rotated_files
 from ffdl_batch.attempt.layout import AttemptDir, Root
 from ffdl_batch.attempt.reader import open_regular
 from ffdl_batch.config import load_settings
+from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.domain.job.job import Change, Job
-from ffdl_batch.domain.job.submission import Submission, SubmissionResult
+from ffdl_batch.domain.job.submission import Caller, Submission, SubmissionResult
 from ffdl_batch.domain.job.views import JobView, LogLine, Problem
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, Outcome, encode_event
@@ -27,10 +28,9 @@ from ffdl_batch.domain.outcome.observation import EndCause, NativeId
 from ffdl_batch.plugins import AdapterContext
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.data.model_archives import receive_archive
-from ffdl_batch.services.deployment.deployer import Deployer
+from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.logs.log_stream import LogQuery, read_texts
 from ffdl_batch.services.monitoring.watcher import Watcher
-from ffdl_batch.services.platform import Caller, Platform
 from ffdl_batch.services.queries.jobs import get_job
 from ffdl_batch.services.submission.submit import submit
 from ffdl_batch.services.whole_files import write_whole
@@ -74,13 +74,25 @@ class Site:
     caller: Caller
     archive: str
 
+    def set_settings(self, **changes: Any) -> None:
+        """Give the services that are made from now on other settings."""
+        settings = replace(self.platform.settings, **changes)
+        self.platform.adapters.settings = settings
+        self.platform = replace(self.platform, settings=settings)
+
     def submission(self, key: str, manifest: str = MANIFEST, **changes: object) -> Submission:
         base = Submission(manifest, "manifest.yml", "/nowhere", self.archive, key, backend="fake")
         return replace(base, **changes)  # type: ignore[arg-type]
 
     def send(self, key: str = "k1", manifest: str = MANIFEST, **changes: object) -> SubmissionResult:
         """Submit one job, whatever comes of it."""
-        (result,) = submit(self.platform, self.caller, [self.submission(key, manifest, **changes)])
+        (result,) = submit(
+            self.platform.storage,
+            self.platform.adapters,
+            self.platform.store_checks,
+            self.caller,
+            [self.submission(key, manifest, **changes)],
+        )
         return result
 
     def accept(self, key: str = "k1", manifest: str = MANIFEST, **changes: object) -> Job:
@@ -96,7 +108,7 @@ class Site:
         return found
 
     def job(self, job_id: str) -> Job:
-        found = self.platform.store.get(job_id)
+        found = self.platform.storage.store.get(job_id)
         assert found is not None
         return found
 
@@ -108,11 +120,11 @@ class Site:
 
     def deploy(self) -> int:
         """Let a new deployer make one step."""
-        return Deployer(self.platform).step()
+        return self.platform.deployer().step()
 
     @cached_property
     def watcher(self) -> Watcher:
-        return Watcher(self.platform)
+        return self.platform.watcher()
 
     def watch(self, *, full: bool = True) -> int:
         """Let the watcher make one step."""
@@ -126,28 +138,28 @@ class Site:
 
     def head(self, job: Job) -> FakeHead:
         """The head controller of the job's current attempt."""
-        return FakeHead(self.platform.root, self.job(job.id), self.clock.now())
+        return FakeHead(self.platform.storage.root, self.job(job.id), self.clock.now())
 
     def move(self, job: Job, *states: JobState, cause: Cause = Cause.PROGRESS, **fields: Any) -> Job:
         """Write that the job passed through these states now, and the other fields of a `Change`."""
         steps = tuple((state, self.clock.now()) for state in states)
-        updated = self.platform.store.apply(job, Change(steps, cause, **fields))
+        updated = self.platform.storage.store.apply(job, Change(steps, cause, **fields))
         assert updated is not None
         return updated
 
     def view(self, job: Job) -> JobView:
-        return get_job(self.platform, self.caller, job.id)
+        return get_job(self.platform.storage, self.platform.adapters, self.caller, job.id)
 
     def log_lines(self, job_id: str, **query: Any) -> list[LogLine]:
         """What who reads the logs gets, without the signs of life between the lines."""
-        found = read_texts(self.platform, self.caller, job_id, LogQuery(**query))
+        found = read_texts(self.platform.storage, self.platform.followed_jobs, self.caller, job_id, LogQuery(**query))
         return [line for text in found if text is not None for line in text.lines()]
 
     def attempt(self, job: Job) -> AttemptDir:
-        return self.platform.root.job(job.id).attempt(max(1, job.attempt))
+        return self.platform.storage.root.job(job.id).attempt(max(1, job.attempt))
 
     def states(self, job: Job) -> list[str]:
-        return [str(entry.state) for entry in self.platform.store.history(job.id)]
+        return [str(entry.state) for entry in self.platform.storage.store.history(job.id)]
 
 
 @pytest.fixture(params=["sqlite", POSTGRES])
@@ -167,17 +179,21 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
     store = open_store(settings.database, network_fs=False, clock=clock)
     adapters = Adapters(settings, AdapterContext(root.path, "alice", os.getuid()), clock)
     adapters.use("fake", scheduler)
-    platform = Platform(
-        settings, store, clock, root, "alice", os.getuid(), adapters, owner="test", file_time=lambda _: clock.now()
-    )
+    storage = JobStorage(store, root, clock, "alice", os.getuid(), file_time=lambda _: clock.now())
+    platform = Platform(settings, storage, adapters, owner="test")
     data = model_zip()
     digest = hashlib.sha256(data).hexdigest()
-    receive_archive(platform, digest, [data])
+    receive_archive(platform.storage.root, digest, [data])
     made = Site(platform, clock, scheduler, Caller(os.getuid()), digest)
     yield made
     if "watcher" in vars(made):
         made.watcher.close()
     platform.close()
+
+
+def with_file_time(platform: Platform, file_time: Callable[[str], float]) -> Platform:
+    """The platform of a host where the file server has another clock."""
+    return replace(platform, storage=replace(platform.storage, file_time=file_time))
 
 
 def manifest(batch: str) -> str:
@@ -195,7 +211,13 @@ class ArraySite:
     def send(self, batch: str, key: str = "k1", **changes: object) -> SubmissionResult:
         """Submit one manifest, whatever comes of it."""
         submission = self.site.submission(key, manifest(batch), **changes)
-        (result,) = submit(self.site.platform, self.site.caller, [submission])
+        (result,) = submit(
+            self.site.platform.storage,
+            self.site.platform.adapters,
+            self.site.platform.store_checks,
+            self.site.caller,
+            [submission],
+        )
         return result
 
     def accept(self, batch: str, key: str = "k1", **changes: object) -> str:
@@ -206,7 +228,7 @@ class ArraySite:
 
     def elements(self, array: str) -> list[Job]:
         """Its jobs, by index."""
-        return self.site.platform.store.elements_of(array)
+        return self.site.platform.storage.store.elements_of(array)
 
     def states(self, array: str) -> list[JobState]:
         """Their states."""
@@ -214,7 +236,7 @@ class ArraySite:
 
     def deploy(self, times: int = 1) -> None:
         """So many steps of a deployer of its own."""
-        deployer = Deployer(self.site.platform)
+        deployer = self.site.platform.deployer()
         for _ in range(times):
             deployer.step()
 
@@ -245,7 +267,7 @@ def write_events(site: Site, job: Job, kinds: list[tuple[str, float]]) -> None:
         for i, (phase, at) in enumerate(kinds, 1)
     ]
     Path(attempt.events, "node-0.jsonl").write_text("".join(map(encode_event, events)))
-    Path(site.platform.root.doorbell, job.id).touch()
+    Path(site.platform.storage.root.doorbell, job.id).touch()
 
 
 def write_final(site: Site, job: Job, outcome: Outcome = Outcome.COMPLETED, **values: object) -> None:

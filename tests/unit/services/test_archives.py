@@ -15,21 +15,21 @@ from tests.unit.services.conftest import Site, model_zip
 
 def send(site: Site, data: bytes) -> str:
     digest = hashlib.sha256(data).hexdigest()
-    receive_archive(site.platform, digest, [data[:10], data[10:]])
+    receive_archive(site.platform.storage.root, digest, [data[:10], data[10:]])
     return digest
 
 
 def kept(site: Site) -> set[str]:
-    return {path.name for path in Path(site.platform.root.models).iterdir()}
+    return {path.name for path in Path(site.platform.storage.root.models).iterdir()}
 
 
 def test_receive_archive_stores_same_digest_once(site: Site) -> None:
     data = model_zip({"a.py": "1"})
     digest = hashlib.sha256(data).hexdigest()
-    assert receive_archive(site.platform, digest, [data])
-    assert not receive_archive(site.platform, digest, [data])
-    assert has_archive(site.platform, digest)
-    assert Path(site.platform.root.model(digest)).read_bytes() == data
+    assert receive_archive(site.platform.storage.root, digest, [data])
+    assert not receive_archive(site.platform.storage.root, digest, [data])
+    assert has_archive(site.platform.storage.root, digest)
+    assert Path(site.platform.storage.root.model(digest)).read_bytes() == data
 
 
 def damaged(data: bytes) -> bytes:
@@ -62,12 +62,12 @@ def test_receive_archive_rejects_unsafe_or_damaged_archive_and_keeps_nothing_of_
 def test_receive_archive_rejects_digest_mismatch(site: Site) -> None:
     before = kept(site)
     with pytest.raises(Refused, match="damaged on its way"):
-        receive_archive(site.platform, "0" * 64, [model_zip()])
+        receive_archive(site.platform.storage.root, "0" * 64, [model_zip()])
     assert kept(site) == before
 
 
 @pytest.mark.parametrize("digest", ["", "../../etc/passwd", "Z" * 64, "0" * 63])
 def test_archives_reject_malformed_digest(site: Site, digest: str) -> None:
-    assert not has_archive(site.platform, digest)
+    assert not has_archive(site.platform.storage.root, digest)
     with pytest.raises(Refused, match="SHA-256"):
-        receive_archive(site.platform, digest, [b""])
+        receive_archive(site.platform.storage.root, digest, [b""])

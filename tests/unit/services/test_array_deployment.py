@@ -11,10 +11,9 @@ from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job.views import Resume
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
-from ffdl_batch.services.deployment.array_throttle import PAUSE_S, Throttle
-from ffdl_batch.services.deployment.deployer import Deployer
-from ffdl_batch.services.job_control.halt import halt_job
+from ffdl_batch.services.deployment.waiting_jobs import PAUSE_S, Throttle
 from ffdl_batch.services.job_control.resume import resume_job
+from ffdl_batch.services.job_control.stop import halt_job
 from ffdl_batch.services.job_files.attempt_directory import begun_at, mark_begun, unmark_begun
 from tests.unit.services.conftest import ArraySite, Site, manifest
 
@@ -26,7 +25,7 @@ def test_deployer_submits_thousand_elements_as_one_native_array(fleet: ArraySite
     assert {job.state for job in jobs} == {JobState.QUEUED}
     assert fleet.sizes == [1000]
     assert [job.native_id for job in jobs] == [f"100_{n}" for n in range(1000)]
-    assert {entry.native_id for entry in fleet.site.platform.store.attempts(jobs[7].id)} == {"100_7"}
+    assert {entry.native_id for entry in fleet.site.platform.storage.store.attempts(jobs[7].id)} == {"100_7"}
     assert fleet.site.states(jobs[7]) == ["PENDING", "DEPLOYING", "QUEUED"]
 
 
@@ -42,13 +41,13 @@ def test_deployer_splits_array_by_max_array_size(fleet: ArraySite) -> None:
 def test_deployer_writes_task_table_and_marks_for_chunk(fleet: ArraySite) -> None:
     array = fleet.accept("array: '3,7'")
     fleet.deploy()
-    chunk = fleet.site.platform.root.array(array).chunk(1)
+    chunk = fleet.site.platform.storage.root.array(array).chunk(1)
     attempts = [fleet.site.attempt(job) for job in fleet.elements(array)]
     assert Path(chunk.tasks).read_text() == f"3 {attempts[0].path}\n7 {attempts[1].path}\n"
     assert Path(chunk.script).stat().st_mode & 0o777 == 0o700
     marks = [Path(attempt.submit_begun).read_text().splitlines()[1:] for attempt in attempts]
     assert marks == [[f"array {array}-1 3"], [f"array {array}-1 7"]]
-    assert Path(fleet.site.platform.root.job(fleet.elements(array)[0].id).template.launch).is_file()
+    assert Path(fleet.site.platform.storage.root.job(fleet.elements(array)[0].id).template.launch).is_file()
 
 
 def test_deployer_submits_each_array_separately_and_single_jobs_and_elements_with_other_resources_alone(
@@ -56,8 +55,15 @@ def test_deployer_submits_each_array_separately_and_single_jobs_and_elements_wit
 ) -> None:
     arrays = [fleet.accept("array: 0-1", "a"), fleet.accept("array: 0-3", "b")]
     single, odd = fleet.site.accept("c"), fleet.elements(arrays[1])[2]
-    halt_job(fleet.site.platform, fleet.site.caller, odd.id)
-    resume_job(fleet.site.platform, fleet.site.caller, odd.id, Resume(gpus=3))
+    halt_job(fleet.site.platform.storage, fleet.site.platform.adapters, fleet.site.caller, odd.id)
+    resume_job(
+        fleet.site.platform.storage,
+        fleet.site.platform.adapters,
+        fleet.site.platform.store_checks,
+        fleet.site.caller,
+        odd.id,
+        Resume(gpus=3),
+    )
     fleet.deploy()
     assert sorted(fleet.sizes) == [2, 3]
     assert [set(fleet.states(array)) for array in arrays] == [{JobState.QUEUED}] * 2
@@ -179,7 +185,9 @@ def test_deployer_submits_each_element_once_after_crash_at_any_step(fleet: Array
 
     array = fleet.accept("array: 0-4")
     with pytest.raises(Crashed):
-        Deployer(fleet.site.platform, crash).step()
+        fleet.site.platform.deployer(
+            crash,
+        ).step()
     outlive_requests(fleet, array)
     settle(fleet)
     assert_submitted_once(fleet, array)
@@ -255,12 +263,12 @@ def test_deployer_passes_array_limit_to_scheduler_and_holds_further_chunks(fleet
 
 
 def elements(site: Site, batch: str) -> list[Job]:
-    return site.platform.store.elements_of(site.send("k", manifest(batch)).id)
+    return site.platform.storage.store.elements_of(site.send("k", manifest(batch)).id)
 
 
 def test_deployer_enforces_array_limit_when_elements_are_submitted_singly(site: Site) -> None:
     jobs = elements(site, "array: 0-4%2")
-    deployer = Deployer(site.platform)
+    deployer = site.platform.deployer()
     for _ in range(3):
         deployer.step()
     jobs = [site.job(job.id) for job in jobs]
@@ -285,14 +293,14 @@ def test_deployer_releases_held_elements_after_taking_over(site: Site) -> None:
 
 def lease(site: Site, throttle: Throttle, lease_s: float) -> list[int]:
     """The elements, by index, that the throttle lets go of those that are leased next."""
-    leased = site.platform.store.claim_deployable("me", limit=2, lease_s=lease_s)
+    leased = site.platform.storage.store.claim_deployable("me", limit=2, lease_s=lease_s)
     found = [one.job.spec.element for one in throttle.sort_out(leased)]
     return [element.index for element in found if element is not None]
 
 
 def test_throttle_releases_elements_by_index_when_capacity_frees_between_calls(site: Site) -> None:
     elements(site, "array: 0-5%1")
-    throttle = Throttle(site.platform)
+    throttle = Throttle(site.platform.storage.store, site.platform.adapters)
     assert lease(site, throttle, 1000.0) == [0]  # and ends at once: there is room for another
     assert lease(site, throttle, 1000.0) == []  # 2 and 3, of which nobody knew, while 1 waits
     throttle.wake()
@@ -304,7 +312,7 @@ def test_throttle_releases_elements_by_index_when_capacity_frees_between_calls(s
 
 def test_throttle_skips_cancelled_element_after_pause(site: Site) -> None:
     jobs = elements(site, "array: 0-5%1")
-    throttle = Throttle(site.platform)
+    throttle = Throttle(site.platform.storage.store, site.platform.adapters)
     assert lease(site, throttle, 1.0) == [0]
     for job in jobs[:2]:
         site.move(site.job(job.id), JobState.CANCELLED)

@@ -13,17 +13,15 @@ import pytest
 
 from ffdl_batch.domain.job.array import is_array_id
 from ffdl_batch.domain.job.job import Job
-from ffdl_batch.domain.job.submission import Expected
+from ffdl_batch.domain.job.submission import Caller, Expected
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, encode_event
 from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
 from ffdl_batch.ports.scheduler import AccountingUnreachable
 from ffdl_batch.services.job_control.arrays import get_array, stop_array
-from ffdl_batch.services.job_control.cancel import cancel_job
-from ffdl_batch.services.job_control.halt import halt_job
+from ffdl_batch.services.job_control.stop import cancel_job, halt_job
 from ffdl_batch.services.job_files.orphan_cleanup import ORPHAN_AGE_S, sweep
 from ffdl_batch.services.monitoring.watcher import ACCOUNTING_LAG_S, FORGOTTEN_AFTER
-from ffdl_batch.services.platform import Caller
 from ffdl_batch.services.queries.jobs import list_jobs, own_job
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.services.submission.dry_run import plan_submission
@@ -67,17 +65,17 @@ def test_submit_returns_same_array_for_repeated_request_and_stores_shared_files_
     batch, environ = "array: 0-2, comment: hunter2", {"TOKEN": "s3cr3t"}
     first, again = (fleet.send(batch, environ=environ) for _ in range(2))
     assert (again.id, again.elements) == (first.id, first.elements)
-    assert fleet.site.platform.store.count_live() == 3
-    arrays = Path(fleet.site.platform.root.arrays)
+    assert fleet.site.platform.storage.store.count_live() == 3
+    arrays = Path(fleet.site.platform.storage.root.arrays)
     assert [path.name for path in arrays.iterdir()] == [first.id]
-    directory = fleet.site.platform.root.array(first.id)
+    directory = fleet.site.platform.storage.root.array(first.id)
     assert "hunter2" in Path(directory.manifest).read_text()
     assert json.loads(Path(directory.exported).read_text()) == environ
     assert stat.S_IMODE(Path(directory.exported).stat().st_mode) == 0o600
     elements = fleet.elements(first.id)
     assert {job.spec.manifest_text for job in elements} == {""}
     fleet.deploy()
-    assert "hunter2" in Path(fleet.site.platform.root.job(elements[0].id).manifest).read_text()
+    assert "hunter2" in Path(fleet.site.platform.storage.root.job(elements[0].id).manifest).read_text()
     assert fleet.scheduler.planned[-1].user_env["TOKEN"] == "s3cr3t"
     assert fleet.send(batch, key="k2").id != first.id
 
@@ -85,8 +83,8 @@ def test_submit_returns_same_array_for_repeated_request_and_stores_shared_files_
 def test_submit_rejects_invalid_array_as_a_whole(fleet: ArraySite) -> None:
     problem = fleet.send("array: 9-0").problem
     assert problem is not None and problem.findings[0].path == "batch.array" and problem.findings[0].line
-    assert fleet.site.platform.store.count_live() == 0
-    assert not Path(fleet.site.platform.root.arrays).exists()
+    assert fleet.site.platform.storage.store.count_live() == 0
+    assert not Path(fleet.site.platform.storage.root.arrays).exists()
 
 
 @pytest.mark.parametrize(
@@ -110,27 +108,34 @@ def test_submit_splits_large_batches_into_several_transactions(
     monkeypatch.setattr("ffdl_batch.services.submission.submit.MAX_ELEMENTS", 5)
     texts = [manifest(f"array: 0-{last}") for last in (2, 1, 3, 0)]
     requests = [fleet.site.submission(str(n), text) for n, text in enumerate(texts)]
-    results = submit(fleet.site.platform, fleet.site.caller, requests)
+    results = submit(
+        fleet.site.platform.storage,
+        fleet.site.platform.adapters,
+        fleet.site.platform.store_checks,
+        fleet.site.caller,
+        requests,
+    )
     assert calls == [5, 5]
     assert [len(result.elements) for result in results] == [3, 2, 4, 1]
 
 
 def test_get_array_counts_elements_and_own_job_finds_them_by_index_for_owner_only(fleet: ArraySite) -> None:
     array = fleet.accept("array: 2-8:2%3")
-    of = fleet.site.platform, fleet.site.caller
+    of = fleet.site.platform.storage, fleet.site.caller
+    found_by = fleet.site.platform.storage.store, fleet.site.caller
     view = get_array(*of, array)
     assert (view.name, view.elements, dict(view.states)) == ("digits", 4, {"PENDING": 4})
     assert (view.limit, view.ended) == (3, False)
-    assert own_job(*of, f"{array}_4").spec.name == "digits[4]"
+    assert own_job(*found_by, f"{array}_4").spec.name == "digits[4]"
     assert [job.array_index for job in list_jobs(*of, array=array)] == [2, 4, 6, 8]
     assert len(list_jobs(*of, name="digits")) == 4
     for unknown in (f"{array}_3", "array-zzzzzzzzz_0", "array-zzzzzzzzz"):
         with pytest.raises(Refused) as refused:
-            own_job(*of, unknown)
+            own_job(*found_by, unknown)
         assert refused.value.status == 404
     with pytest.raises(Refused, match="is an array of jobs"):
-        own_job(*of, array)
-    stranger = fleet.site.platform, Caller(fleet.site.caller.uid + 1)
+        own_job(*found_by, array)
+    stranger = fleet.site.platform.storage, Caller(fleet.site.caller.uid + 1)
     with pytest.raises(Refused, match="there is no array"):
         get_array(*of, "array-zzzzzzzzz")
     with pytest.raises(Refused, match="there is no array"):
@@ -143,10 +148,10 @@ def test_stop_array_cancels_pending_elements_and_forwards_cancel_for_queued_ones
     array = fleet.accept("array: 0-9")
     fleet.deploy()
     pending = fleet.accept("array: 0-2", "k2")
-    view = stop_array(fleet.site.platform, fleet.site.caller, pending, Wish.CANCEL)
+    view = stop_array(fleet.site.platform.storage, fleet.site.caller, pending, Wish.CANCEL)
     assert (dict(view.states), view.ended) == ({"CANCELLED": 3}, True)
     for wish in (Wish.CANCEL, Wish.HALT):
-        view = stop_array(fleet.site.platform, fleet.site.caller, array, wish)
+        view = stop_array(fleet.site.platform.storage, fleet.site.caller, array, wish)
         assert dict(view.states) == {"QUEUED": 10}
         assert {job.wish for job in fleet.elements(array)} == {Wish.CANCEL}
     fleet.site.watch()
@@ -158,24 +163,38 @@ def test_stop_array_halt_withdraws_queued_and_signals_running_elements(fleet: Ar
     fleet.deploy()
     for job in fleet.elements(array)[:2]:
         fleet.scheduler.run(NativeId.parse(job.native_id))
-    stop_array(fleet.site.platform, fleet.site.caller, array, Wish.HALT)
+    stop_array(fleet.site.platform.storage, fleet.site.caller, array, Wish.HALT)
     fleet.site.watch()
     assert fleet.scheduler.stop_calls == [("withdraw", 4), ("URG", 2)]
 
 
 def test_plan_submission_shows_native_array_and_keeps_no_files(fleet: ArraySite) -> None:
     submission = fleet.site.submission("k", manifest("array: 0-2%1"))
-    view = plan_submission(fleet.site.platform, fleet.site.caller, submission, trial=False)
+    view = plan_submission(
+        fleet.site.platform.storage,
+        fleet.site.platform.adapters,
+        fleet.site.platform.node_exclusion,
+        fleet.site.caller,
+        submission,
+        trial=False,
+    )
     assert view.script == "#!/bin/sh\n# 1 GPUs, \n"
     names = [file.name for file in view.files]
     assert names[:2] == ["tasks", "script.sh"] and "launch.json" in names
     assert view.files[0].text.count("\n") == 3
     assert any("an array of 3 jobs, 3 in one native array" in warning for warning in view.warnings)
-    assert list((Path(fleet.site.platform.root.path) / "jobs").iterdir()) == []
+    assert list((Path(fleet.site.platform.storage.root.path) / "jobs").iterdir()) == []
 
 
 def test_plan_submission_warns_if_elements_are_submitted_singly(site: Site) -> None:
-    view = plan_submission(site.platform, site.caller, site.submission("k", manifest(GRID)), trial=False)
+    view = plan_submission(
+        site.platform.storage,
+        site.platform.adapters,
+        site.platform.node_exclusion,
+        site.caller,
+        site.submission("k", manifest(GRID)),
+        trial=False,
+    )
     assert any("an array of 4 jobs, each by itself" in warning for warning in view.warnings)
     assert view.environment["lr"] == "0.1"
 
@@ -208,15 +227,15 @@ def test_aftercorr_dependency_matches_elements_by_index(fleet: ArraySite) -> Non
 
 def test_janitor_removes_old_orphaned_array_directories(fleet: ArraySite) -> None:
     known = fleet.accept("array: 0-1")
-    arrays = Path(fleet.site.platform.root.arrays)
+    arrays = Path(fleet.site.platform.storage.root.arrays)
     orphan, young, deployed = (arrays / f"array-00000000{n}" for n in range(3))
     for directory in (orphan, young, deployed / "chunk-1"):
         directory.mkdir(parents=True)
     (orphan / "manifest.yml").touch()
-    old = fleet.site.platform.file_time(str(arrays)) - ORPHAN_AGE_S - 60
+    old = fleet.site.platform.storage.file_time(str(arrays)) - ORPHAN_AGE_S - 60
     for directory in (arrays / known, orphan, deployed):
         os.utime(directory, (old, old))
-    assert sweep(fleet.site.platform) == 1
+    assert sweep(fleet.site.platform.storage, fleet.site.platform.settings) == 1
     assert sorted(path.name for path in arrays.iterdir()) == sorted([known, young.name, deployed.name])
 
 
@@ -303,7 +322,7 @@ def test_watcher_does_not_cancel_dropped_task_that_had_started(fleet: ArraySite,
     look(fleet)
     assert fleet.site.job(jobs[2].id).state is not JobState.CANCELLED
     look(fleet, ACCOUNTING_LAG_S + SOON)
-    assert "no record of the job any more" in fleet.site.platform.store.history(jobs[2].id)[-1].message
+    assert "no record of the job any more" in fleet.site.platform.storage.store.history(jobs[2].id)[-1].message
 
 
 @pytest.mark.parametrize("but", ["another array reused its id", "it is listed again"])
@@ -349,7 +368,7 @@ def test_watcher_ends_dropped_task_as_its_owner_requested(
     fleet: ArraySite, jobs: list[Job], ask: Callable[..., object], state: JobState, message: str
 ) -> None:
     look(fleet)
-    ask(fleet.site.platform, fleet.site.caller, jobs[2].id)
+    ask(fleet.site.platform.storage, fleet.site.platform.adapters, fleet.site.caller, jobs[2].id)
     scancel(fleet, jobs[2])
     look(fleet)
     ended = fleet.site.job(jobs[2].id)

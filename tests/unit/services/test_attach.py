@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.job.job import Change, Job
+from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.launch.launch_file import decode, encode
 from ffdl_batch.domain.outcome.controller_events import EventKind as K
 from ffdl_batch.ports.node_access import NodeProgram, Place
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerError, SchedulerMissing, SchedulerUnreachable
-from ffdl_batch.services.platform import Caller
 from ffdl_batch.services.queries.attach_plan import plan_attach
 from ffdl_batch.services.refusals import Refused
 from tests.fakes.scheduler import FakeScheduler
@@ -51,14 +51,14 @@ def processing(site: Site, state: JobState = JobState.PROCESSING) -> Job:
     job = site.job(accepted.id)
     path = Path(site.attempt(job).launch)
     path.write_text(encode(replace(decode(path.read_text()), learners=2, learners_per_node=2)))
-    updated = site.platform.store.apply(job, Change(((state, site.clock.now()),)))
+    updated = site.platform.storage.store.apply(job, Change(((state, site.clock.now()),)))
     assert updated is not None
     return updated
 
 
 def refusal(site: Site, job: Job, learner: int | None = 1, caller: Caller | None = None) -> Refused:
     with pytest.raises(Refused) as refused:
-        plan_attach(site.platform, caller or site.caller, job.id, learner)
+        plan_attach(site.platform.storage, site.platform.adapters, caller or site.caller, job.id, learner)
     return refused.value
 
 
@@ -67,12 +67,12 @@ def test_plan_attach_returns_command_for_one_or_all_learners_of_node(site: Site,
     node = Node(site, job)
     node.says(K.STARTED, host="n1.site", allocation="77")
     node.begins(1).begins(2)
-    (plan,) = plan_attach(site.platform, site.caller, job.id, 2)
+    (plan,) = plan_attach(site.platform.storage, site.platform.adapters, site.caller, job.id, 2)
     (place,) = scheduler.places
     assert (place.allocation, place.node_rank, str(place.native_id)) == ("77", 0, job.native_id)
     assert plan.argv[-7:] == ("attach", "--job", job.id, "--attempt", "1", "--learners", "2")
     assert (plan.argv[0], plan.learners, plan.node, plan.unset) == ("go", (2,), "n1", ("X_",))
-    (both,) = plan_attach(site.platform, site.caller, job.id, None)
+    (both,) = plan_attach(site.platform.storage, site.platform.adapters, site.caller, job.id, None)
     assert (both.learners, both.argv[-1]) == ((1, 2), "1,2")
 
 
@@ -85,7 +85,7 @@ def test_plan_attach_rejects_ended_or_unknown_learner(site: Site, scheduler: Rea
         f"learner 2 of {job.id} ended with exit code 7",
         "running: 1",
     )
-    (plan,) = plan_attach(site.platform, site.caller, job.id, None)
+    (plan,) = plan_attach(site.platform.storage, site.platform.adapters, site.caller, job.id, None)
     assert plan.learners == (1,)
     assert (refusal(site, job, 3).status, "has learners 1 to 2" in refusal(site, job, 3).problem.message) == (400, True)
     node.ends(1, 0)

@@ -16,13 +16,13 @@ import pytest
 from ffdl_batch.attempt.layout import Root
 from ffdl_batch.config import Settings, load_settings
 from ffdl_batch.config.daemon_location import PlaceRefused
+from ffdl_batch.daemon.platform import Platform, open_platform
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
-from ffdl_batch.services.job_files.tree_probe import FRESH_S, Tree
-from ffdl_batch.services.monitoring.watcher import SETTLE_S, Watcher
+from ffdl_batch.services.job_storage import FRESH_S, Tree
+from ffdl_batch.services.monitoring.watcher import SETTLE_S
 from ffdl_batch.services.os_errors import explain
 from ffdl_batch.services.outcome.attempt_records import read_evidence, saved_checkpoint
-from ffdl_batch.services.platform import Platform, open_platform
 from ffdl_batch.store import DatabaseMissing, StoreError
 from tests.unit.services.conftest import Site
 from tests.unit.store.jobs import add_job, applied, deploying, steps
@@ -64,18 +64,18 @@ def test_open_platform_refuses_directory_that_others_can_write(tmp_path: Path, p
 
 def test_open_platform_rejects_other_jobs_dir_while_a_job_is_live(first: Settings, other_tree: Settings) -> None:
     platform = open_platform(first)
-    job = add_job(platform.store)
+    job = add_job(platform.storage.store)
     platform.close()
     Path(other_tree.jobs_dir, "jobs").mkdir(parents=True)
     with pytest.raises(StoreError, match=f"directories in {first.jobs_dir}, but jobs_dir is {other_tree.jobs_dir}"):
         open_platform(other_tree)
     platform = open_platform(first)
-    applied(platform.store, platform.store.get(job.id) or job, steps(JobState.CANCELLED))
+    applied(platform.storage.store, platform.storage.store.get(job.id) or job, steps(JobState.CANCELLED))
     platform.close()
     opened(other_tree)
     with pytest.raises(StoreError, match="jobs_dir is"):
         platform = open_platform(other_tree)
-        add_job(platform.store)
+        add_job(platform.storage.store)
         platform.close()
         open_platform(first)
 
@@ -84,12 +84,12 @@ def test_open_platform_rejects_other_jobs_dir_while_another_daemon_holds_a_lease
     first: Settings, other_tree: Settings
 ) -> None:
     platform = open_platform(first)
-    token = platform.store.acquire_lease("watcher", platform.owner, 60.0)
+    token = platform.storage.store.acquire_lease("watcher", platform.leases.owner, 60.0)
     assert token is not None
-    platform.store.engine.dispose()
+    platform.storage.store.engine.dispose()
     with pytest.raises(StoreError, match="daemons that share a database share it"):
         open_platform(other_tree)
-    platform.store.release_lease("watcher", token)
+    platform.storage.store.release_lease("watcher", token)
     platform.close()
     opened(other_tree)
 
@@ -100,8 +100,8 @@ def test_open_platform_rejects_missing_jobs_directory_if_jobs_are_live(first: Se
     jobs.rmdir()
     platform = open_platform(first)  # no job is missing
     assert jobs.is_dir()
-    job, token = deploying(platform.store)
-    applied(platform.store, job, steps(JobState.QUEUED, native_id="7"), lease_token=token)
+    job, token = deploying(platform.storage.store)
+    applied(platform.storage.store, job, steps(JobState.QUEUED, native_id="7"), lease_token=token)
     platform.close()
     jobs.rmdir()
     with pytest.raises(FileNotFoundError, match="though jobs live in it"):
@@ -111,7 +111,7 @@ def test_open_platform_rejects_missing_jobs_directory_if_jobs_are_live(first: Se
 
 def test_open_platform_accepts_moved_jobs_tree(first: Settings, tmp_path: Path) -> None:
     platform = open_platform(first)
-    add_job(platform.store)
+    add_job(platform.storage.store)
     platform.close()
     Path(first.jobs_dir).rename(tmp_path / "moved")
     opened(replace(first, jobs_dir=str(tmp_path / "moved")))
@@ -121,7 +121,7 @@ def test_open_platform_accepts_replacement_tree_after_its_name_is_written_by_han
     first: Settings, other_tree: Settings
 ) -> None:
     platform = open_platform(first)
-    add_job(platform.store)
+    add_job(platform.storage.store)
     platform.close()
     Path(other_tree.jobs_dir, "jobs").mkdir(parents=True)
     with pytest.raises(StoreError, match=r"write [0-9a-f]{16} into .*/other/\.tree") as refused:
@@ -165,7 +165,7 @@ def test_open_platform_rejects_missing_database_when_job_directories_exist(tmp_p
     file = tmp_path / "database" / "jobs.sqlite3"
     settings = settings_of(tmp_path / "one", f"sqlite:///{file}")
     platform = open_platform(settings)
-    job = Path(platform.root.job(str(add_job(platform.store).id)).path)
+    job = Path(platform.storage.root.job(str(add_job(platform.storage.store).id)).path)
     job.mkdir()
     platform.close()
     kept = file.read_bytes()
@@ -310,10 +310,10 @@ def test_watcher_keeps_job_queued_while_jobs_directory_is_not_mounted(site: Site
     job = site.deployed()
     site.scheduler.run(NativeId.parse(job.native_id))
     site.scheduler.end(NativeId.parse(job.native_id), EndCause.SUCCESS, site.clock.now())
-    tree = Path(site.platform.root.path)
+    tree = Path(site.platform.storage.root.path)
     away = tree.with_name("elsewhere")
     away.mkdir()
-    watcher = Watcher(site.platform)
+    watcher = site.platform.watcher()
     move_tree(tree, away)
     for _ in range(3):
         site.clock.tick(SETTLE_S)

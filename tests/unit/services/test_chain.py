@@ -18,11 +18,11 @@ from ffdl_batch.domain.outcome.controller_events import EventKind, GoesOn, Outco
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.ports.scheduler import InvalidRequest, Scheduler
 from ffdl_batch.services.backends.adapters import Adapters
-from ffdl_batch.services.deployment.deployer import HANDOVER_S, Deployer
+from ffdl_batch.services.deployment.deployer import HANDOVER_S
 from ffdl_batch.services.job_files.attempt_directory import begun_at
 from ffdl_batch.services.job_files.control_cell import read_control
 from ffdl_batch.services.monitoring.job_update import QUIET_S
-from ffdl_batch.services.monitoring.watcher import SETTLE_S, Watcher
+from ffdl_batch.services.monitoring.watcher import SETTLE_S
 from ffdl_batch.services.outcome.attempt_records import read_launch
 from tests.fakes.head import FakeHead
 from tests.fakes.scheduler import FakeScheduler
@@ -56,11 +56,11 @@ def test_watcher_follows_continuation_of_head_without_scheduler_end(site: Site) 
     after = site.job(job.id)
     assert (after.state, after.native_id, after.network) == (JobState.QUEUED, str(native), "none")
     assert (site.scheduler.observe_calls, len(site.scheduler.submitted)) == (asked, 2)
-    first, second = site.platform.store.attempts(job.id)
+    first, second = site.platform.storage.store.attempts(job.id)
     assert (first.interruption, first.checkpoint.confirmed, first.gpu_seconds) == ("timeout", True, 60.0)
     assert (second.number, second.native_id) == (2, str(native))
-    assert read_control(site.platform.root.job(job.id).attempt(1)).attempt == 2
-    moved = site.platform.store.history(job.id)[-2]
+    assert read_control(site.platform.storage.root.job(job.id).attempt(1)).attempt == 2
+    moved = site.platform.storage.store.history(job.id)[-2]
     assert (moved.cause, moved.attempt) == ("requeued", 2)
     assert "checkpoint confirmed" in moved.message
 
@@ -70,7 +70,7 @@ def test_deployer_submits_successor_after_handover_timeout(site: Site) -> None:
     head.goes_on()
     site.watch(full=False)
     site.scheduler.credential_life_s = 0.0
-    deployer = Deployer(site.platform)
+    deployer = site.platform.deployer()
     begun = begun_at(site.attempt(site.job(job.id)))
     assert begun is not None
     for at, submitted in ((begun + HANDOVER_S / 2, 1), (begun + HANDOVER_S + 1, 2)):
@@ -89,11 +89,11 @@ def test_watcher_continues_preempted_job_from_its_results(site: Site) -> None:
     site.deploy()
     assert (site.job(job.id).state, site.job(job.id).attempt) == (JobState.QUEUED, 2)
     attempt, template = site.scheduler.planned[-2:]
-    assert attempt.carry == site.platform.root.job(job.id).attempt(1).results
+    assert attempt.carry == site.platform.storage.root.job(job.id).attempt(1).results
     assert (attempt.spent.preemptions, attempt.attempt) == (1, 2)
     assert (template.attempt, template.token) == (3, f"{job.id}-next")
-    assert Path(site.platform.root.job(job.id).template.launch).is_file()
-    assert read_control(site.platform.root.job(job.id).attempt(1)).attempt == 2
+    assert Path(site.platform.storage.root.job(job.id).template.launch).is_file()
+    assert read_control(site.platform.storage.root.job(job.id).attempt(1)).attempt == 2
 
 
 def test_watcher_excludes_no_node_if_backend_cannot_avoid_nodes(site: Site) -> None:
@@ -131,14 +131,14 @@ def test_watcher_counts_gpu_time_until_last_heartbeat_without_scheduler_times(si
     for _ in range(2):
         site.watch()
         site.clock.tick(SETTLE_S + 1)
-    (attempt,) = site.platform.store.attempts(job.id)
+    (attempt,) = site.platform.storage.store.attempts(job.id)
     assert (attempt.ended_at, attempt.gpu_seconds, site.job(job.id).spent.gpu_seconds) == (head.at, 90.0, 90.0)
 
 
 def test_deployer_removes_exclusion_of_failed_node_when_scheduler_rejects_it(site: Site) -> None:
     job, _ = at_work(site)
     assert end(site, job, EndCause.NODE_FAIL).overrides.exclude == ("n1",)
-    assert site.platform.store.history(job.id)[-1].error_code == "S110"
+    assert site.platform.storage.store.history(job.id)[-1].error_code == "S110"
     site.scheduler.refuse = "Requested node configuration is not available"
     site.deploy()
     assert site.job(job.id).state is JobState.DEPLOYING
@@ -170,7 +170,7 @@ def test_watcher_continues_job_with_saved_checkpoint_only_within_manifest_budget
         return
     assert (after.state, after.error_code) == (JobState.FAILED, code)
     assert re.search(message, after.message), after.message
-    assert site.platform.store.attempts(job.id)[0].owed, "its results were not stored"
+    assert site.platform.storage.store.attempts(job.id)[0].owed, "its results were not stored"
 
 
 def judged(site: Site, cause: EndCause, outcome: Outcome, retry: str = "", **record: object) -> Job:
@@ -183,7 +183,7 @@ def judged(site: Site, cause: EndCause, outcome: Outcome, retry: str = "", **rec
 def test_watcher_quotes_batch_log_of_attempt_whose_controller_never_started(site: Site) -> None:
     job = site.deployed()
     said = "script.sh: 12: exec: /opt/python3.9/bin/python3: not found"
-    Path(site.platform.root.job(job.id).attempt(1).batch_log).write_text(f"earlier\n{said}\n")
+    Path(site.platform.storage.root.job(job.id).attempt(1).batch_log).write_text(f"earlier\n{said}\n")
     after = end(site, job, EndCause.FAILURE)
     assert (after.state, after.error_code) == (JobState.FAILED, "S106")
     assert after.message.endswith(f"its batch log ends with: earlier {said}")
@@ -257,7 +257,7 @@ def test_watcher_records_requeue_that_happened_without_daemon(site: Site) -> Non
     job, head = at_work(site)
     head.ends(Outcome.CANCELLED, message="ended from outside")
     site.watcher.close()
-    site.watcher = Watcher(site.platform)
+    site.watcher = site.platform.watcher()
     run_elsewhere(site, job)
     assert site.states(job)[-3:] == ["PROCESSING", "QUEUED", "PROCESSING"]
     assert site.job(job.id).spent.preemptions == 1
@@ -287,7 +287,7 @@ def test_watcher_records_requeue_as_preemption_after_final_record_of_head(site: 
     after = site.job(head.job.id)
     assert (after.state, after.spent.preemptions, after.spent.node_failures) == (JobState.QUEUED, 1, 0)
     assert (after.overrides.exclude, site.scheduler.avoided) == ((), [])
-    (entry,) = site.platform.store.history(after.id)[-1:]
+    (entry,) = site.platform.storage.store.history(after.id)[-1:]
     assert entry.message.endswith("it was preempted or requeued")
     (attempt,) = site.view(after).attempts
     assert attempt.restarts == (RestartView(entry.at, entry.message),)
@@ -342,7 +342,7 @@ def test_watcher_completes_job_with_stored_results_after_head_died(site: Site) -
     head.stores()
     after = end(site, job, EndCause.NODE_FAIL)
     assert (after.state, "left no final record" in after.warnings[-1]) == (JobState.COMPLETED, True)
-    assert not site.platform.store.attempts(job.id)[0].owed
+    assert not site.platform.storage.store.attempts(job.id)[0].owed
 
 
 def test_watcher_shows_suspension_as_pending_reason_and_keeps_state(site: Site) -> None:
@@ -381,7 +381,7 @@ def test_watcher_reports_missing_checkpoint_only_if_each_pod_had_its_own_tree(
     Path(site.attempt(job).launch).write_text(encode(replace(launch, pod=Pod("/ffdl-pod", apart=apart))))
     after = end(site, job, EndCause.NODE_FAIL)
     assert (after.state, after.spent.fruitless) == (JobState.PENDING, int(apart)), after.message
-    assert said in site.platform.store.history(job.id)[-1].message
+    assert said in site.platform.storage.store.history(job.id)[-1].message
 
 
 def test_watcher_does_not_repeat_checkpoint_status_of_final_record(site: Site) -> None:

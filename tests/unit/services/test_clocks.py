@@ -16,16 +16,15 @@ from ffdl_batch.domain.outcome.continuation import Spent
 from ffdl_batch.domain.outcome.controller_events import EventKind, Outcome
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
 from ffdl_batch.ports.clock import SystemClock
-from ffdl_batch.services.clocks import ASK_EVERY_S, SharedClock, SteadyClock, file_time
-from ffdl_batch.services.deployment.deployer import Deployer
-from ffdl_batch.services.monitoring.watcher import ACCOUNTING_LAG_S, FORGOTTEN_AFTER, SETTLE_S, Watcher
+from ffdl_batch.services.job_storage import ASK_EVERY_S, SharedClock, SteadyClock, file_time
+from ffdl_batch.services.monitoring.watcher import ACCOUNTING_LAG_S, FORGOTTEN_AFTER, SETTLE_S
 from ffdl_batch.services.outcome.attempt_records import STILL_ALIVE_S
 from ffdl_batch.services.queries.jobs import list_jobs
 from ffdl_batch.store import StoreUnavailable
 from tests.conftest import POSTGRES
 from tests.fakes.clock import FakeClock
 from tests.fakes.head import FakeHead
-from tests.unit.services.conftest import Site, write_events
+from tests.unit.services.conftest import Site, with_file_time, write_events
 
 
 @dataclass
@@ -93,10 +92,13 @@ def test_file_time_matches_time_of_new_file_and_leaves_no_file(tmp_path: Path) -
 
 def skewed(site: Site, wrong_s: float) -> Site:
     """The same database and tree from a host whose clock is wrong; without a shared database it is its own clock."""
-    store = site.platform.store
+    store = site.platform.storage.store
     host = HostClock(site.clock, wrong_s)
     clock = SharedClock(store.now, host) if store.is_shared else host
-    return replace(site, platform=replace(site.platform, clock=clock, owner=f"host{wrong_s:+g}"))
+    return replace(
+        site,
+        platform=replace(site.platform, storage=replace(site.platform.storage, clock=clock), owner=f"host{wrong_s:+g}"),
+    )
 
 
 @pytest.mark.parametrize("site", [POSTGRES], indirect=True)
@@ -109,14 +111,14 @@ def test_daemons_with_different_clocks_write_one_consistent_history(site: Site) 
     assert early.deploy() == 1
     write_events(site, site.job(job.id), [("load-model", began + 3), ("learner", began + 4)])
     site.clock.tick(4)
-    with contextlib.closing(Watcher(late.platform)) as watcher:
+    with contextlib.closing(late.platform.watcher()) as watcher:
         watcher.step(full=False)
     passed = (JobState.PENDING, JobState.DEPLOYING, JobState.QUEUED, JobState.DOWNLOADING, JobState.PROCESSING)
-    history = [(entry.state, entry.at - began) for entry in site.platform.store.history(job.id)]
+    history = [(entry.state, entry.at - began) for entry in site.platform.storage.store.history(job.id)]
     assert history == list(zip(passed, (0.0, 1.0, 1.0, 3.0, 4.0), strict=True))
     for here in (early, late):
-        assert [one.id for one in list_jobs(here.platform, here.caller, since=began)] == [job.id]
-        assert list_jobs(here.platform, here.caller, since=began + 1) == []
+        assert [one.id for one in list_jobs(here.platform.storage, here.caller, since=began)] == [job.id]
+        assert list_jobs(here.platform.storage, here.caller, since=began + 1) == []
 
 
 @pytest.mark.parametrize("wrong_s", [-600.0, 600.0])
@@ -126,16 +128,16 @@ def test_deployer_measures_age_of_lost_request_by_file_and_database_clocks(
 ) -> None:
     """The file server stamps the mark, the database the uncertainty; neither is held against the host's clock."""
     file_server = HostClock(site.clock, server_wrong_s)
-    platform = replace(skewed(site, wrong_s).platform, file_time=lambda _: file_server.now())
+    platform = with_file_time(skewed(site, wrong_s).platform, lambda _: file_server.now())
     site.scheduler.swallow = True
     job = site.accept()
-    Deployer(platform).step()
+    platform.deployer().step()
     mark = site.attempt(site.job(job.id)).submit_begun
     os.utime(mark, (file_server.now(), file_server.now()))
     site.scheduler.swallow = False
     for passed_s, submitted in ((2.0, 0), (site.scheduler.credential_life_s - 3.0, 0), (2.0, 1)):
         site.clock.tick(passed_s)
-        Deployer(platform).step()
+        platform.deployer().step()
         assert len(site.scheduler.submitted) == submitted
     assert site.job(job.id).state is JobState.QUEUED
 
@@ -152,7 +154,7 @@ def test_watcher_judges_heartbeats_by_clock_of_file_server(site: Site, wrong_s: 
     native = NativeId.parse(job.native_id)
     del site.scheduler.seen[native]
     site.scheduler.forgotten.add(native)
-    with contextlib.closing(Watcher(replace(site.platform, file_time=lambda _: file_server.now()))) as watcher:
+    with contextlib.closing(with_file_time(site.platform, lambda _: file_server.now()).watcher()) as watcher:
         for _ in range(2 * FORGOTTEN_AFTER):
             watcher.step(full=True)
         assert site.job(job.id).state is JobState.PROCESSING
@@ -179,12 +181,12 @@ LATER_S = 86_400.0
 
 def head_at(site: Site, job: Job, at: float) -> FakeHead:
     """The controllers of the job's current attempt, by a clock that shows `at`."""
-    return FakeHead(site.platform.root, site.job(job.id), at)
+    return FakeHead(site.platform.storage.root, site.job(job.id), at)
 
 
 def history(site: Site, job: Job) -> list[HistoryEntry]:
     """All rows; their times never go back, and none lies ahead of us."""
-    rows = site.platform.store.history(job.id)
+    rows = site.platform.storage.store.history(job.id)
     assert [row.at for row in rows] == sorted(row.at for row in rows)
     assert rows[-1].at <= site.clock.now()
     return rows
@@ -215,7 +217,7 @@ def test_watcher_dates_continuation_by_head_controllers_after_daemon_outage(site
     site.scheduler.end(second, EndCause.SUCCESS, start + 201)
     site.watch()
     assert (site.job(job.id).spent, len(site.scheduler.submitted)) == (Spent(timeouts=1), 2)
-    first, then = site.platform.store.attempts(job.id)
+    first, then = site.platform.storage.store.attempts(job.id)
     assert (first.interruption, then.interruption) == ("timeout", "")
     assert (first.ended_at, then.created_at, then.submitted_at) == (start + 100, start + 100, start + 100)
     assert (then.ended_at, site.job(job.id).ended_at) == (start + 200, start + 200)
@@ -237,7 +239,7 @@ def test_deployer_dates_submission_by_submit_marker_when_reply_is_lost(site: Sit
     site.clock.tick(LATER_S)
     site.deploy()
     assert history(site, job)[-1].at == sent
-    assert site.platform.store.attempts(job.id)[0].submitted_at == sent
+    assert site.platform.storage.store.attempts(job.id)[0].submitted_at == sent
 
 
 def test_watcher_dates_preempted_attempt_by_scheduler_end_time(site: Site) -> None:
@@ -246,7 +248,7 @@ def test_watcher_dates_preempted_attempt_by_scheduler_end_time(site: Site) -> No
     head_at(site, job, start + 10).starts()
     ended_later(site, job, EndCause.PREEMPTED, start + 500)
     assert (site.job(job.id).state, history(site, job)[-1].at) == (JobState.PENDING, start + 500)
-    assert site.platform.store.attempts(job.id)[0].ended_at == start + 500
+    assert site.platform.storage.store.attempts(job.id)[0].ended_at == start + 500
 
 
 def test_watcher_dates_end_of_forgotten_job_without_final_record_by_heartbeat(site: Site) -> None:
@@ -265,7 +267,7 @@ def test_watcher_dates_end_of_forgotten_job_without_final_record_by_heartbeat(si
         site.clock.tick(ACCOUNTING_LAG_S)
     row = history(site, job)[-1]
     assert (row.state, row.at - start) == (JobState.PENDING, 70.0)
-    assert site.platform.store.attempts(job.id)[0].ended_at == row.at
+    assert site.platform.storage.store.attempts(job.id)[0].ended_at == row.at
 
 
 @pytest.mark.parametrize(("said_s", "dated_s"), [(40.0, 40.0), (5.0, 20.0), (7200.0, 51.0)])
@@ -285,7 +287,7 @@ def test_watcher_dates_storing_by_learner_end_marker_within_known_bounds(
     ended_later(site, job, EndCause.NODE_FAIL, start + 50)
     passed = [(row.state, row.at - start) for row in history(site, job)[-2:]]
     assert passed == [(JobState.PROCESSING, 10.0), (JobState.STORING, dated_s)]
-    assert site.platform.store.attempts(job.id)[0].ended_at == start + 50
+    assert site.platform.storage.store.attempts(job.id)[0].ended_at == start + 50
 
 
 def test_watcher_dates_continuation_no_later_than_now_when_node_clock_is_ahead(site: Site) -> None:

@@ -71,7 +71,7 @@ def test_watcher_warns_once_about_damaged_file(site: Site, kind: str, why: str) 
     path = Path(FILES[kind](site.attempt(job)))
     replace(path, NO_FILES["named pipe"])
     for _ in range(2):
-        Path(site.platform.root.doorbell, job.id).touch()
+        Path(site.platform.storage.root.doorbell, job.id).touch()
         site.watch()
     assert site.view(job).warnings[1:] == (f"{path} is damaged: {why}",)
 
@@ -84,7 +84,7 @@ def test_watcher_continues_after_defect_in_judging_one_job(site: Site, monkeypat
         write_events(site, job, [("learner", site.clock.now())])
     for _ in range(2):
         site.watch(full=False)
-        Path(site.platform.root.doorbell, broken.id).touch()
+        Path(site.platform.storage.root.doorbell, broken.id).touch()
     assert site.job(healthy.id).state is JobState.PROCESSING
     assert site.view(broken).warnings[1:] == ("its state cannot be updated: ZeroDivisionError in the daemon: by zero",)
 
@@ -106,7 +106,7 @@ def test_metrics_end_at_limit_of_sparse_file(site: Site, monkeypatch: pytest.Mon
     replace(Path(site.attempt(job).usage(0)), NO_JSON["sparse"])
     replace(Path(site.attempt(job).learner_metrics(1)), NO_JSON["sparse"])
     for read in (read_usage, read_metrics):
-        assert set(read(site.platform, site.caller, job.id, MeasuredQuery())) == {None}
+        assert set(read(site.platform.storage, site.caller, job.id, MeasuredQuery())) == {None}
 
 
 def site_reader(job: Job, site: Site, error: Exception) -> Callable[[AttemptDir], object]:

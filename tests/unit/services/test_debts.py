@@ -31,7 +31,7 @@ from ffdl_batch.services.data.pending_uploads import (
     Payment,
     start_payment,
 )
-from ffdl_batch.services.job_control.cancel import cancel_job
+from ffdl_batch.services.job_control.stop import cancel_job
 from ffdl_batch.services.outcome.attempt_records import STILL_ALIVE_S, read_final
 from ffdl_batch.services.outcome.upload_pending_reason import OWED
 from ffdl_batch.services.queries.jobs import get_events
@@ -71,7 +71,7 @@ def owing(site: Site, key: str = "k1", state: JobState = JobState.FAILED) -> Job
     site.head(job).starts()
     cause = Cause.REQUEUED if state is JobState.PENDING else Cause.PROGRESS
     change = Change(((state, site.clock.now()),), cause, attempt_end=AttemptEnd(owed=True))
-    assert site.platform.store.apply(job, change) is not None
+    assert site.platform.storage.store.apply(job, change) is not None
     return site.job(job.id)
 
 
@@ -81,12 +81,12 @@ def is_paid(site: Site, job: Job, payer: DebtPayer, till: Till) -> None:
     Path(site.attempt(job).paid).write_text("{}")
     till.made[0].status = 0
     assert payer.step() == 1
-    assert not site.platform.store.attempts(job.id)[0].owed
+    assert not site.platform.storage.store.attempts(job.id)[0].owed
 
 
 def test_pending_upload_starts_after_controllers_are_silent(site: Site) -> None:
     job, till = owing(site), Till()
-    payer = DebtPayer(site.platform, till.start)
+    payer = site.platform.debt_payer(till.start)
     payer.step()
     assert (till.made, payer.is_paying, payer.is_busy()) == ([], False, True)
     site.clock.tick(STILL_ALIVE_S + 1)
@@ -100,7 +100,7 @@ def test_pending_upload_completion_settles_error_of_failed_job(site: Site) -> No
     """The job has failed, and stays so; where its results are, and when they came there, is told."""
     job = site.deployed("k1")
     change = Change(((JobState.FAILED, site.clock.now()),), error_code="S303", attempt_end=AttemptEnd(owed=True))
-    assert site.platform.store.apply(job, change) is not None
+    assert site.platform.storage.store.apply(job, change) is not None
     before = site.view(job)
     assert before.settled_at is None and before.attempts[0].paid_at is None and "check the results store" in before.cure
     paid = Path(site.attempt(job).paid)
@@ -108,12 +108,12 @@ def test_pending_upload_completion_settles_error_of_failed_job(site: Site) -> No
     paid.write_text("{}")
     at = site.clock.now() + 60
     os.utime(paid, (at, at))
-    assert DebtPayer(site.platform, Till().start).step() == 1
+    assert site.platform.debt_payer(Till().start).step() == 1
     after = site.view(job)
     assert (after.state, after.error_code, after.settled_at) == ("FAILED", "S303", at)
     assert (after.attempts[0].owed, after.attempts[0].paid_at) == (False, at)
     assert after.cure == "nothing: it is stored by now"
-    events, is_over = get_events(site.platform, site.caller, job.id, 0)
+    events, is_over = get_events(site.platform.storage.store, site.caller, job.id, 0)
     assert is_over
     assert (events[-1].cause, events[-1].message) == ("stored", "what attempt 1 could not store is stored now")
 
@@ -121,7 +121,7 @@ def test_pending_upload_completion_settles_error_of_failed_job(site: Site) -> No
 def test_pending_upload_starts_at_once_if_controllers_reported_their_end(site: Site) -> None:
     job, till = owing(site), Till()
     site.head(job).says("node-0", EventKind.ENDED)
-    DebtPayer(site.platform, till.start).step()
+    site.platform.debt_payer(till.start).step()
     assert len(till.made) == 1
 
 
@@ -129,7 +129,7 @@ def test_pending_upload_starts_at_once_if_controllers_reported_their_end(site: S
 def test_pending_upload_starts_after_two_heartbeats_only_if_end_was_orderly(site: Site, cause: EndCause) -> None:
     job, till = owing(site), Till()
     site.scheduler.end(NativeId(job.native_id), cause, site.clock.now())
-    payer = DebtPayer(site.platform, till.start)
+    payer = site.platform.debt_payer(till.start)
     payer.step()
     assert (len(till.made), payer.due_in_s) == (0, TWO_BEATS_S)
     site.clock.tick(TWO_BEATS_S)
@@ -143,7 +143,7 @@ def test_pending_upload_waits_longer_when_scheduler_is_unreachable(site: Site) -
     site.scheduler.end(NativeId(job.native_id), EndCause.SUCCESS, site.clock.now())
     site.scheduler.down = True
     site.clock.tick(TWO_BEATS_S)
-    payer = DebtPayer(site.platform, till.start)
+    payer = site.platform.debt_payer(till.start)
     payer.step()
     assert till.made == []
     site.clock.tick(payer.due_in_s)
@@ -156,18 +156,18 @@ def test_pending_upload_starts_only_if_local_controller_process_is_dead(site: Si
     job, till = owing(site), Till()
     name = {**identity(os.getpid())} if lives else {**identity(os.getpid()), "start_ticks": 1}
     site.head(job).says("node-0", EventKind.STARTED, **name)
-    DebtPayer(site.platform, till.start).step()
+    site.platform.debt_payer(till.start).step()
     assert len(till.made) == (0 if lives else 1)
     site.clock.tick(10 * STILL_ALIVE_S)
-    DebtPayer(site.platform, till.start).step()
+    site.platform.debt_payer(till.start).step()
     assert len(till.made) == (0 if lives else 2)
 
 
 def test_pending_upload_of_halted_job_completes_after_cancel(site: Site) -> None:
     job, till = owing(site, state=JobState.HALTED), Till()
-    payer = DebtPayer(site.platform, till.start)
+    payer = site.platform.debt_payer(till.start)
     payer.step()
-    view = cancel_job(site.platform, site.caller, job.id)
+    view = cancel_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
     assert (view.state, [attempt.owed for attempt in view.attempts], payer.is_busy()) == ("CANCELLED", [True], True)
     site.clock.tick(STILL_ALIVE_S + 1)
     payer.step()
@@ -178,7 +178,7 @@ def test_pending_uploads_run_one_at_a_time(site: Site) -> None:
     owing(site, "one"), owing(site, "two")
     site.clock.tick(STILL_ALIVE_S + 1)
     till = Till()
-    payer = DebtPayer(site.platform, till.start)
+    payer = site.platform.debt_payer(till.start)
     for _ in range(3):
         payer.step()
     assert len(till.made) == 1
@@ -190,7 +190,7 @@ def test_pending_upload_retries_with_growing_pauses_after_failure(site: Site, ca
     owing(site)
     site.clock.tick(STILL_ALIVE_S + 1)
     till = Till()
-    payer = DebtPayer(site.platform, till.start)
+    payer = site.platform.debt_payer(till.start)
     for tried in range(PATIENT_TRIES):
         payer.step()
         assert len(till.made) == tried + 1
@@ -207,12 +207,12 @@ def test_pending_upload_retries_with_growing_pauses_after_failure(site: Site, ca
 def test_pending_upload_of_continued_job_is_left_to_next_head(site: Site) -> None:
     job, till = owing(site, state=JobState.PENDING), Till()
     site.clock.tick(STILL_ALIVE_S + 1)
-    payer = DebtPayer(site.platform, till.start)
+    payer = site.platform.debt_payer(till.start)
     payer.step()
     assert till.made == []
-    Path(site.platform.root.job(job.id).attempt(1).paid).write_text("{}")
+    Path(site.platform.storage.root.job(job.id).attempt(1).paid).write_text("{}")
     assert payer.step() == 1
-    assert not site.platform.store.attempts(job.id)[0].owed
+    assert not site.platform.storage.store.attempts(job.id)[0].owed
 
 
 def test_pending_upload_is_postponed_when_process_cannot_start(site: Site) -> None:
@@ -223,7 +223,7 @@ def test_pending_upload_is_postponed_when_process_cannot_start(site: Site) -> No
         raise OSError(f"{attempt.path}: no space left on device")
 
     owing(site)
-    payer = DebtPayer(site.platform, refuse)
+    payer = site.platform.debt_payer(refuse)
     for passed_s, times in ((STILL_ALIVE_S + 1, 1), (FIRST_PAUSE_S - 1, 1), (1, 2)):
         site.clock.tick(passed_s)
         payer.step()
@@ -287,23 +287,23 @@ def storing(site: Site, key: str = "k1", *, cut_off: bool = True) -> Job:
     now = site.clock.now()
     steps = ((JobState.PROCESSING, now), (JobState.STORING, now))
     change = Change(steps, columns={"pending_reason": OWED}, attempt_end=AttemptEnd(owed=True))
-    assert site.platform.store.apply(job, change) is not None
+    assert site.platform.storage.store.apply(job, change) is not None
     return site.job(job.id)
 
 
 def test_pending_uploads_start_concurrently_and_once_in_each_life_of_daemon(site: Site, cluster: Cluster) -> None:
     jobs = [storing(site, key) for key in ("k1", "k2", "k3")]
-    payer = DebtPayer(site.platform)
+    payer = site.platform.debt_payer()
     payer.step()
     payer.step()
     assert sorted(cluster.begun) == sorted(job.token for job in jobs)
     paid = site.attempt(jobs[0])
     Path(paid.paid).write_text("{}")
     assert payer.step() == 1
-    assert not site.platform.store.attempts(jobs[0].id)[0].owed
+    assert not site.platform.storage.store.attempts(jobs[0].id)[0].owed
     payer.close()
     cluster.begun.clear()
-    DebtPayer(site.platform).step()
+    site.platform.debt_payer().step()
     assert sorted(cluster.begun) == sorted(job.token for job in jobs[1:])
 
 
@@ -314,7 +314,7 @@ def test_pending_upload_records_failure_after_too_many_errors_and_is_retried(
     job = storing(site)
     cluster.refusal = InvalidRequest("a rule forbids it") if is_refused else None
     cluster.goes[job.token] = Storing("the store is away", ended=True)
-    payer = DebtPayer(site.platform)
+    payer = site.platform.debt_payer()
     for _ in range(2 * PATIENT_TRIES):
         payer.step()
         site.clock.tick(LONGEST_PAUSE_S)
@@ -322,7 +322,7 @@ def test_pending_upload_records_failure_after_too_many_errors_and_is_retried(
     assert final is not None
     assert (final.outcome, final.error_code, final.stores_later) == (Outcome.FAILED, "S303", False)
     assert ("a rule forbids it" if is_refused else "the store is away") in final.message
-    assert site.platform.store.attempts(job.id)[0].owed
+    assert site.platform.storage.store.attempts(job.id)[0].owed
 
 
 @pytest.mark.parametrize(
@@ -335,7 +335,7 @@ def test_pending_upload_is_retried_and_shows_reason_when_store_is_not_at_fault(
     job = storing(site)
     cluster.refusal = refusal
     cluster.goes[job.token] = Storing("pod x: Evicted", ended=True, interrupted=True)
-    payer = DebtPayer(site.platform)
+    payer = site.platform.debt_payer()
     for _ in range(4 * PATIENT_TRIES):
         payer.step()
         payer.step()
@@ -350,7 +350,7 @@ def test_pending_upload_is_retried_and_shows_reason_when_store_is_not_at_fault(
 
 def test_pending_upload_shows_pending_reason_of_pod_while_pod_waits(site: Site, cluster: Cluster) -> None:
     job = storing(site)
-    payer = DebtPayer(site.platform)
+    payer = site.platform.debt_payer()
     cluster.goes[job.token] = Storing("no node has room now")
     payer.step()
     payer.step()
@@ -359,7 +359,7 @@ def test_pending_upload_shows_pending_reason_of_pod_while_pod_waits(site: Site, 
     payer.step()
     assert site.job(job.id).revision == revision, "nothing is written anew"
     cluster.goes[job.token] = Storing()
-    DebtPayer(site.platform).step()  # the next daemon, which knows nothing of what was said
+    site.platform.debt_payer().step()  # the next daemon, which knows nothing of what was said
     payer.step()
     assert site.job(job.id).pending_reason == OWED
 

@@ -12,10 +12,10 @@ from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job.views import Resume
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.ports.scheduler import InvalidRequest
-from ffdl_batch.services.deployment.dependency_queue import LONGEST_PAUSE_S
-from ffdl_batch.services.deployment.deployer import BATCH, Deployer
-from ffdl_batch.services.job_control.cancel import cancel_job
+from ffdl_batch.services.deployment.deployer import BATCH
+from ffdl_batch.services.deployment.waiting_jobs import LONGEST_DEPENDENCY_PAUSE_S
 from ffdl_batch.services.job_control.resume import resume_job
+from ffdl_batch.services.job_control.stop import cancel_job
 from ffdl_batch.services.submission.dry_run import plan_submission
 from ffdl_batch.services.submission.job_dependencies import read_dependency
 from ffdl_batch.services.submission.submit import submit
@@ -39,7 +39,7 @@ class Pair:
     kind: str = "afterok"
 
     def __post_init__(self) -> None:
-        self.deployer = Deployer(self.site.platform)
+        self.deployer = self.site.platform.deployer()
         self.first = self.site.accept("first")
         self.second = after(self.site, "second", f"{self.kind}:{self.first.id}")
         self.deployer.step()
@@ -140,7 +140,9 @@ def test_dependency_waits_while_halted_job_may_be_resumed(site: Site) -> None:
     pair = Pair(site)
     pair.moves(JobState.HALTED)
     assert waits(pair.job) == f"Dependency: {pair.first.id} is HALTED and may be resumed"
-    resume_job(site.platform, site.caller, pair.first.id, Resume())
+    resume_job(
+        site.platform.storage, site.platform.adapters, site.platform.store_checks, site.caller, pair.first.id, Resume()
+    )
     pair.deployer.step()
     pair.moves(JobState.COMPLETED)
     assert pair.job.state is JobState.QUEUED
@@ -148,7 +150,7 @@ def test_dependency_waits_while_halted_job_may_be_resumed(site: Site) -> None:
 
 @pytest.mark.parametrize("anew", [False, True], ids=["the same daemon", "its next life"])
 def test_dependency_on_cancelled_halted_job_is_decided_for_each_kind(site: Site, anew: bool) -> None:
-    deployer = Deployer(site.platform)
+    deployer = site.platform.deployer()
     first = site.accept("first")
     fail, go = ("afterok", "aftercorr"), ("afterany", "afternotok", "after")
     jobs = {kind: after(site, kind, f"{kind}:{first.id}") for kind in fail + go}
@@ -156,10 +158,10 @@ def test_dependency_on_cancelled_halted_job_is_decided_for_each_kind(site: Site,
     move(site, first.id, JobState.HALTED)
     deployer.step()
     assert {waits(site.job(job)) for job in jobs.values()} == {f"Dependency: {first.id} is HALTED and may be resumed"}
-    cancel_job(site.platform, site.caller, first.id)
+    cancel_job(site.platform.storage, site.platform.adapters, site.caller, first.id)
     if anew:
-        site.clock.tick(LONGEST_PAUSE_S)
-        deployer = Deployer(site.platform)
+        site.clock.tick(LONGEST_DEPENDENCY_PAUSE_S)
+        deployer = site.platform.deployer()
     while deployer.step():
         pass
     states = {kind: site.job(job).state for kind, job in jobs.items()}
@@ -172,7 +174,9 @@ def test_dependency_is_checked_again_when_both_jobs_are_resumed(site: Site) -> N
     pair.moves(JobState.FAILED, code="C201")
     assert pair.job.state is JobState.FAILED
     for job in (pair.first.id, pair.second):
-        resume_job(site.platform, site.caller, job, Resume())
+        resume_job(
+            site.platform.storage, site.platform.adapters, site.platform.store_checks, site.caller, job, Resume()
+        )
     pair.deployer.step()
     assert "is QUEUED" in waits(pair.job) or "is PENDING" in waits(pair.job)
     pair.moves(JobState.COMPLETED)
@@ -180,7 +184,7 @@ def test_dependency_is_checked_again_when_both_jobs_are_resumed(site: Site) -> N
 
 
 def test_dependency_list_waits_for_all_jobs_and_passes_native_ids_to_scheduler(site: Site) -> None:
-    deployer = Deployer(site.platform)
+    deployer = site.platform.deployer()
     first, other = site.accept("first"), site.accept("other")
     second = after(site, "second", f"afterok:{first.id}:4711:{other.id},afterany:4712")
     deployer.step()
@@ -193,7 +197,7 @@ def test_dependency_list_waits_for_all_jobs_and_passes_native_ids_to_scheduler(s
 
 
 def test_dependency_alternatives_need_one_satisfied_job_and_fail_without_one(site: Site) -> None:
-    deployer = Deployer(site.platform)
+    deployer = site.platform.deployer()
     first, other = site.accept("first"), site.accept("other")
     second = after(site, "second", f"afterok:{first.id}?afterok:{other.id}")
     third = after(site, "third", f"afterok:{first.id}?afternotok:{other.id}")
@@ -210,7 +214,7 @@ def test_dependency_alternatives_need_one_satisfied_job_and_fail_without_one(sit
 
 
 def test_dependency_after_is_satisfied_by_start_and_optional_delay(site: Site) -> None:
-    deployer = Deployer(site.platform)
+    deployer = site.platform.deployer()
     first = site.accept("first")
     second = after(site, "second", f"after:{first.id}")
     later = after(site, "later", f"after:{first.id}+1")
@@ -234,7 +238,7 @@ def test_dependency_after_is_satisfied_by_start_and_optional_delay(site: Site) -
 
 
 def test_dependency_accepts_job_of_another_backend(site: Site) -> None:
-    deployer = Deployer(site.platform)
+    deployer = site.platform.deployer()
     site.platform.adapters.use("other", site.scheduler)
     first = site.accept("first")
     second = after(site, "second", f"afterok:{first.id}", backend="other")
@@ -247,7 +251,7 @@ def test_dependency_accepts_job_of_another_backend(site: Site) -> None:
 
 def test_cancel_ends_job_that_waits_for_dependency(site: Site) -> None:
     pair = Pair(site)
-    assert cancel_job(site.platform, site.caller, pair.second).state == "CANCELLED"
+    assert cancel_job(site.platform.storage, site.platform.adapters, site.caller, pair.second).state == "CANCELLED"
     pair.moves(JobState.COMPLETED)
     assert sent(site, pair.second) is None
 
@@ -264,7 +268,7 @@ def test_dependency_failure_propagates_to_dependent_jobs_even_when_scheduler_is_
 
 
 def test_deployer_writes_nothing_while_dependencies_do_not_change(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    deployer = Deployer(site.platform)
+    deployer = site.platform.deployer()
     first = site.accept("first")
     jobs = [after(site, f"k{n}", f"afterok:{first.id}") for n in range(5)]
     deployer.step()
@@ -278,7 +282,7 @@ def test_deployer_writes_nothing_while_dependencies_do_not_change(site: Site, mo
     assert asked == ["get_many"], "how is it with all that is waited for"
     assert site.scheduler.observe_calls == observed
     asked.clear()
-    site.clock.tick(LONGEST_PAUSE_S)
+    site.clock.tick(LONGEST_DEPENDENCY_PAUSE_S)
     deployer.step()
     assert asked == ["get_many", "get_many", "apply_many", "put_off"], "one of each for all jobs together"
     assert [site.job(job) for job in jobs] == before
@@ -299,10 +303,10 @@ def test_deployer_leaves_no_lease_when_store_fails_during_dependency_check(
 
 def test_deployer_submits_independent_job_despite_many_waiting_jobs(site: Site) -> None:
     first = site.accept("first")
-    deployer = Deployer(site.platform)
+    deployer = site.platform.deployer()
     deployer.step()
     waiting = [site.submission(f"w{n}", options={"dependency": f"afterok:{first.id}"}) for n in range(BATCH + 3)]
-    submit(site.platform, site.caller, waiting)
+    submit(site.platform.storage, site.platform.adapters, site.platform.store_checks, site.caller, waiting)
     site.clock.tick(1)
     last = site.accept("last")
     assert deployer.step() == 1
@@ -312,13 +316,20 @@ def test_deployer_submits_independent_job_despite_many_waiting_jobs(site: Site) 
 def test_plan_submission_shows_only_scheduler_part_of_dependency(site: Site) -> None:
     first = site.deployed("first")
     option = {"dependency": f"afterok:{first.id}:4711"}
-    plan_submission(site.platform, site.caller, site.submission("x", options=option), trial=False)
+    plan_submission(
+        site.platform.storage,
+        site.platform.adapters,
+        site.platform.node_exclusion,
+        site.caller,
+        site.submission("x", options=option),
+        trial=False,
+    )
     assert site.scheduler.planned[-1].spec.batch.dependency == "afterok:4711"
 
 
 def test_submit_passes_dependency_on_unknown_or_other_users_job_to_scheduler(site: Site) -> None:
     first = site.accept("first")
-    site.platform.uid += 1
+    site.platform.storage.uid += 1
     for key, job in (("second", "training-00000000z"), ("third", first.id)):
         after(site, key, f"afterok:{job}")
         assert site.scheduler.planned[-1].spec.batch.dependency == f"afterok:{job}"
@@ -327,7 +338,7 @@ def test_submit_passes_dependency_on_unknown_or_other_users_job_to_scheduler(sit
 def test_submit_rejects_mixed_dependency_operators(site: Site) -> None:
     first = site.accept("first")
     assert "one is enough" in after(site, "second", f"afterok:{first.id}?afterok:{first.id},afterany:{first.id}")
-    assert [job.id for job in site.platform.store.list_jobs(uid=None)] == [first.id]
+    assert [job.id for job in site.platform.storage.store.list_jobs(uid=None)] == [first.id]
 
 
 A, B = "training-00000000a", "training-00000000b"

@@ -8,8 +8,7 @@ import pytest
 
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import JobState, Wish
-from ffdl_batch.services.deployment.deployer import Deployer
-from ffdl_batch.services.job_control.cancel import cancel_job
+from ffdl_batch.services.job_control.stop import cancel_job
 from ffdl_batch.services.job_files.attempt_directory import begun_at
 from ffdl_batch.store import Store
 from tests.unit.services.conftest import MANIFEST, Site
@@ -26,8 +25,8 @@ def test_deployer_submits_job_once_under_its_token_and_writes_template_for_next_
     assert [(str(n), t) for n, t in site.scheduler.submitted] == [(job.native_id, f"{job.id}-1")]
     assert job.network == "none"
     assert Path(site.attempt(job).launch).is_file()
-    assert Path(site.platform.root.job(job.id).model_archive).is_file()
-    template = site.platform.root.job(job.id).template
+    assert Path(site.platform.storage.root.job(job.id).model_archive).is_file()
+    template = site.platform.storage.root.job(job.id).template
     assert f"{job.id}-next" in Path(template.launch).read_text()
     assert Path(template.path).stat().st_mode & 0o777 == 0o700
     assert [(r.attempt, r.attempt_dir) for r in site.scheduler.planned[-2:]] == [(1, site.attempt(job)), (2, template)]
@@ -38,7 +37,7 @@ def test_deployer_submits_job_once_under_its_token_and_writes_template_for_next_
 def test_deployer_keeps_job_deploying_until_unreachable_scheduler_answers(site: Site) -> None:
     job = site.accept()
     site.scheduler.down = True
-    deployer = Deployer(site.platform)
+    deployer = site.platform.deployer()
     for _ in range(5):
         deployer.step()
         site.clock.tick(60)
@@ -55,9 +54,9 @@ def test_deployer_keeps_job_deploying_until_unreachable_scheduler_answers(site: 
 
 def test_deployer_reports_unusable_job_directory_and_retries(site: Site) -> None:
     job = site.accept()
-    in_the_way = Path(site.platform.root.job(job.id).path)
+    in_the_way = Path(site.platform.storage.root.job(job.id).path)
     in_the_way.write_text("a file where the directory belongs")
-    deployer = Deployer(site.platform)
+    deployer = site.platform.deployer()
     deployer.step()
     assert "cannot be prepared" in site.job(job.id).pending_reason
     in_the_way.unlink()
@@ -96,7 +95,7 @@ def test_deployer_resubmits_lost_request_after_credential_lifetime(site: Site) -
     job = site.deployed()
     assert job.pending_reason == "timed out; nothing was accepted, but nobody knows"
     site.scheduler.swallow = False
-    deployer = Deployer(site.platform)
+    deployer = site.platform.deployer()
     for _ in range(10):
         site.clock.tick(25)
         deployer.step()
@@ -136,7 +135,7 @@ def test_deployer_submits_job_once_after_crash_at_any_step(site: Site, step: str
 
     job = site.accept()
     with pytest.raises(Crashed):
-        Deployer(site.platform, crash).step()
+        site.platform.deployer(crash).step()
     site.clock.at += 1000
     for _ in range(3):
         site.deploy()
@@ -146,14 +145,14 @@ def test_deployer_submits_job_once_after_crash_at_any_step(site: Site, step: str
 
 
 def test_cancel_ends_job_at_once_before_deployment(site: Site) -> None:
-    assert cancel_job(site.platform, site.caller, site.accept().id).state == "CANCELLED"
+    assert cancel_job(site.platform.storage, site.platform.adapters, site.caller, site.accept().id).state == "CANCELLED"
     assert site.deploy() == 0
     assert site.scheduler.submitted == []
 
 
 def test_deployer_adopts_uncertain_submission_despite_requested_cancel(site: Site) -> None:
     job = lose_reply(site)
-    cancel_job(site.platform, site.caller, job.id)
+    cancel_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
     site.deploy()
     assert (site.job(job.id).state, site.job(job.id).wish) == (JobState.QUEUED, "cancel")
 
@@ -161,7 +160,7 @@ def test_deployer_adopts_uncertain_submission_despite_requested_cancel(site: Sit
 def test_deployer_removes_template_if_heads_of_backend_cannot_continue(site: Site) -> None:
     site.scheduler.heads_go_on = False
     job = site.accept()
-    template = Path(site.platform.root.job(job.id).template.path)
+    template = Path(site.platform.storage.root.job(job.id).template.path)
     template.mkdir(parents=True)
     site.deploy()
     assert site.job(job.id).state is JobState.QUEUED
@@ -190,14 +189,14 @@ def test_deployer_drops_hold_and_begin_time_from_next_attempt_template(site: Sit
 def test_deployer_submits_job_when_lease_expired_while_writing_files(site: Site) -> None:
     job = site.accept()
     renewed: list[float] = []
-    store = site.platform.store
+    store = site.platform.storage.store
 
     def slow(step: str) -> None:
         if step == "written":
             site.clock.tick(site.platform.settings.lease_s + 1)
             renewed.append(store.now())
 
-    Deployer(site.platform, slow).step()
+    site.platform.deployer(slow).step()
     assert renewed
     assert site.job(job.id).state is JobState.QUEUED
 
@@ -208,9 +207,9 @@ def test_deployer_releases_lease_when_cancel_precedes_rejection(site: Site) -> N
 
     def cancel(step: str) -> None:
         if step == "marked":
-            site.platform.store.set_wish(job.id, Wish.CANCEL)
+            site.platform.storage.store.set_wish(job.id, Wish.CANCEL)
 
-    Deployer(site.platform, cancel).step()
+    site.platform.deployer(cancel).step()
     assert site.job(job.id).state is JobState.DEPLOYING
-    (leased,) = site.platform.store.claim_deployable("other", limit=1, lease_s=1)
+    (leased,) = site.platform.storage.store.claim_deployable("other", limit=1, lease_s=1)
     assert leased.job.id == job.id

@@ -9,16 +9,15 @@ import pytest
 
 from ffdl_batch.attempt.control_cell import HALT
 from ffdl_batch.domain.job.job import Job
+from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.continuation import Spent
 from ffdl_batch.domain.outcome.controller_events import GoesOn, Outcome
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
-from ffdl_batch.services.job_control.cancel import cancel_job
 from ffdl_batch.services.job_control.drill import drill
-from ffdl_batch.services.job_control.halt import halt_job
+from ffdl_batch.services.job_control.stop import cancel_job, halt_job
 from ffdl_batch.services.job_files.control_cell import Control, Drill, read_control, write_control
-from ffdl_batch.services.platform import Caller
 from ffdl_batch.services.refusals import Refused
 from tests.fakes.scheduler import FakeScheduler
 from tests.unit.services.chains import at_work, end
@@ -45,7 +44,7 @@ class Signalled(FakeScheduler):
             raise SchedulerUnreachable(self.unanswered_signal)
         self.signals.append((str(native_id), signal))
         assert self.site is not None
-        (job,) = self.site.platform.store.live_deployed("fake")
+        (job,) = self.site.platform.storage.store.live_deployed("fake")
         self.noted.append(read_control(self.site.attempt(job)))
 
 
@@ -64,7 +63,7 @@ def processing(site: Site) -> Job:
 def refused(site: Site, job: Job, event: str, words: str) -> tuple[int, int]:
     """Play what is refused with these words; the refusal's HTTP status and exit status."""
     with pytest.raises(Refused, match=words) as refusal:
-        drill(site.platform, site.caller, job.id, event)
+        drill(site.platform.storage, site.platform.adapters, site.caller, job.id, event)
     return refusal.value.status, refusal.value.problem.exit_code
 
 
@@ -76,7 +75,7 @@ def test_drill_records_event_before_sending_signal(
     site: Site, scheduler: Signalled, event: str, signal: str, note: Drill
 ) -> None:
     job = processing(site)
-    view = drill(site.platform, site.caller, job.id, event)
+    view = drill(site.platform.storage, site.platform.adapters, site.caller, job.id, event)
     assert scheduler.signals == [(job.native_id, signal)]
     assert scheduler.noted == [Control(1, "", note)]
     assert (view.state, view.wish) == ("PROCESSING", "none")
@@ -86,7 +85,7 @@ def test_drill_records_event_before_sending_signal(
 def test_drill_halt_requests_halt_and_records_drill(site: Site, scheduler: Signalled) -> None:
     job = processing(site)
     for _ in range(2):  # a request whose answer was lost is sent again
-        assert drill(site.platform, site.caller, job.id, "halt").wish == "halt"
+        assert drill(site.platform.storage, site.platform.adapters, site.caller, job.id, "halt").wish == "halt"
         assert read_control(site.attempt(job)) == Control(1, HALT, Drill.HALT)
     assert scheduler.signals == []
 
@@ -94,7 +93,7 @@ def test_drill_halt_requests_halt_and_records_drill(site: Site, scheduler: Signa
 @pytest.mark.parametrize("event", ["halt", "preempt"])
 def test_drill_rejects_event_after_user_halt(site: Site, scheduler: Signalled, event: str) -> None:
     job = processing(site)
-    halt_job(site.platform, site.caller, job.id)
+    halt_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
     refused(site, job, event, "is ending")
     assert scheduler.signals == []
     assert read_control(site.attempt(job)) == Control(1, HALT)
@@ -104,7 +103,7 @@ def test_drill_clears_record_when_halt_request_is_rejected(
     site: Site, scheduler: Signalled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = processing(site)
-    monkeypatch.setattr(site.platform.store, "set_wish", lambda _job, _wish: None)
+    monkeypatch.setattr(site.platform.storage.store, "set_wish", lambda _job, _wish: None)
     refused(site, job, "halt", "changes too fast")
     assert read_control(site.attempt(job)) == Control(1)
 
@@ -147,19 +146,19 @@ def test_drill_keeps_record_of_event_that_ended_attempt(
 ) -> None:
     """The answer was lost, or the watcher has not seen the end yet: the job counts as PROCESSING."""
     job, head = at_work(site)
-    drill(site.platform, site.caller, job.id, "preempt")
+    drill(site.platform.storage, site.platform.adapters, site.caller, job.id, "preempt")
     head.ends(Outcome.CANCELLED, stored=False, message="ended from outside before the learners had finished")
     scheduler.end(NativeId(job.native_id), EndCause.FAILURE, site.clock.now())
     scheduler.down = down
     if words:
         refused(site, job, again, words)
     else:
-        assert drill(site.platform, site.caller, job.id, again).state == "PROCESSING"
+        assert drill(site.platform.storage, site.platform.adapters, site.caller, job.id, again).state == "PROCESSING"
     assert scheduler.signals == [(job.native_id, "TERM")]
     site.clock.tick(60)
     scheduler.down = False
     site.watch()
-    after, (attempt,) = site.job(job.id), site.platform.store.attempts(job.id)
+    after, (attempt,) = site.job(job.id), site.platform.storage.store.attempts(job.id)
     assert (after.state, after.wish, attempt.interruption, attempt.played) == ("PENDING", "none", "preemption", True)
 
 
@@ -170,16 +169,16 @@ def test_drill_keeps_record_when_signal_may_have_been_sent(site: Site, scheduler
     assert read_control(site.attempt(job)) == Control(1, drill=Drill.PREEMPT)
     site.clock.tick(60)  # else the scheduler is left alone
     scheduler.unanswered_signal = ""
-    drill(site.platform, site.caller, job.id, "preempt")
+    drill(site.platform.storage, site.platform.adapters, site.caller, job.id, "preempt")
     assert scheduler.signals == [(job.native_id, "TERM")]
 
 
 def test_drill_plays_one_event_on_each_run(site: Site, scheduler: Signalled) -> None:
     job = processing(site)
-    drill(site.platform, site.caller, job.id, "preempt")
+    drill(site.platform.storage, site.platform.adapters, site.caller, job.id, "preempt")
     refused(site, job, "node-fail", f"preempt was already played on attempt 1 of {job.id}")
     Path(site.attempt(job).run_claim(1)).mkdir()
-    drill(site.platform, site.caller, job.id, "node-fail")
+    drill(site.platform.storage, site.platform.adapters, site.caller, job.id, "node-fail")
     assert [signal for _, signal in scheduler.signals] == ["TERM", "KILL"]
     assert read_control(site.attempt(job)) == Control(1, drill=Drill.NODE_FAIL, run=1)
 
@@ -194,7 +193,7 @@ def test_drill_sends_no_signal_when_record_cannot_be_written(site: Site, schedul
 def test_drill_reports_other_users_job_as_unknown(site: Site, scheduler: Signalled) -> None:
     job = processing(site)
     with pytest.raises(Refused) as refusal:
-        drill(site.platform, Caller(site.caller.uid + 1), job.id, "timeout")
+        drill(site.platform.storage, site.platform.adapters, Caller(site.caller.uid + 1), job.id, "timeout")
     assert refusal.value.status == 404
     assert scheduler.signals == []
 
@@ -202,14 +201,14 @@ def test_drill_reports_other_users_job_as_unknown(site: Site, scheduler: Signall
 def test_watcher_records_drilled_interruption_without_charging_retry_budget(site: Site) -> None:
     job, head = at_work(site)
     head.saves()
-    write_control(site.platform.root, job, drill=Drill.NODE_FAIL)
+    write_control(site.platform.storage.root, job, drill=Drill.NODE_FAIL)
     head.ends(Outcome.FAILED, error_code="S106", stored=False)
     after = end(site, job, EndCause.FAILURE)
     assert (after.state, after.spent.preemptions, after.spent.node_failures) == (JobState.PENDING, 0, 0)
-    (attempt,) = site.platform.store.attempts(job.id)
+    (attempt,) = site.platform.storage.store.attempts(job.id)
     assert (attempt.interruption, attempt.played) == ("node_failure", True)
     said = "a drill played a node failure; a checkpoint was saved"
-    assert site.platform.store.history(job.id)[-1].message == said
+    assert site.platform.storage.store.history(job.id)[-1].message == said
 
 
 @pytest.mark.parametrize("event", ["", "halt"], ids=["in earnest", "played"])
@@ -217,22 +216,26 @@ def test_watcher_records_drilled_interruption_without_charging_retry_budget(site
 def test_watcher_records_halt_as_drill_only_if_drill_requested_it(site: Site, event: str, with_record: bool) -> None:
     job, head = at_work(site)
     said = "a drill played a halt" if event else "halted on request"
-    halt = drill(site.platform, site.caller, job.id, event) if event else halt_job(site.platform, site.caller, job.id)
+    halt = (
+        drill(site.platform.storage, site.platform.adapters, site.caller, job.id, event)
+        if event
+        else halt_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
+    )
     assert halt.wish == "halt"
     if with_record:
         head.ends(Outcome.HALTED, interruption="halt", played=bool(event), message=f"{said}; checkpoint confirmed")
     after = end(site, job, EndCause.SUCCESS if with_record else EndCause.CANCELLED)
-    (attempt,) = site.platform.store.attempts(job.id)
+    (attempt,) = site.platform.storage.store.attempts(job.id)
     assert (after.state, attempt.interruption, attempt.played) == (JobState.HALTED, "halt", bool(event))
-    assert site.platform.store.history(job.id)[-1].message.startswith(f"{said}; ")
+    assert site.platform.storage.store.history(job.id)[-1].message.startswith(f"{said}; ")
 
 
 def test_watcher_records_cancel_after_drilled_halt_as_real_cancel(site: Site) -> None:
     job, _ = at_work(site)
-    drill(site.platform, site.caller, job.id, "halt")
-    cancel_job(site.platform, site.caller, job.id)
+    drill(site.platform.storage, site.platform.adapters, site.caller, job.id, "halt")
+    cancel_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
     end(site, job, EndCause.CANCELLED)
-    (attempt,) = site.platform.store.attempts(job.id)
+    (attempt,) = site.platform.storage.store.attempts(job.id)
     assert (site.job(job.id).state, attempt.played) == (JobState.CANCELLED, False)
 
 
@@ -245,17 +248,17 @@ def test_watcher_records_drilled_time_limit_without_charging_retry_budget(site: 
     site.watch(full=False)
     after = site.job(job.id)
     assert (after.state, after.attempt, after.spent) == (JobState.DEPLOYING, 2, spent)
-    first = site.platform.store.attempts(job.id)[0]
+    first = site.platform.storage.store.attempts(job.id)[0]
     assert (first.interruption, first.played) == ("timeout", True)
-    assert site.platform.store.history(job.id)[-1].message == message
+    assert site.platform.storage.store.history(job.id)[-1].message == message
 
 
 def test_watcher_ignores_drill_of_earlier_run_for_later_end(site: Site) -> None:
     job, head = at_work(site)
-    write_control(site.platform.root, job, drill=Drill.NODE_FAIL)
+    write_control(site.platform.storage.root, job, drill=Drill.NODE_FAIL)
     for run in (1, 2):
         Path(site.attempt(job).run_claim(run)).mkdir()
     head.ends(Outcome.FAILED, error_code="S106", stored=False)
     assert end(site, job, EndCause.FAILURE).spent.node_failures == 1
-    attempt = site.platform.store.attempts(job.id)[0]
+    attempt = site.platform.storage.store.attempts(job.id)[0]
     assert (attempt.interruption, attempt.played) == ("node_failure", False)

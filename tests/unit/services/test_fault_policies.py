@@ -16,7 +16,7 @@ from ffdl_batch.domain.job.log_text import Grep
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.controller_events import EventKind, Outcome
 from ffdl_batch.domain.outcome.observation import EndCause
-from ffdl_batch.services.incidents.fault_policies import find_policy
+from ffdl_batch.services.incidents.incident_recorder import find_policy
 from ffdl_batch.services.logs.line_search import Match, matching
 from tests.unit.services.chains import at_work, end
 from tests.unit.services.conftest import Site
@@ -27,7 +27,7 @@ LICENCE = FaultPolicy("licence", "no licence left", "user.licence", stop_retryin
 
 def failed(site: Site, printed: str, *policies: FaultPolicy) -> Job:
     """A job whose only learner printed that, and ended with 1, on a site with these policies."""
-    site.platform.settings = replace(site.platform.settings, fault_policies=policies)
+    site.set_settings(fault_policies=policies)
     job, head = at_work(site, "failures: 3")
     log = Path(site.attempt(job).training_log(1))
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -38,7 +38,7 @@ def failed(site: Site, printed: str, *policies: FaultPolicy) -> Job:
 
 
 def kinds(site: Site, job: Job) -> list[str]:
-    return [one.incident.kind for one in site.platform.store.incidents_of([job.id])[job.id]]
+    return [one.incident.kind for one in site.platform.storage.store.incidents_of([job.id])[job.id]]
 
 
 def test_fault_policy_stops_retries_and_is_named_in_message(site: Site) -> None:
@@ -51,7 +51,7 @@ def test_fault_policy_stops_retries_and_is_named_in_message(site: Site) -> None:
 def test_fault_policy_excludes_node_from_next_attempts(site: Site) -> None:
     job = failed(site, "x [0] NCCL WARN Call to ibv_modify_qp failed, ncclSystemError\n", NCCL, LICENCE)
     assert (job.state, job.overrides.exclude) == (JobState.PENDING, ("n1",))
-    (noticed,) = site.platform.store.incidents_of([job.id])[job.id]
+    (noticed,) = site.platform.storage.store.incidents_of([job.id])[job.id]
     assert (noticed.incident.kind, noticed.incident.nodes) == ("node.gpu", ("n1",))
     assert "policy nccl" in noticed.incident.message
     (said,) = (one.text for one in noticed.incident.evidence if one.source == "policy nccl")
@@ -100,7 +100,7 @@ def test_find_policy_tries_slow_pattern_once_for_all_learners(
         asked.append(grep)
         return matching(grep)
 
-    monkeypatch.setattr("ffdl_batch.services.incidents.fault_policies.matching", counted)
+    monkeypatch.setattr("ffdl_batch.services.incidents.incident_recorder.matching", counted)
     endless = FaultPolicy("endless", "(a+)+$", "user.exit")
     many = ends(*(["a" * 40 + "b"] for _ in range(8)))
     assert find_policy([endless], many) is None

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.domain.job.job import AttemptEnd, Change
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.metrics.prometheus_text import Family, Histogram, render
@@ -20,7 +21,6 @@ from ffdl_batch.domain.outcome.continuation import Interruption
 from ffdl_batch.domain.outcome.controller_events import Outcome
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
 from ffdl_batch.ports.scheduler import SchedulerUnreachable
-from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.reports.prometheus_metrics import Counted, Figures
 from tests.unit.services.conftest import Site, write_events, write_final
 
@@ -38,7 +38,7 @@ def parsed(text: str) -> dict[str, dict[Labels, float]]:
 
 
 def figures_of(platform: Platform) -> Figures:
-    return Figures(platform, lambda: Counted(1000.0, 7, 2))
+    return Figures(platform.storage, platform.adapters, lambda: Counted(1000.0, 7, 2))
 
 
 def value(found: dict[str, dict[Labels, float]], name: str, **labels: str) -> float:
@@ -94,7 +94,7 @@ def test_figures_count_each_event_once_after_repeated_reads_and_restart(ended: S
 
 
 def test_figures_count_failed_job_once_after_late_upload(site: Site) -> None:
-    job, store = site.deployed("k1"), site.platform.store
+    job, store = site.deployed("k1"), site.platform.storage.store
     change = Change(((JobState.FAILED, site.clock.now()),), error_code="S303", attempt_end=AttemptEnd(owed=True))
     assert store.apply(job, change) is not None
     assert store.note_paid(job.id, 1, site.clock.now() + 60.0)
@@ -106,7 +106,11 @@ def test_figures_count_failed_job_once_after_late_upload(site: Site) -> None:
 def test_figures_exclude_jobs_of_other_users(ended: Site) -> None:
     from dataclasses import replace
 
-    found = parsed(figures_of(replace(ended.platform, uid=ended.platform.uid + 1)).text())
+    found = parsed(
+        figures_of(
+            replace(ended.platform, storage=replace(ended.platform.storage, uid=ended.platform.storage.uid + 1))
+        ).text()
+    )
     assert not {"ffdl_jobs", "ffdl_jobs_ended_total", "ffdl_attempts_total"} & found.keys()
 
 

@@ -15,10 +15,10 @@ import pytest
 from ffdl_batch.attempt.control_cell import CANCEL, HALT
 from ffdl_batch.domain.file_format import FORMAT
 from ffdl_batch.domain.job.job import Change, Job
+from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import JobView
 from ffdl_batch.domain.job_state import TERMINAL, Cause, JobState, Wish
-from ffdl_batch.services.job_control.cancel import cancel_job
-from ffdl_batch.services.job_control.halt import halt_job
+from ffdl_batch.services.job_control.stop import cancel_job, halt_job
 from ffdl_batch.services.job_files.control_cell import (
     Control,
     Drill,
@@ -27,7 +27,6 @@ from ffdl_batch.services.job_files.control_cell import (
     read_drill,
     write_control,
 )
-from ffdl_batch.services.platform import Caller
 from ffdl_batch.services.refusals import Refused
 from tests.unit.services.conftest import Site
 
@@ -35,7 +34,7 @@ LIVE = [JobState.QUEUED, JobState.DOWNLOADING, JobState.PROCESSING, JobState.STO
 
 
 def halt(site: Site, job: Job) -> JobView:
-    return halt_job(site.platform, site.caller, job.id)
+    return halt_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
 
 
 def test_halt_ends_job_immediately_before_first_deployment(site: Site) -> None:
@@ -64,8 +63,8 @@ def test_halt_records_request_and_writes_control_file_when_job_is_on_scheduler(s
 
 def test_halt_records_request_when_deploying_job_has_no_directory(site: Site) -> None:
     job = site.accept()
-    (leased,) = site.platform.store.claim_deployable("other", limit=1, lease_s=60)
-    assert site.platform.store.begin_attempt(leased.job, leased.lease_token, site.clock.now())
+    (leased,) = site.platform.storage.store.claim_deployable("other", limit=1, lease_s=60)
+    assert site.platform.storage.store.begin_attempt(leased.job, leased.lease_token, site.clock.now())
     view = halt(site, job)
     assert (view.state, view.wish) == ("DEPLOYING", "halt")
     assert not Path(site.attempt(job).path).exists()
@@ -76,7 +75,7 @@ def test_halt_records_request_when_deploying_job_has_no_directory(site: Site) ->
 def test_halt_and_cancel_leave_ended_job_unchanged(site: Site, state: JobState, ask: Callable[..., JobView]) -> None:
     job = site.move(site.deployed(), state)
     if (ask, state) != (cancel_job, JobState.HALTED):
-        assert ask(site.platform, site.caller, job.id).state == state
+        assert ask(site.platform.storage, site.platform.adapters, site.caller, job.id).state == state
         assert site.job(job.id) == job
     assert read_control(site.attempt(job)).wish == ""
 
@@ -84,22 +83,22 @@ def test_halt_and_cancel_leave_ended_job_unchanged(site: Site, state: JobState, 
 def test_cancel_marks_halted_job_as_cancelled(site: Site) -> None:
     job = site.move(site.deployed(), JobState.HALTED)
     site.clock.tick(60)
-    view = cancel_job(site.platform, site.caller, job.id)
+    view = cancel_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
     assert (view.state, view.wish, view.message) == ("CANCELLED", "none", "cancelled by its owner")
     assert (view.error_code, view.cure, view.ended_at) == ("000", "", site.clock.now())
-    last = site.platform.store.history(job.id)[-1]
+    last = site.platform.storage.store.history(job.id)[-1]
     assert (last.state, last.cause, last.message) == (JobState.CANCELLED, "cancelled", "cancelled by its owner")
     assert site.scheduler.cancelled == [], "the scheduler has nothing of it any more"
     before = site.job(job.id)
-    assert cancel_job(site.platform, site.caller, job.id) == view
-    assert halt_job(site.platform, site.caller, job.id) == view
+    assert cancel_job(site.platform.storage, site.platform.adapters, site.caller, job.id) == view
+    assert halt_job(site.platform.storage, site.platform.adapters, site.caller, job.id) == view
     assert site.job(job.id) == before, "twice in a row is once"
 
 
 def test_cancel_applies_to_job_resumed_concurrently(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The owner's other shell resumes the job between our look and our write."""
     job = site.move(site.deployed(), JobState.HALTED)
-    real, looks = site.platform.store.apply, []
+    real, looks = site.platform.storage.store.apply, []
 
     def late(seen: Job, change: Change) -> Job | None:
         looks.append(seen.state)
@@ -107,8 +106,8 @@ def test_cancel_applies_to_job_resumed_concurrently(site: Site, monkeypatch: pyt
             assert real(seen, Change(((JobState.PENDING, site.clock.now()),), Cause.RESUMED)) is not None
         return real(seen, change)
 
-    monkeypatch.setattr(site.platform.store, "apply", late)
-    assert cancel_job(site.platform, site.caller, job.id).state == "CANCELLED"
+    monkeypatch.setattr(site.platform.storage.store, "apply", late)
+    assert cancel_job(site.platform.storage, site.platform.adapters, site.caller, job.id).state == "CANCELLED"
     assert looks == [JobState.HALTED, JobState.PENDING]
     assert site.states(job)[-3:] == ["HALTED", "PENDING", "CANCELLED"]
 
@@ -117,7 +116,7 @@ def test_cancel_overrides_halt_and_later_halt_does_not_replace_it(site: Site) ->
     job = site.deployed()
     halt(site, job)
     for ask in (cancel_job, halt_job):
-        assert ask(site.platform, site.caller, job.id).wish == "cancel"
+        assert ask(site.platform.storage, site.platform.adapters, site.caller, job.id).wish == "cancel"
         assert read_control(site.attempt(job)).wish == CANCEL
 
 
@@ -134,15 +133,15 @@ def test_halt_is_recorded_when_control_file_cannot_be_written(
 def test_halt_rereads_job_when_it_is_deployed_concurrently(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The job is deployed between our look and our write."""
     job = site.accept()
-    real, looks = site.platform.store.apply, []
+    real, looks = site.platform.storage.store.apply, []
 
     def late(seen: Job, change: Change) -> Job | None:
         looks.append(seen.state)
-        (leased,) = site.platform.store.claim_deployable("other", limit=1, lease_s=60)
-        site.platform.store.begin_attempt(leased.job, leased.lease_token, site.clock.now())
+        (leased,) = site.platform.storage.store.claim_deployable("other", limit=1, lease_s=60)
+        site.platform.storage.store.begin_attempt(leased.job, leased.lease_token, site.clock.now())
         return real(seen, change)
 
-    monkeypatch.setattr(site.platform.store, "apply", late)
+    monkeypatch.setattr(site.platform.storage.store, "apply", late)
     view = halt(site, job)
     assert (view.state, view.wish, looks) == ("DEPLOYING", "halt", [JobState.PENDING])
 
@@ -158,14 +157,16 @@ def test_halt_and_cancel_apply_to_job_whose_attempt_ends_concurrently(
     if cancels:
         job = site.move(job, JobState.PROCESSING)
         halt(site, job)
-    real = site.platform.store.set_wish
+    real = site.platform.storage.store.set_wish
 
     def late(job_id: str, wish: Wish) -> Job | None:
         site.move(site.job(job_id), state, cause=Cause.PROGRESS if cancels else Cause.REQUEUED)
         return real(job_id, wish)
 
-    monkeypatch.setattr(site.platform.store, "set_wish", late)
-    view = cancel_job(site.platform, site.caller, job.id) if cancels else halt(site, job)
+    monkeypatch.setattr(site.platform.storage.store, "set_wish", late)
+    view = (
+        cancel_job(site.platform.storage, site.platform.adapters, site.caller, job.id) if cancels else halt(site, job)
+    )
     assert view.state == ("CANCELLED" if cancels else "HALTED")
 
 
@@ -173,7 +174,7 @@ def test_halt_is_refused_as_temporary_failure_when_job_cannot_be_updated(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = site.accept()
-    monkeypatch.setattr(site.platform.store, "apply", lambda *_: None)
+    monkeypatch.setattr(site.platform.storage.store, "apply", lambda *_: None)
     with pytest.raises(Refused) as refusal:
         halt(site, job)
     assert (refusal.value.status, refusal.value.problem.exit_code) == (503, 75)
@@ -183,7 +184,7 @@ def test_halt_and_cancel_return_404_for_job_of_another_user(site: Site) -> None:
     job = site.deployed()
     for ask in (halt_job, cancel_job):
         with pytest.raises(Refused) as refusal:
-            ask(site.platform, Caller(site.caller.uid + 1), job.id)
+            ask(site.platform.storage, site.platform.adapters, Caller(site.caller.uid + 1), job.id)
         assert refusal.value.status == 404
     assert site.job(job.id) == job
 
@@ -198,14 +199,14 @@ def cell(site: Site, job: Job) -> object:
 def test_write_control_keeps_request_and_drill_independent_and_rewrites_no_equal_value(site: Site) -> None:
     job = site.deployed()
     assert read_control(site.attempt(job)) == Control(1)
-    assert write_control(site.platform.root, job, wish=Wish.HALT)
-    assert write_control(site.platform.root, job, drill=Drill.NODE_FAIL)
+    assert write_control(site.platform.storage.root, job, wish=Wish.HALT)
+    assert write_control(site.platform.storage.root, job, drill=Drill.NODE_FAIL)
     assert cell(site, job) == {**NEW, "wish": "halt", "drill": "node-fail"}
-    assert write_control(site.platform.root, job, wish=Wish.NONE)
+    assert write_control(site.platform.storage.root, job, wish=Wish.NONE)
     assert cell(site, job) == {**NEW, "drill": "node-fail"}
     before = Path(site.attempt(job).control).stat()
     assert before.st_mode & 0o777 == 0o600
-    assert write_control(site.platform.root, job, wish=Wish.NONE)
+    assert write_control(site.platform.storage.root, job, wish=Wish.NONE)
     assert Path(site.attempt(job).control).stat().st_ino == before.st_ino
 
 
@@ -216,16 +217,16 @@ def test_read_drill_applies_only_to_current_run(site: Site) -> None:
     for run, drill in ((1, Drill.TIMEOUT), (2, Drill.PREEMPT)):
         Path(attempt.run_claim(run)).mkdir()
         assert read_drill(attempt) is Drill.NONE
-        write_control(site.platform.root, job, drill=drill)
+        write_control(site.platform.storage.root, job, drill=drill)
         assert (read_drill(attempt), read_control(attempt).run) == (drill, run)
-    write_control(site.platform.root, job, drill=Drill.NONE)
+    write_control(site.platform.storage.root, job, drill=Drill.NONE)
     assert read_control(attempt) == Control(1)
 
 
 def test_write_control_returns_false_without_attempt_directory(site: Site) -> None:
     job = site.accept()
-    assert not write_control(site.platform.root, job, wish=Wish.HALT)
-    assert not write_control(site.platform.root, replace(job, attempt=1), wish=Wish.HALT)
+    assert not write_control(site.platform.storage.root, job, wish=Wish.HALT)
+    assert not write_control(site.platform.storage.root, replace(job, attempt=1), wish=Wish.HALT)
     assert read_control(site.attempt(job)) == Control()
 
 
@@ -234,18 +235,18 @@ def test_write_control_replaces_damaged_cell(site: Site, text: str) -> None:
     job = site.deployed()
     Path(site.attempt(job).control).write_text(text)
     assert read_control(site.attempt(job)) == Control()
-    write_control(site.platform.root, job, wish=Wish.HALT)
+    write_control(site.platform.storage.root, job, wish=Wish.HALT)
     assert read_control(site.attempt(job)) == Control(1, HALT)
 
 
 def test_control_fence_writes_newer_attempt_into_existing_cells(site: Site) -> None:
     job = site.deployed()
-    write_control(site.platform.root, job, wish=Wish.HALT)
-    assert fence_earlier(site.platform.root, job) == 0
+    write_control(site.platform.storage.root, job, wish=Wish.HALT)
+    assert fence_earlier(site.platform.storage.root, job) == 0
     third = replace(job, attempt=3)  # the second never had a directory
-    assert fence_earlier(site.platform.root, third) == 1
+    assert fence_earlier(site.platform.storage.root, third) == 1
     assert read_control(site.attempt(job)) == Control(3, HALT)
-    write_control(site.platform.root, job, drill=Drill.PREEMPT)
+    write_control(site.platform.storage.root, job, drill=Drill.PREEMPT)
     assert read_control(site.attempt(job)).attempt == 3, "an older row does not lift the fence"
 
 
@@ -254,7 +255,7 @@ def test_write_control_loses_no_update_from_concurrent_threads(site: Site) -> No
 
     def write(*values: dict[str, Any]) -> None:
         for value in values * 25:
-            write_control(site.platform.root, job, **value)
+            write_control(site.platform.storage.root, job, **value)
 
     wishes, drills = [{"wish": Wish.NONE}, {"wish": Wish.HALT}], [{"drill": Drill.NONE}, {"drill": Drill.PREEMPT}]
     threads = [Thread(target=write, args=values) for values in (wishes, drills)]

@@ -12,12 +12,12 @@ import pytest
 from ffdl_batch.domain.job.job import Job, JobId
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation
-from ffdl_batch.services.job_control.cancel import cancel_job
+from ffdl_batch.services.job_control.stop import cancel_job
 from ffdl_batch.services.monitoring import watcher
 from ffdl_batch.services.monitoring.job_update import Judge
 from ffdl_batch.services.monitoring.request_delivery import AGAIN_S
 from ffdl_batch.services.monitoring.watch_state import Memory
-from ffdl_batch.services.monitoring.watcher import ACCOUNTING_LAG_S, FORGOTTEN_AFTER, SETTLE_S, Watcher
+from ffdl_batch.services.monitoring.watcher import ACCOUNTING_LAG_S, FORGOTTEN_AFTER, SETTLE_S
 from ffdl_batch.services.outcome import native_job_identity
 from tests.unit.services.conftest import Site, write_events
 
@@ -104,7 +104,7 @@ def test_watcher_judges_job_at_each_step_until_its_files_are_readable(
 def test_watcher_sends_and_repeats_cancel_when_listing_is_unchanged(site: Site) -> None:
     job = site.deployed()
     look(site, 3)
-    cancel_job(site.platform, site.caller, job.id)
+    cancel_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
     look(site, 2)
     assert site.scheduler.cancelled == [NativeId(job.native_id)]
     site.clock.tick(AGAIN_S)
@@ -153,7 +153,7 @@ def test_watcher_judges_every_job_after_taking_over_lease(site: Site, work: Work
     look(site, 3)
     site.watcher.close()
     work.take()
-    with contextlib.closing(Watcher(site.platform)) as other:
+    with contextlib.closing(site.platform.watcher()) as other:
         site.clock.tick(2)
         other.step(full=True)
         assert work.take() == (1, 1, [job.id])

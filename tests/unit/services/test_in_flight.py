@@ -19,7 +19,7 @@ from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.ports.scheduler import ArrayPlan, LaunchPlan
 from ffdl_batch.services.backends.adapters import Adapters
-from ffdl_batch.services.deployment.deployer import WORKERS, Deployer
+from ffdl_batch.services.deployment.deployer import WORKERS
 from ffdl_batch.services.deployment.result_writer import GROUP, Decided, Outcomes
 from ffdl_batch.services.deployment.unanswered_submissions import BEHIND, UNANSWERED
 from ffdl_batch.store import Store, StoreUnavailable
@@ -217,12 +217,12 @@ def at(step: str, act: Callable[[], None]) -> Callable[[str], None]:
 
 def take_lease(site: Site, job: Job) -> None:
     """Another daemon found the lease run out."""
-    with site.platform.store.engine.begin() as connection:
+    with site.platform.storage.store.engine.begin() as connection:
         connection.execute(update(JOBS).where(JOBS.c.id == job.id).values(lease_token="others", lease_until=0.0))
 
 
 def wish_cancel(site: Site, job: Job) -> None:
-    site.platform.store.set_wish(job.id, Wish.CANCEL)
+    site.platform.storage.store.set_wish(job.id, Wish.CANCEL)
 
 
 def test_deployer_begins_all_claimed_attempts_in_one_write(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,9 +235,9 @@ def test_deployer_begins_all_claimed_attempts_in_one_write(site: Site, monkeypat
 
 def test_outcomes_are_written_in_groups(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = [site.accept(f"k{number}") for number in range(GROUP + 3)]
-    (token,) = {one.lease_token for one in site.platform.store.claim_deployable("me", limit=99, lease_s=30)}
+    (token,) = {one.lease_token for one in site.platform.storage.store.claim_deployable("me", limit=99, lease_s=30)}
     sizes = counted(monkeypatch, "apply_many")
-    outcomes = Outcomes(site.platform.store, token, lambda: None)
+    outcomes = Outcomes(site.platform.storage.store, token, lambda: None)
     for job in jobs:
         outcomes.expect(finished((job, Change(((JobState.FAILED, 1.0),)))))
     assert outcomes.write() == len(jobs)
@@ -252,7 +252,7 @@ def finished(*decided: Decided) -> Future[Sequence[Decided]]:
 
 def test_outcomes_write_nothing_without_decisions(site: Site) -> None:
     written: list[str] = []
-    outcomes = Outcomes(site.platform.store, "token", lambda: written.append("written"))
+    outcomes = Outcomes(site.platform.storage.store, "token", lambda: written.append("written"))
     outcomes.expect(finished())
     assert outcomes.write() == 0
     assert written == []
@@ -260,7 +260,12 @@ def test_outcomes_write_nothing_without_decisions(site: Site) -> None:
 
 def test_deployer_skips_only_the_job_cancelled_before_attempt_begins(site: Site) -> None:
     jobs = accept_three(site)
-    assert Deployer(site.platform, at("claimed", lambda: wish_cancel(site, jobs[1]))).step() == 2
+    assert (
+        site.platform.deployer(
+            at("claimed", lambda: wish_cancel(site, jobs[1])),
+        ).step()
+        == 2
+    )
     assert states_of(site, jobs) == [Q, P, Q]
     assert site.deploy() == 1, "its lease was given back at once"
     assert site.job(jobs[1].id).state is JobState.CANCELLED
@@ -269,9 +274,14 @@ def test_deployer_skips_only_the_job_cancelled_before_attempt_begins(site: Site)
 
 def test_deployer_skips_only_the_job_that_lost_its_lease_before_attempt_begins(site: Site) -> None:
     jobs = accept_three(site)
-    assert Deployer(site.platform, at("claimed", lambda: take_lease(site, jobs[1]))).step() == 2
+    assert (
+        site.platform.deployer(
+            at("claimed", lambda: take_lease(site, jobs[1])),
+        ).step()
+        == 2
+    )
     assert states_of(site, jobs) == [Q, P, Q]
-    assert site.platform.store.attempts(jobs[1].id) == []
+    assert site.platform.storage.store.attempts(jobs[1].id) == []
 
 
 def test_deployer_finds_submission_of_job_that_lost_its_lease_after_submitting(
@@ -279,7 +289,12 @@ def test_deployer_finds_submission_of_job_that_lost_its_lease_after_submitting(
 ) -> None:
     monkeypatch.setattr("ffdl_batch.services.deployment.deployer.WORKERS", 1)
     jobs = accept_three(site)
-    assert Deployer(site.platform, at("submitted", lambda: take_lease(site, jobs[0]))).step() == 2
+    assert (
+        site.platform.deployer(
+            at("submitted", lambda: take_lease(site, jobs[0])),
+        ).step()
+        == 2
+    )
     assert states_of(site, jobs) == [D, Q, Q]
     assert site.deploy() == 1
     assert states_of(site, jobs) == [Q] * 3
@@ -291,7 +306,12 @@ def test_deployer_completes_other_jobs_when_one_worker_fails(site: Site) -> None
         raise RuntimeError("an error in the program")
 
     jobs = accept_three(site)
-    assert Deployer(site.platform, at("submitted", fail)).step() == 2
+    assert (
+        site.platform.deployer(
+            at("submitted", fail),
+        ).step()
+        == 2
+    )
     assert sorted(states_of(site, jobs)) == [D, Q, Q]
     [failed] = [job for job in jobs if site.job(job.id).state is D]
     assert "RuntimeError in the daemon: an error in the program" in site.view(failed).pending_reason

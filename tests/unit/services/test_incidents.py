@@ -17,7 +17,7 @@ from ffdl_batch.domain.outcome.controller_events import EventKind, GoesOn, Outco
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
 from ffdl_batch.ports.scheduler import InvalidRequest, NoResources
 from ffdl_batch.services.incidents.incident_recorder import TAIL_BYTES, TAIL_LINES, read_tail
-from ffdl_batch.services.job_control.cancel import cancel_job
+from ffdl_batch.services.job_control.stop import cancel_job
 from ffdl_batch.services.monitoring.watcher import SETTLE_S
 from ffdl_batch.services.outcome.upload_pending_reason import OWED
 from tests.unit.services.chains import at_work, end, running
@@ -28,7 +28,7 @@ SPEC = {"exit_code": 1, "error_code": "C201", "message": "learner 1 ended with e
 
 
 def incidents(site: Site, job: Job) -> list[Incident]:
-    found = site.platform.store.incidents_of([job.id]).get(job.id, [])
+    found = site.platform.storage.store.incidents_of([job.id]).get(job.id, [])
     return [one.incident for one in found]
 
 
@@ -81,7 +81,7 @@ def test_incident_is_not_recorded_for_success_or_owner_cancel(site: Site) -> Non
     done, stopped = site.deployed("k1"), site.deployed("k2")
     running(site, done).ends(Outcome.COMPLETED)
     running(site, stopped)
-    cancel_job(site.platform, site.caller, stopped.id)
+    cancel_job(site.platform.storage, site.platform.adapters, site.caller, stopped.id)
     site.head(stopped).ends(Outcome.CANCELLED, message="ended from outside")
     site.scheduler.end(NativeId(done.native_id), EndCause.SUCCESS, site.clock.now())
     site.end(stopped, EndCause.CANCELLED)
@@ -250,7 +250,7 @@ def test_incident_is_recorded_for_each_failure_of_retried_job(site: Site) -> Non
     running(site, site.job(job.id))
     assert fails(site, site.job(job.id)).state is JobState.FAILED
     assert [(one.kind, one.attempt) for one in incidents(site, job)] == [("user.traceback", 1), ("user.traceback", 2)]
-    assert [attempt.interruption for attempt in site.platform.store.attempts(job.id)] == ["failure"] * 2
+    assert [attempt.interruption for attempt in site.platform.storage.store.attempts(job.id)] == ["failure"] * 2
 
 
 def test_watcher_reads_no_log_and_observes_once_per_step_for_idle_job(

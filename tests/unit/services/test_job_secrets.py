@@ -14,12 +14,11 @@ from ffdl_batch.domain.job.job import AttemptEnd, Job
 from ffdl_batch.domain.job.secret_references import secret_variables
 from ffdl_batch.domain.job.views import Resume
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.services.job_control.cancel import cancel_job
 from ffdl_batch.services.job_control.resume import resume_job
+from ffdl_batch.services.job_control.stop import cancel_job
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.services.secrets import job_secrets
-from ffdl_batch.services.secrets.job_secrets import forget_secrets, place_secrets
-from ffdl_batch.services.secrets.secret_files import drop_secret, keep_secret, read_secret
+from ffdl_batch.services.secrets.job_secrets import drop_secret, forget_secrets, keep_secret, place_secrets, read_secret
 from ffdl_batch.services.secrets.user_secrets import list_secrets, remove_secret, set_secret
 from ffdl_batch.services.whole_files import write_whole
 from tests.planted_files import NO_FILES, replace
@@ -43,8 +42,8 @@ def _values(attempt: AttemptDir) -> dict[str, str]:
 
 @pytest.fixture
 def kept(site: Site) -> Site:
-    keep_secret(site.platform.root, "s3-key", "s3-value")
-    keep_secret(site.platform.root, "hub", "hub-value")
+    keep_secret(site.platform.storage.root, "s3-key", "s3-value")
+    keep_secret(site.platform.storage.root, "hub", "hub-value")
     return site
 
 
@@ -70,7 +69,7 @@ def _deployed(site: Site, addition: str, references: dict[str, str] = BROUGHT) -
 
 
 def test_attempt_receives_only_secrets_that_its_manifest_references(kept: Site) -> None:
-    keep_secret(kept.platform.root, "another", "of-no-use-here")
+    keep_secret(kept.platform.storage.root, "another", "of-no-use-here")
     job = _deployed(kept, STORE + LEARNERS)
     attempt = kept.attempt(job)
     assert _values(attempt) == VALUES
@@ -81,13 +80,13 @@ def test_attempt_receives_only_secrets_that_its_manifest_references(kept: Site) 
     files = [path for path in Path(attempt.path).iterdir() if path.is_file() and path.name != "secrets.json"]
     told = repr(job) + "".join(path.read_text() for path in files)
     assert not any(value in told for value in VALUES.values())
-    assert "nobody-wants-it" not in Path(kept.platform.root.job(job.id).secrets).read_text()
+    assert "nobody-wants-it" not in Path(kept.platform.storage.root.job(job.id).secrets).read_text()
 
 
 def test_attempt_has_no_secrets_file_without_references(site: Site) -> None:
     job = site.deployed()
     assert not Path(site.attempt(job).secrets).exists()
-    assert not Path(site.platform.root.secrets).exists()
+    assert not Path(site.platform.storage.root.secrets).exists()
 
 
 def test_attempt_has_no_secrets_file_for_host_mount_credentials(site: Site) -> None:
@@ -116,7 +115,7 @@ def test_submit_rejects_invalid_or_missing_reference_value(kept: Site, reference
 
 
 def test_submit_rejects_missing_secret_with_cure_and_location(kept: Site) -> None:
-    drop_secret(kept.platform.root, "hub")
+    drop_secret(kept.platform.storage.root, "hub")
     problem = kept.problem("p", MANIFEST + LEARNERS, references=BROUGHT)
     assert (problem.code, problem.exit_code) == ("C103", 78)
     (finding,) = [one for one in problem.findings if one.code == "C103"]
@@ -126,23 +125,25 @@ def test_submit_rejects_missing_secret_with_cure_and_location(kept: Site) -> Non
 
 def test_deployer_fails_job_when_secret_was_removed_and_resume_works_once_restored(kept: Site) -> None:
     job = kept.accept("a", MANIFEST + LEARNERS, references=BROUGHT)
-    drop_secret(kept.platform.root, "hub")
+    drop_secret(kept.platform.storage.root, "hub")
     kept.deploy()
     job = kept.job(job.id)
     assert (job.state, job.error_code) == (JobState.FAILED, "C103")
     assert job.message == "there is no secret hub; ffdl secret set hub makes it"
     with pytest.raises(Refused, match="there is no secret hub"):
-        resume_job(kept.platform, kept.caller, job.id, Resume())
-    keep_secret(kept.platform.root, "hub", "again")
-    resume_job(kept.platform, kept.caller, job.id, Resume())
+        resume_job(
+            kept.platform.storage, kept.platform.adapters, kept.platform.store_checks, kept.caller, job.id, Resume()
+        )
+    keep_secret(kept.platform.storage.root, "hub", "again")
+    resume_job(kept.platform.storage, kept.platform.adapters, kept.platform.store_checks, kept.caller, job.id, Resume())
     kept.deploy()
     assert _values(kept.attempt(kept.job(job.id)))["hub"] == "again"
 
 
 def test_attempt_keeps_own_values_apart_from_user_secrets_of_same_name(kept: Site) -> None:
     """A literal value and a variable are kept under names that the manifest uses for secrets of the user's."""
-    keep_secret(kept.platform.root, "env-A", "users-own-a")
-    keep_secret(kept.platform.root, "env-B", "users-own-b")
+    keep_secret(kept.platform.storage.root, "env-A", "users-own-a")
+    keep_secret(kept.platform.storage.root, "env-B", "users-own-b")
     secrets = "{A: literal-a, B: '${env:B}', C: '${secret:env-A}', D: '${secret:env-B}'}"
     job = _deployed(kept, f"batch: {{secrets: {secrets}}}\n", {"env:B": "variable-b"})
     values = _values(kept.attempt(job))
@@ -154,33 +155,36 @@ def test_array_elements_share_values_stored_once_at_submission(kept: Site) -> No
     manifest = MANIFEST + LEARNERS.replace("batch:\n", "batch:\n  array: 0-1\n")
     array = kept.send("a", manifest, references=BROUGHT).id
     kept.deploy()
-    elements = kept.platform.store.elements_of(array)
+    elements = kept.platform.storage.store.elements_of(array)
     assert len(elements) == 2
     for job in elements:
         assert _values(kept.attempt(job))["file-licence.txt"] == "line 1\nline 2"
-        assert not Path(kept.platform.root.job(job.id).secrets).exists()
+        assert not Path(kept.platform.storage.root.job(job.id).secrets).exists()
 
 
 def test_place_secrets_uses_value_set_during_placement(kept: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     job = kept.accept("a", MANIFEST + LEARNERS, references=BROUGHT)
-    attempt = kept.platform.root.job(job.id).attempt(1)
+    attempt = kept.platform.storage.root.job(job.id).attempt(1)
     Path(attempt.path).mkdir(parents=True)
     write, set_anew = write_whole, ["new"]
 
     def slow(path: Path, text: str, *, mode: int = 0o600, durable: bool = False) -> None:
         if set_anew:
-            keep_secret(kept.platform.root, "hub", set_anew.pop())
+            keep_secret(kept.platform.storage.root, "hub", set_anew.pop())
         write(path, text, mode=mode, durable=durable)
 
     monkeypatch.setattr(job_secrets, "write_whole", slow)
-    place_secrets(kept.platform.root, job, attempt)
+    place_secrets(kept.platform.storage.root, job, attempt)
     assert _values(attempt)["hub"] == "new"
 
 
 @pytest.mark.parametrize("name", ["../etc", "a/b", ".hidden", "", "a b", "x" * 65, "ü"])
 def test_secret_functions_reject_invalid_names(site: Site, name: str) -> None:
-    assert read_secret(site.platform.root, name) is None
-    for act in (lambda: keep_secret(site.platform.root, name, "x"), lambda: drop_secret(site.platform.root, name)):
+    assert read_secret(site.platform.storage.root, name) is None
+    for act in (
+        lambda: keep_secret(site.platform.storage.root, name, "x"),
+        lambda: drop_secret(site.platform.storage.root, name),
+    ):
         with pytest.raises(ValueError, match="no secret's name"):
             act()
 
@@ -191,21 +195,21 @@ USES = "batch: {secrets: {A: '${secret:one}', B: '${secret:env-C}', C: literal-c
 @pytest.fixture
 def used(site: Site) -> Job:
     """A job that refers to two secrets and brought a value along, deployed."""
-    set_secret(site.platform, "one", "first")
-    set_secret(site.platform, "env-C", "users-own")
-    set_secret(site.platform, "spare", "nobodys")
+    set_secret(site.platform.storage, "one", "first")
+    set_secret(site.platform.storage, "env-C", "users-own")
+    set_secret(site.platform.storage, "spare", "nobodys")
     job = site.accept("u", MANIFEST + USES)
     site.deploy()
     return site.job(job.id)
 
 
 def _files(site: Site, job: Job) -> set[str]:
-    directory = Path(site.platform.root.job(job.id).path)
+    directory = Path(site.platform.storage.root.job(job.id).path)
     return {str(path.relative_to(directory)) for path in directory.rglob("secrets.json")}
 
 
 def _held(site: Site) -> list[str]:
-    return sorted(path.name for path in Path(site.platform.root.secret_holders).iterdir())
+    return sorted(path.name for path in Path(site.platform.storage.root.secret_holders).iterdir())
 
 
 def _end(site: Site, job: Job, state: JobState, *, owed: bool = False) -> Job:
@@ -215,25 +219,29 @@ def _end(site: Site, job: Job, state: JobState, *, owed: bool = False) -> Job:
 
 @pytest.mark.parametrize("kind", ["named pipe", "link to a device", "directory"])
 def test_read_secret_rejects_what_is_not_a_regular_file(site: Site, kind: str) -> None:
-    root = site.platform.root
+    root = site.platform.storage.root
     replace(Path(root.secrets, "hub"), NO_FILES[kind])
     with pytest.raises(OSError, match="hub is damaged: "):
         read_secret(root, "hub")
 
 
 def test_list_secrets_counts_live_jobs_that_use_each_secret(site: Site, used: Job) -> None:
-    assert [(one.name, one.jobs) for one in list_secrets(site.platform)] == [("env-C", 1), ("one", 1), ("spare", 0)]
+    assert [(one.name, one.jobs) for one in list_secrets(site.platform.storage)] == [
+        ("env-C", 1),
+        ("one", 1),
+        ("spare", 0),
+    ]
     _end(site, used, JobState.COMPLETED)
-    assert [one.jobs for one in list_secrets(site.platform)] == [0, 0, 0]
+    assert [one.jobs for one in list_secrets(site.platform.storage)] == [0, 0, 0]
 
 
 def test_remove_secret_requires_force_while_job_needs_it(site: Site, used: Job) -> None:
     with pytest.raises(Refused, match=f"the secret one is still needed by {used.id}: ") as refused:
-        remove_secret(site.platform, "one", force=False)
+        remove_secret(site.platform.storage, "one", force=False)
     assert refused.value.status == 409
-    assert remove_secret(site.platform, "one", force=True).jobs == 1
+    assert remove_secret(site.platform.storage, "one", force=True).jobs == 1
     with pytest.raises(Refused, match="there is no secret 'one'"):
-        remove_secret(site.platform, "one", force=True)
+        remove_secret(site.platform.storage, "one", force=True)
     assert "first" in Path(site.attempt(used).secrets).read_text(), "the attempt that has it keeps it"
 
 
@@ -242,14 +250,14 @@ def test_remove_secret_requires_force_while_job_needs_it(site: Site, used: Job) 
 )
 def test_set_secret_rejects_invalid_name_or_value(site: Site, name: str, value: str) -> None:
     with pytest.raises(Refused) as refused:
-        set_secret(site.platform, name, value)
+        set_secret(site.platform.storage, name, value)
     assert refused.value.status == 400
-    assert list_secrets(site.platform) == []
+    assert list_secrets(site.platform.storage) == []
 
 
 def test_set_secret_updates_files_of_attempts_that_use_it(site: Site, used: Job) -> None:
-    set_secret(site.platform, "one", "second")
-    set_secret(site.platform, "spare", "others")
+    set_secret(site.platform.storage, "one", "second")
+    set_secret(site.platform.storage, "spare", "others")
     values = json.loads(Path(site.attempt(used).secrets).read_text())
     assert values == {"one": "second", "env-C": "users-own", "env-C-2": "literal-c"}
 
@@ -266,33 +274,37 @@ def test_set_secret_updates_files_of_attempts_that_use_it(site: Site, used: Job)
 def test_forget_secrets_keeps_only_files_needed_to_resume_ended_job(
     site: Site, used: Job, state: JobState, left: set[str], held: bool
 ) -> None:
-    assert forget_secrets(site.platform) == 0
+    assert forget_secrets(site.platform.storage) == 0
     attempts = {"attempt-1/secrets.json", "attempt-next/secrets.json"}
     assert _files(site, used) == {"secrets.json", *attempts} and _held(site) == [used.id]
     _end(site, used, state)
-    forget_secrets(site.platform)
+    forget_secrets(site.platform.storage)
     assert _files(site, used) == left and _held(site) == ([used.id] if held else [])
 
 
 def test_forget_secrets_removes_all_files_after_halted_job_is_cancelled(site: Site, used: Job) -> None:
     _end(site, used, JobState.HALTED)
-    forget_secrets(site.platform)
-    cancel_job(site.platform, site.caller, used.id)
-    assert forget_secrets(site.platform) == 1
+    forget_secrets(site.platform.storage)
+    cancel_job(site.platform.storage, site.platform.adapters, site.caller, used.id)
+    assert forget_secrets(site.platform.storage) == 1
     assert _files(site, used) == set() and _held(site) == []
 
 
 def test_secrets_of_ended_attempt_are_needed_until_pending_upload_is_done(site: Site, used: Job) -> None:
     _end(site, used, JobState.COMPLETED, owed=True)
-    forget_secrets(site.platform)
+    forget_secrets(site.platform.storage)
     assert _files(site, used) == {"attempt-1/secrets.json"} and _held(site) == [used.id]
-    assert [(one.name, one.jobs) for one in list_secrets(site.platform)] == [("env-C", 1), ("one", 1), ("spare", 0)]
+    assert [(one.name, one.jobs) for one in list_secrets(site.platform.storage)] == [
+        ("env-C", 1),
+        ("one", 1),
+        ("spare", 0),
+    ]
     with pytest.raises(Refused, match=f"the secret one is still needed by {used.id}: "):
-        remove_secret(site.platform, "one", force=False)
-    assert site.platform.store.note_paid(used.id, 1, 0.0)
-    forget_secrets(site.platform)
+        remove_secret(site.platform.storage, "one", force=False)
+    assert site.platform.storage.store.note_paid(used.id, 1, 0.0)
+    forget_secrets(site.platform.storage)
     assert _files(site, used) == set() and _held(site) == []
-    assert remove_secret(site.platform, "one", force=False).jobs == 0
+    assert remove_secret(site.platform.storage, "one", force=False).jobs == 0
 
 
 def test_forget_secrets_keeps_files_of_job_resumed_concurrently(
@@ -304,14 +316,16 @@ def test_forget_secrets_keeps_files_of_job_resumed_concurrently(
     def resumed(*arguments: object) -> list[Path]:
 
         monkeypatch.setattr(job_secrets, "_files", files)
-        resume_job(site.platform, site.caller, failed.id, Resume())
+        resume_job(
+            site.platform.storage, site.platform.adapters, site.platform.store_checks, site.caller, failed.id, Resume()
+        )
         site.deploy()
         return files(*arguments)
 
     monkeypatch.setattr(job_secrets, "_files", resumed)
-    Path(site.platform.root.job(used.id).attempt(2).path).mkdir()
-    Path(site.platform.root.job(used.id).attempt(2).launch).touch()
-    forget_secrets(site.platform)
+    Path(site.platform.storage.root.job(used.id).attempt(2).path).mkdir()
+    Path(site.platform.storage.root.job(used.id).attempt(2).launch).touch()
+    forget_secrets(site.platform.storage)
     assert site.job(used.id).attempt == 2
     assert "attempt-2/secrets.json" in _files(site, used) and _held(site) == [used.id]
 
@@ -320,20 +334,20 @@ def test_forget_secrets_keeps_array_values_until_all_elements_have_ended(site: S
     result = site.send("a", MANIFEST + "batch: {array: 0-1, secrets: {C: literal-c}}\n")
     assert result.problem is None
     site.deploy()
-    first, second = site.platform.store.elements_of(result.id)
+    first, second = site.platform.storage.store.elements_of(result.id)
     assert _held(site) == sorted([result.id, first.id, second.id])
     _end(site, first, JobState.COMPLETED)
-    forget_secrets(site.platform)
-    own = Path(site.platform.root.array(result.id).secrets)
+    forget_secrets(site.platform.storage)
+    own = Path(site.platform.storage.root.array(result.id).secrets)
     assert own.exists() and _files(site, first) == set() and _files(site, second)
     _end(site, second, JobState.CANCELLED)
-    forget_secrets(site.platform)
+    forget_secrets(site.platform.storage)
     assert not own.exists() and _held(site) == []
 
 
 def test_forget_secrets_releases_holders_of_unacknowledged_submissions_without_directory(site: Site) -> None:
     for name in ("training-0a1b2c3d4", "array-0a1b2c3d4"):
-        job_secrets.hold(site.platform.root, name)
-    Path(site.platform.root.job("training-0a1b2c3d4").path).mkdir()
-    forget_secrets(site.platform)
+        job_secrets.hold(site.platform.storage.root, name)
+    Path(site.platform.storage.root.job("training-0a1b2c3d4").path).mkdir()
+    forget_secrets(site.platform.storage)
     assert _held(site) == ["training-0a1b2c3d4"], "its directory is the janitor's"

@@ -97,7 +97,7 @@ def test_plan_attempt_uses_time_and_file_of_checkpoint_confirmed_last(site: Site
         halted = site.move(job, JobState.HALTED, attempt_end=AttemptEnd("halt", checkpoint))
         resumed = site.move(halted, JobState.PENDING, cause=Cause.RESUMED)
         job = replace(resumed, attempt=resumed.attempt + 1)
-        plan_attempt(site.platform, job)
+        plan_attempt(site.platform.storage, site.platform.adapters, site.platform.node_exclusion, job)
         later = site.scheduler.planned[-1]
         assert (later.lead_s, later.lead_from, later.confirmed) == (22, LeadFrom.MEASURED, "step-4")
 

@@ -12,7 +12,6 @@ from ffdl_batch.domain.launch.launch_file import RESTART_LEARNER, Pod, decode, e
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, Outcome, Scalar, encode_event
 from ffdl_batch.domain.outcome.controller_events import EventKind as K
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
-from ffdl_batch.services.monitoring.watcher import Watcher
 from ffdl_batch.services.outcome.attempt_records import nodes_at_fault
 from ffdl_batch.services.outcome.job_change import METRICS_TOLD
 from ffdl_batch.services.outcome.record_completion import as_all_say
@@ -48,7 +47,7 @@ class Node:
         self.events.append(Event(len(self.events) + 1, self.site.clock.now(), "node-0", kind, fields))
         path = Path(self.site.attempt(self.job).events, "node-0.jsonl")
         path.write_text("".join(map(encode_event, self.events)))
-        Path(self.site.platform.root.doorbell, self.job.id).touch()
+        Path(self.site.platform.storage.root.doorbell, self.job.id).touch()
         return self
 
     def begins(self, number: int) -> Node:
@@ -60,7 +59,7 @@ class Node:
 
 def told(site: Site, job: Job) -> list[tuple[str, str]]:
     """State and message of each event of a learner's restart."""
-    events, _ = get_events(site.platform, site.caller, job.id, 0)
+    events, _ = get_events(site.platform.storage.store, site.caller, job.id, 0)
     return [(event.state, event.message) for event in events if event.cause == "restarted"]
 
 
@@ -72,8 +71,8 @@ def test_watcher_records_learner_restart_event_once_after_learner_starts_again(s
     began_at = site.clock.now()
     for _ in range(3):
         site.watch(full=False)
-        Path(site.platform.root.doorbell, job.id).touch()
-    Watcher(site.platform).step(full=False)  # one that remembers nothing
+        Path(site.platform.storage.root.doorbell, job.id).touch()
+    site.platform.watcher().step(full=False)  # one that remembers nothing
     assert told(site, job) == [("PROCESSING", SAID)]
     (attempt,) = site.view(job).attempts
     assert [(one.at, one.message) for one in attempt.learner_restarts] == [(began_at, SAID)]
@@ -85,7 +84,7 @@ def test_watcher_records_missed_learner_restarts_before_job_end(site: Site, job:
     node.ends(1, 0).ends(2, 0).says(K.PHASE, phase="store-results", status="started")
     write_final(site, job)
     site.end(job, EndCause.SUCCESS)
-    events, _ = get_events(site.platform, site.caller, job.id, 0)
+    events, _ = get_events(site.platform.storage.store, site.caller, job.id, 0)
     assert [(event.state, event.cause) for event in events][-5:] == [
         ("PROCESSING", "progress"), ("PROCESSING", "restarted"), ("PROCESSING", "restarted"), ("STORING", "progress"),
         ("COMPLETED", "progress"),
@@ -98,15 +97,15 @@ def test_watcher_records_missed_learner_restarts_before_job_end(site: Site, job:
 def test_learners_of_returns_state_node_and_restarts(site: Site, job: Job) -> None:
     Node(site, job).begins(1).begins(2).ends(2, 7, restarted=True).begins(2)
     site.watch()
-    one, two = learners_of(site.platform, site.view(job))
+    one, two = learners_of(site.platform.storage.root, site.view(job))
     assert (one.state, one.node, one.restarts) == ("running", "n1", 0)
     assert (two.state, two.node, two.restarts) == ("running", "n1", 1)
 
 
 def test_learners_of_is_empty_before_first_attempt_and_without_launch_file(site: Site, job: Job) -> None:
-    assert learners_of(site.platform, site.view(site.accept("waiting", TWO))) == ()
+    assert learners_of(site.platform.storage.root, site.view(site.accept("waiting", TWO))) == ()
     Path(site.attempt(job).launch).unlink()
-    assert learners_of(site.platform, site.view(job)) == ()
+    assert learners_of(site.platform.storage.root, site.view(job)) == ()
 
 
 def test_nodes_at_fault_returns_only_nodes_that_reported_node_errors() -> None:

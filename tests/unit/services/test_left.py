@@ -34,7 +34,7 @@ def job(site: Site) -> Job:
     attempt = site.attempt(made)
     path = Path(attempt.launch)
     transfers = (
-        Transfer(BUCKET, "odd{{}}/_wml", literal(site.platform.root.job(made.id).checkpoints)),
+        Transfer(BUCKET, "odd{{}}/_wml", literal(site.platform.storage.root.job(made.id).checkpoints)),
         Transfer(BUCKET, f"odd{{{{}}}}/{made.id}", literal(attempt.results)),
     )
     path.write_text(encode(replace(decode(path.read_text()), uploads=transfers)))
@@ -51,7 +51,7 @@ def goes_to(site: Site, job: Job, *states: JobState, owed: bool | None = None) -
 
 
 def find(site: Site, job: Job, kind: str = "results", attempt: int | None = None) -> LeftView:
-    return find_left(site.platform, site.caller, job.id, LeftKind(kind), attempt)
+    return find_left(site.platform.storage, site.platform.adapters, site.caller, job.id, LeftKind(kind), attempt)
 
 
 def test_find_left_returns_results_in_store_once_job_has_stored_them(site: Site, job: Job) -> None:
@@ -69,7 +69,7 @@ def test_find_left_returns_results_in_store_once_job_has_stored_them(site: Site,
         site.attempt(job).results,
         False,
     )
-    assert stored.secrets == site.platform.root.job(job.id).secrets
+    assert stored.secrets == site.platform.storage.root.job(job.id).secrets
     named = find(site, job, attempt=1)
     assert (named.store, named.directory) == (None, site.attempt(job).results)
     with pytest.raises(Refused, match="there is no attempt 2"):
@@ -85,7 +85,7 @@ def test_find_left_returns_attempt_directory_while_upload_is_pending(site: Site,
 
 def test_find_left_returns_model_archive_before_job_runs(site: Site, job: Job) -> None:
     found = find(site, job, "model")
-    assert (found.directory, found.name) == (site.platform.root.job(job.id).path, "model.zip")
+    assert (found.directory, found.name) == (site.platform.storage.root.job(job.id).path, "model.zip")
     Path(found.directory, found.name).unlink()
     with pytest.raises(Refused, match="has no model"):
         find(site, job, "model")
@@ -95,10 +95,10 @@ def test_find_left_returns_log_and_checkpoint_directories(site: Site, job: Job) 
     goes_to(site, job, JobState.PROCESSING)
     Path(site.attempt(job).logs).mkdir(parents=True, exist_ok=True)
     assert find(site, job, "logs").directory == site.attempt(job).logs
-    Path(site.platform.root.job(job.id).checkpoints).mkdir(parents=True, exist_ok=True)
-    assert find(site, job, "checkpoint").directory == site.platform.root.job(job.id).checkpoints
+    Path(site.platform.storage.root.job(job.id).checkpoints).mkdir(parents=True, exist_ok=True)
+    assert find(site, job, "checkpoint").directory == site.platform.storage.root.job(job.id).checkpoints
     path = Path(site.attempt(job).launch)
-    shared = Path(site.platform.root.path, "shared")
+    shared = Path(site.platform.storage.root.path, "shared")
     shared.mkdir()
     path.write_text(encode(replace(decode(path.read_text()), checkpoints=str(shared))))
     assert find(site, job, "checkpoint").directory == str(shared)
@@ -281,7 +281,7 @@ def test_archive_left_refuses_directory_that_was_replaced_after_it_was_found(
     goes_to(site, job, JobState.PROCESSING)
     left = find(site, job, "checkpoint")
     Path(left.directory).rename(tmp_path / "moved")
-    Path(left.directory).symlink_to(Path(site.platform.root.path))
+    Path(left.directory).symlink_to(Path(site.platform.storage.root.path))
     with pytest.raises(OSError, match="the directory was replaced"):
         list(archive_left(left))
 
@@ -291,8 +291,10 @@ def test_resume_refuses_replaced_checkpoint_directory(
     site: Site, job: Job, tmp_path: Path, put: Callable[[Path, Path], None], words: str
 ) -> None:
     goes_to(site, job, JobState.PROCESSING, JobState.FAILED)
-    place = Path(site.platform.root.job(job.id).checkpoints)
+    place = Path(site.platform.storage.root.job(job.id).checkpoints)
     place.rmdir()
     put(place, tmp_path)
     with pytest.raises(Refused, match=words):
-        resume_job(site.platform, site.caller, job.id, Resume())
+        resume_job(
+            site.platform.storage, site.platform.adapters, site.platform.store_checks, site.caller, job.id, Resume()
+        )

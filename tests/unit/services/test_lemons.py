@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -13,8 +12,7 @@ from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
 from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchPlan, LaunchRequest
 from ffdl_batch.services.monitoring.job_update import NOWHERE_ELSE
-from ffdl_batch.services.monitoring.watcher import Watcher
-from ffdl_batch.services.reports.node_failures import report_nodes
+from ffdl_batch.services.reports.incident_report import report_nodes
 from ffdl_batch.services.submission.dry_run import plan_submission
 from tests.fakes.scheduler import FakeScheduler
 from tests.unit.services.conftest import MANIFEST, Site
@@ -31,8 +29,8 @@ class Named(FakeScheduler):
 
 
 def with_rules(site: Site, rules: NodeRules) -> Site:
-    settings = replace(site.platform.settings, nodes=rules)
-    return replace(site, platform=replace(site.platform, settings=settings))
+    site.set_settings(nodes=rules)
+    return site
 
 
 @pytest.fixture
@@ -78,7 +76,10 @@ def test_deployer_stops_excluding_node_after_one_day(site: Site) -> None:
 def test_deployer_excludes_no_node_by_default(site: Site) -> None:
     site = with_rules(site, NodeRules())
     assert site.deployed().warnings == ()
-    assert report_nodes(site.platform).threshold is None
+    assert (
+        report_nodes(site.platform.storage.store, site.platform.settings, site.platform.node_exclusion).threshold
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def test_watcher_lifts_node_exclusion_when_pending_job_has_no_other_node(site: S
     job = site.deployed()
     native = NativeId(job.native_id)
     site.scheduler.seen[native] = Observation(Phase.PENDING, "PENDING", reason="ReqNodeNotAvail", nowhere=True)
-    watcher = Watcher(site.platform)
+    watcher = site.platform.watcher()
     for _ in range(3):
         watcher.step(full=True)
         site.clock.tick(5)
@@ -122,12 +123,19 @@ def test_watcher_lifts_node_exclusion_when_pending_job_has_no_other_node(site: S
 
 
 def test_plan_submission_warns_about_node_exclusion(site: Site) -> None:
-    view = plan_submission(site.platform, site.caller, site.submission("plan"), trial=False)
+    view = plan_submission(
+        site.platform.storage,
+        site.platform.adapters,
+        site.platform.node_exclusion,
+        site.caller,
+        site.submission("plan"),
+        trial=False,
+    )
     assert "kept off n3, which failed 3 jobs lately (score 6.0)" in view.warnings
 
 
 def test_report_nodes_returns_scores_and_end_of_exclusion(site: Site) -> None:
-    report = report_nodes(site.platform)
+    report = report_nodes(site.platform.storage.store, site.platform.settings, site.platform.node_exclusion)
     assert [(one.node, round(one.score), one.kinds) for one in report.nodes] == [
         ("n3", 6, {"node.gpu": 3}),
         ("n2", 2, {"node.gpu": 1}),

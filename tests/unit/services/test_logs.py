@@ -18,7 +18,7 @@ from ffdl_batch.domain.job.views import LogLine
 from ffdl_batch.domain.launch.limits import LogLimits
 from ffdl_batch.services.logs import log_reader, tail_search
 from ffdl_batch.services.logs.log_reader import LogReader
-from ffdl_batch.services.queries.followed_jobs import FRESH_S, Looks
+from ffdl_batch.services.queries.followed_jobs import FRESH_S, FollowedJobs
 from ffdl_batch.services.refusals import Refused
 from tests.unit.services.conftest import MANIFEST, Site
 
@@ -231,9 +231,9 @@ def test_followed_jobs_are_read_with_one_query(site: Site) -> None:
     class Store:
         def get_many(self, ids: list[str]) -> list[Job]:
             asked.append(ids)
-            return site.platform.store.get_many(ids)
+            return site.platform.storage.store.get_many(ids)
 
-    looks = Looks(Store())  # type: ignore[arg-type]
+    looks = FollowedJobs(Store())  # type: ignore[arg-type]
     with looks.following(jobs[0]), looks.following(jobs[1]), looks.following(jobs[2]):
         for now in (10.0, 10.0 + FRESH_S / 2, 10.0 + FRESH_S):
             seen = [looks.see(job_id, now) for job_id in jobs[:3]]

@@ -14,7 +14,6 @@ import pytest
 
 from ffdl_batch.domain.job.views import LogLine, Resume
 from ffdl_batch.domain.job_state import Cause, JobState
-from ffdl_batch.services.deployment.deployer import Deployer
 from ffdl_batch.services.job_control.resume import resume_job
 from ffdl_batch.services.logs import log_reader, log_stream
 from ffdl_batch.services.logs.log_stream import GROWS_S, LogQuery, read_texts
@@ -58,7 +57,7 @@ class Chain:
         return [lambda: None] * 3
 
     def write(self, number: int, text: str, learner: int = 1) -> None:
-        path = Path(self.site.platform.root.job(self.job_id).attempt(number).training_log(learner))
+        path = Path(self.site.platform.storage.root.job(self.job_id).attempt(number).training_log(learner))
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as file:
             file.write(text)
@@ -74,13 +73,22 @@ class Chain:
         self.move(JobState.HALTED)
 
     def resume(self) -> None:
-        resume_job(self.site.platform, self.site.caller, self.job_id, Resume())
+        resume_job(
+            self.site.platform.storage,
+            self.site.platform.adapters,
+            self.site.platform.store_checks,
+            self.site.caller,
+            self.job_id,
+            Resume(),
+        )
 
     def deploy(self) -> None:
-        Deployer(self.site.platform).step()
+        self.site.platform.deployer().step()
 
     def read(self, query: LogQuery) -> Iterator[LogLine]:
-        texts = read_texts(self.site.platform, self.site.caller, self.job_id, query)
+        texts = read_texts(
+            self.site.platform.storage, self.site.platform.followed_jobs, self.site.caller, self.job_id, query
+        )
         return (line for text in texts if text is not None for line in text.lines())
 
     def shown(self, **query: object) -> list[tuple[int, str]]:
@@ -138,7 +146,7 @@ def test_read_logs_orders_attempts_by_number_despite_clock_differences(chain: Ch
     chain.go_on()
     chain.write(2, "two\n")
     for number, at in ((1, 200), (2, 100)):
-        marks = Path(chain.site.platform.root.job(chain.job_id).attempt(number).marks(1))
+        marks = Path(chain.site.platform.storage.root.job(chain.job_id).attempt(number).marks(1))
         marks.parent.mkdir(exist_ok=True)
         marks.write_text(f"{at} 0 0\n")
     assert chain.shown(attempt="all") == [(1, "one"), (2, "two")]
@@ -202,7 +210,15 @@ def test_read_logs_follow_ends_at_halt_and_continues_after_resume(chain: Chain) 
 def test_read_logs_follow_yields_none_every_five_seconds_without_output(chain: Chain) -> None:
     chain.acts = [lambda: None] * 100
     chain.acts += [chain.halt, *chain.rest()]
-    lines = list(read_texts(chain.site.platform, chain.site.caller, chain.job_id, LogQuery(follow=True)))
+    lines = list(
+        read_texts(
+            chain.site.platform.storage,
+            chain.site.platform.followed_jobs,
+            chain.site.caller,
+            chain.job_id,
+            LogQuery(follow=True),
+        )
+    )
     assert lines == [None] * 5, "one in 5 s, of 25 s"
 
 
@@ -212,12 +228,12 @@ def test_read_logs_follow_polls_less_often_when_many_readers_follow(
 ) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(others):
-            stack.enter_context(chain.site.platform.looks.following(chain.job_id))
+            stack.enter_context(chain.site.platform.followed_jobs.following(chain.job_id))
         chain.acts = [*[lambda: None] * 10, chain.halt, *chain.rest()]
         before = len(chain.acts)
         assert chain.shown(follow=True) == []
         assert chain.now == pause_s * (before - len(chain.acts))
-    assert chain.site.platform.looks.followers == 0
+    assert chain.site.platform.followed_jobs.followers == 0
 
 
 def test_read_logs_follow_waits_for_first_attempt(site: Site, chain: Chain) -> None:
@@ -295,7 +311,7 @@ def test_read_logs_follow_returns_all_output_exactly_once(
 
 
 def test_log_reader_continues_incomplete_last_line_under_same_number(chain: Chain) -> None:
-    reader = log_reader.LogReader(chain.site.platform.root.job(chain.job_id).attempt(1), 1, 1)
+    reader = log_reader.LogReader(chain.site.platform.storage.root.job(chain.job_id).attempt(1), 1, 1)
 
     def lines(*, ended: bool) -> list[tuple[int, int, str]]:
         return [(line.index, line.offset, line.line) for line in reader.lines(ended=ended)]

@@ -75,7 +75,8 @@ def relay() -> Iterator[Relay]:
 
 def notifier(site: Site, **settings: object) -> Notifier:
     notices = NoticeSettings(**settings)  # type: ignore[arg-type]
-    return Notifier(replace(site.platform, settings=replace(site.platform.settings, notices=notices)))
+    site.set_settings(notices=notices)
+    return site.platform.notifier()
 
 
 def happened(site: Site, job: Job, episode: str = "end-0", kind: str = "user.traceback") -> Job:
@@ -145,9 +146,8 @@ def test_notifier_posts_to_addresses_of_fault_policy_and_logs_mail_that_has_no_r
         FaultPolicy("licence", "no licence", notify=(hook.address, "a@b.org")),
         FaultPolicy("other", "x", notify=("other@b.org",)),
     )
+    site.set_settings(fault_policies=policies)
     telling = notifier(site, origins=(Origin.NODE,))
-    settings = replace(telling._platform.settings, fault_policies=policies)
-    telling._platform = replace(telling._platform, settings=settings)
     job = site.accept()
     spoken = Incident(job.id, 1, "end-0", "user.exit", 1.0, evidence=(Evidence("policy licence", "no licence"),))
     site.move(job, incidents=(spoken,))
@@ -155,7 +155,7 @@ def test_notifier_posts_to_addresses_of_fault_policy_and_logs_mail_that_has_no_r
     assert len(hook.posts) == 1
     assert f"a@b.org is not told of {job.id}: notices.smtp names no mail relay" in caplog.text
     assert "other@b.org" not in caplog.text
-    assert site.platform.store.notices.next_due() is None
+    assert site.platform.storage.store.notices.next_due() is None
 
 
 @pytest.mark.parametrize("key", ["login_file", "ca_file"])
@@ -176,7 +176,7 @@ def test_notifier_leaves_owner_mail_to_scheduler_without_relay(site: Site) -> No
     job = site.accept(manifest=MANIFEST + "batch:\n  notify: {mail: me@example.org}\n")
     happened(site, job)
     notifier(site).step()
-    assert site.platform.store.notices.next_due() is None
+    assert site.platform.storage.store.notices.next_due() is None
 
 
 def test_notifier_retries_webhook_with_same_id_after_temporary_failure(site: Site, hook: Hook) -> None:
@@ -219,7 +219,7 @@ def test_notifier_abandons_mail_after_one_day_without_relay(site: Site, caplog: 
     tries = 0
     for _ in range(60):
         pause = telling.step()
-        if site.platform.store.notices.next_due() is None:
+        if site.platform.storage.store.notices.next_due() is None:
             break
         tries += 1
         site.clock.tick(pause + 1)
@@ -237,7 +237,7 @@ def test_notifier_sends_only_incidents_of_last_day_after_downtime(site: Site, ho
 
 def test_notifier_sends_no_duplicate_when_two_daemons_share_database(site: Site, hook: Hook) -> None:
     first = notifier(site, webhooks=(hook.address,))
-    other = Notifier(replace(first._platform, owner="other"))
+    other = replace(site.platform, owner="other").notifier()
     happened(site, site.accept())
     first.step()
     other.step()

@@ -6,6 +6,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,10 @@ from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.outcome.controller_events import EventKind, Outcome
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
-from ffdl_batch.services.data.pending_uploads import DebtPayer
-from ffdl_batch.services.job_control.cancel import cancel_job
+from ffdl_batch.services.job_control.stop import cancel_job
 from ffdl_batch.services.job_files.control_cell import read_control
 from ffdl_batch.services.job_files.orphan_cleanup import ORPHAN_AGE_S, sweep
-from ffdl_batch.services.monitoring.watcher import SETTLE_S, Watcher
+from ffdl_batch.services.monitoring.watcher import SETTLE_S
 from ffdl_batch.store import Store, open_store
 from tests.fakes.head import FakeHead
 from tests.unit.services.conftest import Site
@@ -32,11 +32,11 @@ class Backup:
     """A copy of the site's database, and the way back to it."""
 
     def __init__(self, site: Site) -> None:
-        self._site, self._file = site, Path(site.platform.store.place)
+        self._site, self._file = site, Path(site.platform.storage.store.place)
         self._copy = self._file.with_name("copy")
         with sqlite3.connect(self._file) as source, sqlite3.connect(self._copy) as target:
             source.backup(target)
-        self._opened: list[Store] = [site.platform.store]
+        self._opened: list[Store] = [site.platform.storage.store]
 
     def restore(self) -> None:
         """As `ffdl-admin db restore` while no daemon runs; the next daemon begins."""
@@ -44,8 +44,10 @@ class Backup:
         for beside in ("-wal", "-shm"):  # a connection that is closed late leaves them
             Path(f"{self._file}{beside}").unlink(missing_ok=True)
         self._copy.rename(self._file)
-        self._site.platform.store = open_store(f"sqlite:///{self._file}", network_fs=False, clock=self._site.clock)
-        self._opened.append(self._site.platform.store)
+        store = open_store(f"sqlite:///{self._file}", network_fs=False, clock=self._site.clock)
+        platform = self._site.platform
+        self._site.platform = replace(platform, storage=replace(platform.storage, store=store))
+        self._opened.append(store)
 
     def close(self) -> None:
         for store in self._opened:
@@ -71,7 +73,7 @@ def run_to_the_end(site: Site, job: Job) -> None:
 
 def look(site: Site) -> None:
     """A daemon's first minutes."""
-    watcher = Watcher(site.platform)
+    watcher = site.platform.watcher()
     for _ in range(4):
         site.deploy()
         watcher.step(full=True)
@@ -99,7 +101,7 @@ def test_daemon_follows_running_job_of_restored_database_through_later_attempts(
     head = site.head(job)
     head.starts()
     site.scheduler.run(NativeId(job.native_id))
-    Watcher(site.platform).step(full=True)
+    site.platform.watcher().step(full=True)
     backups.append(Backup(site))
     head.saves()
     head.goes_on()
@@ -121,20 +123,20 @@ def test_janitor_keeps_directory_of_job_missing_from_restored_database(
 ) -> None:
     backups.append(Backup(site))
     late = site.deployed()
-    never = site.platform.root.job("training-00000000a")
+    never = site.platform.storage.root.job("training-00000000a")
     Path(never.path).mkdir()
     backups[0].restore()
     long_ago = site.clock.now() - ORPHAN_AGE_S - 10
-    for directory in (never.path, site.platform.root.job(late.id).path):
+    for directory in (never.path, site.platform.storage.root.job(late.id).path):
         os.utime(directory, (long_ago, long_ago))
-    assert site.platform.store.get(late.id) is None
-    sweep(site.platform)
+    assert site.platform.storage.store.get(late.id) is None
+    sweep(site.platform.storage, site.platform.settings)
     assert Path(site.attempt(late).launch).exists()
     assert not Path(never.path).exists()
     assert "was an older copy restored" in caplog.text
     caplog.clear()
-    site.platform.store.leave_out([late.id])  # as the restore notes it
-    sweep(site.platform)
+    site.platform.storage.store.leave_out([late.id])  # as the restore notes it
+    sweep(site.platform.storage, site.platform.settings)
     assert Path(site.attempt(late).launch).exists()
     assert caplog.text == ""
 
@@ -201,7 +203,7 @@ def test_cancel_reaches_scheduler_without_overwriting_newer_control_file(site: S
     before = cell.read_text()
     with pytest.raises(OSError, match=SENTENCE):
         read_control(site.attempt(job))
-    cancel_job(site.platform, site.caller, job.id)
+    cancel_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
     site.watch()
     assert (site.job(job.id).wish, cell.read_text()) == (Wish.CANCEL, before)
     assert site.scheduler.cancelled == [NativeId(job.native_id)]
@@ -212,8 +214,10 @@ def test_pending_upload_is_not_started_when_events_have_newer_format(site: Site)
     Path(site.attempt(job).final).unlink()
     head.ends(Outcome.FAILED, exit_code=1, stored=False)
     site.watch()
-    (debt,) = site.platform.store.owed_attempts()
+    (debt,) = site.platform.storage.store.owed_attempts()
     head.says("node-0", EventKind.STARTED, host="n1")
     make_newer(Path(site.attempt(job).event_file("node-0")))
-    payer = DebtPayer(site.platform, start=lambda attempt, _: pytest.fail(f"{attempt.path} may still be stored into"))
+    payer = site.platform.debt_payer(
+        start=lambda attempt, _: pytest.fail(f"{attempt.path} may still be stored into"),
+    )
     assert (payer.step(), payer.is_paying, debt.job_id) == (0, False, job.id)

@@ -13,13 +13,10 @@ from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, SchedulerUnreachable
-from ffdl_batch.services.deployment.deployer import Deployer
-from ffdl_batch.services.deployment.duplicate_jobs import adopt, take_back
+from ffdl_batch.services.deployment.submission_results import adopt, take_back
 from ffdl_batch.services.job_control.drill import drill
 from ffdl_batch.services.job_files.attempt_directory import begun_at
-from ffdl_batch.services.monitoring.request_delivery import AGAIN_S
-from ffdl_batch.services.monitoring.scheduler_requests import keep_off, let_back, take_away
-from ffdl_batch.services.monitoring.watcher import Watcher
+from ffdl_batch.services.monitoring.request_delivery import AGAIN_S, keep_off, let_back, take_away
 from ffdl_batch.services.refusals import Refused
 from tests.fakes.head import FakeHead
 from tests.unit.services.conftest import Site
@@ -99,7 +96,14 @@ def test_adopt_cancels_only_duplicates_that_have_own_token(site: Site, is_claime
     if is_claimed:
         claims(site, job, second)
     keep, other = (second, first) if is_claimed else (first, second)
-    change = adopt(site.platform, job, frozenset({STRANGER, first, second}), 0.0)
+    change = adopt(
+        site.platform.storage,
+        site.platform.adapters,
+        site.platform.node_exclusion,
+        job,
+        frozenset({STRANGER, first, second}),
+        0.0,
+    )
     assert (change.columns["native_id"], asked_to_change(site)) == (str(keep), [other])
 
 
@@ -111,7 +115,23 @@ def test_take_back_withdraws_late_submission_only_if_it_has_own_token(
     late = site.scheduler.accept(job.token)
     shows(site, STRANGER, PLAIN)
     for native, expected in ((STRANGER, []), (late, [late])):
-        take_back(site.platform, [(before, adopt(site.platform, before, frozenset({native}), 0.0))])
+        take_back(
+            site.platform.storage,
+            site.platform.adapters,
+            [
+                (
+                    before,
+                    adopt(
+                        site.platform.storage,
+                        site.platform.adapters,
+                        site.platform.node_exclusion,
+                        before,
+                        frozenset({native}),
+                        0.0,
+                    ),
+                )
+            ],
+        )
         assert asked_to_change(site) == expected
     assert caplog.text.count(f"{late} came too late") == 1
 
@@ -120,9 +140,9 @@ def test_take_back_withdraws_late_submission_only_if_it_has_own_token(
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda site, job: take_away(site.platform, job, "it is over"),
-        lambda site, job: keep_off(site.platform, job, ["n1"]),
-        lambda site, job: let_back(site.platform, job),
+        lambda site, job: take_away(site.platform.storage.root, site.platform.adapters, job, "it is over"),
+        lambda site, job: keep_off(site.platform.storage.root, site.platform.adapters, job, ["n1"]),
+        lambda site, job: let_back(site.platform.storage.root, site.platform.adapters, job),
     ],
     ids=["cancel", "avoid", "exclude"],
 )
@@ -141,7 +161,7 @@ def test_cancel_and_node_exclusion_skip_foreign_job_under_same_id(
 
 def test_take_away_logs_cancel_with_reason(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     job = site.deployed()
-    take_away(site.platform, job, "it is over")
+    take_away(site.platform.storage.root, site.platform.adapters, job, "it is over")
     assert f"job {job.id}: cancelling {job.native_id}: it is over" in caplog.text
 
 
@@ -149,7 +169,7 @@ def test_drill_is_refused_when_id_belongs_to_foreign_job(site: Site) -> None:
     head, native = begun(site)
     shows(site, native, PLAIN, submitted_at=1e13)
     with pytest.raises(Refused, match="nothing was played"):
-        drill(site.platform, site.caller, head.job.id, "timeout")
+        drill(site.platform.storage, site.platform.adapters, site.caller, head.job.id, "timeout")
     assert asked_to_change(site) == []
 
 
@@ -169,15 +189,15 @@ def begun(site: Site) -> tuple[FakeHead, NativeId]:
 def test_watcher_ignores_requeue_of_foreign_job_under_reused_id(site: Site, wish: Wish, is_restarted: bool) -> None:
     """slurmctld's state was wiped, and the ids were given out again."""
     head, native = begun(site)
-    site.platform.store.set_wish(head.job.id, wish)
+    site.platform.storage.store.set_wish(head.job.id, wish)
     shows(site, native, PLAIN, Phase.PENDING, submitted_at=2e6, restarts=1, held_for_good=True, reason="held")
-    watching = Watcher(site.platform) if is_restarted else site.watcher
+    watching = site.platform.watcher() if is_restarted else site.watcher
     if is_restarted:
         site.watcher.close()
     for _ in range(6):
         site.clock.tick(AGAIN_S)
         watching.step(full=True)
-    causes = [entry.cause for entry in site.platform.store.history(head.job.id)]
+    causes = [entry.cause for entry in site.platform.storage.store.history(head.job.id)]
     assert ("requeued" in causes, asked_to_change(site)) == (False, [])
     watching.close()
 
@@ -188,7 +208,7 @@ def test_watcher_sends_cancel_to_job_renamed_by_its_owner(site: Site) -> None:
     shows(site, native, job.token)
     site.watch()
     shows(site, native, "my favourite")
-    site.platform.store.set_wish(job.id, Wish.CANCEL)
+    site.platform.storage.store.set_wish(job.id, Wish.CANCEL)
     site.watch()
     assert site.scheduler.cancelled == [native]
 
@@ -197,7 +217,7 @@ def test_watcher_identifies_renamed_job_by_its_claim_without_earlier_observation
     job = site.deployed()
     native = NativeId(job.native_id)
     shows(site, native, "my favourite", submitted_at=2e6)
-    site.platform.store.set_wish(job.id, Wish.CANCEL)
+    site.platform.storage.store.set_wish(job.id, Wish.CANCEL)
     site.watch()
     assert site.scheduler.cancelled == []
     claims(site, job, native, at=2e6 + 1)
@@ -232,8 +252,8 @@ def test_watcher_returns_never_listed_attempt_to_deployer_and_it_is_resubmitted(
     look_until_late(site)
     after = site.job(job.id)
     assert (after.state, after.native_id, after.attempt, after.error_code) == (JobState.DEPLOYING, "", 1, "000")
-    assert "which it said the job was" in site.platform.store.history(job.id)[-1].message
-    deployer = Deployer(site.platform)
+    assert "which it said the job was" in site.platform.storage.store.history(job.id)[-1].message
+    deployer = site.platform.deployer()
     deployer.step()
     assert site.scheduler.submitted == []
     site.clock.at = max(site.clock.at, (begun_at(site.attempt(after)) or 0.0)) + 301
@@ -254,7 +274,7 @@ def test_watcher_charges_node_failure_when_only_accounting_knows_attempt(
     site.deploy()
     after = site.job(job.id)
     assert (after.state, after.attempt, after.spent.node_failures) == (JobState.QUEUED, 2, 1), after
-    assert "S112" in [entry.error_code for entry in site.platform.store.history(job.id)]
+    assert "S112" in [entry.error_code for entry in site.platform.storage.store.history(job.id)]
 
 
 @pytest.mark.parametrize("error", [SchedulerUnreachable("down"), InvalidRequest("no such user")])
@@ -292,7 +312,7 @@ def test_deployer_ends_never_listed_attempt_as_halt_or_cancel_requests(
     site: Site, monkeypatch: pytest.MonkeyPatch, wish: Wish
 ) -> None:
     job = swallowed(site, monkeypatch)
-    site.platform.store.set_wish(job.id, wish)
+    site.platform.storage.store.set_wish(job.id, wish)
     look_until_late(site)
     site.clock.at = max(site.clock.at, (begun_at(site.attempt(job)) or 0.0)) + 301
     site.deploy()

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from ffdl_batch.domain.job.job import AttemptEnd, Job, JobId, Overrides
+from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import JobView
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.outcome.continuation import Checkpoint, Spent
 from ffdl_batch.domain.outcome.controller_events import EventKind, Outcome
 from ffdl_batch.domain.outcome.observation import NativeId
-from ffdl_batch.services.platform import Caller
 from ffdl_batch.services.queries.jobs import get_job, list_jobs
 from ffdl_batch.services.refusals import Refused
 from tests.unit.services.chains import accept, at_work
@@ -30,7 +30,7 @@ def test_get_job_includes_all_attempts_and_list_jobs_omits_them(site: Site) -> N
     first, second = [(a.number, a.interruption, a.error_code, a.nodes, a.owed) for a in view.attempts]
     assert (first, second) == ((1, "timeout", "C203", "n1", True), (2, "", "", "", False))
     assert (view.attempt, view.native_id, view.nodes) == (2, "", "")
-    (listed,) = list_jobs(site.platform, site.caller)
+    (listed,) = list_jobs(site.platform.storage, site.caller)
     assert (listed.attempts, listed.attempt) == ((), 2)
 
 
@@ -39,20 +39,22 @@ def requeue(site: Site, job: Job, *states: JobState, **fields: Any) -> Job:
 
 
 def begin_attempt(site: Site) -> None:
-    (leased,) = site.platform.store.claim_deployable("other", limit=1, lease_s=60)
-    assert site.platform.store.begin_attempt(leased.job, leased.lease_token, site.clock.now())
+    (leased,) = site.platform.storage.store.claim_deployable("other", limit=1, lease_s=60)
+    assert site.platform.storage.store.begin_attempt(leased.job, leased.lease_token, site.clock.now())
 
 
 def test_job_view_uses_results_and_logs_of_last_attempt_that_ran(site: Site) -> None:
     job = site.deployed()
-    first, second = ((attempt.results, attempt.logs) for attempt in map(site.platform.root.job(job.id).attempt, (1, 2)))
+    first, second = (
+        (attempt.results, attempt.logs) for attempt in map(site.platform.storage.root.job(job.id).attempt, (1, 2))
+    )
     view = site.view(job)
     assert (view.results, view.logs) == first, "where they will be"
     assert [(a.results, a.logs) for a in view.attempts] == [("", "")]
     requeue(site, job, JobState.PROCESSING, JobState.PENDING)
     site.deploy()
     assert site.job(job.id).attempt == 2
-    (listed,) = list_jobs(site.platform, site.caller)
+    (listed,) = list_jobs(site.platform.storage, site.caller)
     for view in (listed, site.view(job)):
         assert (view.results, view.logs) == first
     assert [(a.results, a.logs) for a in view.attempts] == [first, ("", "")]
@@ -67,25 +69,25 @@ def test_job_view_keeps_shared_store_as_results_location(site: Site) -> None:
         job = site.move(job, state, columns={"results": "/store/training"})
     view = site.view(job)
     assert view.results == "/store/training"
-    assert view.attempts[0].results == site.platform.root.job(job.id).attempt(1).results
+    assert view.attempts[0].results == site.platform.storage.root.job(job.id).attempt(1).results
 
 
 @pytest.mark.parametrize("by_the_head", [True, False], ids=["the head's", "the daemon's"])
 def test_job_view_keeps_shared_store_while_next_attempt_is_deploying(site: Site, by_the_head: bool) -> None:
     job = site.deployed()
-    own = site.platform.root.job(job.id).attempt(1)
+    own = site.platform.storage.root.job(job.id).attempt(1)
     job = site.move(job, JobState.PROCESSING, columns={"results": "/store/a"})
     requeue(site, job, JobState.DEPLOYING if by_the_head else JobState.PENDING, succeeded=by_the_head)
     if not by_the_head:
         begin_attempt(site)
-    for view in (*list_jobs(site.platform, site.caller), site.view(job)):
+    for view in (*list_jobs(site.platform.storage, site.caller), site.view(job)):
         assert (view.state, view.attempt, view.results, view.logs) == ("DEPLOYING", 2, "/store/a", own.logs)
     assert [(a.results, a.logs) for a in view.attempts] == [(own.results, own.logs), ("", "")]
 
 
 def test_job_view_has_no_results_when_attempt_never_ran(site: Site) -> None:
     job = site.deployed()
-    own = site.platform.root.job(job.id).attempt(1).results
+    own = site.platform.storage.root.job(job.id).attempt(1).results
     assert site.job(job.id).results == site.view(job).results == own
     requeue(site, job, JobState.DEPLOYING, succeeded=True)
     assert site.view(job).results == ""
@@ -108,7 +110,7 @@ def test_job_view_timestamps_start_at_deployment_after_head_controller_continuat
     began = site.clock.now()
     site.clock.tick(10)
     site.move(job, JobState.QUEUED)
-    for view in (site.view(job), *list_jobs(site.platform, site.caller)):
+    for view in (site.view(job), *list_jobs(site.platform.storage, site.caller)):
         assert view.timestamps == {"DEPLOYING": began, "QUEUED": began + 10}
 
 
@@ -138,7 +140,7 @@ def test_job_view_shows_current_overrides_and_their_gpus(site: Site) -> None:
     site.move(job, columns={"overrides": Overrides(gpus=2.0, time_s=5400, exclude=("n1", "n2"))})
     view = site.view(job)
     assert view.overrides == {"gpus": "2", "batch.time": "01:30:00", "batch.exclude": "n1,n2"}
-    assert view.gpus == list_jobs(site.platform, site.caller)[0].gpus == 2.0
+    assert view.gpus == list_jobs(site.platform.storage, site.caller)[0].gpus == 2.0
 
 
 @pytest.mark.parametrize(("saved_at", "has_one"), [(None, False), (50.0, True)])
@@ -166,26 +168,28 @@ def test_job_view_cure_names_gpu_hours_when_they_ended_continuation(
 
 def test_get_job_accepts_id_prefix_and_rejects_others(site: Site) -> None:
     job = site.deployed()
-    assert get_job(site.platform, site.caller, job.id[: len("training-") + 3]).id == job.id
+    assert (
+        get_job(site.platform.storage, site.platform.adapters, site.caller, job.id[: len("training-") + 3]).id == job.id
+    )
     for text in (job.id[: len("training-") + 2], "training-???", "training-zzz", job.id[9:]):
         with pytest.raises(Refused, match="there is no job"):
-            get_job(site.platform, site.caller, text)
+            get_job(site.platform.storage, site.platform.adapters, site.caller, text)
     stranger = Caller(site.caller.uid + 1, is_admin=True)
     with pytest.raises(Refused, match="there is no job"):
-        get_job(site.platform, stranger, job.id[:-1])
+        get_job(site.platform.storage, site.platform.adapters, stranger, job.id[:-1])
 
 
 def test_get_job_names_job_when_given_native_id(site: Site) -> None:
     job = site.deployed()
     with pytest.raises(Refused, match=f"^{job.native_id} is the id that fake gave to {job.id}$") as refused:
-        get_job(site.platform, site.caller, job.native_id)
+        get_job(site.platform.storage, site.platform.adapters, site.caller, job.native_id)
     assert (refused.value.status, refused.value.problem.cure) == (404, f"name it {job.id}")
     assert refused.value.problem.exit_code == 1
     for text in ("4711", f"{job.native_id}_3", job.native_id[:-1]):
         with pytest.raises(Refused, match=f"^there is no job {text}$"):
-            get_job(site.platform, site.caller, text)
+            get_job(site.platform.storage, site.platform.adapters, site.caller, text)
     with pytest.raises(Refused, match="there is no job"):
-        get_job(site.platform, Caller(site.caller.uid + 1), job.native_id)
+        get_job(site.platform.storage, site.platform.adapters, Caller(site.caller.uid + 1), job.native_id)
 
 
 def test_get_job_names_array_or_element_when_given_native_array_id(site: Site) -> None:
@@ -194,17 +198,17 @@ def test_get_job_names_array_or_element_when_given_native_array_id(site: Site) -
     arrays.deploy()
     native = arrays.elements(array)[2].native_id
     with pytest.raises(Refused, match=f"is the id that fake gave to {array}$"):
-        get_job(site.platform, site.caller, native.partition("_")[0])
+        get_job(site.platform.storage, site.platform.adapters, site.caller, native.partition("_")[0])
     with pytest.raises(Refused, match=f"gave to {arrays.elements(array)[2].id}$"):
-        get_job(site.platform, site.caller, native)
+        get_job(site.platform.storage, site.platform.adapters, site.caller, native)
 
 
 def test_get_job_lists_candidates_for_ambiguous_prefix(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.deployed()
     many = [JobId(f"training-abc00000{n}") for n in range(6)]
-    monkeypatch.setattr(site.platform.store, "find_ids", lambda _text, _uid, limit: many[:limit])
+    monkeypatch.setattr(site.platform.storage.store, "find_ids", lambda _text, _uid, limit: many[:limit])
     with pytest.raises(Refused, match=r"several ids: training-abc000000, .*training-abc000004 and others") as refused:
-        get_job(site.platform, site.caller, "training-abc")
+        get_job(site.platform.storage, site.platform.adapters, site.caller, "training-abc")
     assert (refused.value.status, refused.value.problem.cure) == (404, "write one of them")
 
 

@@ -15,7 +15,7 @@ from ffdl_batch.services.backends.adapters import LONGEST_PAUSE_S
 from ffdl_batch.services.backends.submit_limits import FIRST_PAUSE_S, REFUSALS, REFUSED_S
 from ffdl_batch.services.backends.submit_limits import LONGEST_PAUSE_S as LONGEST_FULL_PAUSE_S
 from ffdl_batch.services.deployment.deployer import Deployer
-from ffdl_batch.services.job_control.cancel import cancel_job
+from ffdl_batch.services.job_control.stop import cancel_job
 from ffdl_batch.services.job_files.attempt_directory import begun_at
 from ffdl_batch.services.submission.submit import submit
 from tests.fakes.scheduler import FakeScheduler
@@ -45,9 +45,9 @@ def test_deployer_keeps_job_pending_and_retries_first_attempt_with_pauses_after_
     assert (job.state, job.attempt, job.native_id) == (S.PENDING, 0, "")
     assert reasons(site, [job]) == {said}
     assert (site.states(job), site.view(job).attempts) == (["PENDING", "DEPLOYING", "PENDING"], ())
-    assert begun_at(site.platform.root.job(job.id).attempt(1)) is None
+    assert begun_at(site.platform.storage.root.job(job.id).attempt(1)) is None
     assert site.platform.adapters.outages() == ()
-    deployer = Deployer(site.platform)
+    deployer = site.platform.deployer()
     for _ in range(20):
         site.clock.tick(FIRST_PAUSE_S / 4)
         deployer.step()
@@ -58,13 +58,13 @@ def test_deployer_keeps_job_pending_and_retries_first_attempt_with_pauses_after_
     job = site.job(job.id)
     assert (job.state, job.attempt, job.pending_reason) == (S.QUEUED, 1, "")
     assert [str(token) for _, token in site.scheduler.submitted] == [f"{job.id}-1"]
-    assert [attempt.number for attempt in site.platform.store.attempts(job.id)] == [1]
+    assert [attempt.number for attempt in site.platform.storage.store.attempts(job.id)] == [1]
 
 
 def test_deployer_probes_full_scheduler_with_one_of_many_jobs_and_submits_rest_after_success(site: Site) -> None:
     site.scheduler.full = FULL
     jobs = [site.accept(f"k{n}") for n in range(100)]
-    deployer = Deployer(site.platform)
+    deployer = site.platform.deployer()
     while deployer.step():
         pass
     deployer.step()
@@ -117,7 +117,7 @@ UNKNOWN = "Slurm does not take the job now (sbatch: error: the moon is full); it
 
 def wait(site: Site, seconds: float, deployer: Deployer | None = None) -> Deployer:
     """Run a deployer for this long."""
-    deployer = deployer or Deployer(site.platform)
+    deployer = deployer or site.platform.deployer()
     for _ in range(round(seconds / 30)):
         site.clock.tick(30)
         deployer.step()
@@ -144,7 +144,10 @@ def test_deployer_ends_job_refused_unchanged_for_fifteen_minutes_and_submits_oth
 
 
 def test_deployer_keeps_job_pending_while_message_of_refusal_changes(site: Site) -> None:
-    odd, deployer = site.accept("odd"), Deployer(site.platform)
+    odd, deployer = (
+        site.accept("odd"),
+        site.platform.deployer(),
+    )
     for number in range(40):
         site.scheduler.odd[odd.id] = f"{UNKNOWN} {number}"
         wait(site, 1.25 * LONGEST_FULL_PAUSE_S, deployer)
@@ -229,7 +232,7 @@ def test_deployer_looks_for_refused_job_until_scheduler_answers(
 def test_cancel_ends_job_that_waits_for_capacity(site: Site) -> None:
     site.scheduler.full = FULL
     job = site.deployed()
-    assert cancel_job(site.platform, site.caller, job.id).state == "CANCELLED"
+    assert cancel_job(site.platform.storage, site.platform.adapters, site.caller, job.id).state == "CANCELLED"
 
 
 def test_deployer_asks_scheduler_once_during_outage_and_submits_each_job_once_afterwards(site: Site) -> None:
@@ -238,7 +241,7 @@ def test_deployer_asks_scheduler_once_during_outage_and_submits_each_job_once_af
     site.deploy()
     asked = site.scheduler.asked
     jobs = [site.accept(f"k{n}") for n in range(70)]
-    deployer = Deployer(site.platform)
+    deployer = site.platform.deployer()
     for _ in range(5):
         deployer.step()
     assert site.scheduler.asked == asked
@@ -265,7 +268,7 @@ def test_deployer_tries_job_less_often_while_scheduler_answers_other_requests(si
     """The words of a refusal can look like those of an outage."""
     odd = site.accept("odd")
     site.scheduler.unanswered.add(odd.id)
-    deployer = Deployer(site.platform)
+    deployer = site.platform.deployer()
     for number in range(20):
         other = site.accept(f"k{number}")
         for _ in range(3):
@@ -286,7 +289,13 @@ def test_deployer_submits_to_other_backend_during_outage(site: Site) -> None:
     site.deploy()
     for number in range(130):
         site.accept(f"k{number}")
-    (result,) = submit(site.platform, site.caller, [site.submission("other", backend="other")])
+    (result,) = submit(
+        site.platform.storage,
+        site.platform.adapters,
+        site.platform.store_checks,
+        site.caller,
+        [site.submission("other", backend="other")],
+    )
     site.deploy()
     assert site.job(result.id).state is S.QUEUED
 
@@ -295,11 +304,11 @@ def test_deployer_submits_to_other_backend_during_outage(site: Site) -> None:
 def test_deployer_cancels_never_submitted_job_during_outage(site: Site, state: str) -> None:
     site.accept("first")
     site.scheduler.down = True
-    deployer = Deployer(site.platform)
+    deployer = site.platform.deployer()
     deployer.step()
-    (job,) = site.platform.store.list_jobs(uid=None) if state == "deploying" else [site.accept("later")]
+    (job,) = site.platform.storage.store.list_jobs(uid=None) if state == "deploying" else [site.accept("later")]
     assert job.state is (S.DEPLOYING if state == "deploying" else S.PENDING)
-    cancel_job(site.platform, site.caller, job.id)
+    cancel_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
     site.clock.tick(5)
     deployer.step()
     assert site.job(job.id).state is S.CANCELLED
@@ -310,7 +319,7 @@ def test_cancel_reaches_controllers_during_outage_and_scheduler_afterwards(site:
     site.watch()
     site.scheduler.down = True
     site.watch()
-    cancel_job(site.platform, site.caller, job.id)
+    cancel_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
     assert '"cancel"' in Path(site.attempt(job).control).read_text()
     site.watch()
     assert site.scheduler.cancelled == []
@@ -325,7 +334,7 @@ def test_deployer_finds_submission_with_lost_reply_after_outage_without_resubmit
     job = site.deployed()
     assert job.uncertain_since is not None
     site.scheduler.lose_reply, site.scheduler.down = False, True
-    deployer = Deployer(site.platform)
+    deployer = site.platform.deployer()
     for _ in range(5):
         site.clock.tick(100)
         deployer.step()

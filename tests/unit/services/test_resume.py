@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.job.job import AttemptEnd, Change, Job, Overrides
+from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import JobView, Resume
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.launch.network_level import ONLY_HOST
 from ffdl_batch.domain.outcome.continuation import Checkpoint, Spent
-from ffdl_batch.services.job_control.halt import halt_job
 from ffdl_batch.services.job_control.resume import resume_job
-from ffdl_batch.services.platform import Caller
+from ffdl_batch.services.job_control.stop import halt_job
 from ffdl_batch.services.queries.jobs import get_events
 from ffdl_batch.services.refusals import Refused
 from tests.unit.services.conftest import MANIFEST, Site
@@ -31,7 +31,14 @@ def ended(
 
 
 def resume(site: Site, job: Job, **altered: object) -> JobView:
-    return resume_job(site.platform, site.caller, job.id, Resume(**altered))  # type: ignore[arg-type]
+    return resume_job(
+        site.platform.storage,
+        site.platform.adapters,
+        site.platform.store_checks,
+        site.caller,
+        job.id,
+        Resume(**altered),  # type: ignore[arg-type]
+    )
 
 
 def refused(site: Site, job: Job, **altered: object) -> Refused:
@@ -67,7 +74,7 @@ def test_resume_plans_shows_and_records_changed_resources(site: Site) -> None:
     planned = site.scheduler.planned[-1]
     assert (planned.attempt, planned.spec.resources.gpus, planned.spec.batch.time_s) == (2, 2.0, 3600)
     assert site.job(job.id).spec == job.spec, "what was submitted stays as it was"
-    entries, _ = get_events(site.platform, site.caller, job.id, 0)
+    entries, _ = get_events(site.platform.storage.store, site.caller, job.id, 0)
     assert [(e.state, e.cause) for e in entries][-2:] == [("HALTED", "progress"), ("PENDING", "resumed")]
     assert entries[-1].message == "resumed by its owner with 2 GPUs per learner and time limit 01:00:00"
 
@@ -90,14 +97,16 @@ def test_resume_drops_start_conditions_that_earlier_attempt_already_met(site: Si
     resume(site, again)
     batch = site.scheduler.planned[-1].spec.batch
     assert (batch.dependency, batch.begin, batch.hold) == ("", begin, True), "no attempt has begun"
-    owner = Path(site.platform.root.job(job.id).attempt(1).claim_owner)
+    owner = Path(site.platform.storage.root.job(job.id).attempt(1).claim_owner)
     owner.parent.mkdir()
     owner.write_text("{}")
     site.deploy()
     resume(site, ended(site, site.job(job.id)))
     batch = site.scheduler.planned[-1].spec.batch
     assert (batch.dependency, batch.begin, batch.hold) == ("", "", False)
-    first, second, third = (e for e in get_events(site.platform, site.caller, job.id, 0)[0] if e.cause == "resumed")
+    first, second, third = (
+        e for e in get_events(site.platform.storage.store, site.caller, job.id, 0)[0] if e.cause == "resumed"
+    )
     assert first.message == "resumed by its owner"
     assert second.message == f"{first.message}; its submission's batch.dependency held it up, and will not again"
     told = "; its submission's batch.dependency and batch.begin and batch.hold held it up, and will not again"
@@ -116,7 +125,7 @@ def test_resume_refuses_live_job_and_names_next_command(site: Site) -> None:
     refusal = refused(site, job)
     assert (refusal.status, refusal.problem.cure) == (409, f"ffdl halt {job.id} first")
     assert "is QUEUED" in refusal.problem.message
-    halt_job(site.platform, site.caller, job.id)
+    halt_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
     assert refused(site, job).problem.cure == f"ffdl wait {job.id} waits for its end"
 
 
@@ -194,8 +203,8 @@ def test_resume_succeeds_when_scheduler_does_not_answer(site: Site) -> None:
 def test_resume_uses_model_archive_of_job_directory_or_content_store(site: Site, lacks: str) -> None:
     """The janitor empties the content store after a day."""
     job = ended(site)
-    archive = Path(site.platform.root.job(job.id).model_archive)
-    (archive if lacks == "job directory" else Path(site.platform.root.model(job.model_digest))).unlink()
+    archive = Path(site.platform.storage.root.job(job.id).model_archive)
+    (archive if lacks == "job directory" else Path(site.platform.storage.root.model(job.model_digest))).unlink()
     resume(site, job)
     site.clock.tick(60)
     site.deploy()
@@ -205,9 +214,9 @@ def test_resume_uses_model_archive_of_job_directory_or_content_store(site: Site,
 
 def test_resume_is_refused_without_model_archive(site: Site) -> None:
     job = ended(site)
-    directory = site.platform.root.job(job.id)
+    directory = site.platform.storage.root.job(job.id)
     Path(directory.model_archive).unlink()
-    Path(site.platform.root.model(job.model_digest)).unlink()
+    Path(site.platform.storage.root.model(job.model_digest)).unlink()
     refusal = refused(site, job)
     assert (refusal.status, refusal.problem.code) == (422, "C102")
     assert directory.path in refusal.problem.message and directory.checkpoints in refusal.problem.cure
@@ -215,13 +224,13 @@ def test_resume_is_refused_without_model_archive(site: Site) -> None:
 
 def test_resume_is_refused_when_job_was_resumed_concurrently(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     job = ended(site)
-    real = site.platform.store.apply
+    real = site.platform.storage.store.apply
 
     def late(seen: Job, change: Change) -> Job | None:
         real(seen, Change(((JobState.PENDING, site.clock.now()),), Cause.RESUMED, "by another command"))
         return real(seen, change)
 
-    monkeypatch.setattr(site.platform.store, "apply", late)
+    monkeypatch.setattr(site.platform.storage.store, "apply", late)
     with pytest.raises(Refused, match="is PENDING"):
         resume(site, job)
 
@@ -229,7 +238,14 @@ def test_resume_is_refused_when_job_was_resumed_concurrently(site: Site, monkeyp
 def test_resume_returns_404_for_job_of_another_user(site: Site) -> None:
     job = ended(site)
     with pytest.raises(Refused) as refusal:
-        resume_job(site.platform, Caller(site.caller.uid + 1), job.id, Resume())
+        resume_job(
+            site.platform.storage,
+            site.platform.adapters,
+            site.platform.store_checks,
+            Caller(site.caller.uid + 1),
+            job.id,
+            Resume(),
+        )
     assert refusal.value.status == 404
 
 

@@ -20,6 +20,7 @@ from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.config import load_settings
 from ffdl_batch.config.settings import FrameworkImages, Settings
 from ffdl_batch.daemon.loops import Loops
+from ffdl_batch.daemon.platform import open_platform
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.incidents.fault_policy import FaultPolicy, NodeRules
@@ -37,8 +38,7 @@ from ffdl_batch.ports.scheduler import (
     SubmissionUncertain,
 )
 from ffdl_batch.services.backends.adapters import Adapters
-from ffdl_batch.services.leader_lease import Turn
-from ffdl_batch.services.platform import open_platform
+from ffdl_batch.services.leader_lease import LeaderLease
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.services.submission.dry_run import plan_submission
 from ffdl_kubernetes.attach.claim_files import reader_job
@@ -219,10 +219,17 @@ def test_setting_changes_dry_run(site: Site, tmp_path: Path, key: str) -> None:
     site.platform.adapters.use("fake", Planning())
 
     def dry_run(**changes: object) -> object:
-        settings = replace(site.platform.settings, images_dirs=(str(tmp_path / "images"),), cache_dir="/cache")
-        platform = replace(site.platform, settings=replace(settings, **changes))  # type: ignore[arg-type]
+        site.set_settings(**{"images_dirs": (str(tmp_path / "images"),), "cache_dir": "/cache", **changes})
+        platform = site.platform
         try:
-            return plan_submission(platform, site.caller, site.submission("k", text), trial=False)
+            return plan_submission(
+                platform.storage,
+                platform.adapters,
+                platform.node_exclusion,
+                site.caller,
+                site.submission("k", text),
+                trial=False,
+            )
         except Refused as refused:
             return str(refused)
 
@@ -235,7 +242,10 @@ def test_setting_changes_dry_run(site: Site, tmp_path: Path, key: str) -> None:
 def test_lease_setting_limits_how_long_another_daemon_waits(site: Site) -> None:
     for lease_s, is_over in ((3.0, True), (300.0, False)):
         settings = replace(site.platform.settings, lease_s=lease_s)
-        one, two = (Turn(replace(site.platform, owner=owner, settings=settings), "loop") for owner in ("one", "two"))
+        one, two = (
+            LeaderLease(replace(site.platform, owner=owner, settings=settings).leases, "loop")
+            for owner in ("one", "two")
+        )
         assert one.take()
         site.clock.tick(4)
         assert two.take() is is_over
@@ -257,7 +267,7 @@ def test_interval_settings_pace_watcher_and_listener(site: Site) -> None:
 @pytest.mark.parametrize("site", ["sqlite"], indirect=True)
 def test_backend_settings_choose_and_configure_backend(site: Site) -> None:
     settings = replace(site.platform.settings, backend="local", backends={"local": {"gpus": 7}})
-    adapters = Adapters(settings, AdapterContext(site.platform.root.path, "alice", 1000), site.clock)
+    adapters = Adapters(settings, AdapterContext(site.platform.storage.root.path, "alice", 1000), site.clock)
     assert adapters.default_name() == "local"
     assert adapters.get("local").probe().nodes[0].gpus == {"": 7}
 

@@ -16,8 +16,7 @@ from ffdl_batch.domain.outcome.continuation import Spent
 from ffdl_batch.domain.outcome.controller_events import EventKind
 from ffdl_batch.domain.outcome.heartbeat_loss import TOLD, GivenUp, look_every_s
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
-from ffdl_batch.services.job_control.cancel import cancel_job
-from ffdl_batch.services.job_control.halt import halt_job
+from ffdl_batch.services.job_control.stop import cancel_job, halt_job
 from ffdl_batch.services.job_files.control_cell import read_control, read_given_up
 from ffdl_batch.services.monitoring.heartbeat_loss import SilenceKeeper
 from ffdl_batch.services.monitoring.watcher import SETTLE_S
@@ -25,7 +24,7 @@ from ffdl_batch.services.outcome.attempt_records import STILL_ALIVE_S
 from ffdl_batch.services.outcome.upload_pending_reason import OWED
 from tests.fakes.scheduler import FakeScheduler
 from tests.unit.services.chains import end
-from tests.unit.services.conftest import MANIFEST, Site
+from tests.unit.services.conftest import MANIFEST, Site, with_file_time
 
 SILENT_S = 900.0
 EVERY_S = look_every_s(SILENT_S)
@@ -37,7 +36,7 @@ class Killed(Exception):
 
 @pytest.fixture
 def keeper(site: Site) -> Iterator[SilenceKeeper]:
-    with contextlib.closing(SilenceKeeper(site.platform)) as made:
+    with contextlib.closing(site.platform.silence_keeper()) as made:
         yield made
 
 
@@ -107,11 +106,11 @@ def test_silence_keeper_continues_job_on_other_node_without_charging_silent_time
     looks(site, keeper, 3)
     after = end(site, job, EndCause.CANCELLED)
     assert (after.state, after.pending_reason, after.overrides.exclude) == (JobState.PENDING, "", ("n3",))
-    (attempt,) = site.platform.store.attempts(job.id)
+    (attempt,) = site.platform.storage.store.attempts(job.id)
     assert (attempt.interruption, attempt.played) == ("node_failure", False)
     gpu_seconds = site.clock.now() - 3 * EVERY_S - SETTLE_S - 1 - 1.0
     assert after.spent == Spent(node_failures=1, gpu_seconds=gpu_seconds), "nothing of the silence counts as GPU time"
-    entry = site.platform.store.history(job.id)[-1]
+    entry = site.platform.storage.store.history(job.id)[-1]
     assert (entry.cause, entry.error_code) == ("requeued", "S110") and entry.message.startswith(f"{TOLD} on n3")
     site.deploy()
     assert (site.job(job.id).state, site.job(job.id).attempt) == (JobState.QUEUED, 2)
@@ -218,7 +217,7 @@ def test_silence_keeper_cancels_nothing_when_state_directory_is_read_only(site: 
         raise OSError(errno.EROFS, "Read-only file system")
 
     job = training(site)
-    keeper = SilenceKeeper(replace(site.platform, file_time=fail))
+    keeper = with_file_time(site.platform, fail).silence_keeper()
     site.clock.tick(10 * SILENT_S)
     for _ in range(2):
         with pytest.raises(OSError, match="Read-only"):
@@ -247,7 +246,8 @@ def test_silence_keeper_suspects_file_system_when_most_nodes_are_silent(site: Si
 
 
 def keeper_with(site: Site, silent_s: float) -> SilenceKeeper:
-    return SilenceKeeper(replace(site.platform, settings=replace(site.platform.settings, silent_s=silent_s)))
+    site.set_settings(silent_s=silent_s)
+    return site.platform.silence_keeper()
 
 
 def test_silence_keeper_enforces_minimum_silence_for_short_setting(site: Site) -> None:
@@ -284,13 +284,16 @@ def test_silence_keeper_completes_only_marked_cancel_after_daemon_crash(
             raise Killed
 
     job = training(site)
-    with contextlib.closing(SilenceKeeper(site.platform, die)) as first, pytest.raises(Killed):
+    with (
+        contextlib.closing(site.platform.silence_keeper(die)) as first,
+        pytest.raises(Killed),
+    ):
         looks(site, first, 3)
     assert len(cancelled(site)) == asked
     assert (read_given_up(site.attempt(job)) is not None) is goes_on
     if not goes_on:
         site.head(job).beats()
-    looks(site, SilenceKeeper(site.platform), 1)
+    looks(site, site.platform.silence_keeper(), 1)
     assert len(cancelled(site)) == (asked + 1 if goes_on else 0)
 
 
@@ -309,14 +312,14 @@ def test_silence_keeper_repeats_failed_cancel_after_heartbeat_returns(site: Site
 def test_silence_keeper_drops_stale_decision_after_lost_lease_or_new_heartbeat(site: Site) -> None:
     """Whoever wakes up does not give up what was heard of meanwhile, nor what another daemon looks after."""
     job = training(site)
-    other = SilenceKeeper(replace(site.platform, owner="other"))
+    other = replace(site.platform, owner="other").silence_keeper()
 
     def stop(reached: str) -> None:
         if reached == "deciding":
             site.clock.tick(site.platform.settings.lease_s + 1)
             other.look()
 
-    looks(site, SilenceKeeper(site.platform, stop), 3)
+    looks(site, site.platform.silence_keeper(stop), 3)
     assert is_left_alone(site, job)
 
     def beat(reached: str) -> None:
@@ -325,13 +328,13 @@ def test_silence_keeper_drops_stale_decision_after_lost_lease_or_new_heartbeat(s
 
     other.close()
     site.clock.tick(SILENT_S)
-    looks(site, SilenceKeeper(site.platform, beat), 2)
+    looks(site, site.platform.silence_keeper(beat), 2)
     assert is_left_alone(site, job)
 
 
 def test_silence_keeper_acts_in_only_one_of_two_daemons(site: Site, keeper: SilenceKeeper) -> None:
     job = training(site)
-    with contextlib.closing(SilenceKeeper(replace(site.platform, owner="other"))) as other:
+    with contextlib.closing(replace(site.platform, owner="other").silence_keeper()) as other:
         for _ in range(3):
             looks(site, keeper, 1)
             other.look()
@@ -396,7 +399,7 @@ def test_silence_keeper_leaves_upload_pending_instead_of_rerunning_finished_job(
 
 def test_silence_keeper_completes_halt_of_silent_attempt(site: Site, keeper: SilenceKeeper) -> None:
     job = training(site)
-    halt_job(site.platform, site.caller, job.id)
+    halt_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
     looks(site, keeper, 3)
     assert cancelled(site) == [job.native_id]
     assert end(site, job, EndCause.CANCELLED).state is JobState.HALTED
@@ -404,7 +407,7 @@ def test_silence_keeper_completes_halt_of_silent_attempt(site: Site, keeper: Sil
 
 def test_silence_keeper_leaves_cancel_requested_by_owner_alone(site: Site, keeper: SilenceKeeper) -> None:
     job = training(site)
-    cancel_job(site.platform, site.caller, job.id)
+    cancel_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
     looks(site, keeper, 6)
     assert (site.job(job.id).wish, read_given_up(site.attempt(job))) == (Wish.CANCEL, None)
     assert end(site, job, EndCause.CANCELLED).state is JobState.CANCELLED

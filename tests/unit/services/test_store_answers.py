@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ffdl_batch.domain.data.staging_protocol import Direction, FaultClass, StoreAddress, StoreKind
 from ffdl_batch.domain.findings import Finding, Severity
-from ffdl_batch.services.data.data_store_findings import Answer, Told, findings_of
+from ffdl_batch.services.data.data_store_checks import Answer, Told, findings_of
 
 S3 = StoreAddress(StoreKind.S3, "http://s3", container="sets")
 

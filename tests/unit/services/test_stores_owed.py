@@ -14,9 +14,8 @@ from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.controller_events import EventKind, FinalRecord, Outcome
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
 from ffdl_batch.services.data.controller_fence import TWO_BEATS_S
-from ffdl_batch.services.data.pending_uploads import FIRST_PAUSE_S, PATIENT_TRIES, DebtPayer, LastWord
-from ffdl_batch.services.job_control.cancel import cancel_job
-from ffdl_batch.services.job_control.halt import halt_job
+from ffdl_batch.services.data.pending_uploads import FIRST_PAUSE_S, PATIENT_TRIES, LastWord
+from ffdl_batch.services.job_control.stop import cancel_job, halt_job
 from ffdl_batch.services.monitoring.job_update import QUIET_S
 from ffdl_batch.services.monitoring.watcher import SETTLE_S
 from ffdl_batch.services.outcome.attempt_records import STILL_ALIVE_S
@@ -40,7 +39,7 @@ def write_paid(site: Site, job: Job, **record: object) -> None:
     final = FinalRecord(job.native_id, at=site.clock.now(), **values)  # type: ignore[arg-type]
     Path(attempt.final).write_text(json.dumps(to_plain(final)))
     Path(attempt.paid).write_text(json.dumps({"at": site.clock.now()}))
-    Path(site.platform.root.doorbell, job.id).touch()
+    Path(site.platform.storage.root.doorbell, job.id).touch()
 
 
 def is_paid(site: Site, job: Job, **record: object) -> Job:
@@ -68,7 +67,7 @@ def test_watcher_keeps_job_storing_without_rerun_when_controllers_are_killed(
 def test_watcher_completes_storing_job_after_pending_upload_is_stored(site: Site) -> None:
     job, till = killed(site), Till()
     ended = site.clock.now() - SETTLE_S - 1
-    payer = DebtPayer(site.platform, till.start)
+    payer = site.platform.debt_payer(till.start)
     site.clock.tick(TWO_BEATS_S)
     payer.step()
     assert [payment.last_word for payment in till.made] == [LastWord.WHEN_STORED]
@@ -77,7 +76,7 @@ def test_watcher_completes_storing_job_after_pending_upload_is_stored(site: Site
     payer.step()
     site.watch(full=False)
     after = site.job(job.id)
-    (attempt,) = site.platform.store.attempts(job.id)
+    (attempt,) = site.platform.storage.store.attempts(job.id)
     assert (after.state, after.exit_code, after.ended_at) == (JobState.COMPLETED, 0, site.clock.now())
     assert (attempt.owed, attempt.ended_at, after.pending_reason) == (False, ended, "")
     assert site.states(job)[-2:] == ["STORING", "COMPLETED"]
@@ -114,19 +113,19 @@ def test_watcher_keeps_job_storing_when_head_controller_was_ended_during_upload(
 
 def test_watcher_cancels_job_with_pending_upload_when_cancelled_in_scheduler(site: Site) -> None:
     job = killed(site, cause=EndCause.CANCELLED)
-    assert (job.state, site.platform.store.attempts(job.id)[0].owed) == (JobState.CANCELLED, True)
+    assert (job.state, site.platform.storage.store.attempts(job.id)[0].owed) == (JobState.CANCELLED, True)
 
 
 def test_cancel_ends_storing_job_and_keeps_its_pending_upload(site: Site) -> None:
     job = killed(site)
-    cancel_job(site.platform, site.caller, job.id)
+    cancel_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
     site.watch()
-    assert (site.job(job.id).state, site.platform.store.attempts(job.id)[0].owed) == (JobState.CANCELLED, True)
+    assert (site.job(job.id).state, site.platform.storage.store.attempts(job.id)[0].owed) == (JobState.CANCELLED, True)
 
 
 def test_halt_keeps_storing_job_which_completes_after_upload(site: Site) -> None:
     job = killed(site)
-    halt_job(site.platform, site.caller, job.id)
+    halt_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
     site.watch()
     assert site.job(job.id).state is JobState.STORING
     assert is_paid(site, job).state is JobState.COMPLETED
@@ -138,10 +137,10 @@ def test_watcher_clears_pending_upload_when_scheduler_requeues_job(site: Site) -
     site.clock.tick(QUIET_S)
     site.scheduler.wait(native, "BeginTime", restarts=1)
     site.watch()
-    (attempt,) = site.platform.store.attempts(job.id)
+    (attempt,) = site.platform.storage.store.attempts(job.id)
     assert (site.job(job.id).state, attempt.owed, attempt.ended_at) == (JobState.QUEUED, False, None)
     site.clock.tick(STILL_ALIVE_S)
-    DebtPayer(site.platform, till.start).step()
+    site.platform.debt_payer(till.start).step()
     assert till.made == []
     head = site.head(job)
     head.says("head", EventKind.CLAIMED, native_id=job.native_id, restart=1)
@@ -158,7 +157,7 @@ def test_watcher_clears_pending_upload_when_scheduler_requeues_job(site: Site) -
 def test_job_fails_when_store_rejects_pending_upload_until_tries_are_exhausted(site: Site) -> None:
     job, till = killed(site), Till()
     site.clock.tick(STILL_ALIVE_S)
-    payer = DebtPayer(site.platform, till.start)
+    payer = site.platform.debt_payer(till.start)
     for tried in range(PATIENT_TRIES):
         assert site.job(job.id).state is JobState.STORING
         payer.step()
@@ -170,6 +169,10 @@ def test_job_fails_when_store_rejects_pending_upload_until_tries_are_exhausted(s
     Path(site.attempt(job).paid).unlink()
     site.watch(full=False)
     after = site.job(job.id)
-    assert (after.state, after.error_code, site.platform.store.attempts(job.id)[0].owed) == ("FAILED", "S303", True)
+    assert (after.state, after.error_code, site.platform.storage.store.attempts(job.id)[0].owed) == (
+        "FAILED",
+        "S303",
+        True,
+    )
     payer.step()
     assert till.made[-1].last_word is LastWord.HEADS

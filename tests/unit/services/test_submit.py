@@ -53,13 +53,13 @@ def test_submit_warns_if_daemon_lacks_group_of_submitter(site: Site, joined_late
 
 def test_submit_returns_same_job_for_same_key(site: Site) -> None:
     assert site.accept("k").id == site.accept("k").id
-    assert site.platform.store.count_live() == 1
+    assert site.platform.storage.store.count_live() == 1
 
 
 def test_submit_accepts_or_rejects_each_submission_separately(site: Site) -> None:
     bad = MANIFEST.replace("gpus: 1", "gpus: many")
     requests = [site.submission("a"), site.submission("b", bad), site.submission("c")]
-    results = submit(site.platform, site.caller, requests)
+    results = submit(site.platform.storage, site.platform.adapters, site.platform.store_checks, site.caller, requests)
     assert [bool(r.id) for r in results] == [True, False, True]
     problem = results[1].problem
     assert problem is not None
@@ -70,9 +70,18 @@ def test_submit_warning_of_backend_names_manifest_line_of_field(site: Site) -> N
     said = ("batch.signal: no", "batch.comment: no", "http: no", "just so")
     site.scheduler.warns = lambda _spec: said
     submission = site.submission("k", MANIFEST + "batch:\n  signal: USR1@9\n", options={"comment": "c"})
-    (result,) = submit(site.platform, site.caller, [submission])
+    (result,) = submit(
+        site.platform.storage, site.platform.adapters, site.platform.store_checks, site.caller, [submission]
+    )
     assert result.warnings[-4:] == ("manifest.yml:8:1: warning: batch.signal: no", *said[1:])
-    planned = plan_submission(site.platform, site.caller, submission, trial=False)
+    planned = plan_submission(
+        site.platform.storage,
+        site.platform.adapters,
+        site.platform.node_exclusion,
+        site.caller,
+        submission,
+        trial=False,
+    )
     assert result.warnings[-4] in planned.warnings
     assert site.job(result.id).warnings[-4:] == said
 
@@ -83,7 +92,13 @@ def test_submit_warning_of_backend_names_manifest_line_of_field(site: Site) -> N
 def test_submit_reads_times_in_zone_of_submitter(site: Site, begin: str, hours: int) -> None:
     site.clock.tick(1_800_000_000.0 - site.clock.now())  # 08:00 UTC, 09:00 for the submitter
     text = f"{MANIFEST}batch:\n  begin: {begin}\n  slurm: {{args: ['--deadline={begin}']}}\n"
-    (result,) = submit(site.platform, site.caller, [site.submission("k", text, utc_offsets=((0, 3600),))])
+    (result,) = submit(
+        site.platform.storage,
+        site.platform.adapters,
+        site.platform.store_checks,
+        site.caller,
+        [site.submission("k", text, utc_offsets=((0, 3600),))],
+    )
     batch = site.job(result.id).spec.batch
     assert read_absolute(batch.begin) == 1_800_000_000 + 3600 * hours
     assert batch.slurm_args == (f"--deadline={batch.begin}",) and batch.begin.endswith("+01:00")
@@ -102,7 +117,13 @@ def test_submit_rejects_day_that_does_not_exist(site: Site, batch: str, path: st
 
 @pytest.mark.parametrize("offsets", [((0, 90_000),), ((0,),), ((0, 0),) * 1001])
 def test_submit_rejects_invalid_utc_offsets(site: Site, offsets: tuple[tuple[int, int], ...]) -> None:
-    (result,) = submit(site.platform, site.caller, [site.submission("k", utc_offsets=offsets)])
+    (result,) = submit(
+        site.platform.storage,
+        site.platform.adapters,
+        site.platform.store_checks,
+        site.caller,
+        [site.submission("k", utc_offsets=offsets)],
+    )
     assert result.problem is not None and "utc_offsets is not a list of pairs" in result.problem.message
 
 
@@ -112,7 +133,9 @@ def test_submit_rejects_shell_that_chooses_another_cluster(site: Site, monkeypat
 
     monkeypatch.setattr(type(site.scheduler), "compare_cluster", compare, raising=False)
     asked = [site.submission(f"k{n}", cluster=cluster) for n, cluster in enumerate(({"SLURM_CONF": "/a"}, None))]
-    refused, accepted = submit(site.platform, site.caller, asked)
+    refused, accepted = submit(
+        site.platform.storage, site.platform.adapters, site.platform.store_checks, site.caller, asked
+    )
     assert refused.problem is not None and accepted.id
     assert (refused.problem.message, refused.problem.cure, refused.problem.exit_code) == (
         "SLURM_CONF differs", "unset it", 69,
@@ -122,8 +145,8 @@ def test_submit_rejects_shell_that_chooses_another_cluster(site: Site, monkeypat
 def test_submit_rejects_impossible_gpu_count_and_leaves_no_job_directory(site: Site) -> None:
     problem = site.problem("a", MANIFEST.replace("gpus: 1", "gpus: 64"))
     assert (problem.exit_code, "no node has 64 GPUs" in problem.message) == (78, True)
-    assert list((Path(site.platform.root.path) / "jobs").iterdir()) == []
-    assert site.platform.store.count_live() == 0
+    assert list((Path(site.platform.storage.root.path) / "jobs").iterdir()) == []
+    assert site.platform.storage.store.count_live() == 0
 
 
 @pytest.mark.parametrize("wrong", ["cpus: none\n", "gpus: 64\n", "batch: {secrets: {T: '${secret:absent}'}}\n"])
@@ -206,7 +229,7 @@ def test_submit_rejects_unknown_backend_and_model_archive_that_is_missing_or_too
     monkeypatch.setattr(site.scheduler, "model_bytes", 3, raising=False)
     problem = site.problem()
     assert (problem.code, "bytes, and fake takes 3 (model_bytes)" in problem.message) == ("C102", True)
-    assert site.platform.store.count_live() == 0
+    assert site.platform.storage.store.count_live() == 0
 
 
 def test_submit_reports_status_69_if_host_has_no_scheduler(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +251,14 @@ def test_plan_submission_reports_same_missing_scheduler_error_when_breaker_is_op
     monkeypatch.setattr(site.scheduler, method, Mock(side_effect=SchedulerMissing(message)), raising=False)
     for _ in range(2):  # the second is answered by the circuit breaker
         with pytest.raises(Refused) as refusal:
-            plan_submission(site.platform, site.caller, site.submission("a"), trial=trial)
+            plan_submission(
+                site.platform.storage,
+                site.platform.adapters,
+                site.platform.node_exclusion,
+                site.caller,
+                site.submission("a"),
+                trial=trial,
+            )
         assert (refusal.value.problem.exit_code, refusal.value.problem.message) == (69, message)
     assert trial or not site.platform.adapters.may_ask("fake")
 
@@ -239,12 +269,12 @@ def test_submit_keeps_exported_variables_and_credentials_only_in_private_files(s
         "  connection: {auth_url: 'http://x', user_name: me, password: hunter2}\n"
     )
     job = site.accept("a", manifest, environ={"TOKEN": "s3cr3t"})
-    directory = site.platform.root.job(job.id)
+    directory = site.platform.storage.root.job(job.id)
     assert "s3cr3t" in Path(directory.exported).read_text()
     assert "hunter2" in Path(directory.secrets).read_text()
     assert stat.S_IMODE(Path(directory.secrets).stat().st_mode) == 0o600
     assert stat.S_IMODE(Path(directory.path).stat().st_mode) == 0o700
-    with site.platform.store.engine.connect() as connection:
+    with site.platform.storage.store.engine.connect() as connection:
         rows = repr(connection.execute(text("SELECT * FROM jobs")).all())
     assert job.id in rows
     files = [file.read_bytes() for file in Path(site.platform.settings.state_dir).glob("ffdl.sqlite3*")]
@@ -265,12 +295,14 @@ def test_submit_keeps_private_files_when_commit_reply_is_lost(site: Site, monkey
     with monkeypatch.context() as patch:
         patch.setattr(Store, "add_jobs", lose_reply)
         with pytest.raises(Refused) as refused:
-            submit(site.platform, site.caller, [submission])
+            submit(site.platform.storage, site.platform.adapters, site.platform.store_checks, site.caller, [submission])
     assert (refused.value.status, refused.value.problem.exit_code) == (503, 75)
-    (result,) = submit(site.platform, site.caller, [submission])
-    (job,) = site.platform.store.list_jobs(uid=None)
+    (result,) = submit(
+        site.platform.storage, site.platform.adapters, site.platform.store_checks, site.caller, [submission]
+    )
+    (job,) = site.platform.storage.store.list_jobs(uid=None)
     assert result.id == job.id
-    assert "s3cr3t" in Path(site.platform.root.job(job.id).exported).read_text()
+    assert "s3cr3t" in Path(site.platform.storage.root.job(job.id).exported).read_text()
 
 
 @pytest.mark.parametrize("array", ["", "0-1"], ids=["job", "array"])
@@ -282,23 +314,30 @@ def test_submit_removes_job_directory_when_database_disk_is_full(
     kept: list[Path] = []
 
     def refuse(_: Store, jobs: Sequence[NewJob]) -> None:
-        kept.extend(Path(site.platform.root.path).glob("*/*/environment.json"))
+        kept.extend(Path(site.platform.storage.root.path).glob("*/*/environment.json"))
         raise StoreUnavailable("the disk is full", is_undone=True)
 
     with monkeypatch.context() as patch:
         patch.setattr(Store, "add_jobs", refuse)
         with pytest.raises(Refused, match="the disk is full"):
-            submit(site.platform, site.caller, [submission])
+            submit(site.platform.storage, site.platform.adapters, site.platform.store_checks, site.caller, [submission])
     assert len(kept) == 1 and not kept[0].parent.exists()
 
 
 def test_submit_dry_run_stores_no_job_and_no_directory(site: Site) -> None:
-    view = plan_submission(site.platform, site.caller, site.submission("a"), trial=True)
+    view = plan_submission(
+        site.platform.storage,
+        site.platform.adapters,
+        site.platform.node_exclusion,
+        site.caller,
+        site.submission("a"),
+        trial=True,
+    )
     assert (view.backend, view.network) == ("fake", "none")
     assert DRY_RUN_ID in view.files[0].text
     assert "no trial" in view.trial
-    assert site.platform.store.count_live() == 0
-    assert list((Path(site.platform.root.path) / "jobs").iterdir()) == []
+    assert site.platform.storage.store.count_live() == 0
+    assert list((Path(site.platform.storage.root.path) / "jobs").iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -320,7 +359,7 @@ def test_submit_rejects_text_that_is_not_utf8_and_names_it(site: Site, changes: 
     assert finding.path == path and finding.cure
     problem.message.encode("utf-8")
     assert "not UTF-8" in problem.message
-    assert site.platform.store.list_jobs(uid=None) == []
+    assert site.platform.storage.store.list_jobs(uid=None) == []
     assert site.accept("k2", options={"comment": "Müller"}).spec.batch.comment == "Müller"
 
 

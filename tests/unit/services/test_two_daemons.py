@@ -8,19 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.domain.job.job import JobId
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.ports.scheduler import LaunchPlan
-from ffdl_batch.services.data.pending_uploads import DebtPayer
 from ffdl_batch.services.deployment.deployer import SUBMIT_S, Deployer
 from ffdl_batch.services.job_files.attempt_directory import begun_at
 from ffdl_batch.services.job_files.orphan_cleanup import ARCHIVE_AGE_S, ORPHAN_AGE_S, sweep
-from ffdl_batch.services.leader_lease import Turn
+from ffdl_batch.services.leader_lease import LeaderLease
 from ffdl_batch.services.monitoring.watcher import Watcher
-from ffdl_batch.services.platform import Platform
 from ffdl_batch.store import Store, StoreUnavailable
-from tests.unit.services.conftest import Site, write_events
+from tests.unit.services.conftest import Site, with_file_time, write_events
 from tests.unit.services.test_debts import Till, owing
 
 
@@ -40,8 +39,8 @@ def lease_ends(site: Site) -> None:
 
 def test_leader_lease_passes_to_other_daemon_when_released_or_expired(site: Site) -> None:
     taken: list[str] = []
-    one = Turn(site.platform, "loop", lambda: taken.append("one"))
-    two = Turn(other(site), "loop", lambda: taken.append("two"))
+    one = LeaderLease(site.platform.leases, "loop", lambda: taken.append("one"))
+    two = LeaderLease(other(site).leases, "loop", lambda: taken.append("two"))
     assert (one.take(), two.take(), one.take()) == (True, False, True)
     site.clock.tick(site.platform.settings.lease_s / 2)
     assert (one.take(), two.take()) == (True, False)
@@ -60,7 +59,10 @@ def test_watcher_counts_no_restart_twice_when_it_resumes_after_other_daemon(site
     """Else the scheduler's second start of a job, which the other daemon noted, would be counted once more."""
     job = site.deployed()
     native, head = NativeId.parse(job.native_id), site.head(job)
-    one, two = Watcher(site.platform), Watcher(other(site))
+    one, two = (
+        site.platform.watcher(),
+        other(site).watcher(),
+    )
     for restart, watcher in enumerate((one, one, two)):
         head.at = site.clock.now()
         site.scheduler.run(native, restarts=restart)
@@ -72,7 +74,7 @@ def test_watcher_counts_no_restart_twice_when_it_resumes_after_other_daemon(site
     two.close()
     before = site.states(job)
     assert before[-5:] == ["PROCESSING", "QUEUED", "PROCESSING", "QUEUED", "PROCESSING"]
-    assert site.platform.store.history(job.id)[-2].cause == "requeued"
+    assert site.platform.storage.store.history(job.id)[-2].cause == "requeued"
     one.step(full=True)
     assert site.states(job) == before
     one.close()
@@ -80,7 +82,10 @@ def test_watcher_counts_no_restart_twice_when_it_resumes_after_other_daemon(site
 
 def test_watcher_reads_doorbell_entry_removed_by_killed_watcher(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     job = site.deployed()
-    one, two = Watcher(site.platform), Watcher(other(site))
+    one, two = (
+        site.platform.watcher(),
+        other(site).watcher(),
+    )
     two.step(full=True)
     two.close()
 
@@ -107,9 +112,9 @@ def test_watcher_reads_events_again_when_row_changed_meanwhile(site: Site) -> No
 
     def wish(step: str) -> None:
         if step == "judged" and wishes:
-            site.platform.store.set_wish(job.id, wishes.pop())
+            site.platform.storage.store.set_wish(job.id, wishes.pop())
 
-    racing = Watcher(site.platform, wish)
+    racing = site.platform.watcher(wish)
     racing.step(full=True)
     wishes.append(Wish.HALT)
     write_events(site, job, [("load-model", site.clock.now()), ("learner", site.clock.now())])
@@ -171,13 +176,13 @@ def get_on(deployer: Deployer) -> int:
 def deploy_by_other(site: Site) -> None:
     """Long enough for the lease and for the scheduler's credential to be over."""
     lease_ends(site)
-    Deployer(other(site)).step()
+    other(site).deployer().step()
     site.clock.at = max(site.clock.at, *(_marks(site) or [0.0])) + site.scheduler.credential_life_s + 1
-    assert get_on(Deployer(other(site))) == 1
+    assert get_on(other(site).deployer()) == 1
 
 
 def _marks(site: Site) -> list[float]:
-    jobs = site.platform.store.list_jobs(uid=None)
+    jobs = site.platform.storage.store.list_jobs(uid=None)
     return [at for job in jobs if (at := begun_at(site.attempt(job))) is not None]
 
 
@@ -189,7 +194,7 @@ def test_deployer_withdraws_own_late_submission_when_other_daemon_deployed_job(s
     after = site.job(job.id)
     assert (after.state, after.attempt, after.native_id) == (JobState.QUEUED, 1, str(taken))
     assert (site.scheduler.withdrawn, site.scheduler.cancelled) == ([late], [])
-    assert site.platform.store.claim_deployable("third", limit=9, lease_s=1) == []
+    assert site.platform.storage.store.claim_deployable("third", limit=9, lease_s=1) == []
 
 
 def test_deployer_keeps_late_submission_that_other_daemon_adopted(site: Site) -> None:
@@ -197,7 +202,7 @@ def test_deployer_keeps_late_submission_that_other_daemon_adopted(site: Site) ->
 
     def adopt() -> None:
         lease_ends(site)
-        assert get_on(Deployer(other(site))) == 1
+        assert get_on(other(site).deployer()) == 1
 
     def submit_then_stop(plan: LaunchPlan) -> NativeId:
         native = type(site.scheduler).submit(site.scheduler, plan)
@@ -215,7 +220,7 @@ def test_deployer_withdraws_late_submission_of_cancelled_job(site: Site) -> None
     job = site.accept()
 
     def cancel() -> None:
-        site.platform.store.set_wish(job.id, Wish.CANCEL)
+        site.platform.storage.store.set_wish(job.id, Wish.CANCEL)
         deploy_by_other(site)
 
     StoppedInSubmit(site, cancel)
@@ -237,7 +242,7 @@ def test_deployer_keeps_submit_marker_of_other_daemon_after_late_refusal(site: S
         lease_ends(site)
         site.clock.at = max(site.clock.at, *_marks(site)) + site.scheduler.credential_life_s + 1
         with pytest.raises(Killed):
-            get_on(Deployer(other(site), die))
+            get_on(other(site).deployer(die))
         assert len(site.scheduler.submitted) == 1
         site.scheduler.down = True
 
@@ -255,7 +260,10 @@ def test_second_daemon_takes_over_pending_upload_when_lease_expires(site: Site) 
     job = owing(site)
     site.clock.tick(3600)
     till, other_till = Till(), Till()
-    one, two = DebtPayer(site.platform, till.start), DebtPayer(other(site), other_till.start)
+    one, two = (
+        site.platform.debt_payer(till.start),
+        other(site).debt_payer(other_till.start),
+    )
     one.step()
     two.step()
     assert (len(till.made), len(other_till.made)) == (1, 0)
@@ -273,14 +281,17 @@ def test_second_daemon_takes_over_pending_upload_when_lease_expires(site: Site) 
     Path(site.attempt(job).paid).write_text("{}")
     other_till.made[0].status = 0
     assert (one.step(), two.step()) == (0, 1)
-    assert not site.platform.store.attempts(job.id)[0].owed
+    assert not site.platform.storage.store.attempts(job.id)[0].owed
 
 
 def test_second_daemon_takes_over_pending_upload_when_first_closes(site: Site) -> None:
     owing(site)
     site.clock.tick(3600)
     till, other_till = Till(), Till()
-    one, two = DebtPayer(site.platform, till.start), DebtPayer(other(site), other_till.start)
+    one, two = (
+        site.platform.debt_payer(till.start),
+        other(site).debt_payer(other_till.start),
+    )
     one.step()
     one.close()
     two.step()
@@ -288,7 +299,7 @@ def test_second_daemon_takes_over_pending_upload_when_first_closes(site: Site) -
 
 
 def orphan(site: Site, name: str) -> Path:
-    path = Path(site.platform.root.job(JobId(name)).path)
+    path = Path(site.platform.storage.root.job(JobId(name)).path)
     path.mkdir()
     (path / "environment.json").write_text("{}")
     return path
@@ -297,39 +308,39 @@ def orphan(site: Site, name: str) -> Path:
 def test_janitor_measures_age_by_file_system_clock(site: Site) -> None:
     """A host whose clock is hours ahead must not sweep what another daemon is just about to commit."""
     stamped = [0.0]
-    platform = replace(site.platform, file_time=lambda _: stamped[0])
-    path, archive = orphan(site, "training-0000000aa"), Path(site.platform.root.model("f" * 64))
+    platform = with_file_time(site.platform, lambda _: stamped[0])
+    path, archive = orphan(site, "training-0000000aa"), Path(site.platform.storage.root.model("f" * 64))
     archive.write_bytes(b"x")
     site.clock.tick(1e6)
     stamped[0] = path.stat().st_mtime + ORPHAN_AGE_S - 60
-    assert sweep(platform) == 0
+    assert sweep(platform.storage, platform.settings) == 0
     stamped[0] = path.stat().st_mtime + ORPHAN_AGE_S + 60
-    assert sweep(platform) == 1
+    assert sweep(platform.storage, platform.settings) == 1
     assert not path.exists() and archive.exists()
     stamped[0] = archive.stat().st_mtime + ARCHIVE_AGE_S + 60
-    assert sweep(platform) == 2, "this one, and the one of the fixture"
+    assert sweep(platform.storage, platform.settings) == 2, "this one, and the one of the fixture"
 
 
 def test_janitor_tolerates_concurrent_sweep_of_same_directories(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [orphan(site, f"training-0000000a{letter}") for letter in "abc"]
     later = paths[0].stat().st_mtime + ORPHAN_AGE_S + 60
-    platform = replace(site.platform, file_time=lambda _: later)
+    platform = with_file_time(site.platform, lambda _: later)
     ask = Store.get_many
 
     def sweep_meanwhile(store: Store, ids: list[str]) -> object:
         with monkeypatch.context() as patch:
             patch.setattr(Store, "get_many", ask)
-            assert sweep(platform) == 3
+            assert sweep(platform.storage, platform.settings) == 3
         return ask(store, ids)
 
     monkeypatch.setattr(Store, "get_many", sweep_meanwhile)
-    assert sweep(platform) == 0
-    assert list((Path(site.platform.root.path) / "jobs").iterdir()) == []
+    assert sweep(platform.storage, platform.settings) == 0
+    assert list((Path(site.platform.storage.root.path) / "jobs").iterdir()) == []
 
 
 def test_janitor_removes_directory_left_by_interrupted_sweep(site: Site) -> None:
-    left = Path(site.platform.root.path, "jobs", ".removing-training-0000000aa-0123abcd")
+    left = Path(site.platform.storage.root.path, "jobs", ".removing-training-0000000aa-0123abcd")
     left.mkdir()
     (left / "environment.json").write_text("{}")
-    sweep(site.platform)
+    sweep(site.platform.storage, site.platform.settings)
     assert not left.exists()

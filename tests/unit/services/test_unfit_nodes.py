@@ -34,7 +34,7 @@ def test_node_without_job_network_is_excluded_from_next_attempt(site: Site) -> N
     assert site.scheduler.planned[-1].spec.batch.exclude == ""
     site.deploy()
     assert site.scheduler.planned[-1].spec.batch.exclude == "n2"
-    (attempt, _) = site.platform.store.attempts(job.id)
+    (attempt, _) = site.platform.storage.store.attempts(job.id)
     assert (attempt.outcome_code, attempt.interruption) == ("S107", "node_failure")
 
 

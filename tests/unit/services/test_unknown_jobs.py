@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.config import Settings
+from ffdl_batch.daemon.platform import open_platform
 from ffdl_batch.services.job_files.attempt_directory import make_chunk
 from ffdl_batch.services.job_files.database_binding import some_of
-from ffdl_batch.services.job_files.orphan_cleanup import sweep
-from ffdl_batch.services.job_files.temporary_files import CHANGED_S, HALF_WRITTEN_AGE_S
-from ffdl_batch.services.platform import open_platform
+from ffdl_batch.services.job_files.orphan_cleanup import CHANGED_S, HALF_WRITTEN_AGE_S, sweep
 from ffdl_batch.store import DatabaseMissing, open_store
 from ffdl_batch.store.sqlite_backup import upgrade_copies
 from tests.captured.releases import later_release
@@ -39,7 +38,7 @@ def jobs_of(settings: Settings) -> Path:
 def forget(settings: Settings, job_id: str) -> None:
     """The database becomes one from before this job."""
     platform = open_platform(settings)
-    with platform.store.engine.begin() as connection:
+    with platform.storage.store.engine.begin() as connection:
         for table, column in (("history", "job_id"), ("jobs", "id")):
             connection.exec_driver_sql(f"DELETE FROM {table} WHERE {column} = '{job_id}'")
     platform.close()
@@ -48,7 +47,7 @@ def forget(settings: Settings, job_id: str) -> None:
 def accept(settings: Settings, *names: str) -> list[str]:
     """Jobs, the last of which is deployed."""
     platform = open_platform(settings)
-    ids = [str(add_job(platform.store, name).id) for name in names]
+    ids = [str(add_job(platform.storage.store, name).id) for name in names]
     platform.close()
     (jobs_of(settings) / ids[-1] / "attempt-1").mkdir(parents=True)
     return ids
@@ -169,14 +168,20 @@ def test_janitor_removes_half_written_files_of_attempt_after_an_hour(site: Site)
     attempt = Path(site.attempt(site.deployed()).path)
     names = [*LEFT, "final.json.n1.0a1b2c3d.5173.tmp", "claim/owner.json.n1.site.org.7.tmp", *LEFT_IN_STATE]
     fresh = [leave(site, attempt, name, HALF_WRITTEN_AGE_S - 1) for name in names]
-    assert (sweep(site.platform), [file for file in fresh if not file.exists()]) == (0, [])
+    assert (sweep(site.platform.storage, site.platform.settings), [file for file in fresh if not file.exists()]) == (
+        0,
+        [],
+    )
     old = [leave(site, attempt, name, HALF_WRITTEN_AGE_S + 1) for name in names]
-    assert (sweep(site.platform), [file for file in old if file.exists()]) == (len(names), [])
+    assert (sweep(site.platform.storage, site.platform.settings), [file for file in old if file.exists()]) == (
+        len(names),
+        [],
+    )
 
 
 def test_janitor_removes_half_written_files_of_native_array_and_state_directory(site: Site) -> None:
     fleet = with_arrays(site)
-    chunk = Path(make_chunk(site.platform.root, fleet.accept("array: 0-2"))[1].path)
+    chunk = Path(make_chunk(site.platform.storage.root, fleet.accept("array: 0-2"))[1].path)
     state = Path(site.platform.settings.state_dir)
     copies = [f".ffdl.sqlite3.0a1b2c3d{suffix}" for suffix in ("-journal", "-wal", "-shm")]
     names = {
@@ -184,14 +189,14 @@ def test_janitor_removes_half_written_files_of_native_array_and_state_directory(
         state: [".daemon.lock.host.4711", *copies],
     }
     old = [leave(site, place, name, HALF_WRITTEN_AGE_S + 1) for place in names for name in names[place]]
-    assert (sweep(site.platform), [file for file in old if file.exists()]) == (7, [])
+    assert (sweep(site.platform.storage, site.platform.settings), [file for file in old if file.exists()]) == (7, [])
 
 
 def test_janitor_removes_unfinished_controller_build_directory(site: Site) -> None:
-    built = leave(site, Path(site.platform.root.path, "controller", ".building-0ewzi4ur"), "part", 0.0).parent
+    built = leave(site, Path(site.platform.storage.root.path, "controller", ".building-0ewzi4ur"), "part", 0.0).parent
     at = site.clock.now() - HALF_WRITTEN_AGE_S - 1
     os.utime(built, (at, at))
-    assert sweep(site.platform) == 1
+    assert sweep(site.platform.storage, site.platform.settings) == 1
     assert not built.exists()
 
 
@@ -203,7 +208,7 @@ def test_janitor_removes_half_written_symlink_without_following_it(site: Site, t
     link.symlink_to(link if target == "itself" else kept.parent)
     at = site.clock.now() - HALF_WRITTEN_AGE_S - 1
     os.utime(link, (at, at), follow_symlinks=False)
-    assert sweep(site.platform) == 1
+    assert sweep(site.platform.storage, site.platform.settings) == 1
     assert not link.is_symlink()
     assert kept.exists()
 
@@ -215,11 +220,14 @@ def test_janitor_keeps_files_that_are_not_half_written(site: Site) -> None:
     attempt = Path(site.attempt(site.deployed()).path)
     names = (".paying", ".paying.log", ".paying-wal", "script.sh", ".ended-1", *USERS)
     kept = [leave(site, attempt, name, 2 * HALF_WRITTEN_AGE_S) for name in names]
-    assert (sweep(site.platform), [file for file in kept if not file.exists()]) == (0, [])
+    assert (sweep(site.platform.storage, site.platform.settings), [file for file in kept if not file.exists()]) == (
+        0,
+        [],
+    )
 
 
 def test_janitor_skips_jobs_unchanged_for_long(site: Site) -> None:
     left = leave(site, Path(site.attempt(site.deployed()).path), LEFT[0], 2 * HALF_WRITTEN_AGE_S)
     site.clock.tick(CHANGED_S + 1)
-    sweep(site.platform)
+    sweep(site.platform.storage, site.platform.settings)
     assert left.exists()

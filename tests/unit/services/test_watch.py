@@ -10,8 +10,8 @@ from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Outcome, encode_event
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
-from ffdl_batch.services.job_control.cancel import cancel_job
-from ffdl_batch.services.monitoring.watcher import FORGOTTEN_AFTER, LONG_AGO_S, LOOK_SOON_S, SETTLE_S, Watcher
+from ffdl_batch.services.job_control.stop import cancel_job
+from ffdl_batch.services.monitoring.watcher import FORGOTTEN_AFTER, LONG_AGO_S, LOOK_SOON_S, SETTLE_S
 from ffdl_batch.services.outcome.attempt_records import STILL_ALIVE_S
 from tests.unit.services.chains import end
 from tests.unit.services.conftest import Site, write_events, write_final
@@ -23,7 +23,7 @@ def test_watcher_reads_events_after_doorbell_without_scheduler_query(site: Site)
     assert site.watch(full=False) == 1
     assert site.job(job.id).state is JobState.PROCESSING
     assert site.scheduler.observe_calls == 0
-    assert list(Path(site.platform.root.doorbell).iterdir()) == []
+    assert list(Path(site.platform.storage.root.doorbell).iterdir()) == []
     assert site.watch(full=False) == 0
 
 
@@ -93,7 +93,7 @@ def test_watcher_requeues_job_lost_by_scheduler_for_new_submission(site: Site, g
     watch(site, 10, pause_s=10)
     after = site.job(job.id)
     assert (after.state, after.spent.node_failures, after.error_code) == (JobState.PENDING, 1, "000")
-    entry = site.platform.store.history(job.id)[-1]
+    entry = site.platform.storage.store.history(job.id)[-1]
     assert (entry.error_code, entry.message.partition(",")[0]) == ("S112", "the scheduler has lost the job")
     site.deploy()
     assert [token for _, token in site.scheduler.submitted] == [f"{job.id}-1", f"{job.id}-2"]
@@ -115,7 +115,7 @@ def test_watcher_catches_up_ends_no_job_and_opens_breaker_when_scheduler_is_unre
 
 def test_watcher_repeats_cancel_request_only_after_interval(site: Site) -> None:
     job = site.deployed()
-    cancel_job(site.platform, site.caller, job.id)
+    cancel_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
     watch(site, 5)
     assert len(site.scheduler.cancelled) == 1
     watch(site, 1, pause_s=60)
@@ -150,7 +150,7 @@ def tell_from_head(site: Site, job: Job, *messages: str) -> None:
     kinds = [Event(1, site.clock.now(), "head", EventKind.CLAIMED, {"native_id": job.native_id, "restart": 0})]
     kinds += [Event(n, site.clock.now(), "head", EventKind.WAITING, {"message": m}) for n, m in enumerate(messages, 2)]
     Path(site.attempt(job).events, "head.jsonl").write_text("".join(map(encode_event, kinds)))
-    Path(site.platform.root.doorbell, job.id).touch()
+    Path(site.platform.storage.root.doorbell, job.id).touch()
 
 
 def test_watcher_shows_and_clears_pending_reason_of_head_controller(site: Site) -> None:
@@ -185,7 +185,7 @@ def test_watcher_writes_nothing_when_nothing_changed(site: Site) -> None:
 def test_second_watcher_catches_up_at_once_and_does_nothing_until_first_closes(site: Site) -> None:
     job = site.deployed()
     site.watch()
-    other = Watcher(site.platform)
+    other = site.platform.watcher()
     before = other.is_caught_up
     write_events(site, job, [("learner", site.clock.now())])
     assert (other.step(full=True), before, other.is_caught_up) == (0, False, True)
@@ -196,7 +196,7 @@ def test_second_watcher_catches_up_at_once_and_does_nothing_until_first_closes(s
 def test_watcher_cancels_queued_job_without_waiting_for_final_record(site: Site) -> None:
     """Slurm reports such a job as started and ended at the moment of the cancellation, on no node."""
     job = site.deployed()
-    cancel_job(site.platform, site.caller, job.id)
+    cancel_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
     site.watch()
     assert site.end(job, EndCause.CANCELLED, started=site.clock.now()).state is JobState.CANCELLED
 
@@ -222,7 +222,7 @@ def test_watcher_ignores_native_id_reused_for_another_attempt(site: Site) -> Non
     native = NativeId(job.native_id)
     site.watch()
     site.scheduler.seen[native] = Observation(Phase.ENDED, "CANCELLED", EndCause.CANCELLED, name="training-zzzzzzzzz-1")
-    cancel_job(site.platform, site.caller, job.id)
+    cancel_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
     for _ in range(FORGOTTEN_AFTER - 1):
         site.watch()
         assert site.job(job.id).state is JobState.QUEUED
@@ -235,7 +235,7 @@ def test_watcher_ignores_native_id_reused_for_another_attempt(site: Site) -> Non
 
 def test_watcher_observes_other_jobs_when_cancel_request_is_refused(site: Site) -> None:
     job, other = site.deployed("one"), site.deployed("two")
-    cancel_job(site.platform, site.caller, job.id)
+    cancel_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
     site.scheduler.refuse_cancel = "Access/permission denied"
     write_final(site, other)
     assert site.end(other, EndCause.SUCCESS).state is JobState.COMPLETED
@@ -267,7 +267,7 @@ def test_watcher_keeps_forgotten_job_while_its_heartbeat_is_recent(site: Site) -
     watch(site, 2 * FORGOTTEN_AFTER)
     assert site.job(job.id).state is JobState.PROCESSING
     watch(site, 1, pause_s=STILL_ALIVE_S + 1)
-    last = site.platform.store.history(job.id)[-1]
+    last = site.platform.storage.store.history(job.id)[-1]
     assert (last.state, last.error_code) == (JobState.PENDING, "S106")
     assert "no record of the job any more" in last.message
 
@@ -366,5 +366,5 @@ def test_watcher_waits_for_final_record_only_if_job_ended_recently(site: Site, a
 
 def take_bells_down(site: Site) -> None:
     """As a daemon does that is killed before it has read."""
-    for bell in Path(site.platform.root.doorbell).iterdir():
+    for bell in Path(site.platform.storage.root.doorbell).iterdir():
         bell.unlink()

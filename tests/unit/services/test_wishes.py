@@ -21,7 +21,7 @@ from tests.unit.services.conftest import Site
 
 
 def wish(site: Site, job: Job, what: Wish = Wish.HALT) -> None:
-    site.platform.store.set_wish(job.id, what)
+    site.platform.storage.store.set_wish(job.id, what)
 
 
 def running(site: Site, what: Wish) -> FakeHead:
@@ -62,7 +62,7 @@ def test_halt_repeats_signal_to_running_job_until_it_halts(site: Site) -> None:
     assert site.scheduler.signalled == [(native, "URG")] * 2
     head.ends(Outcome.HALTED, interruption="halt", message="halted on request; checkpoint confirmed after 1.0 s")
     assert end(site, job, EndCause.SUCCESS).state is JobState.HALTED
-    assert site.platform.store.attempts(job.id)[0].interruption == "halt"
+    assert site.platform.storage.store.attempts(job.id)[0].interruption == "halt"
     assert len(site.scheduler.signalled) == 2
 
 

@@ -9,12 +9,12 @@ import pytest
 
 from ffdl_batch.domain.job.job import Token
 from ffdl_batch.domain.job.spec import Resources
+from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.metrics.usage_report import Agreement
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.ports.accounting import AccountedRun
 from ffdl_batch.ports.scheduler import AccountingUnreachable
-from ffdl_batch.services.platform import Caller
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.services.reports import accounting_comparison
 from ffdl_batch.services.reports.accounting_comparison import find_agreement
@@ -64,7 +64,9 @@ def hour(number: int = 1, native: str = "11", end: JobState | None = DONE) -> Pl
 
 
 def found(site: Site, tolerance_s: float = 30.0) -> Agreement:
-    return find_agreement(site.platform, Caller(1000), Period(BEGIN, BEGIN + 10 * HOUR), tolerance_s)
+    return find_agreement(
+        site.platform.storage, site.platform.adapters, Caller(1000), Period(BEGIN, BEGIN + 10 * HOUR), tolerance_s
+    )
 
 
 def run(elapsed_s: float, gpus: float | None = 2.0) -> AccountedRun:
@@ -86,7 +88,7 @@ def run(elapsed_s: float, gpus: float | None = 2.0) -> AccountedRun:
 def test_agreement_lists_job_that_differs_beyond_tolerance(
     site: Site, keeping: Keeping, theirs: list[AccountedRun], differs: bool
 ) -> None:
-    plant(site.platform.store.engine, [hour()])
+    plant(site.platform.storage.store.engine, [hour()])
     keeping.runs = {"11": theirs}
     said = found(site)
     assert (said.compared, said.differing, said.unknown) == (1, int(differs), 0)
@@ -98,7 +100,7 @@ def test_agreement_lists_job_that_differs_beyond_tolerance(
 
 
 def test_agreement_counts_unaccounted_jobs_as_unknown_and_skips_running_jobs(site: Site, keeping: Keeping) -> None:
-    plant(site.platform.store.engine, [hour(), hour(2, "12", None), hour(3, "13")])
+    plant(site.platform.storage.store.engine, [hour(), hour(2, "12", None), hour(3, "13")])
     keeping.runs = {"13": [run(3600.0)]}
     said = found(site)
     assert (said.compared, said.differing, said.unknown, said.running) == (2, 0, 1, 1)
@@ -107,7 +109,7 @@ def test_agreement_counts_unaccounted_jobs_as_unknown_and_skips_running_jobs(sit
 
 
 def test_agreement_reports_reason_for_unknown_job(site: Site, keeping: Keeping) -> None:
-    plant(site.platform.store.engine, [hour(), hour(2, "12")])
+    plant(site.platform.storage.store.engine, [hour(), hour(2, "12")])
     keeping.runs = {"12": [AccountedRun(0.0, None, None, is_over=False, unread="sacct printed '-1' for the seconds")]}
     said = found(site)
     assert (said.compared, said.differing, said.unknown) == (2, 0, 2)
@@ -118,7 +120,7 @@ def test_agreement_reports_reason_for_unknown_job(site: Site, keeping: Keeping) 
 
 
 def test_agreement_compares_only_time_for_fractional_gpus(site: Site, keeping: Keeping) -> None:
-    plant(site.platform.store.engine, [replace(hour(), resources=Resources(gpus=0.5))])
+    plant(site.platform.storage.store.engine, [replace(hour(), resources=Resources(gpus=0.5))])
     keeping.runs = {"11": [run(3600.0, 0.0)]}
     assert found(site).differing == 0
 
@@ -128,14 +130,14 @@ def test_agreement_queries_accounting_in_batches_and_limits_rows(
 ) -> None:
     monkeypatch.setattr(accounting_comparison, "AT_ONCE", 4)
     monkeypatch.setattr(accounting_comparison, "MOST_ROWS", 3)
-    plant(site.platform.store.engine, [hour(number, str(number)) for number in range(1, 11)])
+    plant(site.platform.storage.store.engine, [hour(number, str(number)) for number in range(1, 11)])
     said = found(site)
     assert [len(asked) for asked in keeping.asked_for] == [4, 4, 2]
     assert (said.unknown, len(said.rows)) == (10, 3)
 
 
 def test_agreement_lists_backend_if_site_keeps_no_accounting(site: Site, keeping: Keeping) -> None:
-    plant(site.platform.store.engine, [hour()])
+    plant(site.platform.storage.store.engine, [hour()])
     keeping.runs = None
     said = found(site)
     assert (said.compared, said.backends, said.without) == (0, (), ("fake",))
@@ -143,12 +145,12 @@ def test_agreement_lists_backend_if_site_keeps_no_accounting(site: Site, keeping
 
 def test_agreement_lists_backend_without_accounting_support(site: Site) -> None:
     site.clock.at = BEGIN + 10 * HOUR
-    plant(site.platform.store.engine, [hour()])
+    plant(site.platform.storage.store.engine, [hour()])
     assert found(site).without == ("fake",)
 
 
 def test_agreement_raises_retryable_error_when_accounting_is_unreachable(site: Site, keeping: Keeping) -> None:
-    plant(site.platform.store.engine, [hour()])
+    plant(site.platform.storage.store.engine, [hour()])
     keeping.away = True
     with pytest.raises(Refused, match="the accounting of fake cannot be compared with: slurmdbd is away") as refused:
         found(site)

@@ -6,7 +6,7 @@ import pytest
 
 from ffdl_batch.domain.incidents.incident import Evidence, Incident
 from ffdl_batch.domain.job.job import Change, Job
-from ffdl_batch.services.platform import Caller
+from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.services.reports.incident_report import FaultsAsked, report_faults
 from tests.unit.services.conftest import Site
@@ -19,7 +19,7 @@ def note(site: Site, job: Job, episode: str, kind: str = "user.exit") -> float:
     """An incident now; when that is."""
     now = site.clock.now()
     incident = Incident(job.id, 1, episode, kind, now, "C201", "m", ("n1",), 1, (LINE,), 7200.0)
-    assert site.platform.store.apply(site.job(job.id), Change(incidents=(incident,))) is not None
+    assert site.platform.storage.store.apply(site.job(job.id), Change(incidents=(incident,))) is not None
     return now
 
 
@@ -32,15 +32,15 @@ def test_fault_report_lists_incidents_of_period_with_job_name_and_owner(site: Si
     until = site.clock.now()
     site.clock.tick(HOUR)
     note(site, job, "end-1")
-    report = report_faults(site.platform, site.caller, FaultsAsked(since, until))
+    report = report_faults(site.platform.storage, site.caller, FaultsAsked(since, until))
     (row,) = report.rows
     assert (row.job, row.episode, row.kind, row.name, row.user) == (job.id, "end-0", "node.gpu", "digits", job.user)
     assert (row.nodes, row.lost_gpu_hours, row.evidence[0].text) == (("n1",), 2.0, "boom")
     assert (report.since, report.until, report.incidents, report.before) == (since, until, 1, 0)
-    whole = report_faults(site.platform, site.caller, FaultsAsked(since))
+    whole = report_faults(site.platform.storage, site.caller, FaultsAsked(since))
     assert [row.episode for row in whole.rows] == ["end-0", "end-1"]
     assert whole.until == whole.as_of == pytest.approx(site.clock.now())
-    late = report_faults(site.platform, site.caller, FaultsAsked(until, rows_after=since))
+    late = report_faults(site.platform.storage, site.caller, FaultsAsked(until, rows_after=since))
     assert ([row.episode for row in late.rows], late.incidents) == (["end-0", "end-1"], 1)
 
 
@@ -56,14 +56,14 @@ def test_fault_report_shows_other_users_only_to_administrators(site: Site) -> No
     since = site.clock.now() - 1
     note(site, job, "end-0")
     stranger = Caller(site.caller.uid + 1)
-    assert report_faults(site.platform, stranger, FaultsAsked(since)).rows == ()
+    assert report_faults(site.platform.storage, stranger, FaultsAsked(since)).rows == ()
     with pytest.raises(Refused, match="administrators"):
-        report_faults(site.platform, stranger, FaultsAsked(since, all_users=True))
+        report_faults(site.platform.storage, stranger, FaultsAsked(since, all_users=True))
     admin = Caller(site.caller.uid + 1, is_admin=True)
-    assert report_faults(site.platform, admin, FaultsAsked(since)).rows == ()
-    everybody = report_faults(site.platform, admin, FaultsAsked(since, all_users=True))
+    assert report_faults(site.platform.storage, admin, FaultsAsked(since)).rows == ()
+    everybody = report_faults(site.platform.storage, admin, FaultsAsked(since, all_users=True))
     assert (len(everybody.rows), everybody.own_only) == (1, False)
-    own = report_faults(site.platform, site.caller, FaultsAsked(since, all_users=True))
+    own = report_faults(site.platform.storage, site.caller, FaultsAsked(since, all_users=True))
     assert (len(own.rows), own.own_only) == (1, True)  # a personal daemon has no job of another user
 
 
@@ -71,4 +71,4 @@ def test_fault_report_shows_other_users_only_to_administrators(site: Site) -> No
 def test_fault_report_rejects_empty_period(site: Site, until_h: float) -> None:
     now = site.clock.now()
     with pytest.raises(Refused, match="empty"):
-        report_faults(site.platform, site.caller, FaultsAsked(now, now + until_h * HOUR))
+        report_faults(site.platform.storage, site.caller, FaultsAsked(now, now + until_h * HOUR))

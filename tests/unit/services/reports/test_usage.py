@@ -13,12 +13,12 @@ from typing import Any, BinaryIO
 import pytest
 
 from ffdl_batch.domain.job.spec import BatchOptions, Resources, Role
+from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.metrics.rates import Rates
 from ffdl_batch.domain.metrics.usage import GpuUse, UsageSample, encode_sample
 from ffdl_batch.domain.metrics.usage_report import Group, JobUse, Share, UsageReport, Waste
 from ffdl_batch.domain.metrics.usage_timeline import AttemptRecord, Loss
-from ffdl_batch.services.platform import Caller
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.services.reports import gpu_efficiency
 from ffdl_batch.services.reports.usage import Period, job_uses, report_usage
@@ -57,15 +57,15 @@ def ended(begin: float, number: int = 1, state: JobState = DONE, **values: objec
 
 
 def reported(site: Site, since: float, until: float, caller: Caller = ADA, *, all_users: bool = False) -> UsageReport:
-    return report_usage(site.platform, caller, Period(since, until, all_users))
+    return report_usage(site.platform.storage, site.platform.settings, caller, Period(since, until, all_users))
 
 
 def rows(site: Site, since: float, until: float) -> list[JobUse]:
-    return list(job_uses(site.platform, ADA, Period(since, until)))
+    return list(job_uses(site.platform.storage, site.platform.settings, ADA, Period(since, until)))
 
 
 def test_usage_report_charges_job_for_resources_it_held(site: Site, begin: float) -> None:
-    plant(site.platform.store.engine, [ended(begin, batch=BatchOptions(account="physics"))])
+    plant(site.platform.storage.store.engine, [ended(begin, batch=BatchOptions(account="physics"))])
     found = reported(site, begin, begin + 10 * HOUR)
     assert (found.jobs, found.submitted, found.attempts, found.running, found.never_ran) == (1, 1, 1, 0, 0)
     assert (found.gpu_hours, found.cpu_hours) == (about(7.0), about(3.5 * 8))
@@ -85,7 +85,7 @@ def test_usage_report_charges_job_for_resources_it_held(site: Site, begin: float
 
 def test_usage_report_periods_add_up_to_whole(site: Site, begin: float) -> None:
     lost = ended(begin, 2, FAILED, attempts=(PlantedAttempt("1", begin + 4 * HOUR, "C201", "failure", 7 * HOUR),))
-    plant(site.platform.store.engine, [ended(begin), lost])
+    plant(site.platform.storage.store.engine, [ended(begin), lost])
     cuts = [begin, begin + 0.7 * HOUR, begin + 2.3 * HOUR, begin + 3.9 * HOUR, begin + 10 * HOUR]
     parts = [reported(site, since, until) for since, until in pairwise(cuts)]
     whole = reported(site, cuts[0], cuts[-1])
@@ -101,7 +101,7 @@ def test_usage_report_counts_running_jobs_until_now_and_waiting_jobs_as_zero(sit
     running = ended(begin, 1, history=ended(begin).history[:5], attempts=(PlantedAttempt("12"),))
     waiting = ended(begin, 2, history=ended(begin).history[:3], attempts=(PlantedAttempt("13"),))
     cancelled = ended(begin, 3, history=[(begin, P, 0), (begin, JobState.CANCELLED, 0)], attempts=())
-    plant(site.platform.store.engine, [running, waiting, cancelled])
+    plant(site.platform.storage.store.engine, [running, waiting, cancelled])
     found = reported(site, begin, begin + 100 * HOUR)
     assert (found.jobs, found.running, found.never_ran) == (3, 1, 2)
     assert found.gpu_hours == about(2 * 9.5)
@@ -115,7 +115,7 @@ def test_usage_report_includes_only_jobs_active_in_period(site: Site, begin: flo
         (begin + 8 * HOUR, P, 1, "resumed"), (begin + 8 * HOUR, D, 2), (begin + 8 * HOUR, PROC, 2),
     ]  # fmt: skip
     attempts = (PlantedAttempt("1", begin + HOUR), PlantedAttempt("2"))
-    plant(site.platform.store.engine, [ended(begin), ended(begin, 2, history=resumed, attempts=attempts)])
+    plant(site.platform.storage.store.engine, [ended(begin), ended(begin, 2, history=resumed, attempts=attempts)])
     assert [use.job for use in rows(site, begin + 3.5 * HOUR, begin + 5 * HOUR)] == ["training-000000001"]
     assert rows(site, begin + 5 * HOUR, begin + 6 * HOUR) == []
     assert [use.job for use in rows(site, begin + 9 * HOUR, begin + 10 * HOUR)] == ["training-000000002"]
@@ -124,7 +124,7 @@ def test_usage_report_includes_only_jobs_active_in_period(site: Site, begin: flo
 
 def test_usage_report_compares_job_shapes_with_published_shares(site: Site, begin: float) -> None:
     roles = {"chief": Role(1, gpus=0.0, cpus=2.0), "worker": Role(3, gpus=2.0)}
-    plant(site.platform.store.engine, [
+    plant(site.platform.storage.store.engine, [
         ended(begin, 1, framework="TensorFlow"),
         ended(begin, 2, batch=BatchOptions(roles=roles), resources=replace(GPU2, learners=4), attempts=()),
         ended(begin, 3, resources=Resources(cpus=1.0), array="array-000000001", attempts=()),
@@ -147,8 +147,8 @@ def test_usage_report_compares_job_shapes_with_published_shares(site: Site, begi
 
 def test_usage_report_applies_rates_of_gpu_type(site: Site, begin: float) -> None:
     rates = Rates("EUR", gpu_hour=1.0, cpu_hour=0.5, gpu_types={"a100": 3.0})
-    site.platform.settings = replace(site.platform.settings, rates=rates)
-    plant(site.platform.store.engine, [ended(begin), ended(begin, 2, resources=replace(GPU2, gpu_type=""))])
+    site.set_settings(rates=rates)
+    plant(site.platform.storage.store.engine, [ended(begin), ended(begin, 2, resources=replace(GPU2, gpu_type=""))])
     found = reported(site, begin, begin + 10 * HOUR)
     assert found.has_costs
     assert found.currency == "EUR"
@@ -171,7 +171,7 @@ def test_usage_report_names_cause_of_lost_work(
     site: Site, begin: float, state: JobState, attempt: dict[str, str], cause: str
 ) -> None:
     planted = PlantedAttempt("1", begin + 4 * HOUR, gpu_seconds=7 * HOUR, saved_at=begin + 2.5 * HOUR, **attempt)
-    plant(site.platform.store.engine, [ended(begin, 1, state, attempts=(planted,))])
+    plant(site.platform.storage.store.engine, [ended(begin, 1, state, attempts=(planted,))])
     assert reported(site, begin, begin + 10 * HOUR).lost == (Waste(cause, about(1.0), 1),)
 
 
@@ -181,13 +181,15 @@ def test_usage_report_takes_cause_of_loss_from_supplied_incidents(site: Site, be
             assert record is not None
             return f"{job.id} {record.number} {loss.gpus:g}"
 
-    plant(site.platform.store.engine, [ended(begin, 1, FAILED)])
-    found = report_usage(site.platform, ADA, Period(begin, begin + 10 * HOUR), Incidents())
+    plant(site.platform.storage.store.engine, [ended(begin, 1, FAILED)])
+    found = report_usage(
+        site.platform.storage, site.platform.settings, ADA, Period(begin, begin + 10 * HOUR), Incidents()
+    )
     assert [one.cause for one in found.lost] == ["training-000000001 1 2"]
 
 
 def test_usage_report_shows_other_users_only_to_administrators(site: Site, begin: float) -> None:
-    plant(site.platform.store.engine, [ended(begin), ended(begin, 2, uid=1001, user="bob")])
+    plant(site.platform.storage.store.engine, [ended(begin), ended(begin, 2, uid=1001, user="bob")])
     assert [group.name for group in reported(site, begin, begin + 10 * HOUR).users] == ["ada"]
     everybody = reported(site, begin, begin + 10 * HOUR, Caller(0, is_admin=True), all_users=True)
     assert {group.name for group in everybody.users} == {"ada", "bob"}
@@ -204,17 +206,17 @@ def test_job_uses_pages_through_all_jobs_without_holding_connection(
     site: Site, begin: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(usage_rows, "PAGE", 3)
-    plant(site.platform.store.engine, [ended(begin, number) for number in range(1, 11)])
+    plant(site.platform.storage.store.engine, [ended(begin, number) for number in range(1, 11)])
     seen = []
-    for use in job_uses(site.platform, ADA, Period(begin, begin + 10 * HOUR)):
-        site.platform.store.count_live()  # would wait for ever for the one connection of SQLite
+    for use in job_uses(site.platform.storage, site.platform.settings, ADA, Period(begin, begin + 10 * HOUR)):
+        site.platform.storage.store.count_live()  # would wait for ever for the one connection of SQLite
         seen.append(use.job)
     assert seen == [f"training-{number:09}" for number in range(1, 11)]
 
 
 def sampled(site: Site, number: int, samples: list[tuple[float, list[float | None]]], node: int = 0) -> Path:
     """What a node controller would have written."""
-    directory = Path(site.platform.root.job(f"training-{number:09}").attempt(1).metrics)
+    directory = Path(site.platform.storage.root.job(f"training-{number:09}").attempt(1).metrics)
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"usage-{node}.jsonl"
     with path.open("a") as file:
@@ -229,7 +231,7 @@ def steady(begin: float, seconds: float, shares: list[float | None]) -> list[tup
 
 
 def test_efficiency_weights_utilisation_by_gpu_time_and_reports_coverage(site: Site, begin: float) -> None:
-    plant(site.platform.store.engine, [ended(begin)])
+    plant(site.platform.storage.store.engine, [ended(begin)])
     sampled(site, 1, steady(begin + HOUR, HOUR, [0.5, 0.0]))
     seen = reported(site, begin, begin + 10 * HOUR).efficiency
     assert (seen.gpu_hours, seen.sampled_gpu_hours) == (about(7.0), about(2.0))
@@ -239,14 +241,14 @@ def test_efficiency_weights_utilisation_by_gpu_time_and_reports_coverage(site: S
 
 
 def test_efficiency_ignores_samples_outside_period_and_in_gaps(site: Site, begin: float) -> None:
-    plant(site.platform.store.engine, [ended(begin)])
+    plant(site.platform.storage.store.engine, [ended(begin)])
     sampled(site, 1, [*steady(begin + HOUR, 600, [1.0]), (begin + 2 * HOUR, [1.0])])
     seen = reported(site, begin + HOUR + 300, begin + 10 * HOUR).efficiency
     assert seen.sampled_gpu_hours * HOUR == about(300 + 3 * 10)
 
 
 def test_efficiency_caps_sampled_gpu_time_despite_malformed_samples(site: Site, begin: float) -> None:
-    plant(site.platform.store.engine, [ended(begin)])
+    plant(site.platform.storage.store.engine, [ended(begin)])
     path = sampled(site, 1, steady(begin + 0.5 * HOUR, 3.5 * HOUR, [9.0] * 50))
     path.write_text(path.read_text() + '[]\n{"at": "x"}\n{"at": NaN, "gpus": [{"used": 1}]}\n{"at": 1e400}\nnonsense\n')
     os.truncate(path, 2**40)
@@ -259,7 +261,7 @@ def test_efficiency_counts_jobs_as_unread_when_time_runs_out(
     site: Site, begin: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpu_efficiency, "PATIENCE_S", -1.0)
-    plant(site.platform.store.engine, [ended(begin), ended(begin, 2)])
+    plant(site.platform.storage.store.engine, [ended(begin), ended(begin, 2)])
     seen = reported(site, begin, begin + 10 * HOUR).efficiency
     assert (seen.unread, seen.utilisation) == (2, None)
 
@@ -271,6 +273,6 @@ def test_efficiency_counts_job_as_unread_if_sample_file_fails_to_open(
         raise OSError(errno.EIO, "broken", path)
 
     monkeypatch.setattr(gpu_efficiency, "open_regular", open_broken)
-    plant(site.platform.store.engine, [ended(begin), ended(begin, 2)])
+    plant(site.platform.storage.store.engine, [ended(begin), ended(begin, 2)])
     sampled(site, 1, steady(begin + HOUR, 60, [1.0]))
     assert reported(site, begin, begin + 10 * HOUR).efficiency.unread == 1

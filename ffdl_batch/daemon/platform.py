@@ -1,4 +1,4 @@
-"""What every service needs: settings, store, clock, directories and adapters."""
+"""Opens database, directories and adapters of this daemon, and builds from them what services take."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import errno
 import os
 import pwd
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,58 +15,64 @@ from ffdl_batch.config.daemon_location import check_own_directory, make_own_dire
 from ffdl_batch.plugins import AdapterContext
 from ffdl_batch.ports.clock import Clock, SystemClock
 from ffdl_batch.services.backends.adapters import Adapters
-from ffdl_batch.services.backends.node_exclusion import Lemons
-from ffdl_batch.services.clocks import SharedClock, SteadyClock, file_time
+from ffdl_batch.services.backends.node_exclusion import NodeExclusion
 from ffdl_batch.services.data.data_store_checks import StoreChecks
+from ffdl_batch.services.data.pending_uploads import DebtPayer, Start
+from ffdl_batch.services.deployment.deployer import Deployer
+from ffdl_batch.services.incidents.notices import Notifier
 from ffdl_batch.services.job_files.database_binding import bind_tree, leave_out_earlier, refuse_older, refuse_to_forget
-from ffdl_batch.services.job_files.tree_probe import Tree
-from ffdl_batch.services.pending.trial_requests import Desk
-from ffdl_batch.services.queries.followed_jobs import Looks
+from ffdl_batch.services.job_storage import JobStorage, SharedClock, SteadyClock
+from ffdl_batch.services.leader_lease import Leases
+from ffdl_batch.services.monitoring.heartbeat_loss import SilenceKeeper
+from ffdl_batch.services.monitoring.watcher import Reached, Watcher
+from ffdl_batch.services.queries.followed_jobs import FollowedJobs
 from ffdl_batch.store import Store, open_store
 from ffdl_batch.store.existing_database import sqlite_file
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who asks: the peer of the socket, never a field of the request."""
-
-    uid: int
-    is_admin: bool = False
-
-
 @dataclass(slots=True)
 class Platform:
-    """Everything a service works with. `owner` names this daemon in leases, the same in each of its lives.
-
-    `clock` tells the time of what is written into the database, by the database's clock where several daemons share it.
-    `file_time` tells it for files in a directory of the tree (see :mod:`ffdl_batch.services.clocks`). `tree` knows
-    whether the tree's file system answers. `store_checks` asks data stores at submission. `looks` sees the rows of jobs
-    that are followed. `desk` puts trials to schedulers. `lemons` knows nodes that fail often.
-    """
+    """The parts of this daemon that services are given."""
 
     settings: Settings
-    store: Store
-    clock: Clock
-    root: Root
-    user: str
-    uid: int
+    storage: JobStorage
     adapters: Adapters
     owner: str
-    file_time: Callable[[str], float] = file_time
+    """The name of this daemon in leases, the same after each restart."""
     store_checks: StoreChecks = field(default_factory=StoreChecks)
-    desk: Desk = field(default_factory=Desk)
-    tree: Tree = field(init=False)
-    looks: Looks = field(init=False)
-    lemons: Lemons = field(init=False)
+    leases: Leases = field(init=False)
+    followed_jobs: FollowedJobs = field(init=False)
+    node_exclusion: NodeExclusion = field(init=False)
 
     def __post_init__(self) -> None:
-        self.tree = Tree(self.root)
-        self.looks = Looks(self.store)
-        self.lemons = Lemons(self.settings, self.store, self.adapters, self.clock)
+        store, clock = self.storage.store, self.storage.clock
+        self.leases = Leases(store, clock, self.owner, self.settings.lease_s)
+        self.followed_jobs = FollowedJobs(store)
+        self.node_exclusion = NodeExclusion(store, self.adapters, clock)
+
+    def deployer(self, reached: Reached = lambda _step: None) -> Deployer:
+        """Return a service that hands jobs to schedulers. `reached` is told of its steps."""
+        return Deployer(self.storage, self.adapters, self.node_exclusion, self.leases, reached)
+
+    def watcher(self, reached: Reached = lambda _step: None) -> Watcher:
+        """Return a service that follows jobs. `reached` is told of its steps."""
+        return Watcher(self.storage, self.adapters, self.leases, reached)
+
+    def debt_payer(self, start: Start | None = None) -> DebtPayer:
+        """Return a service that stores pending uploads. `start` starts one."""
+        return DebtPayer(self.storage, self.adapters, self.leases, start)
+
+    def silence_keeper(self, reached: Reached = lambda _step: None) -> SilenceKeeper:
+        """Return a service that ends attempts without heartbeats. `reached` is told of its steps."""
+        return SilenceKeeper(self.storage, self.adapters, self.leases, reached)
+
+    def notifier(self) -> Notifier:
+        """Return a service that sends notices of incidents."""
+        return Notifier(self.storage, self.settings, self.leases)
 
     def close(self) -> None:
         """Close the database."""
-        self.store.close()
+        self.storage.store.close()
 
 
 def open_platform(settings: Settings, clock: Clock | None = None) -> Platform:
@@ -101,7 +106,7 @@ def open_platform(settings: Settings, clock: Clock | None = None) -> Platform:
         store.close()
         raise
     adapters = Adapters(settings, AdapterContext(root=root.path, user=user, uid=uid), own)
-    return Platform(settings, store, shared, root, user, uid, adapters, owner)
+    return Platform(settings, JobStorage(store, root, shared, user, uid), adapters, owner)
 
 
 def _look_at_tree(store: Store, root: Root) -> None:

@@ -1,0 +1,162 @@
+"""Where the jobs of one user are recorded: rows in the database, files below the root, and the clocks of both."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ffdl_batch.attempt.layout import Root
+from ffdl_batch.ports.clock import Clock
+from ffdl_batch.store import Store, StoreUnavailable
+
+ASK_EVERY_S = 60.0
+
+
+class SteadyClock:
+    """The time at which it was made, by this host's wall clock, and from there on by its monotonic clock: a lease or a
+    pause neither ends nor grows when somebody sets the clock."""
+
+    def __init__(self, own: Clock) -> None:
+        self._own, self._offset_s = own, own.now() - own.monotonic()
+
+    def now(self) -> float:
+        """Seconds since the epoch, UTC, as of then."""
+        return self._own.monotonic() + self._offset_s
+
+    def monotonic(self) -> float:
+        """This host's monotonic clock."""
+        return self._own.monotonic()
+
+
+class SharedClock:
+    """The time of somebody whom several daemons can ask. Between two questions this host's monotonic clock goes on, so
+    that a wall clock which is wrong or jumps does not matter.
+
+    `ask` returns seconds since the epoch, or raises StoreUnavailable: the time then goes on from the answer before, and
+    the question is put again. The first answer is needed; StoreUnavailable gets through where there is none.
+    """
+
+    def __init__(self, ask: Callable[[], float], own: Clock) -> None:
+        self._ask, self._own = ask, own
+        self._asking = threading.Lock()
+        self._offset_s = self._difference()
+        self._asked_at = own.monotonic()
+
+    def now(self) -> float:
+        """Seconds since the epoch, UTC, by the shared clock."""
+        if self._own.monotonic() - self._asked_at >= ASK_EVERY_S and self._asking.acquire(blocking=False):
+            try:
+                self._asked_at = self._own.monotonic()
+                self._offset_s = self._difference()
+            except StoreUnavailable:  # whoever needs the database says so; the time goes on as it did
+                self._asked_at = self._own.monotonic()
+            finally:
+                self._asking.release()
+        return self._own.monotonic() + self._offset_s
+
+    def monotonic(self) -> float:
+        """This host's monotonic clock, as :class:`ffdl_batch.ports.clock.Clock` has it."""
+        return self._own.monotonic()
+
+    def _difference(self) -> float:
+        """Seconds from the monotonic clock to the shared one; the answer is as old as half of its way."""
+        before = self._own.monotonic()
+        told = self._ask()
+        return told - (before + self._own.monotonic()) / 2
+
+
+def file_time(directory: str) -> float:
+    """Seconds since the epoch by the clock that stamps files in `directory`: a file server's, where there is one.
+
+    Raises OSError.
+    """
+    descriptor, name = tempfile.mkstemp(prefix=".now-", dir=directory)
+    try:
+        Path(name).unlink()
+        os.utime(descriptor)  # without a time it is the server's to set (RFC 1813: SET_TO_SERVER_TIME)
+        return os.fstat(descriptor).st_mtime
+    finally:
+        os.close(descriptor)
+
+
+PATIENCE_S = 5.0
+FRESH_S = 1.0
+"""For so long an answer stands for the next one."""
+
+
+class Tree:
+    """Checks whether the file system of the job directories answers. Safe in every thread.
+
+    No process can end a system call on a file system that hangs. So a request asks here before it touches files: one
+    thread looks, and only that thread waits for as long as it takes.
+    """
+
+    def __init__(self, root: Root, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._root, self._monotonic = root, monotonic
+        self._news = threading.Condition()
+        self._asked_at: float | None = None
+        """Since when the thread waits for an answer; None while nobody asks."""
+        self._answered_at = float("-inf")
+        self._error: OSError | None = None
+
+    def check(self, patience_s: float = PATIENCE_S, fresh_s: float = FRESH_S) -> None:
+        """Raise OSError where it is not there, fails, or has not answered for `patience_s`.
+
+        An answer that is not older than `fresh_s` will do.
+        """
+        with self._news:
+            if self._asked_at is None and self._monotonic() - self._answered_at >= fresh_s:
+                self._begin_to_look()
+            if self._asked_at is not None:
+                left_s = self._asked_at + patience_s - self._monotonic()
+                self._news.wait_for(lambda: self._asked_at is None, max(0.0, left_s))
+            if self._asked_at is not None:
+                silent_s = self._monotonic() - self._asked_at
+                raise OSError(errno.ETIMEDOUT, f"no answer for {silent_s:.0f} s", self._root.path)
+            if self._error is not None:
+                raise self._error
+
+    def _begin_to_look(self) -> None:
+        try:
+            threading.Thread(target=self._look, name="tree", daemon=True).start()
+        except (RuntimeError, MemoryError) as error:  # no thread can be started; the next question tries again
+            raise OSError(errno.EAGAIN, str(error), self._root.path) from error
+        self._asked_at = self._monotonic()
+
+    def _look(self) -> None:
+        error = self._ask()
+        with self._news:
+            self._error, self._answered_at, self._asked_at = error, self._monotonic(), None
+            self._news.notify_all()
+
+    def _ask(self) -> OSError | None:
+        """What a listing of one of its own directories came to: no cache answers for the server then."""
+        try:
+            os.listdir(self._root.doorbell)  # noqa: PTH208 - names are not wanted as paths, nor at all
+        except OSError as error:
+            return error
+        return None
+
+
+@dataclass(slots=True)
+class JobStorage:
+    """The rows and files of one user's jobs."""
+
+    store: Store
+    root: Root
+    clock: Clock
+    """Tells the time of what is written into the database: the database's own time if several daemons share it."""
+    user: str
+    uid: int
+    file_time: Callable[[str], float] = file_time
+    """Tells the time for files in a directory of the tree (:mod:`ffdl_batch.services.job_storage`)."""
+    tree: Tree = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tree = Tree(self.root)
