@@ -222,7 +222,7 @@ def test_stack_lists_threads_when_py_spy_is_missing(desk: Desk, lone: str) -> No
     code = (
         "import sys, json; from ffdl_batch.client.attach import *; h = Helper(AttachPlan(tuple(sys.argv[1:]), (1,)))\n"
     )
-    code += "with h: sys.exit(run(h, Wish(do='stack')))"
+    code += "with h: sys.exit(run(h, AttachRequest(do='stack')))"
     done = preloaded.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "")
     assert "no Python stack: there is no py-spy on " in done.stdout

@@ -162,7 +162,7 @@ def test_pending_upload_reports_volume_attach_error_and_restarts_after_storing_p
     go_on(claimed, job_id)
     why = told(claimed, job_id, "FailedAttachVolume").removeprefix(f"{OWED}: ")
     assert why.startswith(f"a volume of it cannot be attached to its node (FailedAttachVolume): {HELD}; ")
-    assert "it goes on when that ends" in why
+    assert "it continues when that pod ends" in why
     where = f"api/v1/namespaces/{claimed.k8s.namespace}/pods?labelSelector=batch.kubernetes.io/job-name"
     (pod,) = claimed.k8s.ask("GET", f"{where}={job_id}-1-store")["items"]
     claimed.k8s.do("evict", namespace=claimed.k8s.namespace, pod=pod["metadata"]["name"])

@@ -144,7 +144,7 @@ def as_user(desk: Desk, k8s: FakeCluster, job_id: str, user: str, asked: str, *,
 
 
 def test_attach_reports_missing_exec_permission(desk: Desk, k8s: FakeCluster, lone: str) -> None:  # noqa: F811
-    code, said = as_user(desk, k8s, lone, "bert", "sys.exit(run(h, Wish(('true',))))", debugging=False)
+    code, said = as_user(desk, k8s, lone, "bert", "sys.exit(run(h, AttachRequest(('true',))))", debugging=False)
     assert code == 1
     assert 'User "bert" cannot get resource "pods/exec"' in said
     assert f"ffdl-admin tenant create {k8s.namespace} --debugging --update" in said
@@ -152,7 +152,12 @@ def test_attach_reports_missing_exec_permission(desk: Desk, k8s: FakeCluster, lo
 
 def test_attach_runs_command_for_user_with_debugging_role(desk: Desk, k8s: FakeCluster, lone: str) -> None:  # noqa: F811
     found = as_user(
-        desk, k8s, lone, "cleo", "sys.exit(run(h, Wish(('bash', '-c', 'echo $LEARNER_ID; exit 4'))))", debugging=True
+        desk,
+        k8s,
+        lone,
+        "cleo",
+        "sys.exit(run(h, AttachRequest(('bash', '-c', 'echo $LEARNER_ID; exit 4'))))",
+        debugging=True,
     )
     assert found == (4, "1\n")
 
@@ -163,13 +168,14 @@ def test_stack_prints_hanging_function_without_exec_permission(
 ) -> None:  # fmt: skip
     if late_s:
         k8s.fault("slow", method="GET", path="/log", seconds=late_s)
-    code, said = as_user(desk, k8s, lone, f"dora-{late_s}", "sys.exit(run(h, Wish(do='stack')))", debugging=False)
+    code, said = as_user(
+        desk, k8s, lone, f"dora-{late_s}", "sys.exit(run(h, AttachRequest(do='stack')))", debugging=False
+    )
     assert (code, "stuck_in_the_barrier (hang.py:6)" in said) == (0, True), said
 
 
 def test_top_lists_processes_without_exec_permission(desk: Desk, k8s: FakeCluster, lone: str) -> None:  # noqa: F811
-    looks = (
-        "h.begin(Wish(do='top')); tables = [(h.send('L'), next(h.take()))[1] for _ in 'ab']; print(tables); sys.exit(0)"
-    )
+    looks = "h.begin(AttachRequest(do='top')); tables = [(h.send('L'), next(h.take()))[1] for _ in 'ab']; "
+    looks += "print(tables); sys.exit(0)"
     code, said = as_user(desk, k8s, lone, "emil", looks, debugging=False)
     assert (code, said.count('"command": "python3 hang.py"')) == (0, 2), said

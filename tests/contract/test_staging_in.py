@@ -291,7 +291,7 @@ def test_staging_program_masks_secrets_in_internal_errors(rig: StagingRig, monke
     def fail(*_: object) -> None:
         raise KeyError(SECRET)
 
-    monkeypatch.setattr("ffdl_batch.staging.transfer.download.Bringing._whole", fail)
+    monkeypatch.setattr("ffdl_batch.staging.transfer.download.Download._whole", fail)
     outcome = rig.run(rig.task())
     assert (outcome.status, outcome.failed.class_, outcome.failed.code) == (70, FaultClass.INTERNAL, "S306")
     assert "KeyError: '***'" in outcome.failed.message

@@ -26,7 +26,7 @@ import signal
 import sys
 import threading
 import time
-from functools import partial
+from functools import partial, partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +42,9 @@ from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.ports.scheduler import LaunchPlan
 from ffdl_batch.services.data import pending_uploads
 from ffdl_batch.services.deployment import deployer
-from ffdl_batch.services.deployment.deployer import Deployer
-from ffdl_batch.services.monitoring.watcher import Watcher
 from ffdl_batch.store import database
 from ffdl_slurm.adapter import SlurmScheduler
+from tests.fakes.substitution import substitute
 
 PLAN = Path(os.environ["TEST_PLAN"])
 _right_time = time.time
@@ -120,15 +119,17 @@ def _slow_steps_named() -> None:
         reached("paying")
         return start(attempt, last_word)
 
-    vars(loops).update(Deployer=partial(Deployer, reached=reached), Watcher=partial(Watcher, reached=reached))
-    vars(pending_uploads).update(start_payment=paying)
-    setattr(SlurmScheduler, "submit", submitting)  # noqa: B010 - a method
+    substitute(
+        Platform, deployer=partialmethod(Platform.deployer, reached), watcher=partialmethod(Platform.watcher, reached)
+    )
+    substitute(pending_uploads, start_payment=paying)
+    substitute(SlurmScheduler, submit=submitting)
 
 
 if __name__ == "__main__":
-    setattr(time, "time", lambda: _right_time() + _wrong_s)  # noqa: B010 - a function of the standard library
-    vars(loops).update(DEBTS_FIRST_S=0.1, DEBTS_EVERY_S=0.5, DeployPace=partial(DeployPace, longest_s=1.0))
-    vars(database).update(STANDSTILL_S=1)
-    vars(deployer).update(SUBMIT_S=float(os.environ.get("TEST_SUBMIT_S", deployer.SUBMIT_S)))
+    substitute(time, time=lambda: _right_time() + _wrong_s)
+    substitute(loops, DEBTS_FIRST_S=0.1, DEBTS_EVERY_S=0.5, DeployPace=partial(DeployPace, longest_s=1.0))
+    substitute(database, STANDSTILL_S=1)
+    substitute(deployer, SUBMIT_S=float(os.environ.get("TEST_SUBMIT_S", deployer.SUBMIT_S)))
     _slow_steps_named()
     sys.exit(main(opener=opener))

@@ -13,6 +13,7 @@ from ffdl_batch.daemon.main import main
 from ffdl_batch.daemon.platform import Platform, open_platform
 from ffdl_batch.services.data import controller_fence, data_store_checks
 from ffdl_batch.services.data.data_store_checks import StoreChecks
+from tests.fakes.substitution import substitute
 
 
 def opener(settings: Settings) -> Platform:
@@ -23,6 +24,6 @@ def opener(settings: Settings) -> Platform:
 
 
 if __name__ == "__main__":
-    vars(data_store_checks).update(CONNECTION_S="60")
-    vars(controller_fence).update(STILL_ALIVE_S=86_400.0)
+    substitute(data_store_checks, CONNECTION_S="60")
+    substitute(controller_fence, STILL_ALIVE_S=86_400.0)
     sys.exit(main(opener=opener))
