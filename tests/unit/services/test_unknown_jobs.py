@@ -226,6 +226,14 @@ def test_janitor_keeps_files_that_are_not_half_written(site: Site) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["db.1.tmp", "a.n1.0a1b2c3d.5173.tmp", "key.0a1b2c3d"])
+def test_janitor_keeps_secret_whose_name_looks_temporary(site: Site, name: str) -> None:
+    place = Path(site.platform.storage.root.secrets)
+    kept, left = (leave(site, place, one, 2 * HALF_WRITTEN_AGE_S) for one in (name, f".{name}.0a1b2c3d"))
+    assert sweep(site.platform.storage, site.platform.settings) == 1
+    assert (kept.exists(), left.exists()) == (True, False)
+
+
 def test_janitor_skips_jobs_unchanged_for_long(site: Site) -> None:
     left = leave(site, Path(site.attempt(site.deployed()).path), LEFT[0], 2 * HALF_WRITTEN_AGE_S)
     site.clock.tick(CHANGED_S + 1)
