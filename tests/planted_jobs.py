@@ -72,7 +72,7 @@ def _job(job: PlantedJob) -> dict[str, object]:
     overrides = "{}" if job.gpus_now is None else json.dumps({"gpus": job.gpus_now})
     return {
         "id": job.id, "uid": job.uid, "user": job.user, "name": job.name, "spec": encode_spec(job.spec()),
-        "state": last[1].value, "wish": "none", "backend": job.backend, "attempt": len(job.attempts),
+        "state": last[1].value, "requested_action": "none", "backend": job.backend, "attempt": len(job.attempts),
         "native_id": "", "revision": 1, "submitted_at": first[0], "updated_at": last[0],
         "ended_at": last[0] if last[1] in TERMINAL else None, "error_code": "000", "message": "",
         "pending_reason": "", "nodes": "", "network": "", "results": "", "model_digest": "", "warnings": "[]",

@@ -20,7 +20,7 @@ from ffdl_batch.attempt.layout import AttemptDir, Root
 from ffdl_batch.attempt.reader import find_text
 from ffdl_batch.domain.job.job import Token
 from ffdl_batch.domain.launch.network_level import ONLY_HOST, NetworkLevel
-from ffdl_batch.domain.launch.pod_protocol import Wish
+from ffdl_batch.domain.launch.pod_protocol import PodAnnotation
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.plugins import AdapterContext, Settings
 from ffdl_batch.ports.scheduler import (
@@ -41,7 +41,7 @@ from ffdl_kubernetes.attach.claim_files import ClaimFiles
 from ffdl_kubernetes.attach.node_access import Reach
 from ffdl_kubernetes.client import UNAUTHORIZED, ClusterClient, Refused
 from ffdl_kubernetes.lifecycle import marker_files
-from ffdl_kubernetes.lifecycle.finished_job_cleanup import sent_with_room
+from ffdl_kubernetes.lifecycle.finished_job_cleanup import sent_after_cleanup
 from ffdl_kubernetes.lifecycle.marker_files import elsewhere, remember
 from ffdl_kubernetes.lifecycle.pending_uploads import StoresFromClaims
 from ffdl_kubernetes.lifecycle.pod_sync import Pods
@@ -87,7 +87,7 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
         super().__init__(self._settings, self._make(), Canary(self._settings, context.root, self._make))
         self._root = Root(context.root)
         self._pods = Pods(self._settings, self._root, self._make)
-        self._watcher = Watcher(self._make, self._heard)
+        self._watcher = Watcher(self._make, self._on_change)
         self._gone: dict[str, dict[str, Mapping[str, Any]]] = {}
         self._swept = False
         self._queues = Queues(self._make)
@@ -100,9 +100,9 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
     def _namespace(self) -> str:
         return self._client.namespace
 
-    def _heard(self, what: str, kind: str, thing: Mapping[str, Any]) -> None:
+    def _on_change(self, what: str, kind: str, thing: Mapping[str, Any]) -> None:
         if kind == "Pod":
-            self._pods.heard(what, thing)
+            self._pods.on_change(what, thing)
         if what == "DELETED" and kind == "Job":
             self._gone.pop(token_of(thing), None)
             self._pods.forget(token_of(thing))
@@ -117,8 +117,8 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
         return BACKEND
 
     @property
-    def own_words(self) -> frozenset[str]:
-        """See :class:`ffdl_batch.ports.capabilities.HasOwnWords`."""
+    def own_keys(self) -> frozenset[str]:
+        """See :class:`ffdl_batch.ports.capabilities.HasOwnKeys`."""
         return frozenset({"kubernetes", "profile"})
 
     @property
@@ -195,7 +195,7 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
         objects = read_objects(plan.attempt_dir)
         remember(plan.attempt_dir, self._client)
         begin = functools.partial(send, self._client, self._settings, objects, plan.attempt_dir, archive)
-        self._watcher.put("Job", sent_with_room(begin, self._client, self._watcher, self._synced, self._root))
+        self._watcher.put("Job", sent_after_cleanup(begin, self._client, self._watcher, self._synced, self._root))
         return NativeId(plan.token)
 
     def find(self, token: Token, attempt_dir: AttemptDir) -> frozenset[NativeId]:
@@ -208,7 +208,7 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
             if words := elsewhere(attempt_dir, self._client):
                 raise NotNow(words)
             existed = (
-                any(marker_files.is_there(attempt_dir, one) for one in marker_files.ALL)
+                any(marker_files.is_marked(attempt_dir, one) for one in marker_files.ALL)
                 or Path(attempt_dir.final).exists()
             )
             return frozenset({NativeId(token)}) if existed else frozenset()
@@ -222,7 +222,7 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
         """See the port. Sends no request: the watch knows."""
         self._synced()
         pods, refusals, seen = self._watcher.pods_by_token(), self._watcher.refusals(), {}
-        workloads, troubles = self._queues.by_owner(), self._watcher.troubles()
+        workloads, troubles = self._queues.by_owner(), self._watcher.pod_warnings()
         for native in ids:
             token = native.job
             present, gone = pods.get(token, []), list(self._gone.get(token, {}).values())
@@ -231,7 +231,7 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
                 self._give_up_lost(token, present, lost)
             job = self._watcher.job(token)
             known = self._beside(token, job, refusals.get(token, ""), workloads)
-            beside = replace(known, troubles=troubles, lost=lost)
+            beside = replace(known, pod_warnings=troubles, lost=lost)
             # what ended it may be gone already
             found = observe(job, [*present, *gone] if job is not None and is_finished(job) else present, beside)
             if found is None and (words := self._elsewhere(token)):
@@ -287,7 +287,7 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
         attempt = self._attempt(token)
         return replace(
             found,
-            cancelled=marker_files.is_there(attempt, marker_files.CANCELLED),
+            cancelled=marker_files.is_marked(attempt, marker_files.CANCELLED),
             preempted=marker_files.read(attempt, marker_files.PREEMPTED) if is_gone else found.preempted,
             no_image=marker_files.read(attempt, marker_files.NO_IMAGE),
             node_lost=marker_files.read(attempt, marker_files.NODE_LOST),
@@ -371,7 +371,7 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
             return
         text = find_text(self._attempt(token).control)
         if text:
-            self._pods.wish(token, Wish.CONTROL, text)
+            self._pods.annotate(token, PodAnnotation.CONTROL, text)
 
     def _job_dir(self, token: str) -> Any:
         match = _TOKEN.fullmatch(token)

@@ -16,7 +16,7 @@ from ffdl_kubernetes.api_discovery import groups, may
 from ffdl_kubernetes.api_errors import explain
 from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.objects.names import placed
-from ffdl_kubernetes.observing.kueue import GROUP, says_of_gangs
+from ffdl_kubernetes.observing.kueue import GROUP, describe_gang_start
 from ffdl_kubernetes.observing.network_canary import Canary, Proof
 from ffdl_kubernetes.settings import KubernetesSettings
 from ffdl_kubernetes.tenancy import provisioning
@@ -46,7 +46,7 @@ def examine(
         yield Item("gangs", Verdict.WRONG, f"queue is {settings.queue!r}, and the cluster has no Kueue: leave it out")
     else:
         verdict = Verdict.OK if settings.queue else Verdict.NOTE
-        yield Item("gangs", verdict, says_of_gangs(served, settings.queue))
+        yield Item("gangs", verdict, describe_gang_start(served, settings.queue))
 
 
 def _permissions(client: ClusterClient, settings: KubernetesSettings) -> Item:

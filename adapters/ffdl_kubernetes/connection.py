@@ -184,17 +184,17 @@ class Program:
     def __init__(self, config: SingleConfig) -> None:
         """Raises SchedulerMissing for a protocol that is not known here."""
         assert config.user is not None and config.user.exec is not None
-        self._config, self._said = config, config.user.exec
-        if self._said.apiVersion not in PROTOCOLS:
+        self._config, self._settings = config, config.user.exec
+        if self._settings.apiVersion not in PROTOCOLS:
             raise SchedulerMissing(
-                f"{self._what} speaks {self._said.apiVersion}; known are {', '.join(sorted(PROTOCOLS))}"
+                f"{self._what} speaks {self._settings.apiVersion}; known are {', '.join(sorted(PROTOCOLS))}"
             )
         self._lock = threading.Lock()
         self._token, self._expires = "", float("inf")
 
     @property
     def _what(self) -> str:
-        return f"the program {self._said.command}, which {self._config.fname} names for credentials,"
+        return f"the program {self._settings.command}, which {self._config.fname} names for credentials,"
 
     def token(self, refused: str = "") -> str:
         """Another one than `refused`. Raises SchedulerMissing."""
@@ -205,7 +205,7 @@ class Program:
             return self._token
 
     def _ask(self) -> dict[str, Any]:
-        said = self._said
+        said = self._settings
         directory = Path(self._config.fname).parent if self._config.fname else Path()
         command = str(directory / said.command) if os.sep in said.command else said.command
         env = {**os.environ, **{one.name: one.value for one in said.env or ()}}
@@ -234,7 +234,7 @@ class Program:
         if cluster.certificate_auth_data:
             info["certificate-authority-data"] = cluster.certificate_auth_data
         return {
-            "apiVersion": self._said.apiVersion,
+            "apiVersion": self._settings.apiVersion,
             "kind": "ExecCredential",
             "spec": {"interactive": False, "cluster": info},
         }

@@ -11,7 +11,7 @@ from typing import Any
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.domain.outcome.controller_events import MAX_SIGNAL, Outcome, is_time
 from ffdl_batch.domain.outcome.observation import EndCause, Observation, Phase
-from ffdl_batch.domain.pending.explanation import Ahead, Explanation, Reason, Room, WaitKind
+from ffdl_batch.domain.pending.explanation import Ahead, Capacity, Explanation, Reason, WaitKind
 from ffdl_local.processes import has_living_learners
 from ffdl_local.records import EXIT, LOCK, STARTED, STATE, is_held, lives, local_directory, process_stat, read_record
 
@@ -145,7 +145,9 @@ def explain(queue: Path, token: str, job: Mapping[str, Any], waits: bool) -> Exp
     tickets = [path.name.partition("-")[2] for path in sorted((queue / "queue").glob("[0-9]*")) if is_held(path)]
     before = tickets.index(token) if token in tickets else len(tickets)
     free = most - busy
-    room = Room(_PLACE, "", machine, machine - gpus_busy, 1, int(free > 0 and machine - gpus_busy >= wanted), 1, wanted)
+    room = Capacity(
+        _PLACE, "", machine, machine - gpus_busy, 1, int(free > 0 and machine - gpus_busy >= wanted), 1, wanted
+    )
     reason = None
     if waits:
         reason = Reason(WaitKind.TURN if before else WaitKind.RESOURCES)
@@ -154,7 +156,7 @@ def explain(queue: Path, token: str, job: Mapping[str, Any], waits: bool) -> Exp
         reason=reason,
         partitions=(_PLACE,),
         position=before + 1 if waits else None,
-        rooms=(room,),
+        capacity=(room,),
         ahead=(Ahead(_PLACE, before, before, 0, len(tickets), busy),),
         figures={"jobs at once on this machine": f"{busy} of {most} run"},
     )

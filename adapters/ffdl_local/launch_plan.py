@@ -181,7 +181,7 @@ def _hints(spec: JobSpec, contained: bool) -> tuple[str, ...]:
             f"framework.command: {literal[0]} exists inside containers only; use $DATA_DIR, $RESULT_DIR or "
             "$JOB_STATE_DIR, or set runtime to apptainer in [backend.local]"
         )
-    named = [] if contained or spec.resources.learners == 1 else [text for text in _NAMES if text in _said(spec)]
+    named = [] if contained or spec.resources.learners == 1 else [text for text in _NAMES if text in _all_text(spec)]
     if named:
         ignored.append(
             f"framework.command: {named[0]} uses names of learners, which resolve in containers only: here all "
@@ -190,7 +190,7 @@ def _hints(spec: JobSpec, contained: bool) -> tuple[str, ...]:
     return tuple(ignored)
 
 
-def _said(spec: JobSpec) -> str:
+def _all_text(spec: JobSpec) -> str:
     """Return the commands of the learners, and the variables beside them."""
     env = (f"{name}={value}" for name, value in spec.batch.env.items())
     return " ".join((spec.framework.command, *(role.command for role in spec.batch.roles.values()), *env))

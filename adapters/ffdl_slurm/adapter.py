@@ -55,7 +55,7 @@ from ffdl_slurm.gateways.command_runner import KEPT, OPTION_VARIABLES, run_comma
 from ffdl_slurm.gateways.gateway import RowsUnread, SiteShape, SlurmGateway
 from ffdl_slurm.gateways.pyslurm_gateway import PyslurmGateway
 from ffdl_slurm.gateways.submission_files import recover_reply
-from ffdl_slurm.native_array import job_words, plan_array
+from ffdl_slurm.native_array import job_arguments, plan_array
 from ffdl_slurm.observing.accounted_runs import runs_of
 from ffdl_slurm.observing.parsers import JobRecord
 from ffdl_slurm.observing.record_lookup import Listing, TaskTables, dropped_tasks, pick
@@ -117,7 +117,7 @@ class SlurmScheduler(Outlooks):
     def probe(self) -> BackendFacts:
         """See the port. Also delivers the controller into the user's tree where nodes cannot see the package."""
         site = self._gateway.describe_site()
-        self._tell_doubts(site)
+        self._log_doubts(site)
         delivery = deliver_controller(self._context.root, self._settings.python, self._settings.staging_python)
         return BackendFacts(
             nodes=site.nodes,
@@ -137,7 +137,7 @@ class SlurmScheduler(Outlooks):
         """See :class:`ffdl_batch.ports.diagnostics.Examines`."""
         return Doctor(self._settings, self._context.root, run_command).examine(nodes, mounting)
 
-    def _tell_doubts(self, site: SiteShape) -> None:
+    def _log_doubts(self, site: SiteShape) -> None:
         """Into the log, when they are new: they are the site's matter, and no submitter's."""
         doubts = frozenset(doubt_times(self._settings, site.config.slurmd_timeout_s, site.config.kill_wait_s))
         doubts |= frozenset(site.lacks)
@@ -174,7 +174,7 @@ class SlurmScheduler(Outlooks):
         """See :class:`ffdl_batch.ports.capabilities.SubmitsArrays`."""
         wanted = {token: _Wanted(token, attempt, self._root) for token, attempt in attempts.items()}
         replies = {chunk: recover_reply(place) for one in wanted.values() for chunk, place in one.places.items()}
-        told = {token: one.told(replies) for token, one in wanted.items()}
+        told = {token: one.reported(replies) for token, one in wanted.items()}
         found = {token: one.claimed() for token, one in wanted.items()}
         names = list(dict.fromkeys(name for one in wanted.values() for name in one.names))
         listed = Listing(self._gateway.list_named(*names))
@@ -270,11 +270,11 @@ class SlurmScheduler(Outlooks):
 
     def cancel_many(self, ids: Collection[NativeId]) -> None:
         """See :class:`ffdl_batch.ports.capabilities.StopsMany`."""
-        self._gateway.cancel(*job_words(ids))
+        self._gateway.cancel(*job_arguments(ids))
 
     def withdraw_many(self, ids: Collection[NativeId]) -> None:
         """See :class:`ffdl_batch.ports.capabilities.StopsMany`."""
-        self._gateway.withdraw(*job_words(ids))
+        self._gateway.withdraw(*job_arguments(ids))
 
     def nodes_of(self, facts: BackendFacts, partition: str) -> frozenset[str]:
         """See :class:`ffdl_batch.ports.capabilities.KnowsNodes`."""
@@ -321,7 +321,7 @@ class _Wanted:
         self.places = {chunk: root.array(known[0]).chunk(known[1]) for chunk, known in named.items() if known}
         self.names = (token, *self.places)
 
-    def told(self, replies: Mapping[Token, Collection[str]]) -> set[NativeId]:
+    def reported(self, replies: Mapping[Token, Collection[str]]) -> set[NativeId]:
         """By what sbatch said, which proves nothing. Raises NotNow while an sbatch is under way."""
         told = {NativeId(job) for job in recover_reply(self._attempt)}
         return told | {NativeId(job, task) for chunk, task in self._tasks for job in replies.get(chunk, ())}

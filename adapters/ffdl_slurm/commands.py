@@ -25,7 +25,7 @@ LARGEST_JOB_ID = 0xFFFFFFFC
 """Slurm counts to MAX_JOB_ID (26 bits), and a federation puts the number of the cluster into the six bits above; from
 MAX_FED_JOB_ID (0xfffffffd) on numbers have other meanings (slurm/slurm.h; `unfmt_job_id_string` in
 src/common/slurm_protocol_defs.c refuses them, and 0)."""
-_JOB_WORD = re.compile(r"([1-9]\d{0,9})(?:_.+)?", re.ASCII)
+_JOB_ID = re.compile(r"([1-9]\d{0,9})(?:_.+)?", re.ASCII)
 
 
 def squeue_argv(*names: str) -> list[str]:
@@ -73,7 +73,7 @@ def id_chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
 
 def is_job_id(word: str) -> bool:
     """Whether Slurm can have given the number of this job, task or set of tasks to a job."""
-    match = _JOB_WORD.fullmatch(word)
+    match = _JOB_ID.fullmatch(word)
     return match is not None and int(match[1]) <= LARGEST_JOB_ID
 
 

@@ -75,7 +75,7 @@ def _names_index(script: str) -> bool:
     return any(value is not None and fill_index(value, 0) != value for value in outputs)
 
 
-def job_words(ids: Collection[NativeId]) -> list[str]:
+def job_arguments(ids: Collection[NativeId]) -> list[str]:
     """Ids as scancel takes them, the tasks of one array in one word: ``12_[0-3,7]``."""
     words = [str(native) for native in ids if native.task is None or not native.task.isdigit()]
     tasks: dict[str, list[int]] = {}

@@ -39,16 +39,16 @@ def _guard(command: click.Command, program: str) -> int:
         return _CLOSED_PIPE
     except OutputLost as lost:
         drop_output()
-        return _say(program, str(lost), ExitCode.FAILED)
+        return _print_error(program, str(lost), ExitCode.FAILED)
     except Stop as stop:
-        return _say(program, str(stop), stop.code)
+        return _print_error(program, str(stop), stop.code)
     except click.ClickException as error:
         error.show()
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        return _say(program, "interrupted", ExitCode.INTERRUPTED)
+        return _print_error(program, "interrupted", ExitCode.INTERRUPTED)
     except OSError as error:
-        return _say(program, str(error), ExitCode.FAILED)
+        return _print_error(program, str(error), ExitCode.FAILED)
     except Exception as error:  # noqa: BLE001  (the last line of defence: no traceback reaches a user)
         return _explain(error, program)
     return code if isinstance(code, int) else ExitCode.OK
@@ -68,12 +68,12 @@ def _explain(error: Exception, program: str) -> int:
     if os.environ.get("FFDL_DEBUG") == "1":
         raise error
     message = f"{type(error).__name__}: {error}".rstrip(": ")
-    return _say(
+    return _print_error(
         program, f"unexpected error: {message}; this is a defect; FFDL_DEBUG=1 shows where it happened", ExitCode.FAILED
     )
 
 
-def _say(program: str, text: str, code: ExitCode) -> int:
+def _print_error(program: str, text: str, code: ExitCode) -> int:
     for line in text.rstrip().split("\n") if text else ():
         click.echo(f"{program}: {line}", err=True, color=True)
     return int(code)

@@ -8,8 +8,8 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 from ffdl_batch.attempt.learner_endings import Answer, answer, endings_of_run, failing, learner_status, since_start
 from ffdl_batch.domain.launch.launch_file import LaunchFile
-from ffdl_batch.domain.launch.learner_text import KILLED_FOR_MEMORY, name_learner, say_end
-from ffdl_batch.domain.outcome.continuation import UNFIT_NODE, Checkpoint, Interruption, describe, words
+from ffdl_batch.domain.launch.learner_text import KILLED_FOR_MEMORY, describe_end, name_learner
+from ffdl_batch.domain.outcome.continuation import UNFIT_NODE, Checkpoint, Interruption, describe, describe_interruption
 from ffdl_batch.domain.outcome.controller_events import (
     HALT,
     LIMITS,
@@ -121,7 +121,7 @@ def _judge(
     trained = {n: e for n, e in endings.items() if not launch.seat_of(n).service}
     if launch.only_stages and fault is None and not terminated and _is_loaded(events):
         why = Interruption.STAGED
-        return Conclusion(Outcome.HALTED, False, message=words(why), interruption=why.value)
+        return Conclusion(Outcome.HALTED, False, message=describe_interruption(why), interruption=why.value)
     done = [e for e in trained.values() if learner_status(e) == 0 and not e.fields.get("ended_by")]
     if len(done) == len(launch.trainees) and not (told.reason and (told.fresh or told.signalled)):
         return _success(stored, fault, terminated, later=launch.cut_off)
@@ -224,13 +224,13 @@ def _saved(launch: LaunchFile, checkpoint: Checkpoint) -> str:
 def _halted(
     launch: LaunchFile, endings: Dict[int, Event], fault: Optional[Event], stored: bool, told: Answer
 ) -> Conclusion:
-    message = f"{words(Interruption.HALT)}; {_saved(launch, told.checkpoint)}"
+    message = f"{describe_interruption(Interruption.HALT)}; {_saved(launch, told.checkpoint)}"
     deaf = sorted(n for n, e in endings.items() if e.fields.get("ended_by") == HALT and not e.fields.get("waited"))
     if deaf:
         who = f"learner{'s' if len(deaf) > 1 else ''} {', '.join(map(str, deaf))}"
         message += f"; the grace period of {launch.limits.grace_s} s was over, and {who} had to be ended"
     if not endings and fault is not None:
-        message = str(fault.fields.get("message") or words(Interruption.HALT))
+        message = str(fault.fields.get("message") or describe_interruption(Interruption.HALT))
     code = "000"
     if endings and not stored and fault is not None and fault.fields.get("code") == NOT_STORED:
         code, message = "S305", f"{message}; {fault.fields.get('message')}"
@@ -242,7 +242,7 @@ def _at_limit(
 ) -> Conclusion:
     """The allocation was about to end, or did: HALTED where a learner reacted, else it was ended at the limit."""
     if told.reacted or kind is Interruption.PREEMPTION:
-        message = f"{words(kind)}; {_saved(launch, told.checkpoint)}"
+        message = f"{describe_interruption(kind)}; {_saved(launch, told.checkpoint)}"
         return Conclusion(Outcome.HALTED, stored, message=message, interruption=kind.value)
     limit = launch.limits.time_s
     return Conclusion(
@@ -250,7 +250,7 @@ def _at_limit(
         stored,
         min((n for n, e in endings.items() if e.fields.get("ended_by") in LIMITS), default=0),
         error_code="C203",
-        message=f"{words(kind) if limit is None else f'the time limit of {limit} s was reached'}; "
+        message=f"{describe_interruption(kind) if limit is None else f'the time limit of {limit} s was reached'}; "
         f"{_saved(launch, told.checkpoint)}",
         interruption=kind.value,
     )
@@ -275,7 +275,7 @@ def _failure(event: Event, stored: bool) -> Conclusion:
     if error == "C202":
         told = told or f"learner {learner} {KILLED_FOR_MEMORY}"
     elif not told:
-        told = f"learner {learner} {say_end(code, number)}"
+        told = f"learner {learner} {describe_end(code, number)}"
         if event.fields.get("asked"):
             told += ", asked for a checkpoint, without leaving a new one"
     return Conclusion(

@@ -19,13 +19,13 @@ HALT, CANCEL = "halt", "cancel"
 
 @dataclass(frozen=True)
 class Control:
-    """The cell ``control.json``: the job's newest attempt (0 = not said), the owner's wish ("" | halt | cancel), and
+    """The cell ``control.json``: the job's newest attempt (0 = not said), the owner's request ("" | halt | cancel), and
     which event a drill plays on which run ("" = none; see :data:`ffdl_batch.domain.outcome.continuation.PLAYED`), and
     which run
     the platform has given up (0 = none), with those before it."""
 
     attempt: int = 0
-    wish: str = ""
+    requested_action: str = ""
     drill: str = ""
     run: int = 0
     format: int = FORMAT
@@ -38,10 +38,12 @@ def read_control(attempt: AttemptDir) -> Control:
     Unknown values of a newer format are ignored, so that a new cell does not end learners.
     """
     cell = find_object(attempt.control, below=attempt.path)
-    number, wish, drill, run, found = (cell.get(name) for name in ("attempt", "wish", "drill", "run", "format"))
+    number, request, drill, run, found = (
+        cell.get(name) for name in ("attempt", "requested_action", "drill", "run", "format")
+    )
     return Control(
         number if isinstance(number, int) else 0,
-        wish if wish in (HALT, CANCEL) else "",
+        request if request in (HALT, CANCEL) else "",
         drill if isinstance(drill, str) else "",
         run if isinstance(run, int) else 0,
         found if isinstance(found, int) else 1,

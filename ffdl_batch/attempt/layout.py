@@ -247,9 +247,9 @@ class AttemptDir:
 
     @property
     def control(self) -> str:
-        """Cell written by the platform, read by the controllers: `attempt` (the newest of the job), `wish` ("" | halt |
-        cancel), `drill` ("" | halt | timeout | preempt | node-fail), `run` (which run of the attempt that is played
-        on), `given_up` (null, or which run was given up as silent, when and why)."""
+        """Cell written by the platform, read by the controllers: `attempt` (the newest of the job), `request` ("" |
+        halt | cancel), `drill` ("" | halt | timeout | preempt | node-fail), `run` (which run of the attempt that is
+        played on), `given_up` (null, or which run was given up as silent, when and why)."""
         return self._join("control.json")
 
     @property
@@ -284,7 +284,7 @@ class AttemptDir:
         return self._join("final.json")
 
     @property
-    def paid(self) -> str:
+    def uploaded(self) -> str:
         """Written by whoever stored what the attempt itself could not."""
         return self._join("paid.json")
 

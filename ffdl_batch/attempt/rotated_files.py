@@ -19,7 +19,7 @@ BLOCK = 256 * 1024
 _MARKS_BLOCK = 64 * 1024
 _NARROW = 4096
 """Maximum length of a mark."""
-_LOOKS = 3
+_TRIES = 3
 
 
 class Part(NamedTuple):
@@ -67,7 +67,7 @@ class LogParts:
                 if os.fstat(file.fileno()).st_ino == newest.inode:
                     return OpenPart(file, newest, None)
                 file.close()
-        for _ in range(_LOOKS):
+        for _ in range(_TRIES):
             parts = self.all()
             if not parts:
                 return None
@@ -82,7 +82,7 @@ class LogParts:
 
     def all(self) -> List[Part]:
         """Return the existing files, oldest first."""
-        for _ in range(_LOOKS):
+        for _ in range(_TRIES):
             parts, missing = self._look()
             if not missing:
                 break
@@ -169,7 +169,7 @@ class Marks:
         """Read on in the next call: the writer may have added marks."""
         self._is_drained = False
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Allow any position in the next call."""
         self._inode = 0
         self._last, self._next, self._is_drained = None, [], False
@@ -268,7 +268,7 @@ class PrintTimes:
         if base is None:
             return None
         if base + offset < self._position:
-            self._marks.begin_anew()
+            self._marks.restart()
         self._position = base + offset
         self._marks.renew()
         with contextlib.suppress(OSError):

@@ -22,7 +22,7 @@ def is_array(text: str) -> bool:
     return text.startswith("array-") and "_" not in text
 
 
-def say(array: ArrayView, what: str = "") -> str:
+def describe_array(array: ArrayView, what: str = "") -> str:
     """The array on one line: ``array-0a1b2c3d4 3 QUEUED, 1 COMPLETED``."""
     counts = ", ".join(f"{count} {state}" for state, count in array.states.items())
     return f"{array.id} {counts}" + (f"; {what}" if what else "")

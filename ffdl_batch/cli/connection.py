@@ -44,14 +44,14 @@ def find_keys() -> Keys:
     from pathlib import Path
 
     from ffdl_batch.cli.commands.config import settings_or_stop
-    from ffdl_batch.client.stores.user_secrets import Keys, KeysThere
+    from ffdl_batch.client.stores.user_secrets import Keys, RemoteKeys
 
     place = find_elsewhere()
     if place is None:
         return Keys(Path(settings_or_stop().jobs_dir))
     from ffdl_batch.client.connection.host_relay import connector_of
 
-    return KeysThere(place, connector_of(place.host, os.environ))
+    return RemoteKeys(place, connector_of(place.host, os.environ))
 
 
 def open_client(*, quiet: bool = False, start: bool = True) -> Client:
@@ -59,7 +59,7 @@ def open_client(*, quiet: bool = False, start: bool = True) -> Client:
     from ffdl_batch.client import Client
     from ffdl_batch.client.connection.daemon_start import Dialling
 
-    return Client(dialling=Dialling(start=start, told=_say_nothing if quiet else _warn, host=given_host()))
+    return Client(dialling=Dialling(start=start, report=_print_nothing if quiet else _warn, host=given_host()))
 
 
 @functools.cache  # a command that follows a log has several connections
@@ -67,5 +67,5 @@ def _warn(text: str) -> None:
     complain(f"warning: {text}")
 
 
-def _say_nothing(_text: str) -> None:
+def _print_nothing(_text: str) -> None:
     """For -Q."""

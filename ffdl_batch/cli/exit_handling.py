@@ -35,7 +35,7 @@ def complain(text: str) -> None:
     """One message for a person, on standard error."""
     context = click.get_current_context(silent=True)
     program = context.find_root().info_name if context else "ffdl"
-    _say(program or "ffdl", text)
+    _print_error(program or "ffdl", text)
 
 
 @contextmanager
@@ -91,7 +91,7 @@ def _guard(body: Callable[[], object], program: str) -> int:
         click.echo(f"\n{program}: interrupted", err=True)
         return ExitCode.INTERRUPTED
     except Stop as stop:
-        _say(program, str(stop))
+        _print_error(program, str(stop))
         return stop.code
     except click.ClickException as error:
         error.show()
@@ -104,11 +104,11 @@ def _end_without_output(error: BrokenPipeError | OutputLost, program: str) -> in
     drop_output()
     if isinstance(error, BrokenPipeError):
         return _CLOSED_PIPE
-    _say(program, str(error))
+    _print_error(program, str(error))
     return ExitCode.FAILED
 
 
-def _say(program: str, text: str) -> None:
+def _print_error(program: str, text: str) -> None:
     for line in text.rstrip().split("\n") if text else ():
         click.echo(f"{program}: {line}", err=True, color=True)
 
@@ -118,14 +118,16 @@ def _explain(error: Exception, program: str) -> int:
         raise error
     problem = getattr(error, "problem", None)
     if problem is not None:  # a ClientError, without importing the client for commands that never use it
-        _say(program, str(error))
+        _print_error(program, str(error))
         return int(problem.exit_code)
     if (found := _no_text(error)) is not None:
-        _say(program, f"{found!r} is not UTF-8, and stands in what was given: an argument, a name or a file")
+        _print_error(program, f"{found!r} is not UTF-8, and stands in what was given: an argument, a name or a file")
         return ExitCode.USAGE
     message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    _say(program, f"unexpected error: {message}")
-    _say(program, f"this is a defect; FFDL_DEBUG=1 shows where it happened; the daemon's log is {_daemon_log()}")
+    _print_error(program, f"unexpected error: {message}")
+    _print_error(
+        program, f"this is a defect; FFDL_DEBUG=1 shows where it happened; the daemon's log is {_daemon_log()}"
+    )
     return ExitCode.FAILED
 
 

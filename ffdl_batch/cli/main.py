@@ -45,7 +45,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "completion": ("program:completion", "Completion for bash, zsh or fish."),
     "version": ("program:version", "The version of this program."),
 }
-THERE = ("exec", "shell", "top", "stack", "cache", "config", "daemon")
+REMOTE_COMMANDS = ("exec", "shell", "top", "stack", "cache", "config", "daemon")
 """Verbs that are about the machine on which they are given: with a host they run there."""
 _STAYS = ("daemon", "relay")
 ALIASES = {
@@ -74,10 +74,10 @@ class Verbs(LazyGroup):
 
             near = get_close_matches(args[0], [*VERBS, *ALIASES], n=1)
             ctx.fail(f"there is no command {args[0]!r}" + (f"; did you mean {near[0]}?" if near else ""))
-        if args and args[0] in THERE and tuple(args[:2]) != _STAYS and not {"-h", "--help"} & set(args):
-            from ffdl_batch.cli.remote_command import command_there
+        if args and args[0] in REMOTE_COMMANDS and tuple(args[:2]) != _STAYS and not {"-h", "--help"} & set(args):
+            from ffdl_batch.cli.remote_command import remote_command
 
-            if (elsewhere := command_there(args)) is not None:
+            if (elsewhere := remote_command(args)) is not None:
                 return args[0], elsewhere, args
         return super().resolve_command(ctx, args)
 

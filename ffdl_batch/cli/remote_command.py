@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ffdl_batch.client.connection.remote_host import HostPlace
 
 
-def command_there(words: Sequence[str]) -> click.Command | None:
+def remote_command(words: Sequence[str]) -> click.Command | None:
     """The command that runs `words` on the chosen host; None where none is chosen."""
     place = find_elsewhere()
     if place is None:
@@ -30,7 +30,7 @@ def command_there(words: Sequence[str]) -> click.Command | None:
 
 def _run(place: HostPlace, words: Sequence[str]) -> int:
     from ffdl_batch.client.connection.host_relay import connector_of
-    from ffdl_batch.client.connection.remote_command import run_there
+    from ffdl_batch.client.connection.remote_command import run_remotely
 
     with_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    return run_there(place, connector_of(place.host, os.environ), words, with_terminal=with_terminal)
+    return run_remotely(place, connector_of(place.host, os.environ), words, with_terminal=with_terminal)

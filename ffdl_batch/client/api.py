@@ -30,7 +30,7 @@ from ffdl_batch.client.submissions.submission_builder import (
     wanted_from_keywords,
 )
 from ffdl_batch.domain.codec import to_plain
-from ffdl_batch.domain.daemon_health import BackendHealth, DatabaseTrouble, Health
+from ffdl_batch.domain.daemon_health import BackendHealth, DatabaseOutage, Health
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.submission import Expected, Submission, SubmissionResult
 from ffdl_batch.domain.job.views import EventView, JobView, PlanView, Problem, Resume
@@ -85,13 +85,13 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
         return tuple(read_answer(BackendHealth, plain) for plain in self._wire.outages)
 
     @property
-    def database_trouble(self) -> DatabaseTrouble | None:
+    def database_outage(self) -> DatabaseOutage | None:
         """Why the daemon could write nothing when it answered this client last: states are those of before."""
-        plain = self._wire.database_trouble
-        return None if plain is None else read_answer(DatabaseTrouble, plain)
+        plain = self._wire.database_outage
+        return None if plain is None else read_answer(DatabaseOutage, plain)
 
     def _open_wire(self) -> Wire:
-        return Wire(self._dialling.dial, self._dialling.told)
+        return Wire(self._dialling.dial, self._dialling.report)
 
     def submit(
         self,
@@ -167,11 +167,11 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
         results = self.send([replace(submission, archive=digest) for submission in submissions])
         return [replace(result, problem=result.problem and in_keywords(result.problem)) for result in results]
 
-    def upload(self, model: str | Path, told: Callable[[str], None] | None = None) -> str:
+    def upload(self, model: str | Path, report: Callable[[str], None] | None = None) -> str:
         """Pack the model, upload it unless the daemon has it, and return its digest. `told` gets progress messages."""
         from ffdl_batch.client.submissions.model_archive import open_model
 
-        tell = told or (lambda _: None)
+        tell = report or (lambda _: None)
         with open_model(Path(model)) as archive:
             path = f"/api/v1/archives/{archive.digest}"
             tell(f"model {model}: {archive.size} bytes, sha256 {archive.digest}")

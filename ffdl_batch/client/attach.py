@@ -87,12 +87,12 @@ class Helper:
                 ExitCode.UNAVAILABLE,
             )
         self.plan = plan
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the helper
+        self._error_output = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the helper
         self._process = subprocess.Popen(
             [program, *plan.argv[1:]],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._said,
+            stderr=self._error_output,
             env=_environment(plan, os.environ),
             start_new_session=True,  # the terminal's signals are ours: srun must not end by them
         )
@@ -120,7 +120,7 @@ class Helper:
             self._process.wait()
         assert self._process.stdout is not None
         self._process.stdout.close()
-        self._said.close()
+        self._error_output.close()
 
     @property
     def descriptor(self) -> int:
@@ -148,7 +148,7 @@ class Helper:
             left_s = max(0.0, end - time.monotonic())
             if not self._frames and not select.select([self._output], [], [], left_s)[0]:
                 _refuse(
-                    f"nothing can be started beside the learner within {READY_S:g} s{self._words()}",
+                    f"nothing can be started beside the learner within {READY_S:g} s{self._last_error_output()}",
                     "the scheduler may be busy or away; try again",
                     ExitCode.TRY_AGAIN,
                 )
@@ -183,15 +183,17 @@ class Helper:
         data = os.read(self._output, 1 << 16)
         if not data:
             self._process.wait(END_S)
-            _refuse(f"the connection to the learner broke off{self._words()}", "ffdl show tells how the job is")
+            _refuse(
+                f"the connection to the learner broke off{self._last_error_output()}", "ffdl show tells how the job is"
+            )
         try:
             self._frames.extend(self._reader.feed(data))
         except FrameError as error:
             _refuse(f"what came from the learner's node is not the helper's: {error}")
 
-    def _words(self) -> str:
-        self._said.seek(0)
-        lines = [line.strip() for line in self._said.read(1 << 16).decode("utf-8", "replace").splitlines()]
+    def _last_error_output(self) -> str:
+        self._error_output.seek(0)
+        lines = [line.strip() for line in self._error_output.read(1 << 16).decode("utf-8", "replace").splitlines()]
         last = [line for line in lines if line][-3:]
         return f": {'; '.join(last)}" if last else ""
 

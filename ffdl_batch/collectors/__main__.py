@@ -66,7 +66,9 @@ def _collect(spec: CollectorSpec) -> int:
         return _failed(EXIT_TAKEN, f"{spec.out}: another collector is at work on it")
     except (OSError, ValueError) as error:
         return _failed(EXIT_CANNOT_WRITE, f"{spec.out}: {error}")
-    notes = Notes(lambda kind, message: say({"event": "note", "kind": kind, "message": message}), _counts(ledger.state))
+    notes = Notes(
+        lambda kind, message: print_event({"event": "note", "kind": kind, "message": message}), _counts(ledger.state)
+    )
     if not whole:
         notes.note("cut", f"{spec.out} is shorter than it was; records are missing")
     try:
@@ -76,7 +78,7 @@ def _collect(spec: CollectorSpec) -> int:
         return _failed(EXIT_UNAVAILABLE, f"{words}; install ffdl-batch[tensorboard]")
     try:
         parent = os.getppid()
-        world = World(time.monotonic, time.sleep, say, lambda: os.getppid() != parent)
+        world = World(time.monotonic, time.sleep, print_event, lambda: os.getppid() != parent)
         return Collector(spec, source, ledger, notes, world).run()
     finally:
         ledger.close()
@@ -96,14 +98,14 @@ def _counts(state: State) -> Mapping[str, int]:
     return counts if isinstance(counts, Mapping) else {}
 
 
-def say(event: Mapping[str, Any]) -> None:
+def print_event(event: Mapping[str, Any]) -> None:
     """Write one line to standard output. It need not have a reader."""
     with contextlib.suppress(OSError):
         os.write(1, (json.dumps(event) + "\n").encode())
 
 
 def _failed(status: int, message: str) -> int:
-    say({"event": "failed", "message": message})
+    print_event({"event": "failed", "message": message})
     return status
 
 

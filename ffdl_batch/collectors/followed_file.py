@@ -128,7 +128,7 @@ class FollowedFile:
         if data:
             self._read += len(data)
             cut = self._lines(self._cutter.feed(data))
-            self._told_long(generations)
+            self._report_long(generations)
             return cut, True
         if os.fstat(self._descriptor).st_size < self._read:
             self._note("truncated", "a log file was truncated; it is read from its beginning")
@@ -146,7 +146,7 @@ class FollowedFile:
         inode = self._inode
         return [Line(data.decode("utf-8", "replace").rstrip("\r\n"), Place(inode, start)) for start, data in cut]
 
-    def _told_long(self, generations: Mapping[int, Found]) -> None:
+    def _report_long(self, generations: Mapping[int, Found]) -> None:
         if self._cutter.cut:
             name = generations[0].path if 0 in generations else "a log file"
             self._note(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ffdl_batch.attempt.reader import DamagedFile, open_regular
 
-NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES)
+MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES)
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -79,7 +79,7 @@ def _entered(name: str, within: int | None) -> int | None:
     try:
         return os.open(name, _DIRECTORY, dir_fd=within)
     except OSError as error:
-        if error.errno not in NOT_THERE:
+        if error.errno not in MISSING:
             raise
         return None
 
@@ -102,7 +102,7 @@ def opened(file: Found) -> int | None:
     except DamagedFile:
         return None
     except OSError as error:
-        if error.errno not in NOT_THERE:
+        if error.errno not in MISSING:
             raise
         return None
     finally:

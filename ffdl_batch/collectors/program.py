@@ -30,7 +30,7 @@ class World:
 
     monotonic: Callable[[], float]
     sleep: Callable[[float], None]
-    say: Callable[[Mapping[str, Any]], None]
+    report: Callable[[Mapping[str, Any]], None]
     is_alone: Callable[[], bool] = lambda: False
 
 
@@ -121,5 +121,5 @@ class Collector:
                 return
 
     def _done(self) -> int:
-        self._world.say({"event": "done", "records": self._ledger.rindex, "notes": dict(self._notes.counts)})
+        self._world.report({"event": "done", "records": self._ledger.rindex, "notes": dict(self._notes.counts)})
         return EXIT_DONE

@@ -203,10 +203,10 @@ class RegexSource:
             self._last = path
             more |= again
         if final and not more:
-            self._tell_unmatched()
+            self._report_unmatched()
         return Harvest(records, more)
 
-    def _tell_unmatched(self) -> None:
+    def _report_unmatched(self) -> None:
         """Report groups without a match, for the first learner only: in many trainings, other learners print nothing
         that is measured."""
         labels = self._extractor.unmatched

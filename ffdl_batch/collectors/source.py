@@ -33,15 +33,15 @@ class Source(Protocol):
 class Notes:
     """Counts what could not be used. Each kind is reported once, also over restarts."""
 
-    def __init__(self, tell: Callable[[str, str], None], counts: Mapping[str, int]) -> None:
+    def __init__(self, report: Callable[[str, str], None], counts: Mapping[str, int]) -> None:
         self.counts = dict(counts)
-        self._tell = tell
+        self._report = report
 
     def note(self, kind: str, message: str) -> None:
         """Count it. Report the first of its kind."""
         self.counts[kind] = self.counts.get(kind, 0) + 1
         if self.counts[kind] == 1:
-            self._tell(kind, message)
+            self._report(kind, message)
 
     def too_many(self, files: Sequence[object], most: int) -> None:
         """Report if there are too many files to read."""

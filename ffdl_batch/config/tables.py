@@ -177,7 +177,7 @@ def read_node_rules(table: Mapping[str, Any], origin: str) -> dict[str, Any]:
         place = f"{origin}: nodes.{key}"
         if key not in known:
             raise ValueError(f"{place} is no key; known are {', '.join(known)}")
-        if key == "exclude_lemons":
+        if key == "exclude_unreliable":
             if not isinstance(value, bool):
                 raise ValueError(f"{place} must be true or false, not {value!r}")
             continue
@@ -185,7 +185,7 @@ def read_node_rules(table: Mapping[str, Any], origin: str) -> dict[str, Any]:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not math.isfinite(value) or not least <= value <= most:
             raise ValueError(f"{place} must be a number from {least:g} to {most:g}, not {value!r}")
-    return {key: value if key == "exclude_lemons" else float(value) for key, value in table.items()}
+    return {key: value if key == "exclude_unreliable" else float(value) for key, value in table.items()}
 
 
 def _lines(origin: str) -> list[int]:

@@ -59,7 +59,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
         return EXIT_BAD_LAUNCH_FILE
     try:
         if options.command == "pay":
-            return _pay(launch, options.last_word)
+            return _upload(launch, options.last_word)
         return _head(launch, path) if options.command == "head" else _node(launch, path, options.rank)
     except LaunchFileError as error:
         sys.stderr.write(f"ffdl-controller: {error}\n")
@@ -100,10 +100,10 @@ def _node(launch: LaunchFile, path: str, rank: Optional[int]) -> int:
     return run_node(launch, path, rank)
 
 
-def _pay(launch: LaunchFile, last_word: str) -> int:
-    from ffdl_batch.controller.head.pending_uploads import pay
+def _upload(launch: LaunchFile, last_word: str) -> int:
+    from ffdl_batch.controller.head.pending_uploads import upload
 
-    return pay(launch, last_word)
+    return upload(launch, last_word)
 
 
 def _attach(argv: List[str]) -> int:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Dict, List, Mapping, Optional, Tuple
 
 from ffdl_batch.attempt.directory_tree import Directories, Gone, Parts
-from ffdl_batch.controller.rendezvous.node_barrier import tell_others
+from ffdl_batch.controller.rendezvous.node_barrier import notify_others
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.launch.limits import Limits
 from ffdl_batch.domain.outcome.continuation import Checkpoint
@@ -62,7 +62,7 @@ def new_request(reason: str, limits: Limits, now: float) -> Request:
 def ask_others(launch: LaunchFile) -> None:
     """Have all node controllers ask their learners, because this node is about to end: the others would wait for its
     learners, and save nothing."""
-    tell_others(launch, what=HALT, reason=WARNED)
+    notify_others(launch, what=HALT, reason=WARNED)
 
 
 def join(current: Optional[Request], new: Request) -> Request:

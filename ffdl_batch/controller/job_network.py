@@ -81,9 +81,9 @@ def await_network(
         rest()
 
 
-def _why_missing(directory: str, trouble: Optional[str]) -> str:
-    if trouble is not None:
-        return f"the prolog could not make it: {'; '.join(trouble.split(chr(10))).strip('; ') or 'it does not say why'}"
+def _why_missing(directory: str, failure: Optional[str]) -> str:
+    if failure is not None:
+        return f"the prolog could not make it: {'; '.join(failure.split(chr(10))).strip('; ') or 'it does not say why'}"
     begun = f"{directory} has neither network nor error, and its prolog.log may say why"
     there = begun if os.path.isdir(directory) else f"there is no {directory}"
     return (
@@ -179,7 +179,7 @@ SHELL_WORDS = 3
 """A learner's argv ends with a shell, -c and the text that runs its command."""
 
 
-class Whereabouts:
+class NamespaceCheck:
     """Of the learners of one node. `network` is the job's own here (None = it has none)."""
 
     def __init__(self, launch: LaunchFile, network: Optional[JobNetwork]) -> None:
@@ -188,13 +188,13 @@ class Whereabouts:
         self._mechanism = network.mechanism if network else launch.network.mechanism
         self._network = network
         self._seen: Set[int] = set()
-        self._looks, self._next = 0, 0.0
+        self._checks, self._next = 0, 0.0
         self.wrong: Dict[int, str] = {}
         """Learners that were found elsewhere, and what is wrong with where they were."""
 
     def hurries(self, learners: Mapping[int, Learner]) -> bool:
         """Whether one of these is still to be looked at, and may be any moment."""
-        return self._looks < OFTEN and any(learner.pid not in self._seen for learner in learners.values())
+        return self._checks < OFTEN and any(learner.pid not in self._seen for learner in learners.values())
 
     @property
     def has_seen(self) -> bool:
@@ -206,8 +206,8 @@ class Whereabouts:
         waiting = {number: one for number, one in learners.items() if one.pid not in self._seen}
         if not waiting or now < self._next:
             return []
-        self._looks += 1
-        self._next = now if self._looks < OFTEN else now + SELDOM_S
+        self._checks += 1
+        self._next = now if self._checks < OFTEN else now + SELDOM_S
         table = all_processes()
         found = []
         for number, learner in waiting.items():

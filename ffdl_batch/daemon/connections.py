@@ -30,8 +30,8 @@ from ffdl_batch.services.os_errors import explain
 
 KEPT = 192
 """Descriptors that are not for connections: files, pipes of commands, the database."""
-SAY_AGAIN_S = 60.0
-LINGER_S = 1.0
+LOG_AGAIN_S = 60.0
+REFUSAL_S = 1.0
 """How long one that is turned away may take to read why."""
 _RETRY = "Exception in callback BaseSelectorEventLoop._start_serving"
 
@@ -41,13 +41,13 @@ def most_connections(descriptors: int) -> int:
     return descriptors - min(KEPT, descriptors // 2)
 
 
-class Crowd:
+class ConnectionLimits:
     """Holds the limits of connections, and logs refusals at a limited rate."""
 
     def __init__(self) -> None:
         self.most = most_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self.most_of_user = self.most - self.most // 4
-        self._said_at = float("-inf")
+        self._logged_at = float("-inf")
 
     def refusal(self, connections: int, of_user: int, uid: int) -> str:
         """Return why user `uid`, who has `of_user` of the open connections, is refused another one; "" if it is
@@ -58,14 +58,14 @@ class Crowd:
             reason = f"user {uid} has {of_user} open connections to the daemon, which is the limit of a user"
         else:
             return ""
-        self._say(reason, OSError(errno.EMFILE, ""))
+        self._log(reason, OSError(errno.EMFILE, ""))
         return reason
 
-    def turn_away(self, transport: asyncio.Transport, reason: str) -> None:
+    def refuse(self, transport: asyncio.Transport, reason: str) -> None:
         """Send `reason` as the answer before any request, and close the connection."""
         cure = "try again; end some of its clients, or raise its limit of open files (ulimit -n, LimitNOFILE=)"
         transport.write(raw_problem_reply(Problem("S210", reason, ExitCode.TRY_AGAIN, cure), 503))
-        asyncio.get_running_loop().call_later(LINGER_S, transport.abort)
+        asyncio.get_running_loop().call_later(REFUSAL_S, transport.abort)
 
     def on_exception(self, loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
         """Handle exceptions that asyncio reports because nothing else handled them.
@@ -75,16 +75,16 @@ class Crowd:
         error = context.get("exception")
         if isinstance(error, MemoryError):
             gc.collect()  # what a request that failed had read lies in cycles with its traceback
-            self._say("a connection was dropped", OSError(errno.ENOMEM, ""))
+            self._log("a connection was dropped", OSError(errno.ENOMEM, ""))
             return
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-            self._say("nobody can be let in now, and it is tried again every second", error)
+            self._log("nobody can be let in now, and it is tried again every second", error)
         elif not (isinstance(error, ValueError) and str(context.get("message", "")).startswith(_RETRY)):
             loop.default_exception_handler(dict(context))  # the other is such a try, after the socket was closed
 
-    def _say(self, what: str, error: OSError) -> None:
-        if time.monotonic() - self._said_at >= SAY_AGAIN_S:
-            self._said_at = time.monotonic()
+    def _log(self, what: str, error: OSError) -> None:
+        if time.monotonic() - self._logged_at >= LOG_AGAIN_S:
+            self._logged_at = time.monotonic()
             log.warning("%s: %s", what, explain(error, ""))
 
 
@@ -130,7 +130,7 @@ class PeerProtocol(HttpToolsProtocol):
     """
 
     peer: Peer
-    crowd: ClassVar[Crowd] = Crowd()
+    limits: ClassVar[ConnectionLimits] = ConnectionLimits()
     _unparsed = 0
     """Bytes since the parser last completed a head, a piece of a body or a request."""
     _in_body = False
@@ -140,11 +140,11 @@ class PeerProtocol(HttpToolsProtocol):
         pid, uid, _ = read_credentials(transport.get_extra_info("socket"))
         self.peer = Peer(pid, uid, transport.abort)
         of_user = sum(one.peer.uid == uid for one in self.connections if isinstance(one, PeerProtocol))
-        refusal = self.crowd.refusal(len(self.connections), of_user, uid)
+        refusal = self.limits.refusal(len(self.connections), of_user, uid)
         super().connection_made(transport)
         if refusal:
             transport.pause_reading()
-            self.crowd.turn_away(transport, refusal)
+            self.limits.refuse(transport, refusal)
         else:
             self._limit_head_time()
 

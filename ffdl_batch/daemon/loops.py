@@ -19,9 +19,9 @@ log = logging.getLogger(__name__)
 
 SWEEP_FIRST_S = 60.0
 SWEEP_EVERY_S = 3600.0
-DEBTS_FIRST_S = 5.0
-DEBTS_EVERY_S = 30.0
-DEBTS_WHILE_PAYING_S = 1.0
+UPLOADS_FIRST_S = 5.0
+UPLOADS_EVERY_S = 30.0
+UPLOADS_WHILE_UPLOADING_S = 1.0
 STORE_LONGEST_S = 5.0
 """A database that is away is asked again after this at the latest: unlike a scheduler, it is not burdened by that."""
 STOP_S = 15.0
@@ -120,8 +120,8 @@ class Loops:
         self._watch = self._loop("watcher", self._watch_turn)
         self._listen = self._loop("listener", self._listen_turn)
         self._sweep = self._loop("janitor", self._sweep_turn, first_s=SWEEP_FIRST_S)
-        self._payer = platform.debt_payer()
-        self._debts = self._loop("debts", self._debts_turn, first_s=DEBTS_FIRST_S)
+        self._uploader = platform.debt_payer()
+        self._uploads = self._loop("debts", self._uploads_turn, first_s=UPLOADS_FIRST_S)
         self._keeper = platform.silence_keeper()
         self._silence = self._loop("silence", self._silence_turn, first_s=look_every_s(settings.silent_s))
         self._notifier = platform.notifier()
@@ -135,7 +135,7 @@ class Loops:
     def is_busy(self) -> bool:
         """Whether there is work without a live job: results and logs of ended ones are still to be stored, or somebody
         is still to be told of an incident."""
-        return self._payer.is_busy() or self._notifier.is_busy()
+        return self._uploader.is_busy() or self._notifier.is_busy()
 
     def is_caught_up(self) -> bool:
         """Whether the watcher has seen what happened before the daemon's start; `on_change` is called when it has."""
@@ -163,7 +163,7 @@ class Loops:
         late = [loop for loop in self._all() if not loop.join(STOP_S)]
         for loops, end in (
             ((self._watch, self._listen), self._watcher.close),
-            ((self._debts,), self._payer.close),
+            ((self._uploads,), self._uploader.close),
             ((self._silence,), self._keeper.close),
             ((self._notify,), self._notifier.close),
         ):
@@ -177,7 +177,7 @@ class Loops:
                 log.warning("a lease could not be given back (%s) and runs out by itself: %s", names, error)
 
     def _all(self) -> tuple[StepThread, ...]:
-        return (self._deploy, self._watch, self._listen, self._sweep, self._debts, self._silence, self._notify)
+        return (self._deploy, self._watch, self._listen, self._sweep, self._uploads, self._silence, self._notify)
 
     def _deploy_turn(self) -> float:
         if self._deployer_failed:  # no other daemon takes what it had leased before the leases are over
@@ -202,7 +202,7 @@ class Loops:
             full = self._watch_pace.is_full_due(started)
         changed = self._watcher.look() if full or self._watcher.is_look_due else 0
         now = clock.monotonic()
-        self._tell(changed)
+        self._announce(changed)
         with self._pacing:
             return self._watch_pace.after(full=full, changed=changed, took_s=now - started, now=now)
 
@@ -210,7 +210,7 @@ class Loops:
         """Read what controllers rang for, whatever the schedulers do."""
         changed = self._watcher.listen()
         if changed:
-            self._tell(changed)
+            self._announce(changed)
             now = self._platform.storage.clock.monotonic()
             with self._pacing:
                 self._watch_pace.after(full=False, changed=changed, took_s=0.0, now=now)
@@ -218,7 +218,7 @@ class Loops:
             self._watch.wake()
         return self._platform.settings.doorbell_interval_s
 
-    def _tell(self, changed: int) -> None:
+    def _announce(self, changed: int) -> None:
         """Wake requests that wait for news of jobs, and the loops."""
         just_caught_up = self._watcher.is_caught_up and not self._caught_up.is_set()
         if just_caught_up:
@@ -228,17 +228,17 @@ class Loops:
         if changed:
             self._deploy.wake()
             self._notify.wake()  # there may be an incident
-            self._debts.wake()  # an attempt may have ended that owes results, or one that has paid
+            self._uploads.wake()  # an attempt may have ended that owes results, or one that has paid
 
-    def _debts_turn(self) -> float:
-        if self._payer.step():
+    def _uploads_turn(self) -> float:
+        if self._uploader.step():
             self._on_change()
         forget_secrets(self._platform.storage)  # of jobs that have ended, and owe nothing now
-        if self._payer.is_waiting:  # for whoever pays now, and may die over it
-            return min(DEBTS_EVERY_S, self._platform.settings.lease_s / 4)
-        if self._payer.is_paying:
-            return DEBTS_WHILE_PAYING_S
-        return min(DEBTS_EVERY_S, max(DEBTS_WHILE_PAYING_S, self._payer.due_in_s))
+        if self._uploader.is_waiting:  # for whoever pays now, and may die over it
+            return min(UPLOADS_EVERY_S, self._platform.settings.lease_s / 4)
+        if self._uploader.is_paying:
+            return UPLOADS_WHILE_UPLOADING_S
+        return min(UPLOADS_EVERY_S, max(UPLOADS_WHILE_UPLOADING_S, self._uploader.due_in_s))
 
     def _silence_turn(self) -> float:
         if self._keeper.look():

@@ -133,7 +133,7 @@ def _run(settings: Settings, hold: Hold, opener: Opener | None, *, foreground: b
         log_to(None if foreground else log_path)
         platform = (opener or open_platform)(settings)
     except StoreUnavailable as error:
-        return _end(explain_lack(error) or promise_nothing(str(error)), ExitCode.TRY_AGAIN)
+        return _end(explain_lack(error) or without_promises(str(error)), ExitCode.TRY_AGAIN)
     except DatabaseMissing as error:
         return _end(str(error), ExitCode.BAD_MANIFEST)
     except StoreError as error:
@@ -153,10 +153,10 @@ def describe(error: OSError) -> str:
     """Say what keeps a daemon from starting, with the cure where there is one."""
     from ffdl_batch.services.os_errors import explain
 
-    return explain_lack(error) or promise_nothing(str(explain(error, str(error.filename or "")) or error))
+    return explain_lack(error) or without_promises(str(explain(error, str(error.filename or "")) or error))
 
 
-def promise_nothing(sentence: str) -> str:
+def without_promises(sentence: str) -> str:
     """`sentence` without what daemons promise that run: one that ends at its start goes on with nothing."""
     for promise in _OF_THOSE_THAT_RUN:
         sentence = sentence.replace(promise, "")

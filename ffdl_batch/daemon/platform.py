@@ -17,7 +17,7 @@ from ffdl_batch.ports.clock import Clock, SystemClock
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.backends.node_exclusion import NodeExclusion
 from ffdl_batch.services.data.data_store_checks import StoreChecks
-from ffdl_batch.services.data.pending_uploads import DebtPayer, Start
+from ffdl_batch.services.data.pending_uploads import PendingUploads, Start
 from ffdl_batch.services.deployment.deployer import Deployer
 from ffdl_batch.services.incidents.notices import Notifier
 from ffdl_batch.services.job_files.database_binding import bind_tree, leave_out_earlier, refuse_older, refuse_to_forget
@@ -58,9 +58,9 @@ class Platform:
         """Return a service that follows jobs. `reached` is told of its steps."""
         return Watcher(self.storage, self.adapters, self.leases, reached)
 
-    def debt_payer(self, start: Start | None = None) -> DebtPayer:
+    def debt_payer(self, start: Start | None = None) -> PendingUploads:
         """Return a service that stores pending uploads. `start` starts one."""
-        return DebtPayer(self.storage, self.adapters, self.leases, start)
+        return PendingUploads(self.storage, self.adapters, self.leases, start)
 
     def silence_keeper(self, reached: Reached = lambda _step: None) -> SilenceKeeper:
         """Return a service that ends attempts without heartbeats. `reached` is told of its steps."""

@@ -59,7 +59,7 @@ class Outlets:
         self._port = settings.metrics_port
         self._writer = StepThread("figures", self._write, place=settings.metrics_textfile)
         self._server: HTTPServer | None = None
-        self._said = ""
+        self._logged = ""
 
     def start(self) -> None:
         """Begin; if the port is taken, log it and continue without."""
@@ -114,9 +114,9 @@ class Outlets:
         except OSError as error:
             # The error has a temporary name, which changes each time.
             said = f"{self._file}: {error.strerror}" if error.strerror else str(error)
-            if said != self._said:
+            if said != self._logged:
                 log.warning("metrics_textfile cannot be written, and is tried again each %g s: %s", FILE_EVERY_S, said)
-        self._said = said
+        self._logged = said
         return FILE_EVERY_S
 
 

@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
 from ffdl_batch.domain.codec import to_plain
-from ffdl_batch.domain.daemon_health import BackendHealth, DatabaseTrouble
+from ffdl_batch.domain.daemon_health import BackendHealth, DatabaseOutage
 from ffdl_batch.domain.job.submission import Submission, SubmissionResult
 from ffdl_batch.domain.job.views import (
     SCHEMA,
@@ -161,7 +161,7 @@ class JobReply:
 
     job: JobView
     outages: tuple[BackendHealth, ...] = ()
-    database_trouble: DatabaseTrouble | None = None
+    database_outage: DatabaseOutage | None = None
     schema: int = SCHEMA
 
 
@@ -172,7 +172,7 @@ class ArrayReply:
 
     array: ArrayView
     outages: tuple[BackendHealth, ...] = ()
-    database_trouble: DatabaseTrouble | None = None
+    database_outage: DatabaseOutage | None = None
     schema: int = SCHEMA
 
 
@@ -180,12 +180,12 @@ class ArrayReply:
 @dataclass(frozen=True, slots=True)
 class JobsReply:
     """Jobs, newest first. `outages` are the backends that do not answer now: of their jobs it is told what was seen
-    last, and what their controllers wrote since. With `database_trouble` nothing is written any more: of all jobs it is
+    last, and what their controllers wrote since. With `database_outage` nothing is written any more: of all jobs it is
     told what was seen before."""
 
     jobs: tuple[JobView, ...]
     outages: tuple[BackendHealth, ...] = ()
-    database_trouble: DatabaseTrouble | None = None
+    database_outage: DatabaseOutage | None = None
     schema: int = SCHEMA
 
 

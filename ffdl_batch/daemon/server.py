@@ -102,7 +102,7 @@ class Daemon:
         loops = Loops(self.platform, context.changes.bump)
         context.poke, context.is_caught_up = loops.poke, loops.is_caught_up
         context.changes.attach(asyncio.get_running_loop())
-        asyncio.get_running_loop().set_exception_handler(PeerProtocol.crowd.on_exception)
+        asyncio.get_running_loop().set_exception_handler(PeerProtocol.limits.on_exception)
         server = Server(_uvicorn_config(create_app(self.platform, context)), context)
         _settle()
         _on_signals(server)
@@ -176,12 +176,12 @@ class Keeper:
             return
         if not self._listener.is_in_place():
             log.warning("the socket %s was removed from under us; listening anew", self._listener.path)
-            await self._listen_anew()
-        if self._is_quiet() and await self._nobody_left():
+            await self._listen_again()
+        if self._is_quiet() and await self._is_unused():
             log.info("idle for %g s with no live job", self._idle_s)
             self._server.end()
 
-    async def _listen_anew(self) -> None:
+    async def _listen_again(self) -> None:
         await self._server.listen(self._listener.open())
         self._hold.announce(self._listener.path)
 
@@ -196,7 +196,7 @@ class Keeper:
             self._active_at = now
         return now - self._active_at >= self._idle_s
 
-    async def _nobody_left(self) -> bool:
+    async def _is_unused(self) -> bool:
         """No live job, no results still to be stored; and, once the socket's file is gone, nobody just coming in."""
         if await asyncio.to_thread(self._platform.storage.store.count_live) or await asyncio.to_thread(self._is_busy):
             self._active_at = self._clock.monotonic()  # asked again after the idle time
@@ -205,7 +205,7 @@ class Keeper:
         await asyncio.sleep(_LAST_CALL_S)
         if self._is_quiet():
             return True
-        await self._listen_anew()
+        await self._listen_again()
         return False
 
 

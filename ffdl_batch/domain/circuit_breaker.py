@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-_TOLD_AGAIN = 4
+_LOG_AGAIN = 4
 _KINDS = 8
 """So many causes of one outage are told apart."""
 
@@ -82,7 +82,7 @@ class Circuit:
         """What came of it says nothing about an answer: as if nobody had asked."""
         return replace(self, is_probed=False) if permit.is_probe and permit.change == self.changes else self
 
-    def is_news(self, before: Circuit) -> bool:
+    def is_worth_logging(self, before: Circuit) -> bool:
         """Whether what came of a question is worth a line in a log, when the circuit was `before`: the first failure,
         another cause than all before (commands that fail in turn say the same in turn), now and then that it goes on
         (the 4th failure, the 16th, the 64th ...), the first answer."""
@@ -103,6 +103,6 @@ def _kind(cause: str) -> str:
 
 
 def _is_power(count: int) -> bool:
-    while count > 1 and count % _TOLD_AGAIN == 0:
-        count //= _TOLD_AGAIN
+    while count > 1 and count % _LOG_AGAIN == 0:
+        count //= _LOG_AGAIN
     return count == 1

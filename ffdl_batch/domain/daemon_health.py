@@ -27,7 +27,7 @@ class BackendHealth:
 
 
 @dataclass(frozen=True, slots=True)
-class DatabaseTrouble:
+class DatabaseOutage:
     """The daemon cannot write into its database, or not even read it; the states of jobs are those of before.
 
     `detail` names the database and the cause, and says what to do.
@@ -50,4 +50,4 @@ class Health:
     live_jobs: int | None
     backends: tuple[BackendHealth, ...] = ()
     schema: int = SCHEMA
-    database_trouble: DatabaseTrouble | None = None
+    database_outage: DatabaseOutage | None = None

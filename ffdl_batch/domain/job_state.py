@@ -1,6 +1,6 @@
 """The states of a training job and the only function that moves between them.
 
-States are FfDL's, plus DEPLOYING (FfDL names it DEPLOY and never sets it) and CANCELLED. A *wish* (halt,
+States are FfDL's, plus DEPLOYING (FfDL names it DEPLOY and never sets it) and CANCELLED. A *request* (halt,
 cancel) is never a state: it stands beside the state until the scheduler and the controllers have obeyed.
 """
 
@@ -43,7 +43,7 @@ class Cause(StrEnum):
     """What an earlier attempt, or one whose job had ended, owed its stores is stored: the state stays."""
 
 
-class Wish(StrEnum):
+class RequestedAction(StrEnum):
     """What the owner asked for and the platform has not yet brought about."""
 
     NONE = "none"

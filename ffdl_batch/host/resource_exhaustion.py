@@ -19,7 +19,7 @@ THREADS = (
 )
 WHOSE_LIMITS = "a daemon has the limits of the shell that started it: ffdl daemon restart in one without them"
 _BY_ERRNO = {errno.ENOMEM: MEMORY, errno.EMFILE: FILES, errno.ENFILE: ALL_FILES}
-_BY_WORDS = (
+_BY_PHRASE = (
     ("memoryerror", MEMORY),
     ("cannot allocate memory", MEMORY),  # strerror(ENOMEM)
     ("failed to map segment", MEMORY),  # dlopen(3)
@@ -36,7 +36,7 @@ WRAPPED = (ImportError, RuntimeError, SystemError)
 def explain_lack(error: BaseException | None) -> str:
     """What was lacking where `error`, or what it was raised from, is for want of memory, files or threads; else ""."""
     seen = 0
-    while error is not None and seen < len(_BY_WORDS) * 2:  # a chain of exceptions may be a ring
+    while error is not None and seen < len(_BY_PHRASE) * 2:  # a chain of exceptions may be a ring
         if isinstance(error, MemoryError):
             return MEMORY
         if isinstance(error, OSError) and error.errno in _BY_ERRNO:
@@ -61,4 +61,4 @@ def of_daemon(lack: str) -> str:
 def find_lack(words: str) -> str:
     """As :func:`explain_lack`, of the last words of another process."""
     lowered = words.lower()
-    return next((sentence for sign, sentence in _BY_WORDS if sign in lowered), "")
+    return next((sentence for sign, sentence in _BY_PHRASE if sign in lowered), "")

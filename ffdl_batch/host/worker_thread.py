@@ -47,7 +47,7 @@ class Hand:
     def __init__(self, name: str, most_waiting: Optional[int] = None) -> None:
         self._name, self._most_waiting = name, most_waiting
         self._pieces: "Deque[_Piece[object]]" = deque()
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self._thread: Optional[threading.Thread] = None
         self._working = False
 
@@ -70,11 +70,11 @@ class Hand:
         if self._thread is None:
             return work()
         piece = _Piece(work, otherwise)
-        with self._news:
+        with self._changed:
             if self._most_waiting is not None and len(self._pieces) >= self._most_waiting:
                 raise Full(f"{self._name}: {len(self._pieces)} pieces of work wait already")
             self._pieces.append(piece)  # type: ignore[arg-type]  # the thread asks no piece for its result
-            self._news.notify()
+            self._changed.notify()
         if not piece.done.wait(patience_s):
             piece.is_given_up = True
             if not piece.done.is_set():
@@ -85,9 +85,9 @@ class Hand:
 
     def _run(self) -> None:
         while True:
-            with self._news:
+            with self._changed:
                 self._working = False
-                self._news.wait_for(lambda: bool(self._pieces))
+                self._changed.wait_for(lambda: bool(self._pieces))
                 self._working = True
                 piece = self._pieces.popleft()
             piece.do()

@@ -29,7 +29,7 @@ class Defaults:
     """The site's values for what a manifest leaves out.
 
     `known_frameworks` maps a framework to its versions; ``*`` among them, or none, means any version. None =
-    frameworks are not checked. `own_words` are the backend's (:class:`ffdl_batch.ports.capabilities.HasOwnWords`);
+    frameworks are not checked. `own_keys` are the backend's (:class:`ffdl_batch.ports.capabilities.HasOwnKeys`);
     None = no backend is known.
     """
 
@@ -37,7 +37,7 @@ class Defaults:
     cpus: float = 5.0
     learners: int = 1
     known_frameworks: Mapping[str, tuple[str, ...]] | None = None
-    own_words: frozenset[str] | None = None
+    own_keys: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,11 +115,11 @@ def _take(place: Place, node: Scalar, made: _Made) -> None:
         _of_model(path, path, value, node, made)
     elif head in (_DATA, _RESULTS) and len(place) > 1 and isinstance(place[1], int) and place[1] > 0:
         why = "a job has one input and one place for results: the first of the list"
-        _tell(made, node, path, value, Fate.DROPPED, "", why)
+        _record(made, node, path, value, Fate.DROPPED, "", why)
     elif head in (_DATA, _RESULTS):
         _of_store(head, rest, path, value, node, made)
     else:
-        _tell(made, node, path, value, Fate.DROPPED, "", "FfDL has no such key")
+        _record(made, node, path, value, Fate.DROPPED, "", "FfDL has no such key")
 
 
 def _of_model(rest: str, path: str, value: str, node: Scalar, made: _Made) -> None:
@@ -129,23 +129,23 @@ def _of_model(rest: str, path: str, value: str, node: Scalar, made: _Made) -> No
     }  # fmt: skip
     if rest in plain:
         made.text[plain[rest]] = value
-        _tell(made, node, path, value, Fate.MAPPED, plain[rest])
+        _record(made, node, path, value, Fate.MAPPED, plain[rest])
     elif rest == "execution.compute_configuration.nodes":
         is_count = value.isascii() and value.isdigit() and int(value) > 0
         made.text["learners"] = str(int(value)) if is_count else "1"
         why = "" if is_count else "it is no number of nodes; 1, as FfDL's converter has it"
-        _tell(made, node, path, value, Fate.MAPPED if is_count else Fate.APPROXIMATED, "learners", why)
+        _record(made, node, path, value, Fate.MAPPED if is_count else Fate.APPROXIMATED, "learners", why)
     elif rest == "execution.compute_configuration.name":
         made.text["size"] = value
         gpus, cpus, memory = SIZES.get(value.lower(), _OTHER)
         why = f"each learner has {gpus} GPUs, {cpus} CPUs and {memory} GB; name the type of GPU as this site does"
         if value.lower() not in SIZES:
             why = f"no size of that name is known; {cpus} CPU and {memory} GB, as FfDL's converter has it"
-        _tell(made, node, path, value, Fate.APPROXIMATED, "gpus, cpus, memory", why)
+        _record(made, node, path, value, Fate.APPROXIMATED, "gpus, cpus, memory", why)
     else:
         words = rest.replace("[", ".").split(".")
         why = next((_DROPPED[word] for word in words if word in _DROPPED), "FfDL has no such key")
-        _tell(made, node, path, value, Fate.DROPPED, "", why)
+        _record(made, node, path, value, Fate.DROPPED, "", why)
 
 
 def _of_store(head: str, rest: str, path: str, value: str, node: Scalar, made: _Made) -> None:
@@ -155,18 +155,18 @@ def _of_store(head: str, rest: str, path: str, value: str, node: Scalar, made: _
     if rest == "name":
         store["id"] = value
         merged = "" if head == _DATA else "where input and results are in one place the store has the input's name"
-        _tell(made, node, path, value, Fate.APPROXIMATED if merged else Fate.MAPPED, "data_stores.id", merged)
+        _record(made, node, path, value, Fate.APPROXIMATED if merged else Fate.MAPPED, "data_stores.id", merged)
     elif rest in ("source.bucket", "target.bucket"):
         store["container"] = value
-        _tell(made, node, path, value, Fate.MAPPED, f"data_stores.{block}.container")
+        _record(made, node, path, value, Fate.MAPPED, f"data_stores.{block}.container")
     elif rest == "type":
         known = value.lower() in _S3
         why = "" if known else f"it is taken for {_STORE}, the only kind that this form has keys for"
-        _tell(made, node, path, value, Fate.MAPPED if known else Fate.APPROXIMATED, "data_stores.type", why)
+        _record(made, node, path, value, Fate.MAPPED if known else Fate.APPROXIMATED, "data_stores.type", why)
     elif section == "connection" and key in _CONNECTION:
         _of_connection(head, key, path, value, node, made)
     else:
-        _tell(made, node, path, value, Fate.DROPPED, "", "no connection of this form has such a key")
+        _record(made, node, path, value, Fate.DROPPED, "", "no connection of this form has such a key")
 
 
 def _of_connection(head: str, key: str, path: str, value: str, node: Scalar, made: _Made) -> None:
@@ -175,13 +175,13 @@ def _of_connection(head: str, key: str, path: str, value: str, node: Scalar, mad
     store = made.stores[head]
     if not is_secret(key, value) and not is_secret(ours, value):
         store[ours] = value
-        _tell(made, node, path, value if REFERENCE.fullmatch(value) or ours in ("auth_url", "region") else "***",
+        _record(made, node, path, value if REFERENCE.fullmatch(value) or ours in ("auth_url", "region") else "***",
               Fate.MAPPED, to)  # fmt: skip
         return
     name = _secret_of(head, ours, value, made)
     store[ours] = reference(name)
     why = f"a credential leaves the manifest; set it with: ffdl secret set {name}"
-    _tell(made, node, path, "***", Fate.MAPPED, to, why)
+    _record(made, node, path, "***", Fate.MAPPED, to, why)
 
 
 def _secret_of(head: str, ours: str, value: str, made: _Made) -> str:
@@ -194,7 +194,7 @@ def _secret_of(head: str, ours: str, value: str, made: _Made) -> str:
     return name
 
 
-def _tell(made: _Made, node: Scalar, path: str, value: str, fate: Fate, to: str, reason: str = "") -> None:  # noqa: PLR0913, PLR0917
+def _record(made: _Made, node: Scalar, path: str, value: str, fate: Fate, to: str, reason: str = "") -> None:  # noqa: PLR0913, PLR0917
     shown = "***" if value and is_secret(path.rpartition(".")[2], value) else " ".join(value.split())
     shown = shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 3]}..."
     made.judged.append(Judged(Origin.SCRIPT, node.origin.mark.line, f"{path}: {shown}", fate, to, reason))

@@ -25,11 +25,11 @@ class TrialSubmission(Protocol):
 
 
 @runtime_checkable
-class HasOwnWords(Protocol):
+class HasOwnKeys(Protocol):
     """A backend that has a use for keys of `batch:` that not every backend has a use for."""
 
     @property
-    def own_words(self) -> frozenset[str]:
+    def own_keys(self) -> frozenset[str]:
         """Those keys, of `profile` and `kubernetes`."""
         ...
 

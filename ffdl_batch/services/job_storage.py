@@ -99,7 +99,7 @@ class Tree:
 
     def __init__(self, root: Root, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._root, self._monotonic = root, monotonic
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self._asked_at: float | None = None
         """Since when the thread waits for an answer; None while nobody asks."""
         self._answered_at = float("-inf")
@@ -110,12 +110,12 @@ class Tree:
 
         An answer that is not older than `fresh_s` will do.
         """
-        with self._news:
+        with self._changed:
             if self._asked_at is None and self._monotonic() - self._answered_at >= fresh_s:
                 self._begin_to_look()
             if self._asked_at is not None:
                 left_s = self._asked_at + patience_s - self._monotonic()
-                self._news.wait_for(lambda: self._asked_at is None, max(0.0, left_s))
+                self._changed.wait_for(lambda: self._asked_at is None, max(0.0, left_s))
             if self._asked_at is not None:
                 silent_s = self._monotonic() - self._asked_at
                 raise OSError(errno.ETIMEDOUT, f"no answer for {silent_s:.0f} s", self._root.path)
@@ -131,9 +131,9 @@ class Tree:
 
     def _look(self) -> None:
         error = self._ask()
-        with self._news:
+        with self._changed:
             self._error, self._answered_at, self._asked_at = error, self._monotonic(), None
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def _ask(self) -> OSError | None:
         """What a listing of one of its own directories came to: no cache answers for the server then."""

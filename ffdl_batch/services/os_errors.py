@@ -18,7 +18,7 @@ _GOES_ON = "what was accepted continues by itself"
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class SystemRefusal:
     """A refusal that is no fault of the request's: what it is, and what helps."""
 
     message: str
@@ -28,7 +28,7 @@ class Trouble:
         return f"{self.message}: {self.cure}"
 
 
-def explain(error: OSError, place: str) -> Trouble | None:
+def explain(error: OSError, place: str) -> SystemRefusal | None:
     """What `error`, met in or below the directory `place` ("" = unknown), says; None where nothing passing explains it.
 
     A tree without its `doorbell` is not there, so all files below it are missing. If the doorbell itself was missing,
@@ -36,21 +36,21 @@ def explain(error: OSError, place: str) -> Trouble | None:
     """
     where, doorbell = str(error.filename or place), Root(place).doorbell
     if error.errno == errno.ENOENT and place and (where == doorbell or not Path(doorbell).is_dir()):
-        return Trouble(f"{place} is not there", f"look whether its file system is mounted; {_GOES_ON}")
+        return SystemRefusal(f"{place} is not there", f"look whether its file system is mounted; {_GOES_ON}")
     if error.errno in _FULL:
-        return Trouble(f"no space is left in {place}", f"free space there, or raise the quota; {_GOES_ON}")
+        return SystemRefusal(f"no space is left in {place}", f"free space there, or raise the quota; {_GOES_ON}")
     if error.errno == errno.EROFS:
-        return Trouble(f"{where} is read-only", f"have its file system mounted for writing again; {_GOES_ON}")
+        return SystemRefusal(f"{where} is read-only", f"have its file system mounted for writing again; {_GOES_ON}")
     if error.errno in AWAY:
         what = f"the file system of {where} does not answer as it should ({error.strerror})"
-        return Trouble(what, f"look after the file server and its mount; {_GOES_ON}")
+        return SystemRefusal(what, f"look after the file server and its mount; {_GOES_ON}")
     if error.errno == errno.EMFILE:
         what = "the daemon has as many files and connections open as it may"
-        return Trouble(what, f"end some of its clients, or raise its limit (ulimit -n, LimitNOFILE=); {_GOES_ON}")
+        return SystemRefusal(what, f"end some of its clients, or raise its limit (ulimit -n, LimitNOFILE=); {_GOES_ON}")
     if error.errno == errno.ENFILE:
-        return Trouble("this machine has as many files open as it may", f"raise fs.file-max (sysctl); {_GOES_ON}")
+        return SystemRefusal("this machine has as many files open as it may", f"raise fs.file-max (sysctl); {_GOES_ON}")
     if error.errno in (errno.ENOMEM, errno.EAGAIN):
         what = "this machine has no memory or no process left for it, or the daemon may have no more"
         cure = f"end something here, or ffdl daemon restart in a shell with higher limits (ulimit -u, -v); {_GOES_ON}"
-        return Trouble(what, cure)
+        return SystemRefusal(what, cure)
     return None

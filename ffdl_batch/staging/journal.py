@@ -162,7 +162,7 @@ class Journal:
         parts = self._row("SELECT TOTAL(part_bytes) FROM parts JOIN started USING (place, name) WHERE place = ?", place)
         return max(0, int((rest or (0,))[0]) - int((parts or (0,))[0]))
 
-    def note_there(self, place: str, page: list[tuple[str, Item]]) -> None:
+    def note_stored(self, place: str, page: list[tuple[str, Item]]) -> None:
         """Remember what the store has, by name."""
         rows = [(place, name, item.size, item.etag, item.mtime) for name, item in page]
         with self._lock, self._data:
@@ -172,7 +172,7 @@ class Journal:
         """Return whether anything was the same on both sides."""
         return self._row("SELECT 1 FROM settled WHERE place = ? LIMIT 1", place) is not None
 
-    def there(self, place: str, name: str) -> Item | None:
+    def stored_item(self, place: str, name: str) -> Item | None:
         """Return what the store has of this name."""
         found = self._row("SELECT size, etag, mtime FROM there WHERE place = ? AND name = ?", place, name)
         return Item(name, *found) if found else None

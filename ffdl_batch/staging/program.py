@@ -41,7 +41,7 @@ from ffdl_batch.staging.transfer.planning import (
     plan_out,
     probe,
     require_free,
-    require_room,
+    require_space,
 )
 from ffdl_batch.staging.transfer.tree_metadata import Entries, restore_entries, store_entries
 from ffdl_batch.staging.transfer.upload import Upload
@@ -173,7 +173,7 @@ def _move(run: Run) -> None:
             files, size = files + there.files, size + there.bytes
         run.reporter.expect(files, size)
         if is_in:
-            require_room(pairs)
+            require_space(pairs)
         run.workers.begin()
         if is_in:
             for route, tree in pairs:

@@ -30,7 +30,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 from sqlalchemy.sql import ColumnElement
 
-from ffdl_batch.domain.daemon_health import DatabaseTrouble
+from ffdl_batch.domain.daemon_health import DatabaseOutage
 from ffdl_batch.host.filesystem import is_network
 from ffdl_batch.ports.clock import Clock
 from ffdl_batch.store.errors import (
@@ -71,12 +71,12 @@ class WriteHealth:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._lock = threading.Lock()
-        self._trouble: DatabaseTrouble | None = None
+        self._trouble: DatabaseOutage | None = None
         self._kind: type[StoreError] | None = None
         self._needs_rows = False
 
     @property
-    def trouble(self) -> DatabaseTrouble | None:
+    def trouble(self) -> DatabaseOutage | None:
         """Why the last write failed; None if it succeeded."""
         return self._trouble
 
@@ -84,7 +84,7 @@ class WriteHealth:
         """Record that a write was refused."""
         with self._lock:
             known = self._trouble if self._kind is type(error) else None
-            self._trouble = DatabaseTrouble(known.since if known is not None else self._now(), str(error))
+            self._trouble = DatabaseOutage(known.since if known is not None else self._now(), str(error))
             self._kind = type(error)
             self._needs_rows = isinstance(error, ServerDiskRefuses)
 

@@ -53,7 +53,7 @@ class AttemptSum:
     played: bool
     count: int
     gpu_seconds: float
-    owed: int
+    pending_uploads: int
 
 
 def chunks(ids: Collection[str]) -> Iterator[Sequence[str]]:
@@ -207,9 +207,9 @@ def attempts(connection: Connection, ids: Collection[str]) -> dict[JobId, list[A
     return found
 
 
-def owed_attempts(connection: Connection, limit: int) -> list[Attempt]:
+def pending_uploads(connection: Connection, limit: int) -> list[Attempt]:
     """Return attempts with a pending upload, oldest first."""
-    query = select(*ATTEMPT_COLUMNS).where(ATTEMPTS.c.owed == 1)
+    query = select(*ATTEMPT_COLUMNS).where(ATTEMPTS.c.upload_pending == 1)
     ordered = query.order_by(ATTEMPTS.c.created_at, ATTEMPTS.c.token).limit(limit)
     return [attempt(row) for row in connection.execute(ordered)]
 
@@ -224,7 +224,7 @@ def count_states(connection: Connection, uid: int) -> dict[tuple[str, JobState],
 def sum_attempts(connection: Connection, uid: int) -> list[AttemptSum]:
     """Return all attempts, grouped by how they ended."""
     kinds = (ATTEMPTS.c.backend, ATTEMPTS.c.interruption, ATTEMPTS.c.played)
-    sums = (func.count(), func.sum(ATTEMPTS.c.gpu_seconds), func.sum(ATTEMPTS.c.owed))
+    sums = (func.count(), func.sum(ATTEMPTS.c.gpu_seconds), func.sum(ATTEMPTS.c.upload_pending))
     query = select(*kinds, *sums).join(JOBS, JOBS.c.id == ATTEMPTS.c.job_id).where(JOBS.c.uid == uid)
     rows = connection.execute(query.group_by(*kinds).order_by(*kinds))
     return [AttemptSum(row[0], row[1], bool(row[2]), int(row[3]), float(row[4] or 0), int(row[5] or 0)) for row in rows]

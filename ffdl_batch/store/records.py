@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from ffdl_batch.domain.codec import from_plain, to_plain
 from ffdl_batch.domain.job.job import AttemptEnd, HistoryEntry, Job, JobId, Overrides, Token
 from ffdl_batch.domain.job.spec import JobSpec
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.continuation import Checkpoint, Spent
 from ffdl_batch.store.errors import RowDamaged
 from ffdl_batch.store.schema import ATTEMPTS, HISTORY, JOBS
@@ -68,7 +68,7 @@ class Attempt:
     interruption: str = ""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     gpu_seconds: float = 0.0
-    owed: bool = False
+    upload_pending: bool = False
     played: bool = False
 
 
@@ -79,13 +79,15 @@ JOB_COLUMNS = tuple(JOBS.c[name] for name in JOB_FIELDS)
 HISTORY_COLUMNS = tuple(HISTORY.c[part.name] for part in dataclasses.fields(HistoryEntry))
 ATTEMPT_COLUMNS = tuple(ATTEMPTS.c[part.name] for part in dataclasses.fields(Attempt))
 _ID, _SPEC, _STATE, _WISH, _WARNINGS, _LOG_TAIL, _OVERRIDES, _SPENT = (
-    JOB_FIELDS.index(name) for name in ("id", "spec", "state", "wish", "warnings", "log_tail", "overrides", "spent")
+    JOB_FIELDS.index(name)
+    for name in ("id", "spec", "state", "requested_action", "warnings", "log_tail", "overrides", "spent")
 )
 _CHECKPOINT, _OWED, _PLAYED = (
-    [part.name for part in dataclasses.fields(Attempt)].index(name) for name in ("checkpoint", "owed", "played")
+    [part.name for part in dataclasses.fields(Attempt)].index(name)
+    for name in ("checkpoint", "upload_pending", "played")
 )
 _STATES = {state.value: state for state in JobState}
-_WISHES = {wish.value: wish for wish in Wish}
+_REQUESTED_ACTIONS = {request.value: request for request in RequestedAction}
 
 
 class JobReader:
@@ -113,7 +115,7 @@ class JobReader:
     def _made(self, values: list[Any]) -> Job:
         values[_SPEC] = self._spec(values[_ID], values[_SPEC])
         values[_STATE] = _STATES[values[_STATE]]
-        values[_WISH] = _WISHES[values[_WISH]]
+        values[_WISH] = _REQUESTED_ACTIONS[values[_WISH]]
         values[_WARNINGS] = decode_lines(values[_WARNINGS])
         values[_LOG_TAIL] = decode_lines(values[_LOG_TAIL])
         values[_OVERRIDES] = _decode_record(Overrides, values[_OVERRIDES], f"{values[_ID]}.overrides")
@@ -157,7 +159,7 @@ def attempt_end_columns(end: AttemptEnd) -> dict[str, Any]:
         "interruption": end.interruption,
         "checkpoint": encode_record(end.checkpoint),
         "gpu_seconds": end.gpu_seconds,
-        "owed": int(end.owed),
+        "upload_pending": int(end.upload_pending),
         "played": int(end.played),
     }
 
@@ -193,7 +195,7 @@ def encode_columns(columns: dict[str, Any]) -> dict[str, Any]:
     for name in ("warnings", "log_tail"):
         if name in encoded:
             encoded[name] = encode_lines(encoded[name])
-    for name in ("state", "wish"):
+    for name in ("state", "requested_action"):
         if name in encoded:
             encoded[name] = encoded[name].value
     for name in ("overrides", "spent"):

@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from sqlalchemy.engine import Engine
 
-from ffdl_batch.domain.daemon_health import DatabaseTrouble
+from ffdl_batch.domain.daemon_health import DatabaseOutage
 from ffdl_batch.domain.incidents.incident import Origin
 from ffdl_batch.domain.job.job import Change, HistoryEntry, Job, JobId
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.ports.clock import Clock, SystemClock
 from ffdl_batch.store import incidents, leases, queries, submissions, transitions, usage_rows
 from ffdl_batch.store.database import Database, connect
@@ -78,7 +78,7 @@ class Store:
         return self._database.place
 
     @property
-    def trouble(self) -> DatabaseTrouble | None:
+    def outage(self) -> DatabaseOutage | None:
         """Why, and since when, nothing can be written; None if the last write succeeded."""
         return self._database.health.trouble
 
@@ -238,19 +238,19 @@ class Store:
         with self._database.reading() as connection:
             return incidents.noticed_between(connection, after, until, uid, origin)
 
-    def owed_attempts(self, limit: int = 100) -> list[Attempt]:
+    def pending_uploads(self, limit: int = 100) -> list[Attempt]:
         """Attempts whose results or logs are still to be stored, oldest first; their jobs may have ended or not."""
         with self._database.reading() as connection:
-            return queries.owed_attempts(connection, limit)
+            return queries.pending_uploads(connection, limit)
 
-    def note_paid(self, job_id: str, number: int, at: float = 0.0) -> bool:
+    def note_uploaded(self, job_id: str, number: int, at: float = 0.0) -> bool:
         """Results and logs of this attempt were stored at this time, after the job's last change; False = they were not
         owed."""
-        return transitions.note_paid(self._database, self._reader, job_id, number, at)
+        return transitions.note_uploaded(self._database, self._reader, job_id, number, at)
 
     def claim_deployable(self, owner: str, *, limit: int, lease_s: float, elements: int = 0) -> list[LeasedJob]:
-        """Lease up to `limit` jobs, oldest first: PENDING or DEPLOYING, due, and nobody's. Any wish. Where elements of
-        arrays are among them, up to `elements` more of those arrays.
+        """Lease up to `limit` jobs, oldest first: PENDING or DEPLOYING, due, and nobody's. Any request. Where
+        elements of arrays are among them, up to `elements` more of those arrays.
 
         One claim has one token.
         """
@@ -314,12 +314,12 @@ class Store:
         """
         return transitions.apply_many(self._database, self._reader, pairs, lease_token) if pairs else []
 
-    def set_wish(self, job_id: str, wish: Wish) -> Job | None:
-        """Note what the owner wishes; the job as it is then, None if there is none.
+    def set_requested_action(self, job_id: str, requested_action: RequestedAction) -> Job | None:
+        """Note what the owner requests; the job as it is then, None if there is none.
 
         An ended job stays as it is, and a cancel is not softened to a halt.
         """
-        return transitions.set_wish(self._database, self._reader, job_id, wish)
+        return transitions.set_requested_action(self._database, self._reader, job_id, requested_action)
 
     def acquire_lease(self, name: str, owner: str, lease_s: float) -> str | None:
         """The token of the named lease, or None while somebody holds it."""
@@ -344,7 +344,7 @@ class Store:
 
     def is_idle(self, owner: str) -> bool:
         """Whether no job lives, nothing is owed, and no other daemon than `owner` is at work."""
-        busy = self.count_live() or self.owed_attempts(1)
+        busy = self.count_live() or self.pending_uploads(1)
         return not busy and not leases.is_leased_by_others(self._database, owner)
 
     def end_claims_of(self, owner: str) -> None:

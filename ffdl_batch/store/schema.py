@@ -64,7 +64,7 @@ JOBS = Table(
     Column("name", AnyText, nullable=False),
     Column("spec", Text, nullable=False),
     Column("state", Text, nullable=False),
-    Column("wish", Text, nullable=False),
+    Column("requested_action", Text, nullable=False),
     Column("backend", AnyText, nullable=False),
     Column("attempt", Integer, nullable=False),
     Column("native_id", AnyText, nullable=False),
@@ -118,10 +118,10 @@ ATTEMPTS = Table(
     Column("interruption", AnyText, nullable=False, server_default=text("''")),
     Column("checkpoint", Text, nullable=False, server_default="{}"),
     Column("gpu_seconds", Double, nullable=False, server_default="0"),
-    Column("owed", Integer, nullable=False, server_default="0"),
+    Column("upload_pending", Integer, nullable=False, server_default="0"),
     Column("played", Integer, nullable=False, server_default="0"),
     UniqueConstraint("token", name="uq_attempts_token"),
-    Index("ix_attempts_owed", "owed"),
+    Index("ix_attempts_upload_pending", "upload_pending"),
 )
 
 HISTORY = Table(

@@ -9,7 +9,7 @@ from sqlalchemy import insert, select
 from sqlalchemy.engine import Connection
 
 from ffdl_batch.domain.job.job import Job, JobId
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.errors import Conflict, DuplicateId, StoreUnavailable
 from ffdl_batch.store.queries import chunks, fetch_jobs
@@ -93,7 +93,7 @@ def _job(new: NewJob) -> Job:
         user=new.user,
         spec=new.spec,
         state=JobState.PENDING,
-        wish=Wish.NONE,
+        requested_action=RequestedAction.NONE,
         backend=new.backend,
         attempt=0,
         native_id="",
@@ -114,7 +114,7 @@ def _job_row(new: NewJob) -> dict[str, Any]:
         "name": new.spec.name,
         "spec": encode_spec(new.spec),
         "state": JobState.PENDING.value,
-        "wish": Wish.NONE.value,
+        "requested_action": RequestedAction.NONE.value,
         "backend": new.backend,
         "attempt": 0,
         "native_id": "",

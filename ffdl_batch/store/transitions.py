@@ -15,7 +15,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.engine import Connection
 
 from ffdl_batch.domain.job.job import Change, HistoryEntry, Job, JobId, attempt_token
-from ffdl_batch.domain.job_state import DEPLOYED, Cause, JobState, Wish, advance, is_legal
+from ffdl_batch.domain.job_state import DEPLOYED, Cause, JobState, RequestedAction, advance, is_legal
 from ffdl_batch.domain.outcome.continuation import Spent
 from ffdl_batch.store.batched_writes import Step, Writes, add_entry
 from ffdl_batch.store.database import Database
@@ -28,7 +28,7 @@ CHANGEABLE = frozenset(JOB_FIELDS) - {
 }  # fmt: skip
 _FRESH: dict[str, object] = {
     "ended_at": None, "error_code": "000", "message": "", "exit_code": None, "exit_signal": None,
-    "log_tail": (), "wish": Wish.NONE, "spent": Spent(),
+    "log_tail": (), "requested_action": RequestedAction.NONE, "spent": Spent(),
 }  # fmt: skip
 _UNLEASED: dict[str, Any] = {"lease_owner": "", "lease_token": "", "lease_until": 0.0}
 _OF_AN_ATTEMPT = ("native_id", "network", "nodes")
@@ -101,7 +101,9 @@ def begin_attempts(
     return begun
 
 
-def set_wish(database: Database, reader: JobReader, job_id: str, wish: Wish) -> Job | None:
+def set_requested_action(
+    database: Database, reader: JobReader, job_id: str, requested_action: RequestedAction
+) -> Job | None:
     """Record the owner's request and return the job; None if there is no such job.
 
     A job that has ended does not change, and a halt does not replace a cancel.
@@ -111,24 +113,28 @@ def set_wish(database: Database, reader: JobReader, job_id: str, wish: Wish) -> 
         if current is None:
             return None
         job = current.job
-        if job.state.is_terminal or (job.wish is Wish.CANCEL and wish is Wish.HALT):
+        if job.state.is_terminal or (
+            job.requested_action is RequestedAction.CANCEL and requested_action is RequestedAction.HALT
+        ):
             return job
-        step = Step(replace(job, wish=wish, updated_at=max(job.updated_at, database.now(connection))))
+        step = Step(
+            replace(job, requested_action=requested_action, updated_at=max(job.updated_at, database.now(connection)))
+        )
         writes = Writes(connection)
         after = writes.add(job, step)
         writes.flush()
         return after
 
 
-def note_paid(database: Database, reader: JobReader, job_id: str, number: int, at: float) -> bool:
+def note_uploaded(database: Database, reader: JobReader, job_id: str, number: int, at: float) -> bool:
     """Record that the pending upload of an attempt finished at `at`; return whether it was pending.
 
     This does not change the job's revision. The history gets an entry, unless the attempt's end waits for the upload.
     """
     with database.writing() as connection:
         current = _lock(connection, reader, [job_id]).get(JobId(job_id))
-        row = (ATTEMPTS.c.job_id == job_id, ATTEMPTS.c.number == number, ATTEMPTS.c.owed != 0)
-        if current is None or connection.execute(update(ATTEMPTS).where(*row).values(owed=0)).rowcount == 0:
+        row = (ATTEMPTS.c.job_id == job_id, ATTEMPTS.c.number == number, ATTEMPTS.c.upload_pending != 0)
+        if current is None or connection.execute(update(ATTEMPTS).where(*row).values(upload_pending=0)).rowcount == 0:
             return False
         job, when = current.job, max(current.last_at, at)
         if job.state.is_terminal or job.attempt != number:
@@ -162,7 +168,7 @@ def decide(current: LockedJob, change: Change, now: float) -> Step:
     beside: dict[str, Any] = {}
     if entries and state.is_terminal:
         columns = {"ended_at": entries[-1].at, "error_code": change.error_code, "message": change.message}
-        columns["wish"] = Wish.NONE
+        columns["requested_action"] = RequestedAction.NONE
     elif entries and cause is Cause.RESUMED:
         columns = dict(_FRESH)
     if state in DEPLOYED and job.state not in DEPLOYED:

@@ -49,7 +49,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd:
+class ConnectionLimits:
     """A daemon and its live jobs. `array` is one of their arrays, "" where there is none."""
 
     place: Place
@@ -128,7 +128,7 @@ def _measure(place: Place, jobs: int, knobs: Knobs, what: str) -> list[Figure]:
         return figures + _measure_answers(crowd, knobs, what)
 
 
-def _measure_rest(crowd: Crowd, knobs: Knobs, what: str) -> list[Figure]:
+def _measure_rest(crowd: ConnectionLimits, knobs: Knobs, what: str) -> list[Figure]:
     before, resident = crowd.moment(), []
     slice_s = min(SLICE_S, knobs.seconds)
     for _ in range(math.ceil(knobs.seconds / slice_s)):
@@ -138,7 +138,7 @@ def _measure_rest(crowd: Crowd, knobs: Knobs, what: str) -> list[Figure]:
     return [*used, Figure(what, "resident memory", "ffdl", "MiB", resident, "< 300")]
 
 
-def _measure_answers(crowd: Crowd, knobs: Knobs, what: str) -> list[Figure]:
+def _measure_answers(crowd: ConnectionLimits, knobs: Knobs, what: str) -> list[Figure]:
     """Listings and submissions as whole processes, beside the fake's commands as processes; then over the socket."""
     place = crowd.place
     manifest, model = str(place.base / "load.yml"), str(place.base / "model")
@@ -160,7 +160,7 @@ def _measure_answers(crowd: Crowd, knobs: Knobs, what: str) -> list[Figure]:
 
 
 @contextlib.contextmanager
-def fill(place: Place, jobs: int, in_arrays: int) -> Iterator[Crowd]:
+def fill(place: Place, jobs: int, in_arrays: int) -> Iterator[ConnectionLimits]:
     """A daemon whose jobs all wait at the scheduler: `in_arrays` of them as elements of arrays, the others alone."""
     slurm = ReadySlurm(place)
     manifest, model = place.add_manifest("load", "true"), place.add_model()
@@ -178,7 +178,7 @@ def fill(place: Place, jobs: int, in_arrays: int) -> Iterator[Crowd]:
             accepted_s = time.monotonic() - began
             waiting = JobFilter(states=("PENDING", "DEPLOYING"), limit=1)
             await_true(lambda: not client.list(waiting), "all jobs to be handed over", patience_s=FILL_S, pause_s=0.25)
-        crowd = Crowd(place, slurm, daemon, jobs, accepted_s, time.monotonic() - began, array)
+        crowd = ConnectionLimits(place, slurm, daemon, jobs, accepted_s, time.monotonic() - began, array)
         crowd.check()
         yield crowd
     finally:

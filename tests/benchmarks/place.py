@@ -43,7 +43,7 @@ class Place(World):
 
     def dialling(self, *, start: bool) -> Dialling:
         """How to reach this place's daemon; `start`: start it where it does not run."""
-        return Dialling(environ=self.environment(), start=start, told=lambda _: None)
+        return Dialling(environ=self.environment(), start=start, report=lambda _: None)
 
     def client(self, *, start: bool = False) -> Client:
         """A client of this place's daemon; close it."""

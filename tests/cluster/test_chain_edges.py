@@ -72,7 +72,7 @@ def warn_attempt(alice: Person, job_id: str, attempt: int) -> None:
 def until_paid(alice: Person, job_id: str) -> dict[str, Any]:
     """The job once its first attempt owes nothing any more."""
     deadline = time.monotonic() + 600
-    while (job := alice.show(job_id))["attempts"][0]["owed"]:
+    while (job := alice.show(job_id))["attempts"][0]["upload_pending"]:
         assert time.monotonic() < deadline, job
         time.sleep(0.3)
     return job
@@ -116,7 +116,7 @@ def test_halt_while_storing_completes_job_with_all_results(alice: Person, jobs: 
     alice.until(job_id, {"STORING"})
     alice.run("ffdl", "halt", job_id)
     job = alice.finish(job_id)
-    assert (job["state"], job["attempts"][0]["owed"]) == ("COMPLETED", False), job
+    assert (job["state"], job["attempts"][0]["upload_pending"]) == ("COMPLETED", False), job
     assert count_stored(alice, job) == FILES
 
 
@@ -195,7 +195,7 @@ def test_daemon_completes_pending_upload_of_cancelled_job(alice: Person, jobs: M
     until_logged(alice, job_id, "begin")
     alice.run("ffdl", "cancel", job_id)
     job = alice.finish(job_id)
-    assert (job["state"], job["attempts"][0]["owed"]) == ("CANCELLED", True), job
+    assert (job["state"], job["attempts"][0]["upload_pending"]) == ("CANCELLED", True), job
     assert "Results owed" in alice.run("ffdl", "show", job_id).stdout
     job = until_paid(alice, job_id)
     assert count_stored(alice, job) == FILES

@@ -21,7 +21,8 @@ LINES = f"HealthCheckProgram={LIBEXEC}/health\\nHealthCheckInterval=5\\nHealthCh
 NODES = ("n1", "n2", "n3")
 OFF_THE_BUS = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus."
 RULES = (
-    '\n[nodes]\nexclude_lemons = true\nthreshold = 1\n\n[[fault_policies]]\nname = "planted"\nmatch = "^no licence$"\n'
+    "\n[nodes]\nexclude_unreliable = true\nthreshold = 1\n\n"
+    '[[fault_policies]]\nname = "planted"\nmatch = "^no licence$"\n'
 )
 POLICY = 'kind = "user.licence"\nstop_retrying = true\n'
 PLACE = "/tmp/health-that-drains"

@@ -44,7 +44,7 @@ def why(alice: Person, job: str, word: str, *options: str) -> dict[str, Any]:
     while True:
         found: dict[str, Any] = json.loads(alice.run("ffdl", "why", "--json", *options, job).stdout)["why"]
         reason = (found["explanation"] or {}).get("reason") or {}
-        if reason.get("word") == word:
+        if reason.get("code") == word:
             return found
         assert time.monotonic() < deadline, found
         time.sleep(1)
@@ -62,7 +62,7 @@ def test_why_explains_resources_with_free_gpus_and_expected_start(alice: Person,
     found = why(alice, next_one, "Resources")
     known = found["explanation"]
     assert found["waits"] and "waits until what it asks for is free (Resources)" in found["sentence"]
-    room = known["rooms"][0]
+    room = known["capacity"][0]
     assert (room["gpu_type"], room["gpus"], room["gpus_free"], room["fitting"], room["wanted"]) == ("v100", 8, 0, 0, 1)
     assert known["ahead"][0]["running"] >= 2 and known["ahead"][0]["jobs"] == 0
     # The first of bob's jobs reaches its limit then. The scheduler says it when its next round has planned the job.
@@ -122,7 +122,7 @@ def test_why_names_drained_node_with_drain_reason(cluster: Cluster, alice: Perso
     try:
         job = alice.start("away", "true", "--time=10", "--nodelist=n3", "--gpus=a100:1")
         found = why(alice, job, "ReqNodeNotAvail")
-        room = found["explanation"]["rooms"][0]
+        room = found["explanation"]["capacity"][0]
         assert [(one["name"], one["why"]) for one in room["away"]] == [("n3", "fan is broken")]
     finally:
         alice.run("ffdl", "cancel", job)
@@ -137,7 +137,7 @@ def test_plan_reports_expected_wait_and_alternatives_unless_disabled(alice: Pers
     options = ("--time=30", "--partition=main", "--gpus=v100:2")
     shown = alice.run("ffdl", "plan", "--json", *options, manifest, model).stdout
     outlook = json.loads(shown)["outlook"]
-    assert outlook["explanation"]["rooms"][0]["gpus_free"] == 0
+    assert outlook["explanation"]["capacity"][0]["gpus_free"] == 0
     assert "--gpus=a100:2" in [one["options"] for one in outlook["alternatives"]], outlook
     plain = alice.run("ffdl", "plan", "--no-why", "--json", *options, manifest, model).stdout
     assert "outlook" not in json.loads(plain)
@@ -154,4 +154,4 @@ def test_why_marks_explanation_stale_while_slurmctld_is_down(cluster: Cluster, a
             time.sleep(1)
     finally:
         cluster.start_slurmctld()
-    assert "what follows it said" in found["stale"] and found["explanation"]["reason"]["word"] == "Resources"
+    assert "what follows it said" in found["stale"] and found["explanation"]["reason"]["code"] == "Resources"

@@ -209,7 +209,7 @@ class Rig:
     def say(self, wish: str = "", attempt: int = 1) -> None:
         """What the platform wants, as it writes it: replaced as a whole."""
         temporary = Path(self.attempt.control + ".new")
-        temporary.write_text(json.dumps({"attempt": attempt, "wish": wish, "drill": ""}))
+        temporary.write_text(json.dumps({"attempt": attempt, "requested_action": wish, "drill": ""}))
         temporary.replace(self.attempt.control)
 
     def checkpoint(self, source: str = "node-0") -> Mapping[str, object]:

@@ -69,10 +69,10 @@ class PodRig:
         self.pod, self.root = base / "pod", base / "root"
         self.job = JobDir(str(base / "tree" / "jobs" / JOB_ID))
         self.attempt = AttemptDir(f"{self.job.path}/attempt-1")
-        self.plan, self.model, self.private, self.wishes = (
-            base / "in" / n for n in ("plan", "model", "private", "wishes")
+        self.plan, self.model, self.private, self.annotations = (
+            base / "in" / n for n in ("plan", "model", "private", "annotations")
         )
-        for directory in (self.plan, self.model, self.private, self.wishes, self.pod, Path(self.job.path)):
+        for directory in (self.plan, self.model, self.private, self.annotations, self.pod, Path(self.job.path)):
             directory.mkdir(parents=True)
         self.seat = self.pod / "seat"
         self.message = base / "message"
@@ -145,9 +145,9 @@ class PodRig:
 
     def wish(self, name: str, text: str) -> None:
         """Set an annotation, as kubelet does: by a rename."""
-        temporary = self.wishes / f".{name}"
+        temporary = self.annotations / f".{name}"
         temporary.write_text(text)
-        temporary.replace(self.wishes / name)
+        temporary.replace(self.annotations / name)
 
     # --------------------------------------------------------------------------------------------- processes
 
@@ -159,7 +159,16 @@ class PodRig:
 
     def start(self) -> None:
         """The controller's container."""
-        given = ["--model", self.model, "--private", self.private, "--wishes", self.wishes, "--message", self.message]
+        given = [
+            "--model",
+            self.model,
+            "--private",
+            self.private,
+            "--annotations",
+            self.annotations,
+            "--message",
+            self.message,
+        ]
         argv = [sys.executable, "-I", "-S", "-c", _START, ROOT, "pod", "--launch", self.plan / "launch.json", *given]
         env = {**self.environment, "FFDL_NATIVE_ID": f"{JOB_ID}-1", "FFDL_POD_IP": f"127.0.1.{self.index + 1}"}
         with (self.base / "said").open("ab") as said, (self.base / "errors").open("ab") as errors:

@@ -310,10 +310,10 @@ def test_rejected_upload_stays_pending_until_store_accepts_it(site: Site) -> Non
     final = site.run.final()
     assert (final.outcome, final.stored, final.error_code) == (Outcome.FAILED, False, "S303")
     assert site.run.run("pay") == 74
-    assert not Path(site.run.attempt.paid).exists()
+    assert not Path(site.run.attempt.uploaded).exists()
     site.proxy.rules.remove(away)
     assert site.run.run("pay") == 0, site.run.errors
-    assert Path(site.run.attempt.paid).exists()
+    assert Path(site.run.attempt.uploaded).exists()
     assert site.stored()[f"{JOB_ID}/model.bin"] == b"result\n"
     assert site.stored()[LOG].decode() == site.run.log()
 

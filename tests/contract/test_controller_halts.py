@@ -306,7 +306,7 @@ def test_pending_upload_is_completed_once(run: Rig) -> None:
     assert run.run("pay") == 0, run.errors
     assert (run.store / "x").read_text() == "out\n"
     assert (run.store / "learner-1" / "training-log.txt").read_text() == "up\n"
-    assert '"learners": [1]' in Path(run.attempt.paid).read_text()
+    assert '"learners": [1]' in Path(run.attempt.uploaded).read_text()
     (run.store / "x").unlink()
     assert run.run("pay") == 0
     assert not (run.store / "x").exists()
@@ -337,7 +337,7 @@ def test_pending_upload_stays_pending_and_exits_74_when_store_is_blocked(run: Ri
     run.store.write_text("in the way")
     assert run.run("pay") == 74
     assert "cannot be stored" in run.errors
-    assert not Path(run.attempt.paid).exists()
+    assert not Path(run.attempt.uploaded).exists()
 
 
 def test_halt_interrupts_data_copy_before_learner_start(run: Rig) -> None:

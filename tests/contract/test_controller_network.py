@@ -23,12 +23,12 @@ if "node" in sys.orig_argv:
     import time
     from ffdl_batch.host.processes import read_process
     from ffdl_batch.controller.node.supervisor import Supervisor
-    tell = Supervisor._tell_started
+    tell = Supervisor._record_start
     def tell_late(self, learner_id, learner):
         while read_process(learner.pid).state not in "ZX":
             time.sleep(0.01)
         tell(self, learner_id, learner)
-    Supervisor._tell_started = tell_late
+    Supervisor._record_start = tell_late
 """
 
 

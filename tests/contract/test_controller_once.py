@@ -121,7 +121,7 @@ def test_head_controller_records_wait_for_controller_of_earlier_attempt(run: Rig
     run.write("true")
     before = run.attempt
     Path(before.events).mkdir()
-    Path(before.paid).touch()
+    Path(before.uploaded).touch()
     started = Event(1, time.time(), "node-0", EventKind.STARTED, {"host": "elsewhere", "pid": 7, "boot_id": "b"})
     Path(before.event_file("node-0")).write_text(encode_event(started))
     run.attempt = run.job.attempt(2)

@@ -173,14 +173,14 @@ import sys
 from ffdl_batch.daemon.routes import jobs as job_routes
 from ffdl_batch.daemon.main import main
 from tests.fakes.daemon_with_fake_scheduler import opener
-until_news = job_routes.until_news
+until_changed = job_routes.until_changed
 def until_news_alone(here, request, look, is_news, wait_s):
     def check(seen):
         found = is_news(seen)
         print("news" if found else "a request waits", flush=True)
         return found
-    return until_news(here, request, look, check, 1000 * wait_s)
-job_routes.until_news = until_news_alone
+    return until_changed(here, request, look, check, 1000 * wait_s)
+job_routes.until_changed = until_news_alone
 sys.exit(main(opener=opener))
 """
 """A daemon whose long polls end by a change, never by the end of their time, and which prints when one begins."""
@@ -478,7 +478,7 @@ def test_resume_deploys_next_attempt_after_halt_and_daemon_kill(site: Site) -> N
     process = site.start()
     job_id = deployed(site)
     status, reply = site.ask("POST", f"/api/v1/jobs/{job_id}/halt")
-    assert (status, reply["job"]["wish"]) == (200, "halt")
+    assert (status, reply["job"]["requested_action"]) == (200, "halt")
     until(lambda: site.state_of(job_id) == "HALTED", f"the wish to be obeyed; its log:\n{site.log}")
     process.send_signal(signal.SIGKILL)
     assert ended(process) == -signal.SIGKILL
@@ -486,7 +486,7 @@ def test_resume_deploys_next_attempt_after_halt_and_daemon_kill(site: Site) -> N
     status, reply = site.ask("POST", f"/api/v1/jobs/{job_id}/drill", {"event": "halt"})
     assert (status, reply["problem"]["exit_code"]) == (409, 1)
     status, reply = site.ask("POST", f"/api/v1/jobs/{job_id}/resume", {"time": "2:00:00"})
-    assert (status, reply["job"]["state"], reply["job"]["wish"]) == (200, "PENDING", "none")
+    assert (status, reply["job"]["state"], reply["job"]["requested_action"]) == (200, "PENDING", "none")
     until(lambda: site.state_of(job_id) == "QUEUED", "the next attempt to be deployed")
     job = site.ask("GET", f"/api/v1/jobs/{job_id}")[1]["job"]
     assert (job["attempt"], [attempt["number"] for attempt in job["attempts"]]) == (2, [1, 2])

@@ -220,7 +220,7 @@ def _wish_halt(run: Rig) -> None:
     """What the daemon does for `ffdl halt`: the cell first, then the signal."""
     cell = Path(run.attempt.control)
     unfinished = cell.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps({"attempt": 1, "wish": "halt", "drill": ""}))
+    unfinished.write_text(json.dumps({"attempt": 1, "requested_action": "halt", "drill": ""}))
     unfinished.replace(cell)
     os.kill(run.node_pid(), signal.SIGURG)
 

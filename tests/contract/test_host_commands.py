@@ -19,7 +19,7 @@ from ffdl_batch import Client, __version__
 from ffdl_batch.client.connection.daemon_start import Dialling
 from ffdl_batch.client.connection.remote_host import HostPlace
 from ffdl_batch.client.errors import DaemonUnreachable
-from ffdl_batch.client.stores.user_secrets import KeysThere
+from ffdl_batch.client.stores.user_secrets import RemoteKeys
 from ffdl_batch.config.daemon_location import Machine, this_machine
 from ffdl_batch.ssh.connection import Connector
 from tests import preloaded
@@ -276,7 +276,7 @@ def login_node(laptop: Laptop, node: LoginNode, **options: str) -> Dialling:
     laptop.write_config(node.config(**options).replace("Host login", f"Host {machine.host}", 1))
     environ = laptop.environ | {"FFDL_STATE_DIR": str(node.state)}
     del environ["FFDL_HOST"]
-    return Dialling(environ=environ, machine=lambda: Machine("login9", "its boot"), told=print)
+    return Dialling(environ=environ, machine=lambda: Machine("login9", "its boot"), report=print)
 
 
 def test_client_reaches_daemon_on_other_login_node_through_ssh(laptop: Laptop, node: LoginNode, job: str) -> None:
@@ -333,7 +333,7 @@ def test_remote_secret_and_data_commands_use_secrets_of_the_host(
     place = HostPlace("login")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(os, "environ", laptop.environ)
-        keys = KeysThere(place, Connector("login", laptop.environ))
+        keys = RemoteKeys(place, Connector("login", laptop.environ))
         assert keys.own("store-key") == b"planted"
         with pytest.raises(FileNotFoundError):
             keys.file(tmp_path / "none")

@@ -17,7 +17,7 @@ import pytest
 
 from ffdl_batch.attempt.layout import Root
 from ffdl_batch.domain.job.job import JobId
-from ffdl_batch.services.outcome.upload_pending_reason import OWED
+from ffdl_batch.services.outcome.upload_pending_reason import UPLOAD_PENDING
 from tests import preloaded
 from tests.contract.daemon_rig import PLAIN, until
 from tests.contract.kubernetes_harness import CLAIM
@@ -116,7 +116,7 @@ def told(world: World, job_id: str, words: str) -> str:
     """Return why the results are not stored yet, once that has these words."""
     until(lambda: words in world.job(job_id)["pending_reason"], lambda: f"{words!r}: {world.job(job_id)}")
     job = world.job(job_id)
-    assert job["state"] == "STORING" and job["pending_reason"].startswith(f"{OWED}: "), job
+    assert job["state"] == "STORING" and job["pending_reason"].startswith(f"{UPLOAD_PENDING}: "), job
     return str(job["pending_reason"])
 
 
@@ -160,7 +160,7 @@ def test_pending_upload_reports_volume_attach_error_and_restarts_after_storing_p
     claimed.await_state(job_id, "PROCESSING")
     detach(claimed, True)
     go_on(claimed, job_id)
-    why = told(claimed, job_id, "FailedAttachVolume").removeprefix(f"{OWED}: ")
+    why = told(claimed, job_id, "FailedAttachVolume").removeprefix(f"{UPLOAD_PENDING}: ")
     assert why.startswith(f"a volume of it cannot be attached to its node (FailedAttachVolume): {HELD}; ")
     assert "it continues when that pod ends" in why
     where = f"api/v1/namespaces/{claimed.k8s.namespace}/pods?labelSelector=batch.kubernetes.io/job-name"
@@ -183,7 +183,7 @@ def test_why_reports_how_many_learners_cluster_can_ever_hold(claimed: World) -> 
     status, reply = claimed.site.ask("GET", f"/api/v1/jobs/{job_id}/why")
     assert status == 200
     why = reply["why"]
-    (room,) = why["explanation"]["rooms"]
+    (room,) = why["explanation"]["capacity"]
     assert (room["learners_fitting"], room["wanted"], room["nodes"], room["gpus_free"]) == (1, 2, 1, None)
     assert why["waits"] and why["sentence"].startswith("some of its learners have their nodes, and others wait: ")
     assert "empty they have room for 1 of 2 learners; one node has at most 4 CPUs" in why["sentence"]
@@ -202,7 +202,7 @@ def test_resume_continues_volume_claim_job_from_checkpoint_stored_at_halt(claime
     job = claimed.await_state(job_id, "COMPLETED", "FAILED")
     assert job["state"] == "COMPLETED", (job, claimed.diagnosis())
     assert claimed.printed(job_id, attempt=2).startswith("from epoch 7 resumed 1")
-    assert not [one for one in job["attempts"] if one["owed"]]
+    assert not [one for one in job["attempts"] if one["upload_pending"]]
 
 
 @pytest.fixture
@@ -235,11 +235,11 @@ def test_node_loss_leaves_no_pending_upload_of_results_in_volume_claim(two_nodes
     job = ended(two_nodes, job_id)
     assert job["state"] == "FAILED" and job["attempts"][-1][0] == "node_failure", (job, two_nodes.diagnosis())
     if not stores:  # it stays where it is
-        assert not any(one["owed"] for one in two_nodes.job(job_id)["attempts"])
+        assert not any(one["upload_pending"] for one in two_nodes.job(job_id)["attempts"])
         return
     until(lambda: "answer" in two_nodes.stored(f"out/{job_id}/"), f"what it left; {two_nodes.diagnosis()}")
     assert two_nodes.stored(f"out/{job_id}/")["answer"] == b"42\n"
-    until(lambda: not any(one["owed"] for one in two_nodes.job(job_id)["attempts"]), "that nothing is owed")
+    until(lambda: not any(one["upload_pending"] for one in two_nodes.job(job_id)["attempts"]), "that nothing is owed")
     assert attempts_of(two_nodes, job_id) == [f"{job_id}-1", f"{job_id}-1-store"]
 
 

@@ -34,10 +34,10 @@ class Ear:
     def __init__(self) -> None:
         self.heard: set[tuple[str, int]] = set()
 
-    def said(self, pod: str, frame: Frame, at: float) -> None:
+    def on_frame(self, pod: str, frame: Frame, at: float) -> None:
         self.heard.add((pod, frame.n))
 
-    def silent(self, pod: str) -> None:
+    def on_end(self, pod: str) -> None:
         raise AssertionError(f"{pod} is not silent")
 
 

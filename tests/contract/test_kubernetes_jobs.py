@@ -307,7 +307,7 @@ def test_deleted_pod_leaves_no_pending_upload(world: World) -> None:
     path = f"api/v1/namespaces/{world.k8s.namespace}/pods/{pod['metadata']['name']}"
     world.k8s.ask("DELETE", path, {"gracePeriodSeconds": 0})
     job = world.await_state(job_id, "COMPLETED", "FAILED")
-    assert (job["state"], [one["owed"] for one in job["attempts"]]) == ("COMPLETED", [False, False]), job
+    assert (job["state"], [one["upload_pending"] for one in job["attempts"]]) == ("COMPLETED", [False, False]), job
     assert not [line for line in world.site.log.splitlines() if job_id in line and "owes" in line]
 
 
@@ -330,7 +330,7 @@ def test_kubernetes_job_reports_failure_of_learner_outside_head_pod(world: World
     job_id = world.submit(command, learners=2, stores="")
     job = world.await_state(job_id, "FAILED", "COMPLETED")
     assert (job["state"], job["error_code"], job["exit_code"]) == ("FAILED", "C201", 4), (job, world.diagnosis())
-    assert "learner 2" in job["message"] and not job["attempts"][0]["owed"], job
+    assert "learner 2" in job["message"] and not job["attempts"][0]["upload_pending"], job
     assert job["log_tail"] == ["no CUDA here"], job
 
 

@@ -68,9 +68,9 @@ def test_kubernetes_explanation_reports_scheduler_words_and_whole_capacity(site:
     running = site.scheduler.submit(site.plan(resources=A100, batch=HOUR))
     site.wait(running, lambda one: bool(one.nodes))
     known = explained(site, wait_for_capacity(site))
-    assert known.reason is not None and known.reason.kind is WaitKind.NO_ROOM
+    assert known.reason is not None and known.reason.kind is WaitKind.NO_CAPACITY
     assert known.figures[f"nodes with Insufficient {GPU}"] == "1 of 4"
-    (room,) = known.rooms
+    (room,) = known.capacity
     assert (room.gpu_type, room.gpus, room.gpus_free, room.gpus_each) == ("a100", 2, None, 2)
     assert (room.learners_fitting, room.wanted, [one.name for one in room.away]) == (1, 1, ["a2"])
     assert known.figures["GPUs of type NVIDIA-V100 in the cluster"] == "4" and not known.lacks and not known.ahead
@@ -87,7 +87,7 @@ def test_kubernetes_explanation_reports_request_that_no_node_can_ever_hold(site:
     known = explained(site, native, huge)
     assert known.reason is not None and known.reason.kind is WaitKind.TOO_MUCH
     assert "empty they have room for 0 of 1 learner; one node has at most 2 GPUs" in known.reason.detail
-    assert explained(site, None, huge).rooms[0].learners_fitting == 0
+    assert explained(site, None, huge).capacity[0].learners_fitting == 0
 
 
 def test_kubernetes_explanation_reports_quota_too_small_for_all_learners(site: Site) -> None:
@@ -140,7 +140,7 @@ def test_kubernetes_explanation_includes_nodes_after_tenant_gets_node_access(sit
     site.settings |= {"kubeconfig": str(user), "namespace": name, "service_account": "ffdl-batch-learner"}
     site.scheduler = site.start()
     blind = explained(site, None)
-    assert not blind.rooms
+    assert not blind.capacity
     (lack,) = blind.lacks
     assert "nodes" in lack and f"ffdl-admin tenant create {name} --nodes --update" in lack
     steps = create_tenant(Tenant(name, nodes=True), whole, Manner(update=True))
@@ -149,7 +149,7 @@ def test_kubernetes_explanation_includes_nodes_after_tenant_gets_node_access(sit
     ]  # fmt: skip
     site.scheduler = site.start()
     seeing = explained(site, None)
-    assert seeing.rooms[0].gpus == 2 and not seeing.lacks
+    assert seeing.capacity[0].gpus == 2 and not seeing.lacks
 
 
 def test_kubernetes_explanation_reuses_one_node_listing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ def begin(pod: PodRig, command: str, says: str) -> None:
 
 
 def control(wish: str) -> str:
-    return json.dumps({"format": 1, "attempt": 1, "wish": wish, "drill": ""})
+    return json.dumps({"format": 1, "attempt": 1, "requested_action": wish, "drill": ""})
 
 
 def test_pod_halt_signals_learner_and_confirms_checkpoint(pod: PodRig) -> None:

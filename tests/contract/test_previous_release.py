@@ -327,7 +327,12 @@ def test_controller_continues_job_from_template_of_previous_release(before: Befo
     launch = decode(Path(following.launch).read_text())
     assert (launch.attempt, launch.token, launch.attempt_dir) == (2, f"{JOB_ID}-2", following.path)
     assert launch.succession is not None and launch.succession.spent.timeouts == 1
-    assert json.loads(Path(following.control).read_text()) == {"attempt": 2, "wish": "", "drill": "", "format": FORMAT}
+    assert json.loads(Path(following.control).read_text()) == {
+        "attempt": 2,
+        "requested_action": "",
+        "drill": "",
+        "format": FORMAT,
+    }
     assert Path(following.submit_begun).exists()
 
 
@@ -406,10 +411,10 @@ def test_controller_obeys_halt_in_control_file_of_newer_format(before: Before) -
     not_begun(before.job)
     before.take(9999)
     control = Path(before.run.attempt.control)
-    control.write_text(json.dumps({"attempt": 1, "wish": "", "format": NEWER, "whatever": [1]}))
+    control.write_text(json.dumps({"attempt": 1, "requested_action": "", "format": NEWER, "whatever": [1]}))
     before.run.start(native_id=NATIVE_ID)
     before.run.wait_for_log("step")
-    change(control, lambda cell: cell.update(wish="halt"))
+    change(control, lambda cell: cell.update(requested_action="halt"))
     assert before.run.await_end() == 0, before.run.errors
     final = before.run.final()
     assert (final.outcome, final.interruption, final.checkpoint.confirmed) == (Outcome.HALTED, "halt", True)

@@ -31,7 +31,7 @@ from ffdl_batch.domain.job.spec import (
     Role,
     StoreType,
 )
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.launch.launch_file import TEMPLATE, decode, succeed
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, merge, node_source
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
@@ -354,7 +354,7 @@ def test_job_is_processing_until_last_learner_has_ended(world: Harness) -> None:
         return merge(read_events(plan.attempt_dir, node_source(rank)) for rank in range(plan.launch.nodes))
 
     def state() -> JobState:
-        known = Known(JobState.QUEUED, Wish.NONE, None, Evidence(events()), time.time(), learners=2)
+        known = Known(JobState.QUEUED, RequestedAction.NONE, None, Evidence(events()), time.time(), learners=2)
         return judge(known).steps[-1][0]
 
     first = {"learner_id": 1}

@@ -159,7 +159,7 @@ def test_staging_cache_entry_cannot_be_discarded_while_staging_uses_it(
     def give(shelf: Shelf, _limit_bytes: int) -> None:
         asked.append(any(discard(shelf, key) for key in shelf.names()))
 
-    monkeypatch.setattr("ffdl_batch.staging.cache.cached_transfer.give_room", give)
+    monkeypatch.setattr("ffdl_batch.staging.cache.cached_transfer.free_space", give)
     for _ in range(2):
         cached.run(cached.task(link=link))
     assert asked == [False, False]

@@ -112,7 +112,7 @@ def test_pending_upload_fails_when_store_refuses_results(run: Rig) -> None:
     for last_word, said in (("when-stored", False), ("anyway", True)):
         assert run.run("pay", "--last-word", last_word) == 74
         assert Path(run.attempt.final).exists() == said
-        assert not Path(run.attempt.paid).exists()
+        assert not Path(run.attempt.uploaded).exists()
     final = run.final()
     assert (final.outcome, final.stored, final.error_code) == (Outcome.FAILED, False, "S303")
     assert "cannot be stored" in final.message
@@ -192,13 +192,13 @@ def test_daemon_completes_pending_upload_after_head_controller_is_killed(site: S
         fs.befall(Fault(("create",), delay_s=2.0))
         await_storing(attempt)
         os.kill(pid_of(attempt, "head"), signal.SIGKILL)
-        until(lambda: show(site, job_id)["attempts"][0]["owed"], "the pending upload")
+        until(lambda: show(site, job_id)["attempts"][0]["upload_pending"], "the pending upload")
         assert show(site, job_id)["state"] == "STORING"
         fs.clear()
         job = ended(site, job_id)
         assert len(list(Path(job["results"]).glob("[0-9]*"))) == MANY
     assert (job["state"], job["error_code"], job["exit_code"], job["attempt"]) == ("COMPLETED", "000", 0, 1), job
-    assert not job["attempts"][0]["owed"]
+    assert not job["attempts"][0]["upload_pending"]
     assert job["attempts"][0]["ended_at"] <= job["ended_at"]
     assert (site.directory / "n").read_text() == "ran\n"
 

@@ -126,7 +126,7 @@ def second_plan(plan: LaunchPlan) -> LaunchPlan:
 def put(plan: LaunchPlan, number: int, **cell: str) -> None:
     path = Path(attempt_of(plan, number).control)
     temporary = path.with_name("control.tmp")
-    temporary.write_text(json.dumps({"attempt": number, "wish": "", "drill": "", **cell}))
+    temporary.write_text(json.dumps({"attempt": number, "requested_action": "", "drill": "", **cell}))
     temporary.replace(path)
 
 
@@ -190,7 +190,7 @@ def test_continuation_stops_when_learner_confirms_no_checkpoint(world: LocalHarn
 def test_halt_request_ends_job_with_confirmed_checkpoint_and_no_continuation(world: LocalHarness) -> None:
     native, plan = start(world, train(world, last=9), batch=LONG)
     world.await_log(plan, "step")
-    put(plan, 1, wish="halt")
+    put(plan, 1, requested_action="halt")
     world.scheduler.signal(native, "URG")
     assert world.await_end(native).end is EndCause.SUCCESS
     told = final(plan)
@@ -207,7 +207,7 @@ def test_signal_far_from_time_limit_is_charged_as_preemption_and_cancel_ends_nex
     told = final(plan)
     assert (told.interruption, told.goes_on) == ("preemption", GoesOn.SUCCESSOR)
     assert told.spent is not None and (told.spent.preemptions, told.spent.timeouts) == (1, 0)
-    put(plan, 2, wish="cancel")
+    put(plan, 2, requested_action="cancel")
     world.scheduler.cancel(second)
     assert world.await_end(second).end is EndCause.CANCELLED
     world.wait(lambda: not world._own_processes(), world.diagnosis)
@@ -216,7 +216,7 @@ def test_signal_far_from_time_limit_is_charged_as_preemption_and_cancel_ends_nex
 
 def test_halt_request_before_start_prevents_learner_execution(world: LocalHarness) -> None:
     plan = world.prepare_chain("echo ran")
-    put(plan, 1, wish="halt")
+    put(plan, 1, requested_action="halt")
     native = world.scheduler.submit(plan)
     world.await_end(native)
     assert (final(plan).outcome, world.executions(plan.attempt_dir)) == (Outcome.HALTED, 0)
@@ -296,7 +296,7 @@ def test_next_attempt_starts_after_learner_of_killed_head_controller_is_ended(wo
     assert await_final(world, plan, 2).outcome is Outcome.COMPLETED, world.diagnosis()
     assert "alone" in log(plan, 2) and "together" not in log(plan, 2)
     assert json.loads(Path(attempt_of(plan, 1).control).read_text())["attempt"] == 2
-    assert Path(attempt_of(plan, 1).paid).exists(), world.diagnosis()
+    assert Path(attempt_of(plan, 1).uploaded).exists(), world.diagnosis()
 
 
 # ------------------------------------------------------------------------------------- controllers by themselves

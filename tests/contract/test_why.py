@@ -61,7 +61,7 @@ def test_slurm_explains_pending_jobs_with_one_squeue_query(slurm: FakeSlurmHarne
     held, other, none = explain(slurm, (natives[0], ONE), (natives[1], ONE), (NativeId("7"), ONE))
     assert held is not None and held.reason is not None
     assert other is not None and other.reason is not None and none is None  # it runs
-    (room,) = other.rooms
+    (room,) = other.capacity
     assert (room.gpus, room.gpus_free, room.fitting, room.wanted, room.gpus_each) == (4, 1, 0, 1, 2)
     assert [(away.name, away.why) for away in room.away] == [("n2", "no power")]
     assert other.figures == {"longest time in main": "1-00:00:00"}
@@ -130,7 +130,7 @@ def test_kubernetes_explains_unschedulable_job_with_count_of_lacking_nodes(tmp_p
             site.wait(native, lambda one: one is not None and "Insufficient nvidia.com/gpu" in one.reason)
             known = kubernetes_explains(site, native)
             assert known is not None and known.reason is not None
-            assert (known.reason.kind, known.reason.word) == (WaitKind.TOO_MUCH, "Unschedulable")
+            assert (known.reason.kind, known.reason.code) == (WaitKind.TOO_MUCH, "Unschedulable")
             assert "empty they have room for 0 of 1 learner; one node has at most 1 GPU, 8 CPUs" in known.reason.detail
             assert known.figures["nodes with Insufficient nvidia.com/gpu"] == "2 of 2"
         finally:

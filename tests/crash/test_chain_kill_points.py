@@ -11,7 +11,7 @@ from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.controller_events import Outcome
 from tests.crash.world import Findings, Life, World
 
-WATCHING = ("asked", "wished", "judged", "noted")
+WATCHING = ("asked", "requested", "judged", "noted")
 ADOPTING = ("claimed", "looked", "queued")
 DEPLOYING = ("claimed", "deploying", "written", "template", "fenced", "marked", "submitted", "queued")
 

@@ -125,7 +125,7 @@ def test_fuzz_judge_reports_granted_resume_missing_from_history() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "wish", "before", "after", "lost"),
+    ("state", "requested_action", "before", "after", "lost"),
     [
         (JobState.QUEUED, "none", "halt", "halt", 1),
         (JobState.QUEUED, "halt", "cancel", "cancel", 1),
@@ -137,10 +137,10 @@ def test_fuzz_judge_reports_granted_resume_missing_from_history() -> None:
     ],
 )
 def test_fuzz_judge_reports_granted_request_missing_from_row(
-    state: JobState, wish: str, before: str | None, after: str | None, lost: int
+    state: JobState, requested_action: str, before: str | None, after: str | None, lost: int
 ) -> None:
     found = Findings()
-    judge_wish(replace(ROW, state=state, wish=wish), before, after, found)
+    judge_wish(replace(ROW, state=state, requested_action=requested_action), before, after, found)
     assert found.counts()["lost"] == lost
 
 

@@ -307,7 +307,7 @@ class World:
 
     def client(self) -> Client:
         """A client of this world's daemon, that starts none."""
-        return Client(dialling=Dialling(environ=self.environment(), start=False, told=lambda _: None))
+        return Client(dialling=Dialling(environ=self.environment(), start=False, report=lambda _: None))
 
     def is_served(self) -> bool:
         """Whether a daemon answers."""

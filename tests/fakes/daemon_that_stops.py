@@ -105,7 +105,7 @@ def _who() -> str:
 
 def _slow_steps_named() -> None:
     """Put names to the steps that have none of their own."""
-    submit, start = SlurmScheduler.submit, pending_uploads.start_payment
+    submit, start = SlurmScheduler.submit, pending_uploads.start_upload
 
     def submitting(adapter: SlurmScheduler, plan: LaunchPlan) -> NativeId:
         with PLAN.with_name("submitters").open("a", encoding="utf-8") as file:
@@ -113,7 +113,7 @@ def _slow_steps_named() -> None:
         reached("submitting")
         return submit(adapter, plan)
 
-    def paying(attempt: AttemptDir, last_word: pending_uploads.LastWord) -> pending_uploads.Payment | None:
+    def paying(attempt: AttemptDir, last_word: pending_uploads.FinalRecordBy) -> pending_uploads.Upload | None:
         with PLAN.with_name("payers").open("a", encoding="utf-8") as file:
             file.write(os.environ["FFDL_STATE_DIR"] + "\n")
         reached("paying")

@@ -47,7 +47,7 @@ def await_word(world: FaultWorld, words: str) -> str:
 
     def is_known() -> bool:
         with world.client() as client:
-            trouble = client.health().database_trouble
+            trouble = client.health().database_outage
         return trouble is not None and words in trouble.detail
 
     world.wait(is_known, words)
@@ -112,7 +112,7 @@ def test_commands_report_read_only_database_with_same_message(tmp_path: Path, ow
         for refused in (world.run("ffdl", "cancel", running), world.submit_by_command()):
             assert (refused.code, told in refused.text) == (75, True), refused
         listed = json.loads(world.run("ffdl", "list", "--json").text.splitlines()[-1])
-        assert listed["database_trouble"]["detail"] == told
+        assert listed["database_outage"]["detail"] == told
         fs.clear()
         world.await_ends(running, world.submit())
         world.wait(lambda: READ_ONLY not in world.run("ffdl", "list").text, "the end of the warning")

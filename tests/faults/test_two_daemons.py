@@ -191,10 +191,10 @@ def test_second_daemon_completes_pending_upload_when_first_is_stopped(pair: Pair
     owe(world, job)
     fallen, other = pair.by_pid(world.stopped_pid())
     store = world.store()
-    world.wait(lambda: not store.owed_attempts(), "the debt to be paid")
+    world.wait(lambda: not store.pending_uploads(), "the debt to be paid")
     store.close()
     assert payers.read_text().split() == [str(fallen.state), str(other.state)]
-    assert json.loads(Path(Root(str(world.state)).job(job).attempt(1).paid).read_text())["learners"] == []
+    assert json.loads(Path(Root(str(world.state)).job(job).attempt(1).uploaded).read_text())["learners"] == []
     wake(pair, fallen.pid)
     examine(pair)
 
@@ -203,5 +203,5 @@ def owe(world: SharedWorld, job: str) -> None:
     """As if the attempt had been killed before everything was stored."""
     store = world.store()
     with store.engine.begin() as connection:
-        connection.execute(update(ATTEMPTS).where(ATTEMPTS.c.job_id == job).values(owed=1))
+        connection.execute(update(ATTEMPTS).where(ATTEMPTS.c.job_id == job).values(upload_pending=1))
     store.close()

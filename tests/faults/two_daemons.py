@@ -114,7 +114,7 @@ class OneDaemon:
 
     def client(self) -> Client:
         """A client of this daemon alone, that starts none."""
-        return Client(dialling=Dialling(environ=self.environment(), start=False, told=lambda _: None))
+        return Client(dialling=Dialling(environ=self.environment(), start=False, report=lambda _: None))
 
     def start(self) -> None:
         """Start it, without waiting."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ffdl_batch.domain.outcome.continuation import Interruption, words
+from ffdl_batch.domain.outcome.continuation import Interruption, describe_interruption
 from tests.cluster.rig import Cluster
 from tests.proof.continuity import Record, Session, sessions_in
 from tests.proof.desk import LOGIN_NODE, Desk
@@ -144,7 +144,7 @@ def _why_anew(attempt: int, run: int, history: Sequence[Mapping[str, Any]]) -> s
     anew = [e for e in history if (e["attempt"], e["state"], e["cause"]) == (attempt, "QUEUED", "requeued")]
     if run >= len(anew):
         return ""
-    return next((kind.value for kind in Interruption if words(kind) in anew[run]["message"]), "")
+    return next((kind.value for kind in Interruption if describe_interruption(kind) in anew[run]["message"]), "")
 
 
 def read_weights(path: Path) -> dict[str, bytes]:

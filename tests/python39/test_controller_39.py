@@ -53,7 +53,7 @@ def test_pod_controller_executes_attempt_on_python39(node: OldNode, zipapp: str,
     """Sidecar and shim, without a container around the learner."""
     pod = PodRig(tmp_path)
     pod.write('echo result > "$RESULT_DIR/out"; echo "learner $LEARNER_ID"; exit 3', bare=True)
-    given = f"--model {pod.model} --private {pod.private} --wishes {pod.wishes} --message {pod.message}"
+    given = f"--model {pod.model} --private {pod.private} --annotations {pod.annotations} --message {pod.message}"
     script = f"""
 {PYTHON} -I -S {zipapp} pod --launch {pod.plan}/launch.json {given} >{tmp_path}/said 2>{tmp_path}/errors &
 controller=$!

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ffdl_batch.domain.launch.attach_protocol import AGAIN, RUN, FrameError
 from ffdl_batch.ports.scheduler import SchedulerError, SchedulerMissing, SchedulerUnreachable
-from ffdl_kubernetes.attach.annotation_views import Wished
+from ffdl_kubernetes.attach.annotation_views import AnnotationView
 from ffdl_kubernetes.attach.owner_streams import EXIT_REFUSED, Own, OwnerGone
 from ffdl_kubernetes.attach.pod_exec import BUSY, NotStarted, execute
 from ffdl_kubernetes.client import Refused
@@ -54,7 +54,7 @@ async def _attach(settings: KubernetesSettings, pod: str, program: Sequence[str]
                     raise
                 if wanted == RUN:
                     return await own.refuse(_not_permitted(settings.namespace, refused))
-            return await Wished(client, settings.namespace, pod, program, own).serve(wanted)
+            return await AnnotationView(client, settings.namespace, pod, program, own).serve(wanted)
     except (SchedulerError, Refused, NotStarted) as error:
         message = f"the controller in pod {pod} cannot be reached: {error}"
         return await own.refuse(message, AGAIN if _is_away(error) else EXIT_REFUSED)

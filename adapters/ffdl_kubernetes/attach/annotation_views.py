@@ -1,4 +1,4 @@
-"""Tables and stacks without a command in the pod: wished by an annotation, answered on the controller's output.
+"""Tables and stacks without a command in the pod: requested by an annotation, answered on the controller's output.
 
 It needs what a daemon needs: `patch` of pods, `get` of their logs.
 """
@@ -18,7 +18,7 @@ from ffdl_batch.domain.launch.pod_protocol import (
     Answer,
     FrameKind,
     Look,
-    Wish,
+    PodAnnotation,
     decode_answer,
     decode_frame,
     encode_look,
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 ANSWER_S = 80.0
 """How long a pod may take: kubelet brings a changed annotation within seconds, py-spy has 20 s for a process."""
 SLOW_S = 30.0
-"""How much later than the wish its log may be opened: the answer is read all the same."""
+"""How much later than the request its log may be opened: the answer is read all the same."""
 AGAIN_S = 10.0
-"""Another one may have wished something of the same pod in between."""
+"""Another one may have requested something of the same pod in between."""
 
 
-class Wished:
+class AnnotationView:
     """What `program`, the helper, would show of the learners that it names."""
 
     def __init__(self, client: httpx2.AsyncClient, namespace: str, pod: str, program: Sequence[str], own: Own) -> None:
@@ -51,7 +51,7 @@ class Wished:
 
     async def serve(self, wanted: str) -> int:
         """As the helper does. Raises Refused, SchedulerUnreachable, OwnerGone, FrameError."""
-        await self._own.tell(READY, {"host": self._pod, "learners": list(self._learners)})
+        await self._own.send_object(READY, {"host": self._pod, "learners": list(self._learners)})
         if wanted == STACK:
             return await self._stack()
         while True:
@@ -60,7 +60,7 @@ class Wished:
             answer = await self._ask(wanted)
             if answer.refused or answer.table is None:
                 return await self._own.refuse(answer.refused)
-            await self._own.tell(TABLE, dict(answer.table))
+            await self._own.send_object(TABLE, dict(answer.table))
 
     async def _stack(self) -> int:
         answer = await self._ask(STACK)
@@ -71,8 +71,8 @@ class Wished:
 
     async def _ask(self, wanted: str) -> Answer:
         look = Look(os.urandom(6).hex(), wanted, self._learners)
-        hearing = asyncio.ensure_future(self._hear(look.id))
-        wishing = asyncio.ensure_future(self._wish(look))
+        hearing = asyncio.ensure_future(self._read_answer(look.id))
+        wishing = asyncio.ensure_future(self._annotate(look))
         try:
             done, _ = await asyncio.wait({hearing, wishing}, timeout=ANSWER_S, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -87,11 +87,13 @@ class Wished:
             "brings no annotations"
         )
 
-    async def _wish(self, look: Look) -> None:
+    async def _annotate(self, look: Look) -> None:
         """Until it is cancelled."""
         import httpx2
 
-        body = json.dumps({"metadata": {"annotations": {f"{ANNOTATIONS}/{Wish.LOOK.value}": encode_look(look)}}})
+        body = json.dumps(
+            {"metadata": {"annotations": {f"{ANNOTATIONS}/{PodAnnotation.LOOK.value}": encode_look(look)}}}
+        )
         while True:
             try:
                 reply = await self._client.patch(self._path, content=body, headers={"Content-Type": MERGE})
@@ -101,7 +103,7 @@ class Wished:
                 raise refusal_of(reply)
             await asyncio.sleep(AGAIN_S)
 
-    async def _hear(self, look: str) -> Answer | None:
+    async def _read_answer(self, look: str) -> Answer | None:
         """Its answer, of what the controller prints; a log that is cut off is read again."""
         import httpx2
 

@@ -76,7 +76,7 @@ class Own:
         except OSError as error:
             raise OwnerGone from error
 
-    async def tell(self, kind: str, fields: dict[str, Any]) -> None:
+    async def send_object(self, kind: str, fields: dict[str, Any]) -> None:
         """A frame that holds an object, in the helper's place."""
         await self.write(encode_frame(kind, json.dumps(fields).encode("ascii")))
 
@@ -88,7 +88,7 @@ class Own:
 
     async def end(self, status: int) -> int:
         """All is done."""
-        await self.tell(EXIT, {"status": status})
+        await self.send_object(EXIT, {"status": status})
         return 0
 
     async def refuse(self, message: str, status: int = EXIT_REFUSED) -> int:

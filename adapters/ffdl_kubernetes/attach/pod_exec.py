@@ -79,7 +79,7 @@ class _Execution:
 
     async def run(self) -> int | BaseException:
         """The exit status, or why there is none: what is raised in a session comes out of it as a group."""
-        sending, hearing = asyncio.ensure_future(self._send()), asyncio.ensure_future(self._hear())
+        sending, hearing = asyncio.ensure_future(self._send()), asyncio.ensure_future(self._receive())
         try:
             await asyncio.wait({sending, hearing}, return_when=asyncio.FIRST_COMPLETED)
             if not hearing.done() and self._session.subprotocol == V5:
@@ -104,7 +104,7 @@ class _Execution:
         except HTTPXWSException:
             return
 
-    async def _hear(self) -> int:
+    async def _receive(self) -> int:
         """The status at the end. Raises NotStarted, OwnerGone, SchedulerUnreachable."""
         from httpx2.websockets import HTTPXWSException, WebSocketDisconnect
 

@@ -27,7 +27,7 @@ AT_ONCE = 5
 """So many go where one more is wanted: others are wanted soon."""
 
 
-def sent_with_room(
+def sent_after_cleanup(
     send: Callable[[], dict[str, Any]], client: ClusterClient, watcher: Watcher, sync: Callable[[], None], root: Root
 ) -> Plain:
     """What `send` makes. Where a quota of Jobs is used up, ended ones of ours go, and it is tried once more; a quota
@@ -66,7 +66,7 @@ def _is_done_with(name: str, job: Plain, pods: Sequence[Plain], root: Root) -> b
         return False
     attempt = attempt_of(job, root)
     if name.endswith(STORING):
-        return Path(attempt.paid).exists()
+        return Path(attempt.uploaded).exists()
     if Path(attempt.final).exists():
         return True
     reported_s = marker_files.age_s(attempt, marker_files.END_REPORTED)  # a node that is lost leaves no final record

@@ -41,7 +41,7 @@ def leave(attempt: AttemptDir, mark: str, why: str = "") -> None:
         write_text(str(path), why)
 
 
-def is_there(attempt: AttemptDir, mark: str) -> bool:
+def is_marked(attempt: AttemptDir, mark: str) -> bool:
     """Whether it was left."""
     return os.path.lexists(Path(attempt.path, mark))
 
@@ -75,14 +75,14 @@ def is_ours(thing: Mapping[str, Any], root: Root) -> bool:
     labels = thing["metadata"].get("labels") or {}
     if not labels.get(JOB_LABEL) or not labels.get(ATTEMPT_LABEL, "").isdecimal():
         return False
-    return is_there(attempt_of(thing, root), SENT_TO)
+    return is_marked(attempt_of(thing, root), SENT_TO)
 
 
 def elsewhere(attempt: AttemptDir, client: ClusterClient) -> str:
     """Why an attempt that this cluster does not show may be there all the same ("" = it is not). Of one that its owner
     has cancelled nothing more is expected."""
     sent_to, here = read(attempt, SENT_TO), _here(client)
-    if sent_to in ("", here) or is_there(attempt, CANCELLED):
+    if sent_to in ("", here) or is_marked(attempt, CANCELLED):
         return ""
     return (
         f"it was sent to {sent_to}, and this daemon asks {here}: name that context and namespace in "

@@ -23,7 +23,7 @@ from ffdl_batch.ports.scheduler import NotNow
 from ffdl_batch.runtimes.pod import SHIM_TEXT
 from ffdl_kubernetes.api_errors import explain
 from ffdl_kubernetes.client import ClusterClient, Refused
-from ffdl_kubernetes.lifecycle.finished_job_cleanup import sent_with_room
+from ffdl_kubernetes.lifecycle.finished_job_cleanup import sent_after_cleanup
 from ffdl_kubernetes.lifecycle.marker_files import elsewhere
 from ffdl_kubernetes.lifecycle.pod_sync import Pods
 from ffdl_kubernetes.lifecycle.submission import read_objects, send
@@ -36,7 +36,7 @@ from ffdl_kubernetes.observing.cluster_watch import Watcher
 from ffdl_kubernetes.observing.disruptions import why_lost
 from ffdl_kubernetes.observing.job_states import Beside, has_run, is_finished, observe
 from ffdl_kubernetes.observing.kueue import Queues
-from ffdl_kubernetes.observing.log_follower import final_word
+from ffdl_kubernetes.observing.log_follower import termination_message
 from ffdl_kubernetes.settings import KubernetesSettings
 
 OBJECTS = "store-objects.json"
@@ -51,7 +51,7 @@ def plan_storing(
     assert launch.pod is not None
     if launch.pod.apart or not launch.stores_elsewhere:
         return []
-    own_launch = replace(launch, pod=replace(launch.pod, cut_off=False, pays=True))
+    own_launch = replace(launch, pod=replace(launch.pod, cut_off=False, uploads_pending=True))
     places = [f"{place}/" for place in (launch.stores.results, launch.stores.logs, launch.stores.model) if place]
     outside = tuple(one for one in shape.outside if any(place.startswith(f"{one.target}/") for place in places))
     own = replace(
@@ -101,7 +101,7 @@ class StoresFromClaims:
         archive = Path(self._root.job(job_id).model_archive)
         objects = read_objects(attempt_dir, OBJECTS)
         begin = functools.partial(send, self._client, self._settings, objects, attempt_dir, archive)
-        self._watcher.put("Job", sent_with_room(begin, self._client, self._watcher, self._synced, self._root))
+        self._watcher.put("Job", sent_after_cleanup(begin, self._client, self._watcher, self._synced, self._root))
 
     def how_storing_goes(self, token: Token) -> Storing:
         """See the capability. Sends no request: the watch knows."""
@@ -131,7 +131,7 @@ class StoresFromClaims:
     def _beside_storing(self, found: Mapping[str, Any]) -> Beside:
         refusal = self._watcher.refusals().get(str(found["metadata"]["name"]), "")
         workload = self._queues.by_owner().get(found["metadata"]["uid"])
-        return Beside(refusal, workload, troubles=self._watcher.troubles())
+        return Beside(refusal, workload, pod_warnings=self._watcher.pod_warnings())
 
     def _delete_failed(self, name: str) -> None:
         try:
@@ -152,6 +152,6 @@ def _why_failed(found: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> 
     seen = observe(found, pods)
     if seen is None or seen.end is EndCause.SUCCESS:
         return "", False
-    said = next(filter(None, (str((final_word(pod) or {}).get("error", "")) for pod in pods)), "")
+    said = next(filter(None, (str((termination_message(pod) or {}).get("error", "")) for pod in pods)), "")
     by_cluster = seen.end in (EndCause.PREEMPTED, EndCause.NODE_FAIL) or (bool(pods) and not any(map(has_run, pods)))
     return said or seen.reason or f"Job {found['metadata']['name']} failed", by_cluster and not said

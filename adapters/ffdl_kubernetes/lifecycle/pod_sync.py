@@ -1,4 +1,4 @@
-"""Pods as the daemon deals with them: what they say is copied, what is wished is brought, the last word is read."""
+"""Pods as the daemon deals with them: what they say is copied, what is requested is brought, the last word is read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, find_text, status_of
 from ffdl_batch.domain.launch.launch_file import decode
 from ffdl_batch.domain.launch.limits import LogLimits
 from ffdl_batch.domain.launch.placeholders import LaunchFileError
-from ffdl_batch.domain.launch.pod_protocol import ANNOTATIONS, FINALIZER, JOB_LABEL, Frame, FrameKind, Wish, pack
+from ffdl_batch.domain.launch.pod_protocol import (
+    ANNOTATIONS,
+    FINALIZER,
+    JOB_LABEL,
+    Frame,
+    FrameKind,
+    PodAnnotation,
+    pack,
+)
 from ffdl_batch.domain.outcome.controller_events import HEAD, EventKind, decode_events
 from ffdl_batch.ports.scheduler import SchedulerError
 from ffdl_kubernetes.client import STRATEGIC, ClusterClient, Refused
@@ -29,7 +37,7 @@ from ffdl_kubernetes.objects.names import CONTROLLER, INDEX
 from ffdl_kubernetes.observing.attempt_mirror import Mirror
 from ffdl_kubernetes.observing.cluster_watch import token_of
 from ffdl_kubernetes.observing.job_states import has_begun, is_beyond_reach, is_leaving, is_over, number_ended
-from ffdl_kubernetes.observing.log_follower import Follower, final_word
+from ffdl_kubernetes.observing.log_follower import Follower, termination_message
 from ffdl_kubernetes.settings import KubernetesSettings
 
 Plain = Mapping[str, Any]
@@ -42,7 +50,7 @@ RETRY_S = 5.0
 WARNING = "URG"
 """The signal that warns controllers that their allocation is about to end."""
 END, GANG = "end", "gang"
-"""Work for a whole attempt, beside wishes for single pods."""
+"""Work for a whole attempt, beside requests for single pods."""
 READ_S, READ_MOST_S = 120.0, 1800.0
 """So long after this daemon saw a Job's end, and after any pod was read, the end is reported although some pods
 could not be read; the second is the maximum. A daemon that was away, or has hundreds of pods to read, does not wait in
@@ -69,7 +77,7 @@ class Pods:
         self._lock = threading.Lock()
         self._work: queue.Queue[tuple[str, str]] = queue.Queue()
         self._waiting: set[tuple[str, str]] = set()
-        self._wishes: dict[tuple[str, Wish], str] = {}
+        self._annotations: dict[tuple[str, PodAnnotation], str] = {}
         self._worker: threading.Thread | None = None
 
     def stop(self) -> None:
@@ -79,7 +87,7 @@ class Pods:
 
     # ------------------------------------------------------------------------------------- what the watch reports
 
-    def heard(self, what: str, pod: Plain) -> None:
+    def on_change(self, what: str, pod: Plain) -> None:
         """A pod that came, changed or went. Several daemons may share the namespace, and see each other's: what another
         one has sent is neither copied nor let go here."""
         if not is_ours(pod, self._root):
@@ -91,8 +99,8 @@ class Pods:
                 self._ending.discard(name)
                 self._read.discard(name)
                 self._signs.pop(name, None)
-                for wish in Wish:
-                    self._wishes.pop((name, wish), None)
+                for request in PodAnnotation:
+                    self._annotations.pop((name, request), None)
                 if not any(token_of(one) == token_of(pod) for one in self._pods.values()):
                     self._mirrors.pop(token_of(pod), None)
                     self._warned.discard(token_of(pod))
@@ -107,7 +115,7 @@ class Pods:
         if is_leaving(pod):
             self._warn_gang(pod)
         if is_beyond_reach(pod):
-            self.silent(name)
+            self.on_end(name)
             return
         state = _controller_state(pod)
         if "terminated" in state and is_over(pod):  # else it is started again
@@ -117,7 +125,7 @@ class Pods:
             if is_new:
                 self._bring_control(pod)
         elif _ends(pod):  # its controller never ran: there is nothing to be read
-            self.silent(name)
+            self.on_end(name)
 
     def _warn_gang(self, leaving: Plain) -> None:
         """Have the controllers of all pods of the attempt ask for a checkpoint now. The Job deletes the others only
@@ -137,7 +145,7 @@ class Pods:
             pods = list(self._pods.values())
         for pod in pods:
             if self._is_lost(pod) or _is_late(pod):
-                self.silent(pod["metadata"]["name"])
+                self.on_end(pod["metadata"]["name"])
 
     def lost(self, pods: Iterable[Plain]) -> frozenset[str]:
         """Return the names of the pods that are marked for deletion and do not end, because their node does not answer.
@@ -157,7 +165,7 @@ class Pods:
 
     # --------------------------------------------------------------------------------- what the follower reports
 
-    def said(self, pod: str, frame: Frame, at: float) -> None:
+    def on_frame(self, pod: str, frame: Frame, at: float) -> None:
         """See :class:`ffdl_kubernetes.observing.log_follower.Listener`."""
         with self._lock:
             known = self._pods.get(pod)
@@ -172,11 +180,11 @@ class Pods:
             _log.warning("%s: what it says cannot be written: %s", pod, error)
             return
         if mirror.missing != before and mirror.missing:
-            self._wish(pod, Wish.RESEND, json.dumps(mirror.missing, sort_keys=True))
+            self._annotate(pod, PodAnnotation.RESEND, json.dumps(mirror.missing, sort_keys=True))
         if frame.kind is FrameKind.APPEND and frame.file.startswith("events/"):
             self._queue(token_of(known), GANG)
 
-    def silent(self, pod: str) -> None:
+    def on_end(self, pod: str) -> None:
         """See :class:`ffdl_kubernetes.observing.log_follower.Listener`: read the last word, and let the pod go. A word
         that cannot be written is tried again: the pod has it until then."""
         with self._lock:
@@ -184,7 +192,7 @@ class Pods:
             if known is None or pod in self._ending:
                 return
             self._ending.add(pod)
-        word = final_word(known)
+        word = termination_message(known)
         try:
             if word is not None and word.get("outcome"):
                 self._keep_final(known, word)
@@ -192,7 +200,7 @@ class Pods:
             _log.warning("%s: its last word cannot be written: %s; it is tried again", pod, error)
             with self._lock:
                 self._ending.discard(pod)
-            timer = threading.Timer(RETRY_S, self.silent, [pod])
+            timer = threading.Timer(RETRY_S, self.on_end, [pod])
             timer.daemon = True
             timer.start()
             return
@@ -202,13 +210,13 @@ class Pods:
         self._queue(pod, "")
         self._mirror(known).ring()
 
-    def _keep_final(self, pod: Plain, word: Mapping[str, Any]) -> None:
+    def _keep_final(self, pod: Plain, message: Mapping[str, Any]) -> None:
         """The record of the head, where the copy does not have it: what it printed last may be lost."""
         path = Path(attempt_of(pod, self._root).final)
         if status_of(str(path)) is not None:
             return
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_text(str(path), json.dumps(word, sort_keys=True) + "\n")
+        write_text(str(path), json.dumps(message, sort_keys=True) + "\n")
 
     def _mirror(self, pod: Plain) -> Mirror:
         token = token_of(pod)
@@ -244,20 +252,22 @@ class Pods:
         with self._lock:
             self._awaited.pop(token, None)
 
-    # ------------------------------------------------------------------------------------------------- wishes
+    # ------------------------------------------------------------------------------------------------- requests
 
-    def wish(self, token: str, wish: Wish, value: str) -> None:
+    def annotate(self, token: str, annotation: PodAnnotation, value: str) -> None:
         """Bring `value` to all pods of an attempt, soon."""
         for pod in self._of(token):
-            self._wish(pod["metadata"]["name"], wish, value)
+            self._annotate(pod["metadata"]["name"], annotation, value)
 
     def signal(self, token: str, name: str) -> None:
         """Have the controllers of an attempt that run get this signal."""
         for pod in filter(has_begun, self._of(token)):
-            last = str((pod["metadata"].get("annotations") or {}).get(f"{ANNOTATIONS}/{Wish.SIGNAL.value}", ""))
-            waiting = self._wishes.get((pod["metadata"]["name"], Wish.SIGNAL), "")
+            last = str(
+                (pod["metadata"].get("annotations") or {}).get(f"{ANNOTATIONS}/{PodAnnotation.SIGNAL.value}", "")
+            )
+            waiting = self._annotations.get((pod["metadata"]["name"], PodAnnotation.SIGNAL), "")
             number = max(_number(last), _number(waiting)) + 1
-            self._wish(pod["metadata"]["name"], Wish.SIGNAL, f"{number} {name}")
+            self._annotate(pod["metadata"]["name"], PodAnnotation.SIGNAL, f"{number} {name}")
 
     def end_later(self, token: str, seconds: float, is_over: Callable[[], bool]) -> None:
         """End the Job of an attempt then, unless it is over."""
@@ -275,12 +285,12 @@ class Pods:
             return [pod for pod in self._pods.values() if token_of(pod) == token]
 
     def _bring_control(self, pod: Plain) -> None:
-        """What was wished before the pod was there."""
+        """What was requested before the pod was there."""
         text = find_text(attempt_of(pod, self._root).control)
         if text:
-            self._wish(pod["metadata"]["name"], Wish.CONTROL, text)
+            self._annotate(pod["metadata"]["name"], PodAnnotation.CONTROL, text)
 
-    def _tell_siblings(self, token: str) -> None:
+    def _notify_siblings(self, token: str) -> None:
         """Each pod of a gang gets what the controllers of all said, and the head when that is its last word; its own it
         leaves alone. Raises OSError."""
         pods = self._of(token)
@@ -297,17 +307,17 @@ class Pods:
             texts[f"events/{HEAD}.jsonl"] = text
         said = pack(json.dumps(texts))
         for pod in pods:
-            self._wish(pod["metadata"]["name"], Wish.SIBLINGS, said)
+            self._annotate(pod["metadata"]["name"], PodAnnotation.SIBLINGS, said)
 
-    def _wish(self, pod: str, wish: Wish, value: str) -> None:
+    def _annotate(self, pod: str, annotation: PodAnnotation, value: str) -> None:
         with self._lock:
-            if self._wishes.get((pod, wish)) == value:
+            if self._annotations.get((pod, annotation)) == value:
                 return
-            self._wishes[pod, wish] = value
-        self._queue(pod, wish.value)
+            self._annotations[pod, annotation] = value
+        self._queue(pod, annotation.value)
 
     def _queue(self, name: str, what: str) -> None:
-        """`what` is a wish for the pod `name`, "" = let it go; END and GANG: `name` is an attempt's token. What
+        """`what` is a request for the pod `name`, "" = let it go; END and GANG: `name` is an attempt's token. What
         waits already is done once: a gang's pods say more than could be passed on one by one."""
         with self._lock:
             if (name, what) in self._waiting:
@@ -337,13 +347,13 @@ class Pods:
         if what == END:
             end_job(client, name, self._of(name))
         elif what == GANG:
-            self._tell_siblings(name)
+            self._notify_siblings(name)
         elif not what:
             change: dict[str, Any] = {"metadata": {"$deleteFromPrimitiveList/finalizers": [FINALIZER]}}
             client.patch("Pod", name, change, STRATEGIC)
         else:
             with self._lock:
-                value = self._wishes.get((name, Wish(what)))
+                value = self._annotations.get((name, PodAnnotation(what)))
             if value is not None:  # else the pod is gone
                 client.patch("Pod", name, {"metadata": {"annotations": {f"{ANNOTATIONS}/{what}": value}}})
 

@@ -21,7 +21,7 @@ from ffdl_kubernetes.objects.names import image_secret, placed
 from ffdl_kubernetes.objects.pod_files import (
     DOCKER_CONFIG,
     configuration,
-    has_room,
+    fits_config_map,
     model_parts,
     number_of_parts,
     private,
@@ -117,7 +117,7 @@ def _sized(job: Plain, others: Sequence[Plain], archive: Path) -> Plain:
     """The Job as planned, or, with an archive that has no room beside the launch file, with a volume of its parts."""
     token, size = str(job["metadata"]["name"]), size_of(str(archive))
     plan = next(one for one in others if one["kind"] == "ConfigMap")
-    if has_room(plan["data"], size):
+    if fits_config_map(plan["data"], size):
         return job
     pod = job["spec"]["template"]["spec"]
     volume = model_volume(token, number_of_parts(size))

@@ -97,7 +97,7 @@ def end_job(client: ClusterClient, token: str, pods: Sequence[Plain]) -> Plain |
 
 
 def left_cancelled(
-    jobs: Mapping[str, Plain], pods: Mapping[str, Sequence[Plain]], root: Root, heard_s: float
+    jobs: Mapping[str, Plain], pods: Mapping[str, Sequence[Plain]], root: Root, confirm_s: float
 ) -> Iterator[str]:
     """Yield the attempts in `jobs` that continue although their owners cancelled them. Controllers that run have
     `heard_s` to notice it. Raises OSError."""
@@ -105,7 +105,7 @@ def left_cancelled(
         if is_finished(job) or is_ending(job) or token.endswith(STORING) or not is_ours(job, root):
             continue
         asked_s = marker_files.age_s(attempt_of(job, root), marker_files.CANCELLED)
-        if asked_s is not None and (asked_s >= heard_s or not any(has_begun(pod) for pod in pods.get(token, ()))):
+        if asked_s is not None and (asked_s >= confirm_s or not any(has_begun(pod) for pod in pods.get(token, ()))):
             yield token
 
 

@@ -38,7 +38,7 @@ def configuration(
     }
 
 
-def has_room(texts: Mapping[str, str], size: int) -> bool:
+def fits_config_map(texts: Mapping[str, str], size: int) -> bool:
     """Whether one ConfigMap holds these texts and a model archive of `size` bytes."""
     return sum(len(text.encode()) for text in texts.values()) + size <= PART_BYTES
 

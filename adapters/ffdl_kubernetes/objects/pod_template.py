@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from ffdl_batch.domain.job.spec import Placement
 from ffdl_batch.domain.launch.pod_protocol import (
     ANNOTATIONS,
+    ANNOTATIONS_DIR,
     FINALIZER,
     MODEL_DIR,
     OPEN,
@@ -18,8 +19,7 @@ from ffdl_batch.domain.launch.pod_protocol import (
     SEAT_DIR,
     TIME_LIMIT,
     TREE,
-    WISHES_DIR,
-    Wish,
+    PodAnnotation,
 )
 from ffdl_kubernetes.objects.names import CONTROLLER, LEARNER, Plain, image_secret, labels, model_part, of_storing
 from ffdl_kubernetes.objects.pod_files import MODEL_KEY
@@ -221,7 +221,7 @@ def _controller(shape: PodShape, settings: KubernetesSettings) -> Plain:
             {"name": "plan", "mountPath": PLAN_DIR, "readOnly": True},
             {"name": MODEL, "mountPath": MODEL_DIR, "readOnly": True},
             *([{"name": "private", "mountPath": PRIVATE_DIR, "readOnly": True}] if shape.has_private else []),
-            {"name": "wishes", "mountPath": WISHES_DIR, "readOnly": True},
+            {"name": "annotations", "mountPath": ANNOTATIONS_DIR, "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp", "subPath": CONTROLLER},  # noqa: S108 - a volume of the pod's own
             *(_mounted(Mount(one.source, one.target, claim=one.claim), shape, settings) for one in shape.outside),
         ],
@@ -287,7 +287,7 @@ def _volumes(shape: PodShape, settings: KubernetesSettings) -> list[Plain]:
         {"name": "shm", "emptyDir": shared_memory},
         {"name": "plan", "configMap": {"name": shape.token}},
         model_volume(shape.token),
-        {"name": "wishes", "downwardAPI": {"items": [_wish(wish) for wish in Wish]}},
+        {"name": "annotations", "downwardAPI": {"items": [_annotation_file(request) for request in PodAnnotation]}},
     ]
     if shape.has_private:
         found.append({"name": "private", "secret": {"secretName": shape.token, "defaultMode": 0o440}})
@@ -305,9 +305,9 @@ def model_volume(token: str, parts: int = 0) -> Plain:
     }
 
 
-def _wish(wish: Wish) -> Plain:
-    field_path = f"metadata.annotations['{ANNOTATIONS}/{wish.value}']"
-    return {"path": wish.value, "fieldRef": {"fieldPath": field_path}}
+def _annotation_file(annotation: PodAnnotation) -> Plain:
+    field_path = f"metadata.annotations['{ANNOTATIONS}/{annotation.value}']"
+    return {"path": annotation.value, "fieldRef": {"fieldPath": field_path}}
 
 
 def _claim_volume(claim: str) -> str:

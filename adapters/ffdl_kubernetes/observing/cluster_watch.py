@@ -59,7 +59,7 @@ class Held:
     kind: type[SchedulerUnreachable] = SchedulerUnreachable
 
     @property
-    def is_mended(self) -> bool:
+    def is_watched(self) -> bool:
         """Whether a watch is there, for now at least."""
         return self.broken_at is None or self.taken_at is not None
 
@@ -71,10 +71,10 @@ class Watcher:
     def __init__(
         self,
         make: Callable[[], ClusterClient],
-        heard: Callable[[str, str, Plain], None],
+        on_change: Callable[[str, str, Plain], None],
         selectors: Mapping[str, Mapping[str, str]] = SELECTORS,
     ) -> None:
-        self._make, self._heard, self._selectors = make, heard, selectors
+        self._make, self._on_change, self._selectors = make, on_change, selectors
         self._held = {kind: Held() for kind in selectors}
         self._lock = threading.Condition()
         self._threads: list[threading.Thread] = []
@@ -103,7 +103,7 @@ class Watcher:
             for kind, held in self._held.items():
                 if not held.synced:
                     raise held.kind(f"{kind}s cannot be listed: {held.why or 'no answer yet'}")
-                broken_at = None if held.is_mended else held.broken_at
+                broken_at = None if held.is_watched else held.broken_at
                 if broken_at is not None and time.monotonic() - broken_at > STALE_S:
                     raise held.kind(f"{kind}s cannot be watched: {held.why}")
 
@@ -134,18 +134,18 @@ class Watcher:
     def refusals(self) -> dict[str, str]:
         """Job's name -> why its pods were refused last."""
         found = {
-            str(one["involvedObject"]["name"]): _said(one)
+            str(one["involvedObject"]["name"]): _message(one)
             for one in self._events("Job")
             if one.get("reason") == "FailedCreate"
         }
         return {name: name_controllers_part(self.job(name), said) for name, said in found.items()}
 
-    def troubles(self) -> dict[str, tuple[str, str]]:
+    def pod_warnings(self) -> dict[str, tuple[str, str]]:
         """Return, by pod's name, reason and message of the last event about its volumes or its network. No event
         reports when the problem is over."""
         found: dict[str, tuple[str, str]] = {}
         for one in self._events("Pod"):
-            name, message = str(one["involvedObject"]["name"]), _said(one)
+            name, message = str(one["involvedObject"]["name"]), _message(one)
             if one.get("reason") in _OF_PODS and not (name in found and _VAGUE in message):
                 found[name] = str(one["reason"]), message
         return found
@@ -218,9 +218,9 @@ class Watcher:
             gone = [thing for name, thing in held.things.items() if name not in listed]
             held.things, held.version, held.answered = listed, version, None
         for thing in gone:
-            self._heard("DELETED", kind, thing)
+            self._on_change("DELETED", kind, thing)
         for thing in items:
-            self._heard("ADDED", kind, thing)
+            self._on_change("ADDED", kind, thing)
         with self._lock:  # the first list is not visible before all of it was reported
             held.synced, held.broken_at = True, None
             self._lock.notify_all()
@@ -240,7 +240,7 @@ class Watcher:
                 if what != "BOOKMARK":
                     self._note(held, what, thing)
             if what != "BOOKMARK":
-                self._heard(what, kind, thing)
+                self._on_change(what, kind, thing)
             if self._stopped.is_set():
                 break
         with self._lock:
@@ -283,7 +283,7 @@ def token_of(thing: Plain) -> str:
     return f"{job}-{attempt}{stores}" if job and attempt else ""
 
 
-def _said(event: Plain) -> str:
+def _message(event: Plain) -> str:
     """Its message; recorders that join many events say so before it (client-go, `events_cache.go`)."""
     return str(event.get("message", "")).removeprefix("(combined from similar events): ")
 

@@ -111,13 +111,13 @@ _OF_VOLUMES = (
 )
 
 
-_OF_MAKING_ROOM = re.compile(r"(?<=\.) [a-z].*", re.DOTALL)
+_PREEMPTION_DETAIL = re.compile(r"(?<=\.) [a-z].*", re.DOTALL)
 
 
 def reasons_alone(message: str) -> str:
     """What the scheduler says of nodes, without what came of making room, which stands behind it: ``no new claims to
     deallocate, preemption: 0/3 nodes are available: ...``."""
-    return _OF_MAKING_ROOM.sub("", message)
+    return _PREEMPTION_DETAIL.sub("", message)
 
 
 def what_to_do(message: str) -> str:

@@ -31,7 +31,7 @@ _NOT_MADE = frozenset({
 """Reasons of waiting containers (kubelet: `images/types.go`, `kuberuntime/kuberuntime_container.go`; the CRI's
 `errors`)."""
 _MORE_MEMORY = "out of memory; give it more (controller_memory_bytes in [backend.kubernetes])"
-_TROUBLES = {
+_POD_WARNINGS = {
     "FailedAttachVolume": "a volume of it cannot be attached to its node",
     "FailedCreatePodSandBox": "its node cannot set the pod up",
 }
@@ -57,7 +57,7 @@ class Beside:
     no_image: str = ""
     node_lost: str = ""
     lost: frozenset[str] = frozenset()
-    troubles: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    pod_warnings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 def is_put_back(job: Plain, beside: Beside) -> bool:
@@ -93,11 +93,11 @@ def observe(job: Plain | None, pods: Sequence[Plain], beside: Beside = Beside())
         return Observation(Phase.PENDING, "Suspended", reason=_why_suspended(job, beside.workload), **times)
     if any(has_run(pod) for pod in pods):
         leaving = "" if is_ending(job) else why_leaving(pods)
-        lacks = leaving or why_pending(pods, troubles=beside.troubles)
+        lacks = leaving or why_pending(pods, pod_warnings=beside.pod_warnings)
         return Observation(Phase.RUNNING, "Running", lacks=lacks, **times)
     is_short = len(pods) < int(job.get("spec", {}).get("completions", 1))
     refusal = beside.refusal if is_short else ""  # an event remains when its cause is gone
-    return Observation(Phase.PENDING, "Pending", reason=why_pending(pods, refusal, beside.troubles), **times)
+    return Observation(Phase.PENDING, "Pending", reason=why_pending(pods, refusal, beside.pod_warnings), **times)
 
 
 def _without_job(live: Sequence[Plain], beside: Beside, nodes: str) -> Observation | None:
@@ -161,7 +161,7 @@ def number_ended(job: Plain) -> int:
 
 
 def has_begun(pod: Plain) -> bool:
-    """Whether its controller runs, and hears what is wished."""
+    """Whether its controller runs, and hears what is requested."""
     return any(one.get("name") == CONTROLLER and "running" in one.get("state", {}) for one in _statuses(pod))
 
 
@@ -243,7 +243,7 @@ def _why_suspended(job: Plain, workload: Plain | None) -> str:
 
 
 def why_pending(
-    pods: Sequence[Plain], refusal: str = "", troubles: Mapping[str, tuple[str, str]] = MappingProxyType({})
+    pods: Sequence[Plain], refusal: str = "", pod_warnings: Mapping[str, tuple[str, str]] = MappingProxyType({})
 ) -> str:
     """The first pod that has not begun says it: the others wait for the same, or for it."""
     for pod in sorted(pods, key=lambda one: str(one["metadata"]["name"])):
@@ -266,9 +266,9 @@ def why_pending(
                 return f"container {status.get('name', '')} cannot be made {why}"
             if waiting.get("reason") == "CrashLoopBackOff":
                 return f"container {status.get('name', '')} ends again and again{said}{_of_last_end(status)}"
-        if (trouble := troubles.get(str(pod["metadata"]["name"]))) is not None and _is_bare(pod):
+        if (trouble := pod_warnings.get(str(pod["metadata"]["name"]))) is not None and _is_bare(pod):
             return _of_volumes(*trouble)
-    return _in_words(refusal)
+    return _describe(refusal)
 
 
 def _of_last_end(status: Plain) -> str:
@@ -285,7 +285,7 @@ def _is_bare(pod: Plain) -> bool:
 
 
 def _of_volumes(reason: str, message: str) -> str:
-    what = _TROUBLES.get(reason, "a volume of it cannot be mounted")
+    what = _POD_WARNINGS.get(reason, "a volume of it cannot be mounted")
     return f"{what} ({reason}): {message}{about_volume(message)}"
 
 
@@ -309,7 +309,7 @@ def missing_image(pods: Sequence[Plain]) -> tuple[float, str] | None:
     return min(found, default=None)
 
 
-def _in_words(refusal: str) -> str:
+def _describe(refusal: str) -> str:
     """A refusal of pods: of a quota with the numbers, else as it is."""
     if not refusal:
         return ""

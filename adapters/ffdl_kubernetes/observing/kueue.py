@@ -109,7 +109,7 @@ def why_evicted(workload: Plain | None) -> str:
     return f"{_EVICTED.get(evicted.get('reason', ''), 'its queue took its room back')}{_message(evicted)}"
 
 
-def says_of_gangs(served: Mapping[str, tuple[str, ...]], queue: str) -> str:
+def describe_gang_start(served: Mapping[str, tuple[str, ...]], queue: str) -> str:
     """How this cluster starts the pods of several learners. `served`: API group -> versions. Pure."""
     if queue:
         return f"the pods of a job start together, when the queue {queue} (Kueue) admits them"

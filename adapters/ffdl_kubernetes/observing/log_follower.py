@@ -40,11 +40,11 @@ SILENT_S = 200.0
 class Listener(Protocol):
     """Called in the follower's thread."""
 
-    def said(self, pod: str, frame: Frame, at: float) -> None:
+    def on_frame(self, pod: str, frame: Frame, at: float) -> None:
         """One line of the pod, and when it was said (epoch)."""
         ...
 
-    def silent(self, pod: str) -> None:
+    def on_end(self, pod: str) -> None:
         """All that is left of the pod's log was read; its controller has ended, or its log is gone."""
         ...
 
@@ -134,14 +134,14 @@ class Follower:
                     since, pause_s = stamp, PAUSE_S
                     frame = decode_frame(line)
                     if frame is not None:
-                        self._listener.said(pod, frame, epoch_of(stamp))
+                        self._listener.on_frame(pod, frame, epoch_of(stamp))
             except _Gone:
-                self._listener.silent(pod)
+                self._listener.on_end(pod)
                 return
             except _Broken:
                 last_time = False
             if last_time:
-                self._listener.silent(pod)
+                self._listener.on_end(pod)
                 return
             await asyncio.sleep(pause_s)
             pause_s = PAUSE_S if pod in self._ended else min(QUIET_S, pause_s * 2)
@@ -226,7 +226,7 @@ def epoch_of(stamp: str) -> float:
     return datetime.fromisoformat(stamp).timestamp()
 
 
-def final_word(pod: Plain) -> dict[str, Any] | None:
+def termination_message(pod: Plain) -> dict[str, Any] | None:
     """The JSON that the controller left as its termination message."""
     for status in pod.get("status", {}).get("initContainerStatuses") or ():
         if status.get("name") == CONTROLLER:

@@ -51,7 +51,7 @@ class PodExplanations(ABC):
         """See :class:`ffdl_batch.ports.capabilities.ExplainsWaiting`."""
         self._synced()
         pods, workloads = self._watcher.pods_by_token(), self._queues.by_owner()
-        refusals, troubles = self._watcher.refusals(), self._watcher.troubles()
+        refusals, troubles = self._watcher.refusals(), self._watcher.pod_warnings()
         quotas, lacks = self._reader.quotas()
         lacks = (*lacks, *self._reader.cpu_limit()[1])
         plain = Explanation(time.time(), figures=quota_figures(quotas), lacks=lacks)
@@ -98,13 +98,13 @@ class PodExplanations(ABC):
             return replace(known, lacks=(*known.lacks, *lacks))
         fit = fit_on(nodes, read_request(job, pods))
         reason = known.reason
-        if reason is not None and reason.kind is WaitKind.NO_ROOM and (detail := too_much(fit, self._settings)):
+        if reason is not None and reason.kind is WaitKind.NO_CAPACITY and (detail := too_much(fit, self._settings)):
             reason = replace(reason, kind=WaitKind.TOO_MUCH, detail=detail)
         if reason is not None and reason.kind is WaitKind.KEPT_FOR_OTHERS and are_closed(fit):
             reason = replace(reason, kind=WaitKind.NODES_CLOSED)
         figures = {**gpus_by_type(nodes, self._settings), **known.figures}
         room = capacity_of(fit, spec.resources.gpu_type, self._settings)
-        return replace(known, reason=reason, figures=figures, rooms=(room,))
+        return replace(known, reason=reason, figures=figures, capacity=(room,))
 
 
 def _without_queue(known: Explanation, queue: str, namespace: str) -> Explanation:

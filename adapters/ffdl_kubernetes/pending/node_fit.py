@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from ffdl_batch.domain.number_text import counted
-from ffdl_batch.domain.pending.explanation import NodeAway, Room
+from ffdl_batch.domain.pending.explanation import Capacity, NodeAway
 from ffdl_kubernetes.quantities import NOTHING, Amounts, amount_text, asked_of, read_amounts
 from ffdl_kubernetes.settings import KubernetesSettings
 
@@ -127,7 +127,7 @@ def places(capacity: Amounts, each: Amounts) -> int:
     return max(0, min((int(most // amount) for most, amount in asked), default=0))
 
 
-def capacity_of(fit: Fit, gpu_type: str, settings: KubernetesSettings) -> Room:
+def capacity_of(fit: Fit, gpu_type: str, settings: KubernetesSettings) -> Capacity:
     """Return the capacity of the nodes for the request. `gpu_type` is the manifest's ("" = any)."""
     request = fit.request
     known = (settings.gpu_resource, *settings.gpu_resources.values())
@@ -135,7 +135,7 @@ def capacity_of(fit: Fit, gpu_type: str, settings: KubernetesSettings) -> Room:
     nodes = [node for node in fit.open if not gpu or _count(node.amounts, gpu)]
     suited = [node for node in fit.suited if not gpu or _count(node.amounts, gpu)]
     away = [NodeAway(node.name, why) for node in suited if (why := kept_off(node, request))]
-    return Room(
+    return Capacity(
         partition="",
         gpu_type=gpu_type if gpu else "",
         gpus=sum(_count(node.amounts, gpu) for node in nodes),

@@ -22,7 +22,7 @@ Plain = Mapping[str, Any]
 _AVAILABLE = re.compile(r"(\d+)/(\d+) nodes are available: ?(.*?)\.?$", re.DOTALL)
 _PART = re.compile(r"(\d+) (.+)")
 _OF_PARTS: tuple[tuple[str, WaitKind], ...] = (
-    (r"Insufficient |Too many pods", WaitKind.NO_ROOM),
+    (r"Insufficient |Too many pods", WaitKind.NO_CAPACITY),
     (r"untolerated taint \{node\.kubernetes\.io/", WaitKind.NODES_CLOSED),
     (r"untolerated taint", WaitKind.KEPT_FOR_OTHERS),
     (r"node affinity|node selector|didn't match", WaitKind.WRONG_LABELS),
@@ -39,7 +39,7 @@ def read_scheduling(message: str) -> tuple[WaitKind, dict[str, str]]:
     """
     match = _AVAILABLE.search(reasons_alone(" ".join(message.split())))
     if match is None:
-        return next((kind for sign, kind in _OF_PARTS if re.search(sign, message)), WaitKind.NO_ROOM), {}
+        return next((kind for sign, kind in _OF_PARTS if re.search(sign, message)), WaitKind.NO_CAPACITY), {}
     counts: dict[str, int] = {}
     for text in re.split(r", (?=\d+ )", match[3]):
         if (part := _PART.fullmatch(text.strip())) is not None:
@@ -47,12 +47,12 @@ def read_scheduling(message: str) -> tuple[WaitKind, dict[str, str]]:
     figures = {_of_nodes(what): f"{count} of {match[2]}" for what, count in counts.items()}
     kinds: dict[WaitKind, int] = {}
     for what, count in counts.items():
-        kind = next((kind for sign, kind in _OF_PARTS if re.search(sign, what)), WaitKind.NO_ROOM)
+        kind = next((kind for sign, kind in _OF_PARTS if re.search(sign, what)), WaitKind.NO_CAPACITY)
         kinds[kind] = kinds.get(kind, 0) + count
     if not kinds:  # the reason is about the pod, not about nodes
-        return next((kind for sign, kind in _OF_PARTS if re.search(sign, match[3])), WaitKind.NO_ROOM), figures
-    if WaitKind.NO_ROOM in kinds:
-        return WaitKind.NO_ROOM, figures
+        return next((kind for sign, kind in _OF_PARTS if re.search(sign, match[3])), WaitKind.NO_CAPACITY), figures
+    if WaitKind.NO_CAPACITY in kinds:
+        return WaitKind.NO_CAPACITY, figures
     return max(kinds, key=lambda kind: kinds[kind]), figures
 
 
@@ -62,7 +62,7 @@ def _of_nodes(what: str) -> str:
 
 
 def read_pods(
-    pods: Sequence[Plain], refusal: str, troubles: Mapping[str, tuple[str, str]] = MappingProxyType({})
+    pods: Sequence[Plain], refusal: str, pod_warnings: Mapping[str, tuple[str, str]] = MappingProxyType({})
 ) -> tuple[Reason, dict[str, str]]:
     """Return why pods do not run, or are refused, and the figures of the reason.
 
@@ -78,7 +78,7 @@ def read_pods(
             return Reason(kind, word, "" if figures else f"{said}{what_to_do(said)}"), figures
     if why := why_pending(pods):
         return Reason(WaitKind.IMAGE if why.startswith("the image") else WaitKind.BROKEN, "", why), {}
-    if why := why_pending(pods, troubles=troubles):
+    if why := why_pending(pods, pod_warnings=pod_warnings):
         return Reason(WaitKind.VOLUME if why.startswith("a volume") else WaitKind.BROKEN, "", why), {}
     if refusal:
         if (limit := read_quota(refusal)) is not None:

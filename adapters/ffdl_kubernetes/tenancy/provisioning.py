@@ -54,14 +54,14 @@ def create_tenant(tenant: Tenant, settings: KubernetesSettings, manner: Manner =
     of_namespace = replace(manner, update=manner.update or manner.adopt)
     try:
         made = [_make(client, one, manner if at else of_namespace) for at, one in enumerate(objects)]
-        if tenant.nodes and (subjects := _those_there(client, objects)):
+        if tenant.nodes and (subjects := _existing_subjects(client, objects)):
             made.append(_make(client, node_binding(tenant.namespace, subjects), manner))
         return made
     finally:
         client.close()
 
 
-def _those_there(client: ClusterClient, objects: Sequence[Plain]) -> Sequence[Plain]:
+def _existing_subjects(client: ClusterClient, objects: Sequence[Plain]) -> Sequence[Plain]:
     """Return who has the Role already, if the tenant names no users."""
     if any(one["kind"] == "RoleBinding" for one in objects):
         return ()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from ffdl_batch.domain.job.past_job import PastJob, PastJobs, Place, Room, Unread
+from ffdl_batch.domain.job.past_job import NodeGroup, PastJob, PastJobs, Place, Unread
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.ports.job_history import HistoryMissing, HistoryUnknown, Period
 from ffdl_batch.ports.scheduler import SchedulerMissing, SchedulerUnreachable
@@ -74,7 +74,7 @@ def parse_history(text: str) -> PastJobs:
         try:
             job = _job(_fields(names, row))
         except Garbled as error:
-            unread.append(Unread(_told(row), str(error)))
+            unread.append(Unread(_describe(row), str(error)))
             continue
         jobs += [job] if job is not None else []
     if unread and len(unread) == len(rows):
@@ -112,7 +112,7 @@ def _is_job(row: str) -> bool:
     return _JOB.fullmatch(row.partition(_PARTED)[0]) is not None
 
 
-def _told(row: str) -> str:
+def _describe(row: str) -> str:
     return row.partition(_PARTED)[0] if _is_job(row) else begin(row.replace(_PARTED, " "))
 
 
@@ -203,7 +203,7 @@ class SlurmHistory:
         found: list[Place] = []
         for one in sorted(partitions, key=lambda shape: (not shape.is_default, shape.name)):
             rooms = tuple(
-                Room(count_nodes(node.name), node.cpus, node.memory_bytes >> 20, dict(node.gpus))
+                NodeGroup(count_nodes(node.name), node.cpus, node.memory_bytes >> 20, dict(node.gpus))
                 for node in nodes
                 if one.name in node.partitions
             )
@@ -220,7 +220,7 @@ class SlurmHistory:
         except SchedulerUnreachable as error:
             raise HistoryUnknown(str(error)) from error
         if result.returncode != 0:
-            raise HistoryUnknown(f"{argv[0]} ended with {result.returncode}: {result.said}")
+            raise HistoryUnknown(f"{argv[0]} ended with {result.returncode}: {result.message}")
         return result.stdout
 
 

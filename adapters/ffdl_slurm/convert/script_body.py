@@ -202,14 +202,14 @@ def _assign(line: Line, reading: _Reading, *, exported: bool) -> None:
         elif values is not None:
             values[match[1]] = value.partition("=")[2]
     early = exported and not names and not reading.setup and values and not any(map(why_refused, values))
-    if early and values and all(name not in reading.env and name not in _TOLD for name in values):
+    if early and values and all(name not in reading.env and name not in _READ_VARIABLES for name in values):
         reading.env.update(values)
         reading.judge(line, Fate.MAPPED, "batch.env")
         return
     _keep(line, reading, Fate.APPROXIMATED if names else Fate.MAPPED, why_default(names) if names else "")
 
 
-_TOLD = frozenset(
+_READ_VARIABLES = frozenset(
     {"PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "HOME", "USER", "SHELL", "IFS", "BASH_ENV", "ENV", *PROTECTED}
 )
 """Variables that the platform sets or extends, or that its shell reads: the command sets them."""

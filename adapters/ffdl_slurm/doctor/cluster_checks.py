@@ -47,7 +47,7 @@ _FRAGMENT = "slurm.conf.d/ffdl.conf of slurm-configs has it"
 _KEY = re.compile(r"^(\w+)(?:\[\d+\])?[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 _NODE_FORMAT = "%P|%p|%N|%f|%G|%T"
 _STATE_FORMAT = "%T|%E"
-_LOOKS_S = (0.0, 1.0, 2.0)
+_CHECKS_AT_S = (0.0, 1.0, 2.0)
 """Pauses before looks at a node whose step did not run."""
 _TRIED = ("values", "vxlan", "wireguard", "filter", "acl", "ports", "hooks", "apptainer", "egress")
 
@@ -104,7 +104,7 @@ class Doctor:
     def _ask(self, parse: Callable[[str], T], *argv: str) -> T:
         result = self.run(argv, self.settings.command_timeout_s)
         if result.returncode != 0:
-            raise SchedulerUnreachable(f"{' '.join(argv[:3])} ended with {result.returncode}: {result.said}")
+            raise SchedulerUnreachable(f"{' '.join(argv[:3])} ended with {result.returncode}: {result.message}")
         try:
             return parse(result.stdout)
         except Garbled as error:
@@ -201,7 +201,7 @@ class Doctor:
     def _afterwards(self, node: Node, result: CommandResult) -> Node:
         """The node as Slurm has it after a step that did not run there. srun may hear of a prolog that failed before
         slurmctld does, which drains the node a moment later."""
-        for pause_s in _LOOKS_S:
+        for pause_s in _CHECKS_AT_S:
             time.sleep(pause_s)
             node = self._now(node)
             if node.failed_prolog or is_explained(result):

@@ -216,8 +216,8 @@ def judge_silence(node: Node, result: CommandResult, prolog: str) -> Item:
     if result.returncode == _TIMED_OUT:
         return Item(about, Verdict.WRONG, f"no answer: its step did not end within {STEP_S} s; {node.standing}")
     if _NOT_NOW.search(result.text):
-        return not_examined(node, f"{result.said}; {node.standing}")
-    return Item(about, Verdict.WRONG, f"no answer: {result.said}; {node.standing}")
+        return not_examined(node, f"{result.message}; {node.standing}")
+    return Item(about, Verdict.WRONG, f"no answer: {result.message}; {node.standing}")
 
 
 def _wrong_on(node: Node, told: dict[str, str], settings: SlurmSettings, root: str) -> list[str]:

@@ -35,7 +35,7 @@ class IdRefused(Exception):
 def check_ids(result: CommandResult) -> None:
     """Raise IdRefused where sacct ended over an id."""
     if result.returncode > 0 and _REFUSED_ID in result.stderr.lower():
-        raise IdRefused(result.said)
+        raise IdRefused(result.message)
 
 
 class Accounting:
@@ -78,7 +78,7 @@ class Accounting:
             before = self._circuit
             after = self._circuit = before.succeeded(permit)
             now = self._now()
-        if after.is_news(before) and before.since is not None:
+        if after.is_worth_logging(before) and before.since is not None:
             log.warning("the accounting answers again, after %.0f s", now - before.since)
 
     def _failed(self, permit: Permit, cause: str) -> AccountingUnreachable:
@@ -89,7 +89,7 @@ class Accounting:
             now = self._now()
             after = self._circuit = before.failed(permit, cause, now, now + pause)
             error = self._unreachable()
-        if after.is_news(before):
+        if after.is_worth_logging(before):
             what = "does not answer" if before.since is None else f"has not answered for {now - before.since:.0f} s"
             log.warning("the accounting %s, and is asked less and less often: %s", what, cause)
         return error

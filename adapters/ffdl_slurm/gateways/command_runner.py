@@ -43,7 +43,7 @@ class CommandResult:
         return self.stderr.strip() or self.stdout
 
     @property
-    def said(self) -> str:
+    def message(self) -> str:
         """One line of it for messages, shortened."""
         return shorten(self.text) or "nothing"
 

@@ -37,7 +37,7 @@ def read_submission(result: CommandResult, where: str = "") -> str:
     host = f" on {where}" if where else ""
     if result.returncode == 0 or result.was_killed or job is not None:
         raise SubmissionUncertain(
-            f"sbatch{host} ended with {result.returncode} and said {result.said!r}; "
+            f"sbatch{host} ended with {result.returncode} and said {result.message!r}; "
             "the job may or may not be there, it is looked for before anything is submitted again"
         )
     raise _explain_end(result, f"sbatch{host}")
@@ -104,7 +104,7 @@ def _explain_answer(text: str, low: str, said: str) -> SchedulerError:
 def _explain_no_code(text: str) -> RefusedBySite | None:
     """Return the error for SLURM_ERROR with a message of the site; None without a message, because the cause is
     unknown."""
-    words = [clean(line) for line in error_messages.SITE_WORDS.findall(text)]
+    words = [clean(line) for line in error_messages.SITE_PHRASES.findall(text)]
     if not words:
         return None
     message = begin(" ".join(words), LONG)
@@ -144,7 +144,9 @@ def check_trial(result: CommandResult) -> None:
         raise TooMany(f"Slurm would not take the job now ({said}); nothing was submitted")
     if isinstance(why, NotTaken):
         raise NotTaken(f"sbatch --test-only failed with {result.returncode} ({said}); nothing was submitted, try again")
-    raise SchedulerUnreachable(f"sbatch --test-only was not answered ({result.said}); nothing was submitted, try again")
+    raise SchedulerUnreachable(
+        f"sbatch --test-only was not answered ({result.message}); nothing was submitted, try again"
+    )
 
 
 def is_gone(result: CommandResult) -> bool:
@@ -162,7 +164,7 @@ def check_request(result: CommandResult, what: str) -> None:
     job's nodes, else InvalidRequest."""
     if result.returncode < 0:
         raise SchedulerUnreachable(f"{what} was not answered ({result.argv[0]} was killed); it is tried again")
-    if result.returncode in error_messages.SAID_NOTHING and not result.text.strip():
+    if result.returncode in error_messages.NO_MESSAGE and not result.text.strip():
         return
     if result.returncode != 0:
         check_refused_request(result.text, what)
@@ -195,7 +197,7 @@ def check_requests(result: CommandResult, what: str) -> None:
     if result.returncode > 0:
         _check_steps(result.text, what)
         if _has(result.text.lower(), error_messages.UNANSWERED):
-            raise SchedulerUnreachable(f"{what} was not answered ({result.said}); it is tried again")
+            raise SchedulerUnreachable(f"{what} was not answered ({result.message}); it is tried again")
     check_request(result, what)
 
 
@@ -206,13 +208,13 @@ def check_answer(result: CommandResult) -> None:
     a complaint with every command.
     """
     if result.returncode != 0:
-        raise SchedulerUnreachable(f"{result.argv[0]} gave no answer ({result.returncode}: {result.said})")
+        raise SchedulerUnreachable(f"{result.argv[0]} gave no answer ({result.returncode}: {result.message})")
 
 
 def check_accounts(result: CommandResult) -> None:
     """sacct's end. Its exit code is an errno cut to eight bits (src/sacct/sacct.c), so it may be 0 in vain."""
     if _has(result.stderr.lower(), error_messages.ACCOUNTS_DOWN):
-        raise SchedulerUnreachable(f"the accounting gave no answer ({result.said})")
+        raise SchedulerUnreachable(f"the accounting gave no answer ({result.message})")
     check_answer(result)
 
 

@@ -207,7 +207,7 @@ drained, a reservation in use, a controller whose disk is full or that knows a u
 is away."""
 SUBMISSION = re.compile(r".*(?:submission failed|allocation failure):", re.DOTALL | re.IGNORECASE)
 """sbatch complains while it tries again by itself, and says last what came of it; with --test-only in other words."""
-SITE_WORDS = re.compile(
+SITE_PHRASES = re.compile(
     r"^(?:\S+: )?error: (?!.*(?:, retrying|and retrying|batch job submission failed|allocation failure))(.*\S)",
     re.M | re.I,
 )
@@ -234,7 +234,7 @@ SCRIPT = re.compile(
 VERDICT = re.compile(r"^.*(?:kill job error on job|slurm_load_jobs error).*$", re.IGNORECASE | re.MULTILINE)
 """scancel's last words on a job, on a step, and on the listing that it needs first. Other lines come from libraries."""
 OF_A_STEP = "error on job step id"
-SAID_NOTHING = frozenset({2017 & 0xFF, 2021 & 0xFF})
+NO_MESSAGE = frozenset({2017 & 0xFF, 2021 & 0xFF})
 """What scancel ends with, saying nothing, where a step has ended (ESLURM_INVALID_JOB_ID, ESLURM_ALREADY_DONE)."""
 ACCOUNTS_DOWN = ("talking to the database", "persist", "slurmdbd", "connection refused")
 NO_ACCOUNTS = ("accounting storage is disabled",)

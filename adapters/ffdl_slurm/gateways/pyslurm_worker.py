@@ -93,7 +93,7 @@ def _list(pyslurm: Any, request: Mapping[str, Any]) -> object:
     return [_row(job) for job in jobs if job.user_id == uid and (not names or job.name in names)]
 
 
-def _task_word(job: Any) -> str:
+def _task_text(job: Any) -> str:
     """A task, the tasks that wait, or ("") what is left of those when all of them were cancelled.
 
     pyslurm has None for task 0 (seen with 25.11.2), as for what is none: but that has the array's own id, and is
@@ -109,7 +109,7 @@ def _task_word(job: Any) -> str:
 def _row(job: Any) -> dict[str, str]:
     number = str(job.id)
     if job.array_id:
-        number = f"{job.array_id}{_task_word(job)}"
+        number = f"{job.array_id}{_task_text(job)}"
     return {
         "number": number, "name": job.name or "", "state": job.state or "",
         "exit_code": f"{job.exit_code or 0}:{job.exit_code_signal or 0}", "restarts": str(job.requeue_count or 0),

@@ -86,7 +86,7 @@ def interpret_state(text: str) -> tuple[str, StateMeaning]:
     Understands ``CANCELLED by 1000``, sacct's cut words (``OUT_OF_ME+``), the compact forms, and lists of a base
     state with flags (``FAILED,LAUNCH_FAILED``).
     """
-    words = [_long_word(word) for word in re.split(r"[\s,|]+", re.sub(r"\s+by\s+\S+", "", text.strip())) if word]
+    words = [_full_state(word) for word in re.split(r"[\s,|]+", re.sub(r"\s+by\s+\S+", "", text.strip())) if word]
     known = [word for word in words if word in STATES]
     if not words or len(known) < len(words):
         _warn_once(text)
@@ -112,7 +112,7 @@ def has_nowhere_to_run(phase: Phase, reason: str) -> bool:
     return phase is Phase.PENDING and reason.strip("( )").lower() == "badconstraints"
 
 
-def _long_word(word: str) -> str:
+def _full_state(word: str) -> str:
     upper = word.upper()
     if upper.endswith("+"):
         stem = upper.rstrip("+")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ffdl_batch.domain.job.spec import JobSpec
-from ffdl_batch.domain.pending.explanation import Ahead, NodeAway, Room, WaitKind
+from ffdl_batch.domain.pending.explanation import Ahead, Capacity, NodeAway, WaitKind
 from ffdl_batch.ports.scheduler import BackendFacts
 from ffdl_batch.runtimes.learner_start import RequestRefused
 from ffdl_slurm.hostlist import expand
@@ -57,7 +57,7 @@ def share_of(spec: JobSpec, partition: str, facts: BackendFacts) -> Share:
     return Share(node.gang.nodes, load.gpus, node.generic.gpu_type, load.cpus, load.memory_mib)
 
 
-def room_in(partition: str, share: Share, spec: JobSpec, nodes: Sequence[NodeNow]) -> Room:
+def capacity_in(partition: str, share: Share, spec: JobSpec, nodes: Sequence[NodeNow]) -> Capacity:
     """What `partition` has for the request at this moment."""
     named, excluded = expand(spec.batch.nodelist), expand(spec.batch.exclude) or frozenset[str]()
     suited = [
@@ -76,7 +76,7 @@ def room_in(partition: str, share: Share, spec: JobSpec, nodes: Sequence[NodeNow
             open_.append(node)
         else:
             away.append(_away(node))
-    return Room(
+    return Capacity(
         partition=partition,
         gpu_type=share.gpu_type,
         gpus=sum(node.all_gpus(share.gpu_type) for node in open_),

@@ -19,7 +19,7 @@ from ffdl_slurm.gateways.gateway import SlurmGateway
 from ffdl_slurm.gateways.trial_output import parse_trial
 from ffdl_slurm.hostlist import expand
 from ffdl_slurm.pending import commands, parsers
-from ffdl_slurm.pending.capacity import Share, ahead_in, room_in, share_of
+from ffdl_slurm.pending.capacity import Share, ahead_in, capacity_in, share_of
 from ffdl_slurm.pending.limit_usage import Whose, with_figures
 from ffdl_slurm.pending.parsers import LimitRecord, NodeNow, PartitionNow, ReservationNow
 from ffdl_slurm.pending.reasons import read_reason
@@ -124,7 +124,7 @@ class WaitingJobs:
         plain = Explanation(
             known_at=picture.at,
             partitions=tuple(partitions),
-            rooms=tuple(room_in(name, share, request.spec, picture.nodes) for name, share in shares.items()),
+            capacity=tuple(capacity_in(name, share, request.spec, picture.nodes) for name, share in shares.items()),
             ahead=tuple(
                 ahead_in(name, job, job.user if job else user_name(os.getuid()), picture.jobs) for name in partitions
             ),

@@ -89,7 +89,7 @@ def _set_figures(limit: Limit, values: Mapping[str, str]) -> Iterator[tuple[str,
         for part in text.split(","):
             tres, _, value = part.partition("=")
             if tres.startswith(wanted) and (figure := _figure(value)) is not None:
-                yield _in_words(tres, limit.resource), *figure, tres
+                yield _describe(tres, limit.resource), *figure, tres
 
 
 def _figure(text: str) -> tuple[str, str] | None:
@@ -100,7 +100,7 @@ def _figure(text: str) -> tuple[str, str] | None:
     return match[1], match[2] or ""
 
 
-def _in_words(tres: str, otherwise: str) -> str:
+def _describe(tres: str, otherwise: str) -> str:
     name, _, kind = tres.removeprefix("gres/").partition(":")
     if not tres.startswith("gres/"):
         return otherwise

@@ -11,7 +11,7 @@ import re
 
 from ffdl_batch.domain.pending.explanation import Limit, Measure, Per, Reason, WaitKind
 
-WORDS: dict[str, WaitKind] = {
+REASONS: dict[str, WaitKind] = {
     "None": WaitKind.UNCONSIDERED,
     "Prolog": WaitKind.STARTING,
     "Priority": WaitKind.PRIORITY,
@@ -104,7 +104,7 @@ def read_reason(text: str) -> Reason:
     said = text.strip().strip("()").strip()
     word = re.split(r"[,:\s]", said.replace("_", " ") if "_" in said and " " not in said else said, maxsplit=1)[0]
     detail = said[len(word) :].strip(" ,:") if said.startswith(word) else ""
-    kind = WORDS.get(word)
+    kind = REASONS.get(word)
     if kind is not None and (not detail or kind in _WITH_DETAIL):
         return Reason(kind, word, detail)
     if (limit := read_limit(word)) is not None:

@@ -45,7 +45,7 @@ def count_named(batch: BatchOptions) -> int:
     return len((expand(batch.nodelist) if batch.nodelist else None) or ())
 
 
-def said_of_nodes(batch: BatchOptions) -> list[str]:
+def node_constraints(batch: BatchOptions) -> list[str]:
     """The fields by which the request rules nodes out."""
     return [f"batch.{key}" for key in ("nodelist", "exclude", "constraint") if getattr(batch, key)]
 

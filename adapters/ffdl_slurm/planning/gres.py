@@ -43,7 +43,7 @@ class Generic:
             return replace(plain, gpus=0, shares=math.ceil(part.gpus * self.per_gpu))
         return plain
 
-    def room_of(self, node: NodeShape) -> Load:
+    def capacity_of(self, node: NodeShape) -> Load:
         """What one of these nodes has for learners."""
         gpus = count_gpus(node, self.gpu_type)
         shares = count(node, self.share) // max(1, gpus) if self.share else 0

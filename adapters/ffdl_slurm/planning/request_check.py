@@ -13,7 +13,7 @@ from ffdl_batch.domain.quantity import format_size, format_time_limit
 from ffdl_batch.ports.scheduler import BackendFacts, NodeShape, PartitionShape
 from ffdl_batch.runtimes.learner_start import RequestRefused, refusal
 from ffdl_slurm.hostlist import expand
-from ffdl_slurm.planning.eligible_nodes import Group, count_named, narrow, said_of_nodes
+from ffdl_slurm.planning.eligible_nodes import Group, count_named, narrow, node_constraints
 from ffdl_slurm.planning.gres import Generic, choose, count_gpus, kinds
 
 _MIB = 1024**2
@@ -132,7 +132,7 @@ def _check_left(spec: JobSpec, nodes: Sequence[NodeShape]) -> Iterator[Finding]:
     """Whether what the request says of nodes leaves any."""
     if not nodes or narrow(spec.batch, nodes):
         return
-    said = [field for field in said_of_nodes(spec.batch) if field != "batch.nodelist"]
+    said = [field for field in node_constraints(spec.batch) if field != "batch.nodelist"]
     features = sorted({feature for node in nodes for feature in node.features})
     known = f"; known features: {', '.join(features)}" if spec.batch.constraint else ""
     message = f"{' and '.join(said)} {'leaves' if len(said) == 1 else 'leave'} no node here{known}"
@@ -143,9 +143,9 @@ def _check_nodes(spec: JobSpec, part: Part, generic: Generic, groups: Sequence[G
     """Whether any node could hold one of these learners."""
     each, gpu_type = generic.load_of(part), generic.gpu_type
     nodes = [group.shape for group in groups if group.named] or [group.shape for group in groups]
-    said = said_of_nodes(spec.batch)
+    said = node_constraints(spec.batch)
     here = f"here that {' and '.join(said)} leave{'s' if len(said) == 1 else ''}" if said else "here"
-    if not nodes or any(each.fits(generic.room_of(node)) for node in nodes):
+    if not nodes or any(each.fits(generic.capacity_of(node)) for node in nodes):
         return
     gpus = max(count_gpus(node, gpu_type) for node in nodes)
     cpus = max(node.cpus for node in nodes)
@@ -200,8 +200,8 @@ def _seat(
     members = members_of(spec, generic.load_of)
     if not groups:
         return lay_out(members, Placement.NODE, lambda _: len(members))
-    rooms = {shape.name: _rooms_in(shape.name, groups, generic) for shape in partitions}
-    rooms = rooms or {"the cluster": _rooms_in("", groups, generic)}
+    rooms = {shape.name: _capacities_in(shape.name, groups, generic) for shape in partitions}
+    rooms = rooms or {"the cluster": _capacities_in("", groups, generic)}
 
     def count_holding(load: Load) -> dict[str, int]:
         return {name: _count_holding(load, found) for name, found in rooms.items()}
@@ -218,27 +218,27 @@ def _seat(
     return gang
 
 
-Rooms = Mapping[tuple[Load, bool], int]
+Capacities = Mapping[tuple[Load, bool], int]
 """How many nodes have this room; those that the request names, which have to be in the allocation, by themselves."""
 
 
-def _rooms_in(partition: str, groups: Sequence[Group], generic: Generic) -> Rooms:
+def _capacities_in(partition: str, groups: Sequence[Group], generic: Generic) -> Capacities:
     """Of one partition ("" = of all). There are few kinds of nodes, and many loads to be tried."""
     rooms: dict[tuple[Load, bool], int] = {}
     for group in groups:
         if partition and group.shape.partitions and partition not in group.shape.partitions:
             continue
-        room = generic.room_of(group.shape)
+        room = generic.capacity_of(group.shape)
         for is_named, count in ((True, group.named), (False, group.count - group.named)):
             rooms[room, is_named] = rooms.get((room, is_named), 0) + count
     return rooms
 
 
-def _count_holding(load: Load, rooms: Rooms) -> int:
+def _count_holding(load: Load, capacities: Capacities) -> int:
     """How many nodes could each take the load; none where one could not that has to."""
-    if any(count and is_named and not load.fits(room) for (room, is_named), count in rooms.items()):
+    if any(count and is_named and not load.fits(room) for (room, is_named), count in capacities.items()):
         return 0
-    return sum(count for (room, _), count in rooms.items() if load.fits(room))
+    return sum(count for (room, _), count in capacities.items() if load.fits(room))
 
 
 def _unseated(learners: int, fitting: Mapping[str, int], *, alone: bool, sharing: bool) -> Finding:

@@ -31,8 +31,8 @@ from ffdl_batch.store.schema_upgrade import Standing, refuse_unknown, standing_o
 from ffdl_batch.store.sqlite_backup import hidden_name, stamp, sweep_left, sync, unused
 
 TABLES = (*(table.name for table in METADATA.sorted_tables), "alembic_version")
-_SAID_CHARACTERS = 500
-_SERVER_SAID = "ERROR:"
+_MESSAGE_CHARACTERS = 500
+_SERVER_ERROR = "ERROR:"
 _PR_SET_PDEATHSIG = 1
 """prctl(2)"""
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.ESTALE)
@@ -155,7 +155,7 @@ def _run_to_file(place: Place | None, argv: Sequence[str]) -> None:
     except Refused as refused:
         said = str(refused)
         code = next((one for one in _DISK_ERRORS if os.strerror(one) in said), None)
-        if code is None or _SERVER_SAID in said:
+        if code is None or _SERVER_ERROR in said:
             raise
         raise OSError(code, os.strerror(code)) from refused
 
@@ -200,6 +200,6 @@ def _run(place: Place | None, argv: Sequence[str]) -> str:
         preexec_fn=_tied_to(os.getpid()),  # no thread of ours runs
     )
     if done.returncode != 0:
-        said = " ".join(done.stderr.split())[-_SAID_CHARACTERS:] or "it said nothing"
+        said = " ".join(done.stderr.split())[-_MESSAGE_CHARACTERS:] or "it said nothing"
         raise Refused(ExitCode.FAILED, f"{argv[0]} exited with status {done.returncode}, nothing was changed: {said}")
     return done.stdout

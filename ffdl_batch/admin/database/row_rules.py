@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ffdl_batch.domain.job.job import JobId, attempt_token
-from ffdl_batch.domain.job_state import DEPLOYED, TERMINAL, Cause, JobState, Wish, is_legal
+from ffdl_batch.domain.job_state import DEPLOYED, TERMINAL, Cause, JobState, RequestedAction, is_legal
 
 LONGEST_LEASE_S = 3600.0
 """Leases last for minutes: a longer one comes from a wrong clock."""
 _STATES = frozenset(state.value for state in JobState)
-_WISHES = frozenset(wish.value for wish in Wish)
+_REQUESTED_ACTIONS = frozenset(request.value for request in RequestedAction)
 _CAUSES = frozenset(cause.value for cause in Cause)
 
 
@@ -25,7 +25,7 @@ class JobRow:
 
     id: str
     state: str
-    wish: str
+    requested_action: str
     attempt: int
     native_id: str
     ended_at: float | None
@@ -68,8 +68,8 @@ def faults_of(job: JobRow, history: Sequence[HistoryRow], attempts: Sequence[Att
 def _unknown_values(job: JobRow, history: Sequence[HistoryRow]) -> Iterator[str]:
     if job.state not in _STATES:
         yield f"its state {job.state!r} is unknown"
-    if job.wish not in _WISHES:
-        yield f"its request {job.wish!r} is unknown"
+    if job.requested_action not in _REQUESTED_ACTIONS:
+        yield f"its request {job.requested_action!r} is unknown"
     for entry in history:
         if entry.state not in _STATES or entry.cause not in _CAUSES:
             yield f"entry {entry.seq} of its history, {entry.state!r} because of {entry.cause!r}, is unknown"

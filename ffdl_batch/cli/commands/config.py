@@ -43,11 +43,11 @@ def config(as_json: bool) -> None:
         print_json({"settings": {row.key: {"value": row.value, "origin": row.origin} for row in rows}})
     else:
         print_table(("KEY", "VALUE", "ORIGIN"), [(row.key, row.text, row.origin) for row in rows], widest=WIDEST)
-    _say_layers(os.environ)
+    _print_layers(os.environ)
     _warn_of_daemon()
 
 
-def _say_layers(environ: Mapping[str, str]) -> None:
+def _print_layers(environ: Mapping[str, str]) -> None:
     """Print over which files the one of $FFDL_CONFIG is laid."""
     from ffdl_batch.config.load import lasting_files
 

@@ -109,10 +109,12 @@ def _describe_descriptors(pid: int) -> str:
 
 
 def _describe_database(health: Health) -> str:
-    from ffdl_batch.cli.render.job_messages import describe_trouble
+    from ffdl_batch.cli.render.job_messages import describe_database_outage
 
-    trouble = health.database_trouble
-    return health.database if trouble is None else f"{health.database}; {describe_trouble(trouble, time.time())}"
+    trouble = health.database_outage
+    return (
+        health.database if trouble is None else f"{health.database}; {describe_database_outage(trouble, time.time())}"
+    )
 
 
 def _describe(backend: BackendHealth) -> str:
@@ -174,7 +176,7 @@ def relay(no_forward: bool) -> None:
     from ffdl_batch.client.connection.relay_server import serve
 
     warnings: list[str] = []
-    serve(Dialling(told=warnings.append, host="", forwards=not no_forward).dial(), warnings)
+    serve(Dialling(report=warnings.append, host="", forwards=not no_forward).dial(), warnings)
 
 
 def _stop(*, is_replaced: bool = False) -> str:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import click
 
 from ffdl_batch.cli.exit_handling import Detached, Stop, complain
-from ffdl_batch.cli.options.store_selection import Chosen, StoreWishes, as_source, choose_store, store_options
+from ffdl_batch.cli.options.store_selection import Chosen, StoreOptions, as_source, choose_store, store_options
 from ffdl_batch.cli.render.formatting import format_time, print_json
-from ffdl_batch.cli.render.progress import Meter, say_done
+from ffdl_batch.cli.render.progress import Meter, describe_done
 from ffdl_batch.domain.data.staging_protocol import Direction, Done, Entry, Line, StoreKind
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.number_text import counted, size_text
@@ -63,7 +63,7 @@ def data() -> None:
 @_PARALLEL
 @_QUIET
 @_JSON
-def put(*, local: str, target: str | None, wishes: StoreWishes, parallel: int, quiet: bool, as_json: bool) -> None:
+def put(*, local: str, target: str | None, options: StoreOptions, parallel: int, quiet: bool, as_json: bool) -> None:
     """Store a directory's content, or a file, below URL.
 
     What the store has already, by checksum, does not move. Nothing is deleted there. Links, permission bits and empty
@@ -72,7 +72,7 @@ def put(*, local: str, target: str | None, wishes: StoreWishes, parallel: int, q
     from ffdl_batch.client.stores.transfers import Move
 
     directory, only = _source(Path(local))
-    chosen = choose_store(target, wishes)
+    chosen = choose_store(target, options)
     _make_target(chosen)
     roots = () if only else (str(directory), str(directory.resolve()))
     asked = Move(Direction.OUT, chosen.access, chosen.prefix, directory, only, parallel=parallel, roots=roots)
@@ -90,7 +90,7 @@ def put(*, local: str, target: str | None, wishes: StoreWishes, parallel: int, q
 @_QUIET
 @_JSON
 def get(  # noqa: PLR0913  (one parameter per option)
-    *, source: str | None, out: str, force: bool, wishes: StoreWishes, parallel: int, quiet: bool, as_json: bool
+    *, source: str | None, out: str, force: bool, options: StoreOptions, parallel: int, quiet: bool, as_json: bool
 ) -> None:
     """Bring what is below URL, or one object, into a directory.
 
@@ -100,7 +100,7 @@ def get(  # noqa: PLR0913  (one parameter per option)
     """
     from ffdl_batch.client.stores.transfers import Move
 
-    chosen = as_source(choose_store(source, wishes))
+    chosen = as_source(choose_store(source, options))
     directory = Path(out).absolute()
     roots = _stored_roots(chosen)
     asked = Move(Direction.IN, chosen.access, chosen.prefix, directory, (), force, parallel, roots)
@@ -111,11 +111,11 @@ def get(  # noqa: PLR0913  (one parameter per option)
 @click.argument("source", metavar="[URL]", required=False)
 @store_options
 @_JSON
-def list_(*, source: str | None, wishes: StoreWishes, as_json: bool) -> None:
+def list_(*, source: str | None, options: StoreOptions, as_json: bool) -> None:
     """What is below URL: size in bytes, time and name of each object."""
     from ffdl_batch.client.stores.transfers import list_store
 
-    chosen = as_source(choose_store(source, wishes))
+    chosen = as_source(choose_store(source, options))
     found = [0, 0]
 
     def told(line: Line) -> None:
@@ -172,7 +172,7 @@ def _moved(asked: Move, *, quiet: bool) -> Done:
     from ffdl_batch.client.stores.transfers import move
 
     with resumable(), Meter(quiet=quiet) as meter:
-        return move(asked, meter.tell, meter.each_s, os.environ)
+        return move(asked, meter.show, meter.each_s, os.environ)
 
 
 @contextmanager
@@ -192,4 +192,4 @@ def report_done(done: Done, verb: str, *, quiet: bool, as_json: bool, kind: str 
     if as_json:
         print_json({"kind": kind, "done": done} if kind else {"done": done})
     elif not quiet:
-        click.echo(say_done(done, verb))
+        click.echo(describe_done(done, verb))

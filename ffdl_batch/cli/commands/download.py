@@ -114,7 +114,7 @@ def _bring(  # noqa: PLR0913  (what a move is made of)
     from ffdl_batch.client.stores.transfers import Move, move
 
     asked = Move(Direction.IN, access, prefix, directory, (), force, parallel, roots, memory)
-    return move(asked, meter.tell, meter.each_s, os.environ)
+    return move(asked, meter.show, meter.each_s, os.environ)
 
 
 @contextmanager
@@ -136,13 +136,13 @@ def _source(client: Client, left: LeftView, out: Path, meter: Meter) -> Iterator
         return
 
     def progressed(size: int) -> None:
-        meter.tell(Progress(0, 0, size, size, 0.0))
+        meter.show(Progress(0, 0, size, size, 0.0))
 
     sent = transfers_dir(os.environ) / memory / "sent"
     remove_tree(str(sent))
     try:
         sent.mkdir(mode=0o700, parents=True)
-        client.left.bring(left, sent, progressed, lambda what: meter.tell(Note(what)))
+        client.left.bring(left, sent, progressed, lambda what: meter.show(Note(what)))
         yield Access(replace(directory, container=str(sent)), {}), left.name, memory
     finally:
         with suppress(OSError):

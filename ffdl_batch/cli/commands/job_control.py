@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ffdl_batch.cli.arrays import exit_code_of, is_array, resumable_jobs, say
+from ffdl_batch.cli.arrays import describe_array, exit_code_of, is_array, resumable_jobs
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.exit_handling import complain, detachable
 from ffdl_batch.cli.options.submission import Manner
 from ffdl_batch.cli.render.formatting import print_json
-from ffdl_batch.cli.render.job_messages import WISHED, report_end, report_not_kept, tell_outages
+from ffdl_batch.cli.render.job_messages import WISHED, print_outages, report_end, report_not_kept
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client
@@ -46,7 +46,7 @@ def halt(job_ids: Sequence[str], with_wait: bool, as_json: bool) -> int:
                 complain(str(error))
                 code = code or error.problem.exit_code
         living = {job.backend for job in halted if job.ended_at is None}
-        tell_outages(client.outages, WISHED, living.union(array.backend for array in arrays if not array.ended))
+        print_outages(client.outages, WISHED, living.union(array.backend for array in arrays if not array.ended))
         if with_wait:
             with detachable(job_ids, f"ffdl halt --wait {' '.join(job_ids)}"):
                 for job in halted:
@@ -68,7 +68,7 @@ def _report_array(array: ArrayView, *, as_json: bool) -> None:
     if as_json:
         print_json({"array": array})
     else:
-        click.echo(say(array, "" if array.ended else "halt requested"))
+        click.echo(describe_array(array, "" if array.ended else "halt requested"))
 
 
 def _exit_code(job: JobView) -> int:
@@ -80,7 +80,7 @@ def _exit_code(job: JobView) -> int:
 
 def _report(job: JobView, *, as_json: bool) -> None:
     from ffdl_batch.client.api import is_ended
-    from ffdl_batch.domain.job_state import JobState, Wish
+    from ffdl_batch.domain.job_state import JobState, RequestedAction
 
     if as_json:
         print_json({"job": job})
@@ -89,8 +89,8 @@ def _report(job: JobView, *, as_json: bool) -> None:
         if job.message:
             complain(f"{job.id}: {job.message}")
     else:
-        click.echo(f"{job.id} {job.state}, {job.wish} requested")
-        if job.wish == Wish.CANCEL:
+        click.echo(f"{job.id} {job.state}, {job.requested_action} requested")
+        if job.requested_action == RequestedAction.CANCEL:
             complain(f"{job.id}: it is being cancelled, and a halt does not take that back")
         elif job.pending_reason and job.state not in (JobState.QUEUED, JobState.DEPLOYING):
             complain(f"{job.id}: {job.pending_reason}")
@@ -158,16 +158,16 @@ def cancel(job_ids: Sequence[str], as_json: bool) -> int:
     from ffdl_batch.domain.job_state import JobState
 
     code = 0
-    wished: set[str] = set()
+    requested: set[str] = set()
     with open_client() as client:
         for job_id in job_ids:
             try:
                 if is_array(job_id):
                     array = _cancel_array(client, job_id, as_json=as_json)
-                    wished |= set() if array.ended else {array.backend}
+                    requested |= set() if array.ended else {array.backend}
                     continue
                 job = client.cancel(job_id)
-                wished |= set() if is_ended(job) else {job.backend}
+                requested |= set() if is_ended(job) else {job.backend}
             except RequestRefused as error:  # one wrong id must not keep the others running
                 complain(str(error))
                 code = code or error.problem.exit_code
@@ -178,7 +178,7 @@ def cancel(job_ids: Sequence[str], as_json: bool) -> int:
                 click.echo(f"{job.id} {job.state}" if is_ended(job) else f"{job.id} {job.state}, cancel requested")
             if is_ended(job) and job.state != JobState.CANCELLED:
                 complain(f"{job.id} had ended already, as {job.state}; nothing was cancelled")
-        tell_outages(client.outages, WISHED, wished)
+        print_outages(client.outages, WISHED, requested)
     return code
 
 
@@ -187,7 +187,7 @@ def _cancel_array(client: Client, array_id: str, *, as_json: bool) -> ArrayView:
     if as_json:
         print_json({"array": array})
     else:
-        click.echo(say(array, "" if array.ended else "cancel requested"))
+        click.echo(describe_array(array, "" if array.ended else "cancel requested"))
     return array
 
 
@@ -211,7 +211,7 @@ def wait(job_ids: Sequence[str], timeout_s: float | None, as_json: bool) -> int:
                 if as_json:
                     print_json({"array": array})
                 else:
-                    click.echo(say(array))
+                    click.echo(describe_array(array))
                 continue
             job = client.wait(job_id, left)
             code = max(code, job_exit_code(job))

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.exit_handling import complain
 from ffdl_batch.cli.render.formatting import format_time, print_json, print_table, read_moment
-from ffdl_batch.cli.render.job_messages import SEEN, tell_outages, tell_trouble
+from ffdl_batch.cli.render.job_messages import SEEN, print_database_outage, print_outages
 from ffdl_batch.domain.number_text import counted
 
 if TYPE_CHECKING:
@@ -59,14 +59,14 @@ def list_jobs(  # noqa: PLR0913  (one parameter per option)
         found = client.list(which)
         if array and not found:
             client.arrays.get(array)  # says that there is no such array
-        outages, trouble = client.outages, client.database_trouble
+        outages, trouble = client.outages, client.database_outage
     jobs = found[:limit]
     if len(found) > limit and is_default:  # one more was asked for, to know
         complain(f"there are more than {counted(limit, 'job')}; -l shows more of them, -t and -S choose among them")
-    tell_outages(outages, SEEN, {job.backend for job in jobs if job.ended_at is None})
-    tell_trouble(trouble)
+    print_outages(outages, SEEN, {job.backend for job in jobs if job.ended_at is None})
+    print_database_outage(trouble)
     if as_json:
-        print_json({"jobs": jobs, "outages": outages, "database_trouble": trouble})
+        print_json({"jobs": jobs, "outages": outages, "database_outage": trouble})
         return
     columns = (*_COLUMNS[:1], "USER", *_COLUMNS[1:]) if all_users else _COLUMNS
     print_table(columns, [_row(job, with_user=all_users) for job in jobs], header=not noheader)
@@ -118,8 +118,9 @@ def place_or_reason(job: JobView) -> str:
 
 
 def _waits_for(job: JobView) -> list[str]:
-    """What is to come before a job goes on: its owner's wish, the scheduler's answer, or the reason that was given."""
-    waits = [f"{job.wish} requested"] if job.wish not in ("", "none") else []
+    """What is to come before a job goes on: its owner's request, the scheduler's answer, or the reason that was
+    given."""
+    waits = [f"{job.requested_action} requested"] if job.requested_action not in ("", "none") else []
     if job.uncertain_since is not None:
         waits.append(job.pending_reason or "waiting for the scheduler's answer")
     elif job.pending_reason and not waits:

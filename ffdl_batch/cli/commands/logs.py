@@ -12,12 +12,12 @@ from ffdl_batch.cli.options.selection import AttemptTeller, LineNames, Page, att
 from ffdl_batch.cli.render.formatting import print_json, read_moment
 from ffdl_batch.cli.render.log_lines import (
     LinePrinter,
+    explain_no_lines,
     is_terminal,
+    print_pending_reason,
     raw_option,
-    tell_lost,
-    tell_none,
-    tell_wait,
     terminal_line,
+    warn_of_lost_lines,
 )
 from ffdl_batch.output import echo_styled
 
@@ -90,7 +90,7 @@ def logs(  # noqa: PLR0913  (one parameter per option)
         names = LineNames(learner=job.learners > 1 and learner is None, attempt=attempt == "all")
         teller = AttemptTeller(job, attempt)
         if follow:
-            tell_wait(job)
+            print_pending_reason(job)
         wanted = range(1, job.learners + 1) if by_learner and learner is None else [learner]
         for which in wanted:
             shown = attempt or teller.shown
@@ -100,8 +100,10 @@ def logs(  # noqa: PLR0913  (one parameter per option)
             printer = LinePrinter(
                 names, timestamps=timestamps, as_json=as_json, separate=bool(before or after), colours=raw
             )
-            told = tell_none(job, lines) if is_whole and which is None and not follow and attempt is None else lines
-            printer.print(teller.listen(tell_lost(told) if is_whole else told))
+            told = (
+                explain_no_lines(job, lines) if is_whole and which is None and not follow and attempt is None else lines
+            )
+            printer.print(teller.listen(warn_of_lost_lines(told) if is_whole else told))
 
 
 def _check_raw(*, raw: bool, as_json: bool) -> None:

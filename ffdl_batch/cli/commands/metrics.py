@@ -60,7 +60,7 @@ class _Asked:
     plot: bool = False
     labels: dict[str, bool] = field(default_factory=dict)
     """Of all values that came by, also of those that are not wanted; whether they are numbers."""
-    heard: set[str] = field(default_factory=set)
+    answered: set[str] = field(default_factory=set)
     """Jobs of which something came that is wanted."""
 
 
@@ -117,7 +117,7 @@ def metrics(  # noqa: PLR0913  (one parameter per option)
             _write_tables(asked, csv, parquet)
             if png or html or plot or not files:
                 _draw(asked, png, html, with_table=not (plot or files))
-        return _tell_missing(asked, is_document=as_json or follow, needs_values=bool(files))
+        return _report_missing(asked, is_document=as_json or follow, needs_values=bool(files))
 
 
 # ------------------------------------------------------------------------------------------------------ what comes in
@@ -132,7 +132,7 @@ def _records(asked: _Asked, client: Client, job_id: str) -> Iterator[MetricLine]
         if asked.only:
             asked.labels.update(labels_of(line))
         if (found := wanted_values(line, asked.only)) is not None:
-            asked.heard.add(job_id)
+            asked.answered.add(job_id)
             yield found
 
 
@@ -140,7 +140,7 @@ def _samples(asked: _Asked, client: Client, job_id: str) -> Iterator[UsageLine]:
     for line in client.usage(job_id, follow=asked.follow, attempt=asked.attempt):
         if (found := wanted_use(line, asked.learner)) is not None:
             if not asked.only:
-                asked.heard.add(job_id)
+                asked.answered.add(job_id)
             yield found
 
 
@@ -184,8 +184,8 @@ def _collect(asked: _Asked) -> list[Series]:
 def _chosen(asked: _Asked, curves: Curves) -> list[Series]:
     """What is to be shown of it."""
     found = wanted(curves, asked.only)
-    asked.heard.clear()
-    asked.heard.update(one.name.job for one in found)
+    asked.answered.clear()
+    asked.answered.update(one.name.job for one in found)
     asked.labels.update((one.name.label, True) for one in curves)
     for label in [label for label, is_number in asked.labels.items() if not is_number]:
         del asked.labels[label]  # what has no curve
@@ -256,13 +256,13 @@ def _draw(asked: _Asked, png: str | None, html: str | None, *, with_table: bool)
         print_series(series, with_learner=asked.learner is not None)
 
 
-def _tell_missing(asked: _Asked, *, is_document: bool, needs_values: bool) -> int:
+def _report_missing(asked: _Asked, *, is_document: bool, needs_values: bool) -> int:
     """Report the jobs without values and return the exit status: a failure if there are none at all and some were asked
     for by name or for a file. Records that are printed as they come show by themselves that there are none."""
-    missing = [job_id for job_id in asked.ids if job_id not in asked.heard]
+    missing = [job_id for job_id in asked.ids if job_id not in asked.answered]
     if not missing:
         return ExitCode.OK
-    if asked.heard:
+    if asked.answered:
         what = "nothing of that name was measured" if asked.only else "nothing was measured"
         for job_id in missing:
             complain(f"{job_id} is left out: {what}" + ("" if asked.only or asked.usage else "; ffdl show may say why"))
@@ -295,7 +295,7 @@ def _follow(asked: _Asked) -> None:
     if not sys.stdout.isatty():
         shown = print_lines(_named(asked), asked.only)
         if asked.usage and asked.only:
-            asked.heard.update(shown.jobs)
+            asked.answered.update(shown.jobs)
             asked.labels.update(dict.fromkeys(shown.labels, True))
         return
     curves, drawn_at, is_new = Curves(asked.axis), 0.0, True

@@ -11,7 +11,7 @@ from ffdl_batch.cli.arrays import is_array, print_array
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.exit_handling import complain, detachable
 from ffdl_batch.cli.render.formatting import format_number, format_time, paint_state, print_json, print_line
-from ffdl_batch.cli.render.job_messages import SEEN, tell_outages, tell_trouble
+from ffdl_batch.cli.render.job_messages import SEEN, print_database_outage, print_outages
 from ffdl_batch.cli.render.job_tables import print_attempts, print_learners
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.number_text import counted
@@ -53,14 +53,14 @@ def show(job_ids: Sequence[str], as_json: bool) -> int:
             outages |= {one.name: one for one in client.outages}
             living |= {job.backend} if job.ended_at is None else set()
             if as_json:
-                print_json({"job": job, "outages": client.outages, "database_trouble": client.database_trouble})
+                print_json({"job": job, "outages": client.outages, "database_outage": client.database_outage})
                 continue
             if number:
                 click.echo()
             print_job(job)
-        trouble = client.database_trouble
-    tell_outages(outages.values(), SEEN, living)
-    tell_trouble(trouble)
+        trouble = client.database_outage
+    print_outages(outages.values(), SEEN, living)
+    print_database_outage(trouble)
     return code
 
 
@@ -82,7 +82,7 @@ def print_job(job: JobView) -> None:
         print_line("Array", f"{job.array}_{job.array_index}", values)
     print_line("User", job.user)
     print_line("State", job.state, state=job.state)
-    print_line("Requested", job.wish if job.wish != "none" else "")
+    print_line("Requested", job.requested_action if job.requested_action != "none" else "")
     _print_fault(job)
     print_line("Waiting because", job.pending_reason if job.ended_at is None else "")
     if job.moving_at is not None:
@@ -173,7 +173,7 @@ def _store_label(job: JobView) -> str:
     """That anything is stored is said only of what is known to be."""
     from ffdl_batch.domain.outcome.error_codes import NOT_STORED
 
-    if job.ended_at is None or any(attempt.owed for attempt in job.attempts):
+    if job.ended_at is None or any(attempt.upload_pending for attempt in job.attempts):
         return "To be stored in"
     is_stored = _has_run(job) and job.state != JobState.CANCELLED and job.error_code not in NOT_STORED
     return "Stored in" if is_stored or job.settled_at is not None else "Store"

@@ -25,7 +25,7 @@ from ffdl_batch.cli.options.submission import (
     shared_options,
     split_files,
 )
-from ffdl_batch.cli.render.job_messages import KEPT, tell_outages
+from ffdl_batch.cli.render.job_messages import KEPT, print_outages
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.sbatch.values import is_flag_set
@@ -70,7 +70,7 @@ def _submit_all(
     results = _submit(client, submissions, model, manner)
     code = _report(results, manifests, manner)
     if not manner.quiet:
-        tell_outages(client.outages, KEPT, {result.backend for result in results if result.id})
+        print_outages(client.outages, KEPT, {result.backend for result in results if result.id})
     ids = [result.id for result in results if result.id]
     return max(code, _wait(client, ids, manner)) if manner.wait and ids else code
 
@@ -91,8 +91,8 @@ def _submit(
 ) -> Sequence[SubmissionResult]:
     from dataclasses import replace
 
-    digest = client.upload(Path(model), manner.tell)
-    manner.tell(f"sending {len(submissions)} submissions")
+    digest = client.upload(Path(model), manner.print_verbose)
+    manner.print_verbose(f"sending {len(submissions)} submissions")
     return client.send([replace(submission, archive=digest) for submission in submissions])
 
 
@@ -107,11 +107,11 @@ def _report(results: Sequence[SubmissionResult], manifests: Sequence[str], manne
             print_json({"manifest": manifest, "result": result})
         elif result.id and not manner.quiet:
             click.echo(result.id if manner.parsable else f"Submitted batch job {result.id}")
-            _tell_elements(result, manner)
+            _print_elements(result, manner)
         for warning in result.warnings:
             manner.warn(warning)
         if result.network and not result.problem:
-            manner.tell(f"{result.id}: network isolation {result.network}")
+            manner.print_verbose(f"{result.id}: network isolation {result.network}")
         if result.problem:
             complain(describe(result.problem))
             code = code or result.problem.exit_code or ExitCode.FAILED
@@ -121,7 +121,7 @@ def _report(results: Sequence[SubmissionResult], manifests: Sequence[str], manne
     return code
 
 
-def _tell_elements(result: SubmissionResult, manner: Manner) -> None:
+def _print_elements(result: SubmissionResult, manner: Manner) -> None:
     """What an array is made of: how many jobs for everybody, each of them for -v."""
     if result.elements:
         complain(
@@ -129,7 +129,7 @@ def _tell_elements(result: SubmissionResult, manner: Manner) -> None:
             f"ffdl list --array {result.id} shows them"
         )
     for job_id in result.elements:
-        manner.tell(job_id)
+        manner.print_verbose(job_id)
 
 
 def _wait(client: Client, ids: Sequence[str], manner: Manner) -> int:

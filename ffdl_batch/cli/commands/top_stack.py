@@ -137,7 +137,7 @@ def stack(job_id: str, learner: int | None) -> int:
             try:
                 code = max(code, run(helper, AttachRequest(do=STACK)))
             except ClientError as error:
-                code = max(code, _tell(error, alone=len(plans) == 1))
+                code = max(code, _print_error(error, alone=len(plans) == 1))
     return code
 
 
@@ -154,18 +154,18 @@ def _open(stack: ExitStack, plans: Sequence[AttachPlan]) -> list[Helper]:
     return [stack.enter_context(Helper(plan)) for plan in plans]
 
 
-def _begins(helper: Helper, wish: AttachRequest, *, alone: bool) -> bool:
+def _begins(helper: Helper, request: AttachRequest, *, alone: bool) -> bool:
     from ffdl_batch.client import ClientError
 
     try:
-        helper.begin(wish)
+        helper.begin(request)
     except ClientError as error:
-        _tell(error, alone=alone)
+        _print_error(error, alone=alone)
         return False
     return True
 
 
-def _tell(error: ClientError, *, alone: bool) -> int:
+def _print_error(error: ClientError, *, alone: bool) -> int:
     """One node of several cannot be looked at: the others are shown all the same."""
     if alone:
         raise error
@@ -184,7 +184,7 @@ def _look(helper: Helper, ready: list[Helper]) -> Fields | None:
                 if kind == TABLE:
                     return dict(json.loads(payload))
     except ClientError as error:
-        _tell(error, alone=len(ready) == 1)
+        _print_error(error, alone=len(ready) == 1)
         ready.remove(helper)
         return None
 

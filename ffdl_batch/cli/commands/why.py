@@ -11,7 +11,7 @@ from ffdl_batch.cli.arrays import is_array
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.exit_handling import complain
 from ffdl_batch.cli.render.formatting import print_json
-from ffdl_batch.cli.render.job_messages import tell_trouble
+from ffdl_batch.cli.render.job_messages import print_database_outage
 from ffdl_batch.cli.render.plan import print_why
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def why(job_ids: Sequence[str], alternatives: bool, as_json: bool) -> int:
             if number:
                 click.echo()
             print_why(view)
-        tell_trouble(client.database_trouble)
+        print_database_outage(client.database_outage)
     return code
 
 

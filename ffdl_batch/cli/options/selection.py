@@ -72,11 +72,11 @@ class AttemptTeller:
         """The lines, as they are."""
         for line in lines:
             if line.attempt and line.attempt != self.shown:
-                self._tell(line.attempt)
+                self._print(line.attempt)
                 self.shown = line.attempt
             yield line
 
-    def _tell(self, attempt: int) -> None:
+    def _print(self, attempt: int) -> None:
         if self.asked == "all":  # each line says it
             return
         if self.shown is not None:

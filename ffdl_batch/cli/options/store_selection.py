@@ -118,7 +118,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreWishes:
+class StoreOptions:
     """What the options say."""
 
     endpoint: str
@@ -148,7 +148,7 @@ _STORE_OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...]
 
 
 def store_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that select a store and its connection. The command gets them as `wishes`."""
+    """Add the options that select a store and its connection. The command gets them as `options`."""
 
     @functools.wraps(command)
     def wrapped(  # noqa: PLR0913  (one parameter per option)
@@ -172,7 +172,7 @@ def store_options(command: Callable[..., None]) -> Callable[..., None]:
             raise click.UsageError("--store, --results, --allow-file and --allow-references need --manifest")
         if of is not None and (endpoint or region or secrets or options):
             raise click.UsageError("the manifest says where its store is, and names its secrets")
-        command(wishes=StoreWishes(endpoint, region, secrets, options, of), **rest)
+        command(options=StoreOptions(endpoint, region, secrets, options, of), **rest)
 
     made: Callable[..., None] = wrapped
     for option in reversed((*_STORE_OPTIONS, *reference_options())):
@@ -185,24 +185,24 @@ def _store_of(manifest: str, store: str, results: bool, allowed: AllowedReferenc
     return StoreOf(manifest, allowed, store, results)
 
 
-def choose_store(url: str | None, wishes: StoreWishes) -> Chosen:
+def choose_store(url: str | None, options: StoreOptions) -> Chosen:
     """The store that a URL names, or a manifest, in which `url` is a path below the container. Raises click.UsageError,
     and what cannot be read as ClientError."""
     keys = find_keys()
-    if wishes.of is not None:
-        return Chosen(*place_of_manifest(wishes.of, url or "", keys))
+    if options.of is not None:
+        return Chosen(*place_of_manifest(options.of, url or "", keys))
     if url is None:
         raise click.UsageError("name a store: by URL, or a manifest's with --manifest")
-    return Chosen(*_by_url(url, wishes, keys))
+    return Chosen(*_by_url(url, options, keys))
 
 
-def _by_url(url: str, wishes: StoreWishes, keys: Keys) -> tuple[Access, str]:
+def _by_url(url: str, given: StoreOptions, keys: Keys) -> tuple[Access, str]:
     from ffdl_batch.client.stores.credentials import access, with_environment
-    from ffdl_batch.domain.data.store_urls import StoreUrlError, Wishes, read_store_url
+    from ffdl_batch.domain.data.store_urls import StoreOptions, StoreUrlError, read_store_url
 
-    options, secrets = _pairs("--option NAME=VALUE", wishes.options), _pairs("--secret FIELD=NAME", wishes.secrets)
+    options, secrets = _pairs("--option NAME=VALUE", given.options), _pairs("--secret FIELD=NAME", given.secrets)
     try:
-        found = read_store_url(url, Wishes(wishes.endpoint, wishes.region, options, secrets))
+        found = read_store_url(url, StoreOptions(given.endpoint, given.region, options, secrets))
     except StoreUrlError as error:
         raise click.UsageError(str(error)) from None
     address = with_environment(found.address, os.environ)

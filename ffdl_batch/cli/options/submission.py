@@ -34,7 +34,7 @@ class Manner:
     verbose: int = 0
     wait: bool = False
 
-    def tell(self, text: str) -> None:
+    def print_verbose(self, text: str) -> None:
         """For -v."""
         if self.verbose and not self.quiet:
             complain(text)

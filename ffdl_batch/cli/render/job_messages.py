@@ -12,7 +12,7 @@ from ffdl_batch.cli.render.formatting import format_time
 from ffdl_batch.domain.outcome.controller_events import NOT_KEPT
 
 if TYPE_CHECKING:
-    from ffdl_batch.domain.daemon_health import BackendHealth, DatabaseTrouble
+    from ffdl_batch.domain.daemon_health import BackendHealth, DatabaseOutage
     from ffdl_batch.domain.job.views import JobView
 
 
@@ -50,7 +50,7 @@ _ENDS = "jobs go on; how those ended that the scheduler has forgotten is told wh
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
 
 
-def tell_outages(outages: Iterable[BackendHealth], meaning: str, backends: AbstractSet[str]) -> None:
+def print_outages(outages: Iterable[BackendHealth], meaning: str, backends: AbstractSet[str]) -> None:
     """Say since when and why each of `outages` does not answer, and what that means for the reader, whose jobs live on
     `backends` ("" among them = unknown). An outage of another backend is nothing to the reader."""
     for one in outages:
@@ -59,15 +59,15 @@ def tell_outages(outages: Iterable[BackendHealth], meaning: str, backends: Abstr
         complain(f"{one.name} {describe_outage(one, time.time())}; {_ENDS if one.accounts_for else meaning}")
 
 
-def tell_trouble(trouble: DatabaseTrouble | None) -> None:
+def print_database_outage(outage: DatabaseOutage | None) -> None:
     """Say, where there is one, that states of jobs stand still, since when and why."""
-    if trouble is not None:
-        complain(f"{describe_trouble(trouble, time.time())}; {SEEN}")
+    if outage is not None:
+        complain(f"{describe_database_outage(outage, time.time())}; {SEEN}")
 
 
-def describe_trouble(trouble: DatabaseTrouble, now: float) -> str:
+def describe_database_outage(outage: DatabaseOutage, now: float) -> str:
     """``since 12:34:56 (4 min) the database ... cannot be used: <cause and cure>``."""
-    return f"since {_describe_moment(trouble.since, now)} {trouble.detail}"
+    return f"since {_describe_moment(outage.since, now)} {outage.detail}"
 
 
 def describe_outage(one: BackendHealth, now: float) -> str:

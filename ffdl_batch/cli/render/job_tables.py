@@ -9,7 +9,7 @@ import click
 
 from ffdl_batch.cli.render.formatting import format_time, print_line, print_table
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.outcome.continuation import Interruption, words
+from ffdl_batch.domain.outcome.continuation import Interruption, describe_interruption
 
 if TYPE_CHECKING:
     from ffdl_batch.domain.job.views import AttemptView, JobView, LearnerView
@@ -37,11 +37,11 @@ def _learner_row(one: LearnerView) -> list[str]:
 
 def _learner_state(one: LearnerView) -> str:
     """``ended with exit code 7``; with the reason for which the platform ended it, where it did."""
-    from ffdl_batch.domain.launch.learner_text import say_end
+    from ffdl_batch.domain.launch.learner_text import describe_end
 
     if one.exit_code is None and one.exit_signal is None:
         return one.state
-    ended = say_end(one.exit_code, one.exit_signal)
+    ended = describe_end(one.exit_code, one.exit_signal)
     why = ", ".join(word for word in (one.ended_by, one.state if one.state != "ended" else "") if word)
     return f"{ended} ({why})" if why else ended
 
@@ -57,7 +57,7 @@ def print_attempts(job: JobView) -> None:
     print_table(_COLUMNS, [_row(job, attempt) for attempt in job.attempts])
     _print_restarts(job.attempts)
     _print_places(job.attempts)
-    _print_debts(job)
+    _print_pending_uploads(job)
 
 
 def _print_restarts(attempts: Sequence[AttemptView]) -> None:
@@ -70,22 +70,24 @@ def _print_restarts(attempts: Sequence[AttemptView]) -> None:
             print_line(f"In attempt {attempt.number}", f"{format_time(restart.at)} {restart.message}")
 
 
-def _print_debts(job: JobView) -> None:
+def _print_pending_uploads(job: JobView) -> None:
     """Which attempts owed results, and when those were stored; which still do, where those lie, and who stores them."""
     for paid in job.attempts:
-        if paid.paid_at is not None:
-            print_line(f"Attempt {paid.number} paid", f"{format_time(paid.paid_at)} what it could not store is stored")
-    debts = [attempt for attempt in job.attempts if attempt.owed]
+        if paid.uploaded_at is not None:
+            print_line(
+                f"Attempt {paid.number} paid", f"{format_time(paid.uploaded_at)} what it could not store is stored"
+            )
+    debts = [attempt for attempt in job.attempts if attempt.upload_pending]
     if not debts:
         return
     owing = [str(attempt.number) for attempt in debts]
     which = f"attempt {owing[0]}" if len(owing) == 1 else f"attempts {', '.join(owing)}"
     lies = f"lie in {job.job_dir}/attempt-{owing[0]}"
-    where = f"not everything could be stored: results and logs {debts[0].owed_in or lies}"
-    print_line("Results owed", f"by {which}: {where}, and are stored {_payer(job, debts[-1])}")
+    where = f"not everything could be stored: results and logs {debts[0].pending_upload_directory or lies}"
+    print_line("Results owed", f"by {which}: {where}, and are stored {_uploader(job, debts[-1])}")
 
 
-def _payer(job: JobView, last: AttemptView) -> str:
+def _uploader(job: JobView, last: AttemptView) -> str:
     """Who stores what the attempt owes, and when."""
     is_daemons = job.ended_at is not None or (job.state == JobState.STORING and last.number == job.attempts[-1].number)
     if not is_daemons:
@@ -123,7 +125,7 @@ def _why(job: JobView, attempt: AttemptView) -> str:
         return code or (job.state.lower() if is_last else "")
     known = {each.value for each in Interruption}
     if attempt.interruption in known:
-        said = words(Interruption(attempt.interruption), played=attempt.played)
+        said = describe_interruption(Interruption(attempt.interruption), played=attempt.played)
     else:
         said = attempt.interruption
     return f"{said} ({code})" if code else said

@@ -102,7 +102,7 @@ def json_lines(text: LogText) -> str:
     )
 
 
-def tell_lost(lines: Iterable[LogText]) -> Iterator[LogText]:
+def warn_of_lost_lines(lines: Iterable[LogText]) -> Iterator[LogText]:
     """The lines; where the first ones of a learner are not there any more, standard error says so."""
     seen = set()
     for line in lines:
@@ -145,13 +145,13 @@ def raw_option(command: Callable[..., None]) -> Callable[..., None]:
 _WAITING = (JobState.PENDING, JobState.DEPLOYING, JobState.QUEUED)
 
 
-def tell_wait(job: JobView) -> None:
+def print_pending_reason(job: JobView) -> None:
     """Before it is followed: that it has not begun, and is waited for."""
     if not _has_run(job) and job.state in _WAITING:
         complain(f"{job.id} is {job.state} and has no output yet; waiting for it")
 
 
-def tell_none(job: JobView, texts: Iterable[LogText]) -> Iterator[LogText]:
+def explain_no_lines(job: JobView, texts: Iterable[LogText]) -> Iterator[LogText]:
     """The lines; where there are none, why."""
     is_empty = True
     for text in texts:

@@ -36,16 +36,16 @@ class Meter:
 
     def __exit__(self, *_: object) -> None:
         self._wipe()
-        self._say_again()
+        self._print_again()
 
-    def tell(self, line: Line) -> None:
+    def show(self, line: Line) -> None:
         """Show one line."""
         if self._quiet:
             return
         if isinstance(line, Progress):
             self._show(line)
         elif isinstance(line, Note):
-            self._say(line.why)
+            self._print(line.why)
         elif isinstance(line, Retry):
             self._retry(line)
 
@@ -58,12 +58,12 @@ class Meter:
             return
         if cause:
             self._again[cause] = 0
-        self._say(f"{line.why}; again in {line.in_s:.0f} s" if line.in_s >= 1 else line.why)
+        self._print(f"{line.why}; again in {line.in_s:.0f} s" if line.in_s >= 1 else line.why)
 
-    def _say_again(self) -> None:
+    def _print_again(self) -> None:
         for cause, times in self._again.items():
             if times:
-                self._say(f"{cause}: {counted(times, 'more time')}")
+                self._print(f"{cause}: {counted(times, 'more time')}")
                 self._again[cause] = 0
 
     def _show(self, line: Progress) -> None:
@@ -73,9 +73,9 @@ class Meter:
             self._drawn = True
         elif line.files < line.files_total or line.bytes < line.bytes_total:
             complain(rate_line(line))
-            self._say_again()
+            self._print_again()
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         self._wipe()
         complain(text)
 
@@ -96,19 +96,19 @@ def rate_line(line: Progress) -> str:
     """``1.2 GiB of 2.3 GiB, 12 of 30 files, 110 MiB/s, 10 s left``."""
     size = f"{size_text(line.bytes)} of {size_text(line.bytes_total)}"
     text = f"{size}, {line.files} of {counted(line.files_total, 'file')}, {size_text(line.rate)}/s"
-    return text if line.left_s is None else f"{text}, {say_span(line.left_s)} left"
+    return text if line.left_s is None else f"{text}, {format_span(line.left_s)} left"
 
 
-def say_done(done: Done, verb: str) -> str:
+def describe_done(done: Done, verb: str) -> str:
     """``30 files (2.3 GiB moved, 12 files were there) stored in 21 s``."""
     moved = f"{size_text(done.bytes)} moved" + (
         f", {done.kept} {'was' if done.kept == 1 else 'were'} there" if done.kept else ""
     )
     skipped = f", {done.skipped} left out" if done.skipped else ""
-    return f"{counted(done.files, 'file')} {verb} in {say_span(done.seconds)} ({moved}{skipped})"
+    return f"{counted(done.files, 'file')} {verb} in {format_span(done.seconds)} ({moved}{skipped})"
 
 
-def say_span(seconds: float) -> str:
+def format_span(seconds: float) -> str:
     """``9.5 s``, ``70 s``, ``12 min``, ``3 h 20 min``."""
     if seconds < 120:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"

@@ -44,7 +44,7 @@ class Left:
         self,
         left: LeftView,
         into: Path,
-        told: Callable[[int], None] = lambda _: None,
+        report: Callable[[int], None] = lambda _: None,
         note: Callable[[str], None] = lambda _: None,
     ) -> int:
         """Receive the directory's files from the daemon. Return their number. `told` gets the bytes received so far,
@@ -55,7 +55,7 @@ class Left:
         wire = self._open()
         path = _path(left.job_id, left.kind, left.attempt or None, "/files")
         try:
-            pieces = _Pieces(wire.pieces(Request("GET", path, job_id=left.job_id, timeout_s=STREAM_SILENCE_S)), told)
+            pieces = _Pieces(wire.pieces(Request("GET", path, job_id=left.job_id, timeout_s=STREAM_SILENCE_S)), report)
             return _unpack(pieces, into, (left.directory, *left.roots), note)
         except (ConnectionError, tarfile.TarError) as error:
             raise DaemonUnreachable(f"the files of {left.job_id} broke off: {error}", "try again") from error
@@ -123,8 +123,8 @@ def _write(content: IO[bytes], entry: tarfile.TarInfo, name: str, directory: int
 class _Pieces:
     """A stream of pieces as a file that is read from front to back."""
 
-    def __init__(self, pieces: Iterator[bytes], told: Callable[[int], None]) -> None:
-        self._pieces, self._told = pieces, told
+    def __init__(self, pieces: Iterator[bytes], report: Callable[[int], None]) -> None:
+        self._pieces, self._report = pieces, report
         self._rest = b""
         self._last = b""
         self._size = 0
@@ -141,7 +141,7 @@ class _Pieces:
         parts, missing = [self._rest], size - len(self._rest)
         while missing > 0 and (piece := next(self._pieces, b"")):
             self._size += len(piece)
-            self._told(self._size)
+            self._report(self._size)
             parts.append(piece)
             missing -= len(piece)
         data = b"".join(parts)

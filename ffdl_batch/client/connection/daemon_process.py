@@ -71,7 +71,7 @@ def stop_daemon(
         if Path(f"/proc/{lock.pid}").stat().st_uid != os.getuid():
             message = f"the daemon ({describe_daemon(lock)}) is another user's; it is left alone"
             raise DaemonUnreachable(message, "", ExitCode.NOT_ALLOWED)
-        _refuse_without_room(lock, next_writes_in)
+        _refuse_without_space(lock, next_writes_in)
         end(lock.pid, signal.SIGTERM)
     except (FileNotFoundError, ProcessLookupError):  # it has just ended by itself
         return lock
@@ -85,7 +85,7 @@ def stop_daemon(
     return lock
 
 
-def _refuse_without_room(lock: DaemonLock, directories: Sequence[Path]) -> None:
+def _refuse_without_space(lock: DaemonLock, directories: Sequence[Path]) -> None:
     """Raise where one of `directories` takes nothing new. Nothing is left of the trial."""
     for directory in dict.fromkeys(directories):
         try:

@@ -49,7 +49,7 @@ START_S = 60.0
 """How long a daemon may take until it answers, on a machine that does much else; one that ends is not waited for."""
 _CONNECT_S = 10.0
 _GRACE_S = 2.0
-_OWN_WORDS = "ffdl-submitd: "
+_OWN_PREFIX = "ffdl-submitd: "
 """How a daemon begins the sentence with which it ends; the interpreter may add to that."""
 _FIRST_SLEEP_S, _LONGEST_SLEEP_S = 0.02, 0.25
 _KEPT = (
@@ -87,7 +87,7 @@ class Dialling:
     daemon_argv: tuple[str, ...] = DAEMON_ARGV
     patience_s: float = START_S
     machine: Callable[[], Machine] = this_machine
-    told: Callable[[str], None] = _warn_program
+    report: Callable[[str], None] = _warn_program
     dumps: tuple[int, int] = field(default_factory=core_limits)
     host: str | None = None
     forwards: bool = True
@@ -106,7 +106,7 @@ class Dialling:
             _refuse_foreign(place)
             connected = self._find_or_start(place, own.state_dir)
         if (warning := own.differ_from_daemon(place)) is not None:
-            self.told(warning)
+            self.report(warning)
         return connected
 
     def cluster(self) -> Mapping[str, str] | None:
@@ -127,7 +127,7 @@ class Dialling:
     def _reach(self, place: HostPlace) -> Channel:
         from ffdl_batch.client.connection.host_relay import connector_of, dial_relay
 
-        return dial_relay(place, connector_of(place.host, self.environ), self.told)
+        return dial_relay(place, connector_of(place.host, self.environ), self.report)
 
     def _find_or_start(self, place: SocketPlace, state_dir: Path) -> Channel:
         lock = _read_or_refuse(state_dir)
@@ -290,7 +290,7 @@ def _why_silent(place: SocketPlace, state_dir: Path, started: _Started | None, p
     what = (
         f"ended with code {ended}" if ended is not None else f"does not answer at {place.path} after {patience_s:g} s"
     )
-    last = _last_words(log, started.log_from) or _lack_of_room(state_dir)
+    last = _last_output(log, started.log_from) or _no_space(state_dir)
     said = f"; its last words: {last}" if last else "; it said nothing"
     now = "" if ended is None else "no daemon runs now; the next command starts one, as does ffdl-submitd; "
     return DaemonUnreachable(f"a daemon was started and {what}{said}", f"{now}read {log}", _code_of(ended))
@@ -302,7 +302,7 @@ def _code_of(ended: int | None) -> ExitCode:
     return next((code for code in lasting if code == ended), ExitCode.TRY_AGAIN)
 
 
-def _lack_of_room(state_dir: Path) -> str:
+def _no_space(state_dir: Path) -> str:
     """What a daemon would have said that found no room even for that."""
     try:
         free = os.statvfs(state_dir).f_bavail
@@ -311,7 +311,7 @@ def _lack_of_room(state_dir: Path) -> str:
     return "" if free else f"no space is left in {state_dir}: free some, or raise the quota"
 
 
-def _last_words(path: Path, start: int) -> str:
+def _last_output(path: Path, start: int) -> str:
     """Of what stands in the file from byte `start` on: the daemon's own sentence, else what it was lacking, where that
     is known, else the last line."""
     try:
@@ -319,5 +319,5 @@ def _last_words(path: Path, start: int) -> str:
     except OSError:
         return ""
     lines = [line.strip() for line in reversed(text.split("\n")) if line.strip()]
-    own = next((line for line in lines if line.startswith(_OWN_WORDS)), "")
+    own = next((line for line in lines if line.startswith(_OWN_PREFIX)), "")
     return own or find_lack(text) or (lines[0] if lines else "")

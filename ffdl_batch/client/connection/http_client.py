@@ -27,7 +27,7 @@ from ffdl_batch.host.peer_credentials import read_credentials
 
 REQUEST_TIMEOUT_S = 120.0
 """For an ordinary request: a plan may ask a slow scheduler what its nodes are."""
-FIRST_WORD_S = 10.0
+FIRST_BYTE_S = 10.0
 """After so long without an answer it is said that one is waited for."""
 _POLL_MARGIN_S = 30.0
 """How long the answer to a request may take that the daemon holds back, after it may hold it no longer."""
@@ -102,14 +102,14 @@ def connection_over(connected: socket.socket) -> HTTPConnection:
 class Wire:
     """Sends requests over a channel that `connect` gives; not safe for several threads at once.
 
-    `outages` is what the last reply that spoke of backends said of those that do not answer, `database_trouble` what it
+    `outages` is what the last reply that spoke of backends said of those that do not answer, `database_outage` what it
     said of a database that takes nothing. `told` gets one line if the daemon is slow to answer.
     """
 
-    def __init__(self, connect: Callable[[], Channel], told: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, connect: Callable[[], Channel], report: Callable[[str], None] = lambda _: None) -> None:
         self.outages: Sequence[Any] = ()
-        self.database_trouble: Mapping[str, Any] | None = None
-        self._connect, self._told = connect, told
+        self.database_outage: Mapping[str, Any] | None = None
+        self._connect, self._report = connect, report
         self._channel: Channel | None = None
         self._http: HTTPConnection | None = None
 
@@ -131,7 +131,7 @@ class Wire:
             raise refusal(response.status, body, request)
         reply = _decode_reply(body, request)
         if "outages" in reply:
-            self.outages, self.database_trouble = reply["outages"], reply.get("database_trouble")
+            self.outages, self.database_outage = reply["outages"], reply.get("database_outage")
         return reply
 
     def ask_until(self, request: Request, deadline: float | None) -> Mapping[str, Any]:
@@ -146,7 +146,7 @@ class Wire:
                 if error.problem.exit_code != ExitCode.TRY_AGAIN or left_s <= 0:
                     raise
                 if not is_reported:
-                    self._told(f"{error}; trying again until the daemon answers")
+                    self._report(f"{error}; trying again until the daemon answers")
                 is_reported = True
             time.sleep(min(pause_s, left_s))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -223,11 +223,11 @@ class Wire:
 
     def _await_answer(self, connected: socket.socket, request: Request) -> None:
         """Return when it comes, or when it was said that it has not come for long."""
-        patience_s, longest_s = (request.held_s or 0.0) + FIRST_WORD_S, request.longest_s
+        patience_s, longest_s = (request.held_s or 0.0) + FIRST_BYTE_S, request.longest_s
         if patience_s >= longest_s or _is_readable(connected, patience_s):
             return
         waits = f"has not answered for {patience_s:g} s (it may be waiting for its scheduler)"
-        self._told(f"{_name_daemon(connected)} {waits}; waiting up to {longest_s:g} s")
+        self._report(f"{_name_daemon(connected)} {waits}; waiting up to {longest_s:g} s")
         connected.settimeout(longest_s - patience_s)
 
     def _read_whole(self, response: HTTPResponse) -> bytes:

@@ -22,7 +22,7 @@ _ASK_S = 60.0
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 
 
-def run_there(place: HostPlace, connector: Connector, words: Sequence[str], *, with_terminal: bool) -> int:
+def run_remotely(place: HostPlace, connector: Connector, words: Sequence[str], *, with_terminal: bool) -> int:
     """Run the command and return its exit status. Raises DaemonUnreachable if it could not be run to its end.
 
     With a terminal each key goes to the host. Without one the first Ctrl-C does, as a signal; the second one abandons
@@ -37,7 +37,7 @@ def run_there(place: HostPlace, connector: Connector, words: Sequence[str], *, w
         return code
 
 
-def ask_there(place: HostPlace, connector: Connector, words: Sequence[str]) -> str:
+def ask_remotely(place: HostPlace, connector: Connector, words: Sequence[str]) -> str:
     """Return what a command prints that needs no input. Raises DaemonUnreachable if it does not exit with 0."""
     with _client_errors(place):
         ended = connector.run(place.words(*words), _ASK_S)

@@ -41,7 +41,7 @@ class Keys:
         return path.read_bytes()
 
 
-class KeysThere(Keys):
+class RemoteKeys(Keys):
     """Those of the host; nothing is asked before one is needed. Raises DaemonUnreachable, too."""
 
     def __init__(self, place: HostPlace, connector: Connector) -> None:
@@ -68,9 +68,9 @@ class KeysThere(Keys):
         return ended.out
 
     def _ask_jobs_dir(self) -> Path:
-        from ffdl_batch.client.connection.remote_command import ask_there
+        from ffdl_batch.client.connection.remote_command import ask_remotely
 
-        printed = ask_there(self._place, self._connector, ("config", "--json"))
+        printed = ask_remotely(self._place, self._connector, ("config", "--json"))
         for line in reversed(printed.splitlines()):
             try:
                 return Path(json.loads(line)["settings"]["jobs_dir"]["value"])

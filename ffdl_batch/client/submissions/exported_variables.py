@@ -42,7 +42,7 @@ def select_variables(text: str, environ: Mapping[str, str]) -> Exported:
         return Exported({})
     values: dict[str, str] = {}
     unset: list[str] = []
-    for word in split_words(text):
+    for word in split_list(text):
         if word.upper() == "ALL":
             values.update({k: v for k, v in environ.items() if _goes_with_all(k)})
             continue
@@ -65,7 +65,7 @@ def _goes_with_all(name: str) -> bool:
     return name not in _OF_THIS_MACHINE and not why_refused(name)
 
 
-def split_words(text: str) -> list[str]:
+def split_list(text: str) -> list[str]:
     """The comma-separated words; raises :class:`ExportError` for a quote without its end."""
     words: list[str] = []
     word = ""

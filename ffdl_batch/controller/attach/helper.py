@@ -168,12 +168,12 @@ def attach(job_id: str, attempt: int, learners: Sequence[int]) -> int:
     """Serve one command; the exit code of this helper."""
     peer = Peer()
     try:
-        wanted = _await_wish(peer)
+        wanted = _await_request(peer)
         agents = await_agents(job_id, attempt, learners)
         if not agents:
-            peer.refuse(say_absent(job_id, attempt, learners))
+            peer.refuse(describe_absent(job_id, attempt, learners))
             return EXIT_REFUSED
-        peer.tell(READY, {"host": os.uname().nodename, "learners": sorted(agents)})
+        peer.send_object(READY, {"host": os.uname().nodename, "learners": sorted(agents)})
         return _serve(peer, wanted, [agents[number] for number in sorted(agents)])
     except NoSession as error:
         peer.refuse(str(error))
@@ -184,7 +184,7 @@ def attach(job_id: str, attempt: int, learners: Sequence[int]) -> int:
         return EXIT_GONE
 
 
-def _await_wish(peer: Peer) -> Dict[str, Any]:
+def _await_request(peer: Peer) -> Dict[str, Any]:
     while True:
         frames = peer.frames()
         for at, (kind, payload) in enumerate(frames):
@@ -194,7 +194,7 @@ def _await_wish(peer: Peer) -> Dict[str, Any]:
                 return found if isinstance(found, dict) else {}
 
 
-def say_absent(job_id: str, attempt: int, learners: Sequence[int]) -> str:
+def describe_absent(job_id: str, attempt: int, learners: Sequence[int]) -> str:
     """Why nothing is seen of learners."""
     named = ", ".join(map(str, learners))
     return (
@@ -259,11 +259,11 @@ def _glance(peer: Peer, agents: List[Agent]) -> int:
                 peer.refuse(f"no learner of the job runs on {os.uname().nodename} any more")
                 return EXIT_REFUSED
             learners = [one.look() for one in looks]
-            peer.tell(TABLE, {"host": os.uname().nodename, "learners": learners})
+            peer.send_object(TABLE, {"host": os.uname().nodename, "learners": learners})
         peer.check()
 
 
 def _print(peer: Peer, text: str) -> None:
     data = text.encode("utf-8", "replace")
     for at in range(0, len(data), PIECE_BYTES):
-        peer.say(OUTPUT, data[at : at + PIECE_BYTES])
+        peer.send(OUTPUT, data[at : at + PIECE_BYTES])

@@ -39,7 +39,7 @@ class Peer:
     def __init__(self, source: int = 0, target: int = 1) -> None:
         self.source, self._target = source, target
         self._reader = FrameReader()
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
         self._kept = []  # type: List[Tuple[str, bytes]]
 
     @property
@@ -59,15 +59,15 @@ class Peer:
         data = os.read(self.source, 1 << 16)
         if not data:
             raise PeerGone
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
         return [frame for frame in self._reader.feed(data) if frame[0] != PING]
 
     def check(self) -> None:
         """Raises PeerGone where nothing was heard for too long."""
-        if time.monotonic() - self._heard_at > SILENCE_S:
+        if time.monotonic() - self._received_at > SILENCE_S:
             raise PeerGone
 
-    def say(self, kind: str, payload: bytes = b"") -> None:
+    def send(self, kind: str, payload: bytes = b"") -> None:
         """Send a frame. Raises PeerGone."""
         data = encode_frame(kind, payload)
         try:
@@ -76,17 +76,17 @@ class Peer:
         except OSError as error:
             raise PeerGone from error
 
-    def tell(self, kind: str, fields: Dict[str, Any]) -> None:
+    def send_object(self, kind: str, fields: Dict[str, Any]) -> None:
         """Send a frame that holds an object."""
-        self.say(kind, json.dumps(fields).encode("ascii"))
+        self.send(kind, json.dumps(fields).encode("ascii"))
 
     def refuse(self, message: str) -> None:
         """Nothing was done, and why."""
-        self.say(REFUSED, message.encode("utf-8", "replace"))
+        self.send(REFUSED, message.encode("utf-8", "replace"))
 
     def end(self, status: int) -> None:
         """All is done."""
-        self.tell(EXIT, {"status": status})
+        self.send_object(EXIT, {"status": status})
 
 
 TURN_MS = 1000
@@ -106,7 +106,7 @@ class Running:
         self._look_at = time.monotonic() + LOOK_S
         self._waiting = b""
         self._input_ends = False
-        self._said = b""
+        self._status_line = b""
         self._ended_at: Optional[float] = None
         self._open = {session.input: OUTPUT} if session.output is None else {session.output: OUTPUT}
         if session.errors is not None:
@@ -128,7 +128,7 @@ class Running:
             raise PeerGone from error
         finally:
             self._session.let_go()
-        word = self._said.strip().decode("ascii", "replace")
+        word = self._status_line.strip().decode("ascii", "replace")
         return int(word) if word.isdigit() else None
 
     def _learner_lives(self) -> bool:
@@ -151,7 +151,7 @@ class Running:
 
     def _turn(self) -> None:
         if self._peer.has_frames:
-            self._hear()
+            self._read()
         poll = select.poll()
         poll.register(self._peer.source, select.POLLIN)
         if self._ended_at is None:
@@ -163,16 +163,16 @@ class Running:
             poll.register(descriptor, events)
         for descriptor, events in poll.poll(TURN_MS if self._ended_at is None else 100):
             if descriptor == self._peer.source:
-                self._hear()
+                self._read()
             elif descriptor == self._session.status:
-                self._hear_status()
+                self._read_status()
             else:
                 if events & select.POLLOUT:
                     self._give()
                 if events & ~select.POLLOUT and descriptor in self._open:
                     self._pass_on(descriptor)
 
-    def _hear(self) -> None:
+    def _read(self) -> None:
         for kind, payload in self._peer.frames():
             if kind == INPUT:
                 self._waiting += payload
@@ -197,7 +197,7 @@ class Running:
             while self._waiting:
                 count = os.write(self._input, self._waiting)
                 self._waiting = self._waiting[count:]
-                self._peer.say(TAKEN, str(count).encode("ascii"))
+                self._peer.send(TAKEN, str(count).encode("ascii"))
         except BlockingIOError:
             return
         except OSError:
@@ -206,13 +206,13 @@ class Running:
             os.close(self._input)
             self._input = None
 
-    def _hear_status(self) -> None:
+    def _read_status(self) -> None:
         try:
             data = os.read(self._session.status, 100)
         except BlockingIOError:
             return
-        self._said += data
-        if not data or self._said.endswith(b"\n"):
+        self._status_line += data
+        if not data or self._status_line.endswith(b"\n"):
             self._ended_at = time.monotonic()
 
     def _pass_on(self, descriptor: int) -> None:
@@ -223,7 +223,7 @@ class Running:
         except OSError:  # a terminal whose other end is closed says EIO (tty_ioctl(4))
             data = b""
         if data:
-            self._peer.say(self._open[descriptor], data)
+            self._peer.send(self._open[descriptor], data)
         else:
             del self._open[descriptor]
 
@@ -234,7 +234,7 @@ class Running:
         poll.register(self._session.status, select.POLLIN)
         while self._ended_at is None and time.monotonic() < end:
             if poll.poll(TURN_MS):
-                self._hear_status()
+                self._read_status()
             for descriptor in list(self._open):
                 _drain(descriptor)
         self._session.kill()

@@ -19,7 +19,7 @@ from ffdl_batch.domain.data.image_task import SIF, ImageTask
 from ffdl_batch.domain.data.staging_protocol import Cache, Cached, FaultClass, Line
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 
-TURNS = 3
+ROUNDS = 3
 """Calls of the program for an entry that is gone again when it is to be held."""
 
 
@@ -52,8 +52,8 @@ class Entries:
 class Listener:
     """Tells lines on, and holds what is found in the cache, of the transfers that `wants`."""
 
-    def __init__(self, entries: Entries, tell: Callable[[Line], None], wants: Callable[[Cached], bool]) -> None:
-        self._entries, self._tell, self._wants = entries, tell, wants
+    def __init__(self, entries: Entries, report: Callable[[Line], None], wants: Callable[[Cached], bool]) -> None:
+        self._entries, self._report, self._wants = entries, report, wants
         self.found: Optional[Cached] = None
         self.lost = False
 
@@ -61,7 +61,7 @@ class Listener:
         if isinstance(line, Cached) and self._wants(line):
             self.found = line
             self.lost = self.lost or not self._entries.hold(line)
-        self._tell(line)
+        self._report(line)
 
 
 def cache_of(launch: LaunchFile) -> Optional[Cache]:
@@ -97,7 +97,7 @@ def find_image(launch: LaunchFile, node_rank: int, go_on: Callable[[], None], en
     secrets = attempt.secrets if wanted.credentials else ""
     task = ImageTask(wanted.image, cache, wanted.program, secrets, wanted.credentials)
     program = Program(launch.staging, mark(launch.token, node_rank))
-    for _ in range(TURNS):
+    for _ in range(ROUNDS):
         listener = Listener(entries, tell, lambda _found: True)
         try:
             run_image(program, task, attempt.staging(f"image-{node_rank}"), go_on, listener)

@@ -16,7 +16,7 @@ from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.phase_files import PhaseFailed
 from ffdl_batch.controller.data.cache_entries import Entries
 from ffdl_batch.controller.data.model_unpacking import unpack
-from ffdl_batch.controller.data.transfers import LOCK_S, bring_data, check_mountable, tell_loading
+from ffdl_batch.controller.data.transfers import LOCK_S, bring_data, check_mountable, loading_reporter
 from ffdl_batch.controller.data.tree_copy import copy_tree
 from ffdl_batch.controller.mounts.node_mounts import DATA_CODE, Mounting, lacking
 from ffdl_batch.controller.own_program import machine_of
@@ -43,13 +43,13 @@ class NodeData:
         mounts = self._launch.mounts
         wanted = () if mounts is None or self._launch.only_stages else mounts.transfers
         for one in mounts.brought if mounts and not self._launch.only_stages else ():
-            self._tell(one.transfer, STAGED, _not_mounted(self._launch.fetches[one.transfer], one.why))
+            self._report(one.transfer, STAGED, _not_mounted(self._launch.fetches[one.transfer], one.why))
         left = set(range(len(self._launch.fetches))) - set(self._mount(wanted, go_on))
         self._bring(sorted(left), LOCK_S, go_on)
 
-    def follow(self, told: Iterable[Event], go_on: Callable[[], None]) -> None:
+    def follow(self, report: Iterable[Event], go_on: Callable[[], None]) -> None:
         """On another node, by what the first one `told`. Raises as `have`."""
-        how = {one.fields.get("fetch"): one.fields.get("how") for one in told if one.kind is EventKind.DATA}
+        how = {one.fields.get("fetch"): one.fields.get("how") for one in report if one.kind is EventKind.DATA}
         wanted = [number for number in range(len(self._launch.fetches)) if how.get(number) == MOUNTED]
         left = set(wanted) - set(self._mount(wanted, go_on))
         if left:
@@ -67,14 +67,14 @@ class NodeData:
                 why = self.mounting.mount(number, go_on)
             if why and mounts.must:
                 raise PhaseFailed(DATA_CODE, f"{_name(fetch)} cannot be mounted: {why}")
-            self._tell(number, MOUNTED if not why else STAGED, _not_mounted(fetch, why) if why else "")
+            self._report(number, MOUNTED if not why else STAGED, _not_mounted(fetch, why) if why else "")
             if not why:
                 found.append(number)
         return found
 
-    def _tell(self, number: int, how: str, message: str) -> None:
+    def _report(self, number: int, how: str, message: str) -> None:
         text = message or f"{_name(self._launch.fetches[number])} is mounted"
-        tell_loading(self._launch, self._node_rank)(Note(text + ("; its data are brought" if message else "")))
+        loading_reporter(self._launch, self._node_rank)(Note(text + ("; its data are brought" if message else "")))
         self._journal.append(EventKind.DATA, fetch=number, how=how, message=text)
 
     def _bring(self, numbers: List[int], wait_s: float, go_on: Callable[[], None]) -> None:

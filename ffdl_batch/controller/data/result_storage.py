@@ -21,7 +21,7 @@ from ffdl_batch.controller.data.job_directories import make_shared
 from ffdl_batch.controller.data.metric_files import show_metrics
 from ffdl_batch.controller.data.model_unpacking import copy_archive
 from ffdl_batch.controller.data.transfer_progress import notes_once, onto_errors
-from ffdl_batch.controller.data.transfers import STORING, send_logs, send_results, send_while_running, tell_not_kept
+from ffdl_batch.controller.data.transfers import STORING, not_kept_reporter, send_logs, send_results, send_while_running
 from ffdl_batch.controller.data.tree_copy import copy_tree, remove_half_copied
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.host.permissions import umask_set
@@ -54,7 +54,7 @@ def store_results(
     no directory. `late`: a newer attempt may have stored before us; what was written later than ours stays.
     Links, pipes, sockets and devices that are not kept as they are become events in the `journal`.
     """
-    note = tell_not_kept(launch, node_rank or 0, journal) if journal is not None else _ignore
+    note = not_kept_reporter(launch, node_rank or 0, journal) if journal is not None else _ignore
     stores, attempt = launch.stores, AttemptDir(launch.attempt_dir)
     works: List[Callable[[], None]] = []
 
@@ -169,9 +169,9 @@ class Uploading:
         self._launch, self._node_rank = launch, node_rank
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="uploading", daemon=True)
-        self._told = ""
+        self._reported = ""
         self._stored = ""
-        self._tell = notes_once(onto_errors(STORING))
+        self._report = notes_once(onto_errors(STORING))
 
     def begin(self) -> None:
         """Start the thread, where there is something to send; call :func:`signals.hold_signals` before."""
@@ -187,8 +187,10 @@ class Uploading:
     def _run(self) -> None:
         while not self._stop.wait(self._launch.limits.upload_s):
             try:
-                self._stored = send_while_running(self._launch, self._node_rank, self._go_on, self._tell, self._stored)
-                self._told = ""
+                self._stored = send_while_running(
+                    self._launch, self._node_rank, self._go_on, self._report, self._stored
+                )
+                self._reported = ""
             except _Stopped:
                 return
             except (PhaseFailed, OSError) as error:
@@ -199,7 +201,7 @@ class Uploading:
             raise _Stopped
 
     def _complain(self, why: str) -> None:
-        if why != self._told and not self._stop.is_set():
-            self._told = why
+        if why != self._reported and not self._stop.is_set():
+            self._reported = why
             every = self._launch.limits.upload_s
             sys.stderr.write(f"ffdl-controller: nothing can be stored now: {why}; tried again each {every:.0f} s\n")

@@ -34,7 +34,7 @@ END_S = 2.0
 """How long the program has after TERM; it needs none of it, unless the kernel holds on to it."""
 ENDED_OUTSIDE = (128 + signal.SIGTERM, 128 + signal.SIGINT, -signal.SIGTERM, -signal.SIGINT)
 STARTS = 5
-SAID_BYTES = 2000
+MESSAGE_BYTES = 2000
 TASK, ERRORS = "task.json", "errors"
 
 
@@ -60,7 +60,7 @@ def run_staging(
     program: Program,
     task: StageTask,
     go_on: Callable[[], None],
-    tell: Callable[[Line], None],
+    report: Callable[[Line], None],
     *,
     check: bool = False,
 ) -> Done:
@@ -71,14 +71,14 @@ def run_staging(
     `go_on` lets it.
     """
     call = _Call(encode_task(task), task.state_dir, task.direction, ("--check",) if check else ())
-    return _run_call(program, call, go_on, tell)
+    return _run_call(program, call, go_on, report)
 
 
 def run_image(
-    program: Program, task: ImageTask, directory: str, go_on: Callable[[], None], tell: Callable[[Line], None]
+    program: Program, task: ImageTask, directory: str, go_on: Callable[[], None], report: Callable[[Line], None]
 ) -> None:
     """Have an image in the cache; `directory` is the task's own. As :func:`run_staging` else."""
-    _run_call(program, _Call(encode_image_task(task), directory, Direction.IN, ("--image",)), go_on, tell)
+    _run_call(program, _Call(encode_image_task(task), directory, Direction.IN, ("--image",)), go_on, report)
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class _Call:
     options: Tuple[str, ...] = ()
 
 
-def _run_call(program: Program, call: _Call, go_on: Callable[[], None], tell: Callable[[Line], None]) -> Done:
+def _run_call(program: Program, call: _Call, go_on: Callable[[], None], report: Callable[[Line], None]) -> Done:
     os.makedirs(call.directory, mode=0o700, exist_ok=True)
     path = os.path.join(call.directory, TASK)
     write_text(path, call.text)
@@ -99,7 +99,7 @@ def _run_call(program: Program, call: _Call, go_on: Callable[[], None], tell: Ca
     start = 0
     while True:
         start += 1
-        status, last = _run(argv, program, call.directory, go_on, tell)
+        status, last = _run(argv, program, call.directory, go_on, report)
         if status == 0 and isinstance(last, Done):
             return last
         if last is not None or status not in ENDED_OUTSIDE or start == STARTS:
@@ -108,7 +108,7 @@ def _run_call(program: Program, call: _Call, go_on: Callable[[], None], tell: Ca
 
 
 def _run(
-    argv: "list[str]", program: Program, directory: str, go_on: Callable[[], None], tell: Callable[[Line], None]
+    argv: "list[str]", program: Program, directory: str, go_on: Callable[[], None], report: Callable[[Line], None]
 ) -> "Tuple[int, Optional[Union[Done, Failed]]]":
     """Its status and its last word."""
     env: Dict[str, str] = {**os.environ, MARK: program.mark}
@@ -125,7 +125,7 @@ def _run(
         )
     assert process.stdout is not None
     try:
-        last = _listen(process.stdout.fileno(), go_on, tell)
+        last = _listen(process.stdout.fileno(), go_on, report)
         return process.wait(), last
     finally:
         process.stdout.close()
@@ -133,7 +133,7 @@ def _run(
 
 
 def _listen(
-    descriptor: int, go_on: Callable[[], None], tell: Callable[[Line], None]
+    descriptor: int, go_on: Callable[[], None], report: Callable[[Line], None]
 ) -> "Optional[Union[Done, Failed]]":
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
@@ -153,7 +153,7 @@ def _listen(
             if isinstance(line, (Done, Failed)):
                 last = line
             if line is not None:
-                tell(line)
+                report(line)
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
@@ -172,17 +172,17 @@ def _failure(status: int, last: "Optional[Union[Done, Failed]]", call: _Call) ->
         return StagingFailed(last.code, last.message, last.class_)
     kind = next((kind for kind, number in EXIT_STATUS.items() if number == status), FaultClass.INTERNAL)
     how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-    said = _said(call.directory)
+    said = _last_message(call.directory)
     code = fault_code(kind, call.direction) if status >= 0 else "S303" if call.direction is Direction.OUT else "S302"
     return StagingFailed(code, f"the staging program {how}" + (f": {said}" if said else ""), kind)
 
 
-def _said(directory: str) -> str:
+def _last_message(directory: str) -> str:
     """The last line of what the program said on standard error, of an interpreter that is not there for one."""
     try:
         with open_regular(os.path.join(directory, ERRORS)) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - SAID_BYTES))
-            lines = file.read(SAID_BYTES).decode("utf-8", "replace").strip().splitlines()
+            file.seek(max(0, os.fstat(file.fileno()).st_size - MESSAGE_BYTES))
+            lines = file.read(MESSAGE_BYTES).decode("utf-8", "replace").strip().splitlines()
     except (OSError, DamagedFile):
         return ""
     return lines[-1].strip() if lines else ""

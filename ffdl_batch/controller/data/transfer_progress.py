@@ -94,7 +94,7 @@ def onto_errors(what: str) -> Callable[[Line], None]:
     return tell
 
 
-def into_journal(journal: Journal, tell: Callable[[Line], None]) -> Callable[[str], None]:
+def into_journal(journal: Journal, report: Callable[[Line], None]) -> Callable[[str], None]:
     """Return what reports something that is not stored as it is: as an event, and to `tell`, once for each sentence."""
     said: "Set[str]" = set()
 
@@ -104,12 +104,12 @@ def into_journal(journal: Journal, tell: Callable[[Line], None]) -> Callable[[st
         said.add(what)
         what = what if len(said) <= MOST_EVENTS else "more is not stored unchanged; the log of the allocation names it"
         journal.append(EventKind.NOT_KEPT, message=what)
-        tell(Note(what))
+        report(Note(what))
 
     return note
 
 
-def notes_once(tell: Callable[[Line], None]) -> Callable[[Line], None]:
+def notes_once(report: Callable[[Line], None]) -> Callable[[Line], None]:
     """As `tell`, but a note that came before is not told again: what is done each half minute has the same notes."""
     said: "Set[str]" = set()
 
@@ -119,12 +119,12 @@ def notes_once(tell: Callable[[Line], None]) -> Callable[[Line], None]:
                 return
             if len(said) < MOST_NOTES:
                 said.add(line.why)
-        tell(line)
+        report(line)
 
     return first
 
 
-def also_beside(cell: str, what: str, tell: Callable[[Line], None]) -> Callable[[Line], None]:
+def also_beside(cell: str, what: str, report: Callable[[Line], None]) -> Callable[[Line], None]:
     """As `tell`, and for whoever asks how far it is: into a cell, which is gone when it is over. While nothing moves
     the last retry stays in it, for it says why.
 
@@ -132,7 +132,7 @@ def also_beside(cell: str, what: str, tell: Callable[[Line], None]) -> Callable[
     trouble: "list[str]" = []
 
     def both(line: Line) -> None:
-        tell(line)
+        report(line)
         text = text_of(line)
         if isinstance(line, Retry):
             trouble[:] = [text]

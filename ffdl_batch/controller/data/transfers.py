@@ -16,7 +16,7 @@ from ffdl_batch.attempt.directory_tree import Directories, roots_of
 from ffdl_batch.attempt.event_journal import Journal
 from ffdl_batch.attempt.layout import AttemptDir, JobDir
 from ffdl_batch.attempt.phase_files import PhaseFailed
-from ffdl_batch.controller.data.cache_entries import TURNS, Entries, Listener, cache_of, unlink_links
+from ffdl_batch.controller.data.cache_entries import ROUNDS, Entries, Listener, cache_of, unlink_links
 from ffdl_batch.controller.data.metric_files import show_growing
 from ffdl_batch.controller.data.model_unpacking import copy_archive
 from ffdl_batch.controller.data.staging_process import Program, StagingFailed, run_staging
@@ -75,14 +75,14 @@ LEARNER = "learner_id"
 LOADING, STORING = "loading data", "storing"
 
 
-def tell_loading(launch: LaunchFile, node_rank: int) -> Callable[[Line], None]:
+def loading_reporter(launch: LaunchFile, node_rank: int) -> Callable[[Line], None]:
     """Into the log of the node's first learner."""
     attempt = AttemptDir(launch.attempt_dir)
     learner = next(iter(launch.learners_on(node_rank)), 1)
     return into_log(attempt.training_log(learner), attempt.marks(learner), LOADING)
 
 
-def tell_not_kept(launch: LaunchFile, node_rank: int, journal: Journal) -> Callable[[str], None]:
+def not_kept_reporter(launch: LaunchFile, node_rank: int, journal: Journal) -> Callable[[str], None]:
     """Return what reports a thing that is not stored as it is, also into the log of the node's first learner."""
     attempt = AttemptDir(launch.attempt_dir)
     learner = next(iter(launch.learners_on(node_rank)), 1)
@@ -109,15 +109,15 @@ def bring_data(
         cache=cache_of(launch),
         wait_s=wait_s,
     )
-    tell = tell_loading(launch, node_rank)
+    tell = loading_reporter(launch, node_rank)
     if node_rank == 0:
         tell = also_beside(AttemptDir(launch.attempt_dir).moving, LOADING, tell)
-    for turn in range(1, TURNS + 1):
+    for turn in range(1, ROUNDS + 1):
         listener = Listener(entries, tell, lambda found: fetches[found.transfer].link)
         run_staging(_program(launch, node_rank), task, go_on, listener)
         if not listener.lost:
             return
-        if turn == TURNS - 1:  # somebody removes it again and again
+        if turn == ROUNDS - 1:  # somebody removes it again and again
             task = replace(task, cache=None)
             unlink_links(launch)
 
@@ -186,7 +186,7 @@ def send_logs(
 
 
 def send_while_running(
-    launch: LaunchFile, node_rank: int, go_on: Callable[[], None], tell: Callable[[Line], None], stored: str = ""
+    launch: LaunchFile, node_rank: int, go_on: Callable[[], None], report: Callable[[Line], None], stored: str = ""
 ) -> str:
     """What there is until now; what all share is the first node's to send, if they share it.
 
@@ -209,7 +209,7 @@ def send_while_running(
     sight = sight_of([one.local for one in there], go_on)
     if sight != stored and there:
         task = replace(_task(launch, Direction.OUT, there, _state(launch, f"out-{node_rank}")), rest_s=REST_S)
-        done = run_staging(_program(launch, node_rank), task, go_on, _beside(launch, node_rank, tell))
+        done = run_staging(_program(launch, node_rank), task, go_on, _beside(launch, node_rank, report))
         stored = "" if done.later else sight
     if unshown is not None:
         raise unshown
@@ -260,9 +260,9 @@ def _present(launch: LaunchFile, transfers: Sequence[Transfer]) -> Tuple[List[Tr
     return there, replaced
 
 
-def _beside(launch: LaunchFile, node_rank: Optional[int], tell: Callable[[Line], None]) -> Callable[[Line], None]:
+def _beside(launch: LaunchFile, node_rank: Optional[int], report: Callable[[Line], None]) -> Callable[[Line], None]:
     """Of the first node also for whoever asks."""
-    return tell if node_rank else also_beside(AttemptDir(launch.attempt_dir).moving, STORING, tell)
+    return report if node_rank else also_beside(AttemptDir(launch.attempt_dir).moving, STORING, report)
 
 
 def _program(launch: LaunchFile, node_rank: Optional[int]) -> Program:

@@ -188,7 +188,7 @@ class _Pair:
     note: Callable[[str], None]
     go_on: Callable[[], None]
 
-    def say(self, name: str, what: str) -> None:
+    def note_entry(self, name: str, what: str) -> None:
         """Note something about an entry of the directory."""
         self.note(f"{shown('/'.join((*self.parts, name)))} {what}")
 
@@ -201,7 +201,7 @@ def _bring(entry: "os.DirEntry[str]", pair: _Pair, keep_newer: bool) -> bool:
     except FileNotFoundError as error:
         raise Gone(name) from error
     if not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)):
-        pair.say(name, f"is {kind_of(found.st_mode)}, and is left out")
+        pair.note_entry(name, f"is {kind_of(found.st_mode)}, and is left out")
         return False
     try:
         before = status_of(name, pair.target)
@@ -235,7 +235,7 @@ def _target_of(name: str, pair: _Pair) -> str:
     target = _read_link(name, pair.source)
     inner = inner_target(target, pair.parts, pair.roots)
     if inner is None:
-        pair.say(name, f"is a link that leads out of the directory, to {shown(target)}; it may lead nowhere")
+        pair.note_entry(name, f"is a link that leads out of the directory, to {shown(target)}; it may lead nowhere")
     return inner or target
 
 

@@ -13,7 +13,7 @@ from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, GoesOn, Outcome
 
 
-def learners_owed(events: List[Event]) -> List[int]:
+def learners_not_stored(events: List[Event]) -> List[int]:
     """Learners that were started and not stored since."""
     owed = set()
     for event in events:
@@ -30,7 +30,7 @@ def left_to_others(launch: LaunchFile, final: FinalRecord, events: Callable[[], 
     again, or was ended from outside, waits for nobody. Raises what `events` raises."""
     if not launch.cut_off or not launch.uploads or final.outcome is Outcome.CANCELLED or may_run_again(final):
         return final
-    return replace(final, stores_later=bool(learners_owed(events())))
+    return replace(final, stores_later=bool(learners_not_stored(events())))
 
 
 def forget_template(launch: LaunchFile, final: FinalRecord) -> None:

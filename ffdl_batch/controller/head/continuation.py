@@ -11,7 +11,7 @@ from ffdl_batch.attempt.control_cell import CANCEL, HALT, Control, read_control
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.controller.head.next_attempt import Measured, Refused, next_attempt, requeue, submit_next, was_begun
 from ffdl_batch.domain.launch.launch_file import LaunchFile, Succession
-from ffdl_batch.domain.outcome.continuation import PLAYED, Interruption, Spent, decide, describe, words
+from ffdl_batch.domain.outcome.continuation import PLAYED, Interruption, Spent, decide, describe, describe_interruption
 from ffdl_batch.domain.outcome.controller_events import FinalRecord, GoesOn, Outcome
 
 OURS = (Interruption.TIMEOUT.value, Interruption.PREEMPTION.value, Interruption.STAGED.value)
@@ -42,9 +42,9 @@ class Chain:
         self.launch, self.native_id, self.earlier, self.run = launch, native_id, earlier, run
 
     @property
-    def wish(self) -> str:
+    def requested_action(self) -> str:
         """What the owner wants of this attempt: "" | halt | cancel."""
-        return self._control().wish
+        return self._control().requested_action
 
     @property
     def played(self) -> Optional[Interruption]:
@@ -77,12 +77,12 @@ class Chain:
         why, succession = Interruption(conclusion.interruption), self.launch.succession
         kept = Arrangement(why.value, played=self.played is why)
         if succession is None:
-            said = f"{words(why, played=True)}; {describe(conclusion.checkpoint)}"
+            said = f"{describe_interruption(why, played=True)}; {describe(conclusion.checkpoint)}"
             return replace(kept, message=said) if kept.played else kept
-        wish = self.wish
-        if wish == HALT and conclusion.outcome is Outcome.HALTED:
+        request = self.requested_action
+        if request == HALT and conclusion.outcome is Outcome.HALTED:
             return replace(kept, interruption=Interruption.HALT.value, played=False)
-        if wish in (HALT, CANCEL):
+        if request in (HALT, CANCEL):
             return kept
         before = self._spent_before(succession)
         decision = decide(why, succession.budget, before, conclusion.checkpoint, gpu_seconds, played=kept.played)
@@ -94,8 +94,10 @@ class Chain:
     def _halted(self, conclusion: Conclusion) -> Arrangement:
         """Nothing follows. A halt that a drill played is told as one."""
         played = conclusion.interruption == HALT and self.played is Interruption.HALT
-        said = words(Interruption.HALT)
-        message = conclusion.message.replace(said, words(Interruption.HALT, played=True), 1) if played else ""
+        said = describe_interruption(Interruption.HALT)
+        message = (
+            conclusion.message.replace(said, describe_interruption(Interruption.HALT, played=True), 1) if played else ""
+        )
         return Arrangement(conclusion.interruption, played=played, message=message)
 
     def _continue(

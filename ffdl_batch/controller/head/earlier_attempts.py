@@ -31,11 +31,11 @@ from ffdl_batch.host.signals import release_signals
 
 TICK_S = 0.2
 SILENCE_MARGIN_S = 5.0
-PAY_LIMIT_S = 300.0
+UPLOAD_LIMIT_S = 300.0
 """How long storing for one earlier attempt may take; the daemon tries again what this leaves."""
 Pause = Callable[[float], None]
 """Waits up to so many seconds and takes signals; raises what ends the waiting."""
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 """Told what is waited for when that changes, "" when it is nothing any more."""
 
 
@@ -60,7 +60,7 @@ def earlier_attempts(launch: LaunchFile) -> List[LaunchFile]:
     return found
 
 
-def tell_newer(earlier: List[LaunchFile], number: int) -> None:
+def fence_older_attempts(earlier: List[LaunchFile], number: int) -> None:
     """Write into the cells of older attempts that this one is newer: their controllers end their learners then.
 
     One that cannot be told is only waited for longer.
@@ -77,7 +77,7 @@ def tell_newer(earlier: List[LaunchFile], number: int) -> None:
             sys.stderr.write(f"ffdl-controller: {path}: {error}; attempt {launch.attempt} is not told to end\n")
 
 
-def await_earlier(launches: List[LaunchFile], own: AttemptDir, pause: Pause, tell: Tell) -> None:
+def await_earlier(launches: List[LaunchFile], own: AttemptDir, pause: Pause, report: Report) -> None:
     """Until no node controller of these launches can have a learner that lives. Raises what `pause` raises, OSError."""
     told = ""
     waiting = [(launch, rank) for launch in launches for rank in range(launch.nodes)]
@@ -90,11 +90,11 @@ def await_earlier(launches: List[LaunchFile], own: AttemptDir, pause: Pause, tel
                 continue
             if why != told:
                 told = why
-                tell(f"waiting for {why}")
+                report(f"waiting for {why}")
             pause(TICK_S)
     finally:
         if told:
-            tell("")
+            report("")
 
 
 def _may_live(launch: LaunchFile, rank: int, own: AttemptDir) -> str:
@@ -136,7 +136,7 @@ def _mtime(path: str) -> Optional[float]:
         return None
 
 
-def pay_debts(earlier: List[LaunchFile], pause: Pause) -> None:
+def upload_pending_results(earlier: List[LaunchFile], pause: Pause) -> None:
     """Have results and logs of older attempts stored that could not be; best effort, each in a process of its own. What
     was cut off from stores is the platform's.
 
@@ -145,7 +145,7 @@ def pay_debts(earlier: List[LaunchFile], pause: Pause) -> None:
     for launch in earlier:
         attempt = AttemptDir(launch.attempt_dir)
         final = find_object(attempt.final, below=attempt.path)
-        if launch.cut_off or os.path.lexists(attempt.paid) or final.get("stored") is True:
+        if launch.cut_off or os.path.lexists(attempt.uploaded) or final.get("stored") is True:
             continue
         argv = [*own_argv(), "pay", "--launch", attempt.launch]
         try:
@@ -153,13 +153,13 @@ def pay_debts(earlier: List[LaunchFile], pause: Pause) -> None:
         except OSError as error:
             sys.stderr.write(f"ffdl-controller: nothing is stored for attempt {launch.attempt}: {error}\n")
             continue
-        status = _await_payment(process, pause)
+        status = _await_upload(process, pause)
         if status:
             sys.stderr.write(f"ffdl-controller: storing for attempt {launch.attempt} ended with {status}; still owed\n")
 
 
-def _await_payment(process: "subprocess.Popen[bytes]", pause: Pause) -> int:
-    end = time.monotonic() + PAY_LIMIT_S
+def _await_upload(process: "subprocess.Popen[bytes]", pause: Pause) -> int:
+    end = time.monotonic() + UPLOAD_LIMIT_S
     try:
         while process.poll() is None and time.monotonic() < end:
             pause(TICK_S)

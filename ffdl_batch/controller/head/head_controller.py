@@ -23,11 +23,16 @@ from ffdl_batch.controller.data.job_directories import DirectoryRefused, make_pl
 from ffdl_batch.controller.head.attempt_end import forget_attempt, forget_template, left_to_others
 from ffdl_batch.controller.head.claim import Claim, claim_attempt
 from ffdl_batch.controller.head.continuation import Arrangement, Chain
-from ffdl_batch.controller.head.earlier_attempts import await_earlier, earlier_attempts, pay_debts, tell_newer
+from ffdl_batch.controller.head.earlier_attempts import (
+    await_earlier,
+    earlier_attempts,
+    fence_older_attempts,
+    upload_pending_results,
+)
 from ffdl_batch.controller.head.step import Step, count_events
 from ffdl_batch.controller.head.time_limit import TimeLimit, deadline, limit_now_s
 from ffdl_batch.controller.learner.orphans import end_learners, living_controller, mark
-from ffdl_batch.controller.learner.pod_exchange import hears_no_more, spared
+from ffdl_batch.controller.learner.pod_exchange import is_cut_off, spared
 from ffdl_batch.controller.learner.restarts import restarts_left
 from ffdl_batch.controller.rendezvous.node_barrier import read_events
 from ffdl_batch.domain.codec import to_plain
@@ -191,8 +196,8 @@ class Head:
         # A drill plays the time limit at any moment, so how far the real one is says nothing.
         limit = None if self.chain.plays_timeout else deadline(self.launch, os.environ, self._started_at)
         events = self._patiently(self._events)
-        terminated = terminated or self.chain.wish == CANCEL
-        step = replace(self._step_end, unheard=hears_no_more(self.launch))
+        terminated = terminated or self.chain.requested_action == CANCEL
+        step = replace(self._step_end, unheard=is_cut_off(self.launch))
         told = conclude(self.launch, events, terminated, limit, step)
         if told.interruption != Interruption.PREEMPTION.value or limit is None:
             return told
@@ -249,20 +254,20 @@ class Head:
             journal.append(EventKind.WAITING, message=why)
 
         older = earlier_attempts(self.launch)
-        tell_newer(older, self.launch.attempt)
+        fence_older_attempts(older, self.launch.attempt)
         await_earlier([*older, *([self.launch] if self.claim.run > 1 else [])], self.attempt, self._pause, tell)
-        pay_debts(older, self._pause)
+        upload_pending_results(older, self._pause)
 
     def _pause(self, wait_s: float) -> None:
         """Wait before the learners have started; raises EndedEarly when they are not to start any more."""
         number = next_signal(wait_s)
         self._limit.look()
-        wish = self.chain.wish
-        if number in (signal.SIGTERM, signal.SIGINT) or wish == CANCEL:
+        request = self.chain.requested_action
+        if number in (signal.SIGTERM, signal.SIGINT) or request == CANCEL:
             self.terminated = True
             message = f"ended from outside before {what_begins(self.launch.attempt)} started"
             raise EndedEarly(Conclusion(Outcome.CANCELLED, False, message=message))
-        if wish == HALT:
+        if request == HALT:
             message, why = halted_before(self.launch.attempt), Interruption.HALT.value
             raise EndedEarly(Conclusion(Outcome.HALTED, False, message=message, interruption=why))
 
@@ -291,7 +296,7 @@ class Head:
                 send(step.process.pid if step else adopted, number)
             self._limit.look()
         if step:
-            self._step_end = StepEnd(self._step_end.out_of_memory or step.out_of_memory(), step.last_words())
+            self._step_end = StepEnd(self._step_end.out_of_memory or step.out_of_memory(), step.last_output())
 
     # --------------------------------------------------------------------------------------- last words
 

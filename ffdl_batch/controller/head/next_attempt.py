@@ -26,7 +26,7 @@ from ffdl_batch.host.signals import release_signals
 
 BEGUN = "begun\n"
 REPLY, COMPLAINT, LOCK = "reply", "complaint", "lock"
-SAID_CHARACTERS = 300
+MESSAGE_CHARACTERS = 300
 
 
 class Refused(Exception):
@@ -121,7 +121,7 @@ def _write(launch: LaunchFile, succession: Succession, attempt: AttemptDir, meas
     if os.path.exists(AttemptDir(launch.attempt_dir).secrets) and not os.path.exists(attempt.secrets):
         raise LaunchFileError(f"{succession.template} holds none of the secrets that this attempt was given")
     if not os.path.exists(attempt.control):
-        write_cell(attempt.control, {"attempt": planned.attempt, "wish": "", "drill": ""})
+        write_cell(attempt.control, {"attempt": planned.attempt, "requested_action": "", "drill": ""})
     return planned
 
 
@@ -182,7 +182,7 @@ def _submit(argv: List[str], succession: Succession, attempt: AttemptDir, lock: 
         os.close(out)
         os.close(err)
     if failed:
-        said = " ".join(find_text(complaint, MAX_TEXT_BYTES)[before:].split())[-SAID_CHARACTERS:]
+        said = " ".join(find_text(complaint, MAX_TEXT_BYTES)[before:].split())[-MESSAGE_CHARACTERS:]
         raise Refused(f"{argv[0]} {failed}: {said or 'it said nothing'}")
 
 

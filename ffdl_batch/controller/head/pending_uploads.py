@@ -24,7 +24,7 @@ from ffdl_batch.attempt.log_tail import tail
 from ffdl_batch.attempt.phase_files import PhaseFailed, PhaseFiles
 from ffdl_batch.attempt.scratch_directory import remove_scratch, scratch_of
 from ffdl_batch.controller.data.result_storage import clear_stores, do_each, store_logs, store_results
-from ffdl_batch.controller.head.attempt_end import learners_owed, remove
+from ffdl_batch.controller.head.attempt_end import learners_not_stored, remove
 from ffdl_batch.controller.head.head_controller import read_final
 from ffdl_batch.controller.learner.orphans import end_learners
 from ffdl_batch.controller.rendezvous.node_barrier import read_events
@@ -48,17 +48,17 @@ EXIT_STILL_RUNNING = 75
 WHEN_STORED, ANYWAY = "when-stored", "anyway"
 
 
-def pay(launch: LaunchFile, last_word: str = "") -> int:
+def upload(launch: LaunchFile, last_word: str = "") -> int:
     """Store pending uploads and write ``paid.json``. Return 0, also if none are pending,
     EXIT_PLATFORM if storing fails, or EXIT_STILL_RUNNING.
 
-    `last_word`: whether to write the final record, too, if the head left none ("", WHEN_STORED, ANYWAY).
+    `termination_message`: whether to write the final record, too, if the head left none ("", WHEN_STORED, ANYWAY).
     """
     attempt = AttemptDir(launch.attempt_dir)
     if launch.cut_off:
         sys.stderr.write(f"ffdl-controller: {launch.token}: no store is reached from here\n")
         return EXIT_PLATFORM
-    if os.path.lexists(attempt.paid):
+    if os.path.lexists(attempt.uploaded):
         remove(attempt)
         return 0
     files = [read_events(attempt, node_source(rank)) for rank in range(launch.nodes)]
@@ -72,8 +72,8 @@ def pay(launch: LaunchFile, last_word: str = "") -> int:
         if any(one.kind is EventKind.STARTED and one.fields.get("host") == os.uname().nodename for one in events):
             remove_scratch(scratch_of(launch, rank))
     told = merge(files)
-    told += _ends_nobody_saw(launch, told)
-    owed = learners_owed(told)
+    told += _unreported_ends(launch, told)
+    owed = learners_not_stored(told)
     late = os.path.exists(JobDir(launch.job_dir).attempt(launch.attempt + 1).launch)
     try:
         if owed:
@@ -82,14 +82,14 @@ def pay(launch: LaunchFile, last_word: str = "") -> int:
             do_each([*results, partial(store_logs, launch, logged, late=late)])
             clear_stores(launch, _Dead(files).has)
         if last_word:
-            _have_last_word(launch, [*told, *(_event(EventKind.STORED, learner_id=number) for number in owed)])
-        write_cell(attempt.paid, {"at": time.time(), "host": os.uname().nodename, "learners": owed})
+            _write_final_record(launch, [*told, *(_event(EventKind.STORED, learner_id=number) for number in owed)])
+        write_cell(attempt.uploaded, {"at": time.time(), "host": os.uname().nodename, "learners": owed})
         remove(attempt)
     except (OSError, PhaseFailed) as error:
         message = f"results and logs cannot be stored: {error}"
         sys.stderr.write(f"ffdl-controller: {launch.token}: {message}\n")
         if last_word == ANYWAY:
-            _have_last_word(launch, [*told, _event(EventKind.FAULT, code="S303", message=message)])
+            _write_final_record(launch, [*told, _event(EventKind.FAULT, code="S303", message=message)])
         return EXIT_PLATFORM
     finally:
         if last_word:
@@ -109,7 +109,7 @@ class _Dead:
         return (host, pid) in self._controllers or (host == os.uname().nodename and read_process(pid) is None)
 
 
-def _ends_nobody_saw(launch: LaunchFile, events: List[Event]) -> List[Event]:
+def _unreported_ends(launch: LaunchFile, events: List[Event]) -> List[Event]:
     phases = PhaseFiles(AttemptDir(launch.attempt_dir).state)
     found = unreported_ends(events, phases, range(1, launch.learners + 1))
     return [_event(EventKind.LEARNER_ENDED, learner_id=n, exit_code=status) for n, status in found.items()]
@@ -120,7 +120,7 @@ def _event(kind: EventKind, **fields: Scalar) -> Event:
     return Event(1, time.time(), "pay", kind, fields)
 
 
-def _have_last_word(launch: LaunchFile, events: List[Event]) -> None:
+def _write_final_record(launch: LaunchFile, events: List[Event]) -> None:
     """Write the final record for the latest run's head if that head wrote none, or one that allows another run, and
     the learners' ends show how the attempt ended. Raises OSError."""
     attempt = AttemptDir(launch.attempt_dir)
@@ -132,18 +132,18 @@ def _have_last_word(launch: LaunchFile, events: List[Event]) -> None:
         write_cell(attempt.final, to_plain(_record(attempt, told, claims[-1])))
 
 
-def _record(attempt: AttemptDir, told: Conclusion, claim: Event) -> FinalRecord:
+def _record(attempt: AttemptDir, conclusion: Conclusion, claim: Event) -> FinalRecord:
     restart: Optional[Scalar] = claim.fields.get("restart")
     return FinalRecord(
         native_id=str(claim.fields.get("native_id", "")),
-        outcome=told.outcome,
+        outcome=conclusion.outcome,
         at=time.time(),
-        stored=told.stored,
-        exit_code=told.exit_code,
-        exit_signal=told.exit_signal,
-        error_code=told.error_code,
-        message=told.message,
-        log_tail=tail(attempt.training_log(told.learner_id)) if told.learner_id else (),
+        stored=conclusion.stored,
+        exit_code=conclusion.exit_code,
+        exit_signal=conclusion.exit_signal,
+        error_code=conclusion.error_code,
+        message=conclusion.message,
+        log_tail=tail(attempt.training_log(conclusion.learner_id)) if conclusion.learner_id else (),
         restart=restart if isinstance(restart, int) else 0,
-        checkpoint=told.checkpoint,
+        checkpoint=conclusion.checkpoint,
     )

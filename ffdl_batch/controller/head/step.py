@@ -19,7 +19,7 @@ from ffdl_batch.attempt.learner_endings import has_ended
 from ffdl_batch.attempt.log_tail import last_lines
 from ffdl_batch.controller.checkpoints import STORE_SHARE
 from ffdl_batch.controller.learner.out_of_memory import describe_memory, read_counters, was_out_of_memory
-from ffdl_batch.controller.learner.pod_exchange import hears_no_more
+from ffdl_batch.controller.learner.pod_exchange import is_cut_off
 from ffdl_batch.controller.own_program import controller_path, own_argv
 from ffdl_batch.controller.rendezvous.node_barrier import read_events
 from ffdl_batch.domain.launch.launch_file import LaunchFile
@@ -81,7 +81,7 @@ class Step:
         memory = describe_memory()
         return f"the job needed more memory than it has{f': {memory}' if memory else ''}" if killed else ""
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """Return the last lines that the program which started the step printed to standard error; "" for a step that
         is this process's own child."""
         printed = _printed_since(self._printed_from) if self._launch.step else ""
@@ -101,7 +101,7 @@ class Step:
         now = time.monotonic()
         if self._others_until is None:
             self._others_until = now + OTHERS_S
-        if now >= self._others_until or hears_no_more(self._launch):
+        if now >= self._others_until or is_cut_off(self._launch):
             return False
         if now >= self._look_at:
             self._look_at = now + LOOK_AT_OTHERS_S

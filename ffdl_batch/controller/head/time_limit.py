@@ -31,7 +31,7 @@ class TimeLimit:
         self._limits, self._cell = launch.limits, AttemptDir(launch.attempt_dir).stop
         self._clock = clock or RunningTime().now
         self._started = self._seen = self._clock()
-        self._told = ""
+        self._reported = ""
 
     @property
     def used_s(self) -> float:
@@ -53,12 +53,12 @@ class TimeLimit:
         if limit is None:
             return
         what = "stop" if self.used_s >= limit else "halt" if self.used_s >= limit - self._lead_s(limit) else ""
-        if not what or what == self._told:
+        if not what or what == self._reported:
             return
         try:
             if find_object(self._cell).get("what") != "stop":
                 write_cell(self._cell, {"what": what, "reason": TIME, "at": time.time()})
-            self._told = what
+            self._reported = what
         except OSError as error:
             sys.stderr.write(f"ffdl-controller: {self._cell}: {error}; will be tried again\n")
 

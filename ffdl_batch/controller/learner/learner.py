@@ -146,13 +146,13 @@ class Learner:
     clock: RunningTime
     sight: Sight
     asked: str = ""
-    told: Set[int] = field(default_factory=set)
+    signals_sent: Set[int] = field(default_factory=set)
     ended_by: str = ""
     by_term: bool = False
     graceful: List[int] = field(default_factory=list)
     kill_at: Optional[float] = None
     group_at: Optional[float] = None
-    group_told: bool = False
+    group_signalled: bool = False
     rest_until: Optional[float] = None
 
     @classmethod
@@ -199,8 +199,8 @@ class Learner:
         To be asked again and again: a program that is still starting up catches nothing yet.
         """
         self.asked = reason
-        self.told.update(deliver(self.root, self._inner_pid(), number, self.told))
-        return bool(self.told)
+        self.signals_sent.update(deliver(self.root, self._inner_pid(), number, self.signals_sent))
+        return bool(self.signals_sent)
 
     def request_by_term(self, reason: str, kill_at: float) -> None:
         """Send TERM to the user's processes that catch it, if no process catches the checkpoint signal.
@@ -267,7 +267,7 @@ class Learner:
             out_of_memory=starved,
             ended_by="" if answered else self.ended_by,
             asked=self.asked,
-            signalled=bool(self.told) or self.by_term,
+            signalled=bool(self.signals_sent) or self.by_term,
             detail=f"learner {self.start.learner_id} {KILLED_FOR_MEMORY}: {memory}" if memory else "",
         )
 
@@ -275,7 +275,7 @@ class Learner:
         if self.kill_at is not None and self.clock.now() >= self.kill_at:
             for pid in self._members(all_processes()):
                 send(pid, signal.SIGKILL)
-        elif not self.group_told and main_lives:
+        elif not self.group_signalled and main_lives:
             table = all_processes()
             if any(pid in table for pid in self.graceful):
                 return
@@ -283,7 +283,7 @@ class Learner:
             if self.group_at is None:
                 self.group_at = self.clock.now() + (ANSWER_S if self.by_term else 0.0)
             if self.clock.now() >= self.group_at:
-                self.group_told = self._send_group(signal.SIGTERM)
+                self.group_signalled = self._send_group(signal.SIGTERM)
 
     def _rest_lives(self) -> bool:
         """Whether background processes still hold the log; they get TERM, then KILL."""

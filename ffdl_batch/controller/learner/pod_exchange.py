@@ -133,7 +133,7 @@ def seat_of(launch: LaunchFile) -> Optional[Seat]:
     return Seat(launch.pod.directory) if launch.pod is not None else None
 
 
-def hears_no_more(launch: LaunchFile) -> bool:
+def is_cut_off(launch: LaunchFile) -> bool:
     """Return whether this pod is being deleted and shares no files with the others: kubelet keeps no annotations up to
     date in such a pod, so nothing is heard of the others any more (kubelet 1.36, `SyncTerminatingPod`)."""
     return launch.pod is not None and launch.apart and os.path.exists(Seat(launch.pod.directory).file(TERMINATING))

@@ -31,7 +31,7 @@ class Bound:
 
     def __init__(self, bytes_per_s: int, burst: int, now: float) -> None:
         self._rate, self._burst = bytes_per_s, max(burst, bytes_per_s)
-        self._room, self._at = float(self._burst), now
+        self._allowance, self._at = float(self._burst), now
         self._is_open = False
         """Whether what was let through last ended within a line."""
         self.is_shut = False
@@ -40,12 +40,12 @@ class Bound:
 
     def feed(self, data: bytes, now: float) -> List[bytes]:
         """What of `data` is to be written, perhaps behind a note on what was left out before it."""
-        self._room = min(float(self._burst), self._room + max(0.0, now - self._at) * self._rate)
+        self._allowance = min(float(self._burst), self._allowance + max(0.0, now - self._at) * self._rate)
         self._at = now
-        if not self.is_shut and self._room > 0:
+        if not self.is_shut and self._allowance > 0:
             return [self._through(data)]
         self.is_shut = True
-        if self._room < self._rate * PAUSE_S:
+        if self._allowance < self._rate * PAUSE_S:
             self._leave_out(data)
             return []
         begin = 0 if self._kept.endswith(b"\n") else data.find(b"\n") + 1
@@ -65,7 +65,7 @@ class Bound:
         return [self._note(kept.count(b"\n"), len(kept)), kept]
 
     def _through(self, data: bytes) -> bytes:
-        self._room -= max(len(data), LINE_COST * data.count(b"\n"))
+        self._allowance -= max(len(data), LINE_COST * data.count(b"\n"))
         self._is_open = not data.endswith(b"\n")
         return data
 

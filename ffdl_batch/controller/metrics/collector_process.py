@@ -50,8 +50,8 @@ def make_spec(launch: LaunchFile, learner_id: int) -> Optional[CollectorSpec]:
 class Collector:
     """Made for one learner. Nothing here waits, but for the file system; `tell` gets errors."""
 
-    def __init__(self, launch: LaunchFile, spec: CollectorSpec, tell: Callable[[int, str], None]) -> None:
-        self._argv, self.spec, self._tell, self._umask = launch.collectors, spec, tell, launch.umask
+    def __init__(self, launch: LaunchFile, spec: CollectorSpec, report: Callable[[int, str], None]) -> None:
+        self._argv, self.spec, self._report, self._umask = launch.collectors, spec, report, launch.umask
         self._spec_path = AttemptDir(launch.attempt_dir).collector_spec(spec.learner_id)
         self._process: Optional["subprocess.Popen[bytes]"] = None
         self._starts, self._started_at, self._start_at = 0, 0.0, 0.0
@@ -144,7 +144,7 @@ class Collector:
 
     def _give_up(self, message: str) -> None:
         self.is_over = True
-        self._tell(self.spec.learner_id, f"metrics are not collected any more: {message}")
+        self._report(self.spec.learner_id, f"metrics are not collected any more: {message}")
 
     def _listen(self) -> None:
         """Read what it printed, and report its notes."""
@@ -160,7 +160,7 @@ class Collector:
         event = _event_of(line)
         if event.get("event") == "note" and self._notes < NOTES_MAX:
             self._notes += 1
-            self._tell(self.spec.learner_id, event.get("message", ""))
+            self._report(self.spec.learner_id, event.get("message", ""))
         elif event.get("event") == "failed":
             self._failure = event.get("message", "")
         elif not event:

@@ -45,7 +45,7 @@ class Pulse:
         self._hang_s = hang_s
         self._shown: Optional[Shown] = None
         self._since, self._longest, self._signs = 0.0, 0.0, 0
-        self._told = False
+        self._reported = False
         self._work: Deque[Tuple[float, float]] = deque()
 
     def feel(self, now: float, shown: Shown, cpu_s: Optional[float]) -> Optional[Silence]:
@@ -54,15 +54,15 @@ class Pulse:
         if shown != self._shown:
             if self._shown is not None:
                 self._longest, self._signs = max(self._longest, now - self._since), self._signs + 1
-            self._shown, self._since, self._told = shown, now, False
+            self._shown, self._since, self._reported = shown, now, False
             return None
         silent_s = now - self._since
-        if self._told or silent_s < self._hang_s:
+        if self._reported or silent_s < self._hang_s:
             return None
         idle = self._is_idle(now)
         if not idle and (self._signs < RHYTHM_SIGNS or silent_s < RHYTHM * self._longest):
             return None
-        self._told = True
+        self._reported = True
         return Silence(silent_s, idle)
 
     def _remember(self, now: float, cpu_s: Optional[float]) -> None:
@@ -103,7 +103,7 @@ TAIL_BYTES = 64 * 1024
 LEAST_INTERVALS = 5
 CHANGED = 0.2
 """A pace is reported again if it differs by this share from the last report."""
-TOLD_MOST = 50
+MAX_REPORTS = 50
 """Maximum number of reports: each is an event, and the daemon reads all events of a node each time."""
 
 
@@ -120,18 +120,18 @@ class Pace:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._told, self._steady, self._left = 0.0, True, TOLD_MOST
+        self._reported, self._steady, self._left = 0.0, True, MAX_REPORTS
 
-    def news(self) -> Optional[Step]:
+    def changed_pace(self) -> Optional[Step]:
         """Return the latest pace if it is known and differs from the last report. Raises OSError."""
         now = median(intervals(_tail(self._path))) if self._left else None
         if now is None:
             return None
-        is_as_told = bool(self._told) and abs(now - self._told) <= CHANGED * self._told
+        is_as_told = bool(self._reported) and abs(now - self._reported) <= CHANGED * self._reported
         if is_as_told and self._steady:
             return None
-        self._steady = is_as_told or not self._told
-        self._told = self._told if is_as_told else now
+        self._steady = is_as_told or not self._reported
+        self._reported = self._reported if is_as_told else now
         self._left -= 1
         return Step(now, self._steady) if self._left else Step(0.0, steady=False)
 
@@ -218,11 +218,11 @@ class Health:
                 silence = pulse.feel(now, shown_by(self._signs(learner)), use.cpu_s)
                 if silence is not None and self._hangs[learner] < HANGS_MOST:
                     self._hangs[learner] += 1
-                    self._tell_hang(learner, silence)
+                    self._report_hang(learner, silence)
         if now >= self._next_pace:
             self._next_pace, self._pause_s = now + self._pause_s, min(2 * self._pause_s, PACE_EVERY_S)
             for learner, pace in self._paces.items():
-                step = pace.news()
+                step = pace.changed_pace()
                 if step is not None:
                     self._journal.append(
                         EventKind.PACE,
@@ -236,7 +236,7 @@ class Health:
         attempt = self._attempt
         return [attempt.training_log(learner), attempt.learner_metrics(learner), attempt.sign_of_life(learner)]
 
-    def _tell_hang(self, learner: int, silence: Silence) -> None:
+    def _report_hang(self, learner: int, silence: Silence) -> None:
         stacks, place = self._stacks(learner), ""
         if stacks:
             name = f"stacks-{int(silence.silent_s)}s.txt"

@@ -56,7 +56,7 @@ class Sampler:
             self._looked = True
             if self._shares_group:
                 self._cgroup = find_own(set(descendants(os.getpid(), table)))
-            if self._gpus.is_there:
+            if self._gpus.is_available:
                 self._hand.begin()
         node = self._cgroup.read() if self._cgroup is not None else None
         sample = UsageSample(time.time(), os.uname().nodename, node, self._trees.read(roots, table), self._read_gpus())
@@ -65,7 +65,7 @@ class Sampler:
         return sample
 
     def _read_gpus(self) -> Tuple[GpuUse, ...]:
-        if not self._gpus.is_there:
+        if not self._gpus.is_available:
             return ()
         try:
             return self._hand.ask(self._gpus.read, (), GPU_PATIENCE_S)
@@ -117,7 +117,7 @@ class Meter:
         """`clock` says how long a learner is silent: one that stands still while the job is suspended."""
         self._attempt, self._journal = AttemptDir(launch.attempt_dir), journal
         specs = [spec for number in learner_ids for spec in (make_spec(launch, number),) if spec is not None]
-        self._collectors = [Collector(launch, spec, self._tell) for spec in specs]
+        self._collectors = [Collector(launch, spec, self._report) for spec in specs]
         self._look, self._clock = look, clock
         self._node_rank, self._in_pod = node_rank, launch.pod is not None
         self._health = Health(launch, learner_ids, journal)
@@ -162,9 +162,9 @@ class Meter:
             collector.kill()
             if self._thread.ident is not None and waits_s:
                 message = f"metrics may be incomplete: not all was read {waits_s:g} s after the learner had ended"
-                self._tell(collector.spec.learner_id, message)
+                self._report(collector.spec.learner_id, message)
 
-    def _tell(self, learner_id: int, message: str) -> None:
+    def _report(self, learner_id: int, message: str) -> None:
         self._journal.append(EventKind.METRICS, learner_id=learner_id, message=message)
 
     # ------------------------------------------------------------------------------------------------- in the thread

@@ -234,13 +234,13 @@ class Gpus:
         self._library = library
         self._nvml: Optional[ctypes.CDLL] = None
         self._handles: List[Tuple[str, int, ctypes.c_void_p]] = []
-        self.is_there = bool(self._named)
+        self.is_available = bool(self._named)
 
     def read(self) -> Tuple[GpuUse, ...]:
         """Of each device; nothing where there is no such library. A driver may take long to answer."""
-        if self.is_there and self._nvml is None:
+        if self.is_available and self._nvml is None:
             self._open()
-        return tuple(self._use(*device) for device in self._handles) if self.is_there else ()
+        return tuple(self._use(*device) for device in self._handles) if self.is_available else ()
 
     def _open(self) -> None:
         try:
@@ -249,7 +249,7 @@ class Gpus:
         except (OSError, AttributeError):  # no such driver here, or one that is older than 2013
             is_up = False
         if not is_up:
-            self.is_there = False
+            self.is_available = False
             return
         self._nvml = nvml
         for name, learner in self._named:
@@ -260,7 +260,7 @@ class Gpus:
                 status = nvml.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(handle))
             if status == _SUCCESS:
                 self._handles.append((name, learner, handle))
-        self.is_there = bool(self._handles)
+        self.is_available = bool(self._handles)
 
     def _use(self, name: str, learner: int, handle: ctypes.c_void_p) -> GpuUse:
         assert self._nvml is not None

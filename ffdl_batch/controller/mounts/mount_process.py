@@ -106,7 +106,7 @@ def _lives(owner: MountOwner) -> bool:
 READY_S = 60.0
 """Until the program has mounted the store, and until the store has listed its first directory."""
 LOOK_S, TICK_S, LEFT_S, END_S = 0.02, 0.1, 0.5, 5.0
-SAID_BYTES = 2000
+MESSAGE_BYTES = 2000
 END = b"."
 """The byte."""
 ERRORS, CACHE = "errors", "cache"
@@ -121,11 +121,11 @@ def main(arguments: List[str]) -> int:
     holder = _Holder(arguments[0], wanted)
     try:
         why = holder.begin()
-        _say({"why": why} if why else {"mounted": True})
+        _print_line({"why": why} if why else {"mounted": True})
         if not why:
-            _say({"ended": holder.watch()})
+            _print_line({"ended": holder.watch()})
     except (OSError, ValueError) as error:
-        _say({"why": str(error)})
+        _print_line({"why": str(error)})
     finally:
         holder.end()
     return 0
@@ -142,7 +142,7 @@ def _first_line() -> bytes:
     return found
 
 
-def _say(what: Dict[str, Any]) -> None:
+def _print_line(what: Dict[str, Any]) -> None:
     try:
         sys.stdout.write(json.dumps(what) + "\n")
         sys.stdout.flush()
@@ -187,8 +187,8 @@ class _Holder:
             while not self._is_mounted():
                 if self._program.poll() is not None:
                     return self._ended()
-                if time.monotonic() > end or _nobody_waits(LOOK_S):
-                    return f"{rclone.PROGRAM} has mounted nothing in {READY_S:.0f} s{self._said()}"
+                if time.monotonic() > end or _controller_is_gone(LOOK_S):
+                    return f"{rclone.PROGRAM} has mounted nothing in {READY_S:.0f} s{self._last_message()}"
         finally:
             os.close(config)
         return self._look()
@@ -196,7 +196,7 @@ class _Holder:
     def watch(self) -> str:
         """Why the mount is gone, "" = no learner needs it any more."""
         assert self._program is not None
-        while not _nobody_waits(TICK_S):
+        while not _controller_is_gone(TICK_S):
             if self._program.poll() is not None:
                 return self._ended()
         learners = os.environ.get(HOLDER_MARK, "")
@@ -242,25 +242,29 @@ class _Holder:
         )
         end = time.monotonic() + READY_S
         while look.poll() is None:
-            if time.monotonic() > end or _nobody_waits(LOOK_S):
+            if time.monotonic() > end or _controller_is_gone(LOOK_S):
                 look.kill()
-                return f"the mounted store does not list {self._transfer.local}{self._said()}"
+                return f"the mounted store does not list {self._transfer.local}{self._last_message()}"
         assert look.stderr is not None
         said = look.stderr.read().decode("utf-8", "replace").strip().splitlines()
         look.stderr.close()
-        return "" if look.returncode == 0 else f"the mounted store cannot be read: {(said or ['?'])[-1]}{self._said()}"
+        return (
+            ""
+            if look.returncode == 0
+            else f"the mounted store cannot be read: {(said or ['?'])[-1]}{self._last_message()}"
+        )
 
     def _ended(self) -> str:
         assert self._program is not None
         status = self._program.wait()
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-        return f"{rclone.PROGRAM} {how}{self._said()}"
+        return f"{rclone.PROGRAM} {how}{self._last_message()}"
 
-    def _said(self) -> str:
+    def _last_message(self) -> str:
         """The last line of what the program said, after a colon."""
         try:
             with open(self._path(ERRORS), "rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - SAID_BYTES))
+                file.seek(max(0, os.fstat(file.fileno()).st_size - MESSAGE_BYTES))
                 lines = file.read().decode("utf-8", "replace").strip().splitlines()
         except OSError:
             return ""
@@ -276,7 +280,7 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
-def _nobody_waits(wait_s: float) -> bool:
+def _controller_is_gone(wait_s: float) -> bool:
     """Whether the controller is gone, or through; it writes nothing any more."""
     poll = select.poll()
     poll.register(0, select.POLLIN)

@@ -57,7 +57,7 @@ class Mounting:
         mounts, fetch = self._launch.mounts, self._launch.fetches[number]
         assert mounts is not None
         if number in self._held:
-            return self._held[number].trouble()
+            return self._held[number].failure()
         directory = os.path.join(self._scratch, f"mount-{number}")
         try:
             make_private(directory)
@@ -65,7 +65,7 @@ class Mounting:
         except OSError as error:
             return str(error)
         try:
-            why = held.await_word(go_on)
+            why = held.await_mount(go_on)
         except BaseException:
             held.finish()
             raise
@@ -78,7 +78,7 @@ class Mounting:
     def _start(self, fetch: Transfer, mounts: Mounts, directory: str) -> "subprocess.Popen[bytes]":
         launch = self._launch
         secrets = _read_secrets(launch) if fetch.store.credentials else {}
-        room = _cache_room(directory, mounts.cache_bytes)
+        room = _cache_bytes(directory, mounts.cache_bytes)
         wanted = {
             "transfer": to_plain(fetch),
             "mounts": {**_plain(mounts), "cache_bytes": room},
@@ -107,11 +107,11 @@ class Mounting:
         table = all_processes()
         return {pid for held in self._held.values() for pid in descendants(held.pid, table)}
 
-    def trouble(self, wait_s: float = 0.0) -> str:
+    def failure(self, wait_s: float = 0.0) -> str:
         """Why a store is not mounted any more, "" = all are. That word is waited for."""
         end = time.monotonic() + (wait_s if self._held else 0.0)
         while True:
-            said = next((said for said in (held.trouble() for held in self._held.values()) if said), "")
+            said = next((said for said in (held.failure() for held in self._held.values()) if said), "")
             if said or time.monotonic() >= end:
                 return said
             time.sleep(0.02)
@@ -151,7 +151,7 @@ def _plain(mounts: Mounts) -> Dict[str, object]:
     return found
 
 
-def _cache_room(directory: str, wanted: int) -> int:
+def _cache_bytes(directory: str, wanted: int) -> int:
     """How much of what was read is kept: nothing where the directory is in memory."""
     try:
         found = os.statvfs(directory)
@@ -178,13 +178,13 @@ class _Held:
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         assert process.stdout is not None
         self._process, self._output = process, process.stdout.fileno()
-        self._rest, self._trouble = b"", ""
+        self._rest, self._failure = b"", ""
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    def await_word(self, go_on: Callable[[], None]) -> str:
+    def await_mount(self, go_on: Callable[[], None]) -> str:
         """Why it is not mounted, "" = it is. Raises what `go_on` raises."""
         while True:
             for word in self._listen(_TICK_S):
@@ -193,14 +193,14 @@ class _Held:
                 return f"the program that holds a mount ended with status {self._process.returncode}"
             go_on()
 
-    def trouble(self) -> str:
+    def failure(self) -> str:
         """Why it is not mounted any more, "" = it is."""
-        if not self._trouble:
+        if not self._failure:
             for word in self._listen(0.0):
-                self._trouble = str(word.get("ended", ""))
-            if not self._trouble and self._process.poll() is not None:
-                self._trouble = "the program that holds the mount was killed"
-        return self._trouble
+                self._failure = str(word.get("ended", ""))
+            if not self._failure and self._process.poll() is not None:
+                self._failure = "the program that holds the mount was killed"
+        return self._failure
 
     def finish(self) -> None:
         """Have it unmounted, and wait for that."""
@@ -228,10 +228,10 @@ class _Held:
         *lines, self._rest = (self._rest + data).split(b"\n")
         if not data:
             time.sleep(min(wait_s, 0.02))  # it is ending
-        return [word for word in map(_word, lines) if word is not None]
+        return [word for word in map(_parse_line, lines) if word is not None]
 
 
-def _word(line: bytes) -> "Optional[Dict[str, object]]":
+def _parse_line(line: bytes) -> "Optional[Dict[str, object]]":
     try:
         found = parse_json(line)
     except ValueError:

@@ -53,9 +53,9 @@ class Watch:
         self._last_beat = 0.0
         self._refused: Optional[Tuple[float, str]] = None
         """Since when the heartbeat cannot be written, and why; None while it can."""
-        self._complained, self._told_newer = "", False
+        self._complained, self._reported_newer = "", False
         self._done = False
-        self._wake, self._news = threading.Event(), threading.Condition()
+        self._wake, self._changed = threading.Event(), threading.Condition()
         self._rounds_begun = self._rounds_done = 0
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
@@ -81,10 +81,10 @@ class Watch:
         if self._thread.ident is None:
             self.look()
             return self.control
-        with self._news:
+        with self._changed:
             wanted = self._rounds_begun + 1
             self._wake.set()
-            self._news.wait_for(lambda: self._rounds_done >= wanted, FRESH_S)
+            self._changed.wait_for(lambda: self._rounds_done >= wanted, FRESH_S)
         return self.control
 
     @property
@@ -127,9 +127,9 @@ class Watch:
             self._wake.clear()
             self._rounds_begun += 1
             self.look()
-            with self._news:
+            with self._changed:
                 self._rounds_done = self._rounds_begun
-                self._news.notify_all()
+                self._changed.notify_all()
         self.look()
 
     def inner_pid(self, learner_id: int) -> str:
@@ -171,8 +171,8 @@ class Watch:
         self.newer_attempt = newer_attempt(self.launch)
         self.control = read_control(self.attempt)
         self.last_read = self.clock.now()
-        if self.control.format > FORMAT and not self._told_newer:
-            self._told_newer = True
+        if self.control.format > FORMAT and not self._reported_newer:
+            self._reported_newer = True
             sys.stderr.write(
                 f"ffdl-controller: {self.attempt.control} has format {self.control.format}, and this release reads "
                 f"{FORMAT}: what it understands of it is obeyed\n"
@@ -283,17 +283,17 @@ class Attention:
         self._watch.look()
         if self._watch.fenced:
             raise Fenced(self._watch.fenced)
-        self._obey_wish()
+        self._obey_request()
         what, reason = self._watch.stop.get("what"), str(self._watch.stop.get("reason", "stop"))
         if what == "stop" or (what == "halt" and reason in LIMITS):
             raise Ended(reason, f"told to end before the learners started: {reason}")
         if what == "halt":
             self._halted()
 
-    def _obey_wish(self) -> None:
-        if self._watch.control.wish == HALT:
+    def _obey_request(self) -> None:
+        if self._watch.control.requested_action == HALT:
             self._halted()
-        if self._watch.control.wish == CANCEL:
+        if self._watch.control.requested_action == CANCEL:
             raise Ended(TERM, "cancelled before the learners started")
 
     def _halted(self) -> None:
@@ -305,7 +305,7 @@ class Attention:
         while number is not None:
             if number in (signal.SIGTERM, signal.SIGINT, signal.SIGURG):
                 self._watch.read_now()
-                self._obey_wish()
+                self._obey_request()
             if number in (signal.SIGTERM, signal.SIGINT):
                 raise Ended(TERM, f"ended by {signal.Signals(number).name} before the learners started")
             if number == signal.SIGURG:

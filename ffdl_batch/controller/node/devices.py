@@ -35,7 +35,7 @@ CODE = "S108"
 LOOK_S = 60.0
 """Seconds in which all device files of a node must open. Opening one wakes up a GPU without persistence mode."""
 CUDA, ROCR, ZE = "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"
-TOLD_BY = {"nvidia": (CUDA,), "amd": (ROCR, "HIP_VISIBLE_DEVICES", CUDA), "intel": (ZE, CUDA)}
+VISIBLE_BY = {"nvidia": (CUDA,), "amd": (ROCR, "HIP_VISIBLE_DEVICES", CUDA), "intel": (ZE, CUDA)}
 """Variables in which a scheduler names the GPUs of a vendor. The first one that is set is used."""
 HIP_LIKE = ("HIP_VISIBLE_DEVICES", CUDA)
 """Variables that AMD's programs read besides ROCR_VISIBLE_DEVICES. They number the GPUs that it leaves visible."""
@@ -52,20 +52,20 @@ Look = Callable[[Sequence[str]], Mapping[str, str]]
 class Files:
     """Device files of one kind, with the result of opening each."""
 
-    there: Tuple[str, ...] = ()
+    present: Tuple[str, ...] = ()
     """The files that exist."""
-    said: Mapping[str, str] = field(default_factory=dict)
+    messages: Mapping[str, str] = field(default_factory=dict)
     """The name of the error by file, "" if it opened. May have files of other kinds, too."""
 
     @property
     def open(self) -> Tuple[str, ...]:
         """Return the files that the learners may open, in the order of their numbers."""
-        return tuple(path for path in self.there if self.said.get(path, "") not in _DENIED | _BROKEN)
+        return tuple(path for path in self.present if self.messages.get(path, "") not in _DENIED | _BROKEN)
 
     @property
     def is_confined(self) -> bool:
         """Return whether this job may not open some of the files."""
-        return any(self.said.get(path) in _DENIED for path in self.there)
+        return any(self.messages.get(path) in _DENIED for path in self.present)
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Found:
     """Devices that a node has for its learners."""
 
     vendor: str = ""
-    told: Tuple[str, ...] = ()
+    assigned: Tuple[str, ...] = ()
     """The GPUs as the scheduler names them."""
     gpus: Files = field(default_factory=Files)
     gres: Mapping[str, Files] = field(default_factory=dict)
@@ -101,11 +101,11 @@ class Equipment:
 def inspect(wanted: Devices, environ: Mapping[str, str], told_by: str, look: Look) -> Found:
     """Compare the devices that the scheduler names with those that open. `told_by` is the variable to read if the
     vendor is unknown. Raises PhaseFailed (S108) if too few devices open."""
-    by_vendor = {vendor: _there(wanted.gpu_files.get(vendor, ())) for vendor in VENDORS} if wanted.gpus else {}
-    by_gres = {name: _there(patterns) for name, patterns in wanted.gres_files.items() if wanted.each.get(name)}
+    by_vendor = {vendor: _existing(wanted.gpu_files.get(vendor, ())) for vendor in VENDORS} if wanted.gpus else {}
+    by_gres = {name: _existing(patterns) for name, patterns in wanted.gres_files.items() if wanted.each.get(name)}
     said = look([path for there in (*by_vendor.values(), *by_gres.values()) for path in there])
     vendor = _vendor({name: Files(there, said) for name, there in by_vendor.items()}, environ)
-    told = _told(environ, TOLD_BY.get(vendor, (told_by,)) if vendor else (told_by,))
+    told = _assigned(environ, VISIBLE_BY.get(vendor, (told_by,)) if vendor else (told_by,))
     gres = {name: Files(there, said) for name, there in by_gres.items()}
     doubts: List[str] = []
     gpus = Files()
@@ -117,7 +117,7 @@ def inspect(wanted: Devices, environ: Mapping[str, str], told_by: str, look: Loo
     return Found(vendor, told, gpus, gres, tuple(doubts))
 
 
-def _there(patterns: Iterable[str]) -> Tuple[str, ...]:
+def _existing(patterns: Iterable[str]) -> Tuple[str, ...]:
     """Return the files of all patterns in the order of their numbers, or none if a pattern matches no file."""
     found = [glob.glob(pattern) for pattern in patterns]
     return tuple(sorted({path for paths in found for path in paths}, key=_by_number)) if all(found) else ()
@@ -131,12 +131,12 @@ def _by_number(path: str) -> Tuple[str, int]:
 def _vendor(files: Mapping[str, Files], environ: Mapping[str, str]) -> str:
     """Return the vendor whose GPUs open here, else a vendor whose GPUs exist, else "". If there are several (one may
     be a display's), the first that the scheduler names wins."""
-    there = [vendor for vendor in VENDORS if vendor in files and files[vendor].there]
+    there = [vendor for vendor in VENDORS if vendor in files and files[vendor].present]
     likely = [vendor for vendor in there if files[vendor].open] or there
-    return next((vendor for vendor in likely if _told(environ, TOLD_BY[vendor])), likely[0] if likely else "")
+    return next((vendor for vendor in likely if _assigned(environ, VISIBLE_BY[vendor])), likely[0] if likely else "")
 
 
-def _told(environ: Mapping[str, str], names: Iterable[str]) -> Tuple[str, ...]:
+def _assigned(environ: Mapping[str, str], names: Iterable[str]) -> Tuple[str, ...]:
     text = next((environ[name] for name in names if environ.get(name)), "")
     return tuple(name for name in text.split(",") if name and name != "NoDevFiles")
 
@@ -152,7 +152,7 @@ def _check_gpus(
         )
     if len(told) < wanted.gpus:
         raise _refused(
-            f"got {_gpus(len(told))} in {' or '.join(TOLD_BY[vendor])}, but {wanted.gpus} were requested; check "
+            f"got {_gpus(len(told))} in {' or '.join(VISIBLE_BY[vendor])}, but {wanted.gpus} were requested; check "
             "Flags in gres.conf"
         )
     whole = sum(not name.startswith("MIG-") for name in told)
@@ -166,9 +166,9 @@ def _check_gpus(
 def _lacking(files: Files, told: Sequence[str], step_gpus: str) -> str:
     """Name broken files for the message, and missing ones on the assumption that Slurm's numbers are the files'."""
     numbers = _numbers(step_gpus.split(",")) or ([] if files.is_confined else _numbers(told))
-    stem = _by_number(files.there[0])[0] if files.there else ""
+    stem = _by_number(files.present[0])[0] if files.present else ""
     named = {f"{stem}{number}" for number in numbers if stem and _numbers(told)}
-    errors = {path: files.said.get(path, "ENOENT") for path in named.union(files.there)}
+    errors = {path: files.messages.get(path, "ENOENT") for path in named.union(files.present)}
     broken = [f"{path} ({errors[path]})" for path in sorted(errors, key=_by_number) if errors[path] in _BROKEN]
     return f"; look for {', '.join(broken)}" if broken else ""
 
@@ -181,7 +181,7 @@ def _numbers(names: Iterable[str]) -> List[int]:
 
 def _check_gres(name: str, count: int, patterns: Sequence[str], files: Files, doubts: List[str]) -> None:
     if len(files.open) < count:
-        there = _these(files) if files.there else f"no device file of {name} ({', '.join(patterns)})"
+        there = _these(files) if files.present else f"no device file of {name} ({', '.join(patterns)})"
         raise _refused(f"lets the learners open {there}, and the allocation has {name}:{count}")
     if len(files.open) > count:
         doubts.append(_too_many(files, f"{name}:{count}"))
@@ -195,7 +195,7 @@ def _too_many(files: Files, what: str) -> str:
 
 
 def _these(files: Files) -> str:
-    return ", ".join(files.open) or f"none of {', '.join(files.there)}"
+    return ", ".join(files.open) or f"none of {', '.join(files.present)}"
 
 
 def _gpus(count: int) -> str:
@@ -211,7 +211,7 @@ def _refused(what: str) -> PhaseFailed:
 
 def equip(wanted: Devices, found: Found, counts: Sequence[int], environ: Mapping[str, str]) -> List[Equipment]:
     """Return the equipment of each learner of the node, in order. `counts` are the numbers of their GPUs."""
-    lists = _deal(found.told, counts, shared=wanted.shared)
+    lists = _deal(found.assigned, counts, shared=wanted.shared)
     made = []
     for index, own in enumerate(lists):
         variables, options = _gpu_variables(found.vendor, own), [*_gpu_options(wanted, found, own)]

@@ -61,7 +61,7 @@ def run_node(launch: LaunchFile, launch_path: str, node_rank: int) -> int:
         what = f"failed on {os.uname().nodename}: {type(error).__name__}: {error}"
         return fail(launch, node_rank, journal, "S106", f"the controller of node {node_rank} {what}")
     finally:
-        _say_ended(launch, node_rank, journal)
+        _record_end(launch, node_rank, journal)
         journal.close()
 
 
@@ -70,7 +70,7 @@ def _open_journal(launch: LaunchFile, attempt: AttemptDir, source: str) -> Journ
     return patiently(lambda: Journal(attempt.event_file(source), source, bell, patience_s), attempt.path, patience_s)
 
 
-def _say_ended(launch: LaunchFile, node_rank: int, journal: Journal) -> None:
+def _record_end(launch: LaunchFile, node_rank: int, journal: Journal) -> None:
     """The last event, where it is true: a newer attempt relies on it."""
     own = [pid for pid in descendants(os.getpid(), all_processes()) if pid != os.getpid()]
     if not own and not marked_sessions(mark(launch.token, node_rank)):

@@ -27,9 +27,9 @@ BYTES_MOST = 1 << 20
 WAIT_MOST_S = 20.0
 LASTING_MOST = 20
 """Maximum number of lasting findings reported, the first ones: those that make a node unfit come first."""
-LOOKS_MISSED = 4.0
+CHECKS_MISSED = 4.0
 FORGOTTEN_S = 600.0
-"""What lasts is believed where the program has looked so lately, or LOOKS_MISSED times its interval ago at most."""
+"""What lasts is believed where the program has looked so lately, or CHECKS_MISSED times its interval ago at most."""
 _INCIDENTS = ("incidents.1", "incidents")
 _LOOKED = "looked"
 _LASTING = "lasting"
@@ -41,7 +41,7 @@ class Health:
     def __init__(self, directory: str, journal: Journal) -> None:
         self._directory, self._journal = directory, journal
         self._since = time.time() - EARLIER_S
-        self._told: Set[str] = set()
+        self._reported: Set[str] = set()
         self._seen = (0, 0, 0)
         self._next_look = 0.0
         self._at_work = threading.Lock()
@@ -83,7 +83,7 @@ class Health:
         except FileNotFoundError:  # nothing has been found since the boot
             return []
         seen = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
-        if seen == self._seen and (ended_at is None or len(self._told) < FINDINGS_MOST):
+        if seen == self._seen and (ended_at is None or len(self._reported) < FINDINGS_MOST):
             return []
         found = self._new(ended_at)
         self._seen = seen
@@ -92,13 +92,13 @@ class Health:
     def _lasting(self, ended_at: Optional[float]) -> List[str]:
         """What lasts here now and began well before the end: what began about then is told as a finding of that time.
         Nothing of an earlier boot, and nothing where the program has not looked for long. Raises OSError."""
-        if time.time() - self._looked_at() > max(FORGOTTEN_S, LOOKS_MISSED * self._interval_s()):
+        if time.time() - self._looked_at() > max(FORGOTTEN_S, CHECKS_MISSED * self._interval_s()):
             return []
         lines = _lines(os.path.join(self._directory, _LASTING))
         before = (ended_at or time.time()) - EARLIER_S
         new = [line for line in lines if _field(line, "boot_id") == boot_id() and _at(line) < before]
-        new = [line for line in new if line not in self._told]
-        self._told.update(new[:LASTING_MOST])
+        new = [line for line in new if line not in self._reported]
+        self._reported.update(new[:LASTING_MOST])
         return new[:LASTING_MOST]
 
     def _new(self, ended_at: Optional[float]) -> List[str]:
@@ -106,16 +106,16 @@ class Health:
         for name in _INCIDENTS:
             for line in _lines(os.path.join(self._directory, name)):
                 at = _at(line)
-                if line not in self._told and at >= self._since and self._has_room(at, ended_at):
-                    self._told.add(line)
+                if line not in self._reported and at >= self._since and self._may_report(at, ended_at):
+                    self._reported.add(line)
                     found.append(line)
         return found
 
-    def _has_room(self, at: float, ended_at: Optional[float]) -> bool:
-        if len(self._told) < FINDINGS_MOST:
+    def _may_report(self, at: float, ended_at: Optional[float]) -> bool:
+        if len(self._reported) < FINDINGS_MOST:
             return True
         is_near = ended_at is not None and abs(at - ended_at) <= EARLIER_S
-        return is_near and len(self._told) < 2 * FINDINGS_MOST
+        return is_near and len(self._reported) < 2 * FINDINGS_MOST
 
     def _interval_s(self) -> float:
         """How often the program looks, by its own word; 0.0 = it does not."""

@@ -81,21 +81,21 @@ class Asking:
         """Handle TERM from outside. If the owner cancelled, end the learners at once, else request a checkpoint."""
         if self.terminated_at is None:
             self.terminated_at = self._clock.now()
-        wish = self._watch.read_now().wish
-        if wish == CANCEL:
+        request = self._watch.read_now().requested_action
+        if request == CANCEL:
             self.end_all(TERM, self._launch.limits.kill_wait_s * OUTSIDE_SHARE)
             return
-        if wish == HALT:
+        if request == HALT:
             self._ask(HALT)
         self._ask(TERM)
 
     def _warned(self) -> None:
         """Handle the platform's signal: the owner's cancel or halt if requested, else the scheduler's warning."""
-        wish = self._watch.read_now().wish
-        if wish == CANCEL:
+        request = self._watch.read_now().requested_action
+        if request == CANCEL:
             self.end_all(TERM)
         else:
-            self._ask(HALT if wish == HALT else WARNED)
+            self._ask(HALT if request == HALT else WARNED)
 
     def obey_cells(self) -> None:
         """Carry out requests of owner and head. Kill the learners and raise Fenced if the attempt is another's."""
@@ -106,10 +106,10 @@ class Asking:
             while any(learner.poll() is None for learner in self.learners.values()):
                 time.sleep(0.02)
             raise Fenced(fenced)
-        wish = self._watch.control.wish
-        if wish == CANCEL:
+        request = self._watch.control.requested_action
+        if request == CANCEL:
             self.end_all(TERM)
-        elif wish == HALT:
+        elif request == HALT:
             self._ask(HALT)
         what, reason = self._watch.stop.get("what"), str(self._watch.stop.get("reason", "stop"))
         if what == "halt":

@@ -34,10 +34,10 @@ from ffdl_batch.controller.rendezvous.launch_agent import install
 from ffdl_batch.controller.rendezvous.learner_addresses import (
     LOOPBACK,
     Peer,
-    company_values,
     hostfile_text,
     hosts_text,
     meet,
+    node_values,
     place_values,
     seen_by,
 )
@@ -73,7 +73,7 @@ class Seats:
         self._exposed: Dict[int, str] = {}
         self.seat = seat_of(launch)
         """In a pod."""
-        self.told_address = os.environ.get(launch.host.address, "") if launch.host.address else ""
+        self.given_address = os.environ.get(launch.host.address, "") if launch.host.address else ""
         """Where the others reach this node, where somebody has told it."""
         self.network: Optional[JobNetwork] = None
         """The job's own on this node, once it was found."""
@@ -118,11 +118,11 @@ class Seats:
             return
         found = inspect(wanted, os.environ, self.launch.host.gpus, partial(look, go_on=go_on))
         seats = [self.launch.seat_of(number).gpus for number in self.learner_ids]
-        even = len(found.told) // max(1, len(self.learner_ids))
+        even = len(found.assigned) // max(1, len(self.learner_ids))
         self._equipment = equip(wanted, found, seats if self.launch.seats else [even] * len(seats), os.environ)
         self.devices = [one.gpus for one in self._equipment]
         if wanted.gpu_files or wanted.gres_files:
-            given = {"vendor": found.vendor, "gpus": ",".join(found.told), "files": ",".join(found.files)}
+            given = {"vendor": found.vendor, "gpus": ",".join(found.assigned), "files": ",".join(found.files)}
             journal.append(EventKind.DEVICES, host=os.uname().nodename, message="; ".join(found.doubts), **given)
 
     def prepare(self) -> None:
@@ -163,7 +163,7 @@ class Seats:
         values.update(place_values(self.launch, learner_id))
         if self._peers:
             peers = seen_by(self.launch, self._peers, learner_id)
-            values.update(company_values(peers, learner_id), hosts_file=self._hosts_of(learner_id))
+            values.update(node_values(peers, learner_id), hosts_file=self._hosts_of(learner_id))
         if self.network:
             values["netns"] = self.network.netns
         return values

@@ -37,7 +37,7 @@ from ffdl_batch.controller.node.service_learners import SERVICE, at_work, has_tr
 from ffdl_batch.controller.node.supervisor import Supervisor
 from ffdl_batch.controller.own_program import machine_of
 from ffdl_batch.controller.rendezvous.learner_addresses import LOOPBACK, await_free, ports_on
-from ffdl_batch.controller.rendezvous.node_barrier import Gathering, Siblings, Word, own_address, tell_others
+from ffdl_batch.controller.rendezvous.node_barrier import Gathering, NodeReport, Siblings, notify_others, own_address
 from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.outcome.controller_events import HALT, EventKind, Phase, Scalar
@@ -58,7 +58,7 @@ class OutOfTime(Exception):
 def fail(launch: LaunchFile, node_rank: int, journal: Journal, code: str, message: str, fault_class: str = "") -> int:
     """Say why this node ends, to the other nodes too; the exit code."""
     journal.append(EventKind.FAULT, code=code, message=message, **{"class": fault_class})
-    tell_others(launch, node_rank=node_rank)
+    notify_others(launch, node_rank=node_rank)
     return EXIT_PLATFORM
 
 
@@ -84,9 +84,9 @@ class Node:
         for number, status in unreported_ends(self.journal.earlier, self.phases, self.seats.learner_ids).items():
             is_service = self.launch.seat_of(number).service
             again = status != 0 and not is_service and restarts_left(self.launch, self.journal.events) > 0
-            self._tell_ended(number, exit_code=status, **({"restarted": True} if again else {}))
+            self._record_end(number, exit_code=status, **({"restarted": True} if again else {}))
 
-    def _tell_ended(self, learner_id: int, **more: Scalar) -> None:
+    def _record_end(self, learner_id: int, **more: Scalar) -> None:
         """The end of a learner that is not this controller's child."""
         fields: Dict[str, Scalar] = {"out_of_memory": False, "began": True, "ended_by": "", "asked": ""}
         if self.launch.seat_of(learner_id).service:
@@ -212,7 +212,7 @@ class Node:
         if self.launch.nodes > 1 and not self.launch.names:
             return
         self._await_ports()
-        own = self.seats.network.address if self.seats.network else self.seats.told_address
+        own = self.seats.network.address if self.seats.network else self.seats.given_address
         addresses: Tuple[str, ...] = (own or LOOPBACK,)
         if self.launch.nodes > 1:
             addresses = self._gather(own_run(os.environ), own)
@@ -229,8 +229,8 @@ class Node:
     def _gather(self, run: int, own: str) -> Tuple[str, ...]:
         """The addresses of all nodes; `own` "" = this one's is not known yet."""
 
-        def read(rank: int) -> Word:
-            return self._patiently(lambda: self.siblings.word(rank), self._attention.go_on)
+        def read(rank: int) -> NodeReport:
+            return self._patiently(lambda: self.siblings.report(rank), self._attention.go_on)
 
         gathering = Gathering(self.launch, self.node_rank, run, read, self._attention.rest, self.watch.clock.now)
         own = own or own_address(gathering.await_neighbour())
@@ -278,7 +278,7 @@ class Node:
             if number not in working:
                 self._meter.learner_ended(number)
         for number in left_behind(self.launch, self.seats.learner_ids, self.journal.events, done):
-            self._tell_ended(number, ended_by=SERVICE, detail="nobody saw its end")
+            self._record_end(number, ended_by=SERVICE, detail="nobody saw its end")
         own = [status for number, status in done.items() if number in self.seats.learner_ids and status]
         status = supervisor.run() or (0 if has_trained(self.launch, done) else next(iter(own), 0))
         self._terminated_at = supervisor.asking.terminated_at
@@ -291,8 +291,8 @@ class Node:
         """Rest for a moment when all is stored, unless the end was requested. Raises Fenced."""
         time.sleep(0.2)
         self._go_on_storing()
-        wished = self.watch.control.wish or self.watch.stop.get("what") == HALT
-        return self._terminated_at is None and not wished
+        requested = self.watch.control.requested_action or self.watch.stop.get("what") == HALT
+        return self._terminated_at is None and not requested
 
     # ------------------------------------------------------------------------------------------ storing
 
@@ -338,14 +338,14 @@ class Node:
                 return store()
             except PhaseFailed as failed:
                 now = self.watch.clock.now()
-                if now + pause_s > end or self.watch.control.wish == CANCEL:
+                if now + pause_s > end or self.watch.control.requested_action == CANCEL:
                     raise
                 said = f"{failed}; it is tried again in {pause_s:g} s"
                 sys.stderr.write(f"ffdl-controller: {said}\n")
                 if self.node_rank == 0:
                     show_moving(self.attempt.moving, STORING, said)
             until, pause_s = now + pause_s, min(2 * pause_s, STORE_AGAIN_MOST_S)
-            while self.watch.clock.now() < until and self.watch.control.wish != CANCEL:
+            while self.watch.clock.now() < until and self.watch.control.requested_action != CANCEL:
                 time.sleep(0.2)
                 self._go_on_storing()
 

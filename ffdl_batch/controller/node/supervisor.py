@@ -11,7 +11,7 @@ from ffdl_batch.attempt.log_tail import tail
 from ffdl_batch.attempt.phase_files import Fenced
 from ffdl_batch.controller.checkpoints import PATIENCE_S, CheckpointRecord
 from ffdl_batch.controller.data.result_storage import Uploading
-from ffdl_batch.controller.job_network import FAULT, HOST, Whereabouts
+from ffdl_batch.controller.job_network import FAULT, HOST, NamespaceCheck
 from ffdl_batch.controller.job_network import FAULT as NETWORK_CODE
 from ffdl_batch.controller.learner.environment import EnvironmentRefused
 from ffdl_batch.controller.learner.learner import Ending, Learner
@@ -24,7 +24,7 @@ from ffdl_batch.controller.node.learner_requests import FILES_S, HURRY_S, Asking
 from ffdl_batch.controller.node.learner_setup import Seats
 from ffdl_batch.controller.node.service_learners import DOUBT_S, SERVICE, Failed, Services
 from ffdl_batch.controller.own_program import VICTIM, starter_argv
-from ffdl_batch.controller.rendezvous.node_barrier import Siblings, tell_others
+from ffdl_batch.controller.rendezvous.node_barrier import Siblings, notify_others
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.launch.launch_file import EnvDelivery, LaunchFile
 from ffdl_batch.domain.launch.network_level import OVERLAYS, is_unreachable
@@ -106,8 +106,8 @@ class Supervisor:
         self._files = Hand("files")
         self.asking = Asking(self.learners, watch, record, self.journal, self._files, self._drop_restarts)
         self.services = Services(self.launch, siblings, self._files)
-        self.whereabouts = Whereabouts(self.launch, seats.network)
-        self._told_network = False
+        self.whereabouts = NamespaceCheck(self.launch, seats.network)
+        self._network_recorded = False
         self._uploading = Uploading(self.launch, seats.node_rank)
         self.restarts = Restarts(self.launch, self.journal.events, self._files, self._spawn_again)
 
@@ -150,7 +150,7 @@ class Supervisor:
         self.meter.begin(self._roots, dict(zip(self.seats.learner_ids, self.seats.devices)))
         try:
             for learner_id, learner in self.learners.items():
-                self._tell_started(learner_id, learner)
+                self._record_start(learner_id, learner)
             while self.learners or self.restarts.pending or self.services.failed:
                 self._ask_as_asked()
                 self._mind_services()
@@ -169,7 +169,7 @@ class Supervisor:
             end_strays(self.meter.pids | self.mounting.pids)
             self.meter.finish_soon()
         if self._started:
-            self._tell_network()
+            self._record_network()
             patience_s = HURRY_S if self.asking.terminated_at is not None else PATIENCE_S
             self.journal.append(EventKind.CHECKPOINT, **to_plain(self.record.result(patience_s)))
         return self.status
@@ -179,7 +179,7 @@ class Supervisor:
         roots = {number: learner.root for number, learner in dict(self.learners).items()}
         return {number: root for number, root in roots.items() if root}
 
-    def _tell_started(self, learner_id: int, learner: Learner) -> None:
+    def _record_start(self, learner_id: int, learner: Learner) -> None:
         service: Dict[str, Scalar] = {"service": True} if self.services.is_one(learner_id) else {}
         self.journal.append(EventKind.LEARNER_STARTED, learner_id=learner_id, **identity(learner.pid), **service)
 
@@ -188,7 +188,7 @@ class Supervisor:
             self._not_started(learner_id, spawned)
             return
         self.learners[learner_id] = spawned
-        self._tell_started(learner_id, spawned)
+        self._record_start(learner_id, spawned)
 
     # -------------------------------------------------------------------------------------- what is seen
 
@@ -208,11 +208,11 @@ class Supervisor:
         for learner_id in self.whereabouts.look(self.learners, self.clock.now()):
             self.learners[learner_id].kill("")
         if self.whereabouts.has_seen:
-            self._tell_network()
+            self._record_network()
 
-    def _tell_network(self) -> None:
-        if not self._told_network and not self.whereabouts.wrong:
-            self._told_network = True
+    def _record_network(self) -> None:
+        if not self._network_recorded and not self.whereabouts.wrong:
+            self._network_recorded = True
             self.journal.append(EventKind.NETWORK, **self.whereabouts.achieved())
 
     def _mind_services(self) -> None:
@@ -224,7 +224,7 @@ class Supervisor:
             self.services.failed = None
             self.asking.ending = SERVICE
             for learner in self.learners.values():
-                if not learner.told:  # who caught a request for a checkpoint has the time of the request
+                if not learner.signals_sent:  # who caught a request for a checkpoint has the time of the request
                     learner.terminate(SERVICE, now + self.launch.limits.kill_wait_s)
         elif failed and (self.asking.ending or self.asking.request or now - failed.at >= DOUBT_S):
             self.services.failed = None
@@ -234,7 +234,7 @@ class Supervisor:
 
     def _mind_mounts(self) -> None:
         """Learners whose data are gone are killed: what they read from now on are errors, or nothing."""
-        if self.mounting.trouble() and self.asking.is_quiet:
+        if self.mounting.failure() and self.asking.is_quiet:
             for learner in self.learners.values():
                 learner.kill("")
 
@@ -253,8 +253,8 @@ class Supervisor:
         detail, fault = ending.detail, ending.code
         if ending.learner_id in self.whereabouts.wrong:
             detail, fault = self.whereabouts.wrong[ending.learner_id], NETWORK_CODE
-        elif ending.failed and not ending.asked and self.mounting.trouble(DOUBT_DATA_S):
-            detail, fault = f"learner {ending.learner_id} lost its data: {self.mounting.trouble()}", DATA_CODE
+        elif ending.failed and not ending.asked and self.mounting.failure(DOUBT_DATA_S):
+            detail, fault = f"learner {ending.learner_id} lost its data: {self.mounting.failure()}", DATA_CODE
         elif ending.failed and not ending.began and not fault:
             detail, fault = self._complaint(ending)
         fields.update({k: v for k, v in (("detail", detail), ("code", fault)) if v})
@@ -286,7 +286,7 @@ class Supervisor:
 
     def _fail(self, learner_id: int) -> None:
         """One learner's failure is the job's."""
-        self._files.ask(lambda: tell_others(self.launch, learner_id=learner_id), None, FILES_S)
+        self._files.ask(lambda: notify_others(self.launch, learner_id=learner_id), None, FILES_S)
         self.asking.end_all("stop")
 
     def _may_start_again(self, ending: Ending) -> bool:
@@ -300,7 +300,7 @@ class Supervisor:
             self.record.ended(self.clock.now(), by_itself=False)
             self.journal.append(EventKind.LEARNER_ENDED, **{**fields, "ended_by": reason, "waited": True})
 
-    def _said(self, learner_id: int) -> Tuple[str, ...]:
+    def _last_lines(self, learner_id: int) -> Tuple[str, ...]:
         try:
             return self._files.ask(lambda: tail(self.watch.attempt.training_log(learner_id)), (), FILES_S)
         except OSError as error:
@@ -308,4 +308,4 @@ class Supervisor:
 
     def _complaint(self, ending: Ending) -> Tuple[str, str]:
         """The user's command was never reached: what the runtime said, and whether it was about the image."""
-        return read_complaint(self.launch, self._said(ending.learner_id), os.uname().nodename)
+        return read_complaint(self.launch, self._last_lines(ending.learner_id), os.uname().nodename)

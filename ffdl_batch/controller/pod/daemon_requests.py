@@ -18,12 +18,12 @@ from ffdl_batch.attempt.file_writer import read_text, write_cell, write_text
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.learner_endings import ended_of_itself, learner_status
 from ffdl_batch.attempt.reader import find_object, find_text
-from ffdl_batch.controller.attach.helper import Glance, await_agents, say_absent
+from ffdl_batch.controller.attach.helper import Glance, await_agents, describe_absent
 from ffdl_batch.controller.learner.agents import Agent, dump
 from ffdl_batch.domain.file_format import NewerFormat
 from ffdl_batch.domain.launch.attach_protocol import STACK, TOP
 from ffdl_batch.domain.launch.launch_file import LaunchFile
-from ffdl_batch.domain.launch.pod_protocol import Answer, Look, Wish, decode_look, encode_answer, unpack
+from ffdl_batch.domain.launch.pod_protocol import Answer, Look, PodAnnotation, decode_look, encode_answer, unpack
 from ffdl_batch.domain.outcome.controller_events import HEAD, EventKind, decode_events, node_source
 
 LONGEST_CHARACTERS = 1 << 19
@@ -33,8 +33,8 @@ LONGEST_CHARACTERS = 1 << 19
 class Answers:
     """Of node `index`. One at a time, in a thread, because py-spy takes its time; `say` takes an id and the answer."""
 
-    def __init__(self, launch: LaunchFile, index: int, say: Callable[[str, bytes], None]) -> None:
-        self._launch, self._own, self._say = launch, frozenset(launch.learners_on(index)), say
+    def __init__(self, launch: LaunchFile, index: int, report: Callable[[str, bytes], None]) -> None:
+        self._launch, self._own, self._report = launch, frozenset(launch.learners_on(index)), report
         self._thread = threading.Thread()
 
     def begin(self, look: Look) -> bool:
@@ -50,14 +50,14 @@ class Answers:
             found = self.see(look)
         except Exception as error:  # noqa: BLE001 - the command that waits gets the error, and the training continues
             found = Answer(1, refused=f"nothing can be seen: {type(error).__name__}: {error}")
-        self._say(look.id, encode_answer(found))
+        self._report(look.id, encode_answer(found))
 
     def see(self, look: Look) -> Answer:
         """What is to be seen now; waits a few seconds for learners that are just being started."""
         learners = [number for number in look.learners if number in self._own]
         agents = await_agents(self._launch.job_id, self._launch.attempt, learners)
         if not agents:
-            return Answer(1, refused=say_absent(self._launch.job_id, self._launch.attempt, look.learners))
+            return Answer(1, refused=describe_absent(self._launch.job_id, self._launch.attempt, look.learners))
         present = [agents[number] for number in sorted(agents)]
         if look.do == STACK:
             return _stacks(present)
@@ -98,28 +98,28 @@ class DaemonRequests:
         self._attempt = AttemptDir(launch.attempt_dir)
         self._send_again, self._send_signal, self._show = send_again, send_signal, show
         self._signalled = os.path.join(launch.pod.directory if launch.pod else launch.job_dir, SIGNALLED)
-        self._seen: Dict[Wish, str] = {}
+        self._seen: Dict[PodAnnotation, str] = {}
         self._written: Dict[str, str] = {}
         self._complained = ""
 
     def look(self) -> None:
         """Obey what is new."""
         steps = {
-            Wish.CONTROL: self._control,
-            Wish.SIBLINGS: self._siblings,
-            Wish.RESEND: self._resend,
-            Wish.SIGNAL: self._signal,
-            Wish.LOOK: self._look,
+            PodAnnotation.CONTROL: self._control,
+            PodAnnotation.SIBLINGS: self._siblings,
+            PodAnnotation.RESEND: self._resend,
+            PodAnnotation.SIGNAL: self._signal,
+            PodAnnotation.LOOK: self._look,
         }
-        for wish, obey in steps.items():
+        for request, obey in steps.items():
             try:
-                text = read_text(os.path.join(self._directory, wish.value)).strip()
-                if text and self._seen.get(wish) != text and obey(text):
-                    self._seen[wish] = text
+                text = read_text(os.path.join(self._directory, request.value)).strip()
+                if text and self._seen.get(request) != text and obey(text):
+                    self._seen[request] = text
             except (OSError, ValueError, TypeError, AttributeError) as error:
                 if str(error) != self._complained:
                     self._complained = str(error)
-                    sys.stderr.write(f"ffdl-controller: the wish {wish.value} is not obeyed: {error}\n")
+                    sys.stderr.write(f"ffdl-controller: the request {request.value} is not obeyed: {error}\n")
 
     def _control(self, text: str) -> bool:
         if isinstance(json.loads(text), dict) and text != find_text(self._attempt.control).strip():

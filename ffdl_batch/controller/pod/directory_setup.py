@@ -15,7 +15,7 @@ from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.controller.data.job_directories import make_places
 from ffdl_batch.controller.learner.pod_exchange import SEAT, Seat
 from ffdl_batch.domain.launch.launch_file import LaunchFile
-from ffdl_batch.domain.launch.pod_protocol import BELL, HOSTS, MODEL_DIR, OUTPUT, PRIVATE_DIR, SHIM, WISHES_DIR
+from ffdl_batch.domain.launch.pod_protocol import ANNOTATIONS_DIR, BELL, HOSTS, MODEL_DIR, OUTPUT, PRIVATE_DIR, SHIM
 
 LAUNCH = "launch.json"
 NODE_HOSTS = "/etc/hosts"
@@ -30,7 +30,7 @@ class Given:
     plan: str
     model: str = MODEL_DIR
     private: str = PRIVATE_DIR
-    wishes: str = WISHES_DIR
+    annotations: str = ANNOTATIONS_DIR
 
 
 def lay_out(launch: LaunchFile, given: Given, index: int) -> None:
@@ -38,7 +38,7 @@ def lay_out(launch: LaunchFile, given: Given, index: int) -> None:
     attempt = AttemptDir(launch.attempt_dir)
     for directory in (launch.job_dir, attempt.path, attempt.events, attempt.logs):
         os.makedirs(directory, mode=0o700, exist_ok=True)
-    pays = launch.pod is not None and launch.pod.pays
+    pays = launch.pod is not None and launch.pod.uploads_pending
     for path in (attempt.secrets,) if pays else (attempt.environment, attempt.secrets):
         source = os.path.join(given.private, os.path.basename(path))
         if os.path.exists(source):

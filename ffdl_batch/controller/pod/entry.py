@@ -14,11 +14,12 @@ from typing import Sequence
 from ffdl_batch.attempt.file_writer import read_text, write_text
 from ffdl_batch.controller.learner.pod_exchange import Seat
 from ffdl_batch.controller.pod.directory_setup import Given, lay_out, make_pod
-from ffdl_batch.controller.pod.sidecar import Sidecar, let_go, rest_until_told
-from ffdl_batch.controller.pod.termination_message import PATH, error_word, leave
+from ffdl_batch.controller.pod.sidecar import Sidecar, let_go, rest_until_terminated
+from ffdl_batch.controller.pod.termination_message import PATH, error_message, leave
 from ffdl_batch.domain.launch.launch_file import LaunchFile, decode
 from ffdl_batch.domain.launch.placeholders import LaunchFileError
 from ffdl_batch.domain.launch.pod_protocol import (
+    ANNOTATIONS_DIR,
     DONE,
     INDEX,
     MODEL_DIR,
@@ -26,7 +27,6 @@ from ffdl_batch.domain.launch.pod_protocol import (
     POD_DIR,
     PRIVATE_DIR,
     RUNS,
-    WISHES_DIR,
 )
 from ffdl_batch.host.signals import hold_signals
 
@@ -40,10 +40,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--launch", default=f"{PLAN_DIR}/launch.json", help="the launch file, the shim beside it")
     parser.add_argument("--model", default=MODEL_DIR, help="directory with the parts of the model archive")
     parser.add_argument("--private", default=PRIVATE_DIR, help="directory with environment.json and secrets.json")
-    parser.add_argument("--wishes", default=WISHES_DIR, help="directory with the pod's annotations")
+    parser.add_argument("--annotations", default=ANNOTATIONS_DIR, help="directory with the pod's annotations")
     parser.add_argument("--message", default=PATH, help="where the container's last message goes")
     options = parser.parse_args(arguments)
-    given = Given(os.path.dirname(os.path.abspath(options.launch)), options.model, options.private, options.wishes)
+    given = Given(os.path.dirname(os.path.abspath(options.launch)), options.model, options.private, options.annotations)
     pod, status = POD_DIR, EXIT_BAD_LAUNCH_FILE
     try:
         launch = _read(options.launch)
@@ -87,11 +87,11 @@ def _refuse(pod: str, given: Given, status: int, message: str, last: str) -> int
     """Nothing of the attempt can be begun: the pod is to fail, with these words. Ending at once would only have this
     program started again."""
     sys.stderr.write(f"ffdl-controller: {message}\n")
-    leave(last, error_word(status, message))
+    leave(last, error_message(status, message))
     try:
         let_go(make_pod(pod, given.plan), status)
     except OSError as error:
         sys.stderr.write(f"ffdl-controller: {error}\n")
         return status
-    rest_until_told(Seat(pod))
+    rest_until_terminated(Seat(pod))
     return status

@@ -113,7 +113,7 @@ class Relay:
             self._claims, self._last = ["claim/owner.json"], ["stop.json", "paid.json", "final.json"]
         self._growing = [f"metrics/usage-{index}.jsonl", *(f"metrics/learner-{number}.jsonl" for number in own)]
         self._logs = {f"logs/learner-{number}": Printed(self._attempt, number) for number in own}
-        if launch.pod is not None and launch.pod.pays:  # all else was said by who ran the attempt
+        if launch.pod is not None and launch.pod.uploads_pending:  # all else was said by who ran the attempt
             self._events, self._growing, self._logs = [], [], {}
             self._claims, self._last = [], ["final.json", "paid.json"]
         moving = os.path.relpath(self._attempt.moving, self._attempt.path)
@@ -123,7 +123,7 @@ class Relay:
         self._at = self._remembered()
         self._stamps: Dict[str, Stamp] = {}
         self._n = 0
-        self._said_at = self._sizes_at = time.monotonic()
+        self._sent_at = self._sizes_at = time.monotonic()
         self._turn = threading.Lock()
         self._done = threading.Event()
         self._complained = ""
@@ -137,7 +137,7 @@ class Relay:
         """Print what exists now, and nothing after that."""
         self._done.set()
         self.drain()
-        self._say_sizes()
+        self._send_sizes()
 
     def drain(self) -> None:
         """Say all that is there now."""
@@ -157,7 +157,7 @@ class Relay:
         with self._turn:
             offset = 0
             for piece in pieces(data):
-                self._say(Frame(self._run, 0, FrameKind.ANSWER, look, offset, piece, len(data)))
+                self._send(Frame(self._run, 0, FrameKind.ANSWER, look, offset, piece, len(data)))
                 offset += len(piece)
 
     def look(self) -> bool:
@@ -190,7 +190,7 @@ class Relay:
             with self._turn:
                 self._beat()
             if time.monotonic() - self._sizes_at >= SIZES_S:
-                self._say_sizes()
+                self._send_sizes()
 
     # ------------------------------------------------------------------------------------------------- what is said
 
@@ -213,14 +213,14 @@ class Relay:
         if not whole and len(data) == READ_BYTES:  # no line of ours is so long: it is what it is
             whole = data
         for piece in pieces(whole):
-            self._say(Frame(self._run, 0, FrameKind.APPEND, name, at, piece))
+            self._send(Frame(self._run, 0, FrameKind.APPEND, name, at, piece))
             at += len(piece)
         self._at[name] = at
 
     def _log(self, name: str, printed: Printed) -> None:
         at, data = printed.read(self._at.setdefault(name, 0), READ_BYTES)
         for piece in pieces(data):
-            self._say(Frame(self._run, 0, FrameKind.LOG, name, at, piece))
+            self._send(Frame(self._run, 0, FrameKind.LOG, name, at, piece))
             at += len(piece)
         self._at[name] = at
 
@@ -239,7 +239,7 @@ class Relay:
             return
         offset = 0
         for piece in pieces(data):
-            self._say(Frame(self._run, 0, FrameKind.CELL, name, offset, piece, len(data)))
+            self._send(Frame(self._run, 0, FrameKind.CELL, name, offset, piece, len(data)))
             offset += len(piece)
         self._stamps[name] = stamp
 
@@ -252,12 +252,12 @@ class Relay:
                 self._cell(self._moving)
                 self._moved_at = time.monotonic()
         elif self._stamps.pop(self._moving, None):
-            self._say(Frame(self._run, 0, FrameKind.CELL, self._moving, 0, NOTHING, len(NOTHING)))
+            self._send(Frame(self._run, 0, FrameKind.CELL, self._moving, 0, NOTHING, len(NOTHING)))
             self._moved_at = -math.inf
 
     def _beat(self) -> None:
         """Where nothing else was said for a while, that the node's heart has beaten."""
-        if time.monotonic() - self._said_at < BEAT_S:
+        if time.monotonic() - self._sent_at < BEAT_S:
             return
         try:
             found = os.lstat(os.path.join(self._attempt.path, self._heart))
@@ -266,12 +266,12 @@ class Relay:
         stamp = (found.st_ino, found.st_mtime_ns, 0)
         if self._stamps.get(self._heart) != stamp:
             self._stamps[self._heart] = stamp
-            self._say(Frame(self._run, 0, FrameKind.CELL, self._heart))
+            self._send(Frame(self._run, 0, FrameKind.CELL, self._heart))
 
-    def _say_sizes(self) -> None:
+    def _send_sizes(self) -> None:
         with self._turn:
             self._sizes_at = time.monotonic()
-            self._say(Frame(self._run, 0, FrameKind.SIZES, sizes={name: at for name, at in self._at.items() if at}))
+            self._send(Frame(self._run, 0, FrameKind.SIZES, sizes={name: at for name, at in self._at.items() if at}))
             kept = {name: at for name, at in self._at.items() if name not in self._events}
             try:
                 write_text(self._memory, json.dumps({"said": kept}) + "\n")
@@ -284,9 +284,9 @@ class Relay:
         known = {*self._growing, *self._logs}
         return {name: at for name, at in found if name in known and isinstance(at, int) and at >= 0}
 
-    def _say(self, frame: Frame) -> None:
+    def _send(self, frame: Frame) -> None:
         self._n += 1
-        self._said_at = time.monotonic()
+        self._sent_at = time.monotonic()
         self._write(encode_frame(replace(frame, n=self._n)))
 
 

@@ -20,7 +20,7 @@ from ffdl_batch.controller.own_program import own_argv
 from ffdl_batch.controller.pod.daemon_requests import Answers, DaemonRequests
 from ffdl_batch.controller.pod.directory_setup import LAUNCH, Given
 from ffdl_batch.controller.pod.relay import Relay, to_standard_output
-from ffdl_batch.controller.pod.termination_message import error_word, last_word, leave
+from ffdl_batch.controller.pod.termination_message import error_message, leave, termination_message
 from ffdl_batch.controller.rendezvous.node_barrier import read_events
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.launch.pod_protocol import DONE, TERMINATING
@@ -29,17 +29,17 @@ from ffdl_batch.host.processes import lives_here, send
 from ffdl_batch.host.signals import HANDLED, next_signal
 
 TICK_S = 0.2
-SAID = "said"
+PROGRESS = "said"
 """In the seat: what the child that stores complained of."""
 WARN_AGAIN_S = 5.0
 """A warning is repeated: a head that waits for an earlier attempt, or is being started, hears none."""
 RESTARTS = 3
 """How often a controller that was killed is started again. A head finds its node controller, and continues."""
 EXIT_PLATFORM = 74
-HEARD_S = 60.0
+CONFIRM_S = 60.0
 """For so long at most a pod whose learner failed stays there, until the head has said its last word. When the first pod
-of a Job fails the Job ends the others, and to pods that are being ended kubelet brings no wish any more: the head would
-never hear how this learner ended."""
+of a Job fails the Job ends the others, and to pods that are being ended kubelet brings no request any more: the head
+would never hear how this learner ended."""
 
 
 class Sidecar:
@@ -48,12 +48,12 @@ class Sidecar:
     def __init__(self, launch: LaunchFile, index: int, given: Given, seat: Seat, run: int, message: str) -> None:
         self._launch, self._index, self._seat, self._run, self._message = launch, index, seat, run, message
         self._attempt = AttemptDir(launch.attempt_dir)
-        self._plan, self._pays = given.plan, launch.pod is not None and launch.pod.pays
-        self._said = seat.file(SAID)
+        self._plan, self._uploads_pending = given.plan, launch.pod is not None and launch.pod.uploads_pending
+        self._progress = seat.file(PROGRESS)
         self._relay = Relay(launch, index, run, to_standard_output)
         self._answers = Answers(launch, index, self._relay.answer)
         self._requests = DaemonRequests(
-            launch, index, given.wishes, self._relay.send_again, self._pass_on, self._answers.begin
+            launch, index, given.annotations, self._relay.send_again, self._pass_on, self._answers.begin
         )
         self._child: Optional["subprocess.Popen[bytes]"] = None
         self._restarts = 0
@@ -71,7 +71,7 @@ class Sidecar:
         else:
             status = self._execute()
             self._relay.drain()
-            leave(self._message, self._last_word(status))
+            leave(self._message, self._termination_message(status))
             if status and self._index > 0 and self._launch.apart:
                 self._await_head()
             let_go(self._seat, status)
@@ -112,7 +112,7 @@ class Sidecar:
 
     def _start(self) -> None:
         """Signals are held back in the child from its first moment: none ends it before it heeds them."""
-        launch_path = os.path.join(self._plan, LAUNCH) if self._pays else self._attempt.launch
+        launch_path = os.path.join(self._plan, LAUNCH) if self._uploads_pending else self._attempt.launch
         argv = [*own_argv(), *self._command(), "--launch", launch_path]
         env = {**os.environ, RUN: str(self._run + self._restarts)}
         with self._complaints() as errors:
@@ -121,20 +121,20 @@ class Sidecar:
             self._limit = TimeLimit(self._launch)  # the head's word does not come here
 
     def _command(self) -> List[str]:
-        if self._pays:
+        if self._uploads_pending:
             return ["pay", "--last-word", WHEN_STORED]
         return ["head"] if self._index == 0 else ["node", "--rank", str(self._index)]
 
     def _complaints(self) -> "ContextManager[Optional[IO[bytes]]]":
         """Where what the child says goes: of one that stores it is the last word, where it fails."""
-        return open(self._said, "wb") if self._pays else nullcontext()
+        return open(self._progress, "wb") if self._uploads_pending else nullcontext()
 
-    def _last_word(self, status: int) -> str:
-        if not self._pays or status == 0:
-            return last_word(self._attempt, self._index)
-        said = read_text(self._said)
+    def _termination_message(self, status: int) -> str:
+        if not self._uploads_pending or status == 0:
+            return termination_message(self._attempt, self._index)
+        said = read_text(self._progress)
         sys.stderr.write(said)
-        return error_word(status, (said.strip().splitlines() or [f"storing ended with status {status}"])[-1])
+        return error_message(status, (said.strip().splitlines() or [f"storing ended with status {status}"])[-1])
 
     def _is_first_at_work(self) -> bool:
         """Where pods share a tree: whether the head has made sure that nothing older writes there."""
@@ -145,7 +145,7 @@ class Sidecar:
 
     def _await_head(self) -> None:
         """Until the head has said all, or this pod is being ended."""
-        end = time.monotonic() + HEARD_S
+        end = time.monotonic() + CONFIRM_S
         while time.monotonic() < end and not self._terminated and not self._head_has_ended():
             if os.path.exists(self._seat.file(TERMINATING)):
                 return
@@ -222,7 +222,7 @@ def let_go(seat: Seat, status: int) -> None:
     seat.ring()
 
 
-def rest_until_told(seat: Seat) -> None:
+def rest_until_terminated(seat: Seat) -> None:
     """Until kubelet ends this container."""
     while next_signal(TICK_S) not in (signal.SIGTERM, signal.SIGINT):
         seat.ring()

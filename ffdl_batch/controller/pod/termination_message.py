@@ -16,7 +16,7 @@ MOST_BYTES = 4096
 _SHORT = 500
 
 
-def last_word(attempt: AttemptDir, index: int) -> str:
+def termination_message(attempt: AttemptDir, index: int) -> str:
     """The final record without the log's tail, of node 0; else the last events of the node, as many as there is room
     for."""
     final = find_object(attempt.final, below=attempt.path) if index == 0 else {}
@@ -45,7 +45,7 @@ def leave(path: str, text: str) -> None:
         sys.stderr.write(f"ffdl-controller: {path}: {error}\n")
 
 
-def error_word(status: int, message: str) -> str:
+def error_message(status: int, message: str) -> str:
     """Of a controller that could not begin."""
     return _plain({"error": message[: 2 * _SHORT], "exit_status": status, "pod": os.uname().nodename})
 

@@ -129,7 +129,7 @@ def place_values(launch: LaunchFile, learner_id: int) -> Dict[str, str]:
     return values
 
 
-def company_values(peers: Sequence[Peer], learner_id: int) -> Dict[str, str]:
+def node_values(peers: Sequence[Peer], learner_id: int) -> Dict[str, str]:
     """The placeholders that need to know all nodes."""
     own = peers[learner_id - 1]
     return {

@@ -65,7 +65,7 @@ def _text(fields: Mapping[str, object], name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Word:
+class NodeReport:
     """What can be seen of another node controller: its events, and when its heart beat last (0 = never)."""
 
     events: List[Event]
@@ -81,7 +81,7 @@ class Gathering:
         launch: LaunchFile,
         node_rank: int,
         run: int,
-        read: Callable[[int], Word],
+        read: Callable[[int], NodeReport],
         rest: Callable[[], None],
         now: Callable[[], float],
     ) -> None:
@@ -165,7 +165,7 @@ def read_events(attempt: AttemptDir, source: str) -> List[Event]:
     return decode_events(find_text(attempt.event_file(source), MAX_EVENT_BYTES, below=attempt.path))
 
 
-def tell_others(launch: LaunchFile, *, what: str = "stop", reason: str = "failure", **why: object) -> None:
+def notify_others(launch: LaunchFile, *, what: str = "stop", reason: str = "failure", **why: object) -> None:
     """Have all node controllers end their learners (`what` stop), or ask them to save and end (halt).
 
     `why` goes into the cell, too. A cell that says stop stays. Never raises.
@@ -194,13 +194,13 @@ class Siblings:
         files = (read_events(self.attempt, node_source(rank)) for rank in wanted if rank != own)
         return merge([*files, self.journal.events])
 
-    def word(self, node_rank: int) -> Word:
+    def report(self, node_rank: int) -> NodeReport:
         """What can be seen of another one."""
         try:
             beat_at = os.lstat(self.attempt.heartbeat(node_rank)).st_mtime
         except (FileNotFoundError, NotADirectoryError):
             beat_at = 0.0
-        return Word(read_events(self.attempt, node_source(node_rank)), beat_at)
+        return NodeReport(read_events(self.attempt, node_source(node_rank)), beat_at)
 
     def phase_status(self, node_rank: int, phase: Phase) -> Optional[int]:
         """How the phase last ended on that node; None when it is not done."""

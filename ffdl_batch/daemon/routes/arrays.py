@@ -9,10 +9,10 @@ from starlette.requests import Request
 
 from ffdl_batch.daemon.replies import ArrayReply, PlainReply
 from ffdl_batch.daemon.request_context import Asking, CaughtUp, Context, in_thread
-from ffdl_batch.daemon.routes.jobs import LONGEST_WAIT_S, WaitSeconds, answers, until_news
+from ffdl_batch.daemon.routes.jobs import LONGEST_WAIT_S, WaitSeconds, answers, until_changed
 from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import ArrayView
-from ffdl_batch.domain.job_state import Wish
+from ffdl_batch.domain.job_state import RequestedAction
 from ffdl_batch.services.job_control.arrays import get_array, stop_array
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ async def wait_for_array(
     async def look() -> ArrayReply:
         return _reply(here, await in_thread(here.limits.quick, get_array, here.platform.storage, caller, array_id))
 
-    return PlainReply(await until_news(here, request, look, lambda reply: reply.array.ended, wait_s))
+    return PlainReply(await until_changed(here, request, look, lambda reply: reply.array.ended, wait_s))
 
 
 @router.post(
@@ -49,14 +49,16 @@ async def wait_for_array(
 )
 async def cancel_array(array_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
     """Request the end of every element. Idempotent; elements that have ended stay as they are, but for halted ones."""
-    array = await in_thread(here.limits.slow, stop_array, here.platform.storage, caller, array_id, Wish.CANCEL)
+    array = await in_thread(
+        here.limits.slow, stop_array, here.platform.storage, caller, array_id, RequestedAction.CANCEL
+    )
     return _changed(here, caller, "cancel", array)
 
 
 @router.post("/arrays/{array_id}/halt", response_model=ArrayReply, responses=answers(404), operation_id="halt_array")
 async def halt_array(array_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
     """Request a checkpoint and then the end as HALTED of every element. Idempotent; those that have ended stay so."""
-    array = await in_thread(here.limits.slow, stop_array, here.platform.storage, caller, array_id, Wish.HALT)
+    array = await in_thread(here.limits.slow, stop_array, here.platform.storage, caller, array_id, RequestedAction.HALT)
     return _changed(here, caller, "halt", array)
 
 
@@ -68,4 +70,4 @@ def _changed(here: Context, caller: Caller, verb: str, array: ArrayView) -> Plai
 
 
 def _reply(here: Context, array: ArrayView) -> ArrayReply:
-    return ArrayReply(array, here.platform.adapters.outages(), here.platform.storage.store.trouble)
+    return ArrayReply(array, here.platform.adapters.outages(), here.platform.storage.store.outage)

@@ -163,7 +163,7 @@ async def read_jobs(  # noqa: PLR0913, PLR0917 - one parameter per field of the 
         here.limits.quick, list_jobs, here.platform.storage, caller,
         states=state, name=name, since=since, limit=limit, all_users=all_users, array=array,
     )  # fmt: skip
-    return PlainReply(JobsReply(tuple(found), here.platform.adapters.outages(), here.platform.storage.store.trouble))
+    return PlainReply(JobsReply(tuple(found), here.platform.adapters.outages(), here.platform.storage.store.outage))
 
 
 @router.get("/jobs/{job_id}", response_model=JobReply, responses=answers(404), operation_id="get")
@@ -201,7 +201,9 @@ async def read_events(
         )
         return EventsReply(tuple(events), terminal)
 
-    return PlainReply(await until_news(here, request, look, lambda reply: bool(reply.events) or reply.terminal, wait_s))
+    return PlainReply(
+        await until_changed(here, request, look, lambda reply: bool(reply.events) or reply.terminal, wait_s)
+    )
 
 
 @router.get("/jobs/{job_id}/wait", response_model=JobReply, responses=answers(404), operation_id="wait")
@@ -217,7 +219,7 @@ async def wait_for_job(
         )
 
     return PlainReply(
-        await until_news(here, request, look, lambda reply: JobState(reply.job.state).is_terminal, wait_s)
+        await until_changed(here, request, look, lambda reply: JobState(reply.job.state).is_terminal, wait_s)
     )
 
 
@@ -271,11 +273,11 @@ def _changed(here: Context, caller: Caller, verb: str, job: JobView) -> PlainRep
 
 
 def _one(here: Context, job: JobView) -> JobReply:
-    return JobReply(job, here.platform.adapters.outages(), here.platform.storage.store.trouble)
+    return JobReply(job, here.platform.adapters.outages(), here.platform.storage.store.outage)
 
 
-async def until_news(
-    here: Context, request: Request, look: Callable[[], Awaitable[T]], is_news: Callable[[T], bool], wait_s: float
+async def until_changed(
+    here: Context, request: Request, look: Callable[[], Awaitable[T]], is_changed: Callable[[T], bool], wait_s: float
 ) -> T:
     """Return the result of `look` when it has changed, or its last result when `wait_s` seconds pass, the client
     disconnects or the daemon stops."""
@@ -286,7 +288,7 @@ async def until_news(
             version = here.changes.version
             seen = await look()
             left = deadline - time.monotonic()
-            if is_news(seen) or left <= 0 or here.changes.closed or gone.done():
+            if is_changed(seen) or left <= 0 or here.changes.closed or gone.done():
                 return seen
             pause_s = min(left, SHARED_LOOK_S) if here.platform.storage.store.is_shared else left
             news = asyncio.ensure_future(here.changes.wait(version, pause_s))

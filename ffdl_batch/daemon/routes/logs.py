@@ -69,8 +69,8 @@ class LogPump:
         disconnected. `lines` checks it while no lines arrive."""
         self._lines, self._place, self._stopped = lines, place, stopped
         self._loop = asyncio.get_running_loop()
-        self._news = asyncio.Event()
-        self._room = threading.Condition()
+        self._changed = asyncio.Event()
+        self._space = threading.Condition()
         self._buffer: deque[bytes] = deque()
         self._size = 0
         self.ended = False
@@ -84,29 +84,29 @@ class LogPump:
 
     def stop(self) -> None:
         """Stop the thread as soon as its iterator checks `stopped` or yields a line."""
-        with self._room:
+        with self._space:
             self._stopped.set()
-            self._room.notify()
+            self._space.notify()
 
     async def take(self, timeout_s: float) -> bytes:
         """Everything that has come; empty after `timeout_s` without news, and when the lines have ended."""
         if not self._buffer and not self.ended:
             try:
                 async with asyncio.timeout(timeout_s):
-                    await self._news.wait()
+                    await self._changed.wait()
             except TimeoutError:
                 return b""
-        self._news.clear()
-        with self._room:
+        self._changed.clear()
+        with self._space:
             taken = b"".join(self._buffer)
             self._buffer.clear()
             self._size = 0
-            self._room.notify()
+            self._space.notify()
         return taken
 
     def notify(self) -> None:
         """End a :meth:`take` that waits. Call in the event loop."""
-        self._news.set()
+        self._changed.set()
 
     def _run(self) -> None:
         try:
@@ -116,7 +116,7 @@ class LogPump:
                 if self._stopped.is_set():
                     break
         except Exception as error:  # the thread's outermost frame
-            said = _trouble(error, self._place)
+            said = _refusal_line(error, self._place)
             if said:
                 self._put(said)
             else:  # the reader sees the stream break off
@@ -127,20 +127,20 @@ class LogPump:
             if isinstance(self._lines, Generator):
                 self._lines.close()
             self.ended = True
-            self._tell(self._at_end)
+            self._notify(self._at_end)
 
     def _put(self, line: bytes) -> None:
-        with self._room:
-            self._room.wait_for(lambda: self._stopped.is_set() or self._size < _BUFFER_BYTES)
+        with self._space:
+            self._space.wait_for(lambda: self._stopped.is_set() or self._size < _BUFFER_BYTES)
             was_empty = not self._buffer
             self._buffer.append(line)
             self._size += len(line)
         if was_empty:
-            self._tell()
+            self._notify()
 
-    def _tell(self, *also: Callable[[], None]) -> None:
+    def _notify(self, *also: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the daemon has ended
-            for call in (self._news.set, *also):
+            for call in (self._changed.set, *also):
                 self._loop.call_soon_threadsafe(call)
 
 
@@ -255,7 +255,7 @@ def _read_places(places: Sequence[str]) -> dict[tuple[int, int], int]:
 
 async def stream_lines(pump: LogPump, here: Context, request: Request) -> AsyncIterator[bytes]:
     """Yield the output of the pump until it ends or the daemon stops. Yield blank lines while there is no output."""
-    stopping = asyncio.ensure_future(_tell_of_stop(here, pump))
+    stopping = asyncio.ensure_future(_wake_at_stop(here, pump))
     is_empty = True
     try:
         while not here.changes.closed:
@@ -282,17 +282,17 @@ async def _silence(here: Context, fresh_s: float = FRESH_S) -> bytes:
     try:
         await check_files(here, fresh_s)
     except OSError as error:
-        return _trouble(error, here.platform.storage.root.path)
+        return _refusal_line(error, here.platform.storage.root.path)
     return b""
 
 
-def _trouble(error: Exception, place: str) -> bytes:
+def _refusal_line(error: Exception, place: str) -> bytes:
     """The problem that a refusal of the file system below `place` is, as a line; nothing for what is none."""
     problem = error.problem if isinstance(error, Refused) else problem_of(error, place)
     return b"" if problem is None else bytes(PlainReply(ErrorReply(problem)).body) + b"\n"
 
 
-async def _tell_of_stop(here: Context, pump: LogPump) -> None:
+async def _wake_at_stop(here: Context, pump: LogPump) -> None:
     """Wake the stream when the daemon stops; until then it sleeps through other changes."""
     while not here.changes.closed:
         await here.changes.wait(here.changes.version, 3600.0)

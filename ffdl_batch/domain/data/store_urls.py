@@ -33,7 +33,7 @@ class StorePlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class StoreOptions:
     """What a command line says beside the URL. `secrets`: field of the credentials → the secret's name."""
 
     endpoint: str = ""
@@ -42,7 +42,7 @@ class Wishes:
     secrets: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_store_url(url: str, wishes: Wishes) -> StorePlace:
+def read_store_url(url: str, options: StoreOptions) -> StorePlace:
     """Raises StoreUrlError."""
     found = _URL.fullmatch(url)
     if found is None:
@@ -61,10 +61,10 @@ def read_store_url(url: str, wishes: Wishes) -> StorePlace:
         made = _by_fsspec(scheme, place, rest)
     if user and made.address.kind is not StoreKind.FSSPEC:
         raise StoreUrlError(f"a {scheme} URL names no user; name a secret, or set the environment's variables")
-    return replace(made, address=_wished(made.address, wishes), user=user)
+    return replace(made, address=_with_options(made.address, options), user=user)
 
 
-def say_store_url(address: StoreAddress, prefix: str) -> str:
+def format_store_url(address: StoreAddress, prefix: str) -> str:
     """The URL of a prefix of a store, which :func:`read_store_url` reads; without credentials, and where the address
     names no host, without the endpoint."""
     if address.kind is StoreKind.HTTP:
@@ -123,33 +123,33 @@ def _by_fsspec(scheme: str, place: str, rest: str) -> StorePlace:
     return StorePlace(address, prefix.strip("/"))
 
 
-def _wished(address: StoreAddress, wishes: Wishes) -> StoreAddress:
-    if "@" in wishes.endpoint:
+def _with_options(address: StoreAddress, options: StoreOptions) -> StoreAddress:
+    if "@" in options.endpoint:
         raise StoreUrlError("--endpoint holds a user's name or password; name a secret instead (--secret)")
-    if wishes.endpoint and address.kind in WITH_REGION and not _WEB.match(wishes.endpoint):
-        raise StoreUrlError(f"--endpoint {wishes.endpoint[:60]!r} is no address of a store; write https://HOST[:PORT]")
-    if wishes.endpoint and (address.endpoint or address.kind not in WITH_ENDPOINT):
+    if options.endpoint and address.kind in WITH_REGION and not _WEB.match(options.endpoint):
+        raise StoreUrlError(f"--endpoint {options.endpoint[:60]!r} is no address of a store; write https://HOST[:PORT]")
+    if options.endpoint and (address.endpoint or address.kind not in WITH_ENDPOINT):
         raise StoreUrlError("the URL says where the store is; --endpoint is for buckets and containers")
-    if wishes.region and address.kind not in WITH_REGION:
+    if options.region and address.kind not in WITH_REGION:
         raise StoreUrlError("--region is for s3://, gs:// and swift:// alone")
-    _check_fields(address, wishes)
+    _check_fields(address, options)
     return replace(
         address,
-        endpoint=address.endpoint or wishes.endpoint,
-        region=wishes.region,
-        options={**address.options, **wishes.options},
+        endpoint=address.endpoint or options.endpoint,
+        region=options.region,
+        options={**address.options, **options.options},
     )
 
 
-def _check_fields(address: StoreAddress, wishes: Wishes) -> None:
+def _check_fields(address: StoreAddress, options: StoreOptions) -> None:
     """Raises StoreUrlError where an option or a credential would be read by nobody, or by nobody as it is."""
-    for option, names, is_secret in (("--option", wishes.options, False), ("--secret", wishes.secrets, True)):
+    for option, names, is_secret in (("--option", options.options, False), ("--secret", options.secrets, True)):
         if why := why_unknown(address, names, secret=is_secret):
             raise StoreUrlError(f"{option}: {why}")
-    for name, value in wishes.options.items():
+    for name, value in options.options.items():
         message, cure = why_bad(name, value)
         if message:
             raise StoreUrlError(f"--option {name}: {message}; {cure}")
-    one, other = half_of_pair(address.kind, wishes.secrets)
+    one, other = half_of_pair(address.kind, options.secrets)
     if one:
         raise StoreUrlError(f"--secret names a {one} and no {other}; name both, or none")

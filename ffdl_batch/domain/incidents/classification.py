@@ -24,7 +24,7 @@ from ffdl_batch.domain.incidents.incident import LINE_CHARS, LINES, Evidence, In
 from ffdl_batch.domain.incidents.kinds import KINDS, UNKNOWN, kind_of
 from ffdl_batch.domain.incidents.log_signatures import AFTERWORDS, Raised, Sign, read_signs
 from ffdl_batch.domain.incidents.node_health import HEALTH_S, HealthLine, explains, nodes_kind
-from ffdl_batch.domain.launch.learner_text import say_end
+from ffdl_batch.domain.launch.learner_text import describe_end
 from ffdl_batch.domain.launch.network_level import is_unreachable
 from ffdl_batch.domain.outcome.continuation import Interruption
 from ffdl_batch.domain.outcome.error_codes import NOT_STORED
@@ -65,7 +65,7 @@ _BY_CLASS = {
 }
 """Classes of what the staging program fails of."""
 _DATA_CODES = frozenset({"C103", "S302", "S303", "S305"})
-_DATA_WORDS = (
+_DATA_PHRASES = (
     ("data.disk_full", ("no space left", "disk quota", "is full", "not enough room", "enough space")),
     ("data.credentials", ("credential", "access denied", "accessdenied", "forbidden", "refuses the", "secret")),
     ("data.corrupt", ("checksum", "digest", "is not what", "corrupt")),
@@ -121,7 +121,7 @@ class PolicyHit:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What is known of one abnormal end. Nobody's wish, and no drill, ended the attempt.
+    """What is known of one abnormal end. Nobody's request, and no drill, ended the attempt.
 
     `episode` is the incident's. `message` and `code` are what the job got, `fault_class` the staging program's class of
     what could not be moved. `why` is what interrupted it (None = a failure that no next attempt follows), `seen` the
@@ -174,7 +174,7 @@ def classify(ended: Ended, policy: PolicyHit | None = None) -> Incident:
     """The one incident that this end is."""
     found = _by_policy(policy) or _outside(ended) or _by_node(ended) or _by_lasting(ended)
     found = found or _by_code(ended) or _by_learner(ended) or _Found(UNKNOWN)
-    evidence = (*found.evidence, *_words(ended), *_lasting(ended, found.kind))
+    evidence = (*found.evidence, *_message_evidence(ended), *_lasting(ended, found.kind))
     return Incident(
         ended.job_id,
         ended.attempt,
@@ -247,7 +247,7 @@ def _by_lasting(ended: Ended) -> _Found | None:
     if ended.code in _ON_NODES:
         there, words = _named(ended), (ended.message,)
     elif (cause := _cause(ended)) is not None and ended.code != "C202":
-        there, words = _only((cause.end.node,)), _last_words(cause)
+        there, words = _only((cause.end.node,)), _last_output(cause)
         quoted, learner = _quoted(cause.end, cause.sign), cause.end.learner
     else:
         return None
@@ -266,7 +266,7 @@ def _named(ended: Ended) -> tuple[str, ...]:
     return tuple(node for node in ended.nodes if node in words) or _only(ended.nodes)
 
 
-def _last_words(cause: _Cause) -> tuple[str, ...]:
+def _last_output(cause: _Cause) -> tuple[str, ...]:
     """What the learner said of its end: its last exception, or where it has none its last lines. Nothing where that
     has a cause of its own: no memory, no room, no access, a peer that was gone."""
     end, sign = cause.end, cause.sign
@@ -304,17 +304,17 @@ def _by_code(ended: Ended) -> _Found | None:
         return _Found("user.request")
     kind = _BY_CODE[ended.code]
     if ended.code in _DATA_CODES:
-        kind = _BY_CLASS.get(ended.fault_class) or _by_words(ended.message, kind)
+        kind = _BY_CLASS.get(ended.fault_class) or _by_message(ended.message, kind)
     if kind == "container.runtime":
         return _Found(kind, nodes=ended.failed_nodes or _only(ended.nodes))
     return _Found(kind)
 
 
-def _by_words(message: str, otherwise: str) -> str:
+def _by_message(message: str, otherwise: str) -> str:
     said = message.lower()
     if is_unreachable(message):
         return "data.network"
-    return next((kind for kind, words in _DATA_WORDS if any(word in said for word in words)), otherwise)
+    return next((kind for kind, words in _DATA_PHRASES if any(word in said for word in words)), otherwise)
 
 
 def _by_learner(ended: Ended) -> _Found | None:
@@ -330,7 +330,7 @@ def _by_learner(ended: Ended) -> _Found | None:
     lines = _quoted(end, sign)
     if end.out_of_memory or ended.code == "C202":
         return _Found("user.memory", "", lines, _only((end.node,)) if end.node else None, end.learner)
-    how = say_end(end.exit_code, end.exit_signal)
+    how = describe_end(end.exit_code, end.exit_signal)
     nodes = (end.node,) if end.node else ended.nodes
     if sign is not None and _is_its_end(end, sign):
         is_claim = kind_of(sign.kind).origin is Origin.NODE
@@ -371,7 +371,7 @@ def _quoted(end: LearnerEnd, sign: Sign | None) -> tuple[Evidence, ...]:
     return tuple(Evidence(source, line.text, line.at) for line in lines if line.text.strip())
 
 
-def _words(ended: Ended) -> tuple[Evidence, ...]:
+def _message_evidence(ended: Ended) -> tuple[Evidence, ...]:
     """What the controllers and the scheduler said."""
     said = [Evidence("controller", ended.message, ended.at)] if ended.message else []
     if ended.seen is not None and ended.seen.end is not None:

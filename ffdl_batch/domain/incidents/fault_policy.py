@@ -29,7 +29,7 @@ class NodeRules:
     """Whether our jobs keep off nodes that failed often: those with a score of `threshold` and more, for `hours` after
     the last fault, and never more than `percent` of a partition's nodes."""
 
-    exclude_lemons: bool = False
+    exclude_unreliable: bool = False
     threshold: float = 4.0
     hours: float = 24.0
     percent: float = 5.0

@@ -51,7 +51,7 @@ _NO_GPU = re.compile(
 """What CUDA and NVML say of a GPU that is gone or refuses. Not what they say of programs that do wrong."""
 _NO_IO = re.compile(r"\[Errno (?:5|116)\]|Input/output error|Stale (?:NFS )?file handle")
 """EIO and ESTALE: no program brings them about by itself."""
-_NO_IO_THERE = re.compile(
+_NO_IO_ON_DEVICE = re.compile(
     r"\[Errno (?:30|107|112)\]|Read-only file system|Transport endpoint is not connected|Host is down"
 )
 """An image's root is read-only, too, and sockets say the others: they count with a path below the sick place."""
@@ -106,6 +106,6 @@ def explains(line: HealthLine, words: Iterable[str], *, has_gpus: bool) -> bool:
 
 def _is_below(place: str, text: str) -> bool:
     """Whether a line complains of a path below that place. Below `/` is everything, so nothing is told by that."""
-    if not place.startswith("/") or place == "/" or _NO_IO_THERE.search(text) is None:
+    if not place.startswith("/") or place == "/" or _NO_IO_ON_DEVICE.search(text) is None:
         return False
     return re.search(rf"(?:^|[\s'\"=:(]){re.escape(place.rstrip('/'))}(?:[/\s'\":)]|$)", text) is not None

@@ -64,9 +64,9 @@ def score_nodes(incidents: Iterable[Incident], now: float) -> list[NodeScore]:
     return sorted(found, key=lambda one: (-one.score, one.node))
 
 
-def lemons(scores: Sequence[NodeScore], rules: NodeRules, now: float) -> list[NodeScore]:
+def unreliable_nodes(scores: Sequence[NodeScore], rules: NodeRules, now: float) -> list[NodeScore]:
     """Those that jobs keep off, where the site wants that: above the threshold, for so long after their last fault."""
-    if not rules.exclude_lemons:
+    if not rules.exclude_unreliable:
         return []
     until_s = rules.hours * 3600.0
     return [one for one in scores if one.score >= rules.threshold and one.last + until_s > now]

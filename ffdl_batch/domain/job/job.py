@@ -9,7 +9,7 @@ from typing import NewType
 
 from ffdl_batch.domain.incidents.incident import Incident
 from ffdl_batch.domain.job.spec import JobSpec
-from ffdl_batch.domain.job_state import Cause, JobState, Wish
+from ffdl_batch.domain.job_state import Cause, JobState, RequestedAction
 from ffdl_batch.domain.outcome.continuation import Checkpoint, Spent
 
 JobId = NewType("JobId", str)
@@ -98,7 +98,7 @@ class Job:
     user: str
     spec: JobSpec
     state: JobState
-    wish: Wish
+    requested_action: RequestedAction
     backend: str
     attempt: int
     native_id: str
@@ -154,7 +154,7 @@ class HistoryEntry:
         """Whether a learner of this attempt was started again by its node controller."""
         return (self.attempt, self.cause) == (attempt, Cause.RESTARTED)
 
-    def is_payment_of(self, attempt: int) -> bool:
+    def is_upload_of(self, attempt: int) -> bool:
         """Whether what this attempt owed was stored, later than it had to be."""
         return (self.attempt, self.cause) == (attempt, Cause.STORED)
 
@@ -168,7 +168,7 @@ class AttemptEnd:
     interruption: str = ""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     gpu_seconds: float = 0.0
-    owed: bool = False
+    upload_pending: bool = False
     played: bool = False
     at: float | None = None
 

@@ -60,14 +60,14 @@ class Load:
             max(self.equipped, other.equipped),
         )
 
-    def fits(self, room: Load) -> bool:
+    def fits(self, capacity: Load) -> bool:
         """Whether there is room for it."""
         return (
-            self.cpus <= room.cpus
-            and self.memory_mib <= room.memory_mib
-            and self.gpus <= room.gpus
-            and self.shares <= room.shares
-            and self.equipped <= room.equipped
+            self.cpus <= capacity.cpus
+            and self.memory_mib <= capacity.memory_mib
+            and self.gpus <= capacity.gpus
+            and self.shares <= capacity.shares
+            and self.equipped <= capacity.equipped
         )
 
 
@@ -149,7 +149,7 @@ def parts_of(spec: JobSpec) -> tuple[Part, ...]:
             replace(whole, learners=1, role=LAUNCHER),
             replace(whole, learners=wanted.learners - 1, role=WORKER, service=True),
         )
-    servers = count_parameter_servers(_said_of_servers(spec), wanted.learners)
+    servers = count_parameter_servers(_servers_described(spec), wanted.learners)
     if servers:
         return (
             replace(whole, learners=servers, role=PARAMETER_SERVER, service=True),
@@ -176,7 +176,7 @@ def starts_mpi(spec: JobSpec) -> bool:
     return spec.framework.name in MPI_FRAMEWORKS and not spec.batch.roles
 
 
-def _said_of_servers(spec: JobSpec) -> str:
+def _servers_described(spec: JobSpec) -> str:
     """Where the number of parameter servers is said: in the command, else among the variables."""
     asked = spec.batch.env.get(PS_COUNT)
     return spec.framework.command if asked is None else f"{spec.framework.command} {PS_COUNT}={asked}"

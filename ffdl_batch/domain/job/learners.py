@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ffdl_batch.domain.job.views import LearnerState, LearnerView
 from ffdl_batch.domain.launch.launch_file import LaunchFile
-from ffdl_batch.domain.launch.learner_text import name_learner, say_end
+from ffdl_batch.domain.launch.learner_text import describe_end, name_learner
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, node_source
 from ffdl_batch.domain.outcome.facts import latest_run
 
@@ -48,12 +48,12 @@ def started_again(events: Sequence[Event]) -> list[StartedAgain]:
     return found
 
 
-def say_restart(one: StartedAgain, launch: LaunchFile | None) -> str:
+def describe_restart(one: StartedAgain, launch: LaunchFile | None) -> str:
     """``learner 2 ended with exit code 7 and was started again (1 of 3)``; `launch` None = it cannot be read."""
     who = name_learner(launch, one.learner_id, one.host) if launch is not None else f"learner {one.learner_id}"
     count = f"{one.number} of {launch.restarts_max}" if launch is not None else str(one.number)
     fields = one.end.fields
-    how = say_end(fields.get("exit_code"), fields.get("signal"))
+    how = describe_end(fields.get("exit_code"), fields.get("signal"))
     return f"{who} {how}{_memory(one.end)} and was started again ({count})"
 
 

@@ -70,7 +70,7 @@ class PastJobs:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class NodeGroup:
     """Nodes that are alike: how many, and what each has. None = not known. `gpus` maps a type ("" = untyped) to the
     number on a node."""
 
@@ -88,7 +88,7 @@ class Place:
 
     name: str
     backend: str
-    rooms: tuple[Room, ...] | None = None
+    node_groups: tuple[NodeGroup, ...] | None = None
     gpu_types: frozenset[str] | None = None
     limit_s: int | None = None
     lacks: frozenset[str] = frozenset()
@@ -149,9 +149,9 @@ def _too_large(job: PastJob, place: Place) -> list[str]:
         return ["it has no GPUs"]
     if job.gpu_type and place.gpu_types is not None and not _has_type(job, place):
         return [f"it has no GPUs of type {job.gpu_type} (it has {', '.join(sorted(place.gpu_types)) or 'none'})"]
-    if place.rooms is None:
+    if place.node_groups is None:
         return []
-    known = [room for room in place.rooms if _fits_one(job, room)]
+    known = [room for room in place.node_groups if _fits_one(job, room)]
     if not known:
         return [f"none of its nodes has {_wanted(job)}"]
     if all(room.nodes is not None for room in known):
@@ -167,13 +167,13 @@ def _has_type(job: PastJob, place: Place) -> bool:
     return job.gpu_type.lower() in types or "" in types
 
 
-def _fits_one(job: PastJob, room: Room) -> bool:
-    if room.cpus is not None and job.each(job.cpus) > room.cpus:
+def _fits_one(job: PastJob, node_group: NodeGroup) -> bool:
+    if node_group.cpus is not None and job.each(job.cpus) > node_group.cpus:
         return False
-    if room.memory_mib is not None and job.each(job.memory_mib) > room.memory_mib:
+    if node_group.memory_mib is not None and job.each(job.memory_mib) > node_group.memory_mib:
         return False
     wanted = job.each(job.gpus)
-    types = {name.lower(): count for name, count in room.gpus.items()}
+    types = {name.lower(): count for name, count in node_group.gpus.items()}
     there = max(types.get(job.gpu_type.lower(), 0), types.get("", 0)) if job.gpu_type else sum(types.values())
     return wanted <= there
 

@@ -36,10 +36,11 @@ class AttemptView:
     `interruption` says what ended it before the training was done ("" = nothing, or it has not ended): halt, timeout,
     preemption, node_failure, failure. `checkpoint_*`: asked for, confirmed, answered (see
     :class:`ffdl_batch.domain.outcome.continuation.Checkpoint`), seconds from the request to the learners' end, and when
-    the newest file of $CHECKPOINT_DIR was written. `played`: a drill played the interruption. `owed`: results or logs
-    could not be stored yet; the daemon, where no next attempt does, begins with that at `store_by` at the latest
-    (None = it may have begun). `owed_in`: in words, where that is, unless in the attempt's own directory. `paid_at`:
-    when what it had owed was stored after its job had gone on or ended (None = it owed nothing, or still does).
+    the newest file of $CHECKPOINT_DIR was written. `played`: a drill played the interruption. `upload_pending`:
+    results or logs could not be stored yet; unless a next attempt stores them, the daemon begins at `store_by` at the
+    latest (None = it may have begun). `pending_upload_directory`: in words, where they are, unless in the attempt's own
+    directory. `uploaded_at`: when they were stored after the job had gone on or ended (None = nothing was pending, or
+    it still is).
     `results` and `logs` are the attempt's own directories, "" where none of its learners is known to have started.
     `restarts`: how often the scheduler started it anew, oldest first. `learner_restarts`: each learner that failed and
     was started again while the others went on, oldest first.
@@ -62,15 +63,15 @@ class AttemptView:
     checkpoint_took_s: float | None = None
     checkpoint_saved_at: float | None = None
     gpu_seconds: float = 0.0
-    owed: bool = False
+    upload_pending: bool = False
     played: bool = False
     results: str = ""
     logs: str = ""
-    owed_in: str = ""
+    pending_upload_directory: str = ""
     store_by: float | None = None
     restarts: tuple[RestartView, ...] = ()
     learner_restarts: tuple[RestartView, ...] = ()
-    paid_at: float | None = None
+    uploaded_at: float | None = None
 
 
 class LearnerState(StrEnum):
@@ -140,7 +141,7 @@ class JobView:
     name: str
     user: str
     state: str
-    wish: str
+    requested_action: str
     backend: str
     native_id: str
     attempt: int

@@ -155,7 +155,7 @@ class Pod:
     directory: str
     apart: bool = True
     cut_off: bool = False
-    pays: bool = False
+    uploads_pending: bool = False
     claims: Mapping[str, str] = field(default_factory=dict)
     store_patience_s: float = 0.0
 

@@ -19,7 +19,7 @@ def name_learner(launch: LaunchFile, learner_id: int, node: str) -> str:
     return f"learner {learner_id} ({beside})" if beside else f"learner {learner_id}"
 
 
-def say_end(code: object, number: object) -> str:
+def describe_end(code: object, number: object) -> str:
     """How a process ended, by its exit code or the signal that killed it."""
     if isinstance(number, int):
         return f"was killed by {_signal_name(number) or f'signal {number}'}"

@@ -2,7 +2,7 @@
 output. Runs on Python 3.9.
 
 A pod has no way to the daemon. What its controller writes into the attempt's directory it also says, line by line, on
-standard output, and the daemon writes it into its own copy of that directory. What the platform wishes comes as
+standard output, and the daemon writes it into its own copy of that directory. What the platform requests comes as
 annotations of the pod, which are files in it (downward API).
 
 A line is :data:`PREFIX` and a JSON object. ``run`` is the run of the pod's controller (a container that is started
@@ -39,15 +39,15 @@ MODEL_DIR = "/ffdl-in/model"
 """The model archive in parts, ``model.zip.000`` and on."""
 PRIVATE_DIR = "/ffdl-in/private"
 """environment.json and secrets.json, from a Secret."""
-WISHES_DIR = "/ffdl-in/wishes"
+ANNOTATIONS_DIR = "/ffdl-in/annotations"
 """Annotations of the pod as files, by the names of :class:`Wish`."""
 
 INDEX = "JOB_COMPLETION_INDEX"
 """Variable of an Indexed Job's containers: the pod's number, which is the rank of its node."""
-PLAIN_WISH = 32 * 1024
-"""Characters: longer wishes are packed."""
+PLAIN_ANNOTATION_BYTES = 32 * 1024
+"""Characters: longer requests are packed."""
 PACKED = "zlib:"
-"""What a packed wish begins with; base64 follows."""
+"""What a packed request begins with; base64 follows."""
 
 RUNS = "runs"
 """In the pod's directory: how often its controller was started."""
@@ -90,7 +90,7 @@ NO_BASH = "this image has no bash"
 """Part of what a learner's container says whose image lacks it."""
 
 
-class Wish(str, Enum):
+class PodAnnotation(str, Enum):
     """Annotations (behind :data:`ANNOTATIONS`) that the daemon sets on running pods; each is a file in the pod."""
 
     CONTROL = "control"
@@ -136,7 +136,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Look:
-    """A wish to see something; `do` is TOP or STACK of :mod:`ffdl_batch.domain.launch.attach_protocol`."""
+    """A request to see something; `do` is TOP or STACK of :mod:`ffdl_batch.domain.launch.attach_protocol`."""
 
     id: str
     do: str
@@ -217,17 +217,17 @@ def pieces(data: bytes) -> Iterator[bytes]:
     """Parts of `data` whose lines are no longer than :data:`LINE_BYTES`, cut between characters where that can be."""
     start = 0
     while start < len(data):
-        end = _between(data, start, start + _ROOM)
-        while _length(data[start:end]) > _ROOM:
+        end = _between(data, start, start + _TEXT_BYTES)
+        while _length(data[start:end]) > _TEXT_BYTES:
             end = _between(data, start, start + max(1, (end - start) // 2))
         yield data[start:end]
         start = end
 
 
 def pack(text: str) -> str:
-    """A wish as an annotation has it: long ones compressed, because all annotations of a pod together have 256 KiB
+    """A request as an annotation has it: long ones compressed, because all annotations of a pod together have 256 KiB
     (kubernetes.io, "Annotations")."""
-    if len(text) <= PLAIN_WISH:
+    if len(text) <= PLAIN_ANNOTATION_BYTES:
         return text
     return PACKED + base64.b64encode(zlib.compress(text.encode("utf-8"), 9)).decode("ascii")
 
@@ -242,7 +242,7 @@ def unpack(text: str) -> str:
         raise ValueError(f"it cannot be unpacked: {error}") from error
 
 
-_ROOM = LINE_BYTES - 512
+_TEXT_BYTES = LINE_BYTES - 512
 """What a line has for bytes as they are written in it."""
 
 

@@ -88,7 +88,7 @@ _COUNTERS: Dict[Interruption, str] = {
     Interruption.NODE_FAILURE: "node_failures",
     Interruption.FAILURE: "failures",
 }
-_WORDS: Dict[Interruption, str] = {
+_DESCRIPTIONS: Dict[Interruption, str] = {
     Interruption.HALT: "halted on request",
     Interruption.TIMEOUT: "the time limit was reached",
     Interruption.PREEMPTION: "the scheduler preempted the job",
@@ -96,7 +96,7 @@ _WORDS: Dict[Interruption, str] = {
     Interruption.FAILURE: "the learner failed",
     Interruption.STAGED: "the data are in place; the training itself follows",
 }
-_PLAYED_WORDS: Dict[Interruption, str] = {
+_DRILL_DESCRIPTIONS: Dict[Interruption, str] = {
     Interruption.HALT: "a drill played a halt",
     Interruption.TIMEOUT: "a drill played a time limit",
     Interruption.PREEMPTION: "a drill played a preemption",
@@ -116,9 +116,9 @@ FRUITLESS_IN_A_ROW = 3
 """Attempts without a new checkpoint after which preemptions, node failures and failures end the chain."""
 
 
-def words(why: Interruption, *, played: bool = False) -> str:
+def describe_interruption(why: Interruption, *, played: bool = False) -> str:
     """The interruption in a sentence's words. `played`: a drill played it."""
-    return _PLAYED_WORDS.get(why, _WORDS[why]) if played else _WORDS[why]
+    return _DRILL_DESCRIPTIONS.get(why, _DESCRIPTIONS[why]) if played else _DESCRIPTIONS[why]
 
 
 def halted_before(attempt: int) -> str:
@@ -140,9 +140,9 @@ def decide(
     that goes on otherwise; the sentence says where one in earnest would have.
     """
     if why is Interruption.STAGED:
-        return Decision(True, spent, words(why))
+        return Decision(True, spent, describe_interruption(why))
     after = _add(why, spent, progress, gpu_seconds, budget)
-    said = f"{words(why, played=played)}; {describe(progress)}"
+    said = f"{describe_interruption(why, played=played)}; {describe(progress)}"
     if why is Interruption.HALT:
         return Decision(False, after, said)
     used_up, capped, stuck = _exhausted(why, budget, after), _over_cap(budget, after), _stuck(why, after, progress)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.continuation import Checkpoint as Progress
-from ffdl_batch.domain.outcome.continuation import Interruption, describe, halted_before, words
+from ffdl_batch.domain.outcome.continuation import Interruption, describe, describe_interruption, halted_before
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, GoesOn, Outcome
 from ffdl_batch.domain.outcome.error_codes import Fault, Party
 from ffdl_batch.domain.outcome.facts import (
@@ -19,7 +19,7 @@ from ffdl_batch.domain.outcome.facts import (
     LOST_NODE,
     Known,
     all_stored,
-    is_last_word,
+    is_final,
     is_training_over,
     latest_run,
 )
@@ -89,32 +89,37 @@ def ending_of(known: Known) -> Ending | None:
     is not stored."""
     seen, final = known.observation, known.final
     if not known.ended:
-        return _held(known) if known.held and known.wish is Wish.NONE else None
+        return _held(known) if known.held and known.requested_action is RequestedAction.NONE else None
     if final is None and not known.settled:
         return None
-    stored_at = known.evidence.paid or 0.0 if final is not None and final.stores_later else 0.0
+    stored_at = known.evidence.uploaded_at or 0.0 if final is not None and final.stores_later else 0.0
     at = known.when(seen.ended_at if seen else None, final.at if final else None, known.last_sign)
     if final is not None and final.outcome is Outcome.COMPLETED and (final.stored or _stored_later(known, final)):
-        return Ending(JobState.COMPLETED, max(final.at, stored_at), exit_code=0, warning=_late_trouble(known))
+        return Ending(JobState.COMPLETED, max(final.at, stored_at), exit_code=0, warning=_late_warning(known))
     if final is None and all_stored(known.evidence.events, known.learners):
         warning = "everything was stored; the head controller left no final record"
         return Ending(JobState.COMPLETED, at, exit_code=0, warning=warning)
-    if known.wish is Wish.CANCEL:
+    if known.requested_action is RequestedAction.CANCEL:
         return Ending(JobState.CANCELLED, at, message=CANCELLED_BY_OWNER)
-    if is_store_owed(known):
+    if is_upload_pending(known):
         return None
     ending = _given_up(known, _of_itself(known, at))
-    ending = _halted(known, ending) if known.wish is Wish.HALT else ending
+    ending = _halted(known, ending) if known.requested_action is RequestedAction.HALT else ending
     return replace(ending, at=max(ending.at, stored_at))
 
 
-def is_store_owed(known: Known) -> bool:
+def is_upload_pending(known: Known) -> bool:
     """Whether the attempt is over and so is its training, but nobody has stored what it left: its controllers were
     killed over that, or could not. Whoever stores it has the last word in the head's place. What somebody else
     cancelled stays cancelled.
     """
     seen, final = known.observation, known.final
-    if not known.ended or known.wish is Wish.CANCEL or known.evidence.paid is not None or not known.evidence.storable:
+    if (
+        not known.ended
+        or known.requested_action is RequestedAction.CANCEL
+        or known.evidence.uploaded_at is not None
+        or not known.evidence.storable
+    ):
         return False
     if seen is not None and seen.end is EndCause.CANCELLED and known.evidence.given_up is None:
         return False
@@ -122,14 +127,14 @@ def is_store_owed(known: Known) -> bool:
         return False
     if final is not None and final.stores_later:
         return True
-    if final is not None and (final.stored or is_last_word(final) or final.goes_on is not GoesOn.NO):
+    if final is not None and (final.stored or is_final(final) or final.goes_on is not GoesOn.NO):
         return False
     events = known.evidence.events
     return is_training_over(events, known.evidence.found, known.learners) and not all_stored(events, known.learners)
 
 
 def _stored_later(known: Known, final: FinalRecord) -> bool:
-    return final.stores_later and known.evidence.paid is not None
+    return final.stores_later and known.evidence.uploaded_at is not None
 
 
 def why_requeued(known: Known) -> Interruption | None:
@@ -153,7 +158,7 @@ def _was_asked_before(events: Sequence[Event]) -> bool:
 
 
 def _of_itself(known: Known, at: float) -> Ending:
-    """The end as it would be had the owner wished nothing."""
+    """The end as it would be had the owner requested nothing."""
     seen, final = known.observation, known.final
     ended = seen.end if seen is not None else None
     if seen is not None and ended is EndCause.OUT_OF_STORAGE:  # its controllers saw the end of their pod alone
@@ -180,7 +185,7 @@ def _given_up(known: Known, ending: Ending) -> Ending:
     """What becomes of `ending` where the platform had given the attempt up: the cancel that the scheduler reports was
     its own. What learners or their head ended of themselves stays that."""
     mark, final = known.evidence.given_up, known.final
-    if mark is None or ending.interruption is Interruption.FAILURE or (final is not None and is_last_word(final)):
+    if mark is None or ending.interruption is Interruption.FAILURE or (final is not None and is_final(final)):
         return ending
     return _lost_in_silence(mark, ending.at)
 
@@ -191,7 +196,7 @@ def _lost_in_silence(mark: GivenUp, at: float) -> Ending:
 
 
 def _halted(known: Known, ending: Ending) -> Ending:
-    """What becomes of `ending` when the owner had wished a halt."""
+    """What becomes of `ending` when the owner had requested a halt."""
     own_failure = ending.interruption is Interruption.FAILURE or (ending.interruption is None and _is_failure(known))
     if own_failure:
         return ending
@@ -201,7 +206,9 @@ def _halted(known: Known, ending: Ending) -> Ending:
     message = halted_before(known.attempt)
     if known.learners_began:
         progress = known.final.checkpoint if known.final is not None else Progress()
-        message = f"{words(Interruption.HALT, played=played)}; {describe(replace(progress, asked=True))}"
+        message = (
+            f"{describe_interruption(Interruption.HALT, played=played)}; {describe(replace(progress, asked=True))}"
+        )
     return Ending(JobState.HALTED, ending.at, message=message, interruption=Interruption.HALT, played=played)
 
 
@@ -255,7 +262,9 @@ def _cancelled(known: Known, at: float, message: str) -> Ending:
 
 def _played(why: Interruption, at: float) -> Ending:
     """A drill ended the controllers: what they and the scheduler saw of that explains nothing."""
-    return Ending(JobState.FAILED, at, _CODES[why], words(why, played=True), interruption=why, played=True)
+    return Ending(
+        JobState.FAILED, at, _CODES[why], describe_interruption(why, played=True), interruption=why, played=True
+    )
 
 
 def _from_outside(known: Known, final: FinalRecord, at: float) -> Ending:
@@ -271,7 +280,7 @@ def _from_outside(known: Known, final: FinalRecord, at: float) -> Ending:
 
 
 def _interrupted(known: Known, final: FinalRecord, at: float) -> Ending:
-    """The head saw a warning, a time limit, or the owner's wish."""
+    """The head saw a warning, a time limit, or the owner's request."""
     why = _named(final.interruption)
     if why is None and final.outcome is Outcome.TIMED_OUT:
         why = Interruption.TIMEOUT
@@ -338,13 +347,13 @@ def _by_scheduler(known: Known, seen: Observation, end: EndCause, at: float, fin
     )
 
 
-def _late_trouble(known: Known) -> str:
+def _late_warning(known: Known) -> str:
     """What the scheduler has to say against success; where that was before everything was stored, somebody did so in
     the controllers' place."""
     seen = known.observation
     if seen is None or seen.end in (None, EndCause.SUCCESS):
         return ""
-    if known.evidence.paid is not None:
+    if known.evidence.uploaded_at is not None:
         return f"the scheduler reports {seen.native_state}; what was still to be stored was stored after that"
     return f"everything was stored; the scheduler reports {seen.native_state} afterwards"
 

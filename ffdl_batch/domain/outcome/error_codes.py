@@ -27,7 +27,7 @@ class FaultKind:
     code: str
     title: str
     caused_by: Party
-    retry_paid_by: Party
+    retry_charged_to: Party
     cure: str
 
 

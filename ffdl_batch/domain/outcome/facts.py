@@ -6,7 +6,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.continuation import PLAYED, UNFIT_NODE, Interruption
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, GoesOn, Outcome
 from ffdl_batch.domain.outcome.controller_events import Phase as ControllerPhase
@@ -38,10 +38,10 @@ class Evidence:
     events: Sequence[Event] = ()
     final: FinalRecord | None = None
     drill: str = ""
-    heard: float | None = None
+    last_heartbeat_at: float | None = None
     found: Mapping[int, int] = field(default_factory=dict)
     found_at: float | None = None
-    paid: float | None = None
+    uploaded_at: float | None = None
     storable: bool = True
     given_up: GivenUp | None = None
     damaged: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class Known:
     """
 
     state: JobState
-    wish: Wish
+    requested_action: RequestedAction
     observation: Observation | None
     evidence: Evidence
     now: float
@@ -96,7 +96,7 @@ class Known:
         return None if final is None or self._is_stale(final) else final
 
     @property
-    def has_said_all(self) -> bool:
+    def has_reported_all(self) -> bool:
         """Whether nothing more is to be heard of the run that the scheduler ended to start the attempt anew: until it
         is killed, its head may still write why."""
         final = self.evidence.final
@@ -108,7 +108,12 @@ class Known:
         """Nothing of the attempt happened after this, whatever a node's clock says: now, or the scheduler's end, unless
         something was stored after that."""
         seen = self.observation
-        if seen is None or seen.phase is not Phase.ENDED or seen.ended_at is None or self.evidence.paid is not None:
+        if (
+            seen is None
+            or seen.phase is not Phase.ENDED
+            or seen.ended_at is None
+            or self.evidence.uploaded_at is not None
+        ):
             return self.now
         return min(self.now, seen.ended_at + WHOLE_SECOND_S)
 
@@ -116,7 +121,7 @@ class Known:
     def last_sign(self) -> float | None:
         """When the attempt was last heard of: its newest event or heartbeat, or the end of a learner that outlived its
         controllers."""
-        beside = (at for at in (self.evidence.heard, self.evidence.found_at) if at is not None)
+        beside = (at for at in (self.evidence.last_heartbeat_at, self.evidence.found_at) if at is not None)
         return max([*(event.at for event in self.evidence.events), *beside], default=None)
 
     def when(self, *told: float | None) -> float:
@@ -144,25 +149,25 @@ class Known:
         """The interruption that a drill plays by ending the controllers, which cannot tell then.
 
         A time limit is played by a warning, and the head says in its final record whether that was the end. A halt is
-        played by the owner's wish.
+        played by the owner's request.
         """
         played = PLAYED.get(self.evidence.drill)
         return None if played in (Interruption.TIMEOUT, Interruption.HALT) else played
 
     @property
     def plays_halt(self) -> bool:
-        """Whether the wish to halt is a drill's."""
+        """Whether the request to halt is a drill's."""
         return PLAYED.get(self.evidence.drill) is Interruption.HALT
 
     def _is_stale(self, final: FinalRecord) -> bool:
-        if is_last_word(final):
+        if is_final(final):
             return False
         if self.observation is not None and self.observation.restarts > final.restart:
             return True
         return any(_is_later_claim(event, final) for event in self.evidence.events)
 
 
-def is_last_word(final: FinalRecord) -> bool:
+def is_final(final: FinalRecord) -> bool:
     """Whether a run that the scheduler starts after this record has nothing left to do.
 
     What ended by itself (success, failure, halt, time limit) is told and stays; what was ended from outside, lost a

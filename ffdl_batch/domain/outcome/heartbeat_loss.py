@@ -14,14 +14,14 @@ from enum import StrEnum
 
 from ffdl_batch.domain.outcome.observation import Phase
 
-TOLD_SHARE = 0.5
+WARNING_SHARE = 0.5
 """Of the time after which an attempt is given up, when its owner is told of it."""
 FEWEST_BEATS = 6
 """So many heartbeats have to be missing, whatever is configured."""
-LOOKS = 3
+CHECKS = 3
 """So often a silence is looked at before it has lasted long enough."""
 LONGEST_LOOK_S = 300.0
-TOLD = "nothing was heard of the controllers"
+SILENCE = "nothing was heard of the controllers"
 """How every sentence about a silence begins."""
 
 
@@ -47,9 +47,9 @@ class GivenUp:
 class Step(StrEnum):
     """What follows for an attempt."""
 
-    HEARD = ""
+    NONE = ""
     """It was heard of, or whether it could be is not known now."""
-    TELL = "tell"
+    WARN = "tell"
     """Its owner is told."""
     HOLD = "hold"
     """Its owner is told; it is not given up while so many others are silent, too."""
@@ -68,7 +68,7 @@ class Finding:
     @property
     def sentence(self) -> str:
         """For the owner."""
-        said = f"{TOLD} on {', '.join(self.nodes)} since {moment(self.since)}"
+        said = f"{SILENCE} on {', '.join(self.nodes)} since {moment(self.since)}"
         if self.step is Step.HOLD:
             return f"{said}, nor of most others: that looks like the file system, so the attempt is not given up"
         if self.step is Step.GIVE_UP:
@@ -78,7 +78,7 @@ class Finding:
 
 def look_every_s(silent_s: float) -> float:
     """Seconds between two looks."""
-    return min(LONGEST_LOOK_S, silent_s / LOOKS)
+    return min(LONGEST_LOOK_S, silent_s / CHECKS)
 
 
 def patience_s(configured_s: float, heartbeat_s: float) -> float:
@@ -89,33 +89,33 @@ def patience_s(configured_s: float, heartbeat_s: float) -> float:
 def quiet(beats: Collection[Beat], now: float, silent_s: float) -> tuple[Beat, ...]:
     """Those of whom nothing was heard for long enough to say so; sorted."""
     return tuple(
-        sorted((b for b in beats if now - b.at >= silent_s * TOLD_SHARE), key=lambda beat: (beat.node, beat.at))
+        sorted((b for b in beats if now - b.at >= silent_s * WARNING_SHARE), key=lambda beat: (beat.node, beat.at))
     )
 
 
 def decide(
-    silent: Sequence[Beat], phase: Phase, now: float, silent_s: float, unchanged_s: float | None, *, is_crowd: bool
+    silent: Sequence[Beat], phase: Phase, now: float, silent_s: float, unchanged_s: float | None, *, is_widespread: bool
 ) -> Finding:
     """What follows for an attempt. `silent` are its :func:`quiet` nodes, `phase` the scheduler's word of now.
 
-    `unchanged_s`: how long ago the one who looks saw the same silence first (None = at this look); `is_crowd`: whether
-    too many others are silent (:func:`is_crowd`).
+    `unchanged_s`: how long ago the same silence was first seen (None = at this look); `is_widespread`: whether
+    too many others are silent (:func:`is_widespread`).
     """
     if not silent or phase is not Phase.RUNNING:
-        return Finding(Step.HEARD)
+        return Finding(Step.NONE)
     every_s = look_every_s(silent_s)
     over = [beat for beat in silent if now - beat.at >= silent_s]
     named = over or silent
     nodes, since = tuple(sorted({beat.node for beat in named})), max(beat.at for beat in named)
-    if is_crowd:
+    if is_widespread:
         return Finding(Step.HOLD, nodes, since)
     if over and unchanged_s is not None and unchanged_s >= every_s:
         return Finding(Step.GIVE_UP, nodes, since, now)
     left_s = max(0.0, every_s - (unchanged_s or 0.0))
-    return Finding(Step.TELL, nodes, since, max(min(beat.at for beat in silent) + silent_s, now + left_s))
+    return Finding(Step.WARN, nodes, since, max(min(beat.at for beat in silent) + silent_s, now + left_s))
 
 
-def is_crowd(silent: Collection[Collection[Beat]], running: int) -> bool:
+def is_widespread(silent: Collection[Collection[Beat]], running: int) -> bool:
     """Whether so many of the `running` attempts of a backend are silent at once that their file system is, not their
     nodes: most of them, and several, on several nodes. `silent` has the silent nodes of each attempt."""
     nodes = {beat.node for beats in silent for beat in beats}
@@ -124,7 +124,7 @@ def is_crowd(silent: Collection[Collection[Beat]], running: int) -> bool:
 
 def why_given_up(mark: GivenUp) -> str:
     """How the attempt ended, in a sentence's words."""
-    return f"{TOLD} on {', '.join(mark.nodes)} since {moment(mark.since)}, and the attempt was given up"
+    return f"{SILENCE} on {', '.join(mark.nodes)} since {moment(mark.since)}, and the attempt was given up"
 
 
 def moment(at: float) -> str:

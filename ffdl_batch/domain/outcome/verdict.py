@@ -1,7 +1,7 @@
 """From what is known about an attempt to what is true of its job. Pure; the watcher asks it.
 
 Known are the scheduler's observation (or that it has none), the controllers' events, the head's final record,
-and the owner's wish. The rules, in order:
+and the owner's request. The rules, in order:
 
 1. A scheduler that started the attempt anew by itself is adopted: the job waits again. A final record of an earlier run
    says nothing about a later one.
@@ -9,7 +9,8 @@ and the owner's wish. The rules, in order:
 3. COMPLETED needs proof of both kinds: the attempt stored everything with success (final record, or the events of all
    learners), and the scheduler reports an end or has provably forgotten the job. A node that failed a second after
    everything was stored changes nothing but a warning.
-4. A cancel that the owner wished before STORING wins over whatever else ended the job; a wish to halt makes every end
+4. A cancel that the owner requested before STORING wins over whatever else ended the job; a request to halt makes
+every end
    HALTED that was not the training's own.
 5. A training that is over is not run again, whatever ended its controllers before they had stored what it left: the job
    stays in STORING until somebody has, who then has the last word in the head's place.
@@ -23,11 +24,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from ffdl_batch.domain.job_state import Cause, JobState, Wish, is_legal
-from ffdl_batch.domain.outcome.continuation import Interruption, words
+from ffdl_batch.domain.job_state import Cause, JobState, RequestedAction, is_legal
+from ffdl_batch.domain.outcome.continuation import Interruption, describe_interruption
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, GoesOn
 from ffdl_batch.domain.outcome.controller_events import Phase as ControllerPhase
-from ffdl_batch.domain.outcome.ending import ending_of, is_store_owed, why_requeued
+from ffdl_batch.domain.outcome.ending import ending_of, is_upload_pending, why_requeued
 from ffdl_batch.domain.outcome.facts import Evidence, Known, latest_run, requeued_at
 from ffdl_batch.domain.outcome.observation import Phase
 
@@ -42,7 +43,7 @@ class Move(StrEnum):
     """The scheduler started the attempt anew."""
     SUCCEEDED = "succeeded"
     """The head began the next attempt."""
-    OWED = "owed"
+    UPLOAD_PENDING = "upload_pending"
     """The attempt ended and so did its training, but what it left is not stored."""
     ENDED = "ended"
     """The attempt ended."""
@@ -74,7 +75,7 @@ class Verdict:
 
 _WAITS = (JobState.QUEUED, JobState.DOWNLOADING, JobState.PROCESSING, JobState.STORING)
 _REQUEUED = "the scheduler started the job anew"
-_WHY_ANEW = {Interruption.PREEMPTION: "it was preempted or requeued"}
+_WHY_REQUEUED = {Interruption.PREEMPTION: "it was preempted or requeued"}
 """Slurm does to a job that somebody requeues by hand what it does to one that it preempts."""
 
 
@@ -98,8 +99,8 @@ def judge(known: Known) -> Verdict:
         )
     if _requeued(known):
         return _requeue(known)
-    if is_store_owed(known):
-        return Verdict(_in_order(known, (JobState.STORING, known.when(known.last_sign))), move=Move.OWED)
+    if is_upload_pending(known):
+        return Verdict(_in_order(known, (JobState.STORING, known.when(known.last_sign))), move=Move.UPLOAD_PENDING)
     ending = ending_of(known)
     steps = _in_order(known, (ending.state, ending.at)) if ending is not None else _in_order(known)
     if ending is None or not steps or steps[-1][0] is not ending.state:
@@ -125,8 +126,10 @@ def judge(known: Known) -> Verdict:
 
 def is_cancelled_late(known: Known) -> bool:
     """Whether its owner cancelled a job whose attempt was over before: all that it waited for was to be stored."""
-    is_owed = known.state is JobState.STORING and is_store_owed(replace(known, wish=Wish.NONE))
-    return known.wish is Wish.CANCEL and is_owed
+    is_owed = known.state is JobState.STORING and is_upload_pending(
+        replace(known, requested_action=RequestedAction.NONE)
+    )
+    return known.requested_action is RequestedAction.CANCEL and is_owed
 
 
 def _requeued(known: Known) -> bool:
@@ -135,11 +138,11 @@ def _requeued(known: Known) -> bool:
     seen = known.observation
     if seen is None or seen.phase is Phase.UNKNOWN or known.state not in _WAITS or known.final is not None:
         return False
-    if known.held and known.wish is Wish.NONE:
+    if known.held and known.requested_action is RequestedAction.NONE:
         return False  # nothing starts it again; its end is judged
     anew = seen.restarts > known.requeues and (known.began or seen.phase is Phase.PENDING)
     back = known.state is not JobState.QUEUED and seen.phase is Phase.PENDING
-    return (anew or back) and known.has_said_all
+    return (anew or back) and known.has_reported_all
 
 
 def _requeue(known: Known) -> Verdict:
@@ -148,7 +151,7 @@ def _requeue(known: Known) -> Verdict:
     message = _REQUEUED
     asked = final if final is not None and final.goes_on is GoesOn.REQUEUE else None
     if why is not None:
-        message += f": {asked.message if asked is not None else _WHY_ANEW.get(why) or words(why)}"
+        message += f": {asked.message if asked is not None else _WHY_REQUEUED.get(why) or describe_interruption(why)}"
     return Verdict(
         steps=((JobState.QUEUED, requeued_at(known)),),
         cause=Cause.REQUEUED,

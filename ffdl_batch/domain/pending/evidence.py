@@ -11,9 +11,9 @@ from ffdl_batch.domain.pending.explanation import (
     Alternative,
     Blocker,
     BlockerKind,
+    Capacity,
     Explanation,
     Foretold,
-    Room,
     WaitHistory,
 )
 from ffdl_batch.domain.pending.reason_text import span_text
@@ -34,8 +34,8 @@ def evidence_of(
 
 
 def _sentences(known: Explanation, now: float) -> Iterator[str]:
-    for room in known.rooms:
-        yield room_text(room)
+    for room in known.capacity:
+        yield capacity_text(room)
     for one in known.ahead:
         yield ahead_text(one, now, is_queued=known.reason is not None)
     for blocker in known.blockers:
@@ -52,26 +52,30 @@ def _sentences(known: Explanation, now: float) -> Iterator[str]:
     yield from known.lacks
 
 
-def room_text(room: Room) -> str:
+def capacity_text(capacity: Capacity) -> str:
     """Return the capacity of a partition's nodes, and for what that suffices."""
-    kind = f" of type {room.gpu_type}" if room.gpu_type else ""
-    where = f" in {room.partition}" if room.partition else ""
+    kind = f" of type {capacity.gpu_type}" if capacity.gpu_type else ""
+    where = f" in {capacity.partition}" if capacity.partition else ""
     away = ""
-    if room.away:
-        names = ", ".join(f"{one.name} ({one.state}{f': {one.why}' if one.why else ''})" for one in room.away)
-        away = f"; not to be had: {names}{f' and {room.away_more} more' if room.away_more else ''}"
-    if not room.nodes and not room.gpus_each:
+    if capacity.away:
+        names = ", ".join(f"{one.name} ({one.state}{f': {one.why}' if one.why else ''})" for one in capacity.away)
+        away = f"; not to be had: {names}{f' and {capacity.away_more} more' if capacity.away_more else ''}"
+    if not capacity.nodes and not capacity.gpus_each:
         return f"no node{where} is open to what it asks for{away}"
-    if not room.gpus:
-        have = f"no open node{where} has GPUs{kind}" if room.gpus_each else f"{counted(room.nodes, 'open node')}{where}"
-    elif room.gpus_free is None:
-        have = f"open nodes{where} have {counted(room.gpus, 'GPU')}{kind}"
+    if not capacity.gpus:
+        have = (
+            f"no open node{where} has GPUs{kind}"
+            if capacity.gpus_each
+            else f"{counted(capacity.nodes, 'open node')}{where}"
+        )
+    elif capacity.gpus_free is None:
+        have = f"open nodes{where} have {counted(capacity.gpus, 'GPU')}{kind}"
     else:
-        have = f"{room.gpus_free} of {counted(room.gpus, 'GPU')}{kind}{where} {_are(room.gpus_free)} free"
-    return f"{have}; {_fitting_text(room)}{away}"
+        have = f"{capacity.gpus_free} of {counted(capacity.gpus, 'GPU')}{kind}{where} {_are(capacity.gpus_free)} free"
+    return f"{have}; {_fitting_text(capacity)}{away}"
 
 
-def _fitting_text(room: Room) -> str:
+def _fitting_text(room: Capacity) -> str:
     each = f"{counted(room.gpus_each, 'GPU')} each" if room.gpus_each else ""
     if room.learners_fitting is None:
         has = "has" if room.fitting == 1 else "have"
@@ -115,7 +119,7 @@ def history_text(history: WaitHistory) -> str:
 def trial_text(trial: Foretold, now: float) -> str:
     """What a trial of the request as it is came to."""
     if trial.at is None:
-        return f"asked about it anew, the scheduler says: {trial.said}"
+        return f"asked about it anew, the scheduler says: {trial.sentence}"
     start = f"it would start {moment_text(trial.at, now)}, says the scheduler"
     return f"submitted now, behind what waits, {start}{_preempts(trial.preempts)}"
 

@@ -64,7 +64,7 @@ class WaitKind(StrEnum):
     """Nodes would have room, and are kept for others (taints)."""
     WRONG_LABELS = "wrong_labels"
     """No node has the labels that it asks for."""
-    NO_ROOM = "no_room"
+    NO_CAPACITY = "no_room"
     """No node has room for it now, and the scheduler keeps no order."""
     TOO_MUCH = "too_much"
     """The nodes of the cluster cannot hold it, even if nothing else runs."""
@@ -140,7 +140,7 @@ class Reason:
     """Why it waits. `word` is the scheduler's own, `detail` what else it says."""
 
     kind: WaitKind
-    word: str = ""
+    code: str = ""
     detail: str = ""
     limit: Limit | None = None
 
@@ -155,7 +155,7 @@ class NodeAway:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Capacity:
     """The capacity of the nodes of a partition for a request, now or, if it is not known what is free, empty."""
 
     partition: str
@@ -236,7 +236,7 @@ class Explanation:
     priority: float | None = None
     expected_start: float | None = None
     position: int | None = None
-    rooms: tuple[Room, ...] = ()
+    capacity: tuple[Capacity, ...] = ()
     ahead: tuple[Ahead, ...] = ()
     factors: tuple[Factor, ...] = ()
     blockers: tuple[Blocker, ...] = ()
@@ -249,7 +249,7 @@ class Foretold:
     """What is answered to a trial: when and where a request would start. `preempts` is how many running jobs it would
     preempt; some of them may be the caller's. `said` is the answer itself."""
 
-    said: str
+    sentence: str
     at: float | None = None
     nodes: str = ""
     preempts: int = 0
@@ -265,7 +265,7 @@ class Alternative:
     at: float | None = None
     sooner_s: float | None = None
     preempts: int = 0
-    said: str = ""
+    sentence: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,7 @@ SENTENCES: dict[WaitKind, tuple[str, tuple[str, ...]]] = {
         (f"look at the job's log and its directory; where nothing is wrong there, {_ASK_SITE}",),
     ),
     WaitKind.ENDED: ("its run has ended, and the scheduler is putting it back into the queue", ("wait",)),
-    WaitKind.NO_ROOM: (
+    WaitKind.NO_CAPACITY: (
         "no node has room for it now",
         ("wait until running jobs end, or ask for less: fewer GPUs, CPUs or learners, less memory, another type",),
     ),
@@ -178,7 +178,7 @@ SENTENCES: dict[WaitKind, tuple[str, tuple[str, ...]]] = {
 def sentence_of(reason: Reason) -> str:
     """One plain sentence, with the scheduler's own word behind it."""
     plain = limit_sentence(reason.limit) if reason.limit is not None else SENTENCES[reason.kind][0]
-    said = ": ".join(dict.fromkeys(part for part in (reason.word, reason.detail) if part and part != "None"))
+    said = ": ".join(dict.fromkeys(part for part in (reason.code, reason.detail) if part and part != "None"))
     return f"{plain} ({said})" if said else plain
 
 

@@ -123,7 +123,7 @@ _LEAVE = "leave it out"
 def note_unsupported(manifest: ManifestBlock, defaults: Defaults, log: FindingLog) -> None:
     """Warn about what changes nothing; what is meant for another backend, or was never more than kept, is a note."""
     batch = manifest.batch or BatchBlock.model_validate({})
-    _note_words_of_some(batch, defaults.own_words, log)
+    _note_backend_keys(batch, defaults.own_keys, log)
     if batch.elastic:
         log.warning(("batch", "elastic"), _TAKEN, _LEAVE)
     _note_metrics(manifest.evaluation_metrics, log)
@@ -140,7 +140,7 @@ def _note_metrics(block: EvaluationMetricsBlock | None, log: FindingLog) -> None
             log.note(("evaluation_metrics", key), "no collector reads this; it is recorded only")
 
 
-def _note_words_of_some(batch: BatchBlock, words: frozenset[str] | None, log: FindingLog) -> None:
+def _note_backend_keys(batch: BatchBlock, words: frozenset[str] | None, log: FindingLog) -> None:
     """What not every backend has a use for. Where no backend is known it may be one that has."""
     if batch.profile and words is None:
         log.note(("batch", "profile"), "profiles are those of the site, and Kubernetes alone has them: see ffdl config")

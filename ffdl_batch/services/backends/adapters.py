@@ -37,8 +37,8 @@ from ffdl_batch.ports.scheduler import (
     SubmissionUncertain,
     TooMany,
 )
-from ffdl_batch.services.backends.site_facts import ANEW_PATIENCE_S, SiteFacts
-from ffdl_batch.services.backends.submit_limits import AFTER_NO_ANSWER_S, Rooms
+from ffdl_batch.services.backends.site_facts import REFRESH_PATIENCE_S, SiteFacts
+from ffdl_batch.services.backends.submit_limits import AFTER_NO_ANSWER_S, SubmitLimits
 from ffdl_batch.services.backends.trial_requests import TrialRequests
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class Adapters:
 
     def __init__(self, settings: Settings, context: AdapterContext, clock: Clock) -> None:
         self.settings, self._context, self._clock = settings, context, clock
-        self.rooms = Rooms(clock)
+        self.submit_limits = SubmitLimits(clock)
         self.latencies = Latencies()
         self.trials = TrialRequests(self)
         self._lock = threading.Lock()
@@ -184,7 +184,7 @@ class Adapters:
             return growing_pause(1, AFTER_NO_ANSWER_S, LONGEST_PAUSE_S, _random())
         with self._lock:
             answered_at = self._answered_at.get(job.backend, -math.inf)
-        return self.rooms.unanswered(job, answered_at)
+        return self.submit_limits.unanswered(job, answered_at)
 
     def answered(self, name: str) -> None:
         """The scheduler answered outside of :meth:`asking`."""
@@ -218,7 +218,7 @@ class Adapters:
         return (*seen, *(one for name in sorted(made) if (one := _health_of_accounts(name, made[name], now))))
 
     def _refuses_all(self, name: str) -> str:
-        cause = self.rooms.refuses_all(name)
+        cause = self.submit_limits.refuses_all(name)
         return f"refuses all submissions, so they wait: {cause}" if cause else ""
 
     def outages(self) -> tuple[BackendHealth, ...]:
@@ -244,8 +244,8 @@ class Adapters:
             before = self._circuit(name)
             after = self._circuits[name] = before.succeeded(permit)
             now = self._clock.now()
-        if after.is_news(before) and before.since is not None:
-            self.rooms.answers(name)
+        if after.is_worth_logging(before) and before.since is not None:
+            self.submit_limits.answers(name)
             log.info("backend %s answers again, after %.0f s", name, now - before.since)
 
     def _returned(self, name: str, permit: Permit) -> None:
@@ -259,7 +259,7 @@ class Adapters:
             pause = growing_pause(before.failures + 1, FIRST_PAUSE_S, longest_s, _random())
             again_at = self._clock.monotonic() + pause
             after = self._circuits[name] = before.failed(permit, cause, now, again_at, is_missing=is_missing)
-        if after.is_news(before):
+        if after.is_worth_logging(before):
             what = "does not answer" if before.since is None else f"has not answered for {now - before.since:.0f} s"
             log.warning("backend %s %s, and is asked less and less often: %s", name, what, cause)
 
@@ -279,7 +279,7 @@ class Adapters:
         """Ask the site anew, as when a request named something that is not known."""
         site = self._site(name)
         site.age()
-        return site.get(may_ask=self.may_ask(name), patience_s=ANEW_PATIENCE_S)
+        return site.get(may_ask=self.may_ask(name), patience_s=REFRESH_PATIENCE_S)
 
     def _site(self, name: str) -> SiteFacts:
         with self._lock:

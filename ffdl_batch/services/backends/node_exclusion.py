@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ffdl_batch.domain.incidents.incident import Origin
-from ffdl_batch.domain.incidents.node_score import LOOK_BACK_S, NodeScore, left_out, lemons, score_nodes
+from ffdl_batch.domain.incidents.node_score import LOOK_BACK_S, NodeScore, left_out, score_nodes, unreliable_nodes
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.ports.capabilities import AvoidsNodes, KnowsNodes
@@ -45,7 +45,7 @@ class NodeExclusion:
 
     def for_job(self, backend: str, spec: JobSpec) -> list[NodeScore]:
         """The nodes that a job is to keep off now; none that it names itself."""
-        if not self._rules.exclude_lemons or spec.batch.nodelist:
+        if not self._rules.exclude_unreliable or spec.batch.nodelist:
             return []
         try:
             adapter = self._adapters.get(backend)
@@ -67,7 +67,7 @@ class NodeExclusion:
             return self._known[1]
 
     def _bad(self, scores: list[NodeScore], now: float) -> list[NodeScore]:
-        return lemons(scores, self._rules, now)
+        return unreliable_nodes(scores, self._rules, now)
 
 
 def without(spec: JobSpec, nodes: Sequence[NodeScore]) -> JobSpec:
@@ -79,7 +79,7 @@ def without(spec: JobSpec, nodes: Sequence[NodeScore]) -> JobSpec:
     return replace(spec, batch=replace(spec.batch, exclude=",".join([*named, *fresh])))
 
 
-def told(nodes: Sequence[NodeScore]) -> tuple[str, ...]:
+def exclusion_warnings(nodes: Sequence[NodeScore]) -> tuple[str, ...]:
     """What the owner is told of it."""
     return tuple(
         f"{KEPT_OFF}{one.node}, which failed {counted(one.jobs, 'job')} lately (score {one.score:.1f})" for one in nodes

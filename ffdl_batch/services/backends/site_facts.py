@@ -32,7 +32,7 @@ YOUNG_S = 5.0
 """How long nobody who misses something asks anew; and how long what is passing is taken as true."""
 PATIENCE_S = 1.0
 """How long after an answer was asked for one who has an older one waits for it."""
-ANEW_PATIENCE_S = 10.0
+REFRESH_PATIENCE_S = 10.0
 """The same for one who would have to refuse a request by it."""
 FIRST_PATIENCE_S = 90.0
 """How long one waits who has none: less than a client waits for us."""

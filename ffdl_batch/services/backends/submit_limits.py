@@ -34,7 +34,7 @@ AFTER_NO_ANSWER_S, LONGEST_OUTAGE_PAUSE_S = 2.0, 30.0
 _FORGOTTEN_S = 2 * LONGEST_PAUSE_S
 """Seconds after which a refusal is forgotten: a job that still waits would have been tried again by then."""
 _ALL_WAIT = "; other jobs are refused with the same message and none is accepted, so all of them wait"
-_ROOM = Circuit()
+_OPEN = Circuit()
 _Key = tuple[str, ...]
 
 
@@ -65,7 +65,7 @@ class _Unanswered:
     at: float = 0.0
 
 
-class Rooms:
+class SubmitLimits:
     """One per daemon; lost at a restart without harm. Safe in every thread."""
 
     def __init__(self, clock: Clock) -> None:
@@ -115,7 +115,7 @@ class Rooms:
             now = self._clock.monotonic()
             if isinstance(error, TooMany):
                 kind = _kind(job)
-                self._full[kind] = self._fail(self._full.get(kind, _ROOM), str(error), now)
+                self._full[kind] = self._fail(self._full.get(kind, _OPEN), str(error), now)
                 return Refusal.WAITS
             return self._refuse(job, error, now)
 
@@ -192,11 +192,11 @@ class Rooms:
         repeats = own.count >= REFUSALS and self._clock.monotonic() - own.since >= REFUSED_S
         return Refusal.IS_OVER if own.may_end and repeats else Refusal.WAITS
 
-    def _fail(self, room: Circuit, cause: str, now: float, least_s: float = 0.0) -> Circuit:
-        if not room.may_ask(now):
-            return room
-        pause = growing_pause(room.failures + 1, FIRST_PAUSE_S, LONGEST_PAUSE_S, _random())
-        return room.failed(Permit(room.changes), cause, self._clock.now(), now + max(pause, least_s))
+    def _fail(self, circuit: Circuit, cause: str, now: float, least_s: float = 0.0) -> Circuit:
+        if not circuit.may_ask(now):
+            return circuit
+        pause = growing_pause(circuit.failures + 1, FIRST_PAUSE_S, LONGEST_PAUSE_S, _random())
+        return circuit.failed(Permit(circuit.changes), cause, self._clock.now(), now + max(pause, least_s))
 
 
 def _random() -> float:

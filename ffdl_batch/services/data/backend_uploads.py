@@ -36,11 +36,11 @@ def is_apart(attempt: AttemptDir) -> bool:
 
 
 @dataclass(slots=True)
-class PaymentApart:
+class SeparateUpload:
     """The payment for `debt`. `is_last`: what comes of it is the attempt's end. `why` it waits, or failed."""
 
     adapters: Adapters
-    debt: Attempt
+    pending: Attempt
     attempt: AttemptDir
     is_last: bool
     why: str = ""
@@ -48,10 +48,10 @@ class PaymentApart:
     def begin(self) -> None:
         """Raises OSError; NotBegun where it is begun later."""
         try:
-            with self.adapters.asking(self.debt.backend) as adapter:
+            with self.adapters.asking(self.pending.backend) as adapter:
                 if not isinstance(adapter, StoresApart):
-                    raise InvalidRequest(f"{self.debt.backend} stores nothing that it has cut off from its store")
-                adapter.begin_storing(attempt_token(self.debt.job_id, self.debt.number), self.attempt)
+                    raise InvalidRequest(f"{self.pending.backend} stores nothing that it has cut off from its store")
+                adapter.begin_storing(attempt_token(self.pending.job_id, self.pending.number), self.attempt)
         except (SchedulerUnreachable, SubmissionUncertain) as error:
             raise NotBegun(str(error)) from error
         except SchedulerError as error:
@@ -59,11 +59,11 @@ class PaymentApart:
             raise OSError(str(error)) from error
 
     def poll(self) -> int | None:
-        """See :class:`ffdl_batch.services.data.pending_uploads.Payment`."""
+        """See :class:`ffdl_batch.services.data.pending_uploads.Upload`."""
         try:
-            with self.adapters.asking(self.debt.backend) as adapter:
+            with self.adapters.asking(self.pending.backend) as adapter:
                 assert isinstance(adapter, StoresApart)
-                found = adapter.how_storing_goes(attempt_token(self.debt.job_id, self.debt.number))
+                found = adapter.how_storing_goes(attempt_token(self.pending.job_id, self.pending.number))
         except (InvalidRequest, SchedulerUnreachable) as error:
             self.why = str(error)
             return None
@@ -73,7 +73,7 @@ class PaymentApart:
         self.why = found.why
         if not found.ended:
             return None
-        if os.path.lexists(self.attempt.paid):
+        if os.path.lexists(self.attempt.uploaded):
             return 0
         if found.interrupted:
             return INTERRUPTED

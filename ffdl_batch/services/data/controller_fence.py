@@ -26,7 +26,7 @@ _LOST = frozenset({None, EndCause.NODE_FAIL, EndCause.LAUNCH_FAILED, EndCause.RE
 """Ends that say nothing of what still runs on the nodes."""
 
 
-def fenced_s(adapters: Adapters, debt: Attempt, attempt: AttemptDir, now: float) -> float:
+def fenced_s(adapters: Adapters, pending: Attempt, attempt: AttemptDir, now: float) -> float:
     """How many seconds the attempt has to be left alone at least; 0 = nothing of it can be at work any more.
 
     `now` is the shared file system's time. Raises OSError, NewerFormat among them.
@@ -36,7 +36,7 @@ def fenced_s(adapters: Adapters, debt: Attempt, attempt: AttemptDir, now: float)
         return 0.0
     if now - heard < TWO_BEATS_S:
         return min(TWO_BEATS_S, heard + TWO_BEATS_S - now)
-    return 0.0 if _has_ended_in_order(adapters, debt) else heard + STILL_ALIVE_S - now
+    return 0.0 if _has_ended_in_order(adapters, pending) else heard + STILL_ALIVE_S - now
 
 
 def _last_sign(attempt: AttemptDir) -> float | None:
@@ -50,16 +50,16 @@ def _last_sign(attempt: AttemptDir) -> float | None:
     return max(signs, default=None)
 
 
-def _has_ended_in_order(adapters: Adapters, debt: Attempt) -> bool:
+def _has_ended_in_order(adapters: Adapters, attempt: Attempt) -> bool:
     """Whether the scheduler says that the attempt is over, and why, and that is not that it lost a node.
 
     Schedulers say so only when the nodes have confirmed that no process of it is left.
     """
-    native = NativeId.parse(debt.native_id)
+    native = NativeId.parse(attempt.native_id)
     try:
-        with adapters.asking(debt.backend) as adapter:
+        with adapters.asking(attempt.backend) as adapter:
             seen = adapter.observe([native]).get(native)
     except (SchedulerUnreachable, InvalidRequest) as error:
-        log.info("job %s: how attempt %d ended cannot be asked: %s", debt.job_id, debt.number, error)
+        log.info("job %s: how attempt %d ended cannot be asked: %s", attempt.job_id, attempt.number, error)
         return False
     return seen is not None and seen.phase is Phase.ENDED and seen.end not in _LOST

@@ -44,7 +44,7 @@ def receive_archive(root: Root, digest: str, chunks: Iterable[bytes]) -> bool:
     try:
         descriptor, name = tempfile.mkstemp(prefix=".receiving-", dir=root.models)
     except OSError as error:
-        raise _no_room(error, root) from error
+        raise _no_space(error, root) from error
     try:
         with os.fdopen(descriptor, "wb") as file:
             _copy(chunks, file.fileno(), digest)
@@ -53,7 +53,7 @@ def receive_archive(root: Root, digest: str, chunks: Iterable[bytes]) -> bool:
         Path(name).rename(target)
         sync_directory(target.parent)
     except OSError as error:
-        raise _no_room(error, root) from error
+        raise _no_space(error, root) from error
     finally:
         Path(name).unlink(missing_ok=True)
     return True
@@ -79,7 +79,7 @@ def check_archive(path: Path) -> None:
         raise bad_request("C102", error.message, cure=error.cure) from error
 
 
-def _no_room(error: OSError, root: Root) -> Refused:
+def _no_space(error: OSError, root: Root) -> Refused:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return try_again(
             "S210", f"no space is left in {root.path} for the model archive", cure="free space, or raise quota"

@@ -26,11 +26,11 @@ from ffdl_batch.domain.job.job import Job, JobId
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.host.backoff import growing_pause
 from ffdl_batch.services.backends.adapters import Adapters
-from ffdl_batch.services.data.backend_uploads import INTERRUPTED, NotBegun, PaymentApart, is_apart
+from ffdl_batch.services.data.backend_uploads import INTERRUPTED, NotBegun, SeparateUpload, is_apart
 from ffdl_batch.services.data.controller_fence import fenced_s
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.leader_lease import LeaderLease, Leases
-from ffdl_batch.services.outcome.upload_pending_reason import Told
+from ffdl_batch.services.outcome.upload_pending_reason import ReportedReasons
 from ffdl_batch.store import Attempt
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ LEASE = "debts"
 CONTROLLER = (sys.executable, "-E", "-P", "-m", "ffdl_batch.controller")
 
 
-class Payment(Protocol):
+class Upload(Protocol):
     """A process that pays."""
 
     def poll(self) -> int | None:
@@ -62,7 +62,7 @@ class Payment(Protocol):
         ...
 
 
-class LastWord(StrEnum):
+class FinalRecordBy(StrEnum):
     """Whether the payment has the last word on the attempt, in the place of a head that was killed."""
 
     HEADS = ""
@@ -71,7 +71,7 @@ class LastWord(StrEnum):
     """Also where it cannot be stored."""
 
 
-Start = Callable[[AttemptDir, LastWord], Payment | None]
+Start = Callable[[AttemptDir, FinalRecordBy], Upload | None]
 """Starts paying for an attempt; None where somebody on this host is at it already. Raises OSError."""
 
 
@@ -87,22 +87,22 @@ class _Tries:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    debt: Attempt
-    payment: Payment
+    attempt: Attempt
+    upload: Upload
 
 
-class DebtPayer:
+class PendingUploads:
     """One per daemon. What it remembers of failures is lost at a restart without harm."""
 
     def __init__(self, storage: JobStorage, adapters: Adapters, leases: Leases, start: Start | None = None) -> None:
         self._storage, self._adapters = storage, adapters
-        self._start = start or start_payment
+        self._start = start or start_upload
         self._running: list[_Running] = []
         self._tries: dict[tuple[JobId, int], _Tries] = {}
         self._turn = LeaderLease(leases, LEASE)
         self._others_turn = False
         self._due_in_s = LONGEST_PAUSE_S
-        self._told = Told(storage.store)
+        self._reported = ReportedReasons(storage.store)
 
     @property
     def due_in_s(self) -> float:
@@ -123,7 +123,7 @@ class DebtPayer:
         """Whether a debt is being paid, or will be soon: the daemon should stay."""
         if self.is_paying:
             return True
-        owed = self._storage.store.owed_attempts()
+        owed = self._storage.store.pending_uploads()
         tries = (self._tries.get((debt.job_id, debt.number), _Tries()) for debt in owed)
         return any(one.failed < PATIENT_TRIES for one in tries)
 
@@ -134,7 +134,7 @@ class DebtPayer:
         """
         gone = self._step()
         if not self._others_turn:
-            self._tell()
+            self._report()
         return gone
 
     def _step(self) -> int:
@@ -143,14 +143,14 @@ class DebtPayer:
             self._go_on()
             if not self._number_running(apart=True):
                 return 0
-        owed = self._storage.store.owed_attempts()
+        owed = self._storage.store.pending_uploads()
         if not owed:
             self._turn.end()
         self._others_turn = bool(owed) and not self._turn.take()
         if not owed or self._others_turn:
             return 0
-        paid = {(debt.job_id, debt.number): at for debt in owed if (at := self._paid_at(debt)) is not None}
-        gone = sum(self._storage.store.note_paid(*key, at) for key, at in paid.items())
+        paid = {(debt.job_id, debt.number): at for debt in owed if (at := self._uploaded_at(debt)) is not None}
+        gone = sum(self._storage.store.note_uploaded(*key, at) for key, at in paid.items())
         left = [debt for debt in owed if (debt.job_id, debt.number) not in paid]
         self._forget_others(left)
         self._begin_some(left)
@@ -158,44 +158,46 @@ class DebtPayer:
 
     def close(self) -> None:
         """End the payment under way and give the lease back; the next daemon goes on with it. Raises StoreError."""
-        self._end_payment()
+        self._end_upload()
         self._turn.end()
 
     def _look(self) -> bool:
         """After the payments under way; whether one of them is over."""
-        ended = [(one, status) for one in self._running if (status := one.payment.poll()) is not None]
+        ended = [(one, status) for one in self._running if (status := one.upload.poll()) is not None]
         self._running = [one for one in self._running if all(one is not other for other, _ in ended)]
         for one, status in ended:
-            self._finished(one.debt, status, one.payment.why if isinstance(one.payment, PaymentApart) else "")
+            self._finished(one.attempt, status, one.upload.why if isinstance(one.upload, SeparateUpload) else "")
         return bool(ended)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         """Say on jobs what the storing apart of what they left waits for, or why it failed."""
         reasons = {key: f"{tries.why}; it is tried again" for key, tries in self._tries.items() if tries.why}
-        apart = ((one.debt, one.payment) for one in self._running if isinstance(one.payment, PaymentApart))
-        self._told.tell(reasons | {(debt.job_id, debt.number): payment.why for debt, payment in apart})
+        apart = ((one.attempt, one.upload) for one in self._running if isinstance(one.upload, SeparateUpload))
+        self._reported.report(reasons | {(debt.job_id, debt.number): payment.why for debt, payment in apart})
 
     def _number_running(self, *, apart: bool) -> int:
-        return sum(isinstance(one.payment, PaymentApart) is apart for one in self._running)
+        return sum(isinstance(one.upload, SeparateUpload) is apart for one in self._running)
 
-    def _is_running(self, debt: Attempt) -> bool:
-        return any((one.debt.job_id, one.debt.number) == (debt.job_id, debt.number) for one in self._running)
+    def _is_running(self, attempt: Attempt) -> bool:
+        return any(
+            (one.attempt.job_id, one.attempt.number) == (attempt.job_id, attempt.number) for one in self._running
+        )
 
     def _go_on(self) -> None:
         """Keep the lease while a payment is under way, or drop the payment."""
         if not self._turn.take():
             log.warning("another daemon pays what is owed by now; the payment here is ended")
-            self._end_payment()
+            self._end_upload()
 
-    def _end_payment(self) -> None:
+    def _end_upload(self) -> None:
         for one in self._running:
-            one.payment.end()
+            one.upload.end()
         self._running = []
 
-    def _begin_some(self, owed: list[Attempt]) -> None:
+    def _begin_some(self, pending: list[Attempt]) -> None:
         """Begin with the oldest debt that is due; of those that are paid here one at a time."""
-        jobs = {job.id: job for job in self._storage.store.get_many([debt.job_id for debt in owed])}
-        over = [debt for debt in owed if debt.job_id in jobs and _is_over(jobs[debt.job_id], debt)]
+        jobs = {job.id: job for job in self._storage.store.get_many([debt.job_id for debt in pending])}
+        over = [debt for debt in pending if debt.job_id in jobs and _is_over(jobs[debt.job_id], debt)]
         now = self._storage.clock.monotonic()
         file_time = self._storage.file_time(self._storage.root.path) if over else 0.0
         for debt in over:
@@ -221,58 +223,58 @@ class DebtPayer:
                 continue
             self._put_off(debt)
 
-    def _begin(self, debt: Attempt, attempt: AttemptDir, last_word: LastWord, *, apart: bool) -> Payment | None:
+    def _begin(self, pending: Attempt, attempt: AttemptDir, last_word: FinalRecordBy, *, apart: bool) -> Upload | None:
         """Raises OSError."""
         if not apart:
             return self._start(attempt, last_word)
-        payment = PaymentApart(self._adapters, debt, attempt, last_word is LastWord.ANYWAY)
+        payment = SeparateUpload(self._adapters, pending, attempt, last_word is FinalRecordBy.ANYWAY)
         payment.begin()
         return payment
 
-    def _last_word(self, job: Job, debt: Attempt) -> LastWord:
+    def _last_word(self, job: Job, attempt: Attempt) -> FinalRecordBy:
         if job.state.is_terminal:
-            return LastWord.HEADS
-        return LastWord.ANYWAY if self._tried(debt).failed >= PATIENT_TRIES - 1 else LastWord.WHEN_STORED
+            return FinalRecordBy.HEADS
+        return FinalRecordBy.ANYWAY if self._tried(attempt).failed >= PATIENT_TRIES - 1 else FinalRecordBy.WHEN_STORED
 
-    def _finished(self, debt: Attempt, status: int, why: str) -> None:
-        if self._paid_at(debt) is not None:
+    def _finished(self, attempt: Attempt, status: int, why: str) -> None:
+        if self._uploaded_at(attempt) is not None:
             return
         log.warning(
             "job %s: what attempt %d owes could not be stored (exit code %d); it is tried again%s",
-            debt.job_id, debt.number, status, f": {why}" if why else _complaint(self._directory(debt)),
+            attempt.job_id, attempt.number, status, f": {why}" if why else _complaint(self._directory(attempt)),
         )  # fmt: skip
-        self._put_off(debt, why, interrupted=status == INTERRUPTED)
+        self._put_off(attempt, why, interrupted=status == INTERRUPTED)
 
-    def _put_off(self, debt: Attempt, why: str = "", *, interrupted: bool = False) -> None:
+    def _put_off(self, attempt: Attempt, why: str = "", *, interrupted: bool = False) -> None:
         """`interrupted`: it says nothing about the store, and is no reason to give it up."""
-        tries = self._tried(debt)
+        tries = self._tried(attempt)
         longest = LONGEST_INTERRUPTED_S if interrupted else LONGEST_PAUSE_S
         pause = growing_pause(tries.failed + tries.interrupted + 1, FIRST_PAUSE_S, longest)
         tries.failed += not interrupted
         tries.interrupted += interrupted
         tries.why, tries.not_before = why, self._storage.clock.monotonic() + pause
 
-    def _tried(self, debt: Attempt) -> _Tries:
-        return self._tries.setdefault((debt.job_id, debt.number), _Tries())
+    def _tried(self, attempt: Attempt) -> _Tries:
+        return self._tries.setdefault((attempt.job_id, attempt.number), _Tries())
 
-    def _forget_others(self, owed: list[Attempt]) -> None:
-        left = {(debt.job_id, debt.number) for debt in owed}
+    def _forget_others(self, pending: list[Attempt]) -> None:
+        left = {(debt.job_id, debt.number) for debt in pending}
         self._tries = {key: tries for key, tries in self._tries.items() if key in left}
 
-    def _paid_at(self, debt: Attempt) -> float | None:
+    def _uploaded_at(self, attempt: Attempt) -> float | None:
         """When it was paid, by the file system's clock; None = it is not."""
         try:
-            return Path(self._directory(debt).paid).lstat().st_mtime
+            return Path(self._directory(attempt).uploaded).lstat().st_mtime
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def _directory(self, debt: Attempt) -> AttemptDir:
-        return self._storage.root.job(debt.job_id).attempt(debt.number)
+    def _directory(self, attempt: Attempt) -> AttemptDir:
+        return self._storage.root.job(attempt.job_id).attempt(attempt.number)
 
 
-def _is_over(job: Job, debt: Attempt) -> bool:
+def _is_over(job: Job, attempt: Attempt) -> bool:
     """Whether nobody else is to pay: the job has ended, or its attempt has, and storing is all that is left."""
-    return job.state.is_terminal or (job.state is JobState.STORING and job.attempt == debt.number)
+    return job.state.is_terminal or (job.state is JobState.STORING and job.attempt == attempt.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +295,7 @@ class _Process:
             self.process.wait()
 
 
-def start_payment(attempt: AttemptDir, last_word: LastWord = LastWord.HEADS) -> Payment | None:
+def start_upload(attempt: AttemptDir, last_word: FinalRecordBy = FinalRecordBy.HEADS) -> Upload | None:
     """Start ``controller pay`` with this interpreter. The lock lives as long as the process, whoever started it."""
     directory = Path(attempt.path)
     argv = [*CONTROLLER, "pay", "--launch", attempt.launch]

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from ffdl_batch.domain.job.array import chunk_name, mark_of, why_elements_wait
 from ffdl_batch.domain.job.job import Change, Job, JobId
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.ports.capabilities import SubmitsArrays
 from ffdl_batch.ports.scheduler import (
@@ -137,15 +137,15 @@ class ArraySubmission:
                 continue
             self._found.update({job.id: found[job.token] for job in begun})
             elements = [job for job in begun if self._is_element(job)]
-            missing = [job for job in elements if not found[job.token] and job.wish is Wish.NONE]
+            missing = [job for job in elements if not found[job.token] and job.requested_action is RequestedAction.NONE]
             missing = [job for job in missing if not claim_owner(places[job.token])]
             late.update(self._wait_for(missing, asked_at))
         return late
 
     def _await_accounting(self, jobs: Sequence[Job], error: AccountingUnreachable) -> set[JobId]:
-        """Put off those of `jobs` that only the accounting may know, until it is asked again. A wish is told their
+        """Put off those of `jobs` that only the accounting may know, until it is asked again. A request is told their
         controllers first, by who looks for each of them."""
-        unknown = [job for job in jobs if job.token not in error.found and job.wish is Wish.NONE]
+        unknown = [job for job in jobs if job.token not in error.found and job.requested_action is RequestedAction.NONE]
         self._put_off(unknown, max(PAUSE_S, min(error.again_in_s, LONGEST_PAUSE_S)), str(error))
         return {job.id for job in unknown}
 
@@ -234,7 +234,7 @@ class ArraySubmission:
                 return [*decided, *(one for member in rest for one in self.alone(member.job, member.plan))]
             decided += sent
             rest = rest[len(part) :]
-            why_full = self.adapters.rooms.why_full(members[0].job)
+            why_full = self.adapters.submit_limits.why_full(members[0].job)
             if why_full:
                 return [*decided, *((one.job, waits(self.storage.clock, why_full)) for one in rest)]
             if not sent or limit is not None:
@@ -311,7 +311,7 @@ class ArraySubmission:
             self._unreachable(jobs, error)
             return ()
         self.reached("chunk submitted")
-        self.adapters.rooms.taken(jobs[0])
+        self.adapters.submit_limits.taken(jobs[0])
         now = self.storage.clock.now()
         return [
             (

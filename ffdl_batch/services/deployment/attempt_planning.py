@@ -16,7 +16,7 @@ from ffdl_batch.domain.outcome.continuation import Interruption
 from ffdl_batch.domain.outcome.ending import LOST
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest
 from ffdl_batch.services.backends.adapters import Adapters
-from ffdl_batch.services.backends.node_exclusion import NodeExclusion, told, without
+from ffdl_batch.services.backends.node_exclusion import NodeExclusion, exclusion_warnings, without
 from ffdl_batch.services.data.staging_attempt import for_staging, has_to_stage, only_staging, stages_ahead, trains_from
 from ffdl_batch.services.job_files.attempt_directory import exported_environment
 from ffdl_batch.services.job_storage import JobStorage
@@ -34,7 +34,7 @@ def plan_attempt(storage: JobStorage, adapters: Adapters, node_exclusion: NodeEx
     avoided = node_exclusion.for_job(job.backend, job.effective_spec)
     if avoided:
         try:
-            return replace(_plan(storage, adapters, job, avoided), kept_off=told(avoided))
+            return replace(_plan(storage, adapters, job, avoided), kept_off=exclusion_warnings(avoided))
         except InvalidRequest:
             log.warning("job %s has nowhere to run without %s", job.id, ", ".join(one.node for one in avoided))
     try:

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from ffdl_batch.config.images import UnknownImage
 from ffdl_batch.domain.job.job import Change, Job
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.controller_events import GoesOn
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.ports.scheduler import (
@@ -39,7 +39,7 @@ from ffdl_batch.services.deployment.result_writer import Decided, Outcomes, rele
 from ffdl_batch.services.deployment.submission_results import (
     adopt,
     ended,
-    ended_as_wished,
+    ended_as_requested,
     has_none,
     may_land_s,
     note,
@@ -156,7 +156,7 @@ class Deployer:
             token,
             lambda: self._reached("queued"),
             lambda dropped: take_back(self._storage, self._adapters, dropped),
-            self._flights.tell,
+            self._flights.report,
             self._flights.latest,
         )
         try:
@@ -176,7 +176,11 @@ class Deployer:
     def _begin(self, jobs: Sequence[Job], token: str) -> tuple[list[Job], list[Job]]:
         """Begin the attempts that can begin, in one write; those jobs as they are now, and the jobs to be dealt with
         as they were found. What somebody else changed meanwhile is neither."""
-        ready = [job for job in jobs if job.state is JobState.PENDING and job.wish is Wish.NONE and self._may_ask(job)]
+        ready = [
+            job
+            for job in jobs
+            if job.state is JobState.PENDING and job.requested_action is RequestedAction.NONE and self._may_ask(job)
+        ]
         store, clock = self._storage.store, self._storage.clock
         begun = store.begin_attempts(ready, token, clock.now(), self._submit_lease_s)
         release_all(store, [job for job in ready if job.id not in begun], token, due=True)
@@ -196,7 +200,7 @@ class Deployer:
         """
 
         def advance() -> Change | float | LaunchPlan:
-            if not self._may_ask(job) and job.wish is Wish.NONE:
+            if not self._may_ask(job) and job.requested_action is RequestedAction.NONE:
                 return LOOK_AGAIN_S
             return self._advance(job, token, begun_here_at, array_submission)
 
@@ -260,7 +264,11 @@ class Deployer:
         """What is to be written of the job when it went on, else the seconds after which to look again; the plan of a
         job that is written and goes in array_submission."""
         if job.state is JobState.PENDING:  # it was not begun, for a reason that may have passed
-            return ended_as_wished(self._storage.clock, job) if job.wish is not Wish.NONE else 0.0
+            return (
+                ended_as_requested(self._storage.clock, job)
+                if job.requested_action is not RequestedAction.NONE
+                else 0.0
+            )
         if begun_here_at is None:
             return self._recover(job, token, array_submission)
         self._reached("deploying")
@@ -274,8 +282,8 @@ class Deployer:
         asked_at = begun_at(attempt)
         if asked_at is None:
             return self._submit_or_end(job, token, array_submission)
-        if job.wish is not Wish.NONE:
-            write_control(self._storage.root, job, wish=job.wish)
+        if job.requested_action is not RequestedAction.NONE:
+            write_control(self._storage.root, job, requested_action=job.requested_action)
         found = array_submission.found(job)
         if found is None:
             with self._adapters.asking(job.backend) as adapter:
@@ -304,8 +312,8 @@ class Deployer:
     def _submit_or_end(self, job: Job, token: str, array_submission: ArraySubmission) -> Change | float | LaunchPlan:
         return (
             self._submit(job, token, array_submission)
-            if job.wish is Wish.NONE
-            else ended_as_wished(self._storage.clock, job)
+            if job.requested_action is RequestedAction.NONE
+            else ended_as_requested(self._storage.clock, job)
         )
 
     def _submit(
@@ -367,7 +375,7 @@ class Deployer:
         except SubmissionUncertain as error:
             return self._uncertain(job, token, error)
         self._reached("submitted")
-        self._adapters.rooms.taken(job)
+        self._adapters.submit_limits.taken(job)
         return queued(self._storage, job, native, plan, self._storage.clock.now())
 
     def _uncertain(self, job: Job, token: str, error: SchedulerError) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.domain.job.job import AttemptEnd, Change, Job, JobId, Token
-from ffdl_batch.domain.job_state import Cause, JobState, Wish
+from ffdl_batch.domain.job_state import Cause, JobState, RequestedAction
 from ffdl_batch.domain.outcome.continuation import Interruption, halted_before, what_begins
 from ffdl_batch.domain.outcome.ending import CANCELLED_BY_OWNER
 from ffdl_batch.domain.outcome.observation import NativeId, Phase
@@ -43,8 +43,8 @@ log = logging.getLogger(__name__)
 
 
 def note(store: Store, jobs: Collection[Job], change: Change, token: str) -> set[JobId]:
-    """Write of leased `jobs` while their step goes on, whatever was told on them or wished of them meanwhile. Returns
-    those of which it was news; a job whose lease is another's by now is left as it is."""
+    """Write of leased `jobs` while their step goes on, whatever was told on them or requested of them meanwhile.
+    Returns those of which it was news; a job whose lease is another's by now is left as it is."""
     ids, tried, news = {job.id for job in jobs}, dict[JobId, int](), set[JobId]()
     while current := [job for job in store.get_many(ids) if _is_untold(job, change, tried)]:
         written = {job.id for job in store.apply_many([(job, change) for job in current], lease_token=token)}
@@ -81,7 +81,7 @@ def queued(storage: JobStorage, job: Job, native: NativeId, plan: LaunchPlan | N
 def turned_away(adapters: Adapters, jobs: Sequence[Job], error: NotTaken) -> str:
     """Note that the scheduler refused `jobs`, which are one submission. Return why they wait; "" if the refusal has
     repeated so often that the jobs end."""
-    rooms, job = adapters.rooms, jobs[0]
+    rooms, job = adapters.submit_limits, jobs[0]
     is_news = rooms.why_full(job)
     if rooms.turned_away(job, error) is Refusal.IS_OVER:
         return ""
@@ -157,10 +157,10 @@ def refused_repeatedly(error: NotTaken) -> RefusedBySite:
     )
 
 
-def ended_as_wished(clock: Clock, job: Job) -> Change:
-    """It ends as its owner wishes; the scheduler never heard of the attempt, so nothing has to be asked for."""
+def ended_as_requested(clock: Clock, job: Job) -> Change:
+    """It ends as its owner requests; the scheduler never heard of the attempt, so nothing has to be asked for."""
     number = job.attempt + 1 if job.state is JobState.PENDING else job.attempt
-    if job.wish is Wish.CANCEL:
+    if job.requested_action is RequestedAction.CANCEL:
         message = f"{CANCELLED_BY_OWNER} before {what_begins(number)} was deployed"
         return ended(clock, job, JobState.CANCELLED, "000", message)
     return ended(clock, job, JobState.HALTED, "000", halted_before(number))
@@ -168,7 +168,7 @@ def ended_as_wished(clock: Clock, job: Job) -> Change:
 
 def why_looked_for(adapters: Adapters, job: Job, at_least_s: float = 0.0) -> str:
     """Why a job waits whose request may have reached the scheduler, which does not have it (yet)."""
-    then = "submitted again" if job.wish is Wish.NONE else "ended"
+    then = "submitted again" if job.requested_action is RequestedAction.NONE else "ended"
     late_s = _life_s(adapters, job, at_least_s)
     return f"its submission was not answered and may still arrive; if not within {late_s:.0f} s, it is {then}"
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ffdl_batch.domain.job.job import Change, Job, JobId
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.store import StoreError
 
@@ -43,7 +43,7 @@ class _Step:
 
     token: str = ""
     own: dict[JobId, Job] = field(default_factory=dict)
-    told: dict[JobId, tuple[int, Job]] = field(default_factory=dict)
+    reported: dict[JobId, tuple[int, Job]] = field(default_factory=dict)
     look_at: float = 0.0
 
 
@@ -75,10 +75,10 @@ class InFlight:
 
     def latest(self, job: Job) -> Job:
         """The row as it is after what was told on it, where it was `job` before."""
-        revision, after = self._step.told.get(job.id, (-1, job))
+        revision, after = self._step.reported.get(job.id, (-1, job))
         return after if revision == job.revision else job
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Say on jobs what they wait for, where a submission takes long. A courtesy: a database that refuses it is no
         reason to end the step."""
         now = self._storage.clock.monotonic()
@@ -89,14 +89,14 @@ class InFlight:
             return
         backends = {job.backend for flight in late for job in flight.jobs}
         try:
-            self._tell_own(late, flights, backends, now)
+            self._report_own(late, flights, backends, now)
             if now >= self._step.look_at:
                 self._step.look_at = now + LOOK_EVERY_S
-                self._tell_waiting(backends)
+                self._report_waiting(backends)
         except StoreError as error:
             log.warning("what jobs wait for could not be written: %s", error)
 
-    def _tell_own(self, late: Sequence[_Flight], flights: Sequence[_Flight], backends: set[str], now: float) -> None:
+    def _report_own(self, late: Sequence[_Flight], flights: Sequence[_Flight], backends: set[str], now: float) -> None:
         """The jobs of the step: those in flight, and those whose turn has not come."""
         reasons = {job.id: _unanswered(now - flight.since) for flight in late for job in flight.jobs}
         flying = {job.id for flight in flights for job in flight.jobs}
@@ -109,18 +109,20 @@ class InFlight:
         written = {job.id: job for job in self._storage.store.apply_many(changes, lease_token=self._step.token)}
         for job in news:
             if job.id in written:
-                first = self._step.told.get(job.id, (job.revision, job))[0]
-                self._step.told[job.id] = first, written[job.id]
+                first = self._step.reported.get(job.id, (job.revision, job))[0]
+                self._step.reported[job.id] = first, written[job.id]
                 self._step.own[job.id] = written[job.id]
             else:  # it has gone on, or is another's
                 del self._step.own[job.id]
 
-    def _tell_waiting(self, backends: Collection[str]) -> None:
+    def _report_waiting(self, backends: Collection[str]) -> None:
         """Jobs that nobody has taken up yet, and that do not say already what they wait for."""
         pending = self._storage.store.list_jobs(uid=None, states={JobState.PENDING}, limit=MAX_BEHIND)
         behind = [job for job in pending if job.backend in backends and not job.pending_reason]
         change = Change(columns={"pending_reason": BEHIND})
-        self._storage.store.apply_many([(job, change) for job in behind if job.wish is Wish.NONE])
+        self._storage.store.apply_many(
+            [(job, change) for job in behind if job.requested_action is RequestedAction.NONE]
+        )
 
 
 def _unanswered(for_s: float) -> str:

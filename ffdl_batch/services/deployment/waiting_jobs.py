@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from ffdl_batch.domain.job.array import why_elements_wait
 from ffdl_batch.domain.job.job import Change, Job, JobId
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.host.backoff import growing_pause
 from ffdl_batch.ports.capabilities import SubmitsArrays
 from ffdl_batch.ports.scheduler import InvalidRequest
@@ -141,7 +141,7 @@ class Waiting:
 
 def _may_wait(job: Job) -> bool:
     """Return whether the job is at its first attempt: later attempts wait for nothing."""
-    return job.state is JobState.PENDING and job.attempt == 0 and job.wish is Wish.NONE
+    return job.state is JobState.PENDING and job.attempt == 0 and job.requested_action is RequestedAction.NONE
 
 
 def _pause(one: _Asked) -> float:
@@ -282,10 +282,10 @@ def choose_held(adapters: Adapters, jobs: Sequence[Job]) -> list[Held]:
     answer, if there is one."""
     held: list[Held] = []
     tried: set[tuple[str, ...]] = set()
-    for job in sorted(jobs, key=adapters.rooms.count_unanswered):
-        if job.wish is not Wish.NONE:
+    for job in sorted(jobs, key=adapters.submit_limits.count_unanswered):
+        if job.requested_action is not RequestedAction.NONE:
             continue
-        name, rooms = job.backend, adapters.rooms
+        name, rooms = job.backend, adapters.submit_limits
         is_refused = job.state is JobState.PENDING and rooms.wait_s(job, alone=True) > 0
         if adapters.is_out(name) and not is_refused:
             waits_for: tuple[str, ...] = (name,)

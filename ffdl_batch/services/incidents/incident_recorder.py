@@ -19,7 +19,7 @@ from ffdl_batch.domain.incidents.node_health import HealthLine
 from ffdl_batch.domain.job.job import Change, Job
 from ffdl_batch.domain.job.learner_layout import count_gpus
 from ffdl_batch.domain.job.log_text import Grep
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.continuation import Interruption
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, is_time
 from ffdl_batch.domain.outcome.error_codes import NOT_STORED
@@ -30,7 +30,7 @@ from ffdl_batch.domain.untrusted_json import parse_json
 from ffdl_batch.services.logs.line_search import matching
 from ffdl_batch.services.logs.log_reader import LogReader
 from ffdl_batch.services.outcome.job_change import Past, gpus_of
-from ffdl_batch.services.outcome.upload_pending_reason import OWED
+from ffdl_batch.services.outcome.upload_pending_reason import UPLOAD_PENDING
 from ffdl_batch.services.refusals import Refused
 
 __all__ = ["Ends", "FindPolicy", "read_tail", "refusal"]
@@ -65,7 +65,7 @@ class Ends:
 
     def noted(self, job: Job, known: Known, verdict: Verdict, past: Past, change: Change) -> Change:
         """`change`, which `verdict` led to, with the incident that this end is; as it is, where it is none: success,
-        its owner's wish, a drill, an attempt that was to bring data alone. Raises OSError."""
+        its owner's request, a drill, an attempt that was to bring data alone. Raises OSError."""
         if not _is_abnormal(job, known, verdict, change):
             return change
         attempt = self._root.job(job.id).attempt(job.attempt)
@@ -82,7 +82,7 @@ def refusal(job: Job, code: str, message: str, at: float) -> Incident:
 def _is_abnormal(job: Job, known: Known, verdict: Verdict, change: Change) -> bool:
     if verdict.move is Move.NONE or verdict.played:
         return False
-    if verdict.move is Move.OWED:
+    if verdict.move is Move.UPLOAD_PENDING:
         final = known.final
         return bool(change.attempt_end) and not (final is not None and final.stores_later)
     if verdict.interruption is Interruption.STAGED:
@@ -93,7 +93,7 @@ def _is_abnormal(job: Job, known: Known, verdict: Verdict, change: Change) -> bo
     if verdict.interruption is Interruption.HALT or state in (JobState.COMPLETED, JobState.HALTED):
         return False
     if verdict.move is Move.ENDED and state is JobState.CANCELLED:
-        return known.wish is not Wish.CANCEL and not _is_owners(job, known.observation)
+        return known.requested_action is not RequestedAction.CANCEL and not _is_owners(job, known.observation)
     return True
 
 
@@ -106,8 +106,8 @@ def _is_owners(job: Job, seen: Observation | None) -> bool:
 def _describe(job: Job, attempt: AttemptDir, known: Known, verdict: Verdict, past: Past, change: Change) -> Ended:
     final, given_up = known.evidence.final, known.evidence.given_up
     events = latest_run(known.evidence.events)
-    is_owed, was_owed = verdict.move is Move.OWED, job.pending_reason == OWED
-    why = verdict.interruption or (_why_owed(known.observation) if is_owed else None)
+    is_owed, was_owed = verdict.move is Move.UPLOAD_PENDING, job.pending_reason == UPLOAD_PENDING
+    why = verdict.interruption or (_why_upload_pending(known.observation) if is_owed else None)
     code = verdict.error_code
     if code == "000" and why is not None and not is_owed:
         code = final.error_code if final is not None and final.error_code != "000" else _CODES.get(why, "000")
@@ -138,7 +138,7 @@ def _describe(job: Job, attempt: AttemptDir, known: Known, verdict: Verdict, pas
     )
 
 
-def _why_owed(seen: Observation | None) -> Interruption | None:
+def _why_upload_pending(seen: Observation | None) -> Interruption | None:
     """What ended the controllers of a training that was over."""
     ends = {
         EndCause.PREEMPTED: Interruption.PREEMPTION,

@@ -10,7 +10,7 @@ from ffdl_batch.attempt.layout import Root
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import JobView
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.services.backends.adapters import Adapters
@@ -46,10 +46,12 @@ def drill(storage: JobStorage, adapters: Adapters, caller: Caller, job_id: str, 
     if job.state is not JobState.PROCESSING or not job.native_id:
         cure = "wait until it is PROCESSING" if not job.state.is_terminal else "ffdl resume it first"
         raise wrong_state(f"{job.id} is {job.state}: an event can be played on a job in PROCESSING only", cure)
-    if job.wish is not Wish.NONE:
+    if job.requested_action is not RequestedAction.NONE:
         if played is DrillEvent.HALT and _is_halted_by_a_drill(storage.root, job):
             return detailed(storage, adapters, job)  # the request was sent again because its answer was lost
-        raise wrong_state(f"{job.id} is ending, because a {job.wish} was requested; no event can be played on it")
+        raise wrong_state(
+            f"{job.id} is ending, because a {job.requested_action} was requested; no event can be played on it"
+        )
     if played is DrillEvent.HALT:
         with _noted(storage.root, job, Drill.HALT):
             return halt_job(storage, adapters, caller, job.id)
@@ -66,7 +68,9 @@ def _parse(event: str) -> DrillEvent:
 
 
 def _is_halted_by_a_drill(root: Root, job: Job) -> bool:
-    return job.wish is Wish.HALT and read_drill(root.job(job.id).attempt(job.attempt)) is Drill.HALT
+    return (
+        job.requested_action is RequestedAction.HALT and read_drill(root.job(job.id).attempt(job.attempt)) is Drill.HALT
+    )
 
 
 @contextmanager

@@ -70,7 +70,11 @@ def _check_state(job: Job) -> None:
     if job.state in RESUMABLE:
         return
     if not job.state.is_terminal:
-        cure = f"ffdl wait {job.id} waits for its end" if job.wish.value != "none" else f"ffdl halt {job.id} first"
+        cure = (
+            f"ffdl wait {job.id} waits for its end"
+            if job.requested_action.value != "none"
+            else f"ffdl halt {job.id} first"
+        )
         raise wrong_state(f"{job.id} is {job.state}: only a job that was halted, or failed, can be resumed", cure)
     what = "has completed" if job.state is JobState.COMPLETED else "was cancelled"
     raise wrong_state(f"{job.id} {what}: only a job that was halted, or failed, can be resumed", "submit it again")

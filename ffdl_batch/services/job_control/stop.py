@@ -11,7 +11,7 @@ import logging
 from ffdl_batch.domain.job.job import Change, Job
 from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import JobView
-from ffdl_batch.domain.job_state import Cause, JobState, Wish
+from ffdl_batch.domain.job_state import Cause, JobState, RequestedAction
 from ffdl_batch.domain.outcome.continuation import what_begins
 from ffdl_batch.domain.outcome.ending import CANCELLED_BY_OWNER
 from ffdl_batch.services.backends.adapters import Adapters
@@ -24,64 +24,71 @@ log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
 """How often a row that changes under our hands is read again; each loss means that another step succeeded."""
-_ENDS = {Wish.HALT: (JobState.HALTED, "halted"), Wish.CANCEL: (JobState.CANCELLED, CANCELLED_BY_OWNER)}
+_ENDS = {
+    RequestedAction.HALT: (JobState.HALTED, "halted"),
+    RequestedAction.CANCEL: (JobState.CANCELLED, CANCELLED_BY_OWNER),
+}
 
 
-def request_stop(storage: JobStorage, adapters: Adapters, caller: Caller, job_id: str, wish: Wish) -> JobView:
-    """Record the wish to halt or to cancel; a job that no scheduler has ends at once. Idempotent.
+def request_stop(
+    storage: JobStorage, adapters: Adapters, caller: Caller, job_id: str, requested_action: RequestedAction
+) -> JobView:
+    """Record the request to halt or to cancel; a job that no scheduler has ends at once. Idempotent.
 
     A job that has ended stays as it is, but for one that was halted: a cancel gives it up. A cancel is not softened to
     a halt.
     """
     job = own_job(storage.store, caller, job_id)
     for _ in range(ATTEMPTS):
-        is_end = ends_here(job, wish)
+        is_end = ends_here(job, requested_action)
         if job.state.is_terminal and not is_end:
             break
         if is_end:
-            updated = storage.store.apply(job, end_here(job, wish, storage.clock.now()))
+            updated = storage.store.apply(job, end_here(job, requested_action, storage.clock.now()))
         else:
-            updated = storage.store.set_wish(job.id, wish)
-        if updated is not None and not ends_here(updated, wish):
+            updated = storage.store.set_requested_action(job.id, requested_action)
+        if updated is not None and not ends_here(updated, requested_action):
             job = updated
             break
         job = own_job(storage.store, caller, job_id)
     else:
-        raise try_again("S210", f"{job_id} changes too fast to note the wish", cure="try again")
+        raise try_again("S210", f"{job_id} changes too fast to note the request", cure="try again")
     if not job.state.is_terminal:
-        _tell_controllers(storage, job)
+        _notify_controllers(storage, job)
     return detailed(storage, adapters, job)
 
 
-def ends_here(job: Job, wish: Wish) -> bool:
-    """Whether the wish ends the job now, because no scheduler has anything of it."""
-    return job.state is JobState.PENDING or (job.state is JobState.HALTED and wish is Wish.CANCEL)
+def ends_here(job: Job, requested_action: RequestedAction) -> bool:
+    """Whether the request ends the job now, because no scheduler has anything of it."""
+    return job.state is JobState.PENDING or (
+        job.state is JobState.HALTED and requested_action is RequestedAction.CANCEL
+    )
 
 
-def end_here(job: Job, wish: Wish, now: float) -> Change:
+def end_here(job: Job, requested_action: RequestedAction, now: float) -> Change:
     """How it ends the job."""
-    state, word = _ENDS[wish]
+    state, word = _ENDS[requested_action]
     if job.state is JobState.HALTED:
         return Change(steps=((state, now),), cause=Cause.CANCELLED, message=word)
     return Change(steps=((state, now),), message=f"{word} before {what_begins(job.attempt + 1)} was deployed")
 
 
-def _tell_controllers(storage: JobStorage, job: Job) -> None:
+def _notify_controllers(storage: JobStorage, job: Job) -> None:
     """A courtesy that saves a second or two: the row is what counts, and the watcher writes the cell from it again."""
     try:
         storage.tree.check()
-        write_control(storage.root, job, wish=job.wish)
+        write_control(storage.root, job, requested_action=job.requested_action)
     except OSError as error:
         log.warning("job %s: its control cell could not be written now, and will be again: %s", job.id, error)
 
 
 def halt_job(storage: JobStorage, adapters: Adapters, caller: Caller, job_id: str) -> JobView:
-    """Record the wish; a job that no scheduler has heard of is HALTED at once. Idempotent; an ended job stays as it is,
-    and so does a wish to cancel."""
-    return request_stop(storage, adapters, caller, job_id, Wish.HALT)
+    """Record the request; a job that no scheduler has heard of is HALTED at once. Idempotent; an ended job stays as
+    it is, and so does a request to cancel."""
+    return request_stop(storage, adapters, caller, job_id, RequestedAction.HALT)
 
 
 def cancel_job(storage: JobStorage, adapters: Adapters, caller: Caller, job_id: str) -> JobView:
-    """Record the wish; a job that no scheduler has ends at once, also one that was halted. Idempotent; a job that has
-    ended otherwise stays as it is."""
-    return request_stop(storage, adapters, caller, job_id, Wish.CANCEL)
+    """Record the request; a job that no scheduler has ends at once, also one that was halted. Idempotent; a job that
+    has ended otherwise stays as it is."""
+    return request_stop(storage, adapters, caller, job_id, RequestedAction.CANCEL)

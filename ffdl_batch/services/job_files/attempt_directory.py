@@ -9,7 +9,7 @@ from pathlib import Path
 from ffdl_batch.attempt.layout import ArrayDir, AttemptDir, JobDir, Root
 from ffdl_batch.attempt.reader import MAX_TEXT_BYTES, NO_FILE, DamagedFile, find_text, read_head, read_object
 from ffdl_batch.domain.job.job import Job
-from ffdl_batch.domain.job_state import Wish
+from ffdl_batch.domain.job_state import RequestedAction
 from ffdl_batch.ports.scheduler import ArrayPlan, LaunchPlan
 from ffdl_batch.services.job_files.control_cell import write_control
 from ffdl_batch.services.secrets.job_secrets import place_secrets
@@ -42,8 +42,10 @@ def materialize(root: Root, job: Job, plan: LaunchPlan) -> None:
     _link(Path(root.model(job.model_digest)), Path(job_dir.model_archive))
     _write_files(plan)
     place_secrets(root, job, attempt)
-    # A wish that came after the row was read may be in the cell already: only a wish that we know of is written.
-    write_control(root, job, wish=job.wish if job.wish is not Wish.NONE else None)
+    # A request that came after the row was read may be in the cell already: only a request that we know of is written.
+    write_control(
+        root, job, requested_action=job.requested_action if job.requested_action is not RequestedAction.NONE else None
+    )
 
 
 def make_chunk(root: Root, array: str) -> tuple[int, AttemptDir]:

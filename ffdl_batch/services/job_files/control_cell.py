@@ -18,7 +18,7 @@ from ffdl_batch.attempt.reader import DamagedFile, read_object
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
 from ffdl_batch.domain.file_format import FORMAT, require_known
 from ffdl_batch.domain.job.job import Job
-from ffdl_batch.domain.job_state import Wish
+from ffdl_batch.domain.job_state import RequestedAction
 from ffdl_batch.domain.outcome.heartbeat_loss import GivenUp
 from ffdl_batch.services.whole_files import write_whole
 
@@ -36,7 +36,7 @@ class Drill(StrEnum):
     NODE_FAIL = "node-fail"
 
 
-_REQUESTS = {Wish.NONE: "", Wish.HALT: HALT, Wish.CANCEL: CANCEL}
+_REQUESTS = {RequestedAction.NONE: "", RequestedAction.HALT: HALT, RequestedAction.CANCEL: CANCEL}
 """How the cell spells the owner's request."""
 
 
@@ -46,7 +46,7 @@ class Control:
 
     attempt: int = 0
     """Number of the job's newest attempt."""
-    wish: str = ""
+    requested_action: str = ""
     drill: Drill = Drill.NONE
     run: int = 0
     """The run that the drill is played on: the scheduler may start the same attempt again."""
@@ -64,7 +64,7 @@ def read_control(attempt: AttemptDir) -> Control:
         cell = read_object(attempt.control, below=attempt.path)
         require_known(cell, attempt.control)
         control = from_plain(Control, cell)
-        return control if control.wish in _REQUESTS.values() else Control()
+        return control if control.requested_action in _REQUESTS.values() else Control()
     except (FileNotFoundError, NotADirectoryError, DamagedFile, CodecError):
         return Control()
 
@@ -96,7 +96,9 @@ def newest_run(attempt: AttemptDir) -> int:
     return run
 
 
-def write_control(root: Root, job: Job, *, wish: Wish | None = None, drill: Drill | None = None) -> bool:
+def write_control(
+    root: Root, job: Job, *, requested_action: RequestedAction | None = None, drill: Drill | None = None
+) -> bool:
     """Tell the controllers of the job's current attempt; None leaves what the cell says. Raises OSError.
 
     False: the attempt has no directory yet. Whoever makes it, or the watcher, writes the cell then.
@@ -109,7 +111,7 @@ def write_control(root: Root, job: Job, *, wish: Wish | None = None, drill: Dril
         after = replace(
             before,
             attempt=max(job.attempt, before.attempt),
-            wish=before.wish if wish is None else _REQUESTS[wish],
+            requested_action=before.requested_action if requested_action is None else _REQUESTS[requested_action],
             drill=before.drill if drill is None else drill,
             run=before.run if drill is None else newest_run(attempt) if drill else 0,
         )

@@ -59,7 +59,7 @@ class LogReader:
     def go_to(self, position: int, *, numbered: bool = True) -> None:
         """Continue at a position where a line or a piece begins. If lines are not `numbered`, they need not be
         counted."""
-        self._marks.begin_anew()
+        self._marks.restart()
         self._rest, self._begun = b"", False
         self._lines, self._offset = self._lines_before(position) if numbered else 0, position
 

@@ -15,17 +15,17 @@ from pathlib import Path
 
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.domain.job.job import Change, Job, JobId
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.launch.limits import Limits
 from ffdl_batch.domain.outcome.heartbeat_loss import (
-    TOLD,
-    TOLD_SHARE,
+    SILENCE,
+    WARNING_SHARE,
     Beat,
     Finding,
     GivenUp,
     Step,
     decide,
-    is_crowd,
+    is_widespread,
     patience_s,
     quiet,
 )
@@ -37,7 +37,7 @@ from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.leader_lease import LeaderLease, Leases
 from ffdl_batch.services.outcome.attempt_records import beats_of, oldest_heartbeat, read_launch
 from ffdl_batch.services.outcome.native_job_identity import is_own, may_ask_of
-from ffdl_batch.services.outcome.upload_pending_reason import is_told_owed
+from ffdl_batch.services.outcome.upload_pending_reason import is_reported_pending
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class SilenceKeeper:
             return 0
         changed, running = 0, set[JobId]()
         for backend in store.live_backends():
-            jobs = [job for job in store.live_deployed(backend) if job.state in _RUN and not is_told_owed(job)]
+            jobs = [job for job in store.live_deployed(backend) if job.state in _RUN and not is_reported_pending(job)]
             running |= {job.id for job in jobs}
             changed += self._look_at(backend, jobs) if jobs else 0
         self._seen = {key: seen for key, seen in self._seen.items() if key in running}
@@ -117,14 +117,14 @@ class SilenceKeeper:
             return 0
         phases = {one.job.id: self._phase(shown, one.job) for one in suspects}
         silent = {one.job.id: one.beats for one in suspects if not one.mark and phases[one.job.id] is Phase.RUNNING}
-        crowd, changed = is_crowd(silent.values(), len(jobs)), 0
+        crowd, changed = is_widespread(silent.values(), len(jobs)), 0
         for one in suspects:
             phase = phases[one.job.id]
             try:
                 if one.mark is not None:
                     changed += self._finish(one.job, one.mark, phase)
                 else:
-                    changed += self._follow(one, self._find(one, phase, now, looked_at, crowd=crowd), now)
+                    changed += self._follow(one, self._find(one, phase, now, looked_at, widespread=crowd), now)
             except OSError as error:  # of this job's files; it is looked at again
                 log.error("job %s is silent, and what follows cannot be written: %s", one.job.id, error)
         self._forget({job.id for job in jobs if job.id not in phases})
@@ -148,8 +148,8 @@ class SilenceKeeper:
     def _suspect(self, job: Job, now: float) -> _Suspect | None:
         """The job, where nothing was heard of some of its controllers for a while. Of one that is well no file is read.
         Raises OSError."""
-        told_s = self._adapters.settings.silent_s * TOLD_SHARE
-        is_told = job.pending_reason.startswith(TOLD) or (job.id, job.attempt) in self._given_up
+        told_s = self._adapters.settings.silent_s * WARNING_SHARE
+        is_told = job.pending_reason.startswith(SILENCE) or (job.id, job.attempt) in self._given_up
         if not is_told and self._storage.clock.now() - job.updated_at < told_s:
             return None
         attempt = self._attempt(job)
@@ -158,7 +158,9 @@ class SilenceKeeper:
             return None
         silent_s = self._patience_s(attempt)
         mark, beats = read_given_up(attempt), quiet(beats_of(attempt), now, silent_s)
-        if mark is None and (not beats or job.wish is Wish.CANCEL):  # a cancel is passed on until it has come true
+        if mark is None and (
+            not beats or job.requested_action is RequestedAction.CANCEL
+        ):  # a cancel is passed on until it has come true
             return None
         return _Suspect(job, silent_s, beats, mark)
 
@@ -175,24 +177,24 @@ class SilenceKeeper:
             log.info("backend %s does not say whether silent jobs run: %s", backend, error)
             return None
 
-    def _find(self, one: _Suspect, phase: Phase, now: float, looked_at: float, *, crowd: bool) -> Finding:
+    def _find(self, one: _Suspect, phase: Phase, now: float, looked_at: float, *, widespread: bool) -> Finding:
         """What follows, and what is remembered of this look."""
         last, attempt = self._seen.get(one.job.id), one.job.attempt
         is_same = last is not None and (last.attempt, last.beats) == (attempt, one.beats)
         unchanged_s = looked_at - last.at if last is not None and is_same else None
-        finding = decide(one.beats, phase, now, one.silent_s, unchanged_s, is_crowd=crowd)
-        if finding.step in (Step.HEARD, Step.HOLD):
+        finding = decide(one.beats, phase, now, one.silent_s, unchanged_s, is_widespread=widespread)
+        if finding.step in (Step.NONE, Step.HOLD):
             self._seen.pop(one.job.id, None)
         elif not is_same:
             self._seen[one.job.id] = _Seen(attempt, one.beats, looked_at)
         return finding
 
     def _follow(self, one: _Suspect, finding: Finding, now: float) -> int:
-        if finding.step is Step.HEARD:
+        if finding.step is Step.NONE:
             return self._take_back(one.job)
         if finding.step is Step.GIVE_UP:
             return self._give_up(one, finding, now)
-        return self._tell(one.job, finding.sentence)
+        return self._warn(one.job, finding.sentence)
 
     def _give_up(self, one: _Suspect, finding: Finding, now: float) -> int:
         """The mark first. A daemon that was stopped over this drops it when it wakes up: another has taken its turn, or
@@ -211,7 +213,7 @@ class SilenceKeeper:
         self._reached("marked")
         self._end(job)
         self._reached("ended")
-        return self._tell(current, finding.sentence)
+        return self._warn(current, finding.sentence)
 
     def _finish(self, job: Job, mark: GivenUp, phase: Phase) -> int:
         """What was given up at an earlier look, maybe by a daemon that died over it, and has not ended yet."""
@@ -221,7 +223,7 @@ class SilenceKeeper:
         if phase not in (Phase.COMPLETING, Phase.UNKNOWN):
             self._end(job)
         self._ring(job)
-        return self._tell(job, Finding(Step.GIVE_UP, mark.nodes, mark.since, mark.at).sentence)
+        return self._warn(job, Finding(Step.GIVE_UP, mark.nodes, mark.since, mark.at).sentence)
 
     def _end(self, job: Job) -> None:
         """Ask the scheduler; who does not answer is asked again at the next look."""
@@ -238,14 +240,14 @@ class SilenceKeeper:
         """Have the job judged: a scheduler that cannot end it says nothing new."""
         Path(self._storage.root.doorbell, job.id).touch(mode=0o600)
 
-    def _tell(self, job: Job, sentence: str) -> int:
+    def _warn(self, job: Job, sentence: str) -> int:
         if job.pending_reason == sentence:
             return 0
         return int(self._storage.store.apply(job, Change(columns={"pending_reason": sentence})) is not None)
 
     def _take_back(self, job: Job) -> int:
         """What the owner was told, of a job that is heard again."""
-        return self._tell(job, "") if job.pending_reason.startswith(TOLD) else 0
+        return self._warn(job, "") if job.pending_reason.startswith(SILENCE) else 0
 
     def _forget(self, ids: set[JobId]) -> None:
         self._seen = {key: seen for key, seen in self._seen.items() if key not in ids}

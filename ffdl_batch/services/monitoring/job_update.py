@@ -15,9 +15,9 @@ from ffdl_batch.domain.incidents.incident import Evidence as Line
 from ffdl_batch.domain.incidents.stalled_learners import alarms
 from ffdl_batch.domain.job.job import Change, Job
 from ffdl_batch.domain.job.learners import started_again
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.controller_events import EventKind
-from ffdl_batch.domain.outcome.facts import Evidence, Known, is_last_word
+from ffdl_batch.domain.outcome.facts import Evidence, Known, is_final
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.domain.outcome.verdict import Move, Verdict, judge
 from ffdl_batch.ports.capabilities import AvoidsNodes
@@ -33,7 +33,7 @@ from ffdl_batch.services.monitoring.watch_state import Memories, Memory
 from ffdl_batch.services.outcome.attempt_records import STILL_ALIVE_S, claim_owner, read_evidence
 from ffdl_batch.services.outcome.job_change import Past, change_of, look_back
 from ffdl_batch.services.outcome.record_completion import others_know_more, with_leftovers
-from ffdl_batch.services.outcome.upload_pending_reason import is_told_owed
+from ffdl_batch.services.outcome.upload_pending_reason import is_reported_pending
 from ffdl_batch.services.queries.learners import untold_restarts
 from ffdl_batch.store import StoreError
 
@@ -124,7 +124,7 @@ class Judge:
         verdict = judge(known)
         if not known.quiet:  # nothing else asks for a closer look when it has become so
             memory.read_once = False
-        memory.concluded = known.final is not None and is_last_word(known.final)
+        memory.concluded = known.final is not None and is_final(known.final)
         if known.final is not None and not known.ended:
             self._end_is_near()
         past = Past()
@@ -139,10 +139,10 @@ class Judge:
             change = self._ruled(job, known, verdict, past, change)
         if verdict.move is Move.NONE and self._has_nowhere_to_run(job, memory):
             change = self._let_back(job, change)
-        change = self._with_news(job, memory, known, change)
+        change = self._with_learner_events(job, memory, known, change)
         return Judged(job, change, verdict) if change is not None else None
 
-    def _with_news(self, job: Job, memory: Memory, known: Known, change: Change | None) -> Change | None:
+    def _with_learner_events(self, job: Job, memory: Memory, known: Known, change: Change | None) -> Change | None:
         """`change` with what happened to learners without ending the attempt."""
         restarts, raised = self._restarts(job, memory, known), self._alarms(job, memory, known)
         if not restarts and not raised:
@@ -200,14 +200,16 @@ class Judge:
     def _prepare(self, job: Job, verdict: Verdict, past: Past) -> None:
         """What has to be done before the row changes, so that a crash between the two leaves nothing behind."""
         if verdict.held:
-            write_control(self._storage.root, job, wish=Wish.CANCEL)  # should anybody let it go, it ends at once
+            write_control(
+                self._storage.root, job, requested_action=RequestedAction.CANCEL
+            )  # should anybody let it go, it ends at once
         if verdict.move is Move.REQUEUED and past.failed_nodes:
             keep_off(self._storage.root, self._adapters, job, past.failed_nodes)
 
     def _has_nowhere_to_run(self, job: Job, memory: Memory) -> bool:
         """Whether it waits for nodes that it is kept off, because they failed it."""
         seen = memory.observation
-        if seen is None or not seen.nowhere or job.wish is not Wish.NONE:
+        if seen is None or not seen.nowhere or job.requested_action is not RequestedAction.NONE:
             return False
         kept_off = any(one.startswith(KEPT_OFF) for one in job.warnings) and NOWHERE_ELSE not in job.warnings
         return bool(job.overrides.exclude) or kept_off
@@ -255,9 +257,9 @@ class Judge:
 
     def _is_alive(self, evidence: Evidence) -> bool:
         """Whether node controllers were heard of lately: then no listing that leaves the job out is believed."""
-        if evidence.heard is None:
+        if evidence.last_heartbeat_at is None:
             return False
-        return self._storage.file_time(self._storage.root.path) - evidence.heard < STILL_ALIVE_S
+        return self._storage.file_time(self._storage.root.path) - evidence.last_heartbeat_at < STILL_ALIVE_S
 
     def _known(
         self, job: Job, memory: Memory, evidence: Evidence, forgotten: bool, dropped: Observation | None
@@ -273,7 +275,7 @@ class Judge:
             seen = replace(seen, phase=Phase.UNKNOWN) if seen.phase is not Phase.ENDED else seen
         known = Known(
             state=job.state,
-            wish=job.wish,
+            requested_action=job.requested_action,
             observation=None if forgotten else seen,
             evidence=evidence,
             now=clock.now(),
@@ -284,26 +286,26 @@ class Judge:
             lost=memory.lost,
             attempt=job.attempt,
         )
-        if seen is not None and self._may_be_anew(known, seen):
+        if seen is not None and self._may_be_requeued(known, seen):
             known = replace(known, quiet=self._is_quiet(evidence))
         if self._is_unending(known):
             known = replace(known, unending=True, settled=True)
         final = known.final
-        said = final is not None and is_last_word(final) and not (known.learners > 1 and others_know_more(final))
-        if not known.ended or (said and not is_told_owed(job)):
+        said = final is not None and is_final(final) and not (known.learners > 1 and others_know_more(final))
+        if not known.ended or (said and not is_reported_pending(job)):
             return known
         attempt = self._storage.root.job(job.id).attempt(job.attempt)
         return replace(known, evidence=with_leftovers(attempt, evidence, known))
 
-    def _may_be_anew(self, known: Known, seen: Observation) -> bool:
+    def _may_be_requeued(self, known: Known, seen: Observation) -> bool:
         """Whether the scheduler seems to have started the attempt anew while the run before may still speak."""
         waits = seen.phase is Phase.PENDING and known.state is not JobState.QUEUED
-        return (waits or seen.restarts > known.requeues) and known.evidence.heard is not None
+        return (waits or seen.restarts > known.requeues) and known.evidence.last_heartbeat_at is not None
 
     def _is_quiet(self, evidence: Evidence) -> bool:
         """By the file system's clock; where that cannot be asked, nothing is known, and it is waited for."""
-        assert evidence.heard is not None
-        return self._storage.file_time(self._storage.root.path) - evidence.heard >= QUIET_S
+        assert evidence.last_heartbeat_at is not None
+        return self._storage.file_time(self._storage.root.path) - evidence.last_heartbeat_at >= QUIET_S
 
     def _is_unending(self, known: Known) -> bool:
         """Whether the attempt was given up so long ago that no controller of it may have learners any more, and the
@@ -335,7 +337,12 @@ class Judge:
 
 def _has_begun(attempt: AttemptDir, evidence: Evidence) -> bool:
     """Whether anybody ever executed the attempt, or wrote in its name. Raises OSError."""
-    return bool(evidence.events) or evidence.final is not None or evidence.heard is not None or _exists(attempt.claim)
+    return (
+        bool(evidence.events)
+        or evidence.final is not None
+        or evidence.last_heartbeat_at is not None
+        or _exists(attempt.claim)
+    )
 
 
 def _exists(path: str) -> bool:

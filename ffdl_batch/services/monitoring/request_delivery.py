@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from ffdl_batch.attempt.layout import Root
 from ffdl_batch.domain.job.job import Job, JobId
-from ffdl_batch.domain.job_state import Wish
+from ffdl_batch.domain.job_state import RequestedAction
 from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
 from ffdl_batch.ports.capabilities import AvoidsNodes, StopsMany, Withdraws
 from ffdl_batch.ports.scheduler import InvalidRequest, Scheduler, SchedulerUnreachable
@@ -33,14 +33,14 @@ class _Sent:
     """What was sent last for a job, and when. `waits`: the job waited in the queue then; `is_own`: what was listed
     under its id was surely the job, and the scheduler was asked."""
 
-    wish: Wish
+    requested_action: RequestedAction
     native_id: str
     waits: bool
     is_own: bool
     at: float
 
 
-class Wishes:
+class RequestDelivery:
     """What was passed on and when; lost at a restart without harm."""
 
     def __init__(self, storage: JobStorage) -> None:
@@ -50,20 +50,20 @@ class Wishes:
     def pass_on(
         self, adapter: Scheduler, jobs: Iterable[Job], seen: Mapping[JobId, Observation], doubtful: Collection[JobId]
     ) -> None:
-        """Send what is due for those of `jobs` that somebody wishes something of; raises SchedulerUnreachable.
+        """Send what is due for those of `jobs` that somebody requests something of; raises SchedulerUnreachable.
 
         `seen` is what was listed of them. The scheduler is asked nothing of those that it does not list and of the
-        `doubtful` ones: their controllers read the wish when they begin.
+        `doubtful` ones: their controllers read the request when they begin.
         """
         now = self._storage.clock.monotonic()
         due: list[tuple[Job, Phase]] = []
         for job in jobs:
             shown = seen.get(job.id)
-            if job.wish is Wish.NONE or (shown is not None and shown.phase is Phase.ENDED):
+            if job.requested_action is RequestedAction.NONE or (shown is not None and shown.phase is Phase.ENDED):
                 continue
             waits = shown is not None and shown.phase is Phase.PENDING
             last = self._sent.get(job.id)
-            sent = _Sent(job.wish, job.native_id, waits, shown is not None and job.id not in doubtful, now)
+            sent = _Sent(job.requested_action, job.native_id, waits, shown is not None and job.id not in doubtful, now)
             is_news = last is None or _is_other(last, sent)
             if not is_news and last is not None and now - last.at < AGAIN_S:
                 continue
@@ -73,7 +73,7 @@ class Wishes:
                 due.append((job, shown.phase))
             elif shown is not None and is_news:
                 why = "what is listed under this id is not surely the job"
-                log.warning("job %s: %s is not asked to %s: %s", job.id, job.native_id, job.wish, why)
+                log.warning("job %s: %s is not asked to %s: %s", job.id, job.native_id, job.requested_action, why)
         self._send(adapter, due)
 
     def forget_others(self, live: Collection[JobId]) -> None:
@@ -82,14 +82,23 @@ class Wishes:
 
     def _write(self, job: Job) -> None:
         try:
-            write_control(self._storage.root, job, wish=job.wish)
+            write_control(self._storage.root, job, requested_action=job.requested_action)
         except OSError as error:  # the signal is still worth sending; the cell is tried again with the next one
-            log.error("job %s: the wish to %s could not be written for its controllers: %s", job.id, job.wish, error)
+            log.error(
+                "job %s: the request to %s could not be written for its controllers: %s",
+                job.id,
+                job.requested_action,
+                error,
+            )
 
     def _send(self, adapter: Scheduler, due: Sequence[tuple[Job, Phase]]) -> None:
         many = adapter if isinstance(adapter, StopsMany) else None
-        _ask([job for job, _ in due if job.wish is Wish.CANCEL], adapter.cancel, many.cancel_many if many else None)
-        halted = [(job, phase) for job, phase in due if job.wish is Wish.HALT]
+        _ask(
+            [job for job, _ in due if job.requested_action is RequestedAction.CANCEL],
+            adapter.cancel,
+            many.cancel_many if many else None,
+        )
+        halted = [(job, phase) for job, phase in due if job.requested_action is RequestedAction.HALT]
         if isinstance(adapter, Withdraws):
             waiting = [job for job, phase in halted if phase in (Phase.PENDING, Phase.UNKNOWN)]
             _ask(waiting, adapter.withdraw, many.withdraw_many if many else None)
@@ -115,7 +124,7 @@ def _ask(
         try:
             one(NativeId.parse(job.native_id))
         except InvalidRequest as error:
-            log.warning("job %s: the wish to %s cannot be passed on: %s", job.id, job.wish, error)
+            log.warning("job %s: the request to %s cannot be passed on: %s", job.id, job.requested_action, error)
 
 
 def _is_other(last: _Sent, now: _Sent) -> bool:

@@ -13,7 +13,7 @@ from ffdl_batch.ports.capabilities import DropsTasks, ForgetsJobs, LosesJobs
 from ffdl_batch.ports.scheduler import InvalidRequest, NotNow, SchedulerUnreachable
 from ffdl_batch.services.backends.adapters import Adapters, NotAsked
 from ffdl_batch.services.job_storage import JobStorage
-from ffdl_batch.services.monitoring.request_delivery import AGAIN_S, Wishes
+from ffdl_batch.services.monitoring.request_delivery import AGAIN_S, RequestDelivery
 
 log = logging.getLogger(__name__)
 _GONE_BY_S = 8 * AGAIN_S
@@ -36,12 +36,12 @@ class Questions:
 
     def __init__(self, storage: JobStorage, adapters: Adapters) -> None:
         self._storage, self._adapters = storage, adapters
-        self._wishes = Wishes(storage)
+        self._requests = RequestDelivery(storage)
         self._late: dict[str, Circuit] = {}
 
     def forget_others(self, live: Collection[JobId]) -> None:
-        """Remember wishes of these jobs alone."""
-        self._wishes.forget_others(live)
+        """Remember requests for these jobs alone."""
+        self._requests.forget_others(live)
 
     def observe(self, backend: str, jobs: Iterable[Job]) -> Mapping[NativeId, Observation] | None:
         """One question about all of `jobs`; None where there is no answer."""
@@ -61,15 +61,15 @@ class Questions:
         """Wishes that cannot be passed on now keep nobody's news from being written."""
         try:
             with self._adapters.asking(backend) as adapter:
-                self._wishes.pass_on(adapter, jobs, found, doubtful)
+                self._requests.pass_on(adapter, jobs, found, doubtful)
         except NotAsked as error:
             log.debug("requests to backend %s are repeated: %s", backend, error)
         except NotNow as error:
-            self._tell_late(backend, error)
+            self._log_late(backend, error)
         except SchedulerUnreachable as error:
             log.debug("backend %s takes no requests, they are repeated: %s", backend, error)
 
-    def _tell_late(self, backend: str, error: NotNow) -> None:
+    def _log_late(self, backend: str, error: NotNow) -> None:
         """The scheduler answers, and a request did not get through: a node may be away. The log hears of it as it does
         of an outage, and not at each repetition."""
         now = self._storage.clock.monotonic()
@@ -79,7 +79,7 @@ class Questions:
         asked, permit = before.ask(now)
         assert permit is not None  # no pause is put between them
         after = self._late[backend] = asked.failed(permit, str(error), self._storage.clock.now(), again_at=now)
-        if after.is_news(before):
+        if after.is_worth_logging(before):
             log.warning("backend %s: %s", backend, error)
 
     def absent(self, backend: str, asked: Collection[NativeId]) -> Absent:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from ffdl_batch.domain.job.job import Job, JobId
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.observation import NativeId, Observation
 from ffdl_batch.domain.outcome.verdict import Move
 from ffdl_batch.services.backends.adapters import Adapters
@@ -58,7 +58,7 @@ class Watcher:
         self._questions = Questions(storage, adapters)
         self._memories = Memories()
         self._judge = Judge(storage, adapters, self._memories, self._look_soon)
-        self._turn = LeaderLease(leases, LEASE, self._begin_anew)
+        self._turn = LeaderLease(leases, LEASE, self._restart)
         self._is_anothers = False
         self._look_at: float | None = None
         self._looked = False
@@ -85,7 +85,7 @@ class Watcher:
     def listen(self) -> int:
         """Read rung doorbells; returns how many jobs changed."""
         with self._lock:
-            return self._hear() + self._follow_heads() if self._take_turn() else 0
+            return self._collect_changes() + self._follow_heads() if self._take_turn() else 0
 
     def look(self) -> int:
         """Ask the schedulers; returns how many jobs changed."""
@@ -114,7 +114,7 @@ class Watcher:
         with self._lock:
             self._turn.end()
 
-    def _begin_anew(self) -> None:
+    def _restart(self) -> None:
         """Another daemon may have watched meanwhile: what is remembered is out of date, and the other may have died
         over bells that it had taken down."""
         if self._looked or self._is_anothers:
@@ -123,7 +123,7 @@ class Watcher:
         self._begun_by_heads.clear()
         self._looked = False
 
-    def _hear(self) -> int:
+    def _collect_changes(self) -> int:
         """Jobs whose controllers have news. The bell is taken down before the files are read, never after."""
         directory = Path(self._storage.root.doorbell)
         names = [entry.name for entry in os.scandir(directory)]
@@ -158,7 +158,7 @@ class Watcher:
         found, doubtful, replaced = now_listed.found, now_listed.doubtful, now_listed.replaced
         self._reached("asked")
         self._questions.pass_on(backend, [job for job in jobs if job.id not in replaced], found, doubtful)
-        self._reached("wished")
+        self._reached("requested")
         forgotten = self._forgotten(backend, [job for job in jobs if job.id not in found], replaced)
         with self._lock:
             now = self._storage.clock.monotonic()
@@ -172,7 +172,7 @@ class Watcher:
     def _is_idle(self, job: Job, seen: Observation | None) -> bool:
         """Whether nothing follows from what was listed: it was taken for this attempt's last time, and is the same now,
         and there is nothing to be passed on or to be judged."""
-        return job.wish is Wish.NONE and self._memories.of(job).is_unmoved(seen)
+        return job.requested_action is RequestedAction.NONE and self._memories.of(job).is_unmoved(seen)
 
     def _forgotten(self, backend: str, left_out: Iterable[Job], replaced: Collection[JobId]) -> frozenset[JobId]:
         """Jobs that several listings left out and that a complete answer does not hold either, or holds another for.
@@ -185,7 +185,7 @@ class Watcher:
             known = [(job, self._memories.of(job)) for job in left_out]
         waiting = [(job, memory) for job, memory in known if job.state is JobState.QUEUED]
         # Slurm keeps no record of a waiting task of an array that was cancelled (seen in 26.05).
-        cancelled = {job.id for job, _ in waiting if job.wish is Wish.CANCEL}
+        cancelled = {job.id for job, _ in waiting if job.requested_action is RequestedAction.CANCEL}
         explained = cancelled.union(replaced)
         suspects = [job for job, memory in known if memory.is_suspect(FORGOTTEN_AFTER, since, job.id in explained)]
         asked = {NativeId.parse(job.native_id) for job in suspects if job.id not in replaced}
@@ -231,8 +231,8 @@ class Watcher:
         after = {job.id: job for job in written}
         self._look_again(one.job for one in judged if one.job.id not in after)
         self._begun_by_heads |= {one.job.id for one in judged if one.change.succeeded and one.job.id in after}
-        for backend in {one.job.backend for one in judged if one.verdict.move in (Move.ENDED, Move.OWED)}:
-            self._adapters.rooms.made(backend)
+        for backend in {one.job.backend for one in judged if one.verdict.move in (Move.ENDED, Move.UPLOAD_PENDING)}:
+            self._adapters.submit_limits.made(backend)
         again: list[Job] = []
         for one in judged:
             if one.job.id not in after or one.verdict.move is Move.NONE:

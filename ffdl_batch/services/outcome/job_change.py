@@ -14,9 +14,16 @@ from pathlib import Path
 from ffdl_batch.attempt.layout import AttemptDir, Root
 from ffdl_batch.domain.job.job import AttemptEnd, Change, Job
 from ffdl_batch.domain.job.learner_layout import count_gpus, parts_of
-from ffdl_batch.domain.job_state import Cause, JobState, Wish
+from ffdl_batch.domain.job_state import Cause, JobState, RequestedAction
 from ffdl_batch.domain.launch.network_level import network_text
-from ffdl_batch.domain.outcome.continuation import UNFIT_NODE, Checkpoint, Interruption, Spent, decide, words
+from ffdl_batch.domain.outcome.continuation import (
+    UNFIT_NODE,
+    Checkpoint,
+    Interruption,
+    Spent,
+    decide,
+    describe_interruption,
+)
 from ffdl_batch.domain.outcome.controller_events import NOT_KEPT, EventKind, FinalRecord, GoesOn
 from ffdl_batch.domain.outcome.error_codes import OUT_OF_MEMORY
 from ffdl_batch.domain.outcome.facts import Known, latest_run
@@ -33,19 +40,19 @@ from ffdl_batch.services.outcome.attempt_records import (
 )
 from ffdl_batch.services.outcome.record_completion import is_storable
 from ffdl_batch.services.outcome.retry_budget import budget_of
-from ffdl_batch.services.outcome.upload_pending_reason import OWED, is_told_owed
+from ffdl_batch.services.outcome.upload_pending_reason import UPLOAD_PENDING, is_reported_pending
 
 MAX_EXCLUDED = 8
 """Failed nodes that a job keeps away from, the latest ones: a long list would leave it nowhere to run."""
 
 
 _STOPPED = "{}: the scheduler has stopped it; until it lets it run again a halt waits, a cancel does not"
-_LAST_WORD = "the scheduler has ended it ({}); its controllers' last word is waited for"
+_AWAITS_FINAL_RECORD = "the scheduler has ended it ({}); its controllers' last word is waited for"
 _DEVICES = "devices: "
 _METRICS = "metrics: "
-METRICS_TOLD = 10
+MAX_METRICS_WARNINGS = 10
 """How many warnings about metrics a job gets."""
-DAMAGED_TOLD = 10
+MAX_DAMAGED_WARNINGS = 10
 """Maximum number of warnings about damaged files of a job."""
 NO_CHECKPOINT = Checkpoint()
 
@@ -61,7 +68,7 @@ class Past:
     gpu_seconds: float = 0.0
     failed_nodes: tuple[str, ...] = ()
     successor_begun: bool = False
-    owed: bool = False
+    upload_pending: bool = False
     refused: tuple[str, ...] = ()
     policy: str = ""
     stops: bool = False
@@ -91,7 +98,7 @@ def look_back(
         gpu_seconds=_gpu_seconds(lambda: gpus_of(job, attempt), known, final, seen),
         failed_nodes=_failed_nodes(root, job, known) if verdict.lost_node and avoids_nodes else (),
         successor_begun=begun_at(directory.attempt(job.attempt + 1)) is not None,
-        owed=_is_owed(known) and not Path(attempt.paid).exists() and is_storable(attempt),
+        upload_pending=_is_upload_pending(known) and not Path(attempt.uploaded).exists() and is_storable(attempt),
         refused=_refused_before(root, job) if verdict.error_code in UNFIT_NODE else (),
     )
 
@@ -100,20 +107,20 @@ def change_of(job: Job, verdict: Verdict, known: Known, past: Past, seen: Observ
     """What to write, or None when nothing differs from the row. `seen` is the scheduler's latest word. Pure."""
     stays = verdict.move is Move.NONE
     waits_for = known.waits_for if stays and not known.ended else ""
-    columns = _seen_columns(job, seen, waits_for, awaits_word=stays and known.ended)
+    columns = _seen_columns(job, seen, waits_for, awaits_final_record=stays and known.ended)
     columns |= _network_column(job, known)
     warnings = [warning for warning in (verdict.warning, _doubt_devices(job, known)) if warning]
     warnings += _lost_metrics(job, known)
     warnings += _not_kept(job, known)
-    warnings += [one for one in known.evidence.damaged if one not in job.warnings][:DAMAGED_TOLD]
+    warnings += [one for one in known.evidence.damaged if one not in job.warnings][:MAX_DAMAGED_WARNINGS]
     if warnings:
         columns["warnings"] = (*job.warnings, *warnings)
     if verdict.move is Move.REQUEUED:
         return _adopted(job, verdict, past, known, columns)
     if verdict.move is Move.SUCCEEDED:
         return _succeeded(job, verdict, known, past, columns)
-    if verdict.move is Move.OWED:
-        return _owing(job, verdict, known, past, columns)
+    if verdict.move is Move.UPLOAD_PENDING:
+        return _upload_pending(job, verdict, known, past, columns)
     if verdict.move is Move.ENDED:
         if verdict.error_code == OUT_OF_MEMORY:
             verdict = replace(verdict, message=f"{verdict.message}; {_memory_request(job)}")
@@ -142,7 +149,7 @@ def _lost_metrics(job: Job, known: Known) -> list[str]:
     events = (event for event in known.evidence.events if event.kind is EventKind.METRICS)
     said = (f"{_METRICS}learner {event.fields.get('learner_id')}: {event.fields.get('message')}" for event in events)
     told = [warning for warning in job.warnings if warning.startswith(_METRICS)]
-    return [one for one in dict.fromkeys(said) if one not in told][: max(0, METRICS_TOLD - len(told))]
+    return [one for one in dict.fromkeys(said) if one not in told][: max(0, MAX_METRICS_WARNINGS - len(told))]
 
 
 def _not_kept(job: Job, known: Known) -> list[str]:
@@ -150,7 +157,7 @@ def _not_kept(job: Job, known: Known) -> list[str]:
     events = (event for event in known.evidence.events if event.kind is EventKind.NOT_KEPT)
     said = dict.fromkeys(f"{NOT_KEPT}{event.fields.get('message')}" for event in events)
     told = [warning for warning in job.warnings if warning.startswith(NOT_KEPT)]
-    return [one for one in said if one not in told][: max(0, DAMAGED_TOLD - len(told))]
+    return [one for one in said if one not in told][: max(0, MAX_DAMAGED_WARNINGS - len(told))]
 
 
 def _adopted(job: Job, verdict: Verdict, past: Past, known: Known, columns: dict[str, object]) -> Change:
@@ -161,17 +168,17 @@ def _adopted(job: Job, verdict: Verdict, past: Past, known: Known, columns: dict
         columns["spent"] = asked or _spent(job, verdict.interruption, past, played=verdict.played)
     if past.failed_nodes:
         columns["overrides"] = _avoiding(job, past.failed_nodes)
-    back = AttemptEnd() if is_told_owed(job) else None  # its next run stores what this one owes
+    back = AttemptEnd() if is_reported_pending(job) else None  # its next run stores what this one owes
     return Change(verdict.steps, verdict.cause, verdict.message, verdict.error_code, columns, back)
 
 
-def _owing(job: Job, verdict: Verdict, known: Known, past: Past, columns: dict[str, object]) -> Change | None:
+def _upload_pending(job: Job, verdict: Verdict, known: Known, past: Past, columns: dict[str, object]) -> Change | None:
     """The attempt has ended, and its job will when what it owes is stored: the daemon does that."""
     columns.pop("pending_reason", None)
-    if not verdict.steps and is_told_owed(job):
+    if not verdict.steps and is_reported_pending(job):
         return Change(columns=columns) if columns else None
-    columns["pending_reason"] = OWED
-    end = AttemptEnd("", past.checkpoint, past.gpu_seconds, past.owed, at=_end_of_attempt(known))
+    columns["pending_reason"] = UPLOAD_PENDING
+    end = AttemptEnd("", past.checkpoint, past.gpu_seconds, past.upload_pending, at=_end_of_attempt(known))
     return Change(verdict.steps, columns=columns, attempt_end=end)
 
 
@@ -191,7 +198,7 @@ def _succeeded(job: Job, verdict: Verdict, known: Known, past: Past, columns: di
     return Change(
         (*verdict.steps, (JobState.DEPLOYING, known.when(final.at if final is not None else None))),
         Cause.REQUEUED,
-        verdict.message or words(why, played=verdict.played),
+        verdict.message or describe_interruption(why, played=verdict.played),
         columns=columns,
         attempt_end=_end(verdict, known, past, why),
         succeeded=True,
@@ -212,12 +219,14 @@ def _ended(job: Job, verdict: Verdict, known: Known, past: Past, columns: dict[s
         columns["overrides"] = _avoiding(job, past.failed_nodes)
     if why is Interruption.FAILURE and budget.failures == 0:
         return _at_the_end(verdict, verdict.message, columns, _end(verdict, known, past))
-    message = _joined(verdict.message, decision.sentence.removeprefix(words(why, played=verdict.played)))
-    if past.stops and decision.goes_on and known.wish is Wish.NONE and not past.successor_begun:
+    message = _joined(
+        verdict.message, decision.sentence.removeprefix(describe_interruption(why, played=verdict.played))
+    )
+    if past.stops and decision.goes_on and known.requested_action is RequestedAction.NONE and not past.successor_begun:
         message = f"{message}; the site's fault policy {past.policy} stops here"
         return _at_the_end(verdict, message, columns, _end(verdict, known, past))
     nowhere = _nowhere_else(job, past) if verdict.error_code in UNFIT_NODE and decision.goes_on else ""
-    if known.wish is not Wish.NONE or not decision.goes_on or nowhere:
+    if known.requested_action is not RequestedAction.NONE or not decision.goes_on or nowhere:
         message = "; ".join(filter(None, (message, nowhere, *past.refused)))
         return _at_the_end(verdict, message, columns, _end(verdict, known, past))
     target = JobState.DEPLOYING if past.successor_begun else JobState.PENDING
@@ -271,8 +280,10 @@ def _joined(message: str, detail: str) -> str:
 def _end(verdict: Verdict, known: Known, past: Past, why: Interruption | None = None) -> AttemptEnd:
     """What is kept of the attempt; `why` where the verdict names no interruption though there was one."""
     why = verdict.interruption or why
-    at = _end_of_attempt(known) if known.evidence.paid is not None or is_cancelled_late(known) else None
-    return AttemptEnd(why.value if why else "", past.checkpoint, past.gpu_seconds, past.owed, verdict.played, at)
+    at = _end_of_attempt(known) if known.evidence.uploaded_at is not None or is_cancelled_late(known) else None
+    return AttemptEnd(
+        why.value if why else "", past.checkpoint, past.gpu_seconds, past.upload_pending, verdict.played, at
+    )
 
 
 def _spent(job: Job, why: Interruption, past: Past, *, played: bool) -> Spent:
@@ -297,7 +308,9 @@ def _avoiding(job: Job, nodes: tuple[str, ...]) -> object:
     return replace(job.overrides, exclude=known[-MAX_EXCLUDED:])
 
 
-def _seen_columns(job: Job, seen: Observation | None, waits_for: str, *, awaits_word: bool) -> dict[str, object]:
+def _seen_columns(
+    job: Job, seen: Observation | None, waits_for: str, *, awaits_final_record: bool
+) -> dict[str, object]:
     """`waits_for` is its head's word, which may be younger than the scheduler's. `awaits_word`: it has ended, and
     nobody knows yet how."""
     columns: dict[str, object] = {}
@@ -305,7 +318,7 @@ def _seen_columns(job: Job, seen: Observation | None, waits_for: str, *, awaits_
         return {"pending_reason": waits_for} if waits_for not in ("", job.pending_reason) else columns
     reason = seen.lacks or waits_for or (seen.reason if seen.phase is Phase.PENDING else "")
     reason = _STOPPED.format(seen.native_state) if seen.phase is Phase.SUSPENDED else reason
-    reason = _LAST_WORD.format(seen.native_state) if awaits_word else reason
+    reason = _AWAITS_FINAL_RECORD.format(seen.native_state) if awaits_final_record else reason
     if reason != job.pending_reason:
         columns["pending_reason"] = reason
     if seen.nodes and seen.nodes != job.nodes:
@@ -363,7 +376,7 @@ def _gpu_seconds(
     return count() * max(0.0, ended - began)
 
 
-def _is_owed(known: Known) -> bool:
+def _is_upload_pending(known: Known) -> bool:
     """Learners ran, and nobody has said that all they left is stored."""
     if not known.learners_began:
         return False

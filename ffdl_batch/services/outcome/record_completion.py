@@ -25,17 +25,17 @@ _OF_LEARNERS = frozenset({"C201", "C202"})
 def with_leftovers(attempt: AttemptDir, evidence: Evidence, known: Known) -> Evidence:
     """The evidence with those. Raises OSError, NewerFormat among them."""
     launch = read_launch(attempt)
-    final = evidence.final and as_all_say(evidence.final, launch, evidence.events)
+    final = evidence.final and as_all_report(evidence.final, launch, evidence.events)
     final = final and _with_last_lines(final, attempt, launch, evidence.events)
     printed = () if known.began else _last_printed(attempt)
     evidence = replace(evidence, final=final, storable=_is_storable(launch), printed=printed)
-    paid = paid_at(attempt)
+    paid = uploaded_at(attempt)
     if known.final is not None:  # the head has said how each of its learners ended
-        return replace(evidence, paid=paid)
+        return replace(evidence, uploaded_at=paid)
     phases = PhaseFiles(attempt.state)
     found = unreported_ends(evidence.events, phases, range(1, known.learners + 1))
     ends = [at for number in found if (at := phases.ended_at(number)) is not None]
-    return replace(evidence, paid=paid, found=found, found_at=max(ends, default=None))
+    return replace(evidence, uploaded_at=paid, found=found, found_at=max(ends, default=None))
 
 
 def _last_printed(attempt: AttemptDir) -> tuple[str, ...]:
@@ -53,7 +53,7 @@ def others_know_more(final: FinalRecord) -> bool:
     return final.interruption == Interruption.PREEMPTION.value or silent
 
 
-def as_all_say(final: FinalRecord, launch: LaunchFile | None, events: Sequence[Event]) -> FinalRecord:
+def as_all_report(final: FinalRecord, launch: LaunchFile | None, events: Sequence[Event]) -> FinalRecord:
     """Return the head's record as it would have been if its pod had not been ended before it heard how the learners of
     the other pods ended: that one failed, or that all saved a checkpoint. `events`: of all controllers."""
     if launch is None or not launch.apart or launch.nodes == 1 or final.error_code in _OF_LEARNERS:
@@ -91,15 +91,15 @@ def _is_storable(launch: LaunchFile | None) -> bool:
     return launch is None or launch.pod is None or (launch.stores_elsewhere and not launch.apart)
 
 
-def paid_at(attempt: AttemptDir) -> float | None:
+def uploaded_at(attempt: AttemptDir) -> float | None:
     """Return when the last pending upload of the attempt was stored; None if uploads are still pending."""
     try:
-        changed = Path(attempt.paid).lstat().st_mtime
-        body = read_object(attempt.paid, below=attempt.path)
+        changed = Path(attempt.uploaded).lstat().st_mtime
+        body = read_object(attempt.uploaded, below=attempt.path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except DamagedFile:
         return changed
-    require_known(body, attempt.paid)
+    require_known(body, attempt.uploaded)
     at = body.get("at")
     return float(at) if is_time(at) else changed

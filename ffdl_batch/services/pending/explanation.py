@@ -16,7 +16,7 @@ from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.job.submission import Caller, Submission
 from ffdl_batch.domain.job.views import JobView
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.domain.pending.evidence import evidence_of, moment_text
 from ffdl_batch.domain.pending.explanation import (
@@ -83,7 +83,7 @@ def explain_job(
 
 def _explain(storage: JobStorage, adapters: Adapters, job: Job, *, alternatives: bool, moving: str) -> WhyView:
     view = WhyView(job.id, job.spec.name, job.state.value, job.backend, job.native_id, waits=False, sentence="")
-    if job.wish is Wish.CANCEL and not job.state.is_terminal:
+    if job.requested_action is RequestedAction.CANCEL and not job.state.is_terminal:
         return _explain_cancelled(adapters, job, view)
     if job.state in _SENT and job.native_id:
         return _explain_queued(storage, adapters, job, view, alternatives=alternatives)
@@ -310,7 +310,7 @@ def _explain_cancelled(adapters: Adapters, job: Job, view: WhyView) -> WhyView:
 
 def _tried_again(adapters: Adapters, job: Job) -> str:
     """Return when a refused job is tried again; "" if it waits for something else."""
-    rooms = adapters.rooms
+    rooms = adapters.submit_limits
     if rooms.why_full(job) != job.pending_reason:
         return ""
     wait_s = rooms.wait_s(job)

@@ -27,14 +27,14 @@ def wait_history(storage: JobStorage, uid: int, spec: JobSpec, backend: str) -> 
     alike = [
         job
         for job in jobs
-        if job.backend == backend and waits_for_room(job.effective_spec) and are_alike(job.effective_spec, spec)
+        if job.backend == backend and waits_for_capacity(job.effective_spec) and are_alike(job.effective_spec, spec)
     ]
     histories = storage.store.histories([job.id for job in alike])
     waits = [wait for job in alike for wait in waits_of(histories.get(job.id, ()))]
     return summarise(waits, shape_of(spec))
 
 
-def waits_for_room(spec: JobSpec) -> bool:
+def waits_for_capacity(spec: JobSpec) -> bool:
     """Whether its time in the queue tells how long room is waited for."""
     return not (spec.batch.begin or spec.batch.hold or spec.batch.dependency)
 

@@ -197,5 +197,5 @@ def rank(answers: Sequence[tuple[Variant, Foretold]], base: Base, now: float) ->
         if at > now + FAR_S or (base.at is not None and at > base.at - SOONER_S):
             continue
         sooner = None if far or base.at is None else base.at - at
-        found.append(Alternative(variant.change, variant.options, at, sooner, answer.preempts, answer.said))
+        found.append(Alternative(variant.change, variant.options, at, sooner, answer.preempts, answer.sentence))
     return tuple(sorted(found, key=lambda one: (one.at or 0.0, one.preempts)))

@@ -12,7 +12,7 @@ from ffdl_batch.domain.job.views import LearnerState, LearnerView
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.launch.attach_protocol import AttachPlan
 from ffdl_batch.domain.launch.launch_file import LaunchFile
-from ffdl_batch.domain.launch.learner_text import say_end
+from ffdl_batch.domain.launch.learner_text import describe_end
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, node_source
 from ffdl_batch.domain.outcome.facts import latest_run
 from ffdl_batch.domain.outcome.observation import NativeId
@@ -82,7 +82,9 @@ def _choose(job: Job, launch: LaunchFile, learners: Sequence[LearnerView], wante
     if wanted is not None:
         one = learners[wanted - 1]
         if one not in running:
-            said = say_end(one.exit_code, one.exit_signal) if one.state == LearnerState.ENDED else f"is {one.state}"
+            said = (
+                describe_end(one.exit_code, one.exit_signal) if one.state == LearnerState.ENDED else f"is {one.state}"
+            )
             others = ", ".join(str(other.number) for other in running) or "none"
             raise wrong_state(f"learner {wanted} of {job.id} {said}", f"running: {others}")
         running = [one]

@@ -98,7 +98,7 @@ def _results(view: LeftView, job: JobView, own: AttemptDir, launch: LaunchFile |
     here = replace(view, directory=own.results)
     if attempt is not None or view.is_partial:
         return here
-    if any(one.owed for one in job.attempts if one.number == view.attempt):
+    if any(one.upload_pending for one in job.attempts if one.number == view.attempt):
         return replace(here, note="the results could not be stored yet; these are the attempt's own")
     for upload in launch.uploads if launch is not None else ():
         if fill(upload.local, {}) == own.results:

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from ffdl_batch import __version__
 from ffdl_batch.attempt.layout import JobDir
-from ffdl_batch.domain.daemon_health import DatabaseTrouble, Health
+from ffdl_batch.domain.daemon_health import DatabaseOutage, Health
 from ffdl_batch.domain.data.staging_protocol import StoreKind
-from ffdl_batch.domain.data.store_urls import say_store_url
+from ffdl_batch.domain.data.store_urls import format_store_url
 from ffdl_batch.domain.job.array import is_array_id
 from ffdl_batch.domain.job.data_stores import place_of_results
 from ffdl_batch.domain.job.job import HistoryEntry, Job, JobId, Overrides, parse_job_id
@@ -162,12 +162,12 @@ def get_events(store: Store, caller: Caller, job_id: str, after: int) -> tuple[l
 
 def health(storage: JobStorage, adapters: Adapters, started_at: float) -> Health:
     """The daemon itself; also where its database is away."""
-    trouble, live_jobs = storage.store.trouble, None
+    trouble, live_jobs = storage.store.outage, None
     if trouble is None or not storage.store.is_shared:  # a server that is away is not waited for
         try:
             live_jobs = storage.store.count_live()
         except StoreError as error:
-            trouble = trouble or DatabaseTrouble(storage.clock.now(), str(error))
+            trouble = trouble or DatabaseOutage(storage.clock.now(), str(error))
     return Health(
         version=__version__,
         host=socket.gethostname(),
@@ -177,7 +177,7 @@ def health(storage: JobStorage, adapters: Adapters, started_at: float) -> Health
         database=adapters.settings.database.partition(":")[0].partition("+")[0],
         live_jobs=live_jobs,
         backends=adapters.health(),
-        database_trouble=trouble,
+        database_outage=trouble,
     )
 
 
@@ -197,7 +197,7 @@ def view_of(
         name=spec.name,
         user=job.user,
         state=job.state,
-        wish=job.wish,
+        requested_action=job.requested_action,
         backend=job.backend,
         native_id=job.native_id,
         attempt=job.attempt,
@@ -252,7 +252,7 @@ def _settled_at(job: Job, history: Sequence[HistoryEntry]) -> float | None:
     """When that was stored whose failure is the job's error."""
     if job.error_code not in UNSTORED:
         return None
-    return next((entry.at for entry in history if entry.is_payment_of(job.attempt)), None)
+    return next((entry.at for entry in history if entry.is_upload_of(job.attempt)), None)
 
 
 def _altered(overrides: Overrides) -> dict[str, str]:
@@ -300,7 +300,7 @@ def _store(job: Job) -> tuple[str, str]:
     if place is None:
         return "", ""
     address, prefix = place
-    return say_store_url(address, prefix), "" if address.kind in (
+    return format_store_url(address, prefix), "" if address.kind in (
         StoreKind.FSSPEC,
         StoreKind.HTTP,
     ) else address.endpoint
@@ -308,7 +308,7 @@ def _store(job: Job) -> tuple[str, str]:
 
 def _attempt(attempt: Attempt, ran_in: JobDir | None, history: Sequence[HistoryEntry], now: float) -> AttemptView:
     """`ran_in`: the job's directory, if the attempt got as far as its learners. `history` is the job's."""
-    begins_at = attempt.ended_at + STILL_ALIVE_S if attempt.owed and attempt.ended_at is not None else 0.0
+    begins_at = attempt.ended_at + STILL_ALIVE_S if attempt.upload_pending and attempt.ended_at is not None else 0.0
     checkpoint = attempt.checkpoint
     left = ran_in.attempt(attempt.number) if ran_in is not None else None
     return AttemptView(
@@ -329,7 +329,7 @@ def _attempt(attempt: Attempt, ran_in: JobDir | None, history: Sequence[HistoryE
         checkpoint_took_s=checkpoint.took_s,
         checkpoint_saved_at=checkpoint.saved_at,
         gpu_seconds=attempt.gpu_seconds,
-        owed=attempt.owed,
+        upload_pending=attempt.upload_pending,
         played=attempt.played,
         results=left.results if left is not None else "",
         logs=left.logs if left is not None else "",
@@ -338,7 +338,7 @@ def _attempt(attempt: Attempt, ran_in: JobDir | None, history: Sequence[HistoryE
         learner_restarts=tuple(
             RestartView(e.at, e.message) for e in history if e.is_learner_restart_of(attempt.number)
         ),
-        paid_at=next((e.at for e in history if e.is_payment_of(attempt.number)), None),
+        uploaded_at=next((e.at for e in history if e.is_upload_of(attempt.number)), None),
     )
 
 

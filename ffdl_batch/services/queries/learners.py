@@ -8,7 +8,7 @@ from dataclasses import replace
 from ffdl_batch.attempt.layout import AttemptDir, Root
 from ffdl_batch.attempt.reader import find_object
 from ffdl_batch.domain.job.job import HistoryEntry, Job, parse_job_id
-from ffdl_batch.domain.job.learners import StartedAgain, learner_list, say_restart
+from ffdl_batch.domain.job.learners import StartedAgain, describe_restart, learner_list
 from ffdl_batch.domain.job.views import JobView, LearnerView
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.controller_events import is_time
@@ -35,7 +35,7 @@ def untold_restarts(
     """When each learner was started again that the history does not tell of yet, and what to say of it."""
     launch = read_launch(attempt)
     told = {entry.message for entry in history if entry.is_learner_restart_of(job.attempt)}
-    said = ((one.at, say_restart(one, launch)) for one in again)
+    said = ((one.at, describe_restart(one, launch)) for one in again)
     return [(at, message) for at, message in said if message not in told]
 
 

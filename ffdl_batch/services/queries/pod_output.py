@@ -52,7 +52,11 @@ def without_places(storage: JobStorage, adapters: Adapters, job: Job, view: JobV
     if not in_pods:
         return view
     attempts = tuple(
-        replace(one, results="", owed_in=_owed_in(in_pods[one.number]) if one.owed else "")
+        replace(
+            one,
+            results="",
+            pending_upload_directory=_pending_upload_directory(in_pods[one.number]) if one.upload_pending else "",
+        )
         if one.number in in_pods
         else one
         for one in view.attempts
@@ -73,7 +77,7 @@ def without_places(storage: JobStorage, adapters: Adapters, job: Job, view: JobV
     return replace(view, attempts=attempts, results="", results_note=note)
 
 
-def _owed_in(launch: LaunchFile) -> str:
+def _pending_upload_directory(launch: LaunchFile) -> str:
     assert launch.pod is not None
     where, _ = where_kept(launch.pod, AttemptDir(launch.attempt_dir).results)
     return where

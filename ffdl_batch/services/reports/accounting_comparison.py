@@ -22,7 +22,7 @@ from ffdl_batch.services.refusals import try_again
 from ffdl_batch.services.reports.usage import Period, Used, used_in
 
 MOST_ROWS = 1000
-NOT_THERE = "the accounting has nothing by this id and name"
+NOT_IN_ACCOUNTING = "the accounting has nothing by this id and name"
 AT_ONCE = 2000
 """Attempts in one question."""
 
@@ -128,7 +128,7 @@ def _row(job: str, attempts: Sequence[_Ours], theirs: Answers, tolerance_s: floa
     accounted = [run for answer in answers for run in answer or ()]
     why = next((run.unread for run in accounted if run.unread), "")
     if not why and any(answer is None for answer in answers):
-        why = NOT_THERE
+        why = NOT_IN_ACCOUNTING
     known = not why
     ours_s, theirs_s = sum(run.length_s for run in runs), sum(run.elapsed_s for run in accounted)
     ours_gpu_s = sum(run.gpus * run.length_s for run in runs)

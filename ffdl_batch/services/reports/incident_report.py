@@ -87,4 +87,4 @@ def report_nodes(store: Store, settings: Settings, node_exclusion: NodeExclusion
     """The scores as of now, of all jobs in the database: they name nodes, and nobody's jobs."""
     rules = settings.nodes
     scores = node_exclusion.scores()
-    return NodesReport(store.now(), tuple(scores), rules.threshold if rules.exclude_lemons else None)
+    return NodesReport(store.now(), tuple(scores), rules.threshold if rules.exclude_unreliable else None)

@@ -100,7 +100,7 @@ class Figures:
             of_it = [one for one in sums if one.backend == backend]
             attempts.put(sum(one.count for one in of_it), backend=backend)
             gpus.put(sum(one.gpu_seconds for one in of_it), backend=backend)
-            owed.put(sum(one.owed for one in of_it), backend=backend)
+            owed.put(sum(one.pending_uploads for one in of_it), backend=backend)
         for one in sums:
             if one.interruption not in ("", Interruption.STAGED.value):
                 played = "yes" if one.played else "no"
@@ -121,7 +121,7 @@ class Figures:
     def _of_process(self) -> list[Family]:
         counted = self._counted()
         store = Family("ffdl_database_up", "gauge", "Whether the database takes what is written.")
-        store.put(0 if self._storage.store.trouble is not None else 1)
+        store.put(0 if self._storage.store.outage is not None else 1)
         build = Family("ffdl_build_info", "gauge", "The daemon's release.")
         build.put(1, version=__version__)
         requests = Family("ffdl_http_requests_total", "counter", "Requests since the daemon's start.")

@@ -285,7 +285,9 @@ def forget_secrets(storage: JobStorage) -> int:
 
 def _forget_job(storage: JobStorage, job: Job) -> bool:
     root = storage.root
-    owed = {root.job(job.id).attempt(one.number).secrets for one in storage.store.attempts(job.id) if one.owed}
+    owed = {
+        root.job(job.id).attempt(one.number).secrets for one in storage.store.attempts(job.id) if one.upload_pending
+    }
     for path in _files(root, job):
         if str(path) not in owed:
             path.unlink(missing_ok=True)

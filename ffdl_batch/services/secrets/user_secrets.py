@@ -68,7 +68,7 @@ def _unknown(name: str) -> Refused:
 def _users(storage: JobStorage) -> dict[str, frozenset[str]]:
     """The jobs that live or owe a store → the user's secrets that each refers to."""
     live = storage.store.list_jobs(uid=None, states=LIVE, limit=_MANY)
-    owing = storage.store.get_many(sorted({one.job_id for one in storage.store.owed_attempts(_MANY)}))
+    owing = storage.store.get_many(sorted({one.job_id for one in storage.store.pending_uploads(_MANY)}))
     return {job.id: names for job in (*live, *owing) if (names := _users_secrets(storage.root, job))}
 
 

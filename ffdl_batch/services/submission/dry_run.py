@@ -25,7 +25,7 @@ from ffdl_batch.ports.scheduler import (
     SchedulerUnreachable,
 )
 from ffdl_batch.services.backends.adapters import Adapters
-from ffdl_batch.services.backends.node_exclusion import NodeExclusion, told, without
+from ffdl_batch.services.backends.node_exclusion import NodeExclusion, exclusion_warnings, without
 from ffdl_batch.services.data.staging_attempt import for_staging, has_to_stage, only_staging, stages_ahead
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.refusals import bad_request, try_again, unavailable
@@ -121,7 +121,7 @@ def _keep_off(node_exclusion: NodeExclusion, candidate: Candidate) -> Candidate:
     nodes = node_exclusion.for_job(candidate.backend, candidate.spec)
     if not nodes:
         return candidate
-    return replace(candidate, spec=without(candidate.spec, nodes), notes=(*candidate.notes, *told(nodes)))
+    return replace(candidate, spec=without(candidate.spec, nodes), notes=(*candidate.notes, *exclusion_warnings(nodes)))
 
 
 def _plan_array(

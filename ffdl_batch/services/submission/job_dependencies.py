@@ -183,19 +183,19 @@ def _judge(condition: Condition, job: Job, begun_at: float | None, now: float) -
     if state in _ENDED:
         code = f" ({job.error_code})" if state is JobState.FAILED else ""
         return Standing(Outlook.NEVER, f"{condition} cannot come true, {job.id} is {state}{code}")
-    return Standing(Outlook.OPEN, _words(job))
+    return Standing(Outlook.OPEN, _description(job))
 
 
 def _judge_begin(condition: Condition, job: Job, begun_at: float | None, now: float) -> Standing:
     if begun_at is None:
-        return Standing(Outlook.OPEN, _words(job))
+        return Standing(Outlook.OPEN, _description(job))
     left = begun_at + condition.delay_s - now
     if left <= 0:
         return Standing(Outlook.TRUE)
     return Standing(Outlook.OPEN, f"{job.id} began less than {condition.delay_s // 60} min ago", left)
 
 
-def _words(job: Job) -> str:
+def _description(job: Job) -> str:
     return f"{job.id} is {job.state}" + (" and may be resumed" if job.state is JobState.HALTED else "")
 
 

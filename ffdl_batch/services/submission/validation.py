@@ -28,7 +28,7 @@ from ffdl_batch.host.permissions import (
     groups_of_process,
     groups_of_user,
 )
-from ffdl_batch.ports.capabilities import HasOwnWords
+from ffdl_batch.ports.capabilities import HasOwnKeys
 from ffdl_batch.ports.scheduler import (
     BackendFacts,
     InvalidRequest,
@@ -87,7 +87,7 @@ def read_submission(storage: JobStorage, adapters: Adapters, submission: Submiss
         memory_bytes=parse_size(settings.default_memory),
         cpus=settings.default_cpus,
         known_frameworks=known_frameworks(settings),
-        own_words=_own_words(adapters, name),
+        own_keys=_own_keys(adapters, name),
     )
     parsed = parse_manifest(
         source,
@@ -184,13 +184,13 @@ def _escaped(text: str) -> str:
     return _NOT_UTF8.sub(lambda match: f"\\x{ord(match[0]) & 0xFF:02x}", text[:_SHOWN])
 
 
-def _own_words(adapters: Adapters, backend: str) -> frozenset[str] | None:
+def _own_keys(adapters: Adapters, backend: str) -> frozenset[str] | None:
     """None for a backend that cannot be used, which is said when it is asked for a plan."""
     try:
         adapter = adapters.get(backend)
     except InvalidRequest:
         return None
-    return adapter.own_words if isinstance(adapter, HasOwnWords) else frozenset()
+    return adapter.own_keys if isinstance(adapter, HasOwnKeys) else frozenset()
 
 
 def name_elements(storage: JobStorage, candidate: Candidate, specs: Sequence[JobSpec]) -> list[Candidate]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ffdl_batch.domain.data.staging_protocol import Cache, FaultClass, Progress
 from ffdl_batch.domain.number_text import size_text
-from ffdl_batch.staging.cache.capacity import discard, reserve_room
+from ffdl_batch.staging.cache.capacity import discard, reserve_space
 from ffdl_batch.staging.cache.election import FillRight, Heartbeat, Owner, Watch, try_for
 from ffdl_batch.staging.cache.entry import Damaged, check, note_checked, read_entry, was_checked_here
 from ffdl_batch.staging.cache.user_cache import Shelf, Unusable, lock
@@ -29,7 +29,7 @@ class Wanted:
     the entry and places it; it raises Fault, Unusable, OSError and errors of its own."""
 
     key: str
-    room: int
+    size_bytes: int
     files: int
     bytes: int
     fill: Callable[[FillRight], None]
@@ -99,9 +99,9 @@ def _fill_by(right: FillRight, wanted: Wanted, shelf: Shelf, cache: Cache) -> bo
     try:
         if os.path.isdir(shelf.entry(wanted.key)):
             return False
-        if not reserve_room(shelf, right.directory, wanted.room, cache.limit_bytes):
+        if not reserve_space(shelf, right.directory, wanted.size_bytes, cache.limit_bytes):
             raise Unusable(
-                f"it has no room for {size_text(wanted.room)}; `ffdl cache` on this node says who holds how much"
+                f"it has no room for {size_text(wanted.size_bytes)}; `ffdl cache` on this node says who holds how much"
             )
         wanted.fill(right)
         return True

@@ -23,9 +23,9 @@ from ffdl_batch.domain.data.staging_protocol import (
     Transfer,
 )
 from ffdl_batch.staging.cache.acquisition import Wanted, obtain
-from ffdl_batch.staging.cache.capacity import give_room
+from ffdl_batch.staging.cache.capacity import free_space
 from ffdl_batch.staging.cache.election import BEATS, JOURNAL, FillRight, Heartbeat
-from ffdl_batch.staging.cache.entry import new_entry, room_of, seal, write_entry
+from ffdl_batch.staging.cache.entry import disk_bytes, new_entry, seal, write_entry
 from ffdl_batch.staging.cache.user_cache import Unusable, open_shelf
 from ffdl_batch.staging.faults import Fault, described, shown
 from ffdl_batch.staging.journal import Journal, Planned, place_of
@@ -88,7 +88,7 @@ def _through(route: Route, cache: Cache, number: int, held: ExitStack) -> Route 
         raise Unusable(f"what the store has was changed {LISTINGS} times while it was read")
     tree, use = shelf.tree(listing.key), shelf.use_lock(listing.key)
     route.run.reporter.say(Cached(number, listing.key, tree, use, listing.bytes, filled))
-    give_room(shelf, cache.limit_bytes)
+    free_space(shelf, cache.limit_bytes)
     if route.transfer.link:
         _link(tree, local)
         if not filled:
@@ -110,7 +110,7 @@ def _listed(route: Route) -> Listing:
         route.run.reporter.note("links, modes and empty directories of these data are not kept in the cache")
     if key is None:
         raise Unusable("the store does not say which version of an object it has")
-    room = sum(room_of(planned.item.size) for planned in journal.planned(route.place))
+    room = sum(disk_bytes(planned.item.size) for planned in journal.planned(route.place))
     return Listing(route, directories, key, *journal.totals_of(route.place), room)
 
 
@@ -118,7 +118,7 @@ def _wanted(listing: Listing, cache: Cache) -> Wanted:
     def fill_in(right: FillRight) -> None:
         fill(listing, right, cache.stale_s / BEATS)
 
-    return Wanted(listing.key, listing.room, listing.files, listing.bytes, fill_in, listing.route.run.reporter)
+    return Wanted(listing.key, listing.size_bytes, listing.files, listing.bytes, fill_in, listing.route.run.reporter)
 
 
 def _copying(route: Route, listing: Listing, tree: str) -> Route:
@@ -193,7 +193,7 @@ class Listing:
     key: str
     files: int
     bytes: int
-    room: int
+    size_bytes: int
 
 
 def fill(listing: Listing, right: FillRight, each_s: float) -> None:

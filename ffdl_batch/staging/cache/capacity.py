@@ -33,7 +33,7 @@ class CachedEntry:
     @property
     def room(self) -> int:
         """Return the bytes that it takes; 0 if it is damaged."""
-        return self.entry.room if self.entry else 0
+        return self.entry.size_bytes if self.entry else 0
 
 
 def entries(shelf: Shelf) -> Iterator[CachedEntry]:
@@ -65,7 +65,7 @@ def most_of(directory: str, limit_bytes: int, held: int) -> int:
     return max(0, min(limit_bytes or whole // 2, held + free - whole // 20))
 
 
-def reserve_room(shelf: Shelf, directory: str, size: int, limit_bytes: int, policy: Policy | None = None) -> bool:
+def reserve_space(shelf: Shelf, directory: str, size: int, limit_bytes: int, policy: Policy | None = None) -> bool:
     """Reserve capacity for the entry that will be filled in the directory, and remove entries of the user for it.
     Return whether there is enough. Raises OSError."""
     with locked(shelf.mutex):
@@ -80,7 +80,7 @@ def reserve_room(shelf: Shelf, directory: str, size: int, limit_bytes: int, poli
         return done
 
 
-def give_room(shelf: Shelf, limit_bytes: int, policy: Policy | None = None) -> None:
+def free_space(shelf: Shelf, limit_bytes: int, policy: Policy | None = None) -> None:
     """Remove entries of the user that others may claim: for those who want capacity now, and to keep the limit. Raises
     OSError."""
     with locked(shelf.mutex):

@@ -36,14 +36,14 @@ class Entry:
     source: str
     files: int
     bytes: int
-    room: int
+    size_bytes: int
     filled_at: float
     filled_by: str
     seconds: float = 0.0
     format: int = FORMAT
 
 
-def room_of(size: int) -> int:
+def disk_bytes(size: int) -> int:
     """Return about what a file of this size takes."""
     return -(-size // BLOCK_BYTES) * BLOCK_BYTES + BLOCK_BYTES
 
@@ -76,7 +76,7 @@ def seal(directory: str, tree: Tree, go_on: Callable[[int], None]) -> tuple[int,
             finally:
                 os.close(descriptor)
             record.write(json.dumps((name, *_status(found), digest)) + "\n")
-            count, size, room = count + 1, size + found.st_size, room + room_of(found.st_size)
+            count, size, room = count + 1, size + found.st_size, room + disk_bytes(found.st_size)
     for above, folders, _ in os.walk(tree.root):
         room += BLOCK_BYTES * len(folders)
         os.chmod(above, 0o555)  # noqa: S103 - it lies in a directory that is closed to others

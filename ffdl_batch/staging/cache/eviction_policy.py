@@ -84,12 +84,12 @@ def _giver(holds: Counter[str], free: defaultdict[str, list[Held]], share: float
     return None
 
 
-def _needed(taken: list[Held], room: int) -> tuple[Held, ...]:
+def _needed(taken: list[Held], size_bytes: int) -> tuple[Held, ...]:
     """Return the entries without those that can stay, because a later one freed enough for them."""
     kept: list[Held] = []
     for held in sorted(taken, key=lambda held: -held.used_at):
-        if held.bytes <= room:
-            room -= held.bytes
+        if held.bytes <= size_bytes:
+            size_bytes -= held.bytes
         else:
             kept.append(held)
     return tuple(reversed(kept))

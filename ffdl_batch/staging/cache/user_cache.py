@@ -76,7 +76,7 @@ def _is_named(descriptor: int, path: str) -> bool:
     return False
 
 
-ROOMS = ("entries", "filling", "locks", "trash")
+DIRECTORIES = ("entries", "filling", "locks", "trash")
 USAGE = "usage.json"
 WANTED_S = 3600.0
 """How long a request for capacity is valid."""
@@ -172,7 +172,7 @@ def existing_shelf(directory: str, uid: int) -> Shelf | None:
         _require_own(shelf)
     except FileNotFoundError:
         return None
-    for room in ROOMS:
+    for room in DIRECTORIES:
         _make(f"{shelf.root}/{room}", 0o700)
     return shelf
 
@@ -185,7 +185,7 @@ def open_shelf(directory: str, uid: int) -> Shelf:
     _require_safe(shelf.directory, uid)
     _make(shelf.root, 0o711)
     _require_own(shelf)
-    for room in ROOMS:
+    for room in DIRECTORIES:
         _make(f"{shelf.root}/{room}", 0o700)
     return shelf
 

@@ -23,7 +23,7 @@ from ffdl_batch.domain.data.staging_protocol import (
 )
 from ffdl_batch.host.core_dumps import forbid_core_dumps
 from ffdl_batch.staging.cache.acquisition import Wanted, obtain
-from ffdl_batch.staging.cache.capacity import give_room
+from ffdl_batch.staging.cache.capacity import free_space
 from ffdl_batch.staging.cache.election import BEATS, FillRight
 from ffdl_batch.staging.cache.entry import read_entry
 from ffdl_batch.staging.cache.user_cache import Unusable, open_shelf
@@ -117,7 +117,7 @@ def _download(task: ImageTask, credentials: dict[str, str], reporter: Reporter, 
     if not filled:
         reporter.keep_all(1, image.bytes)
     reporter.say(Cached(0, key, shelf.tree(key), shelf.use_lock(key), size, filled))
-    give_room(shelf, task.cache.limit_bytes)
+    free_space(shelf, task.cache.limit_bytes)
 
 
 def key_of(reference: Reference, digest: str, maker: str) -> str:

@@ -13,7 +13,7 @@ from ffdl_batch.staging.faults import Fault, ObjectChanged, TemporaryFailure
 from ffdl_batch.staging.stores.store import CHUNK_BYTES, UNKNOWN, Item, library
 
 REDIRECTS = 5
-_SAID_CHARACTERS = 200
+_MESSAGE_CHARACTERS = 200
 
 
 class HttpClient:
@@ -57,7 +57,7 @@ class HttpClient:
                 method, url, headers={"Accept-Encoding": "identity", **headers}, body=body, preload_content=False
             )
             if answer.status >= 300 and answer.status not in also:
-                reply = answer.read(_SAID_CHARACTERS, decode_content=True).decode("utf-8", "replace")
+                reply = answer.read(_MESSAGE_CHARACTERS, decode_content=True).decode("utf-8", "replace")
                 text = f"it answered {answer.status} {answer.reason or ''}".rstrip()
                 words = " ".join(reply.split())
                 raise failure_of_status(answer.status, f"{text} ({words})" if words else text, key)

@@ -75,7 +75,7 @@ def plan_out(route: Route, tree: Tree) -> Entries:
             return found
         start = len(below(prefix))
         for items in pages(route, below(prefix)):
-            run.journal.note_there(route.place, [(item.key[start:], item) for item in items])
+            run.journal.note_stored(route.place, [(item.key[start:], item) for item in items])
     return found
 
 
@@ -119,10 +119,10 @@ def _plan_named(route: Route, tree: Tree, names: tuple[str, ...]) -> None:
             continue
         with located_at(route.transfer.store):
             there = run.retries.call(partial(route.store.head, key), shown(key))
-        run.journal.note_there(route.place, [(name, there)] if there else [])
+        run.journal.note_stored(route.place, [(name, there)] if there else [])
 
 
-def require_room(pairs: list[tuple[Route, Tree]]) -> None:
+def require_space(pairs: list[tuple[Route, Tree]]) -> None:
     """Raise Fault if a file system has too little free space for what will be downloaded."""
     needed: dict[int, int] = {}
     for route, tree in pairs:

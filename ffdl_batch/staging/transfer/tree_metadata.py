@@ -66,7 +66,7 @@ def store_entries(route: Route, tree: Tree, found: Entries) -> None:
     version = hashlib.sha256(_encode(found)).hexdigest()
     known = run.journal.settled(route.place, INDEX)
     if (known is not None and known.version == version and run.task.rest_s) or not (
-        found or known or run.journal.there(route.place, INDEX)
+        found or known or run.journal.stored_item(route.place, INDEX)
     ):
         return
     with located_at(route.transfer.store):

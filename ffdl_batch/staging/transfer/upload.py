@@ -179,7 +179,7 @@ class Upload:
 
     def _is_there(self, file: Opened) -> bool:
         """Return whether the store has it, or has a newer version that stays."""
-        there = self._run.journal.there(self._place, file.name)
+        there = self._run.journal.stored_item(self._place, file.name)
         if there is None:
             return False
         known = self._run.journal.settled(self._place, file.name)

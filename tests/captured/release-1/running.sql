@@ -19,7 +19,7 @@ CREATE TABLE attempts (
 	interruption TEXT DEFAULT '' NOT NULL, 
 	checkpoint TEXT DEFAULT '{}' NOT NULL, 
 	gpu_seconds DOUBLE DEFAULT '0' NOT NULL, 
-	owed INTEGER DEFAULT '0' NOT NULL, 
+	upload_pending INTEGER DEFAULT '0' NOT NULL, 
 	played INTEGER DEFAULT '0' NOT NULL, 
 	PRIMARY KEY (job_id, number), 
 	CONSTRAINT uq_attempts_token UNIQUE (token), 
@@ -66,7 +66,7 @@ CREATE TABLE jobs (
 	name TEXT NOT NULL, 
 	spec TEXT NOT NULL, 
 	state TEXT NOT NULL, 
-	wish TEXT NOT NULL, 
+	requested_action TEXT NOT NULL, 
 	backend TEXT NOT NULL, 
 	attempt INTEGER NOT NULL, 
 	native_id TEXT NOT NULL, 
@@ -137,7 +137,7 @@ CREATE INDEX ix_jobs_uid_submitted_at ON jobs (uid, submitted_at);
 CREATE INDEX ix_jobs_submitted_at ON jobs (submitted_at);
 CREATE INDEX ix_jobs_state_next_try_at ON jobs (state, next_try_at);
 CREATE INDEX ix_jobs_array_id_array_index ON jobs (array_id, array_index);
-CREATE INDEX ix_attempts_owed ON attempts (owed);
+CREATE INDEX ix_attempts_upload_pending ON attempts (upload_pending);
 CREATE INDEX ix_incidents_noticed_at ON incidents (noticed_at);
 CREATE INDEX ix_incidents_at ON incidents (at);
 CREATE INDEX ix_notices_sent_at_next_try_at ON notices (sent_at, next_try_at);

@@ -24,9 +24,9 @@ from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.controller.data.result_storage import store_results
 from ffdl_batch.controller.head.claim import claim_attempt
 from ffdl_batch.controller.head.continuation import Chain
-from ffdl_batch.controller.head.earlier_attempts import earlier_attempts, tell_newer
+from ffdl_batch.controller.head.earlier_attempts import earlier_attempts, fence_older_attempts
 from ffdl_batch.controller.head.head_controller import EXIT_CLAIMED_BY_ANOTHER, read_final
-from ffdl_batch.controller.head.pending_uploads import pay
+from ffdl_batch.controller.head.pending_uploads import upload
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.launch.launch_file import LaunchFile, decode
 from ffdl_batch.domain.outcome.continuation import Checkpoint, Interruption
@@ -161,7 +161,7 @@ def _claim(run: Run) -> int:
 def _execute(run: Run, launch: LaunchFile, chain: Chain, node: Journal) -> Generator[float, None, Conclusion]:
     """The node controller and its learner."""
     older = earlier_attempts(launch)
-    tell_newer(older, launch.attempt)
+    fence_older_attempts(older, launch.attempt)
     if run.chance.random() < PAYING:
         _pay(older)
     node.append(EventKind.STARTED, host="n1")
@@ -193,7 +193,7 @@ def _pay(older: Sequence[LaunchFile]) -> None:
     for launch in older:
         final = read_final(AttemptDir(launch.attempt_dir))
         if final is None or not final.stored:
-            pay(launch)
+            upload(launch)
 
 
 def make_result(attempt: AttemptDir) -> None:
@@ -203,7 +203,7 @@ def make_result(attempt: AttemptDir) -> None:
 
 def _unwanted(run: Run, chain: Chain) -> Conclusion | None:
     """Why the learners are not to start any more."""
-    wish = chain.wish
+    wish = chain.requested_action
     if CANCEL in run.signals or wish == CANCEL or _is_fenced(run, chain.launch):
         return Conclusion(Outcome.CANCELLED, False, message="ended from outside before it started")
     if wish == HALT:
@@ -256,7 +256,7 @@ def _work(run: Run, launch: LaunchFile, chain: Chain) -> Generator[float, None, 
 
 def _asked(run: Run, launch: LaunchFile, chain: Chain) -> Conclusion | None:
     """What somebody else made of the work: its owner, who may play a drill, or a newer attempt."""
-    wish = chain.wish
+    wish = chain.requested_action
     if KILL in run.signals:
         return Conclusion(Outcome.FAILED, False, error_code=LOST, message="the controller died without a word")
     if {CANCEL, TERM} & run.signals or wish == CANCEL or _is_fenced(run, launch):

@@ -33,7 +33,7 @@ class Row:
     id: str
     name: str
     state: JobState
-    wish: str
+    requested_action: str
     attempt: int
     revision: int
     error_code: str
@@ -84,9 +84,9 @@ class Findings:
     """Sentences, by what they are about.
 
     `lost`: an acknowledged job is unknown, has not ended, ended in a way that nobody asked for, or counts as completed
-    without having run; a wish that was granted is not there; some jobs of an array are unknown; what a learner left is
-    not stored although nobody owes it. `sent_again`: the scheduler was asked for an attempt that it already had.
-    `unacknowledged`: executed, and nobody was told of it. `left_behind`: half-made files and directories.
+    without having run; a request that was granted is not there; some jobs of an array are unknown; what a
+    learner left is not stored although nobody owes it. `sent_again`: the scheduler was asked for an attempt that it
+    already had. `unacknowledged`: executed, and nobody was told of it. `left_behind`: half-made files and directories.
     `wrong_answers`: what a client was told and must not be.
     """
 
@@ -144,11 +144,13 @@ def judge_job(facts: JobFacts, granted: int, found: Findings) -> None:
 
 
 def judge_wish(row: Row, before: str | None, after: str | None, found: Findings) -> None:
-    """A granted wish is in the row until it has come true. `before` and `after` are the diary's word before the row
-    was read and after that: what changed in between says nothing."""
-    if before is None or before != after or row.state in TERMINAL or row.wish in (before, "cancel"):
+    """A granted request is in the row until it has come true. `before` and `after` are the diary's word
+    before the row was read and after that: what changed in between says nothing."""
+    if before is None or before != after or row.state in TERMINAL or row.requested_action in (before, "cancel"):
         return
-    found.lost.add(f"{row.id}: the granted wish to {before} is not in its row ({row.state}, wish {row.wish})")
+    found.lost.add(
+        f"{row.id}: the granted request to {before} is not in its row ({row.state}, {row.requested_action} requested)"
+    )
 
 
 def judge_array(array: str, rows: int, jobs: int, found: Findings) -> None:

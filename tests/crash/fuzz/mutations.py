@@ -18,7 +18,7 @@ from ffdl_batch.controller.head.claim import Claim
 from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.domain.job.job import Job, Token
 from ffdl_batch.services.backends.adapters import Adapters
-from ffdl_batch.services.data.pending_uploads import DebtPayer, LastWord, Payment, Start, start_payment
+from ffdl_batch.services.data.pending_uploads import FinalRecordBy, PendingUploads, Start, Upload, start_upload
 from ffdl_batch.services.deployment import array_submission
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.leader_lease import Leases
@@ -168,20 +168,20 @@ class PaidBeforeStored(Mutation):
 
     def alter_daemon(self) -> None:
         """See :class:`Mutation`."""
-        make = DebtPayer.__init__
+        make = PendingUploads.__init__
 
         def make_hasty(
-            payer: DebtPayer, storage: JobStorage, adapters: Adapters, leases: Leases, start: Start | None = None
+            payer: PendingUploads, storage: JobStorage, adapters: Adapters, leases: Leases, start: Start | None = None
         ) -> None:
-            def begin(attempt: AttemptDir, last_word: LastWord) -> Payment | None:
+            def begin(attempt: AttemptDir, last_word: FinalRecordBy) -> Upload | None:
                 directory = Path(attempt.path)
                 number = int(directory.name.rpartition("-")[2])
-                storage.store.note_paid(directory.parent.name, number, storage.clock.now())
-                return (start or start_payment)(attempt, last_word)
+                storage.store.note_uploaded(directory.parent.name, number, storage.clock.now())
+                return (start or start_upload)(attempt, last_word)
 
             make(payer, storage, adapters, leases, begin)
 
-        setattr(DebtPayer, "__init__", make_hasty)  # noqa: B010 - a method
+        setattr(PendingUploads, "__init__", make_hasty)  # noqa: B010 - a method
 
 
 MUTATIONS = {
@@ -193,6 +193,6 @@ MUTATIONS = {
         HistoryApart("history", "history_faults", 50),
         LeasesSurvive("leases", "lease_faults", 20, ("deployer claimed", "after commit acquire_lease")),
         MarksNameNoArray("marks", "sent_again", 40, ("deployer chunk submitted",)),
-        PaidBeforeStored("payments", "lost", 40, ("after commit note_paid",)),
+        PaidBeforeStored("payments", "lost", 40, ("after commit note_uploaded",)),
     )
 }

@@ -20,15 +20,15 @@ FEW, LONGER = 8, 3.0
 PREFER: Mapping[str, str] = {
     "reply has_archive": "submit", "reply put_archive": "archive", "reply none": "", "reply health": "",
     "commit add_jobs": "submit", "commit apply_many by resume": "resume",
-    "commit apply_many by stop": "regret", "commit set_wish": "halt",
+    "commit apply_many by stop": "regret", "commit set_requested_action": "halt",
     "commit apply_many by waiting_jobs": "depend", "commit put_off": "depend",
     "call signal": "regret", "call withdraw": "regret", "call cancel": "regret", "call avoid": "submit requeued",
-    "call is_forgotten": "submit forgotten", "deployer fenced": "resume", "watcher wished": "halt",
+    "call is_forgotten": "submit forgotten", "deployer fenced": "resume", "watcher requested": "halt",
     "reply array": "array_get", "reply halt_array": "array_halt", "reply cancel_array": "array_cancel",
     "commit apply_many by arrays": "array_cancel", "commit renew_many": "array", "call submit_array": "array",
     "call find_many": "array", "deployer chunk written": "array", "deployer chunk marked": "array",
     "deployer chunk submitted": "array", "payer begins": "submit unstored", "payer began": "submit unstored",
-    "payer works": "submit unstored", "payer dies too": "submit unstored", "commit note_paid": "submit unstored",
+    "payer works": "submit unstored", "payer dies too": "submit unstored", "commit note_uploaded": "submit unstored",
     "half of tasks": "array", "half of control.json": "halt",
 }  # fmt: skip
 """What brings a step about, by the end of its name."""

@@ -13,7 +13,7 @@ PAYER = ("begins", "began", "works", "dies too")
 """Before and after a process is started that stores what an attempt owes, and while it works."""
 WITH_CHILDREN = frozenset({"payer dies too"})
 """Steps at which the whole host dies: all that the daemon has started, and the daemon."""
-WATCHER = ("asked", "wished", "judged", "noted")
+WATCHER = ("asked", "requested", "judged", "noted")
 """What deployer and watcher call their own steps."""
 CALLS = (
     "probe", "submit", "submit_array", "find", "find_many", "observe", "signal", "cancel", "withdraw", "avoid",
@@ -24,8 +24,8 @@ COMMITS = (
     "acquire_lease", "add_jobs", "bind_tree", "apply_many by arrays", "apply_many by waiting_jobs",
     "apply_many by submission_results", "apply_many by result_writer", "apply_many by resume", "apply_many by stop",
     "apply_many by watcher", "begin_attempts", "bring_up_to_date", "claim_deployable", "end_leases_of",
-    "make_elements_due", "note_paid", "put_off", "release", "release_lease", "renew", "renew_lease", "renew_many",
-    "set_wish",
+    "make_elements_due", "note_uploaded", "put_off", "release", "release_lease", "renew", "renew_lease", "renew_many",
+    "set_requested_action",
 )  # fmt: skip
 """Transactions: the store's function; of SHARED ones also the service that called it."""
 SHARED = frozenset({"apply_many"})
@@ -64,7 +64,7 @@ NAMED = (
 """Every step at which some daemon has to die."""
 PROGRESS = tuple(
     f"after commit {name}" for name in COMMITS
-    if name.startswith(("add_jobs", "apply_many", "begin_attempts", "set_wish"))
+    if name.startswith(("add_jobs", "apply_many", "begin_attempts", "set_requested_action"))
 )  # fmt: skip
 """Steps after which a job is further than before."""
 

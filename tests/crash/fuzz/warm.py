@@ -67,16 +67,16 @@ TIMES_S = {
     (controller_fence, "STILL_ALIVE_S"): 0.6,
     (controller_fence, "TWO_BEATS_S"): 0.15,
     (pending_uploads, "FIRST_PAUSE_S"): 0.2,
-    (loops, "DEBTS_FIRST_S"): 0.05,
-    (loops, "DEBTS_EVERY_S"): 0.2,
-    (loops, "DEBTS_WHILE_PAYING_S"): 0.05,
+    (loops, "UPLOADS_FIRST_S"): 0.05,
+    (loops, "UPLOADS_EVERY_S"): 0.2,
+    (loops, "UPLOADS_WHILE_UPLOADING_S"): 0.05,
 }
 """Patience that is shortened with the fake cluster, whose jobs take tenths of a second; lives are as short."""
 TIMES_WITH_SLURM_S = {
     (pending_uploads, "FIRST_PAUSE_S"): 2.0,
-    (loops, "DEBTS_FIRST_S"): 0.5,
-    (loops, "DEBTS_EVERY_S"): 2.0,
-    (loops, "DEBTS_WHILE_PAYING_S"): 0.1,
+    (loops, "UPLOADS_FIRST_S"): 0.5,
+    (loops, "UPLOADS_EVERY_S"): 2.0,
+    (loops, "UPLOADS_WHILE_UPLOADING_S"): 0.1,
 }
 """The same with a real one: a life of seconds would not come to pay."""
 

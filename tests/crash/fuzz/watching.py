@@ -22,7 +22,7 @@ from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.ports import capabilities
 from ffdl_batch.ports.scheduler import Scheduler
 from ffdl_batch.services import whole_files
-from ffdl_batch.services.data.pending_uploads import DebtPayer, LastWord, Payment, start_payment
+from ffdl_batch.services.data.pending_uploads import FinalRecordBy, PendingUploads, Upload, start_upload
 from ffdl_batch.services.deployment.deployer import Deployer
 from ffdl_batch.services.monitoring.watcher import Watcher
 from ffdl_batch.store import database, repository
@@ -145,7 +145,7 @@ def _operation(scope: Scope) -> str:
 class _WatchedPayment:
     """A payment with steps where the daemon sees that it is not done."""
 
-    payment: Payment
+    payment: Upload
     reached: Reached
 
     def poll(self) -> int | None:
@@ -171,15 +171,15 @@ def watch_loops(reached: Reached) -> None:
     def watcher(platform: Platform) -> Watcher:
         return platform.watcher(lambda step: reached(f"watcher {step}"))
 
-    def start(attempt: AttemptDir, last_word: LastWord) -> Payment | None:
+    def start(attempt: AttemptDir, last_word: FinalRecordBy) -> Upload | None:
         reached("payer begins")
-        payment = start_payment(attempt, last_word)
+        payment = start_upload(attempt, last_word)
         reached("payer began")
         return _WatchedPayment(payment, reached) if payment is not None else None
 
-    def payer(platform: Platform) -> DebtPayer:
+    def payer(platform: Platform) -> PendingUploads:
         return platform.debt_payer(start)
 
-    setattr(loops, "DebtPayer", payer)  # noqa: B010 - mypy knows the class
+    setattr(loops, "PendingUploads", payer)  # noqa: B010 - mypy knows the class
     setattr(loops, "Deployer", deployer)  # noqa: B010 - mypy knows the class
     setattr(loops, "Watcher", watcher)  # noqa: B010 - mypy knows the class

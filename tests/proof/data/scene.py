@@ -64,7 +64,7 @@ MODES = {"always": "mounted", "never": "brought"}
 Say = Callable[[str], None]
 
 
-def _say_nothing(_what: str) -> None:
+def _print_nothing(_what: str) -> None:
     pass
 
 
@@ -72,7 +72,7 @@ class Scene:
     """A context. `broken` is what is left out or spoilt beforehand: cache, code, control, faults, set. `say` is told
     what is done next."""
 
-    def __init__(self, cluster: Cluster, scale: Scale, seed: int, broken: str = "", say: Say = _say_nothing) -> None:
+    def __init__(self, cluster: Cluster, scale: Scale, seed: int, broken: str = "", say: Say = _print_nothing) -> None:
         self.cluster, self.scale, self.broken, self._say = cluster, scale, broken, say
         self.sets, self.losses = data_sets(scale, seed), losses(scale, seed)
         tag = os.urandom(6).hex()

@@ -51,18 +51,18 @@ class Found:
     """`planted` by id of the job."""
 
     planted: Mapping[str, Planted]
-    told: Sequence[Told]
+    assigned: Sequence[Told]
     states: Mapping[str, str]
     """How each job ended."""
 
     def rows(self) -> list[Row]:
         """By kind, those that were planted and those that were told."""
-        kinds = {one.kind for one in self.planted.values() if one.kind} | {one.kind for one in self.told}
+        kinds = {one.kind for one in self.planted.values() if one.kind} | {one.kind for one in self.assigned}
         return [self._row(kind) for kind in sorted(kinds)]
 
     def _row(self, kind: str) -> Row:
         meant = {job for job, one in self.planted.items() if one.kind == kind}
-        told = [one for one in self.told if one.kind == kind and one.job in self.planted]
+        told = [one for one in self.assigned if one.kind == kind and one.job in self.planted]
         right = {one.job for one in told if one.job in meant and self._is_right(one)}
         return Row(kind, len(meant), len(right), len(told))
 
@@ -74,14 +74,14 @@ class Found:
     def healthy(self) -> tuple[int, int]:
         """How many healthy jobs there were, and how many of these completed without an incident."""
         jobs = [job for job, one in self.planted.items() if not one.kind]
-        told = {one.job for one in self.told}
+        told = {one.job for one in self.assigned}
         return len(jobs), sum(job not in told and self.states.get(job) == "COMPLETED" for job in jobs)
 
     def troubles(self) -> list[str]:
         """A sentence for each incident that is missing, wrong or told without evidence."""
         found = []
         for job, one in self.planted.items():
-            told = [incident for incident in self.told if incident.job == job]
+            told = [incident for incident in self.assigned if incident.job == job]
             kinds = ", ".join(incident.kind for incident in told) or "nothing"
             if one.kind not in [incident.kind for incident in told] and one.kind:
                 found.append(f"{one.name} ({job}): planted {one.kind}, told {kinds}; it ended {self.states.get(job)}")

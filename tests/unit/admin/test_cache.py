@@ -62,7 +62,7 @@ def test_trim_removes_least_recently_used_entry_of_largest_user(tmp_path: Path, 
 def test_trim_measures_disk_usage_instead_of_published_usage(tmp_path: Path, cache: Path) -> None:
     for n in range(3):
         record = Path(fill(tmp_path, cache, f"theirs{n}", 100_000).tree).parent / "entry.json"
-        record.write_text(json.dumps({**json.loads(record.read_text()), "room": 1}))
+        record.write_text(json.dumps({**json.loads(record.read_text()), "size_bytes": 1}))
     Shelf(str(cache), os.getuid()).publish(Usage(0))
     give(cache, OTHER)
     assert trim(str(cache), ROOM).removed == 2

@@ -245,7 +245,7 @@ DRAINS = 'echo "drained|Prolog error" >$nodes/$node.now; echo srun: error: no >&
 
 def test_doctor_reports_prolog_drain_that_follows_srun_exit(site: Site) -> None:
     site.monkeypatch.setattr(
-        "ffdl_slurm.doctor.cluster_checks._LOOKS_S", (0.0, *[0.1] * 600)
+        "ffdl_slurm.doctor.cluster_checks._CHECKS_AT_S", (0.0, *[0.1] * 600)
     )  # the moment may be a long one here
     drains = f"{DRAINS.partition(';')[0]}.new; mv $nodes/$node.now.new $nodes/$node.now"
     site.node("n1", f"(sleep 0.5; {drains}) >/dev/null 2>&1 & exit 1")

@@ -53,7 +53,7 @@ def test_faults_of_returns_nothing_for_requeued_resumed_or_cancelled_job() -> No
 
 @pytest.mark.parametrize(("job", "entries", "attempts", "said"), [
     (replace(RUNNING, state="SLEEPING"), HISTORY, ATTEMPTS, "its state 'SLEEPING' is unknown"),
-    (replace(RUNNING, wish="fly"), HISTORY, ATTEMPTS, "its request 'fly' is unknown"),
+    (replace(RUNNING, requested_action="fly"), HISTORY, ATTEMPTS, "its request 'fly' is unknown"),
     (RUNNING, [*HISTORY[:3], replace(HISTORY[3], cause="luck")], ATTEMPTS, "entry 4 of its history, "),
     (RUNNING, [], ATTEMPTS, "it has no history"),
     (RUNNING, [HISTORY[0], *HISTORY[2:]], ATTEMPTS, "its history has a gap: it has the entries [1, 3, 4]"),

@@ -104,7 +104,7 @@ def test_wait_prints_array_states_and_exits_with_job_exit_status(array: FakeDaem
 def test_cancel_and_halt_request_every_unfinished_job_of_array(array: FakeDaemon, verb: str) -> None:
     done = run(FFDL, verb, ARRAY, daemon=array)
     assert (done.returncode, done.stdout) == (0, f"{ARRAY} 1 COMPLETED, 1 PROCESSING, 1 PENDING; {verb} requested\n")
-    assert [array.jobs[job_id].wish for job_id in IDS] == ["none", verb, verb]
+    assert [array.jobs[job_id].requested_action for job_id in IDS] == ["none", verb, verb]
     missing = run(FFDL, verb, "array-000000009", IDS[1], daemon=array)
     assert (missing.returncode, missing.stdout) == (1, f"{IDS[1]} PROCESSING, {verb} requested\n")
 

@@ -20,7 +20,8 @@ T0 = 1_800_000_000.0
 SENTENCE = "halted on request; no checkpoint was confirmed"
 HALTED = make_job(JOB, state="HALTED", ended_at=T0 + 100, message=SENTENCE, exit_code=0)
 FIRST = AttemptView(
-    1, "4711", "slurm", T0, T0 + 1, T0 + 60, interruption="timeout", nodes="n1", owed=True, checkpoint_asked=True,
+    1, "4711", "slurm", T0, T0 + 1, T0 + 60, interruption="timeout", nodes="n1", upload_pending=True,
+    checkpoint_asked=True,
     checkpoint_confirmed=True, checkpoint_answered=True, checkpoint_took_s=3.14, checkpoint_saved_at=T0 + 59,
 )  # fmt: skip
 SECOND = AttemptView(2, "", "slurm", T0 + 61)
@@ -52,9 +53,9 @@ def test_halt_requests_other_jobs_after_unknown_job_id(jobs: FakeDaemon) -> None
 def test_halt_reports_why_request_is_delayed_or_overruled(jobs: FakeDaemon) -> None:
     suspended = "SUSPENDED: the scheduler has stopped it; until it lets it run again a halt waits, a cancel does not"
     told = {
-        JOB: make_job(JOB, wish="halt", pending_reason=suspended),
-        OTHER: make_job(OTHER, wish="cancel"),
-        QUEUED: make_job(QUEUED, state="QUEUED", wish="halt", pending_reason="Resources"),
+        JOB: make_job(JOB, requested_action="halt", pending_reason=suspended),
+        OTHER: make_job(OTHER, requested_action="cancel"),
+        QUEUED: make_job(QUEUED, state="QUEUED", requested_action="halt", pending_reason="Resources"),
     }
     jobs.jobs = {job_id: make_job(job_id) for job_id in told}
     jobs.on_act = lambda _, job_id: jobs.jobs.update({job_id: told[job_id]})
@@ -171,7 +172,7 @@ def test_show_labels_network_level_planned_until_learners_run(
         ({"state": "PROCESSING"}, "To be stored in"),
         ({"state": "STORING"}, "To be stored in"),
         ({"state": "COMPLETED", "ended_at": T0}, "Stored in"),
-        ({"state": "COMPLETED", "ended_at": T0, "attempts": (replace(FIRST, owed=True),)}, "To be stored in"),
+        ({"state": "COMPLETED", "ended_at": T0, "attempts": (replace(FIRST, upload_pending=True),)}, "To be stored in"),
         ({"state": "FAILED", "ended_at": T0, "error_code": "C201", "exit_code": 3}, "Stored in"),
         ({"state": "FAILED", "ended_at": T0, "error_code": "S303", "exit_code": 0}, "Store"),
         ({"state": "FAILED", "ended_at": T0, "error_code": "S303", "settled_at": T0}, "Stored in"),
@@ -190,7 +191,7 @@ def test_show_labels_result_store_by_state_of_job(jobs: FakeDaemon, changes: dic
 def test_show_prints_when_pending_upload_was_completed(jobs: FakeDaemon) -> None:
     where = f"s3://kept/out/{JOB}"
     failed = make_job(JOB, state="FAILED", ended_at=T0, error_code="S303", stored_in=where, cure="nothing")
-    jobs.jobs[JOB] = replace(failed, settled_at=T0 + 90, attempts=(replace(FIRST, paid_at=T0 + 90),))
+    jobs.jobs[JOB] = replace(failed, settled_at=T0 + 90, attempts=(replace(FIRST, uploaded_at=T0 + 90),))
     shown = run(FFDL, "show", JOB, daemon=jobs, env={"TZ": "UTC"}).stdout
     assert f"\nSettled:             at 2027-01-15T08:01:30: all is stored in {where}\nWhat to do:" in shown
     assert "\nAttempt 1 paid:      2027-01-15T08:01:30 what it could not store is stored\n" in shown
@@ -235,7 +236,9 @@ def test_show_prints_how_last_attempt_ended_and_time_of_saved_checkpoint(jobs: F
     failed = replace(last, error_code="C201", interruption="failure")
     jobs.jobs[JOB] = make_job(JOB, state="FAILED", ended_at=T0 + 90, attempts=(FIRST, failed))
     assert "  the learner failed (C201)\n" in run(FFDL, "show", JOB, daemon=jobs).stdout
-    lost = replace(FIRST, interruption="node_failure", checkpoint_asked=False, checkpoint_confirmed=False, owed=False)
+    lost = replace(
+        FIRST, interruption="node_failure", checkpoint_asked=False, checkpoint_confirmed=False, upload_pending=False
+    )
     jobs.jobs[JOB] = make_job(JOB, state="PENDING", attempts=(lost,))
     shown = run(FFDL, "show", JOB, daemon=jobs, env={"TZ": "UTC"}).stdout
     assert "  a node or controller failed  saved 2027-01-15T08:00:59\n" in shown
@@ -260,12 +263,12 @@ def test_list_prints_halt_message_and_requested_action(jobs: FakeDaemon) -> None
     line = run(FFDL, "list", "-h", "-t", "halted", daemon=jobs).stdout
     assert " HALTED " in line
     assert line.endswith(f"({SENTENCE})\n")
-    assert place_or_reason(make_job(wish="halt", pending_reason="Priority")) == "(halt requested)"
-    uncertain = make_job(wish="cancel", uncertain_since=1.0)
+    assert place_or_reason(make_job(requested_action="halt", pending_reason="Priority")) == "(halt requested)"
+    uncertain = make_job(requested_action="cancel", uncertain_since=1.0)
     assert place_or_reason(uncertain) == "(cancel requested; waiting for the scheduler's answer)"
     told = replace(uncertain, pending_reason="it may still arrive")
     assert place_or_reason(told) == "(cancel requested; it may still arrive)"
-    assert place_or_reason(replace(told, wish="none")) == "(it may still arrive)"
+    assert place_or_reason(replace(told, requested_action="none")) == "(it may still arrive)"
     assert place_or_reason(replace(HALTED, error_code="S305", message="no space")) == "(S305 no space)"
 
 

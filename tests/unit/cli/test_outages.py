@@ -10,7 +10,7 @@ import pytest
 
 from ffdl_batch.cli.render.job_messages import describe_outage
 from ffdl_batch.domain.codec import from_plain
-from ffdl_batch.domain.daemon_health import BackendHealth, DatabaseTrouble
+from ffdl_batch.domain.daemon_health import BackendHealth, DatabaseOutage
 from tests.unit.cli.programs import FFDL, FFDL_SUBMIT, json_lines, run
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
 
@@ -68,11 +68,11 @@ def stuck(daemon: FakeDaemon) -> FakeDaemon:
     """For four minutes the daemon could write nothing into its database."""
     daemon.jobs[JOB] = make_job(JOB)
     cause = "the database /home/ada/ffdl.sqlite3 cannot be used: its file system is read-only: have it mounted"
-    daemon.trouble = DatabaseTrouble(time.time() - 241, cause)
+    daemon.trouble = DatabaseOutage(time.time() - 241, cause)
     return daemon
 
 
-def words(trouble: DatabaseTrouble | None) -> str:
+def words(trouble: DatabaseOutage | None) -> str:
     assert trouble is not None
     return f"since {time.strftime('%H:%M:%S', time.gmtime(trouble.since))} (4 min) {trouble.detail}"
 
@@ -84,10 +84,10 @@ def test_list_and_show_warn_of_database_trouble(stuck: FakeDaemon, verb: list[st
     assert (done.returncode, done.stderr) == (0, expected)
     assert "PROCESSING" in done.stdout
     (document,) = json_lines(run(FFDL, *verb, "--json", daemon=stuck).stdout)
-    assert from_plain(DatabaseTrouble, document["database_trouble"]) == stuck.trouble
+    assert from_plain(DatabaseOutage, document["database_outage"]) == stuck.trouble
     stuck.trouble = None
     assert run(FFDL, *verb, daemon=stuck).stderr == ""
-    assert json_lines(run(FFDL, *verb, "--json", daemon=stuck).stdout)[0]["database_trouble"] is None
+    assert json_lines(run(FFDL, *verb, "--json", daemon=stuck).stdout)[0]["database_outage"] is None
 
 
 def test_daemon_status_prints_next_slurm_query_and_database_trouble(away: FakeDaemon, stuck: FakeDaemon) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ffdl_batch.cli.render.progress import Meter, draw_bar, rate_line, say_done, say_span
+from ffdl_batch.cli.render.progress import Meter, describe_done, draw_bar, format_span, rate_line
 from ffdl_batch.domain.data.staging_protocol import Done, Progress, Retry
 
 
@@ -12,7 +12,7 @@ from ffdl_batch.domain.data.staging_protocol import Done, Progress, Retry
     ("seconds", "text"), [(0.04, "0.0 s"), (9.54, "9.5 s"), (70, "70 s"), (600, "10 min"), (12_000, "3 h 20 min")]
 )
 def test_transfer_duration_is_formatted_in_seconds_minutes_or_hours(seconds: float, text: str) -> None:
-    assert say_span(seconds) == text
+    assert format_span(seconds) == text
 
 
 def test_draw_bar_and_rate_line_print_transfer_progress() -> None:
@@ -26,8 +26,8 @@ def test_draw_bar_and_rate_line_print_transfer_progress() -> None:
 
 
 def test_transfer_summary_counts_files_bytes_and_skipped_files() -> None:
-    assert say_done(Done(3, 1000, 0, 1.0), "stored") == "3 files stored in 1.0 s (1000 B moved)"
-    said = say_done(Done(1, 0, 2, 1.0, 1), "brought")
+    assert describe_done(Done(3, 1000, 0, 1.0), "stored") == "3 files stored in 1.0 s (1000 B moved)"
+    said = describe_done(Done(1, 0, 2, 1.0, 1), "brought")
     assert said == "1 file brought in 1.0 s (0 B moved, 1 was there, 2 left out)"
 
 
@@ -35,11 +35,11 @@ def test_meter_prints_each_retry_cause_once_and_counts_repeats(capsys: pytest.Ca
     with Meter() as meter:
         for number in range(8):
             cause = f"the answer ended {123_456 + number} bytes early"
-            meter.tell(Retry(f"big: {cause}", 0.1, cause))
-        meter.tell(Retry("big: no answer", 2.0, "no answer"))
-        meter.tell(Progress(0, 1, 5, 10, 1.0, early=True))
-        meter.tell(Retry("big: no answer", 2.0, "no answer"))
-        meter.tell(Retry("of an older release", 0.0))
+            meter.show(Retry(f"big: {cause}", 0.1, cause))
+        meter.show(Retry("big: no answer", 2.0, "no answer"))
+        meter.show(Progress(0, 1, 5, 10, 1.0, early=True))
+        meter.show(Retry("big: no answer", 2.0, "no answer"))
+        meter.show(Retry("of an older release", 0.0))
     assert capsys.readouterr().err.splitlines() == [
         "ffdl: big: the answer ended 123456 bytes early",
         "ffdl: big: no answer; again in 2 s",

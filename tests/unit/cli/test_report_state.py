@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.cli.commands.report.faults import status_of, subject_of
-from ffdl_batch.cli.commands.report.faults_document import LAG_S, Told, locked, new_rows, read_told, told_by, write_told
+from ffdl_batch.cli.commands.report.faults_document import (
+    LAG_S,
+    Told,
+    locked,
+    new_rows,
+    read_reported,
+    reported_by,
+    write_reported,
+)
 from ffdl_batch.cli.exit_handling import Stop
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.incidents.report import FaultsReport
@@ -32,35 +40,35 @@ def report(*rows: IncidentRow, as_of: float = NOW, until: float | None = None) -
 def test_new_rows_returns_all_rows_without_state_and_none_after_it() -> None:
     first = report(row(NOW - 5000), row(NOW - 10, "b"))
     assert len(new_rows(first, None)) == 2
-    told = told_by(first, None)
+    told = reported_by(first, None)
     assert told == Told(NOW, frozenset({"b/1/end-0"}))
     later = replace(first, as_of=NOW + 60, until=NOW + 60)
     assert new_rows(later, told) == ()
-    assert told_by(later, told).keys == {"b/1/end-0"}
+    assert reported_by(later, told).keys == {"b/1/end-0"}
 
 
 def test_new_rows_includes_incident_that_becomes_visible_late_until_lag_is_over() -> None:
     known, late = row(NOW - 10), row(NOW - 20, "late")
-    told = told_by(report(known), None)
+    told = reported_by(report(known), None)
     assert new_rows(report(known, late, as_of=NOW + 60), told) == (late,)
-    assert told_by(report(known, as_of=NOW + 2 * LAG_S), told).keys == frozenset()
+    assert reported_by(report(known, as_of=NOW + 2 * LAG_S), told).keys == frozenset()
 
 
 def test_reported_state_is_unchanged_by_report_of_past_period() -> None:
     told = Told(NOW, frozenset({"x/1/end-0"}))
-    assert told_by(report(as_of=NOW + 60, until=NOW - 5000), told) == told
+    assert reported_by(report(as_of=NOW + 60, until=NOW - 5000), told) == told
 
 
 def test_reported_state_file_is_read_back_and_never_partial(tmp_path: Path) -> None:
     path, told = tmp_path / "state", Told(NOW, frozenset({"a/1/end-0", "b/2/end-1"}))
-    assert read_told(str(path)) is None
-    write_told(str(path), told)
-    assert read_told(str(path)) == told
+    assert read_reported(str(path)) is None
+    write_reported(str(path), told)
+    assert read_reported(str(path)) == told
     assert list(tmp_path.iterdir()) == [path]
     path.unlink()
     path.mkdir()
     with pytest.raises(Stop, match="will be told again") as raised:
-        write_told(str(path), Told(NOW))
+        write_reported(str(path), Told(NOW))
     assert raised.value.code == ExitCode.TRY_AGAIN
     assert list(tmp_path.iterdir()) == [path]
 
@@ -72,7 +80,7 @@ def test_damaged_reported_state_file_is_rejected_and_kept(tmp_path: Path, damage
     path = tmp_path / "state"
     path.write_bytes(damage)
     with pytest.raises(Stop, match=f"{path}.*remove it") as raised:
-        read_told(str(path))
+        read_reported(str(path))
     assert (raised.value.code, path.read_bytes()) == (ExitCode.BAD_MANIFEST, damage)
 
 

@@ -35,7 +35,7 @@ def job(daemon: FakeDaemon) -> FakeDaemon:
 @pytest.mark.parametrize("verb", ["list", "ls", "ps"])
 def test_list_prints_table_of_jobs(job: FakeDaemon, verb: str) -> None:
     job.jobs["b"] = make_job("b", state="QUEUED", nodes="", pending_reason="Resources")
-    job.jobs["c"] = make_job("c", wish="cancel", name="n" * 60)
+    job.jobs["c"] = make_job("c", requested_action="cancel", name="n" * 60)
     done = run(FFDL, verb, daemon=job, env={"TZ": "UTC"})
     lines = done.stdout.splitlines()
     assert lines[0].split() == ["ID", "NAME", "FRAMEWORK", "STATE", "SUBMITTED", "ENDED", "NODES(REASON)"]
@@ -206,7 +206,7 @@ def test_cancel_continues_after_unknown_job_id(job: FakeDaemon, verb: str) -> No
     job.jobs[JOB] = make_job(JOB)
     done = run(FFDL, verb, "training-zzzzzzzzz", JOB, daemon=job)
     assert (done.returncode, done.stdout) == (66, f"{JOB} PROCESSING, cancel requested\n")
-    assert job.jobs[JOB].wish == "cancel"
+    assert job.jobs[JOB].requested_action == "cancel"
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "CANCELLED"])

@@ -9,11 +9,11 @@ import pytest
 from ffdl_batch.domain.pending.explanation import (
     Ahead,
     Alternative,
+    Capacity,
     Explanation,
     Foretold,
     Outlook,
     Reason,
-    Room,
     WaitKind,
     WhyView,
 )
@@ -31,7 +31,7 @@ WAITS = WhyView(
     evidence=("by the scheduler's own plan it starts at 03:40, where the daemon is",),
     explanation=Explanation(
         T0, Reason(WaitKind.RESOURCES, "Resources"), expected_start=T0,
-        rooms=(Room("main", "", 8, 0, 2, 0, 1, 2),), ahead=(Ahead("main", 0, 0, 0, 0, 2),),
+        capacity=(Capacity("main", "", 8, 0, 2, 0, 1, 2),), ahead=(Ahead("main", 0, 0, 0, 0, 2),),
     ),
     trial=Foretold("starts", T0), alternatives=(Alternative("partition quick", "--partition=quick", T0, 600.0, 1),),
 )  # fmt: skip
@@ -73,7 +73,7 @@ def test_why_prints_reason_evidence_and_alternatives_unless_none_are_wanted(jobs
 
 def test_why_json_contains_explanation_and_alternatives(jobs: FakeDaemon) -> None:
     first, second = json_lines(run(FFDL, "why", "--json", JOB, OTHER, daemon=jobs).stdout)
-    reason = {"kind": "resources", "word": "Resources", "detail": "", "limit": None}
+    reason = {"kind": "resources", "code": "Resources", "detail": "", "limit": None}
     assert first["why"]["explanation"]["reason"] == reason
     assert first["why"]["alternatives"][0]["options"] == "--partition=quick"
     assert not second["why"]["waits"]

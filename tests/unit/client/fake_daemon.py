@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from ffdl_batch.domain.codec import from_plain, to_plain
-from ffdl_batch.domain.daemon_health import BackendHealth, DatabaseTrouble, Health
+from ffdl_batch.domain.daemon_health import BackendHealth, DatabaseOutage, Health
 from ffdl_batch.domain.job.log_text import LogText, encode_text
 from ffdl_batch.domain.job.submission import Submission, SubmissionResult
 from ffdl_batch.domain.job.views import (
@@ -37,7 +37,8 @@ from ffdl_batch.domain.pending.explanation import Outlook, WhyView
 def make_job(job_id: str = "training-000000001", **changes: Any) -> JobView:
     """A job that runs, changed where a test wants it."""
     job = JobView(
-        id=job_id, name="digits", user="alice", state="PROCESSING", wish="none", backend="slurm", native_id="4711",
+        id=job_id, name="digits", user="alice", state="PROCESSING", requested_action="none", backend="slurm",
+        native_id="4711",
         attempt=1, framework="pytorch", framework_version="debian", learners=1, cpus=2.0, gpus=1.0, gpu_type="",
         memory_bytes=8 * 1000**3, submitted_at=1_800_000_000.0, updated_at=1_800_000_010.0, nodes="n1",
         network_requested="auto", network="none",
@@ -99,7 +100,7 @@ class FakeDaemon:
     schema: int = SCHEMA
     outages: tuple[BackendHealth, ...] = ()
     backend: str = "slurm"
-    trouble: DatabaseTrouble | None = None
+    trouble: DatabaseOutage | None = None
     on_wait: Callable[[str], JobView] | None = None
     whys: dict[str, WhyView] = field(default_factory=dict)
     outlook: Outlook | None = None
@@ -242,7 +243,7 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
             array, _, verb = rest.partition("/")
             for job in list(daemon.jobs.values()):
                 if verb in ("cancel", "halt") and job.array == array and job.ended_at is None:
-                    daemon.jobs[job.id] = replace(job, wish=verb)
+                    daemon.jobs[job.id] = replace(job, requested_action=verb)
             if verb == "wait" and daemon.on_wait:
                 daemon.on_wait(array)
             view = daemon.array(array)
@@ -277,8 +278,8 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
                     if daemon.on_act:
                         daemon.on_act(verb, job_id)
                 if verb in ("cancel", "halt") and daemon.jobs[job_id].ended_at is None:
-                    wish = "cancel" if daemon.jobs[job_id].wish == "cancel" else verb
-                    daemon.jobs[job_id] = replace(daemon.jobs[job_id], wish=wish)
+                    wish = "cancel" if daemon.jobs[job_id].requested_action == "cancel" else verb
+                    daemon.jobs[job_id] = replace(daemon.jobs[job_id], requested_action=wish)
                 self.reply({"job": to_plain(daemon.jobs[job_id])})
 
         def report(self, found: dict[str, Any] | list[str]) -> None:
@@ -327,7 +328,7 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
 
         def reply(self, plain: dict[str, Any] | None, status: int = 200) -> None:
             if plain is not None and plain.keys() & {"jobs", "job", "results"}:
-                plain = {**plain, "outages": to_plain(daemon.outages), "database_trouble": to_plain(daemon.trouble)}
+                plain = {**plain, "outages": to_plain(daemon.outages), "database_outage": to_plain(daemon.trouble)}
             body = b"" if plain is None else json.dumps({"schema": daemon.schema, **plain}).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))

@@ -55,9 +55,9 @@ def test_array_handle_returns_counts_and_states_of_elements_and_unknown_array_ra
 def test_array_halt_and_cancel_send_one_request_each(daemon: FakeDaemon, array: ArrayHandle) -> None:
     before = len(daemon.requests)
     array.halt()
-    assert [job.wish for job in array.elements()] == ["halt"] * 3
+    assert [job.requested_action for job in array.elements()] == ["halt"] * 3
     array.cancel()
-    assert [job.wish for job in array.elements()] == ["cancel"] * 3
+    assert [job.requested_action for job in array.elements()] == ["cancel"] * 3
     assert [text for text in daemon.requests[before:] if text.startswith("POST")] == [
         "POST /api/v1/arrays/array-000000001/halt",
         "POST /api/v1/arrays/array-000000001/cancel",

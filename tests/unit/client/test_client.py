@@ -60,7 +60,7 @@ def test_submit_takes_file_or_text_uploads_model_once_and_returns_job_handle(
     assert sum(request.startswith("PUT") for request in daemon.requests) == 1
     assert repr(first) == "JobHandle(id='training-000000001', warnings=(), network='none')", "without the client"
     assert first.view().id == first.id
-    assert first.cancel().wish == "cancel"
+    assert first.cancel().requested_action == "cancel"
     client.close()
     assert ffdl_batch.Client is Client
 
@@ -108,7 +108,7 @@ class Noting(socket.socket):
 
 def test_wire_reports_slow_daemon_once(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it holds back on purpose is not slow."""
-    monkeypatch.setattr(http_client, "FIRST_WORD_S", 0.1)
+    monkeypatch.setattr(http_client, "FIRST_BYTE_S", 0.1)
     monkeypatch.setattr(http_client, "_POLL_MARGIN_S", 0.1)
     said: list[str] = []
 
@@ -221,7 +221,7 @@ def test_wait_keeps_asking_while_daemon_cannot_be_reached(daemon: FakeDaemon, mo
     daemon.jobs["a"] = make_job("a", state="COMPLETED")
     told: list[str] = []
     faults = iter([DaemonUnreachable("it is away")] * 3)
-    client = Client(dialling=FailingDialling(socket_path=daemon.path, start=False, told=told.append, faults=faults))
+    client = Client(dialling=FailingDialling(socket_path=daemon.path, start=False, report=told.append, faults=faults))
     assert client.wait("a").state == "COMPLETED"
     assert told == ["it is away; trying again until the daemon answers"]
 
@@ -306,7 +306,7 @@ def test_client_answers_other_calls_while_log_is_read(client: Client, daemon: Fa
 def test_job_handle_sends_halt_resume_and_drill_arguments(client: Client, daemon: FakeDaemon) -> None:
     daemon.jobs["a"] = make_job("a")
     handle = JobHandle(client, "a")
-    assert handle.halt().wish == "halt"
+    assert handle.halt().requested_action == "halt"
     assert handle.resume(gpus=2, time="1-00").id == "a"
     assert client.resume("a").id == "a"
     assert handle.drill("node-fail").id == "a"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ffdl_batch.client.submissions.exported_variables import ExportError, select_variables, split_words
+from ffdl_batch.client.submissions.exported_variables import ExportError, select_variables, split_list
 
 SHELL = {"HOME": "/h", "EDITOR": "vi", "SLURM_JOB_ID": "7", "SBATCH_QOS": "q", "BASH_FUNC_x%%": "() { :; }",
          "APPTAINER_CACHEDIR": "/c", "SINGULARITY_BIND": "/b", "SHELLOPTS": "braceexpand"}  # fmt: skip
@@ -48,4 +48,4 @@ def test_select_variables_rejects_invalid_text(text: str) -> None:
 
 
 def test_export_split_keeps_quotes_inside_other_quotes() -> None:
-    assert split_words("\"a'b'\",c") == ["a'b'", "c"]
+    assert split_list("\"a'b'\",c") == ["a'b'", "c"]

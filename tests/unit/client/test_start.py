@@ -322,7 +322,7 @@ def test_daemon_environment_keeps_only_needed_variables() -> None:
 def warnings_of(site: Site, **environ: str) -> list[str]:
     """What a client hears that finds the daemon which :meth:`Site.write_lock` describes."""
     told: list[str] = []
-    dialling = replace(site.dialling, environ={**site.dialling.environ, **environ}, told=told.append)
+    dialling = replace(site.dialling, environ={**site.dialling.environ, **environ}, report=told.append)
     health_version(dialling)
     return told
 

@@ -53,16 +53,16 @@ def test_fault_policy_error_names_file_and_line(tmp_path: Path, table: str, mess
 
 
 def test_node_rules_of_several_files_are_merged_by_key(tmp_path: Path) -> None:
-    settings = load(tmp_path, "[nodes]\nhours = 12\n", user="[nodes]\nexclude_lemons = true\nhours = 48\n")
-    assert settings.nodes == NodeRules(exclude_lemons=True, hours=12.0)
-    assert load(tmp_path, "").nodes.exclude_lemons
+    settings = load(tmp_path, "[nodes]\nhours = 12\n", user="[nodes]\nexclude_unreliable = true\nhours = 48\n")
+    assert settings.nodes == NodeRules(exclude_unreliable=True, hours=12.0)
+    assert load(tmp_path, "").nodes.exclude_unreliable
     shown = {key: value for key, value, _ in settings.explain()}
-    assert shown["nodes"] == "exclude_lemons = true, threshold = 4.0, hours = 12.0, percent = 5.0"
+    assert shown["nodes"] == "exclude_unreliable = true, threshold = 4.0, hours = 12.0, percent = 5.0"
 
 
 def test_node_exclusion_fault_policies_and_notices_are_off_by_default(tmp_path: Path) -> None:
     settings = load(tmp_path)
-    assert (settings.nodes, settings.fault_policies) == (NodeRules(exclude_lemons=False), ())
+    assert (settings.nodes, settings.fault_policies) == (NodeRules(exclude_unreliable=False), ())
     assert settings.notices == NoticeSettings()
 
 
@@ -71,8 +71,8 @@ def test_node_exclusion_fault_policies_and_notices_are_off_by_default(tmp_path: 
     [
         ("fault_policies = 3", r"fault_policies must be tables, \[\[fault_policies\]\]"),
         ("nodes = 1", "nodes must be a table"),
-        ("[nodes]\nthresholds = 1", r"nodes\.thresholds is no key; known are exclude_lemons, threshold"),
-        ("[nodes]\nexclude_lemons = 1", "exclude_lemons must be true or false, not 1"),
+        ("[nodes]\nthresholds = 1", r"nodes\.thresholds is no key; known are exclude_unreliable, threshold"),
+        ("[nodes]\nexclude_unreliable = 1", "exclude_unreliable must be true or false, not 1"),
         ("[nodes]\nthreshold = 0", "threshold must be a number from 0.1"),
         ("[nodes]\nhours = true", "hours must be a number from 0.1 to 10000"),
         ("[nodes]\npercent = 51", "percent must be a number from 0 to 50, not 51"),

@@ -178,8 +178,8 @@ def launch(tmp_path: Path, *step: str) -> LaunchFile:
 @pytest.mark.parametrize(
     ("cell", "expected"),
     [
-        ({"attempt": 2, "wish": "halt", "drill": ""}, Control(2, "halt")),
-        ({"attempt": "2", "wish": "sing"}, Control()),
+        ({"attempt": 2, "requested_action": "halt", "drill": ""}, Control(2, "halt")),
+        ({"attempt": "2", "requested_action": "sing"}, Control()),
         ({}, Control()),
     ],
 )

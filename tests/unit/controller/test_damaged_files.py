@@ -52,7 +52,7 @@ def test_controllers_treat_damaged_file_as_missing(attempt: AttemptDir, kind: st
     assert read_control(attempt) == Control()
     assert read_final(attempt) is None
     assert read_events(attempt, "node-0") == []
-    assert Pace(attempt.learner_metrics(1)).news() is None
+    assert Pace(attempt.learner_metrics(1)).changed_pace() is None
 
 
 @any_damage

@@ -74,7 +74,7 @@ def test_gpu_check_accepts_openable_files_matching_allocation(
 ) -> None:
     told = tuple(environ[CUDA].split(","))
     found = hold(wanted(dev, len(told)), nvidia(denied), error, **environ)
-    assert (found.vendor, found.told, found.doubts) == ("nvidia", told, ())
+    assert (found.vendor, found.assigned, found.doubts) == ("nvidia", told, ())
     assert names(found.files) == [name for name in nvidia("0123") if name not in nvidia(denied)]
 
 
@@ -177,7 +177,7 @@ def test_learner_devices_set_rocr_and_hip_variables_for_amd(tmp_path: Path) -> N
     """What HIP counts, it counts among those that ROCR_VISIBLE_DEVICES leaves."""
     want = wanted(amd(tmp_path), 2)
     found = hold(want, ("renderD128",), ROCR_VISIBLE_DEVICES="1,2", CUDA_VISIBLE_DEVICES="7")
-    assert (found.vendor, found.told, names(found.files)) == ("amd", ("1", "2"), ["renderD129", "renderD130"])
+    assert (found.vendor, found.assigned, names(found.files)) == ("amd", ("1", "2"), ["renderD129", "renderD130"])
     first, second = equip(want, found, [1, 1], {})
     assert first.variables == {"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "0", CUDA: "0"}
     assert (second.variables["ROCR_VISIBLE_DEVICES"], second.options) == ("2", ("--rocm",))
@@ -207,7 +207,7 @@ def test_gpu_check_selects_vendor_with_openable_device_files(tmp_path: Path) -> 
 def test_gpu_check_ignores_display_gpu_of_another_vendor(tmp_path: Path) -> None:
     (amd(tmp_path) / "nvidia0").touch()
     found = hold(wanted(tmp_path, 2), ("renderD128",), ROCR_VISIBLE_DEVICES="0,1")
-    assert (found.vendor, found.told, found.doubts) == ("amd", ("0", "1"), ())
+    assert (found.vendor, found.assigned, found.doubts) == ("amd", ("0", "1"), ())
     assert "got 0 GPUs in CUDA_VISIBLE_DEVICES" in refusal(wanted(tmp_path, 2))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.metrics.hang_detection import TAIL_BYTES, TOLD_MOST, Pace, Step, intervals, median
+from ffdl_batch.controller.metrics.hang_detection import MAX_REPORTS, TAIL_BYTES, Pace, Step, intervals, median
 from ffdl_batch.domain.metrics.records import Measure, MetricRecord, encode_record
 
 
@@ -38,14 +38,14 @@ def test_step_median_needs_at_least_five_values() -> None:
 def test_pace_reports_step_time_when_known_and_when_changed(tmp_path: Path) -> None:
     path = tmp_path / "learner-1.jsonl"
     pace = Pace(str(path))
-    assert pace.news() is None
+    assert pace.changed_pace() is None
     path.write_text("".join(encode_record(record(step, step * 500)) for step in range(10)) + '{"torn')
-    assert pace.news() == Step(0.5, steady=True)
-    assert pace.news() is None
+    assert pace.changed_pace() == Step(0.5, steady=True)
+    assert pace.changed_pace() is None
     path.write_text("".join(encode_record(record(step, step * 1500)) for step in range(10)))
-    assert pace.news() == Step(1.5, steady=False)
-    assert pace.news() == Step(1.5, steady=True)
-    assert pace.news() is None
+    assert pace.changed_pace() == Step(1.5, steady=False)
+    assert pace.changed_pace() == Step(1.5, steady=True)
+    assert pace.changed_pace() is None
 
 
 def test_pace_stops_reporting_if_step_time_never_settles(tmp_path: Path) -> None:
@@ -53,12 +53,12 @@ def test_pace_stops_reporting_if_step_time_never_settles(tmp_path: Path) -> None
     path = tmp_path / "learner-1.jsonl"
     pace = Pace(str(path))
     told = []
-    for number in range(3 * TOLD_MOST):
+    for number in range(3 * MAX_REPORTS):
         path.write_text("".join(encode_record(record(n, n * (100 + 400 * (number % 2)))) for n in range(10)))
-        told.append(pace.news())
-    assert len([one for one in told if one is not None]) == TOLD_MOST
-    assert told[TOLD_MOST - 1] == Step(0.0, steady=False)
-    assert not any(told[TOLD_MOST:])
+        told.append(pace.changed_pace())
+    assert len([one for one in told if one is not None]) == MAX_REPORTS
+    assert told[MAX_REPORTS - 1] == Step(0.0, steady=False)
+    assert not any(told[MAX_REPORTS:])
 
 
 def test_pace_uses_only_end_of_long_file(tmp_path: Path) -> None:
@@ -67,5 +67,5 @@ def test_pace_uses_only_end_of_long_file(tmp_path: Path) -> None:
     fast = "".join(encode_record(record(step, 20_000_000 + step * 100)) for step in range(2000, 4000))
     path.write_text(slow + fast)
     assert path.stat().st_size > 2 * TAIL_BYTES
-    news = Pace(str(path)).news()
+    news = Pace(str(path)).changed_pace()
     assert news is not None and news.step_s == pytest.approx(0.1)

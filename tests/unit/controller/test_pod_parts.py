@@ -16,9 +16,9 @@ from ffdl_batch.controller.learner.pod_exchange import Seat
 from ffdl_batch.controller.pod.daemon_requests import DaemonRequests
 from ffdl_batch.controller.pod.learner_proxy import OF_KUBELET, go_text
 from ffdl_batch.controller.pod.relay import MISSES, Printed
-from ffdl_batch.controller.pod.termination_message import MOST_BYTES, last_word
+from ffdl_batch.controller.pod.termination_message import MOST_BYTES, termination_message
 from ffdl_batch.domain.launch.launch_file import Pod
-from ffdl_batch.domain.launch.pod_protocol import PLAIN_WISH, Look, encode_look, pack
+from ffdl_batch.domain.launch.pod_protocol import PLAIN_ANNOTATION_BYTES, Look, encode_look, pack
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, encode_event
 from ffdl_batch.host.processes import all_processes
 from tests.unit.controller.rig import launch_file
@@ -29,16 +29,21 @@ class Place:
 
     def __init__(self, base: Path, index: int = 0, *, apart: bool = True) -> None:
         self.attempt = AttemptDir(str(base / "attempt-1"))
-        for directory in (Path(self.attempt.events), Path(self.attempt.learner_logs(1)), base / "wishes", base / "pod"):
+        for directory in (
+            Path(self.attempt.events),
+            Path(self.attempt.learner_logs(1)),
+            base / "annotations",
+            base / "pod",
+        ):
             directory.mkdir(parents=True, exist_ok=True)
-        self.wishes_dir = base / "wishes"
+        self.annotations = base / "annotations"
         pod = Pod(str(base / "pod"), apart=apart)
         launch = launch_file(self.attempt.path, job_dir=str(base), learners=2, nodes=2, pod=pod)
         self.again: list[dict[str, int]] = []
         self.signals: list[str] = []
         self.takes = True
         self.looks: list[Look] = []
-        self.wishes = DaemonRequests(launch, index, str(self.wishes_dir), self.resend, self.signal, self.show)
+        self.requests = DaemonRequests(launch, index, str(self.annotations), self.resend, self.signal, self.show)
 
     def resend(self, wish: Mapping[str, int]) -> None:
         self.again.append(dict(wish))
@@ -53,8 +58,8 @@ class Place:
         return self.takes
 
     def wish(self, name: str, text: str) -> None:
-        (self.wishes_dir / name).write_text(text)
-        self.wishes.look()
+        (self.annotations / name).write_text(text)
+        self.requests.look()
 
     def stop(self) -> dict[str, object]:
         path = Path(self.attempt.stop)
@@ -84,8 +89,8 @@ def test_pod_signal_request_waits_until_controller_can_send_it(tmp_path: Path) -
     place.takes = False
     place.wish("signal", "1 URG")
     place.takes = True
-    place.wishes.look()
-    place.wishes.look()
+    place.requests.look()
+    place.requests.look()
     assert place.signals == ["URG"]
 
 
@@ -95,7 +100,7 @@ def test_pod_signal_request_warns_once_if_invalid(
 ) -> None:
     place = Place(tmp_path)
     place.wish("signal", text)
-    place.wishes.look()
+    place.requests.look()
     assert place.signals == []
     assert capsys.readouterr().err.count("is not obeyed") == 1, "told once"
 
@@ -129,9 +134,9 @@ def test_pod_siblings_stop_learner_after_failure_on_another_node(tmp_path: Path)
 
 
 def test_pod_siblings_unpack_compressed_events(tmp_path: Path) -> None:
-    place, long = Place(tmp_path), failure() + "\n" * PLAIN_WISH
+    place, long = Place(tmp_path), failure() + "\n" * PLAIN_ANNOTATION_BYTES
     text = pack(siblings(long))
-    assert len(text) < PLAIN_WISH
+    assert len(text) < PLAIN_ANNOTATION_BYTES
     place.wish("siblings", text)
     assert Path(place.attempt.event_file("node-1")).read_text() == long
 
@@ -173,7 +178,7 @@ def test_printed_log_does_not_follow_link(tmp_path: Path) -> None:
 def test_pod_termination_message_fits_size_limit(tmp_path: Path) -> None:
     attempt = Place(tmp_path).attempt
     write_cell(attempt.final, {"outcome": "failed", "message": "é" * 9000, "log_tail": ["x" * 9000], "stored": True})
-    word = last_word(attempt, 0)
+    word = termination_message(attempt, 0)
     assert len(word.encode()) <= MOST_BYTES
     assert json.loads(word)["outcome"] == "failed"
 
@@ -182,7 +187,7 @@ def test_pod_termination_message_of_other_nodes_holds_last_events(tmp_path: Path
     attempt = Place(tmp_path).attempt
     lines = [encode_event(Event(n, 1.0, "node-1", EventKind.FAULT, {"message": "m" * 100})) for n in range(1, 100)]
     Path(attempt.event_file("node-1")).write_text("".join(lines))
-    word = last_word(attempt, 1)
+    word = termination_message(attempt, 1)
     assert len(word) <= MOST_BYTES
     assert word.endswith(lines[-1]) and word.splitlines()[0] + "\n" in lines
 
@@ -230,8 +235,8 @@ def test_pod_view_request_is_repeated_until_it_is_accepted(tmp_path: Path) -> No
     place.takes = False
     place.wish("look", encode_look(look))
     place.takes = True
-    place.wishes.look()
-    place.wishes.look()
+    place.requests.look()
+    place.requests.look()
     assert place.looks == [look, look]
     place.wish("look", "no look")
     assert place.looks == [look, look]

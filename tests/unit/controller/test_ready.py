@@ -11,8 +11,8 @@ import pytest
 from ffdl_batch.attempt.phase_files import Ended, PhaseFailed
 from ffdl_batch.controller.rendezvous.node_barrier import (
     Gathering,
+    NodeReport,
     Standing,
-    Word,
     _sender_towards,
     own_address,
     standing,
@@ -69,15 +69,15 @@ def test_standing_uses_only_events_of_current_run(
 class World:
     """What node 0 sees: at each rest a second passes and the next of `later` becomes true."""
 
-    def __init__(self, *later: dict[int, Word], step_s: float = 1.0) -> None:
-        self.words: dict[int, Word] = {}
+    def __init__(self, *later: dict[int, NodeReport], step_s: float = 1.0) -> None:
+        self.words: dict[int, NodeReport] = {}
         self._later, self._step_s = list(later), step_s
         self.at = 0.0
         self.asked: list[int] = []
 
-    def read(self, rank: int) -> Word:
+    def read(self, rank: int) -> NodeReport:
         self.asked.append(rank)
-        return self.words.get(rank, Word([]))
+        return self.words.get(rank, NodeReport([]))
 
     def rest(self) -> None:
         self.at += self._step_s
@@ -91,8 +91,8 @@ class World:
 
 
 def test_gathering_returns_addresses_when_last_node_is_ready() -> None:
-    last = {1: Word(told(began(1), ready(1, "b")))}
-    world = World({1: Word(told(began(1)))}, {2: Word(told(began(1), ready(1, "c")))}, last)
+    last = {1: NodeReport(told(began(1), ready(1, "b")))}
+    world = World({1: NodeReport(told(began(1)))}, {2: NodeReport(told(began(1), ready(1, "c")))}, last)
     assert world.gathering().await_addresses("a") == ("a", "b", "c")
     assert world.at == 3.0
     assert world.asked == [1, 1, 1, 1, 2]  # a node that is not ready is the only one that is looked at
@@ -100,14 +100,14 @@ def test_gathering_returns_addresses_when_last_node_is_ready() -> None:
 
 def test_await_neighbour_returns_first_other_node() -> None:
     for rank, other in ((0, 1), (1, 0), (2, 0)):
-        world = World({other: Word(told(began(1, f"n{other}")))})
+        world = World({other: NodeReport(told(began(1, f"n{other}")))})
         assert world.gathering(rank).await_neighbour().host == f"n{other}"
 
 
 @pytest.mark.parametrize("events", [[began(1), OVER], [began(1), ready(1), OVER]])
 def test_gathering_ends_if_node_ended_before_all_are_ready(events: list[tuple[EventKind, dict[str, Scalar]]]) -> None:
     """It was told to end; who waits for a third node would start learners that have nobody to talk to."""
-    world = World({1: Word(told(*events))})
+    world = World({1: NodeReport(told(*events))})
     with pytest.raises(Ended, match=r"node 1 \(n1\) ended before all nodes were ready") as caught:
         world.gathering().await_addresses("a")
     assert caught.value.reason == "stop"
@@ -116,12 +116,17 @@ def test_gathering_ends_if_node_ended_before_all_are_ready(events: list[tuple[Ev
 @pytest.mark.parametrize(
     ("word", "await_others", "message", "at"),
     [
-        (Word(told(began(1)), 5.0), lambda one: one.await_addresses("a"), r"\(n1\) was not heard of for 135 s", 137.0),
-        (Word([]), Gathering.await_neighbour, "has not begun 300 s after", 301.0),
+        (
+            NodeReport(told(began(1)), 5.0),
+            lambda one: one.await_addresses("a"),
+            r"\(n1\) was not heard of for 135 s",
+            137.0,
+        ),
+        (NodeReport([]), Gathering.await_neighbour, "has not begun 300 s after", 301.0),
     ],
 )
 def test_gathering_fails_if_node_never_starts_or_its_heartbeat_stops(
-    word: Word, await_others: Callable[[Gathering], object], message: str, at: float
+    word: NodeReport, await_others: Callable[[Gathering], object], message: str, at: float
 ) -> None:
     """The job step goes on without it: nobody else would end the wait before the time limit."""
     world = World({1: word})
@@ -133,20 +138,20 @@ def test_gathering_fails_if_node_never_starts_or_its_heartbeat_stops(
 @pytest.mark.parametrize(
     "words",
     [
-        pytest.param(lambda at: Word(told(began(1)), at), id="its heart beats"),
-        pytest.param(lambda at: Word([]) if at < 290 else Word(told(began(1)), at), id="it begins late"),
+        pytest.param(lambda at: NodeReport(told(began(1)), at), id="its heart beats"),
+        pytest.param(lambda at: NodeReport([]) if at < 290 else NodeReport(told(began(1)), at), id="it begins late"),
     ],
 )
-def test_gathering_waits_for_slow_node(words: Callable[[float], Word]) -> None:
-    world = World(*({1: words(float(at))} for at in range(1000)), {1: Word(told(began(1), ready(1, "b")))},
-                  {2: Word(told(began(1), ready(1, "c")))})  # fmt: skip
+def test_gathering_waits_for_slow_node(words: Callable[[float], NodeReport]) -> None:
+    world = World(*({1: words(float(at))} for at in range(1000)), {1: NodeReport(told(began(1), ready(1, "b")))},
+                  {2: NodeReport(told(began(1), ready(1, "c")))})  # fmt: skip
     assert world.gathering().await_addresses("a") == ("a", "b", "c")
 
 
 def test_gathering_accepts_node_that_finished_all_its_learners() -> None:
     """Its learners were done in an earlier run; it may end before the others look again."""
-    through = Word(told(began(1), ready(1, "b"), MET, OVER))
-    world = World({1: through}, {2: Word(told(began(1), ready(1, "c")))})
+    through = NodeReport(told(began(1), ready(1, "b"), MET, OVER))
+    world = World({1: through}, {2: NodeReport(told(began(1), ready(1, "c")))})
     assert world.gathering().await_addresses("a") == ("a", "b", "c")
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from ffdl_batch.controller.node.learner_setup import Seats
 from ffdl_batch.controller.rendezvous.learner_addresses import (
-    company_values,
     hostfile_text,
     hosts_text,
     meet,
+    node_values,
     place_values,
     seen_by,
     tf_config,
@@ -88,16 +88,16 @@ def test_peer_values_set_name_address_and_address_of_first_learner(
     nodes: tuple[int, ...], learner_id: int, found: str
 ) -> None:
     launch = replace(TWO_BY_TWO, seats=tuple(Seat(node, index=n) for n, node in enumerate(nodes)))
-    values = company_values(meet(launch, NODES), learner_id)
+    values = node_values(meet(launch, NODES), learner_id)
     assert f"{values['name']} {values['address']} {values['master_addr']}" == found
 
 
 def test_level_none_maps_own_learner_to_loopback_and_others_to_nodes() -> None:
     launch = replace(SPREAD, network=Network(level="none"))
     first, second = (seen_by(launch, meet(launch, NODES), number) for number in (1, 2))
-    masters = [company_values(peers, number)["master_addr"] for number, peers in ((1, first), (2, second))]
+    masters = [node_values(peers, number)["master_addr"] for number, peers in ((1, first), (2, second))]
     assert masters == ["127.0.0.1", "10.0.0.1"]
-    assert company_values(second, 2)["address"] == "127.0.0.1"
+    assert node_values(second, 2)["address"] == "127.0.0.1"
     assert hosts_text(launch, second, 2, "10.0.0.9 storage\n").splitlines() == [
         "127.0.0.1 localhost",
         "::1 localhost ip6-localhost ip6-loopback",
@@ -191,8 +191,8 @@ def test_job_network_gives_each_learner_its_own_address() -> None:
         peers = meet(launch, ("10.200.0.1", "10.200.1.1"))
         assert [peer.address for peer in peers] == ["10.200.0.1", "10.200.0.2", "10.200.1.1", "10.200.1.2"]
         assert [peer.port for peer in peers] == [12001, 12002, 12001, 12002]
-        assert company_values(peers, 4)["master_addr"] == "10.200.0.1"
-        assert json.loads(company_values(peers, 4)["tf_config"])["cluster"]["worker"][3] == "10.200.1.2:12002"
+        assert node_values(peers, 4)["master_addr"] == "10.200.0.1"
+        assert json.loads(node_values(peers, 4)["tf_config"])["cluster"]["worker"][3] == "10.200.1.2:12002"
 
 
 def test_hosts_text_lists_own_name_first_for_shared_address() -> None:

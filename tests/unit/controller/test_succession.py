@@ -235,7 +235,7 @@ def test_continuation_stops_without_confirmed_checkpoint_or_retry_budget(
 
 @pytest.mark.parametrize(("wish", "interruption"), [("halt", "halt"), ("cancel", "timeout")])
 def test_continuation_stops_after_halt_or_cancel_request(tmp_path: Path, wish: str, interruption: str) -> None:
-    launch = noted(plan(tmp_path), wish=wish)
+    launch = noted(plan(tmp_path), requested_action=wish)
     found = Chain(launch, "77").arrange(HALTED, 0.0, None)
     assert (found.goes_on, found.interruption) == (GoesOn.NO, interruption)
     assert not Path(JobDir(launch.job_dir).attempt(2).path).exists()
@@ -316,17 +316,21 @@ def test_drilled_timeout_is_reported_unless_owner_halts(tmp_path: Path) -> None:
         True,
         "a drill played a time limit; checkpoint confirmed after 4.0 s (newest file: c)",
     )
-    halted = Chain(drilled(plan(tmp_path / "b"), run=1, wish="halt"), "77").arrange(HALTED, 0.0, None)
+    halted = Chain(drilled(plan(tmp_path / "b"), run=1, requested_action="halt"), "77").arrange(HALTED, 0.0, None)
     assert (halted.interruption, halted.played, halted.message) == ("halt", False, "")
 
 
 @pytest.mark.parametrize("message", ["halted on request; no checkpoint was confirmed", "halted before it started"])
 def test_drilled_halt_is_reported_as_drill(tmp_path: Path, message: str) -> None:
     halted = replace(HALTED, interruption="halt", message=message)
-    found = Chain(drilled(plan(tmp_path), run=1, drill="halt", wish="halt"), "77").arrange(halted, 0.0, None)
+    found = Chain(drilled(plan(tmp_path), run=1, drill="halt", requested_action="halt"), "77").arrange(
+        halted, 0.0, None
+    )
     assert (found.interruption, found.played, found.goes_on) == ("halt", True, GoesOn.NO)
     assert found.message == message.replace("halted on request", "a drill played a halt")
-    earnest = Chain(drilled(plan(tmp_path / "b"), run=1, drill="", wish="halt"), "77").arrange(halted, 0.0, None)
+    earnest = Chain(drilled(plan(tmp_path / "b"), run=1, drill="", requested_action="halt"), "77").arrange(
+        halted, 0.0, None
+    )
     assert (earnest.interruption, earnest.played, earnest.message) == ("halt", False, "")
     failed = replace(halted, interruption="", outcome=Outcome.FAILED, error_code="C201")
     assert not Chain(drilled(plan(tmp_path / "c"), run=1, drill="halt"), "77").arrange(failed, 0.0, None).played

@@ -147,8 +147,8 @@ def test_gpu_usage_reads_devices_by_index_and_uuid(library: str) -> None:
 
 def test_gpu_usage_is_disabled_without_driver_or_devices(library: str, tmp_path: Path) -> None:
     gpus = Gpus({1: "0"}, str(tmp_path / "none.so"))
-    assert [gpus.is_there, gpus.read(), gpus.is_there] == [True, (), False]
-    assert not Gpus({1: "", 2: ""}, library).is_there
+    assert [gpus.is_available, gpus.read(), gpus.is_available] == [True, (), False]
+    assert not Gpus({1: "", 2: ""}, library).is_available
     other = compiled(tmp_path / "other.so", "int nvmlInit(void) { return 0; }\n")
     assert Gpus({1: "0"}, other).read() == ()
 

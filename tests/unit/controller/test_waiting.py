@@ -12,7 +12,12 @@ import pytest
 from ffdl_batch.attempt.layout import AttemptDir, JobDir
 from ffdl_batch.controller.head import claim
 from ffdl_batch.controller.head.claim import claim_attempt
-from ffdl_batch.controller.head.earlier_attempts import await_earlier, earlier_attempts, pay_debts, tell_newer
+from ffdl_batch.controller.head.earlier_attempts import (
+    await_earlier,
+    earlier_attempts,
+    fence_older_attempts,
+    upload_pending_results,
+)
 from ffdl_batch.domain.launch.launch_file import LaunchFile, encode
 from ffdl_batch.domain.launch.limits import Limits
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Scalar, encode_event
@@ -63,7 +68,7 @@ def silent(_: str) -> None:
 @pytest.fixture
 def two(tmp_path: Path) -> tuple[LaunchFile, AttemptDir]:
     """An older attempt, and the directory of the new one."""
-    return make(tmp_path, 1, wish="", drill=""), AttemptDir(make(tmp_path, 2).attempt_dir)
+    return make(tmp_path, 1, requested_action="", drill=""), AttemptDir(make(tmp_path, 2).attempt_dir)
 
 
 STARTED, ENDED = (EventKind.STARTED, FAR), (EventKind.ENDED, dict[str, Scalar]())
@@ -129,15 +134,15 @@ def test_await_earlier_waits_for_local_controller_while_its_process_lives(two: t
 
 
 def test_earlier_attempts_record_highest_newer_attempt_number(tmp_path: Path) -> None:
-    make(tmp_path, 1, wish="halt", drill="")
+    make(tmp_path, 1, requested_action="halt", drill="")
     make(tmp_path, 2)
     third = make(tmp_path, 3)
     older = earlier_attempts(third)
     assert [launch.attempt for launch in older] == [1, 2]
-    tell_newer(older, 3)
+    fence_older_attempts(older, 3)
     cells = [json.loads(Path(AttemptDir(launch.attempt_dir).control).read_text()) for launch in older]
-    assert [cell["attempt"] for cell in cells] == [3, 3] and cells[0]["wish"] == "halt"
-    tell_newer(older, 2)
+    assert [cell["attempt"] for cell in cells] == [3, 3] and cells[0]["requested_action"] == "halt"
+    fence_older_attempts(older, 2)
     assert json.loads(Path(AttemptDir(older[0].attempt_dir).control).read_text())["attempt"] == 3
 
 
@@ -154,7 +159,7 @@ def test_pending_uploads_run_only_for_attempts_without_stored_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = [make(tmp_path, number) for number in (1, 2, 3, 4)]
-    Path(AttemptDir(made[0].attempt_dir).paid).write_text("{}")
+    Path(AttemptDir(made[0].attempt_dir).uploaded).write_text("{}")
     Path(AttemptDir(made[1].attempt_dir).final).write_text('{"stored": true}')
     Path(AttemptDir(made[2].attempt_dir).final).write_text('{"stored": false}')
     calls = tmp_path / "calls"
@@ -162,7 +167,7 @@ def test_pending_uploads_run_only_for_attempts_without_stored_results(
         "ffdl_batch.controller.head.earlier_attempts.own_argv",
         lambda: ["sh", "-c", f'echo "$@" >> "{calls}"; exit 3', "x"],
     )
-    pay_debts(made, lambda _: None)
+    upload_pending_results(made, lambda _: None)
     launches = [AttemptDir(launch.attempt_dir).launch for launch in made]
     assert calls.read_text().splitlines() == [f"pay --launch {launches[2]}", f"pay --launch {launches[3]}"]
     assert "attempt 3 ended with 3; still owed" in capsys.readouterr().err
@@ -172,7 +177,7 @@ def test_pending_upload_process_is_killed_when_head_stops(tmp_path: Path, monkey
     made = make(tmp_path, 1)
     monkeypatch.setattr("ffdl_batch.controller.head.earlier_attempts.own_argv", lambda: ["sh", "-c", "exec sleep 600"])
     with pytest.raises(Waited):
-        pay_debts([made], refuse)
+        upload_pending_results([made], refuse)
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
     assert not [c for c in children if b"600" in Path(f"/proc/{c}/cmdline").read_bytes()]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.daemon.connections import KEPT, Crowd, most_connections
+from ffdl_batch.daemon.connections import KEPT, ConnectionLimits, most_connections
 from ffdl_batch.daemon.log_file import log_to
 from ffdl_batch.daemon.request_context import Gate
 
@@ -22,7 +22,7 @@ def test_most_connections_reserves_file_descriptors(descriptors: int) -> None:
 
 
 def test_crowd_logs_repeated_accept_failures_once(caplog: pytest.LogCaptureFixture) -> None:
-    crowd, loop = Crowd(), asyncio.new_event_loop()
+    crowd, loop = ConnectionLimits(), asyncio.new_event_loop()
     try:
         for _ in range(500):
             error = OSError(errno.EMFILE, "Too many open files")

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.daemon.loops import DEBTS_EVERY_S, DEBTS_WHILE_PAYING_S, STORE_LONGEST_S, Loops, StepThread
+from ffdl_batch.daemon.loops import STORE_LONGEST_S, UPLOADS_EVERY_S, UPLOADS_WHILE_UPLOADING_S, Loops, StepThread
 from ffdl_batch.domain.job.job import JobId, Token
-from ffdl_batch.services.data.pending_uploads import DebtPayer
+from ffdl_batch.services.data.pending_uploads import PendingUploads
 from ffdl_batch.services.deployment.deployer import Deployer
 from ffdl_batch.services.monitoring.heartbeat_loss import SilenceKeeper
 from ffdl_batch.services.monitoring.watcher import Watcher
@@ -142,19 +142,21 @@ def test_silence_loop_notifies_of_changed_jobs(loops: Loops, told: list[str], mo
 
 
 def test_loops_are_busy_only_with_pending_uploads(loops: Loops, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert loops._debts_turn() == DEBTS_EVERY_S
+    assert loops._uploads_turn() == UPLOADS_EVERY_S
     assert not loops.is_busy()
-    owed = Attempt(JobId("training-000000000"), 1, Token("training-000000000-1"), "fake", "7", 0.0, owed=True)
-    monkeypatch.setattr(Store, "owed_attempts", lambda *_args: [owed])
+    owed = Attempt(JobId("training-000000000"), 1, Token("training-000000000-1"), "fake", "7", 0.0, upload_pending=True)
+    monkeypatch.setattr(Store, "pending_uploads", lambda *_args: [owed])
     assert loops.is_busy()
 
 
-@pytest.mark.parametrize(("due_in_s", "pause_s"), [(0.2, DEBTS_WHILE_PAYING_S), (7.0, 7.0), (150.0, DEBTS_EVERY_S)])
+@pytest.mark.parametrize(
+    ("due_in_s", "pause_s"), [(0.2, UPLOADS_WHILE_UPLOADING_S), (7.0, 7.0), (150.0, UPLOADS_EVERY_S)]
+)
 def test_upload_loop_pause_follows_next_due_upload(
     loops: Loops, monkeypatch: pytest.MonkeyPatch, due_in_s: float, pause_s: float
 ) -> None:
-    monkeypatch.setattr(DebtPayer, "due_in_s", due_in_s)
-    assert loops._debts_turn() == pause_s
+    monkeypatch.setattr(PendingUploads, "due_in_s", due_in_s)
+    assert loops._uploads_turn() == pause_s
 
 
 def test_listen_loop_wakes_upload_loop_after_job_change(loops: Loops, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +164,7 @@ def test_listen_loop_wakes_upload_loop_after_job_change(loops: Loops, monkeypatc
     changes = iter((0, 1))
     monkeypatch.setattr(Watcher, "listen", lambda _self: next(changes))
     woken: list[str] = []
-    monkeypatch.setattr(loops._debts, "wake", lambda: woken.append("debts"))
+    monkeypatch.setattr(loops._uploads, "wake", lambda: woken.append("debts"))
     loops._listen_turn()
     assert woken == []
     loops._listen_turn()

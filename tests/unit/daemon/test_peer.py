@@ -13,7 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from ffdl_batch.daemon import connections
-from ffdl_batch.daemon.connections import MAX_HEAD_BYTES, Crowd, PeerProtocol
+from ffdl_batch.daemon.connections import MAX_HEAD_BYTES, ConnectionLimits, PeerProtocol
 from ffdl_batch.host.peer_credentials import Credentials
 
 
@@ -179,9 +179,9 @@ def test_protocol_does_not_limit_time_of_body_and_reply(connect: Any, monkeypatc
 
 
 def test_crowd_reserves_connections_for_other_users(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    crowd = Crowd()
+    crowd = ConnectionLimits()
     crowd.most, crowd.most_of_user = 6, 3
-    monkeypatch.setattr(PeerProtocol, "crowd", crowd)
+    monkeypatch.setattr(PeerProtocol, "limits", crowd)
 
     async def open_several() -> list[bytes]:
         return [connect(uid)[1].written for uid in (1000, 1000, 1000, 1000, 0, 0, 0)]

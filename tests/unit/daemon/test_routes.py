@@ -16,7 +16,7 @@ from fastapi.routing import APIRoute
 from ffdl_batch.daemon.app import ROUTES
 from ffdl_batch.daemon.routes import jobs as job_routes
 from ffdl_batch.domain.codec import from_plain
-from ffdl_batch.domain.daemon_health import DatabaseTrouble, Health
+from ffdl_batch.domain.daemon_health import DatabaseOutage, Health
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import JobView, LearnerView, PlanView, Problem
@@ -216,17 +216,17 @@ def test_health_route_answers_without_database(desk: Desk, monkeypatch: pytest.M
     monkeypatch.setattr(desk.platform.storage.store, "count_live", away)
     found = from_plain(Health, desk.ask("GET", "/api/v1/health").json)
     assert (found.pid, found.live_jobs) == (os.getpid(), None)
-    assert found.database_trouble is not None and found.database_trouble.detail == "the server cannot be reached"
+    assert found.database_outage is not None and found.database_outage.detail == "the server cannot be reached"
 
 
 def test_routes_report_read_only_database(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id = submit(desk)["id"]
     paths = ("/api/v1/jobs", f"/api/v1/jobs/{job_id}", "/api/v1/health")
-    assert [desk.ask("GET", path).json["database_trouble"] for path in paths] == [None] * 3
-    monkeypatch.setattr(Store, "trouble", DatabaseTrouble(5.0, "it is read-only"))
+    assert [desk.ask("GET", path).json["database_outage"] for path in paths] == [None] * 3
+    monkeypatch.setattr(Store, "outage", DatabaseOutage(5.0, "it is read-only"))
     for path in paths:
         told = {"since": 5.0, "detail": "it is read-only"}
-        assert desk.ask("GET", path).json["database_trouble"] == told
+        assert desk.ask("GET", path).json["database_outage"] == told
 
 
 DAMAGED = "the database /x is damaged: restore it"

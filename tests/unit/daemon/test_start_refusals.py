@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.daemon.main import describe, promise_nothing
+from ffdl_batch.daemon.main import describe, without_promises
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.services.os_errors import explain
 from ffdl_batch.store.errors import translate
@@ -31,7 +31,7 @@ def test_daemon_start_errors_omit_automatic_recovery_that_running_daemon_mention
     found = list(sentences())
     assert [text for text in found if "by itself" in text], "else there would be nothing to leave out"
     for sentence in found:
-        said = promise_nothing(sentence)
+        said = without_promises(sentence)
         assert "by itself" not in said
         assert sentence.startswith(said.split(" (", maxsplit=1)[0])
 

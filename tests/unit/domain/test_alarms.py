@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from ffdl_batch.domain.incidents.incident import Incident
 from ffdl_batch.domain.incidents.stalled_learners import alarms
-from ffdl_batch.domain.job.learners import learner_list, say_restart, started_again
+from ffdl_batch.domain.job.learners import describe_restart, learner_list, started_again
 from ffdl_batch.domain.launch.launch_file import LaunchFile, LearnerCommand, Seat
-from ffdl_batch.domain.launch.learner_text import name_learner, say_end
+from ffdl_batch.domain.launch.learner_text import describe_end, name_learner
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Scalar
 from ffdl_batch.domain.outcome.controller_events import EventKind as K
 
@@ -44,8 +44,8 @@ def test_started_again_lists_learner_only_after_its_restart() -> None:
     (one,) = started_again(told(*FAILED, began(1, 2)))
     assert (one.learner_id, one.at, one.number) == (2, 107.0, 1)
     said = "learner 2 (worker 1, on n2) ended with exit code 7 and was started again (1 of 3)"
-    assert say_restart(one, LAUNCH) == said
-    assert say_restart(one, None) == "learner 2 ended with exit code 7 and was started again (1)"
+    assert describe_restart(one, LAUNCH) == said
+    assert describe_restart(one, None) == "learner 2 ended with exit code 7 and was started again (1)"
 
 
 def test_started_again_numbers_restarts_and_excludes_starts_of_next_run() -> None:
@@ -73,7 +73,7 @@ def test_learners_have_whole_name_of_kubernetes_node() -> None:
     events = told(*((rank, K.STARTED, pod) for rank in (0, 1)), *FAILED[2:], began(1, 2))
     assert {one.node for one in learner_list(LAUNCH, events, is_over=False)} == {node}
     (again,) = started_again(events)
-    assert f"(worker 1, on {node})" in say_restart(again, LAUNCH)
+    assert f"(worker 1, on {node})" in describe_restart(again, LAUNCH)
 
 
 def test_learner_list_shows_only_latest_run() -> None:
@@ -88,9 +88,9 @@ def test_name_learner_includes_only_details_that_job_has() -> None:
     assert name_learner(replace(LAUNCH, nodes=1), 3, "n2") == "learner 3 (ps 0)"
     assert name_learner(replace(LAUNCH, seats=(), learners_per_node=2), 3, "n2") == "learner 3 (on n2)"
     assert name_learner(replace(LAUNCH, seats=(), nodes=1), 3, "n2") == "learner 3"
-    assert say_end(3, None) == "ended with exit code 3"
-    assert say_end(139, None) == "ended with exit code 139 (128 + 11: SIGSEGV)"
-    assert (say_end(None, 9), say_end(None, 99)) == ("was killed by SIGKILL", "was killed by signal 99")
+    assert describe_end(3, None) == "ended with exit code 3"
+    assert describe_end(139, None) == "ended with exit code 139 (128 + 11: SIGSEGV)"
+    assert (describe_end(None, 9), describe_end(None, 99)) == ("was killed by SIGKILL", "was killed by signal 99")
 
 
 def event(seq: int, kind: EventKind, **fields: Scalar) -> Event:

@@ -92,12 +92,12 @@ def test_circuit_logs_new_causes_rare_repetitions_and_recovery() -> None:
     for number in range(1, 101):
         circuit, permit = asked(circuit)
         after = circuit.failed(permit, f"refused (pid {number})" if number < 90 else "no route", 1.0, 0.0)
-        if after.is_news(circuit):
+        if after.is_worth_logging(circuit):
             told.append(number)
-        assert not after.is_news(after)
+        assert not after.is_worth_logging(after)
         circuit = after
     assert told == [1, 4, 16, 64, 90]
     circuit, permit = asked(circuit)
     well = circuit.succeeded(permit)
-    assert well.is_news(circuit) and not well.is_news(well)
-    assert not circuit.returned(permit).is_news(circuit)
+    assert well.is_worth_logging(circuit) and not well.is_worth_logging(well)
+    assert not circuit.returned(permit).is_worth_logging(circuit)

@@ -18,9 +18,9 @@ from ffdl_batch.domain.outcome.continuation import (
     Spent,
     decide,
     describe,
+    describe_interruption,
     is_progress,
     used_up,
-    words,
 )
 
 I = Interruption  # noqa: E741 - as short as the table below needs it
@@ -86,7 +86,7 @@ def test_decide_continues_or_stops_by_interruption_budget_and_checkpoint(
     decision = decide(why, budget, spent, progress, gpu_seconds=100.0)
     assert decision.goes_on is goes_on, decision.sentence
     assert sentence in decision.sentence
-    assert decision.sentence.startswith(words(why))
+    assert decision.sentence.startswith(describe_interruption(why))
 
 
 @pytest.mark.parametrize(("why", "counter"), COUNTER.items())

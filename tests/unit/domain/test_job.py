@@ -17,7 +17,7 @@ from ffdl_batch.domain.job_state import (
     Cause,
     IllegalTransition,
     JobState,
-    Wish,
+    RequestedAction,
     advance,
     is_legal,
 )
@@ -91,7 +91,7 @@ def test_overrides_change_only_named_fields_and_their_sources(
 
 
 def test_effective_spec_equals_submitted_spec_without_overrides() -> None:
-    values = (new_job_id(), 1, "ada", SPEC, JobState.PENDING, Wish.NONE, "local", 0, "", 1, 1.0, 1.0)
+    values = (new_job_id(), 1, "ada", SPEC, JobState.PENDING, RequestedAction.NONE, "local", 0, "", 1, 1.0, 1.0)
     assert Job(*values).effective_spec is SPEC
     assert Job(*values, overrides=Overrides(gpus=4.0)).effective_spec.resources.gpus == 4.0
 

@@ -10,7 +10,7 @@ from ffdl_batch.domain.incidents.classification import Ended, LearnerEnd, Policy
 from ffdl_batch.domain.incidents.fault_policy import NodeRules
 from ffdl_batch.domain.incidents.incident import Evidence, Incident, Origin
 from ffdl_batch.domain.incidents.node_health import HealthLine
-from ffdl_batch.domain.incidents.node_score import DAY_S, NodeScore, left_out, lemons, score_nodes
+from ffdl_batch.domain.incidents.node_score import DAY_S, NodeScore, left_out, score_nodes, unreliable_nodes
 from ffdl_batch.domain.outcome.continuation import Interruption
 
 AT = 500_000.0
@@ -149,7 +149,7 @@ def test_classify_limits_health_evidence_and_lists_draining_findings_first() -> 
 
 
 NOW = 1_800_000_000.0
-RULES = NodeRules(exclude_lemons=True)
+RULES = NodeRules(exclude_unreliable=True)
 
 
 def fault(
@@ -180,8 +180,8 @@ def score(node: str, value: float, hours_ago: float = 1.0) -> NodeScore:
 
 def test_unreliable_nodes_need_score_at_threshold_and_recent_fault() -> None:
     scores = [score("a", 9), score("b", 4), score("c", 3.9), score("d", 50, hours_ago=25)]
-    assert [one.node for one in lemons(scores, RULES, NOW)] == ["a", "b"]
-    assert lemons(scores, NodeRules(), NOW) == []  # nobody wants it
+    assert [one.node for one in unreliable_nodes(scores, RULES, NOW)] == ["a", "b"]
+    assert unreliable_nodes(scores, NodeRules(), NOW) == []  # nobody wants it
 
 
 @pytest.mark.parametrize(("nodes", "most"), [(0, 0), (1, 0), (2, 1), (3, 1), (20, 1), (21, 2), (100, 5)])
@@ -189,4 +189,4 @@ def test_node_exclusion_respects_share_limit_and_keeps_last_node(nodes: int, mos
     names = [f"n{number}" for number in range(nodes)]
     found = [score("elsewhere", 99), *(score(name, 10) for name in names)]
     assert [one.node for one in left_out(found, names, RULES)] == names[:most]
-    assert left_out(found, names, NodeRules(exclude_lemons=True, percent=0)) == []
+    assert left_out(found, names, NodeRules(exclude_unreliable=True, percent=0)) == []

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.domain.job.past_job import LICENCES, QUEUES, SHARES, PastJob, Place, Room, Verdict, best_fit, judge
+from ffdl_batch.domain.job.past_job import LICENCES, QUEUES, SHARES, NodeGroup, PastJob, Place, Verdict, best_fit, judge
 
 JOB = PastJob("1", "ann", "vision", "x", "gpu", "COMPLETED", 3600, nodes=2, cpus=16, memory_mib=64_000, gpus=8,
               gpu_type="A100", limit_s=7200)  # fmt: skip
-GPU = Place("gpu", "slurm", (Room(4, 64, 512_000, {"a100": 8}), Room(1, 8, 8_000, {"v100": 2})),
+GPU = Place("gpu", "slurm", (NodeGroup(4, 64, 512_000, {"a100": 8}), NodeGroup(1, 8, 8_000, {"v100": 2})),
             frozenset({"a100", "v100"}), 86_400)  # fmt: skip
 CLUSTER = Place("kubernetes", "kubernetes", None, frozenset({"a100"}), None, frozenset({SHARES, LICENCES, QUEUES}))
 
@@ -20,10 +20,10 @@ def test_past_job_computes_resource_seconds_and_per_node_amounts() -> None:
 
 
 def test_past_job_judge_accepts_untyped_gpus_and_rejects_place_without_gpus_or_shares() -> None:
-    untyped = Place("old", "slurm", (Room(9, 64, 512_000, {"": 4}),), frozenset({""}))
+    untyped = Place("old", "slurm", (NodeGroup(9, 64, 512_000, {"": 4}),), frozenset({""}))
     for place in (GPU, untyped, Place("any", "kubernetes")):
         assert judge(JOB, place).verdict is Verdict.RUNS
-    assert judge(JOB, Place("cpu", "slurm", (Room(9, 64, 512_000),), frozenset())).reasons == ("it has no GPUs",)
+    assert judge(JOB, Place("cpu", "slurm", (NodeGroup(9, 64, 512_000),), frozenset())).reasons == ("it has no GPUs",)
     shared = replace(JOB, gpus=0, gpu_type="", shares=("shard",))
     assert (judge(shared, CLUSTER).verdict, judge(shared, GPU).verdict) == (Verdict.NOT, Verdict.RUNS)
 

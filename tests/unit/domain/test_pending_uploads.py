@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, Outcome, Scalar
 from ffdl_batch.domain.outcome.facts import Evidence, Known
 from ffdl_batch.domain.outcome.observation import EndCause, Phase
@@ -81,7 +81,7 @@ def test_verdict_sets_pending_upload_only_if_all_learners_are_finished(
 ) -> None:
     verdict = judge(left_with(events, found=found))
     assert (verdict.move, verdict.steps[-1][0]) == (
-        (Move.OWED, JobState.STORING) if is_over else (Move.ENDED, JobState.FAILED)
+        (Move.UPLOAD_PENDING, JobState.STORING) if is_over else (Move.ENDED, JobState.FAILED)
     )
     assert judge(replace(left_with(events, found=found), settled=False)).move is Move.NONE
 
@@ -100,7 +100,7 @@ def test_verdict_completes_without_record_only_if_learners_stored(events: list[E
     stored = [learner(11, EventKind.STORED, 31.0, number) for number in (1, 2)]
     assert judge(left_with([*events, *stored])).steps[-1][0] is state
     if state is JobState.COMPLETED:
-        assert judge(left_with([*events, *stored[1:]])).move is Move.OWED
+        assert judge(left_with([*events, *stored[1:]])).move is Move.UPLOAD_PENDING
 
 
 DONE = FinalRecord("7", Outcome.COMPLETED, 40.0, stored=False, exit_code=0, stores_later=True)
@@ -117,14 +117,14 @@ def left(final: FinalRecord, **evidence: Any) -> Known:
     [(DONE, JobState.COMPLETED, "000"), (FAILED, JobState.FAILED, "C201"), (HALTED, JobState.HALTED, "000")],
 )
 def test_verdict_applies_final_record_after_pending_upload(final: FinalRecord, state: JobState, code: str) -> None:
-    pending, verdict = judge(left(final)), judge(left(final, paid=60.0))
-    assert (pending.move, pending.steps[-1][0]) == (Move.OWED, JobState.STORING)
+    pending, verdict = judge(left(final)), judge(left(final, uploaded_at=60.0))
+    assert (pending.move, pending.steps[-1][0]) == (Move.UPLOAD_PENDING, JobState.STORING)
     assert (verdict.move, verdict.steps[-1], verdict.error_code) == (Move.ENDED, (state, 60.0), code)
-    assert judge(replace(left(final), wish=Wish.CANCEL)).steps[-1][0] is JobState.CANCELLED
+    assert judge(replace(left(final), requested_action=RequestedAction.CANCEL)).steps[-1][0] is JobState.CANCELLED
 
 
 def test_verdict_waits_for_pending_upload_only_if_results_are_storable() -> None:
     lost = left(replace(FAILED, exit_code=None, stores_later=False, error_code="S106", message="died"))
-    assert judge(lost).move is Move.OWED, "on a shared file system somebody else stores it"
+    assert judge(lost).move is Move.UPLOAD_PENDING, "on a shared file system somebody else stores it"
     verdict = judge(replace(lost, evidence=replace(lost.evidence, storable=False)))
     assert (verdict.move, verdict.steps[-1][0], verdict.error_code) == (Move.ENDED, JobState.FAILED, "S106")

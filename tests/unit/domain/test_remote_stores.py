@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind
-from ffdl_batch.domain.data.store_urls import StorePlace, StoreUrlError, Wishes, read_store_url, say_store_url
+from ffdl_batch.domain.data.store_urls import StoreOptions, StorePlace, StoreUrlError, format_store_url, read_store_url
 from ffdl_batch.domain.job.data_stores import REMOTE, StoreRefused, address_of, place_in, place_of_results
 from ffdl_batch.domain.job.spec import DataStore, StoreType
 
@@ -41,20 +41,20 @@ SAID_AGAIN = {"S3://bucket/a/b c#?/": "s3://bucket/a/b c#?", "sftp://host/~": "s
 def test_read_store_url_parses_each_scheme_into_address_and_prefix_and_back(
     url: str, kind: StoreKind, endpoint: str, container: str, prefix: str
 ) -> None:
-    found = read_store_url(url, Wishes())
+    found = read_store_url(url, StoreOptions())
     address = found.address
     assert (address.kind, address.endpoint, address.container, found.prefix) == (kind, endpoint, container, prefix)
     assert address.credentials == {}
     if kind is FSSPEC:
         assert address.options["protocol"] == url.partition(":")[0]
-    assert say_store_url(address, found.prefix) == SAID_AGAIN.get(url, url)
+    assert format_store_url(address, found.prefix) == SAID_AGAIN.get(url, url)
 
 
 def test_read_store_url_applies_requested_options_and_user() -> None:
-    wishes = Wishes("https://store", "eu", {"ca_file": "/ca.pem"})
+    wishes = StoreOptions("https://store", "eu", {"ca_file": "/ca.pem"})
     made = read_store_url("s3://bucket/a", wishes)
     assert made == StorePlace(StoreAddress(S3, "https://store", "eu", "bucket", {"ca_file": "/ca.pem"}), "a")
-    assert read_store_url("sftp://ada@host/a", Wishes()).user == "ada"
+    assert read_store_url("sftp://ada@host/a", StoreOptions()).user == "ada"
 
 
 @pytest.mark.parametrize(
@@ -71,38 +71,56 @@ def test_read_store_url_applies_requested_options_and_user() -> None:
 )  # fmt: skip
 def test_read_store_url_rejects_invalid_url_or_endpoint_without_printing_credentials(url: str, endpoint: str) -> None:
     with pytest.raises(StoreUrlError) as raised:
-        read_store_url(url, Wishes(endpoint))
+        read_store_url(url, StoreOptions(endpoint))
     assert "planted" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
     ("url", "wishes", "text"),
     [
-        ("s3://b", Wishes(options={"ca_fiel": "/x"}), "'ca_fiel' is not an option of s3 stores; did you mean ca_file?"),
-        ("s3://b", Wishes(options={"domain_name": "x"}), "it has path_style, ca_file, timeout_s"),
-        ("sftp://h/a", Wishes(options={"know_hosts": "/x"}), "an option of sftp stores; did you mean known_hosts?"),
-        ("https://h/a", Wishes(options={"qqq": "x"}), "'qqq' is not an option of a web server; it has ca_file"),
-        ("file:///a", Wishes(options={"ca_file": "/x"}), "an option of a directory; it has none"),
-        ("s3://b", Wishes(options={"path_style": "yes"}), "--option path_style: 'yes' is neither true nor false"),
-        ("swift://b", Wishes(options={"timeout_s": "soon"}), "--option timeout_s: 'soon' is no number of seconds"),
-        ("s3://b", Wishes(secrets={"username": "n"}), "credential of s3 stores; did you mean user_name?"),
-        ("swift://b", Wishes(secrets={"private_key": "n"}), "a credential of swift stores; it has user_name, password"),
-        ("file:///a", Wishes(secrets={"password": "n"}), "a credential of a directory; it has none"),
-        ("s3://b", Wishes(secrets={"password": "n"}), "--secret names a password and no user_name"),
-        ("file:///a", Wishes("https://x"), "--endpoint is for buckets and containers"),
-        ("sftp://h/a", Wishes(region="eu"), "--region is for s3://, gs:// and swift:// alone"),
+        (
+            "s3://b",
+            StoreOptions(options={"ca_fiel": "/x"}),
+            "'ca_fiel' is not an option of s3 stores; did you mean ca_file?",
+        ),
+        ("s3://b", StoreOptions(options={"domain_name": "x"}), "it has path_style, ca_file, timeout_s"),
+        (
+            "sftp://h/a",
+            StoreOptions(options={"know_hosts": "/x"}),
+            "an option of sftp stores; did you mean known_hosts?",
+        ),
+        ("https://h/a", StoreOptions(options={"qqq": "x"}), "'qqq' is not an option of a web server; it has ca_file"),
+        ("file:///a", StoreOptions(options={"ca_file": "/x"}), "an option of a directory; it has none"),
+        ("s3://b", StoreOptions(options={"path_style": "yes"}), "--option path_style: 'yes' is neither true nor false"),
+        (
+            "swift://b",
+            StoreOptions(options={"timeout_s": "soon"}),
+            "--option timeout_s: 'soon' is no number of seconds",
+        ),
+        ("s3://b", StoreOptions(secrets={"username": "n"}), "credential of s3 stores; did you mean user_name?"),
+        (
+            "swift://b",
+            StoreOptions(secrets={"private_key": "n"}),
+            "a credential of swift stores; it has user_name, password",
+        ),
+        ("file:///a", StoreOptions(secrets={"password": "n"}), "a credential of a directory; it has none"),
+        ("s3://b", StoreOptions(secrets={"password": "n"}), "--secret names a password and no user_name"),
+        ("file:///a", StoreOptions("https://x"), "--endpoint is for buckets and containers"),
+        ("sftp://h/a", StoreOptions(region="eu"), "--region is for s3://, gs:// and swift:// alone"),
     ],
-)  # fmt: skip
-def test_read_store_url_rejects_option_or_secret_that_store_does_not_use(url: str, wishes: Wishes, text: str) -> None:
+)
+def test_read_store_url_rejects_option_or_secret_that_store_does_not_use(
+    url: str, wishes: StoreOptions, text: str
+) -> None:
     with pytest.raises(StoreUrlError) as raised:
         read_store_url(url, wishes)
     assert text in str(raised.value)
 
 
 def test_read_store_url_leaves_library_options_unchecked() -> None:
-    made = read_store_url("abfs://b", Wishes(options={"account_name": "x"}, secrets={"sas_token": "n"}))
+    made = read_store_url("abfs://b", StoreOptions(options={"account_name": "x"}, secrets={"sas_token": "n"}))
     assert made.address.options["account_name"] == "x"
-    one_key = read_store_url("sftp://h/a", Wishes(options={"key_file": "k"}, secrets={"password": "n"}))
+    one_key = read_store_url("sftp://h/a", StoreOptions(options={"key_file": "k"}, secrets={"password": "n"}))
     assert one_key.address.options["key_file"] == "k"
 
 

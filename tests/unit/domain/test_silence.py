@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.continuation import Interruption
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, Outcome
 from ffdl_batch.domain.outcome.facts import Known
@@ -17,7 +17,7 @@ from ffdl_batch.domain.outcome.heartbeat_loss import (
     GivenUp,
     Step,
     decide,
-    is_crowd,
+    is_widespread,
     look_every_s,
     moment,
     patience_s,
@@ -39,7 +39,7 @@ def beat(age_s: float, node: str = "n3") -> Beat:
 def find(
     *beats: Beat, phase: Phase = Phase.RUNNING, unchanged_s: float | None = EVERY_S, crowd: bool = False
 ) -> Finding:
-    return decide(quiet(beats, NOW, SILENT_S), phase, NOW, SILENT_S, unchanged_s, is_crowd=crowd)
+    return decide(quiet(beats, NOW, SILENT_S), phase, NOW, SILENT_S, unchanged_s, is_widespread=crowd)
 
 
 # ------------------------------------------------------------------------------------------- the decision
@@ -53,10 +53,10 @@ def test_silence_check_interval_is_capped_and_timeout_has_minimum_of_several_hea
 @pytest.mark.parametrize(
     ("age_s", "unchanged_s", "step"),
     [
-        (0.0, EVERY_S, Step.HEARD), (449.9, EVERY_S, Step.HEARD), (450.0, None, Step.TELL),
-        (899.9, EVERY_S, Step.TELL), (900.0, None, Step.TELL), (900.0, 0.0, Step.TELL),
-        (900.0, EVERY_S - 0.1, Step.TELL), (900.0, EVERY_S, Step.GIVE_UP), (1e6, EVERY_S, Step.GIVE_UP),
-        (1e6, None, Step.TELL),
+        (0.0, EVERY_S, Step.NONE), (449.9, EVERY_S, Step.NONE), (450.0, None, Step.WARN),
+        (899.9, EVERY_S, Step.WARN), (900.0, None, Step.WARN), (900.0, 0.0, Step.WARN),
+        (900.0, EVERY_S - 0.1, Step.WARN), (900.0, EVERY_S, Step.GIVE_UP), (1e6, EVERY_S, Step.GIVE_UP),
+        (1e6, None, Step.WARN),
     ],
 )  # fmt: skip
 def test_silence_decision_abandons_attempt_after_timeout_and_two_checks(
@@ -67,12 +67,12 @@ def test_silence_decision_abandons_attempt_after_timeout_and_two_checks(
 
 @pytest.mark.parametrize("phase", [phase for phase in Phase if phase is not Phase.RUNNING])
 def test_silence_decision_ignores_old_heartbeat_unless_phase_is_running(phase: Phase) -> None:
-    assert find(beat(1e6), phase=phase) == Finding(Step.HEARD)
+    assert find(beat(1e6), phase=phase) == Finding(Step.NONE)
 
 
 def test_silence_decision_reports_no_silence_without_heartbeats_or_with_one_in_the_future() -> None:
-    assert find().step is Step.HEARD
-    assert find(beat(-1e6)).step is Step.HEARD
+    assert find().step is Step.NONE
+    assert find(beat(-1e6)).step is Step.NONE
 
 
 def test_silence_decision_holds_attempt_when_many_attempts_are_silent() -> None:
@@ -108,7 +108,7 @@ def test_silence_message_gives_last_heartbeat_and_planned_abandon_time() -> None
     ],
 )  # fmt: skip
 def test_is_crowd_needs_most_attempts_on_several_nodes(silent: list[str], running: int, crowd: bool) -> None:
-    assert is_crowd([[beat(1000.0, node) for node in nodes.split()] for nodes in silent], running) is crowd
+    assert is_widespread([[beat(1000.0, node) for node in nodes.split()] for nodes in silent], running) is crowd
 
 
 # ------------------------------------------------------------------------------------------------ the end
@@ -119,9 +119,12 @@ FENCED = FinalRecord("7", Outcome.FAILED, 40.0, False, error_code="S106", messag
 
 
 def given_up(
-    observation: Observation | None, final: FinalRecord | None = None, wish: Wish = Wish.NONE, events: int = 2
+    observation: Observation | None,
+    final: FinalRecord | None = None,
+    requested_action: RequestedAction = RequestedAction.NONE,
+    events: int = 2,
 ) -> Known:
-    found = known(JobState.PROCESSING, observation, RUN[:events], final, wish)
+    found = known(JobState.PROCESSING, observation, RUN[:events], final, requested_action)
     return replace(found, evidence=replace(found.evidence, given_up=MARK))
 
 
@@ -157,8 +160,8 @@ def test_verdict_uses_final_record_or_memory_failure_of_abandoned_attempt_that_f
 
 def test_verdict_prefers_cancel_and_halt_requests_over_abandon_mark() -> None:
     ended = seen(Phase.ENDED, EndCause.CANCELLED)
-    assert judge(given_up(ended, wish=Wish.CANCEL)).steps[-1][0] is JobState.CANCELLED
-    halted = judge(given_up(ended, wish=Wish.HALT))
+    assert judge(given_up(ended, requested_action=RequestedAction.CANCEL)).steps[-1][0] is JobState.CANCELLED
+    halted = judge(given_up(ended, requested_action=RequestedAction.HALT))
     assert (halted.steps[-1][0], halted.interruption) == (JobState.HALTED, Interruption.HALT)
 
 
@@ -166,7 +169,7 @@ def test_verdict_sets_pending_upload_for_abandoned_attempt_after_learners_ended(
     over = Event(4, 31.0, "node-0", EventKind.LEARNER_ENDED, {"learner_id": 1, "exit_code": 0})
     found = given_up(seen(Phase.ENDED, EndCause.CANCELLED), events=3)
     verdict = judge(replace(found, evidence=replace(found.evidence, events=(*RUN, over))))
-    assert verdict.move is Move.OWED
+    assert verdict.move is Move.UPLOAD_PENDING
 
 
 @pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.SUSPENDED, Phase.COMPLETING, Phase.UNKNOWN])

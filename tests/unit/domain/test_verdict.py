@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.job_state import LIVE, Cause, JobState, Wish
+from ffdl_batch.domain.job_state import LIVE, Cause, JobState, RequestedAction
 from ffdl_batch.domain.outcome.continuation import Checkpoint, Interruption, Spent
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, GoesOn, Outcome, Scalar
-from ffdl_batch.domain.outcome.facts import WHOLE_SECOND_S, Evidence, Known, is_last_word, latest_run
+from ffdl_batch.domain.outcome.facts import WHOLE_SECOND_S, Evidence, Known, is_final, latest_run
 from ffdl_batch.domain.outcome.observation import EndCause, Observation, Phase
 from ffdl_batch.domain.outcome.verdict import Move, judge
 
@@ -54,9 +54,10 @@ def seen(phase: Phase, end: EndCause | None = None, reason: str = "", native: st
 
 def known(
     state: JobState = JobState.QUEUED, observation: Observation | None = None, events: Sequence[Event] = (),
-    final: FinalRecord | None = None, wish: Wish = Wish.NONE, forgotten: bool = False, settled: bool = True,
+    final: FinalRecord | None = None, requested_action: RequestedAction = RequestedAction.NONE,
+    forgotten: bool = False, settled: bool = True,
 ) -> Known:  # fmt: skip
-    return Known(state, wish, observation, Evidence(events, final), NOW, forgotten, settled)
+    return Known(state, requested_action, observation, Evidence(events, final), NOW, forgotten, settled)
 
 
 ENDED_WELL = seen(Phase.ENDED, EndCause.SUCCESS)
@@ -138,7 +139,7 @@ def test_verdict_completes_at_upload_time_with_warning_if_node_fails_but_results
     stored = known(JobState.STORING, seen(Phase.ENDED, EndCause.NODE_FAIL, native="NODE_FAIL"), RUN, DONE)
     assert judge(stored).steps[-1][0] is JobState.COMPLETED
     assert "NODE_FAIL" in judge(stored).warning
-    late = judge(replace(stored, evidence=Evidence(RUN[:2], replace(DONE, at=90.0), paid=90.0)))
+    late = judge(replace(stored, evidence=Evidence(RUN[:2], replace(DONE, at=90.0), uploaded_at=90.0)))
     assert late.steps == ((JobState.COMPLETED, 90.0),)
     assert late.warning == "the scheduler reports NODE_FAIL; what was still to be stored was stored after that"
 
@@ -179,9 +180,11 @@ def test_verdict_keeps_message_of_head_that_saw_memory_exceeded_itself() -> None
 
 @pytest.mark.parametrize("end", [EndCause.CANCELLED, EndCause.FAILURE, EndCause.TIMEOUT, EndCause.SUCCESS])
 def test_verdict_reports_cancelled_only_if_cancel_precedes_upload(end: EndCause) -> None:
-    verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, end), RUN[:2], wish=Wish.CANCEL))
+    verdict = judge(
+        known(JobState.PROCESSING, seen(Phase.ENDED, end), RUN[:2], requested_action=RequestedAction.CANCEL)
+    )
     assert verdict.steps[-1][0] is JobState.CANCELLED
-    stored = judge(known(JobState.STORING, ENDED_WELL, RUN, DONE, wish=Wish.CANCEL))
+    stored = judge(known(JobState.STORING, ENDED_WELL, RUN, DONE, requested_action=RequestedAction.CANCEL))
     assert stored.steps[-1][0] is JobState.COMPLETED
 
 
@@ -189,7 +192,7 @@ def test_verdict_reports_cancelled_only_if_cancel_precedes_upload(end: EndCause)
 def test_verdict_dates_cancel_now_while_storing_and_at_attempt_end_otherwise(state: JobState) -> None:
     """Its attempt has ended long before; a daemon that missed that takes the attempt's end for the job's."""
     owing = replace(DONE, stored=False, stores_later=True)
-    verdict = judge(known(state, ENDED_WELL, RUN, owing, wish=Wish.CANCEL))
+    verdict = judge(known(state, ENDED_WELL, RUN, owing, requested_action=RequestedAction.CANCEL))
     assert verdict.steps[-1] == (JobState.CANCELLED, NOW if state is JobState.STORING else 50.0)
 
 
@@ -231,25 +234,25 @@ def test_verdict_step_times_stay_in_order_and_within_limits_if_node_clock_is_wro
 
 
 @pytest.mark.parametrize("final", [None, OUTSIDE])
-@pytest.mark.parametrize("wish", list(Wish))
-def test_verdict_dates_end_by_scheduler_end_time(final: FinalRecord | None, wish: Wish) -> None:
+@pytest.mark.parametrize("requested_action", list(RequestedAction))
+def test_verdict_dates_end_by_scheduler_end_time(final: FinalRecord | None, requested_action: RequestedAction) -> None:
     ended = seen(Phase.ENDED, EndCause.PREEMPTED)
-    assert judge(known(JobState.PROCESSING, ended, RUN[:2], final, wish)).steps[-1][1] == ended.ended_at
+    assert judge(known(JobState.PROCESSING, ended, RUN[:2], final, requested_action)).steps[-1][1] == ended.ended_at
 
 
 @pytest.mark.parametrize(
     ("evidence", "at"),
     [
-        (Evidence(RUN[:2], OUTSIDE, heard=39.0), OUTSIDE.at),
-        (Evidence(RUN[:2], heard=35.0), 35.0),
+        (Evidence(RUN[:2], OUTSIDE, last_heartbeat_at=39.0), OUTSIDE.at),
+        (Evidence(RUN[:2], last_heartbeat_at=35.0), 35.0),
         (Evidence(RUN[:2]), RUN[1].at),
-        (Evidence(RUN, heard=25.0), RUN[2].at),
-        (Evidence(RUN, heard=NOW + 500.0), NOW),
+        (Evidence(RUN, last_heartbeat_at=25.0), RUN[2].at),
+        (Evidence(RUN, last_heartbeat_at=NOW + 500.0), NOW),
         (Evidence([]), NOW),
     ],
 )
 def test_verdict_dates_forgotten_end_by_final_record_or_last_sign_of_life(evidence: Evidence, at: float) -> None:
-    forgotten = known(JobState.PROCESSING, None, forgotten=True, wish=Wish.CANCEL)
+    forgotten = known(JobState.PROCESSING, None, forgotten=True, requested_action=RequestedAction.CANCEL)
     assert judge(replace(forgotten, evidence=evidence)).steps[-1] == (JobState.CANCELLED, at)
 
 
@@ -267,9 +270,9 @@ def test_verdict_dates_forgotten_end_by_final_record_or_last_sign_of_life(eviden
 def test_verdict_takes_cause_from_scheduler_when_controllers_were_terminated(end: EndCause) -> None:
     """Slurm sends TERM at the time limit as it does for scancel."""
     found = known(JobState.PROCESSING, seen(Phase.ENDED, end), RUN, OUTSIDE)
-    verdict, wished = judge(found), judge(replace(found, wish=Wish.CANCEL))
+    verdict, requested = judge(found), judge(replace(found, requested_action=RequestedAction.CANCEL))
     assert (verdict.steps[-1][0], verdict.error_code) == (JobState.FAILED, ENDS[end][0])
-    assert (wished.steps[-1][0], wished.message) == (JobState.CANCELLED, "cancelled by its owner")
+    assert (requested.steps[-1][0], requested.message) == (JobState.CANCELLED, "cancelled by its owner")
 
 
 @pytest.mark.parametrize("end", [EndCause.CANCELLED, EndCause.FAILURE])
@@ -292,9 +295,9 @@ def test_verdict_ignores_final_record_from_before_restart(final: FinalRecord) ->
 
 def test_verdict_keeps_final_outcome_when_scheduler_restarts_job() -> None:
     assert judge(known(JobState.STORING, ENDED_AGAIN, RUN, DONE)).steps[-1][0] is JobState.COMPLETED
-    assert is_last_word(DONE) and is_last_word(FAILED)
-    assert not is_last_word(OUTSIDE)
-    assert not is_last_word(halted(goes_on=GoesOn.REQUEUE))
+    assert is_final(DONE) and is_final(FAILED)
+    assert not is_final(OUTSIDE)
+    assert not is_final(halted(goes_on=GoesOn.REQUEUE))
 
 
 @pytest.mark.parametrize(
@@ -355,7 +358,7 @@ def test_verdict_ends_held_job_as_node_failure_at_its_final_record_without_halt_
     assert "JobHoldMaxRequeue" in verdict.message
     dated = judge(known(JobState.PROCESSING, held, RUN[:2], replace(OUTSIDE, restart=4)))
     assert (dated.held, dated.steps[-1]) == (True, (JobState.FAILED, OUTSIDE.at))
-    assert not judge(known(JobState.QUEUED, held, RUN[:2], wish=Wish.HALT)).held
+    assert not judge(known(JobState.QUEUED, held, RUN[:2], requested_action=RequestedAction.HALT)).held
 
 
 def test_verdict_follows_continuation_before_scheduler_reports_end() -> None:
@@ -398,13 +401,21 @@ def test_verdict_accepts_timeout_decision_of_head_controller() -> None:
 def test_verdict_reports_halt_without_confirmed_checkpoint() -> None:
     asked = FinalRecord("7", Outcome.CANCELLED, 40.0, True, checkpoint=Checkpoint(asked=True))
     started = [*RUN[:2], Event(9, 21.0, "node-0", EventKind.LEARNER_STARTED, {"learner_id": 1})]
-    verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, EndCause.FAILURE), started, asked, wish=Wish.HALT))
+    verdict = judge(
+        known(
+            JobState.PROCESSING,
+            seen(Phase.ENDED, EndCause.FAILURE),
+            started,
+            asked,
+            requested_action=RequestedAction.HALT,
+        )
+    )
     assert (verdict.steps[-1][0], verdict.interruption) == (JobState.HALTED, Interruption.HALT)
     assert verdict.message == "halted on request; no checkpoint was confirmed"
 
 
 def test_verdict_reports_halt_before_start_for_unstarted_attempt() -> None:
-    first = known(JobState.QUEUED, seen(Phase.ENDED, EndCause.CANCELLED), wish=Wish.HALT)
+    first = known(JobState.QUEUED, seen(Phase.ENDED, EndCause.CANCELLED), requested_action=RequestedAction.HALT)
     assert (judge(first).steps[-1][0], judge(first).message) == (JobState.HALTED, "halted before it started")
     assert judge(replace(first, attempt=2)).message == "halted before attempt 2 started"
 

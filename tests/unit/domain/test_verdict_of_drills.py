@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.continuation import Interruption
 from ffdl_batch.domain.outcome.controller_events import FinalRecord, GoesOn, Outcome
 from ffdl_batch.domain.outcome.facts import Known
@@ -15,7 +15,9 @@ from ffdl_batch.domain.outcome.verdict import Move, judge
 from tests.unit.domain.test_verdict import ENDED_WELL, FAILED, OUTSIDE, RUN, WAITS, known, seen
 
 
-def drilled(observation: Observation, drill: str, final: FinalRecord | None = None, wish: Wish = Wish.NONE) -> Known:
+def drilled(
+    observation: Observation, drill: str, final: FinalRecord | None = None, wish: RequestedAction = RequestedAction.NONE
+) -> Known:
     found = known(JobState.PROCESSING, observation, RUN[:2], final, wish)
     return replace(found, evidence=replace(found.evidence, drill=drill))
 
@@ -79,8 +81,8 @@ def test_verdict_ignores_timeout_drill_if_final_record_lacks_drill_mark(
 def test_verdict_takes_played_timeout_from_final_record_unless_halt_was_requested(goes_on: GoesOn) -> None:
     verdict = judge(drilled(ENDED_WELL, "timeout", halted(goes_on)))
     assert (verdict.interruption, verdict.played, verdict.message) == (Interruption.TIMEOUT, True, "m")
-    wished = judge(drilled(ENDED_WELL, "timeout", halted(GoesOn.NO), Wish.HALT))
-    assert (wished.interruption, wished.played) == (Interruption.HALT, False)
+    requested = judge(drilled(ENDED_WELL, "timeout", halted(GoesOn.NO), RequestedAction.HALT))
+    assert (requested.interruption, requested.played) == (Interruption.HALT, False)
 
 
 @pytest.mark.parametrize("played", [True, False])

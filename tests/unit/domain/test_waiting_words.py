@@ -8,16 +8,17 @@ import pytest
 
 from ffdl_batch.domain.pending.evidence import (
     alternative_text,
+    capacity_text,
     evidence_of,
     history_text,
     moment_text,
-    room_text,
     trial_text,
 )
 from ffdl_batch.domain.pending.explanation import (
     Alternative,
     Blocker,
     BlockerKind,
+    Capacity,
     Explanation,
     Factor,
     Foretold,
@@ -26,7 +27,6 @@ from ffdl_batch.domain.pending.explanation import (
     NodeAway,
     Per,
     Reason,
-    Room,
     WaitHistory,
     WaitKind,
 )
@@ -94,16 +94,18 @@ def test_moment_text_prints_clock_time_date_or_unknown(later_s: float, text: str
 
 
 def test_capacity_text_reports_free_gpus_fitting_nodes_and_unavailable_nodes() -> None:
-    room = Room("main", "v100", 8, 1, 2, 0, 1, 2, (NodeAway("n3", "IDLE+DRAIN", "fan"),))
-    assert room_text(room) == (
+    room = Capacity("main", "v100", 8, 1, 2, 0, 1, 2, (NodeAway("n3", "IDLE+DRAIN", "fan"),))
+    assert capacity_text(room) == (
         "1 of 8 GPUs of type v100 in main is free; 0 of 2 nodes have room for 2 GPUs each, and it wants 1 node; not "
         "to be had: n3 (IDLE+DRAIN: fan)"
     )
-    more = Room("main", "v100", 8, 1, 2, 0, 1, 2, (NodeAway("n3", "DOWN"),), 40)
-    assert room_text(more).endswith("; not to be had: n3 (DOWN) and 40 more")
-    assert room_text(Room("main", "h100", 0, 0, 0, 0, 1, 2)).startswith("no open node in main has GPUs of type h100")
-    none = Room("team", "", 0, 0, 0, 0, 1, 0, (NodeAway("n1", "cordoned"),), learners_fitting=0)
-    assert room_text(none) == "no node in team is open to what it asks for; not to be had: n1 (cordoned)"
+    more = Capacity("main", "v100", 8, 1, 2, 0, 1, 2, (NodeAway("n3", "DOWN"),), 40)
+    assert capacity_text(more).endswith("; not to be had: n3 (DOWN) and 40 more")
+    assert capacity_text(Capacity("main", "h100", 0, 0, 0, 0, 1, 2)).startswith(
+        "no open node in main has GPUs of type h100"
+    )
+    none = Capacity("team", "", 0, 0, 0, 0, 1, 0, (NodeAway("n1", "cordoned"),), learners_fitting=0)
+    assert capacity_text(none) == "no node in team is open to what it asks for; not to be had: n1 (cordoned)"
 
 
 def test_evidence_lists_each_known_fact_once_in_order() -> None:

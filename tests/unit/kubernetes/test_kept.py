@@ -45,7 +45,7 @@ def test_retained_jobs_release_storing_job_only_after_results_are_stored(root: R
     for mark in (marker_files.SENT_TO, marker_files.END_REPORTED):
         marker_files.leave(attempt, mark)
     if stored:
-        Path(attempt.paid).write_text("{}")
+        Path(attempt.uploaded).write_text("{}")
     jobs = ended(f"{JOB}-1"), ended(f"{JOB}-1{STORING}", **{STORES_LABEL: "true"})
     assert spare(root, *jobs) == [f"{JOB}-1", *([f"{JOB}-1{STORING}"] if stored else [])]
 

@@ -8,7 +8,7 @@ import pytest
 
 from ffdl_batch.domain.outcome.observation import EndCause, Phase
 from ffdl_kubernetes.observing.job_states import Beside, observe
-from ffdl_kubernetes.observing.kueue import says_of_gangs, why_evicted, why_queued
+from ffdl_kubernetes.observing.kueue import describe_gang_start, why_evicted, why_queued
 from tests.unit.kubernetes.test_states import job, pod
 
 FULL = "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor a100, 2 more needed"
@@ -100,4 +100,4 @@ def test_observe_reports_pending_for_evicted_job_that_never_ran() -> None:
 def test_gang_message_depends_on_queue_kueue_and_scheduler_api(
     served: dict[str, tuple[str, ...]], queue: str, words: str
 ) -> None:
-    assert words in says_of_gangs(served, queue)
+    assert words in describe_gang_start(served, queue)

@@ -16,7 +16,7 @@ from ffdl_batch.services.logs.log_reader import LogReader
 from ffdl_kubernetes.objects.names import CONTROLLER
 from ffdl_kubernetes.observing import attempt_mirror as mirrors
 from ffdl_kubernetes.observing.attempt_mirror import Mirror
-from ffdl_kubernetes.observing.log_follower import final_word
+from ffdl_kubernetes.observing.log_follower import termination_message
 from tests.planted_files import NO_FILES, replace
 
 JOB = "training-0a1b2c3d4"
@@ -195,4 +195,4 @@ def test_mirror_replaces_planted_files(tmp_path: Path, make: Callable[[], Mirror
 @pytest.mark.parametrize("text", ["[" * 4000, '{"at":' + "9" * 400 + "}", "", "null", "\ud800"])
 def test_final_word_of_pod_is_none_if_its_message_is_not_a_record(text: str) -> None:
     ended = {"name": CONTROLLER, "state": {"terminated": {"message": text}}}
-    assert final_word({"status": {"initContainerStatuses": [ended]}}) is None
+    assert termination_message({"status": {"initContainerStatuses": [ended]}}) is None

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from ffdl_batch.attempt.layout import Root
-from ffdl_batch.domain.launch.pod_protocol import ATTEMPT_LABEL, FINALIZER, JOB_LABEL, Wish, unpack
+from ffdl_batch.domain.launch.pod_protocol import ATTEMPT_LABEL, FINALIZER, JOB_LABEL, PodAnnotation, unpack
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Phase
 from ffdl_batch.plugins import AdapterContext
 from ffdl_kubernetes.adapter import KubernetesScheduler, create
@@ -75,11 +75,11 @@ class World:
 
     def heard(self, thing: Mapping[str, Any]) -> None:
         self.listed(thing)
-        self.scheduler._heard("ADDED", "Pod", thing)
+        self.scheduler._on_change("ADDED", "Pod", thing)
 
     def went(self, thing: Mapping[str, Any]) -> None:
         self.scheduler._watcher._held["Pod"].things.pop(thing["metadata"]["name"])
-        self.scheduler._heard("DELETED", "Pod", thing)
+        self.scheduler._on_change("DELETED", "Pod", thing)
 
     def ends(self, job: Mapping[str, Any]) -> None:
         self.scheduler._watcher.put("Job", job)
@@ -109,7 +109,7 @@ def test_kubernetes_job_end_waits_for_unseen_pod_and_its_log(world: World) -> No
     assert world.seen() == WAITS
     world.heard(pod())
     assert world.seen() == WAITS, "its log is being read"
-    world.pods.silent("p")
+    world.pods.on_end("p")
     assert world.final.exists() and world.seen() == DONE
 
 
@@ -149,7 +149,7 @@ def test_kubernetes_job_end_waits_for_pods_if_job_ended_while_daemon_was_down(wo
     assert world.seen() == WAITS
     world.heard(pod())
     assert world.seen() == WAITS
-    world.pods.silent("p")
+    world.pods.on_end("p")
     assert world.final.exists() and world.seen() == DONE
 
 
@@ -193,7 +193,7 @@ def test_pod_reader_releases_pod_only_after_its_record_is_written(
         keep(known, word)
 
     monkeypatch.setattr(world.pods, "_keep_final", slow)
-    world.pods.silent("p")
+    world.pods.on_end("p")
     assert during == [(WAITS, [])]
     assert (world.seen(), world.let_go) == (DONE, ["p"])
 
@@ -215,7 +215,7 @@ def test_pod_reader_retries_record_after_write_failure(world: World, monkeypatch
     world.heard(pod())
     with monkeypatch.context() as full_disk:
         full_disk.setattr("ffdl_kubernetes.lifecycle.pod_sync.write_text", refusal(errno.ENOSPC))
-        world.pods.silent("p")
+        world.pods.on_end("p")
     assert (world.seen(), world.let_go) == (WAITS, []), "the pod has its record still"
     ((again, given),) = later
     again(*given)
@@ -248,7 +248,7 @@ def test_pod_reader_warns_other_pods_of_gang_once_when_one_is_about_to_end(
     leaving["status"]["conditions"] = EVICTED if evicted else []
     for _ in range(2):
         world.heard(leaving)
-    assert world.pods._wishes.get(("p", Wish.SIGNAL)) == ("1 URG" if warned else None)
+    assert world.pods._annotations.get(("p", PodAnnotation.SIGNAL)) == ("1 URG" if warned else None)
 
 
 ANNOTATIONS_BYTES = 256 * 1024
@@ -264,8 +264,8 @@ def test_pod_reader_sibling_events_of_large_gang_fit_into_annotations(world: Wor
         path = world.final.parent / f"events/node-{number}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(json.dumps(line) + "\n" for line in said))
-    world.pods._tell_siblings(TOKEN)
-    brought = {value for (_, wish), value in world.pods._wishes.items() if wish is Wish.SIBLINGS}
+    world.pods._notify_siblings(TOKEN)
+    brought = {value for (_, wish), value in world.pods._annotations.items() if wish is PodAnnotation.SIBLINGS}
     (text,) = brought
     files = json.loads(unpack(text))
     assert len(files) == 150 and sum(map(len, files.values())) > ANNOTATIONS_BYTES
@@ -292,11 +292,11 @@ def test_pod_reader_merges_pending_requests_for_one_pod(
 ) -> None:
     server = SlowServer()
     pods = Pods(world.scheduler._settings, Root(str(tmp_path / "tree")), lambda: cast(ClusterClient, server))
-    pods.heard("ADDED", pod())
-    pods.wish(TOKEN, Wish.CONTROL, "0")
+    pods.on_change("ADDED", pod())
+    pods.annotate(TOKEN, PodAnnotation.CONTROL, "0")
     assert server.began.wait(60)
     for number in range(1, 100):
-        pods.wish(TOKEN, Wish.CONTROL, str(number))
+        pods.annotate(TOKEN, PodAnnotation.CONTROL, str(number))
     server.goes_on.set()
     pods.stop()
     assert pods._worker is not None
@@ -308,13 +308,13 @@ def test_pod_reader_neither_copies_nor_releases_pods_of_another_daemon(world: Wo
     foreign = pod("theirs")
     foreign["metadata"]["labels"] = labels("training-another01", 1)
     world.heard(foreign)
-    world.pods.silent("theirs")
+    world.pods.on_end("theirs")
     lost = {**foreign, "metadata": {**foreign["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
     world.heard(lost)
     assert world.let_go == []
     assert not Path(Root(world.scheduler._root.path).job("training-another01").path).exists()
     world.heard(pod("mine"))
-    world.pods.silent("mine")
+    world.pods.on_end("mine")
     assert world.let_go == ["mine"]
 
 
@@ -422,7 +422,7 @@ def test_kubernetes_gang_with_lost_pod_ends_when_its_other_pods_have_ended(
     node.fall_silent("p")
     assert world.seen() == WAITS
     node.shows("q", phase="Failed")
-    world.pods.silent("q")
+    world.pods.on_end("q")
     assert world.seen() == (Phase.ENDED, EndCause.NODE_FAIL)
 
 

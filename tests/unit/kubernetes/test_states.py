@@ -443,7 +443,7 @@ READY = {"type": "PodReadyToStartContainers"}
      "again; if it stays so, ask who runs the cluster and its network"),
 ])  # fmt: skip
 def test_observe_reports_volume_or_sandbox_event_of_waiting_pod(trouble: tuple[str, str], words: str) -> None:
-    beside = Beside(troubles={NAME: trouble})
+    beside = Beside(pod_warnings={NAME: trouble})
     waiting = sidecar(waiting={"reason": "PodInitializing"})
     seen = observe(job(), [pod(0, node="n1", **waiting)], beside)
     assert seen is not None and (seen.phase, seen.reason) == (Phase.PENDING, words)
@@ -455,7 +455,7 @@ def test_observe_reports_volume_or_sandbox_event_of_waiting_pod(trouble: tuple[s
     pod(0),
 ])  # fmt: skip
 def test_observe_ignores_event_after_its_cause_is_over(shown: dict[str, Any]) -> None:
-    seen = observe(job(), [shown], Beside(troubles={NAME: ("FailedMount", "x")}))
+    seen = observe(job(), [shown], Beside(pod_warnings={NAME: ("FailedMount", "x")}))
     assert seen is not None and (seen.reason, seen.lacks) == ("", "")
 
 

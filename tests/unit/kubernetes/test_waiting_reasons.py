@@ -16,7 +16,7 @@ from ffdl_kubernetes.pending.reasons import read_pods, read_scheduling
     (
         "0/5 nodes are available: 2 Insufficient nvidia.com/gpu, 3 node(s) had untolerated taint {pool: x}. "
         "preemption: 0/5 nodes are available: 5 No preemption victims found for incoming pod.",
-        WaitKind.NO_ROOM,
+        WaitKind.NO_CAPACITY,
         {"nodes with Insufficient nvidia.com/gpu": "2 of 5",
          "nodes that had untolerated taint {pool: x}": "3 of 5"},
     ),
@@ -39,7 +39,7 @@ from ffdl_kubernetes.pending.reasons import read_pods, read_scheduling
     # As 1.36 words it, which also looks for claims of devices.
     ("0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint(s). no new claims to "
      "deallocate, preemption: 0/3 nodes are available: 1 No preemption victims found for incoming pod.",
-     WaitKind.NO_ROOM,
+     WaitKind.NO_CAPACITY,
      {"nodes with Insufficient cpu": "1 of 3", "nodes that had untolerated taint(s)": "2 of 3"}),
     ("0/1 nodes are available: 1 node(s) had untolerated taint(s). no new claims to deallocate, preemption: not "
      "eligible due to preemptionPolicy=Never.", WaitKind.KEPT_FOR_OTHERS,
@@ -47,7 +47,7 @@ from ffdl_kubernetes.pending.reasons import read_pods, read_scheduling
     ('persistentvolumeclaim "jobs" not found', WaitKind.VOLUME, {}),
     ('0/2 nodes are available: persistentvolumeclaim "jobs" not found. preemption: 0/2 nodes are available: 2 '
      "Preemption is not helpful for scheduling.", WaitKind.VOLUME, {}),
-    ("no nodes available to schedule pods", WaitKind.NO_ROOM, {}),
+    ("no nodes available to schedule pods", WaitKind.NO_CAPACITY, {}),
 ])  # fmt: skip
 def test_read_scheduling_returns_kind_and_node_counts_from_message(
     message: str, kind: WaitKind, figures: dict[str, str]
@@ -110,7 +110,7 @@ def test_read_pods_maps_pod_state_to_pending_reason() -> None:
                  "message": "0/1 nodes are available: 1 Insufficient cpu."}  # fmt: skip
     pod = {"metadata": {"name": "p"}, "status": {"conditions": [scheduled]}}
     reason, figures = read_pods([pod], "")
-    assert (reason.kind, reason.word) == (WaitKind.NO_ROOM, "Unschedulable")
+    assert (reason.kind, reason.code) == (WaitKind.NO_CAPACITY, "Unschedulable")
     assert figures == {"nodes with Insufficient cpu": "1 of 1"}
     gated = {"metadata": {"name": "p"}, "status": {"conditions": [{**scheduled, "reason": "SchedulingGated"}]}}
     assert read_pods([gated], "")[0].kind is WaitKind.QUEUE

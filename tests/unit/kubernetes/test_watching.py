@@ -37,7 +37,7 @@ def test_watcher_separates_job_refusals_from_pod_troubles(watcher: Watcher) -> N
     watcher.put("Event", event(13, "Pod", "a-0", "Evicted", "x"))
     watcher.put("Event", event(14, "PersistentVolumeClaim", "a-0", "FailedMount", "x"))
     assert watcher.refusals() == {"a": "first"}
-    assert watcher.troubles() == {"a-0": ("FailedMount", "no such export")}
+    assert watcher.pod_warnings() == {"a-0": ("FailedMount", "no such export")}
 
 
 def test_watcher_merges_repeated_and_combined_events(watcher: Watcher) -> None:
@@ -51,7 +51,7 @@ def test_watcher_merges_repeated_and_combined_events(watcher: Watcher) -> None:
     joined = "(combined from similar events): MountVolume.SetUp failed"
     watcher.put("Event", event(13, "Pod", "a-0", "FailedMount", joined))
     watcher.put("Event", event(14, "Job", "a", "FailedCreate", "(combined from similar events): Error creating: x"))
-    assert watcher.troubles() == {"a-0": ("FailedMount", "MountVolume.SetUp failed")}
+    assert watcher.pod_warnings() == {"a-0": ("FailedMount", "MountVolume.SetUp failed")}
     assert watcher.refusals() == {"a": "Error creating: x"}
 
 
@@ -60,7 +60,10 @@ def test_watcher_prefers_specific_event_over_kubelet_mount_timeout(watcher: Watc
     watcher.put("Event", event(1, "Pod", "a-0", "FailedAttachVolume", "Multi-Attach error"))
     watcher.put("Event", event(2, "Pod", "a-0", "FailedMount", vague))
     watcher.put("Event", event(3, "Pod", "b-0", "FailedMount", vague))
-    assert watcher.troubles() == {"a-0": ("FailedAttachVolume", "Multi-Attach error"), "b-0": ("FailedMount", vague)}
+    assert watcher.pod_warnings() == {
+        "a-0": ("FailedAttachVolume", "Multi-Attach error"),
+        "b-0": ("FailedMount", vague),
+    }
 
 
 Watch = Callable[[], Iterator[tuple[str, dict[str, Any]]]]
@@ -211,7 +214,7 @@ def test_watcher_delivers_listed_objects_before_it_reports_sync(monkeypatch: pyt
 
     server = Scripted(closes)
     monkeypatch.setattr(server, "list", lambda *_: ([pod(3), pod(4, "b")], "7"))
-    monkeypatch.setattr(server.watcher, "_heard", heard)
+    monkeypatch.setattr(server.watcher, "_on_change", heard)
     server.go()
     server.watcher.await_sync(0)
     assert told == ["ADDED a", "ADDED b"]
@@ -231,7 +234,7 @@ def test_watcher_redelivers_object_after_listener_error_and_continues_watch(monk
 
     server = Scripted(adds)
     monkeypatch.setattr(server, "list", lambda *_: ([pod(3)], "7"))
-    monkeypatch.setattr(server.watcher, "_heard", heard)
+    monkeypatch.setattr(server.watcher, "_on_change", heard)
     server.go()
     assert told == ["a", "a", "b"]
     server.watcher.await_sync(0)

@@ -22,7 +22,7 @@ def test_local_explain_reports_held_slots_position_and_free_gpus(tmp_path: Path)
     try:
         known = explain(tmp_path, "training-bbbbbbbbb-1", JOB, True)
         assert known.reason is not None and known.reason.kind is WaitKind.RESOURCES and known.position == 1
-        (room,) = known.rooms
+        (room,) = known.capacity
         assert (room.gpus, room.gpus_free, room.fitting) == (4, 1, 0)
         assert known.figures == {"jobs at once on this machine": "1 of 2 run"}
         behind = explain(tmp_path, "training-ccccccccc-1", JOB, True)
@@ -35,9 +35,9 @@ def test_local_explain_reports_held_slots_position_and_free_gpus(tmp_path: Path)
         first.leave()
         second.leave()
     free = explain(tmp_path, "", JOB, False)
-    assert free.rooms[0].fitting == 1 and free.rooms[0].gpus_free == 4
+    assert free.capacity[0].fitting == 1 and free.capacity[0].gpus_free == 4
 
 
 def test_local_explain_reports_full_capacity_without_queue_directory(tmp_path: Path) -> None:
     known = explain(tmp_path / "nowhere", "", JOB, False)
-    assert known.rooms[0].gpus_free == 4 and known.ahead[0].jobs == 0
+    assert known.capacity[0].gpus_free == 4 and known.ahead[0].jobs == 0

@@ -221,7 +221,7 @@ _WORDS = (None, frozenset[str](), frozenset({"kubernetes", "profile"}))
 
 def test_batch_profile_and_kubernetes_findings_depend_on_backend() -> None:
     text = f"{MINIMAL}batch: {{profile: big, kubernetes: {{priority_class: high}}}}\n"
-    unknown, without, able = (parse(text, defaults=Defaults(own_words=words)) for words in _WORDS)
+    unknown, without, able = (parse(text, defaults=Defaults(own_keys=words)) for words in _WORDS)
     assert [line for line in notes(unknown) if "profiles are those of the site" in line] and warnings(unknown) == []
     (line,) = warnings(without)
     assert "batch.profile: this backend has no profiles: this changes nothing" in line

@@ -25,16 +25,16 @@ def test_fault_proof_accepts_exactly_the_planted_incidents() -> None:
 @pytest.mark.parametrize(
     ("told", "said"),
     [
-        (GOOD.told[:1], "planted node.gpu, told nothing"),
-        ([GOOD.told[0], replace(GOOD.told[1], kind="user.exit")], "told user.exit, which was not planted"),
-        ([GOOD.told[0], replace(GOOD.told[1], nodes=("n3",))], "its node.gpu names n3"),
-        ([GOOD.told[0], replace(GOOD.told[1], evidence=0)], "its node.gpu has no evidence"),
-        ([*GOOD.told, Told("c", "user.exit", (), 1)], "healthy, told user.exit"),
-        ([*GOOD.told, Told("a", "user.signal", ("n2",), 1)], "told user.signal, which was not planted"),
+        (GOOD.assigned[:1], "planted node.gpu, told nothing"),
+        ([GOOD.assigned[0], replace(GOOD.assigned[1], kind="user.exit")], "told user.exit, which was not planted"),
+        ([GOOD.assigned[0], replace(GOOD.assigned[1], nodes=("n3",))], "its node.gpu names n3"),
+        ([GOOD.assigned[0], replace(GOOD.assigned[1], evidence=0)], "its node.gpu has no evidence"),
+        ([*GOOD.assigned, Told("c", "user.exit", (), 1)], "healthy, told user.exit"),
+        ([*GOOD.assigned, Told("a", "user.signal", ("n2",), 1)], "told user.signal, which was not planted"),
     ],
 )
 def test_fault_proof_detects_missing_wrong_or_extra_incident(told: list[Told], said: str) -> None:
-    found = replace(GOOD, told=told)
+    found = replace(GOOD, assigned=told)
     assert not found.holds
     assert any(said in trouble for trouble in found.troubles()), found.troubles()
 
@@ -46,7 +46,7 @@ def test_fault_proof_rejects_failed_healthy_job() -> None:
 
 
 def test_fault_proof_rejects_duplicate_incident() -> None:
-    assert not replace(GOOD, told=[*GOOD.told, GOOD.told[0]]).holds
+    assert not replace(GOOD, assigned=[*GOOD.assigned, GOOD.assigned[0]]).holds
 
 
 def test_fault_proof_rejects_run_without_planted_faults() -> None:
@@ -55,7 +55,7 @@ def test_fault_proof_rejects_run_without_planted_faults() -> None:
 
 
 def test_fault_proof_computes_precision_and_recall_per_kind() -> None:
-    found = replace(GOOD, told=[*GOOD.told, Told("c", "user.exit", (), 1)])
+    found = replace(GOOD, assigned=[*GOOD.assigned, Told("c", "user.exit", (), 1)])
     [gpu, exited] = found.rows()
     assert (gpu.kind, gpu.precision, gpu.recall) == ("node.gpu", 1.0, 1.0)
     assert (exited.kind, exited.precision, exited.recall) == ("user.exit", 0.5, 1.0)

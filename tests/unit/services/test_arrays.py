@@ -14,7 +14,7 @@ import pytest
 from ffdl_batch.domain.job.array import is_array_id
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job.submission import Caller, Expected
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, encode_event
 from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
 from ffdl_batch.ports.scheduler import AccountingUnreachable
@@ -141,19 +141,19 @@ def test_get_array_counts_elements_and_own_job_finds_them_by_index_for_owner_onl
     with pytest.raises(Refused, match="there is no array"):
         get_array(*stranger, array)
     with pytest.raises(Refused, match="there is no array"):
-        stop_array(*stranger, array, Wish.CANCEL)
+        stop_array(*stranger, array, RequestedAction.CANCEL)
 
 
 def test_stop_array_cancels_pending_elements_and_forwards_cancel_for_queued_ones(fleet: ArraySite) -> None:
     array = fleet.accept("array: 0-9")
     fleet.deploy()
     pending = fleet.accept("array: 0-2", "k2")
-    view = stop_array(fleet.site.platform.storage, fleet.site.caller, pending, Wish.CANCEL)
+    view = stop_array(fleet.site.platform.storage, fleet.site.caller, pending, RequestedAction.CANCEL)
     assert (dict(view.states), view.ended) == ({"CANCELLED": 3}, True)
-    for wish in (Wish.CANCEL, Wish.HALT):
+    for wish in (RequestedAction.CANCEL, RequestedAction.HALT):
         view = stop_array(fleet.site.platform.storage, fleet.site.caller, array, wish)
         assert dict(view.states) == {"QUEUED": 10}
-        assert {job.wish for job in fleet.elements(array)} == {Wish.CANCEL}
+        assert {job.requested_action for job in fleet.elements(array)} == {RequestedAction.CANCEL}
     fleet.site.watch()
     assert fleet.scheduler.stop_calls == [("cancel", 10)]
 
@@ -163,7 +163,7 @@ def test_stop_array_halt_withdraws_queued_and_signals_running_elements(fleet: Ar
     fleet.deploy()
     for job in fleet.elements(array)[:2]:
         fleet.scheduler.run(NativeId.parse(job.native_id))
-    stop_array(fleet.site.platform.storage, fleet.site.caller, array, Wish.HALT)
+    stop_array(fleet.site.platform.storage, fleet.site.caller, array, RequestedAction.HALT)
     fleet.site.watch()
     assert fleet.scheduler.stop_calls == [("withdraw", 4), ("URG", 2)]
 

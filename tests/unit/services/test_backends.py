@@ -13,7 +13,7 @@ import pytest
 from ffdl_batch.config import load_settings
 from ffdl_batch.domain.job.job import Job, JobId
 from ffdl_batch.domain.job.spec import Framework, JobSpec
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.plugins import AdapterContext
 from ffdl_batch.ports.capabilities import AccountingOutage
 from ffdl_batch.ports.scheduler import (
@@ -63,7 +63,7 @@ def clock() -> FakeClock:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A site that answers is waited for, however busy the machine is."""
-    for name in ("PATIENCE_S", "ANEW_PATIENCE_S"):
+    for name in ("PATIENCE_S", "REFRESH_PATIENCE_S"):
         monkeypatch.setattr(f"ffdl_batch.services.backends.site_facts.{name}", 60.0)
 
 
@@ -221,13 +221,15 @@ def test_circuit_logs_outage_with_growing_gaps_and_its_end_once(
 
 def test_adapters_clear_submission_pause_when_scheduler_answers_again(adapters: Adapters, clock: FakeClock) -> None:
     spec = JobSpec("digits", Framework("custom", "x", "true"))
-    job = Job(JobId("training-000000001"), 1000, "ada", spec, JobState.PENDING, Wish.NONE, NAME, 0, "", 1, 0.0, 0.0)
-    adapters.rooms.turned_away(job, NotTaken("sbatch failed with 127"))
+    job = Job(
+        JobId("training-000000001"), 1000, "ada", spec, JobState.PENDING, RequestedAction.NONE, NAME, 0, "", 1, 0.0, 0.0
+    )
+    adapters.submit_limits.turned_away(job, NotTaken("sbatch failed with 127"))
     fail(adapters)
     clock.tick(2)
-    assert adapters.rooms.wait_s(job) > 0
+    assert adapters.submit_limits.wait_s(job) > 0
     ask(adapters)
-    assert adapters.rooms.wait_s(job) == 0
+    assert adapters.submit_limits.wait_s(job) == 0
 
 
 def test_circuit_admits_one_caller_after_pause(adapters: Adapters, clock: FakeClock) -> None:

@@ -170,7 +170,7 @@ def test_watcher_continues_job_with_saved_checkpoint_only_within_manifest_budget
         return
     assert (after.state, after.error_code) == (JobState.FAILED, code)
     assert re.search(message, after.message), after.message
-    assert site.platform.storage.store.attempts(job.id)[0].owed, "its results were not stored"
+    assert site.platform.storage.store.attempts(job.id)[0].upload_pending, "its results were not stored"
 
 
 def judged(site: Site, cause: EndCause, outcome: Outcome, retry: str = "", **record: object) -> Job:
@@ -334,7 +334,7 @@ def test_watcher_cancels_held_job_that_cannot_continue(site: Site) -> None:
     hold_for_good(site, job)
     assert site.job(job.id).state is JobState.FAILED
     assert site.scheduler.cancelled == [NativeId(job.native_id)]
-    assert read_control(site.attempt(job)).wish == "cancel"
+    assert read_control(site.attempt(job)).requested_action == "cancel"
 
 
 def test_watcher_completes_job_with_stored_results_after_head_died(site: Site) -> None:
@@ -342,7 +342,7 @@ def test_watcher_completes_job_with_stored_results_after_head_died(site: Site) -
     head.stores()
     after = end(site, job, EndCause.NODE_FAIL)
     assert (after.state, "left no final record" in after.warnings[-1]) == (JobState.COMPLETED, True)
-    assert not site.platform.storage.store.attempts(job.id)[0].owed
+    assert not site.platform.storage.store.attempts(job.id)[0].upload_pending
 
 
 def test_watcher_shows_suspension_as_pending_reason_and_keeps_state(site: Site) -> None:

@@ -28,7 +28,7 @@ FILES: dict[str, Callable[[AttemptDir], str]] = {
     "claim": lambda attempt: attempt.claim_owner,
     "run of the claim": lambda attempt: f"{attempt.run_claim(2)}/owner.json",
     "launch file": lambda attempt: attempt.launch,
-    "upload record": lambda attempt: attempt.paid,
+    "upload record": lambda attempt: attempt.uploaded,
     "learner's first sign": lambda attempt: f"{attempt.state}/.began-1",
     "learner's exit status": lambda attempt: f"{attempt.state}/.exit-1",
 }

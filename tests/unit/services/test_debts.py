@@ -26,14 +26,14 @@ from ffdl_batch.services.data.pending_uploads import (
     LONGEST_INTERRUPTED_S,
     LONGEST_PAUSE_S,
     PATIENT_TRIES,
-    DebtPayer,
-    LastWord,
-    Payment,
-    start_payment,
+    FinalRecordBy,
+    PendingUploads,
+    Upload,
+    start_upload,
 )
 from ffdl_batch.services.job_control.stop import cancel_job
 from ffdl_batch.services.outcome.attempt_records import STILL_ALIVE_S, read_final
-from ffdl_batch.services.outcome.upload_pending_reason import OWED
+from ffdl_batch.services.outcome.upload_pending_reason import UPLOAD_PENDING
 from ffdl_batch.services.queries.jobs import get_events
 from tests.unit.services.conftest import Site
 
@@ -43,7 +43,7 @@ class FakePayment:
     """Ends when the test says so."""
 
     attempt: AttemptDir
-    last_word: LastWord = LastWord.HEADS
+    last_word: FinalRecordBy = FinalRecordBy.HEADS
     status: int | None = None
     ended: bool = False
 
@@ -60,7 +60,7 @@ class Till:
 
     made: list[FakePayment] = field(default_factory=list)
 
-    def start(self, attempt: AttemptDir, last_word: LastWord) -> Payment:
+    def start(self, attempt: AttemptDir, last_word: FinalRecordBy) -> Upload:
         self.made.append(FakePayment(attempt, last_word))
         return self.made[-1]
 
@@ -70,18 +70,18 @@ def owing(site: Site, key: str = "k1", state: JobState = JobState.FAILED) -> Job
     job = site.deployed(key)
     site.head(job).starts()
     cause = Cause.REQUEUED if state is JobState.PENDING else Cause.PROGRESS
-    change = Change(((state, site.clock.now()),), cause, attempt_end=AttemptEnd(owed=True))
+    change = Change(((state, site.clock.now()),), cause, attempt_end=AttemptEnd(upload_pending=True))
     assert site.platform.storage.store.apply(job, change) is not None
     return site.job(job.id)
 
 
-def is_paid(site: Site, job: Job, payer: DebtPayer, till: Till) -> None:
+def is_paid(site: Site, job: Job, payer: PendingUploads, till: Till) -> None:
     """The payment that is under way succeeds."""
     assert [payment.attempt for payment in till.made] == [site.attempt(job)]
-    Path(site.attempt(job).paid).write_text("{}")
+    Path(site.attempt(job).uploaded).write_text("{}")
     till.made[0].status = 0
     assert payer.step() == 1
-    assert not site.platform.storage.store.attempts(job.id)[0].owed
+    assert not site.platform.storage.store.attempts(job.id)[0].upload_pending
 
 
 def test_pending_upload_starts_after_controllers_are_silent(site: Site) -> None:
@@ -99,11 +99,17 @@ def test_pending_upload_starts_after_controllers_are_silent(site: Site) -> None:
 def test_pending_upload_completion_settles_error_of_failed_job(site: Site) -> None:
     """The job has failed, and stays so; where its results are, and when they came there, is told."""
     job = site.deployed("k1")
-    change = Change(((JobState.FAILED, site.clock.now()),), error_code="S303", attempt_end=AttemptEnd(owed=True))
+    change = Change(
+        ((JobState.FAILED, site.clock.now()),), error_code="S303", attempt_end=AttemptEnd(upload_pending=True)
+    )
     assert site.platform.storage.store.apply(job, change) is not None
     before = site.view(job)
-    assert before.settled_at is None and before.attempts[0].paid_at is None and "check the results store" in before.cure
-    paid = Path(site.attempt(job).paid)
+    assert (
+        before.settled_at is None
+        and before.attempts[0].uploaded_at is None
+        and "check the results store" in before.cure
+    )
+    paid = Path(site.attempt(job).uploaded)
     paid.parent.mkdir(parents=True, exist_ok=True)
     paid.write_text("{}")
     at = site.clock.now() + 60
@@ -111,7 +117,7 @@ def test_pending_upload_completion_settles_error_of_failed_job(site: Site) -> No
     assert site.platform.debt_payer(Till().start).step() == 1
     after = site.view(job)
     assert (after.state, after.error_code, after.settled_at) == ("FAILED", "S303", at)
-    assert (after.attempts[0].owed, after.attempts[0].paid_at) == (False, at)
+    assert (after.attempts[0].upload_pending, after.attempts[0].uploaded_at) == (False, at)
     assert after.cure == "nothing: it is stored by now"
     events, is_over = get_events(site.platform.storage.store, site.caller, job.id, 0)
     assert is_over
@@ -168,7 +174,11 @@ def test_pending_upload_of_halted_job_completes_after_cancel(site: Site) -> None
     payer = site.platform.debt_payer(till.start)
     payer.step()
     view = cancel_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
-    assert (view.state, [attempt.owed for attempt in view.attempts], payer.is_busy()) == ("CANCELLED", [True], True)
+    assert (view.state, [attempt.upload_pending for attempt in view.attempts], payer.is_busy()) == (
+        "CANCELLED",
+        [True],
+        True,
+    )
     site.clock.tick(STILL_ALIVE_S + 1)
     payer.step()
     is_paid(site, job, payer, till)
@@ -210,15 +220,15 @@ def test_pending_upload_of_continued_job_is_left_to_next_head(site: Site) -> Non
     payer = site.platform.debt_payer(till.start)
     payer.step()
     assert till.made == []
-    Path(site.platform.storage.root.job(job.id).attempt(1).paid).write_text("{}")
+    Path(site.platform.storage.root.job(job.id).attempt(1).uploaded).write_text("{}")
     assert payer.step() == 1
-    assert not site.platform.storage.store.attempts(job.id)[0].owed
+    assert not site.platform.storage.store.attempts(job.id)[0].upload_pending
 
 
 def test_pending_upload_is_postponed_when_process_cannot_start(site: Site) -> None:
     tried: list[AttemptDir] = []
 
-    def refuse(attempt: AttemptDir, _: LastWord) -> Payment | None:
+    def refuse(attempt: AttemptDir, _: FinalRecordBy) -> Upload | None:
         tried.append(attempt)
         raise OSError(f"{attempt.path}: no space left on device")
 
@@ -233,14 +243,14 @@ def test_pending_upload_is_postponed_when_process_cannot_start(site: Site) -> No
 def test_pending_upload_is_not_started_twice_for_one_attempt(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     job = owing(site)
     monkeypatch.setattr("ffdl_batch.services.data.pending_uploads.CONTROLLER", ["sh", "-c", "exec sleep 100"])
-    first = start_payment(site.attempt(job))
+    first = start_upload(site.attempt(job))
     assert first is not None
     try:
         assert first.poll() is None
-        assert start_payment(site.attempt(job)) is None
+        assert start_upload(site.attempt(job)) is None
     finally:
         first.end()
-    again = start_payment(site.attempt(job))
+    again = start_upload(site.attempt(job))
     assert again is not None
     again.end()
 
@@ -286,7 +296,7 @@ def storing(site: Site, key: str = "k1", *, cut_off: bool = True) -> Job:
     write_cell(attempt.final, to_plain(DONE))
     now = site.clock.now()
     steps = ((JobState.PROCESSING, now), (JobState.STORING, now))
-    change = Change(steps, columns={"pending_reason": OWED}, attempt_end=AttemptEnd(owed=True))
+    change = Change(steps, columns={"pending_reason": UPLOAD_PENDING}, attempt_end=AttemptEnd(upload_pending=True))
     assert site.platform.storage.store.apply(job, change) is not None
     return site.job(job.id)
 
@@ -298,9 +308,9 @@ def test_pending_uploads_start_concurrently_and_once_in_each_life_of_daemon(site
     payer.step()
     assert sorted(cluster.begun) == sorted(job.token for job in jobs)
     paid = site.attempt(jobs[0])
-    Path(paid.paid).write_text("{}")
+    Path(paid.uploaded).write_text("{}")
     assert payer.step() == 1
-    assert not site.platform.storage.store.attempts(jobs[0].id)[0].owed
+    assert not site.platform.storage.store.attempts(jobs[0].id)[0].upload_pending
     payer.close()
     cluster.begun.clear()
     site.platform.debt_payer().step()
@@ -322,7 +332,7 @@ def test_pending_upload_records_failure_after_too_many_errors_and_is_retried(
     assert final is not None
     assert (final.outcome, final.error_code, final.stores_later) == (Outcome.FAILED, "S303", False)
     assert ("a rule forbids it" if is_refused else "the store is away") in final.message
-    assert site.platform.storage.store.attempts(job.id)[0].owed
+    assert site.platform.storage.store.attempts(job.id)[0].upload_pending
 
 
 @pytest.mark.parametrize(
@@ -342,7 +352,7 @@ def test_pending_upload_is_retried_and_shows_reason_when_store_is_not_at_fault(
         site.clock.tick(LONGEST_INTERRUPTED_S)
     shown = site.job(job.id)
     why = str(refusal) if refusal is not None else "pod x: Evicted"
-    assert (shown.state, shown.pending_reason) == (JobState.STORING, f"{OWED}: {why}; it is tried again")
+    assert (shown.state, shown.pending_reason) == (JobState.STORING, f"{UPLOAD_PENDING}: {why}; it is tried again")
     final = read_final(site.attempt(job))
     assert final is not None and final.stores_later and payer.is_busy()
     assert (len(cluster.begun) > PATIENT_TRIES) is (refusal is None)
@@ -354,14 +364,14 @@ def test_pending_upload_shows_pending_reason_of_pod_while_pod_waits(site: Site, 
     cluster.goes[job.token] = Storing("no node has room now")
     payer.step()
     payer.step()
-    assert site.job(job.id).pending_reason == f"{OWED}: no node has room now"
+    assert site.job(job.id).pending_reason == f"{UPLOAD_PENDING}: no node has room now"
     revision = site.job(job.id).revision
     payer.step()
     assert site.job(job.id).revision == revision, "nothing is written anew"
     cluster.goes[job.token] = Storing()
     site.platform.debt_payer().step()  # the next daemon, which knows nothing of what was said
     payer.step()
-    assert site.job(job.id).pending_reason == OWED
+    assert site.job(job.id).pending_reason == UPLOAD_PENDING
 
 
 def test_unstored_adds_upload_error_to_halt_and_keeps_failure() -> None:

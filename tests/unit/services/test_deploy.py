@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.job.job import Job
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.services.job_control.stop import cancel_job
 from ffdl_batch.services.job_files.attempt_directory import begun_at
 from ffdl_batch.store import Store
@@ -154,7 +154,7 @@ def test_deployer_adopts_uncertain_submission_despite_requested_cancel(site: Sit
     job = lose_reply(site)
     cancel_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
     site.deploy()
-    assert (site.job(job.id).state, site.job(job.id).wish) == (JobState.QUEUED, "cancel")
+    assert (site.job(job.id).state, site.job(job.id).requested_action) == (JobState.QUEUED, "cancel")
 
 
 def test_deployer_removes_template_if_heads_of_backend_cannot_continue(site: Site) -> None:
@@ -207,7 +207,7 @@ def test_deployer_releases_lease_when_cancel_precedes_rejection(site: Site) -> N
 
     def cancel(step: str) -> None:
         if step == "marked":
-            site.platform.storage.store.set_wish(job.id, Wish.CANCEL)
+            site.platform.storage.store.set_requested_action(job.id, RequestedAction.CANCEL)
 
     site.platform.deployer(cancel).step()
     assert site.job(job.id).state is JobState.DEPLOYING

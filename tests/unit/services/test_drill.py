@@ -78,14 +78,16 @@ def test_drill_records_event_before_sending_signal(
     view = drill(site.platform.storage, site.platform.adapters, site.caller, job.id, event)
     assert scheduler.signals == [(job.native_id, signal)]
     assert scheduler.noted == [Control(1, "", note)]
-    assert (view.state, view.wish) == ("PROCESSING", "none")
+    assert (view.state, view.requested_action) == ("PROCESSING", "none")
     assert [attempt.number for attempt in view.attempts] == [1]
 
 
 def test_drill_halt_requests_halt_and_records_drill(site: Site, scheduler: Signalled) -> None:
     job = processing(site)
     for _ in range(2):  # a request whose answer was lost is sent again
-        assert drill(site.platform.storage, site.platform.adapters, site.caller, job.id, "halt").wish == "halt"
+        assert (
+            drill(site.platform.storage, site.platform.adapters, site.caller, job.id, "halt").requested_action == "halt"
+        )
         assert read_control(site.attempt(job)) == Control(1, HALT, Drill.HALT)
     assert scheduler.signals == []
 
@@ -103,7 +105,7 @@ def test_drill_clears_record_when_halt_request_is_rejected(
     site: Site, scheduler: Signalled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = processing(site)
-    monkeypatch.setattr(site.platform.storage.store, "set_wish", lambda _job, _wish: None)
+    monkeypatch.setattr(site.platform.storage.store, "set_requested_action", lambda _job, _wish: None)
     refused(site, job, "halt", "changes too fast")
     assert read_control(site.attempt(job)) == Control(1)
 
@@ -159,7 +161,12 @@ def test_drill_keeps_record_of_event_that_ended_attempt(
     scheduler.down = False
     site.watch()
     after, (attempt,) = site.job(job.id), site.platform.storage.store.attempts(job.id)
-    assert (after.state, after.wish, attempt.interruption, attempt.played) == ("PENDING", "none", "preemption", True)
+    assert (after.state, after.requested_action, attempt.interruption, attempt.played) == (
+        "PENDING",
+        "none",
+        "preemption",
+        True,
+    )
 
 
 def test_drill_keeps_record_when_signal_may_have_been_sent(site: Site, scheduler: Signalled) -> None:
@@ -221,7 +228,7 @@ def test_watcher_records_halt_as_drill_only_if_drill_requested_it(site: Site, ev
         if event
         else halt_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
     )
-    assert halt.wish == "halt"
+    assert halt.requested_action == "halt"
     if with_record:
         head.ends(Outcome.HALTED, interruption="halt", played=bool(event), message=f"{said}; checkpoint confirmed")
     after = end(site, job, EndCause.SUCCESS if with_record else EndCause.CANCELLED)

@@ -95,9 +95,11 @@ def test_figures_count_each_event_once_after_repeated_reads_and_restart(ended: S
 
 def test_figures_count_failed_job_once_after_late_upload(site: Site) -> None:
     job, store = site.deployed("k1"), site.platform.storage.store
-    change = Change(((JobState.FAILED, site.clock.now()),), error_code="S303", attempt_end=AttemptEnd(owed=True))
+    change = Change(
+        ((JobState.FAILED, site.clock.now()),), error_code="S303", attempt_end=AttemptEnd(upload_pending=True)
+    )
     assert store.apply(job, change) is not None
-    assert store.note_paid(job.id, 1, site.clock.now() + 60.0)
+    assert store.note_uploaded(job.id, 1, site.clock.now() + 60.0)
     found = parsed(figures_of(site.platform).text())
     assert value(found, "ffdl_jobs_ended_total", state="FAILED") == 1
     assert value(found, "ffdl_jobs_ended_total", error_code="S303") == 1

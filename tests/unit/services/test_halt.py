@@ -17,7 +17,7 @@ from ffdl_batch.domain.file_format import FORMAT
 from ffdl_batch.domain.job.job import Change, Job
 from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import JobView
-from ffdl_batch.domain.job_state import TERMINAL, Cause, JobState, Wish
+from ffdl_batch.domain.job_state import TERMINAL, Cause, JobState, RequestedAction
 from ffdl_batch.services.job_control.stop import cancel_job, halt_job
 from ffdl_batch.services.job_files.control_cell import (
     Control,
@@ -39,7 +39,7 @@ def halt(site: Site, job: Job) -> JobView:
 
 def test_halt_ends_job_immediately_before_first_deployment(site: Site) -> None:
     view = halt(site, site.accept())
-    assert (view.state, view.wish, view.message) == ("HALTED", "none", "halted before it was deployed")
+    assert (view.state, view.requested_action, view.message) == ("HALTED", "none", "halted before it was deployed")
     assert view.ended_at == site.clock.now()
     assert site.scheduler.submitted == []
 
@@ -55,8 +55,8 @@ def test_halt_records_request_and_writes_control_file_when_job_is_on_scheduler(s
     job = site.deployed()
     job = job if state is JobState.QUEUED else site.move(job, state)
     view = halt(site, job)
-    assert (view.state, view.wish) == (state, "halt")
-    assert read_control(site.attempt(job)).wish == HALT
+    assert (view.state, view.requested_action) == (state, "halt")
+    assert read_control(site.attempt(job)).requested_action == HALT
     assert halt(site, job) == view, "twice in a row is once"
     assert site.scheduler.cancelled == []
 
@@ -66,7 +66,7 @@ def test_halt_records_request_when_deploying_job_has_no_directory(site: Site) ->
     (leased,) = site.platform.storage.store.claim_deployable("other", limit=1, lease_s=60)
     assert site.platform.storage.store.begin_attempt(leased.job, leased.lease_token, site.clock.now())
     view = halt(site, job)
-    assert (view.state, view.wish) == ("DEPLOYING", "halt")
+    assert (view.state, view.requested_action) == ("DEPLOYING", "halt")
     assert not Path(site.attempt(job).path).exists()
 
 
@@ -77,14 +77,14 @@ def test_halt_and_cancel_leave_ended_job_unchanged(site: Site, state: JobState, 
     if (ask, state) != (cancel_job, JobState.HALTED):
         assert ask(site.platform.storage, site.platform.adapters, site.caller, job.id).state == state
         assert site.job(job.id) == job
-    assert read_control(site.attempt(job)).wish == ""
+    assert read_control(site.attempt(job)).requested_action == ""
 
 
 def test_cancel_marks_halted_job_as_cancelled(site: Site) -> None:
     job = site.move(site.deployed(), JobState.HALTED)
     site.clock.tick(60)
     view = cancel_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
-    assert (view.state, view.wish, view.message) == ("CANCELLED", "none", "cancelled by its owner")
+    assert (view.state, view.requested_action, view.message) == ("CANCELLED", "none", "cancelled by its owner")
     assert (view.error_code, view.cure, view.ended_at) == ("000", "", site.clock.now())
     last = site.platform.storage.store.history(job.id)[-1]
     assert (last.state, last.cause, last.message) == (JobState.CANCELLED, "cancelled", "cancelled by its owner")
@@ -116,8 +116,8 @@ def test_cancel_overrides_halt_and_later_halt_does_not_replace_it(site: Site) ->
     job = site.deployed()
     halt(site, job)
     for ask in (cancel_job, halt_job):
-        assert ask(site.platform.storage, site.platform.adapters, site.caller, job.id).wish == "cancel"
-        assert read_control(site.attempt(job)).wish == CANCEL
+        assert ask(site.platform.storage, site.platform.adapters, site.caller, job.id).requested_action == "cancel"
+        assert read_control(site.attempt(job)).requested_action == CANCEL
 
 
 def test_halt_is_recorded_when_control_file_cannot_be_written(
@@ -126,7 +126,7 @@ def test_halt_is_recorded_when_control_file_cannot_be_written(
     job = site.deployed()
     full = OSError(28, "No space left on device")
     monkeypatch.setattr("ffdl_batch.services.job_files.control_cell.write_whole", Mock(side_effect=full))
-    assert halt(site, job).wish == "halt"
+    assert halt(site, job).requested_action == "halt"
     assert "could not be written now" in caplog.text
 
 
@@ -143,7 +143,7 @@ def test_halt_rereads_job_when_it_is_deployed_concurrently(site: Site, monkeypat
 
     monkeypatch.setattr(site.platform.storage.store, "apply", late)
     view = halt(site, job)
-    assert (view.state, view.wish, looks) == ("DEPLOYING", "halt", [JobState.PENDING])
+    assert (view.state, view.requested_action, looks) == ("DEPLOYING", "halt", [JobState.PENDING])
 
 
 @pytest.mark.parametrize(
@@ -157,13 +157,13 @@ def test_halt_and_cancel_apply_to_job_whose_attempt_ends_concurrently(
     if cancels:
         job = site.move(job, JobState.PROCESSING)
         halt(site, job)
-    real = site.platform.storage.store.set_wish
+    real = site.platform.storage.store.set_requested_action
 
-    def late(job_id: str, wish: Wish) -> Job | None:
+    def late(job_id: str, wish: RequestedAction) -> Job | None:
         site.move(site.job(job_id), state, cause=Cause.PROGRESS if cancels else Cause.REQUEUED)
         return real(job_id, wish)
 
-    monkeypatch.setattr(site.platform.storage.store, "set_wish", late)
+    monkeypatch.setattr(site.platform.storage.store, "set_requested_action", late)
     view = (
         cancel_job(site.platform.storage, site.platform.adapters, site.caller, job.id) if cancels else halt(site, job)
     )
@@ -189,7 +189,7 @@ def test_halt_and_cancel_return_404_for_job_of_another_user(site: Site) -> None:
     assert site.job(job.id) == job
 
 
-NEW = {"attempt": 1, "wish": "", "drill": "", "run": 0, "given_up": None, "format": FORMAT}
+NEW = {"attempt": 1, "requested_action": "", "drill": "", "run": 0, "given_up": None, "format": FORMAT}
 
 
 def cell(site: Site, job: Job) -> object:
@@ -199,14 +199,14 @@ def cell(site: Site, job: Job) -> object:
 def test_write_control_keeps_request_and_drill_independent_and_rewrites_no_equal_value(site: Site) -> None:
     job = site.deployed()
     assert read_control(site.attempt(job)) == Control(1)
-    assert write_control(site.platform.storage.root, job, wish=Wish.HALT)
+    assert write_control(site.platform.storage.root, job, requested_action=RequestedAction.HALT)
     assert write_control(site.platform.storage.root, job, drill=Drill.NODE_FAIL)
-    assert cell(site, job) == {**NEW, "wish": "halt", "drill": "node-fail"}
-    assert write_control(site.platform.storage.root, job, wish=Wish.NONE)
+    assert cell(site, job) == {**NEW, "requested_action": "halt", "drill": "node-fail"}
+    assert write_control(site.platform.storage.root, job, requested_action=RequestedAction.NONE)
     assert cell(site, job) == {**NEW, "drill": "node-fail"}
     before = Path(site.attempt(job).control).stat()
     assert before.st_mode & 0o777 == 0o600
-    assert write_control(site.platform.storage.root, job, wish=Wish.NONE)
+    assert write_control(site.platform.storage.root, job, requested_action=RequestedAction.NONE)
     assert Path(site.attempt(job).control).stat().st_ino == before.st_ino
 
 
@@ -225,23 +225,23 @@ def test_read_drill_applies_only_to_current_run(site: Site) -> None:
 
 def test_write_control_returns_false_without_attempt_directory(site: Site) -> None:
     job = site.accept()
-    assert not write_control(site.platform.storage.root, job, wish=Wish.HALT)
-    assert not write_control(site.platform.storage.root, replace(job, attempt=1), wish=Wish.HALT)
+    assert not write_control(site.platform.storage.root, job, requested_action=RequestedAction.HALT)
+    assert not write_control(site.platform.storage.root, replace(job, attempt=1), requested_action=RequestedAction.HALT)
     assert read_control(site.attempt(job)) == Control()
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"attempt": "x"}', '{"wish": "dance"}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"attempt": "x"}', '{"requested_action": "dance"}'])
 def test_write_control_replaces_damaged_cell(site: Site, text: str) -> None:
     job = site.deployed()
     Path(site.attempt(job).control).write_text(text)
     assert read_control(site.attempt(job)) == Control()
-    write_control(site.platform.storage.root, job, wish=Wish.HALT)
+    write_control(site.platform.storage.root, job, requested_action=RequestedAction.HALT)
     assert read_control(site.attempt(job)) == Control(1, HALT)
 
 
 def test_control_fence_writes_newer_attempt_into_existing_cells(site: Site) -> None:
     job = site.deployed()
-    write_control(site.platform.storage.root, job, wish=Wish.HALT)
+    write_control(site.platform.storage.root, job, requested_action=RequestedAction.HALT)
     assert fence_earlier(site.platform.storage.root, job) == 0
     third = replace(job, attempt=3)  # the second never had a directory
     assert fence_earlier(site.platform.storage.root, third) == 1
@@ -257,7 +257,10 @@ def test_write_control_loses_no_update_from_concurrent_threads(site: Site) -> No
         for value in values * 25:
             write_control(site.platform.storage.root, job, **value)
 
-    wishes, drills = [{"wish": Wish.NONE}, {"wish": Wish.HALT}], [{"drill": Drill.NONE}, {"drill": Drill.PREEMPT}]
+    wishes, drills = (
+        [{"requested_action": RequestedAction.NONE}, {"requested_action": RequestedAction.HALT}],
+        [{"drill": Drill.NONE}, {"drill": Drill.PREEMPT}],
+    )
     threads = [Thread(target=write, args=values) for values in (wishes, drills)]
     for thread in threads:
         thread.start()

@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import update
 
 from ffdl_batch.domain.job.job import Change, Job, Token
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.ports.scheduler import ArrayPlan, LaunchPlan
 from ffdl_batch.services.backends.adapters import Adapters
@@ -222,7 +222,7 @@ def take_lease(site: Site, job: Job) -> None:
 
 
 def wish_cancel(site: Site, job: Job) -> None:
-    site.platform.storage.store.set_wish(job.id, Wish.CANCEL)
+    site.platform.storage.store.set_requested_action(job.id, RequestedAction.CANCEL)
 
 
 def test_deployer_begins_all_claimed_attempts_in_one_write(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

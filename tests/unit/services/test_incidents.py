@@ -19,7 +19,7 @@ from ffdl_batch.ports.scheduler import InvalidRequest, NoResources
 from ffdl_batch.services.incidents.incident_recorder import TAIL_BYTES, TAIL_LINES, read_tail
 from ffdl_batch.services.job_control.stop import cancel_job
 from ffdl_batch.services.monitoring.watcher import SETTLE_S
-from ffdl_batch.services.outcome.upload_pending_reason import OWED
+from ffdl_batch.services.outcome.upload_pending_reason import UPLOAD_PENDING
 from tests.unit.services.chains import at_work, end, running
 from tests.unit.services.conftest import MANIFEST, Site
 
@@ -165,14 +165,14 @@ def test_incident_is_not_recorded_for_drill(site: Site) -> None:
 def test_incident_is_recorded_once_when_controllers_die_while_storing(site: Site) -> None:
     job, head = at_work(site)
     head.is_killed_storing()
-    assert end(site, job, EndCause.NODE_FAIL).pending_reason == OWED
+    assert end(site, job, EndCause.NODE_FAIL).pending_reason == UPLOAD_PENDING
     for _ in range(3):
         site.watch()
     found = only(site, job)
     assert (found.kind, found.code, found.lost_gpu_s) == ("node.failed", "000", 0.0)
     head = site.head(job)
     head.stores()
-    Path(site.attempt(job).paid).write_text(json.dumps({"at": site.clock.now()}))
+    Path(site.attempt(job).uploaded).write_text(json.dumps({"at": site.clock.now()}))
     head.ends(Outcome.COMPLETED)
     site.watch()
     assert (site.job(job.id).state, len(incidents(site, job))) == (JobState.COMPLETED, 1)

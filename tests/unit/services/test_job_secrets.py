@@ -212,9 +212,11 @@ def _held(site: Site) -> list[str]:
     return sorted(path.name for path in Path(site.platform.storage.root.secret_holders).iterdir())
 
 
-def _end(site: Site, job: Job, state: JobState, *, owed: bool = False) -> Job:
+def _end(site: Site, job: Job, state: JobState, *, upload_pending: bool = False) -> Job:
     code = {JobState.FAILED: "C201"}.get(state, "000")
-    return site.move(site.job(job.id), state, error_code=code, attempt_end=AttemptEnd("", owed=owed))
+    return site.move(
+        site.job(job.id), state, error_code=code, attempt_end=AttemptEnd("", upload_pending=upload_pending)
+    )
 
 
 @pytest.mark.parametrize("kind", ["named pipe", "link to a device", "directory"])
@@ -291,7 +293,7 @@ def test_forget_secrets_removes_all_files_after_halted_job_is_cancelled(site: Si
 
 
 def test_secrets_of_ended_attempt_are_needed_until_pending_upload_is_done(site: Site, used: Job) -> None:
-    _end(site, used, JobState.COMPLETED, owed=True)
+    _end(site, used, JobState.COMPLETED, upload_pending=True)
     forget_secrets(site.platform.storage)
     assert _files(site, used) == {"attempt-1/secrets.json"} and _held(site) == [used.id]
     assert [(one.name, one.jobs) for one in list_secrets(site.platform.storage)] == [
@@ -301,7 +303,7 @@ def test_secrets_of_ended_attempt_are_needed_until_pending_upload_is_done(site: 
     ]
     with pytest.raises(Refused, match=f"the secret one is still needed by {used.id}: "):
         remove_secret(site.platform.storage, "one", force=False)
-    assert site.platform.storage.store.note_paid(used.id, 1, 0.0)
+    assert site.platform.storage.store.note_uploaded(used.id, 1, 0.0)
     forget_secrets(site.platform.storage)
     assert _files(site, used) == set() and _held(site) == []
     assert remove_secret(site.platform.storage, "one", force=False).jobs == 0

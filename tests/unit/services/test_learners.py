@@ -13,8 +13,8 @@ from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalR
 from ffdl_batch.domain.outcome.controller_events import EventKind as K
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
 from ffdl_batch.services.outcome.attempt_records import nodes_at_fault
-from ffdl_batch.services.outcome.job_change import METRICS_TOLD
-from ffdl_batch.services.outcome.record_completion import as_all_say
+from ffdl_batch.services.outcome.job_change import MAX_METRICS_WARNINGS
+from ffdl_batch.services.outcome.record_completion import as_all_report
 from ffdl_batch.services.queries.jobs import get_events
 from ffdl_batch.services.queries.learners import learners_of
 from tests.unit.controller.test_outcome import at_work, launch, own_end
@@ -150,10 +150,10 @@ def test_watcher_limits_and_deduplicates_metrics_warnings(site: Site) -> None:
         site.watch()
     told = tuple(f"metrics: learner {number}: a line is no JSON" for number in (1, 2))
     assert site.job(job.id).warnings == (*job.warnings, *told)
-    for number in range(METRICS_TOLD):
+    for number in range(MAX_METRICS_WARNINGS):
         head.says("node-0", EventKind.METRICS, learner_id=1, message=f"note {number}")
         site.watch()
-    assert len(site.job(job.id).warnings) == len(job.warnings) + METRICS_TOLD
+    assert len(site.job(job.id).warnings) == len(job.warnings) + MAX_METRICS_WARNINGS
 
 
 def test_watcher_warns_once_of_what_is_not_kept_of_results(site: Site) -> None:
@@ -182,7 +182,7 @@ EVENTS = [*at_work(0), *at_work(1), own_end(1, exit_code=4), PEER, over(0), over
 
 @pytest.mark.parametrize("final", [LOST, SAVED])
 def test_as_all_say_reports_failed_learner_that_head_controller_missed(final: FinalRecord) -> None:
-    found = as_all_say(final, GANG, EVENTS)
+    found = as_all_report(final, GANG, EVENTS)
     assert (found.outcome, found.error_code, found.exit_code) == (Outcome.FAILED, "C201", 4)
     assert found.interruption == "" and "learner 2" in found.message
 
@@ -194,7 +194,7 @@ def test_as_all_say_confirms_checkpoint_that_learners_of_all_pods_saved() -> Non
         report = Event(40, 7.0, f"node-{node}", EventKind.CHECKPOINT, {"asked": True, "confirmed": True})
         saved += [*at_work(node), asked, own_end(node, 6.0, exit_code=0, asked="warned"), report, over(node)]
     for final in (LOST, SAVED):
-        found = as_all_say(final, GANG, saved)
+        found = as_all_report(final, GANG, saved)
         assert (found.interruption, found.checkpoint.confirmed) == ("preemption", True)
 
 
@@ -210,4 +210,4 @@ def test_as_all_say_confirms_checkpoint_that_learners_of_all_pods_saved() -> Non
 def test_as_all_say_keeps_head_controller_record_without_complete_contrary_evidence(
     gang: object, events: list[Event]
 ) -> None:
-    assert as_all_say(LOST, gang, events) == LOST  # type: ignore[arg-type]
+    assert as_all_report(LOST, gang, events) == LOST  # type: ignore[arg-type]

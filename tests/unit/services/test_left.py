@@ -42,10 +42,10 @@ def job(site: Site) -> Job:
     return made
 
 
-def goes_to(site: Site, job: Job, *states: JobState, owed: bool | None = None) -> None:
-    """Through these states; the last is the attempt's end where `owed` is said."""
+def goes_to(site: Site, job: Job, *states: JobState, upload_pending: bool | None = None) -> None:
+    """Through these states; the last is the attempt's end where `upload_pending` is said."""
     for state in states:
-        end = AttemptEnd(owed=owed) if owed is not None and state is states[-1] else None
+        end = AttemptEnd(upload_pending=upload_pending) if upload_pending is not None and state is states[-1] else None
         site.clock.tick(1)
         site.move(site.job(job.id), state, attempt_end=end)
 
@@ -61,7 +61,7 @@ def test_find_left_returns_results_in_store_once_job_has_stored_them(site: Site,
     running = find(site, job)
     assert (running.directory, running.is_partial, running.store) == (site.attempt(job).results, True, None)
     assert running.note == f"{job.id} is PROCESSING: this is what there is now"
-    goes_to(site, job, JobState.STORING, JobState.COMPLETED, owed=False)
+    goes_to(site, job, JobState.STORING, JobState.COMPLETED, upload_pending=False)
     stored = find(site, job)
     assert (stored.store, stored.prefix, stored.directory, stored.is_partial) == (
         BUCKET,
@@ -77,7 +77,7 @@ def test_find_left_returns_results_in_store_once_job_has_stored_them(site: Site,
 
 
 def test_find_left_returns_attempt_directory_while_upload_is_pending(site: Site, job: Job) -> None:
-    goes_to(site, job, JobState.PROCESSING, JobState.FAILED, owed=True)
+    goes_to(site, job, JobState.PROCESSING, JobState.FAILED, upload_pending=True)
     found = find(site, job)
     assert (found.directory, found.store) == (site.attempt(job).results, None)
     assert "could not be stored yet" in found.note
@@ -118,7 +118,7 @@ def in_pods(site: Site, job: Job, *, stored: bool, apart: bool = True) -> None:
 
 def test_find_left_returns_store_for_uploads_of_pods(site: Site, job: Job) -> None:
     in_pods(site, job, stored=True)
-    goes_to(site, job, JobState.PROCESSING, JobState.STORING, JobState.COMPLETED, owed=False)
+    goes_to(site, job, JobState.PROCESSING, JobState.STORING, JobState.COMPLETED, upload_pending=False)
     assert (find(site, job).store, find(site, job).prefix) == (BUCKET, "mine")
     assert (find(site, job, "checkpoint").store, find(site, job, "checkpoint").prefix) == (BUCKET, "_wml")
     Path(site.attempt(job).logs).mkdir(parents=True, exist_ok=True)
@@ -170,7 +170,7 @@ def test_job_view_and_find_left_name_cluster_claim_of_results_written_by_pods(
     assert (shown.results, shown.results_note.split("; ")) == (
         "", [f"{out} of the pods: they {where}", "ffdl download fetches them"],
     )  # fmt: skip
-    goes_to(site, job, JobState.STORING, JobState.COMPLETED, owed=False)
+    goes_to(site, job, JobState.STORING, JobState.COMPLETED, upload_pending=False)
     with pytest.raises(Refused, match=where):
         find(site, job)
     Path(out).mkdir(parents=True)  # this machine has the same directory

@@ -38,7 +38,7 @@ def site(site: Site) -> Iterator[Site]:
     """With n3 that failed three jobs, n2 that failed one, and rules."""
     site.scheduler = Named(warns=lambda _: ())
     site.platform.adapters.use("fake", site.scheduler)
-    site = with_rules(site, NodeRules(exclude_lemons=True))
+    site = with_rules(site, NodeRules(exclude_unreliable=True))
     for number, node in enumerate(("n3", "n3", "n3", "n2")):
         job = site.accept(f"earlier-{number}")
         incident = Incident(job.id, 1, "end-0", "node.gpu", site.clock.now(), "S110", nodes=(node,))
@@ -85,10 +85,10 @@ def test_deployer_excludes_no_node_by_default(site: Site) -> None:
 @pytest.mark.parametrize(
     ("rules", "nodes"),
     [
-        (NodeRules(exclude_lemons=True, threshold=1.0, percent=100), "n3,n2"),
-        (NodeRules(exclude_lemons=True, threshold=7.0), ""),
-        (NodeRules(exclude_lemons=True, hours=1.0), ""),
-        (NodeRules(exclude_lemons=True, hours=3.0), "n3"),
+        (NodeRules(exclude_unreliable=True, threshold=1.0, percent=100), "n3,n2"),
+        (NodeRules(exclude_unreliable=True, threshold=7.0), ""),
+        (NodeRules(exclude_unreliable=True, hours=1.0), ""),
+        (NodeRules(exclude_unreliable=True, hours=3.0), "n3"),
     ],
 )
 def test_deployer_excludes_node_by_rules_of_site(site: Site, rules: NodeRules, nodes: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from ffdl_batch.domain.file_format import FORMAT
 from ffdl_batch.domain.job.job import Job
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.controller_events import EventKind, Outcome
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
 from ffdl_batch.services.job_control.stop import cancel_job
@@ -198,14 +198,14 @@ def test_cancel_reaches_scheduler_without_overwriting_newer_control_file(site: S
     site.watch()
     cell = Path(site.attempt(job).control)
     cell.write_text(
-        json.dumps({"attempt": 1, "wish": "", "drill": "", "run": 0, "format": NEWER, "more": "than known"})
+        json.dumps({"attempt": 1, "requested_action": "", "drill": "", "run": 0, "format": NEWER, "more": "than known"})
     )
     before = cell.read_text()
     with pytest.raises(OSError, match=SENTENCE):
         read_control(site.attempt(job))
     cancel_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
     site.watch()
-    assert (site.job(job.id).wish, cell.read_text()) == (Wish.CANCEL, before)
+    assert (site.job(job.id).requested_action, cell.read_text()) == (RequestedAction.CANCEL, before)
     assert site.scheduler.cancelled == [NativeId(job.native_id)]
 
 
@@ -214,7 +214,7 @@ def test_pending_upload_is_not_started_when_events_have_newer_format(site: Site)
     Path(site.attempt(job).final).unlink()
     head.ends(Outcome.FAILED, exit_code=1, stored=False)
     site.watch()
-    (debt,) = site.platform.storage.store.owed_attempts()
+    (debt,) = site.platform.storage.store.pending_uploads()
     head.says("node-0", EventKind.STARTED, host="n1")
     make_newer(Path(site.attempt(job).event_file("node-0")))
     payer = site.platform.debt_payer(

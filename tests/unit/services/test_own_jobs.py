@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.job.job import Job
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, SchedulerUnreachable
 from ffdl_batch.services.deployment.submission_results import adopt, take_back
@@ -185,11 +185,13 @@ def begun(site: Site) -> tuple[FakeHead, NativeId]:
     return head, native
 
 
-@pytest.mark.parametrize(("wish", "is_restarted"), [(Wish.HALT, True), (Wish.CANCEL, False)])
-def test_watcher_ignores_requeue_of_foreign_job_under_reused_id(site: Site, wish: Wish, is_restarted: bool) -> None:
+@pytest.mark.parametrize(("wish", "is_restarted"), [(RequestedAction.HALT, True), (RequestedAction.CANCEL, False)])
+def test_watcher_ignores_requeue_of_foreign_job_under_reused_id(
+    site: Site, wish: RequestedAction, is_restarted: bool
+) -> None:
     """slurmctld's state was wiped, and the ids were given out again."""
     head, native = begun(site)
-    site.platform.storage.store.set_wish(head.job.id, wish)
+    site.platform.storage.store.set_requested_action(head.job.id, wish)
     shows(site, native, PLAIN, Phase.PENDING, submitted_at=2e6, restarts=1, held_for_good=True, reason="held")
     watching = site.platform.watcher() if is_restarted else site.watcher
     if is_restarted:
@@ -208,7 +210,7 @@ def test_watcher_sends_cancel_to_job_renamed_by_its_owner(site: Site) -> None:
     shows(site, native, job.token)
     site.watch()
     shows(site, native, "my favourite")
-    site.platform.storage.store.set_wish(job.id, Wish.CANCEL)
+    site.platform.storage.store.set_requested_action(job.id, RequestedAction.CANCEL)
     site.watch()
     assert site.scheduler.cancelled == [native]
 
@@ -217,7 +219,7 @@ def test_watcher_identifies_renamed_job_by_its_claim_without_earlier_observation
     job = site.deployed()
     native = NativeId(job.native_id)
     shows(site, native, "my favourite", submitted_at=2e6)
-    site.platform.storage.store.set_wish(job.id, Wish.CANCEL)
+    site.platform.storage.store.set_requested_action(job.id, RequestedAction.CANCEL)
     site.watch()
     assert site.scheduler.cancelled == []
     claims(site, job, native, at=2e6 + 1)
@@ -307,16 +309,16 @@ def test_deployer_finds_own_attempt_when_recorded_id_belongs_to_another_job(
     assert (after.state, after.native_id, after.attempt, asked_to_change(site)) == (JobState.QUEUED, str(own), 1, [])
 
 
-@pytest.mark.parametrize("wish", [Wish.HALT, Wish.CANCEL])
+@pytest.mark.parametrize("wish", [RequestedAction.HALT, RequestedAction.CANCEL])
 def test_deployer_ends_never_listed_attempt_as_halt_or_cancel_requests(
-    site: Site, monkeypatch: pytest.MonkeyPatch, wish: Wish
+    site: Site, monkeypatch: pytest.MonkeyPatch, wish: RequestedAction
 ) -> None:
     job = swallowed(site, monkeypatch)
-    site.platform.storage.store.set_wish(job.id, wish)
+    site.platform.storage.store.set_requested_action(job.id, wish)
     look_until_late(site)
     site.clock.at = max(site.clock.at, (begun_at(site.attempt(job)) or 0.0)) + 301
     site.deploy()
-    assert site.job(job.id).state is (JobState.HALTED if wish is Wish.HALT else JobState.CANCELLED)
+    assert site.job(job.id).state is (JobState.HALTED if wish is RequestedAction.HALT else JobState.CANCELLED)
     assert (site.scheduler.submitted, asked_to_change(site)) == ([], [])
 
 

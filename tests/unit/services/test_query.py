@@ -22,12 +22,12 @@ from tests.unit.services.conftest import Site, with_arrays
 
 def test_get_job_includes_all_attempts_and_list_jobs_omits_them(site: Site) -> None:
     job = site.deployed()
-    end = AttemptEnd("timeout", gpu_seconds=5.0, owed=True)
+    end = AttemptEnd("timeout", gpu_seconds=5.0, upload_pending=True)
     told: dict[str, Any] = {"message": "the time limit was reached", "error_code": "C203"}
     told |= {"columns": {"spent": Spent(timeouts=1), "nodes": "n1"}, "attempt_end": end}
     requeue(site, job, JobState.PROCESSING, JobState.DEPLOYING, succeeded=True, **told)
     view = site.view(job)
-    first, second = [(a.number, a.interruption, a.error_code, a.nodes, a.owed) for a in view.attempts]
+    first, second = [(a.number, a.interruption, a.error_code, a.nodes, a.upload_pending) for a in view.attempts]
     assert (first, second) == ((1, "timeout", "C203", "n1", True), (2, "", "", "", False))
     assert (view.attempt, view.native_id, view.nodes) == (2, "", "")
     (listed,) = list_jobs(site.platform.storage, site.caller)

@@ -63,7 +63,7 @@ def test_resume_starts_new_attempt_of_halted_or_failed_job(site: Site, state: Jo
     first, second = view.attempts
     assert (first.number, first.native_id, first.interruption, first.gpu_seconds) == (1, job.native_id, "halt", 12.5)
     assert (first.checkpoint_asked, first.checkpoint_confirmed, first.checkpoint_answered) == (True, True, True)
-    assert (first.checkpoint_took_s, first.checkpoint_saved_at, first.owed) == (3.0, 50.0, False)
+    assert (first.checkpoint_took_s, first.checkpoint_saved_at, first.upload_pending) == (3.0, 50.0, False)
     assert (second.number, second.native_id, second.ended_at) == (2, view.native_id, None)
 
 

@@ -112,7 +112,7 @@ SHOWN_BY = {
             "rates rates.currency rates.gpu_hour rates.cpu_hour rates.gpu_types",
     },
     "services/test_lemons.py": {
-        "test_deployer_excludes_no_node_by_default": "nodes nodes.exclude_lemons",
+        "test_deployer_excludes_no_node_by_default": "nodes nodes.exclude_unreliable",
         "test_deployer_excludes_node_by_rules_of_site": "nodes.threshold nodes.hours",
     },
     "domain/test_node_findings.py": {

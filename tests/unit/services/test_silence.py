@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.job.job import Job
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.continuation import Spent
 from ffdl_batch.domain.outcome.controller_events import EventKind
-from ffdl_batch.domain.outcome.heartbeat_loss import TOLD, GivenUp, look_every_s
+from ffdl_batch.domain.outcome.heartbeat_loss import SILENCE, GivenUp, look_every_s
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.services.job_control.stop import cancel_job, halt_job
 from ffdl_batch.services.job_files.control_cell import read_control, read_given_up
 from ffdl_batch.services.monitoring.heartbeat_loss import SilenceKeeper
 from ffdl_batch.services.monitoring.watcher import SETTLE_S
 from ffdl_batch.services.outcome.attempt_records import STILL_ALIVE_S
-from ffdl_batch.services.outcome.upload_pending_reason import OWED
+from ffdl_batch.services.outcome.upload_pending_reason import UPLOAD_PENDING
 from tests.fakes.scheduler import FakeScheduler
 from tests.unit.services.chains import end
 from tests.unit.services.conftest import MANIFEST, Site, with_file_time
@@ -86,7 +86,7 @@ def test_silence_keeper_sets_pending_reason_before_it_cancels_silent_attempt(sit
     assert (site.job(job.id).pending_reason, cancelled(site)) == ("", [])
     looks(site, keeper, 1)
     told = site.job(job.id).pending_reason
-    assert told.startswith(f"{TOLD} on n3 since ") and "is given up at" in told
+    assert told.startswith(f"{SILENCE} on n3 since ") and "is given up at" in told
     assert is_left_alone(site, job)
     before = site.job(job.id).revision
     keeper.look()
@@ -111,7 +111,7 @@ def test_silence_keeper_continues_job_on_other_node_without_charging_silent_time
     gpu_seconds = site.clock.now() - 3 * EVERY_S - SETTLE_S - 1 - 1.0
     assert after.spent == Spent(node_failures=1, gpu_seconds=gpu_seconds), "nothing of the silence counts as GPU time"
     entry = site.platform.storage.store.history(job.id)[-1]
-    assert (entry.cause, entry.error_code) == ("requeued", "S110") and entry.message.startswith(f"{TOLD} on n3")
+    assert (entry.cause, entry.error_code) == ("requeued", "S110") and entry.message.startswith(f"{SILENCE} on n3")
     site.deploy()
     assert (site.job(job.id).state, site.job(job.id).attempt) == (JobState.QUEUED, 2)
     assert site.scheduler.planned[-1].spec.batch.exclude == "n3"
@@ -158,7 +158,7 @@ def test_silence_keeper_ignores_node_controller_that_reported_its_end(site: Site
 def test_silence_keeper_clears_pending_reason_when_heartbeat_returns(site: Site, keeper: SilenceKeeper) -> None:
     job = training(site)
     looks(site, keeper, 2)
-    assert site.job(job.id).pending_reason.startswith(TOLD)
+    assert site.job(job.id).pending_reason.startswith(SILENCE)
     site.head(job).beats()
     looks(site, keeper, 1)
     assert (site.job(job.id).pending_reason, cancelled(site)) == ("", [])
@@ -392,9 +392,9 @@ def test_silence_keeper_leaves_upload_pending_instead_of_rerunning_finished_job(
     assert site.job(job.id).state is JobState.STORING
     looks(site, keeper, 3)
     after = end(site, job, EndCause.CANCELLED)
-    assert (after.state, after.pending_reason) == (JobState.STORING, OWED)
+    assert (after.state, after.pending_reason) == (JobState.STORING, UPLOAD_PENDING)
     looks(site, keeper, 4)
-    assert (site.job(job.id).pending_reason, len(site.scheduler.cancelled)) == (OWED, 1)
+    assert (site.job(job.id).pending_reason, len(site.scheduler.cancelled)) == (UPLOAD_PENDING, 1)
 
 
 def test_silence_keeper_completes_halt_of_silent_attempt(site: Site, keeper: SilenceKeeper) -> None:
@@ -409,5 +409,5 @@ def test_silence_keeper_leaves_cancel_requested_by_owner_alone(site: Site, keepe
     job = training(site)
     cancel_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
     looks(site, keeper, 6)
-    assert (site.job(job.id).wish, read_given_up(site.attempt(job))) == (Wish.CANCEL, None)
+    assert (site.job(job.id).requested_action, read_given_up(site.attempt(job))) == (RequestedAction.CANCEL, None)
     assert end(site, job, EndCause.CANCELLED).state is JobState.CANCELLED

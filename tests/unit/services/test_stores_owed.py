@@ -14,12 +14,12 @@ from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.controller_events import EventKind, FinalRecord, Outcome
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
 from ffdl_batch.services.data.controller_fence import TWO_BEATS_S
-from ffdl_batch.services.data.pending_uploads import FIRST_PAUSE_S, PATIENT_TRIES, LastWord
+from ffdl_batch.services.data.pending_uploads import FIRST_PAUSE_S, PATIENT_TRIES, FinalRecordBy
 from ffdl_batch.services.job_control.stop import cancel_job, halt_job
 from ffdl_batch.services.monitoring.job_update import QUIET_S
 from ffdl_batch.services.monitoring.watcher import SETTLE_S
 from ffdl_batch.services.outcome.attempt_records import STILL_ALIVE_S
-from ffdl_batch.services.outcome.upload_pending_reason import OWED
+from ffdl_batch.services.outcome.upload_pending_reason import UPLOAD_PENDING
 from tests.unit.services.chains import at_work, end
 from tests.unit.services.conftest import Site
 from tests.unit.services.test_debts import Till
@@ -38,7 +38,7 @@ def write_paid(site: Site, job: Job, **record: object) -> None:
     values = {"outcome": Outcome.COMPLETED, "exit_code": 0, "stored": True, **record}
     final = FinalRecord(job.native_id, at=site.clock.now(), **values)  # type: ignore[arg-type]
     Path(attempt.final).write_text(json.dumps(to_plain(final)))
-    Path(attempt.paid).write_text(json.dumps({"at": site.clock.now()}))
+    Path(attempt.uploaded).write_text(json.dumps({"at": site.clock.now()}))
     Path(site.platform.storage.root.doorbell, job.id).touch()
 
 
@@ -56,8 +56,8 @@ def test_watcher_keeps_job_storing_without_rerun_when_controllers_are_killed(
     ended = site.clock.now() - SETTLE_S - 1
     site.deploy()
     (attempt,) = site.view(job).attempts
-    assert (job.state, job.pending_reason, job.ended_at) == (JobState.STORING, OWED, None)
-    assert (attempt.owed, attempt.ended_at, attempt.store_by) == (True, ended, ended + STILL_ALIVE_S)
+    assert (job.state, job.pending_reason, job.ended_at) == (JobState.STORING, UPLOAD_PENDING, None)
+    assert (attempt.upload_pending, attempt.ended_at, attempt.store_by) == (True, ended, ended + STILL_ALIVE_S)
     assert len(site.scheduler.submitted) == 1
     before = job.revision
     site.watch()
@@ -70,7 +70,7 @@ def test_watcher_completes_storing_job_after_pending_upload_is_stored(site: Site
     payer = site.platform.debt_payer(till.start)
     site.clock.tick(TWO_BEATS_S)
     payer.step()
-    assert [payment.last_word for payment in till.made] == [LastWord.WHEN_STORED]
+    assert [payment.last_word for payment in till.made] == [FinalRecordBy.WHEN_STORED]
     till.made[0].status = 0
     write_paid(site, job)
     payer.step()
@@ -78,7 +78,7 @@ def test_watcher_completes_storing_job_after_pending_upload_is_stored(site: Site
     after = site.job(job.id)
     (attempt,) = site.platform.storage.store.attempts(job.id)
     assert (after.state, after.exit_code, after.ended_at) == (JobState.COMPLETED, 0, site.clock.now())
-    assert (attempt.owed, attempt.ended_at, after.pending_reason) == (False, ended, "")
+    assert (attempt.upload_pending, attempt.ended_at, after.pending_reason) == (False, ended, "")
     assert site.states(job)[-2:] == ["STORING", "COMPLETED"]
 
 
@@ -98,7 +98,7 @@ def test_watcher_keeps_job_storing_when_only_end_marker_of_learner_exists(site: 
     site.head(job).starts()
     Path(site.attempt(job).state, ".ended-1").write_text("0\n")
     after = end(site, job, EndCause.NODE_FAIL)
-    assert (after.state, after.pending_reason) == (JobState.STORING, OWED)
+    assert (after.state, after.pending_reason) == (JobState.STORING, UPLOAD_PENDING)
 
 
 def test_watcher_keeps_job_storing_when_head_controller_was_ended_during_upload(site: Site) -> None:
@@ -113,14 +113,17 @@ def test_watcher_keeps_job_storing_when_head_controller_was_ended_during_upload(
 
 def test_watcher_cancels_job_with_pending_upload_when_cancelled_in_scheduler(site: Site) -> None:
     job = killed(site, cause=EndCause.CANCELLED)
-    assert (job.state, site.platform.storage.store.attempts(job.id)[0].owed) == (JobState.CANCELLED, True)
+    assert (job.state, site.platform.storage.store.attempts(job.id)[0].upload_pending) == (JobState.CANCELLED, True)
 
 
 def test_cancel_ends_storing_job_and_keeps_its_pending_upload(site: Site) -> None:
     job = killed(site)
     cancel_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
     site.watch()
-    assert (site.job(job.id).state, site.platform.storage.store.attempts(job.id)[0].owed) == (JobState.CANCELLED, True)
+    assert (site.job(job.id).state, site.platform.storage.store.attempts(job.id)[0].upload_pending) == (
+        JobState.CANCELLED,
+        True,
+    )
 
 
 def test_halt_keeps_storing_job_which_completes_after_upload(site: Site) -> None:
@@ -138,7 +141,7 @@ def test_watcher_clears_pending_upload_when_scheduler_requeues_job(site: Site) -
     site.scheduler.wait(native, "BeginTime", restarts=1)
     site.watch()
     (attempt,) = site.platform.storage.store.attempts(job.id)
-    assert (site.job(job.id).state, attempt.owed, attempt.ended_at) == (JobState.QUEUED, False, None)
+    assert (site.job(job.id).state, attempt.upload_pending, attempt.ended_at) == (JobState.QUEUED, False, None)
     site.clock.tick(STILL_ALIVE_S)
     site.platform.debt_payer(till.start).step()
     assert till.made == []
@@ -166,13 +169,13 @@ def test_job_fails_when_store_rejects_pending_upload_until_tries_are_exhausted(s
         site.clock.tick(FIRST_PAUSE_S * 2**tried)
     assert [one.last_word for one in till.made] == ["when-stored"] * (PATIENT_TRIES - 1) + ["anyway"]
     write_paid(site, job, outcome=Outcome.FAILED, stored=False, error_code="S303", message="no space left")
-    Path(site.attempt(job).paid).unlink()
+    Path(site.attempt(job).uploaded).unlink()
     site.watch(full=False)
     after = site.job(job.id)
-    assert (after.state, after.error_code, site.platform.storage.store.attempts(job.id)[0].owed) == (
+    assert (after.state, after.error_code, site.platform.storage.store.attempts(job.id)[0].upload_pending) == (
         "FAILED",
         "S303",
         True,
     )
     payer.step()
-    assert till.made[-1].last_word is LastWord.HEADS
+    assert till.made[-1].last_word is FinalRecordBy.HEADS

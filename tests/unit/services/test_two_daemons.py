@@ -10,7 +10,7 @@ import pytest
 
 from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.domain.job.job import JobId
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.ports.scheduler import LaunchPlan
 from ffdl_batch.services.deployment.deployer import SUBMIT_S, Deployer
@@ -106,17 +106,17 @@ def test_watcher_reads_doorbell_entry_removed_by_killed_watcher(site: Site, monk
 
 
 def test_watcher_reads_events_again_when_row_changed_meanwhile(site: Site) -> None:
-    """The row changed between reading and writing: another daemon watches, or the owner wished something."""
+    """The row changed between reading and writing: another daemon watches, or the owner requested something."""
     job = site.deployed()
-    wishes: list[Wish] = []
+    wishes: list[RequestedAction] = []
 
     def wish(step: str) -> None:
         if step == "judged" and wishes:
-            site.platform.storage.store.set_wish(job.id, wishes.pop())
+            site.platform.storage.store.set_requested_action(job.id, wishes.pop())
 
     racing = site.platform.watcher(wish)
     racing.step(full=True)
-    wishes.append(Wish.HALT)
+    wishes.append(RequestedAction.HALT)
     write_events(site, job, [("load-model", site.clock.now()), ("learner", site.clock.now())])
     assert racing.step(full=False) == 0
     assert racing.step(full=False) == 1
@@ -220,7 +220,7 @@ def test_deployer_withdraws_late_submission_of_cancelled_job(site: Site) -> None
     job = site.accept()
 
     def cancel() -> None:
-        site.platform.storage.store.set_wish(job.id, Wish.CANCEL)
+        site.platform.storage.store.set_requested_action(job.id, RequestedAction.CANCEL)
         deploy_by_other(site)
 
     StoppedInSubmit(site, cancel)
@@ -278,10 +278,10 @@ def test_second_daemon_takes_over_pending_upload_when_lease_expires(site: Site) 
     assert [paid.attempt for paid in other_till.made] == [site.attempt(job)]
     one.step()
     assert (till.made[0].ended, one.is_paying) == (True, False), "who wakes up drops it"
-    Path(site.attempt(job).paid).write_text("{}")
+    Path(site.attempt(job).uploaded).write_text("{}")
     other_till.made[0].status = 0
     assert (one.step(), two.step()) == (0, 1)
-    assert not site.platform.storage.store.attempts(job.id)[0].owed
+    assert not site.platform.storage.store.attempts(job.id)[0].upload_pending
 
 
 def test_second_daemon_takes_over_pending_upload_when_first_closes(site: Site) -> None:

@@ -11,17 +11,17 @@ import pytest
 
 from ffdl_batch.domain.job.job import HistoryEntry, Job, JobId
 from ffdl_batch.domain.job.spec import BatchOptions, Framework, JobSpec, Resources, Role
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
 from ffdl_batch.domain.pending.explanation import (
     Ahead,
+    Capacity,
     Explanation,
     Foretold,
     Limit,
     Measure,
     Per,
     Reason,
-    Room,
     WaitKind,
 )
 from ffdl_batch.ports.capabilities import WaitingRequest
@@ -43,7 +43,7 @@ from ffdl_batch.services.pending.pending_time_history import (
     are_alike,
     shape_of,
     summarise,
-    waits_for_room,
+    waits_for_capacity,
     waits_of,
 )
 from ffdl_batch.services.pending.request_variants import MOST, variants_of
@@ -85,8 +85,8 @@ class Seer(FakeScheduler):
         if self.silence is not None:
             raise self.silence
         self.explained += 1
-        room, ahead = Room("main", "v100", 4, 0, 1, 0, 1, 4), Ahead("main", 3, 1, 9, 4, 2)
-        base = Explanation(500.0, partitions=("main",), rooms=(room,), ahead=(ahead,))
+        room, ahead = Capacity("main", "v100", 4, 0, 1, 0, 1, 4), Ahead("main", 3, 1, 9, 4, 2)
+        base = Explanation(500.0, partitions=("main",), capacity=(room,), ahead=(ahead,))
         queued = replace(base, reason=self.reason, expected_start=self.expected_start)
         return [queued if one.native_id is not None else base for one in requests]
 
@@ -215,7 +215,7 @@ def test_why_reports_missing_scheduler_for_queued_job(site: Site, seer: Seer) ->
 @pytest.mark.parametrize("runs", [True, False])
 def test_why_reports_cancel_request_that_scheduler_cannot_receive(site: Site, seer: Seer, runs: bool) -> None:
     job = queued(site)
-    site.move(job, *([JobState.PROCESSING] if runs else []), columns={"wish": Wish.CANCEL})
+    site.move(job, *([JobState.PROCESSING] if runs else []), columns={"requested_action": RequestedAction.CANCEL})
     begin = "it does not wait: it is being cancelled" if runs else "it is being cancelled"
     view = explain_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
     assert (view.sentence, view.waits, view.actions) == (begin, not runs, ("nothing",))
@@ -253,7 +253,7 @@ def test_why_advises_restart_of_daemon_that_is_older_than_group_membership(
 
 
 def test_why_reports_time_of_next_submission_try_for_rejected_job(site: Site, seer: Seer) -> None:
-    job, rooms = site.accept("k1", TYPED), site.platform.adapters.rooms
+    job, rooms = site.accept("k1", TYPED), site.platform.adapters.submit_limits
     reason = "the quota of Jobs is used up"
     site.move(job, columns={"pending_reason": reason})
     rooms.turned_away(job, TooMany("another reason"))
@@ -301,7 +301,7 @@ def test_why_reports_waiting_learners_of_started_job_with_several_learners(
 ) -> None:
     job = queued(site, f"{MANIFEST}\n{learners}\n")
     site.move(job, JobState.DOWNLOADING)
-    seer.reason = Reason(WaitKind.NO_ROOM, "Insufficient cpu")
+    seer.reason = Reason(WaitKind.NO_CAPACITY, "Insufficient cpu")
     view = explain_job(site.platform.storage, site.platform.adapters, site.caller, job.id, alternatives=False)
     assert view.waits is waits
     assert view.sentence.startswith("some of its learners have their nodes, and others wait: ") is waits
@@ -459,9 +459,9 @@ def test_are_alike_compares_total_gpus_type_partition_and_time_within_factor() -
 
 
 def test_waits_for_capacity_is_false_for_begin_hold_or_dependency() -> None:
-    assert waits_for_room(spec(4))
+    assert waits_for_capacity(spec(4))
     for batch in ({"begin": "now+8hours"}, {"hold": True}, {"dependency": "afterok:1"}):
-        assert not waits_for_room(spec(4, **batch))
+        assert not waits_for_capacity(spec(4, **batch))
 
 
 def history(*rows: tuple[JobState, float]) -> list[HistoryEntry]:

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 
 from ffdl_batch.domain.job.job import Job
-from ffdl_batch.domain.job_state import Cause, JobState, Wish
+from ffdl_batch.domain.job_state import Cause, JobState, RequestedAction
 from ffdl_batch.domain.outcome.continuation import Checkpoint
 from ffdl_batch.domain.outcome.controller_events import Outcome
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
@@ -20,11 +20,11 @@ from tests.unit.services.chains import at_work, end
 from tests.unit.services.conftest import Site
 
 
-def wish(site: Site, job: Job, what: Wish = Wish.HALT) -> None:
-    site.platform.storage.store.set_wish(job.id, what)
+def wish(site: Site, job: Job, what: RequestedAction = RequestedAction.HALT) -> None:
+    site.platform.storage.store.set_requested_action(job.id, what)
 
 
-def running(site: Site, what: Wish) -> FakeHead:
+def running(site: Site, what: RequestedAction) -> FakeHead:
     """The head of a job at work, of which its owner wishes something."""
     job, head = at_work(site)
     wish(site, job, what)
@@ -37,9 +37,13 @@ def test_halt_withdraws_queued_job(site: Site) -> None:
     site.watch()
     native = NativeId(job.native_id)
     assert (site.scheduler.withdrawn, site.scheduler.signalled, site.scheduler.cancelled) == ([native], [], [])
-    assert read_control(site.attempt(job)).wish == "halt"
+    assert read_control(site.attempt(job)).requested_action == "halt"
     after = never_started(site, job)
-    assert (after.state, after.message, after.wish) == (JobState.HALTED, "halted before it started", Wish.NONE)
+    assert (after.state, after.message, after.requested_action) == (
+        JobState.HALTED,
+        "halted before it started",
+        RequestedAction.NONE,
+    )
 
 
 def never_started(site: Site, job: Job) -> Job:
@@ -51,12 +55,12 @@ def never_started(site: Site, job: Job) -> Job:
 
 
 def test_halt_repeats_signal_to_running_job_until_it_halts(site: Site) -> None:
-    head = running(site, Wish.HALT)
+    head = running(site, RequestedAction.HALT)
     job, native = head.job, NativeId(head.job.native_id)
     for _ in range(3):
         site.watch()
     assert site.scheduler.signalled == [(native, "URG")]
-    assert read_control(site.attempt(job)).wish == "halt"
+    assert read_control(site.attempt(job)).requested_action == "halt"
     site.clock.tick(AGAIN_S)
     site.watch()
     assert site.scheduler.signalled == [(native, "URG")] * 2
@@ -92,21 +96,21 @@ TIMED_OUT = {"interruption": "timeout", "checkpoint": Checkpoint(asked=True)}
 def test_halt_request_decides_final_state_for_each_outcome(
     site: Site, outcome: Outcome, values: dict[str, object], state: JobState, words: str
 ) -> None:
-    head = running(site, Wish.HALT)
+    head = running(site, RequestedAction.HALT)
     head.ends(outcome, **values)
     after = end(site, head.job, EndCause.FAILURE)
     assert (after.state, words in after.message) == (state, True)
 
 
 def test_halt_applies_to_next_attempt_after_continuation(site: Site) -> None:
-    head = running(site, Wish.HALT)
+    head = running(site, RequestedAction.HALT)
     head.goes_on()
     site.watch(full=False)
     site.scheduler.accept(site.job(head.job.id).token)
     site.deploy()
     after = site.job(head.job.id)
-    assert (after.state, after.attempt, after.wish) == (JobState.QUEUED, 2, Wish.HALT)
-    assert read_control(site.attempt(after)).wish == "halt"
+    assert (after.state, after.attempt, after.requested_action) == (JobState.QUEUED, 2, RequestedAction.HALT)
+    assert read_control(site.attempt(after)).requested_action == "halt"
     site.watch()
     assert site.scheduler.withdrawn == [NativeId(after.native_id)]
     assert never_started(site, after).state is JobState.HALTED
@@ -119,25 +123,25 @@ def test_halt_request_is_kept_when_submission_reply_was_lost(site: Site) -> None
     wish(site, job)
     site.clock.tick(5)
     site.deploy()
-    assert (site.job(job.id).state, site.job(job.id).wish) == (JobState.QUEUED, Wish.HALT)
-    assert read_control(site.attempt(job)).wish == "halt"
+    assert (site.job(job.id).state, site.job(job.id).requested_action) == (JobState.QUEUED, RequestedAction.HALT)
+    assert read_control(site.attempt(job)).requested_action == "halt"
 
 
 @pytest.mark.parametrize(
-    ("attempt", "wished", "state", "message"),
+    ("attempt", "requested", "state", "message"),
     [
-        (1, Wish.HALT, JobState.HALTED, "halted before it started"),
-        (2, Wish.HALT, JobState.HALTED, "halted before attempt 2 started"),
-        (2, Wish.CANCEL, JobState.CANCELLED, "cancelled by its owner before attempt 2 was deployed"),
+        (1, RequestedAction.HALT, JobState.HALTED, "halted before it started"),
+        (2, RequestedAction.HALT, JobState.HALTED, "halted before attempt 2 started"),
+        (2, RequestedAction.CANCEL, JobState.CANCELLED, "cancelled by its owner before attempt 2 was deployed"),
     ],
 )
 def test_halt_or_cancel_message_names_attempt_that_did_not_start(
-    site: Site, attempt: int, wished: Wish, state: JobState, message: str
+    site: Site, attempt: int, requested: RequestedAction, state: JobState, message: str
 ) -> None:
     job = site.accept() if attempt == 1 else site.move(site.deployed(), JobState.PENDING, cause=Cause.REQUEUED)
     site.scheduler.down = True
     site.deploy()
-    wish(site, job, wished)
+    wish(site, job, requested)
     site.scheduler.down = False
     site.clock.tick(60)
     site.deploy()
@@ -146,7 +150,7 @@ def test_halt_or_cancel_message_names_attempt_that_did_not_start(
 
 
 def test_halt_withdraws_running_job_that_scheduler_requeued(site: Site) -> None:
-    job = running(site, Wish.HALT).job
+    job = running(site, RequestedAction.HALT).job
     site.watch()
     site.scheduler.wait(NativeId(job.native_id), restarts=1)
     site.watch()
@@ -155,7 +159,7 @@ def test_halt_withdraws_running_job_that_scheduler_requeued(site: Site) -> None:
 
 
 def test_halt_signals_job_if_control_file_cannot_be_written(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    running(site, Wish.HALT)
+    running(site, RequestedAction.HALT)
     full = OSError("no space left on device")
     monkeypatch.setattr("ffdl_batch.services.monitoring.request_delivery.write_control", Mock(side_effect=full))
     site.watch()
@@ -165,7 +169,7 @@ def test_halt_signals_job_if_control_file_cannot_be_written(site: Site, monkeypa
 def test_halt_logs_undelivered_signal_once_per_period_and_records_no_outage(
     site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    running(site, Wish.HALT)
+    running(site, RequestedAction.HALT)
     error = NotNow("the signal URG for job 1 did not reach all nodes (Socket timed out); it is repeated")
     signal = Mock(side_effect=error)
     monkeypatch.setattr(site.scheduler, "signal", signal)

@@ -14,7 +14,7 @@ from ffdl_batch.domain.job.job import JobId, attempt_token
 from ffdl_batch.domain.job.spec import BatchOptions, Checkpoint, Framework, JobSpec, NetworkLevel, Resources
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.ports.scheduler import ArrayPlan, BackendFacts, Chunk, LaunchPlan, LaunchRequest
-from ffdl_slurm.native_array import fill_index, job_words, plan_array, read_table
+from ffdl_slurm.native_array import fill_index, job_arguments, plan_array, read_table
 from ffdl_slurm.observing.parsers import JobRecord, parse_squeue
 from ffdl_slurm.observing.record_lookup import Listing, TaskTables, dropped_tasks, pick
 from ffdl_slurm.planning.launch_plan import make_plan
@@ -235,4 +235,4 @@ def test_task_tables_map_task_to_attempt_token_or_keep_job_name(tmp_path: Path) 
 
 def test_scancel_arguments_group_tasks_of_one_array_into_ranges() -> None:
     ids = [*tasks("3", "0", "1", "9"), NativeId("21"), NativeId("22", "5")]
-    assert job_words(ids) == ["21", "20_[0-1,3,9]", "22_5"]
+    assert job_arguments(ids) == ["21", "20_[0-1,3,9]", "22_5"]

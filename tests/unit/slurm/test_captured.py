@@ -161,7 +161,7 @@ def test_trial_parser_reads_start_preemption_and_refusal(waiting: Path) -> None:
     urgent = parse_trial((waiting / "trial-urgent.txt").read_text())
     assert urgent.preempts == 1 and urgent.at is not None and urgent.at < same.at
     away = parse_trial((waiting / "trial-away.txt").read_text())
-    assert away.at is None and "not available" in away.said
+    assert away.at is None and "not available" in away.sentence
 
 
 @pytest.mark.parametrize("text", ["", "<html>502 Bad Gateway</html>\n"])

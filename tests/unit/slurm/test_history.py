@@ -142,7 +142,7 @@ def test_slurm_history_returns_partitions_with_default_first(tmp_path: Path, mon
     assert isinstance(history, KnowsPlaces) and isinstance(history, KnowsJobs)
     gpu, cpu = history.places()
     assert (gpu.name, gpu.limit_s, gpu.gpu_types) == ("gpu", 7200, frozenset({"a100"}))
-    assert gpu.rooms is not None and gpu.rooms[0].nodes == 2
+    assert gpu.node_groups is not None and gpu.node_groups[0].nodes == 2
     (job,) = jobs_of(printed({"NNodes": "9", "NCPUS": "9"}))
     assert (judge(job, gpu).verdict, judge(job, cpu).verdict) == (Verdict.NOT, Verdict.RUNS)
 

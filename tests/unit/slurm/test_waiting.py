@@ -16,7 +16,7 @@ from ffdl_batch.ports.capabilities import WaitingRequest
 from ffdl_batch.ports.scheduler import BackendFacts, NotNow, SchedulerUnreachable
 from ffdl_slurm.observing.sinfo import parse_sinfo
 from ffdl_slurm.pending import commands, parsers
-from ffdl_slurm.pending.capacity import Share, ahead_in, room_in
+from ffdl_slurm.pending.capacity import Share, ahead_in, capacity_in
 from ffdl_slurm.pending.explanation import PICTURE_LIFE_S, WaitingJobs
 from ffdl_slurm.pending.squeue import parse_live
 from ffdl_slurm.settings import SlurmSettings
@@ -104,7 +104,7 @@ def test_slurm_explain_reuses_queue_listing_until_it_expires(waiting: WaitingJob
 
 def test_slurm_explain_reports_capacity_and_jobs_ahead(waiting: WaitingJobs) -> None:
     known = one(waiting, request("next"))
-    (room,), (ahead,) = known.rooms, known.ahead
+    (room,), (ahead,) = known.capacity, known.ahead
     assert (room.partition, room.gpu_type, room.gpus) == ("main", "v100", 8)
     assert (room.gpus_free, room.fitting, room.wanted) == (0, 0, 1)
     assert (ahead.jobs, ahead.running) == (0, 2) and ahead.next_end is not None
@@ -120,7 +120,7 @@ def test_slurm_explain_names_unreadable_parts_of_site(waiting: WaitingJobs) -> N
 def test_slurm_explain_names_unavailable_nodes_and_reservation(waiting: WaitingJobs) -> None:
     known = one(waiting, request("away", "a100", 1, nodelist="n3"))
     assert kind_of(known) is WaitKind.NODES_AWAY
-    assert [(away.name, away.why) for away in known.rooms[0].away] == [("n3", "fan: two words")]
+    assert [(away.name, away.why) for away in known.capacity[0].away] == [("n3", "fan: two words")]
     assert [(one.kind, one.name) for one in known.blockers] == [(BlockerKind.RESERVATION, "maint")]
 
 
@@ -137,7 +137,7 @@ def test_slurm_explain_names_dependency_and_reports_capacity_of_both_partitions(
     (blocker,) = one(waiting, request("depends")).blockers
     assert blocker.kind is BlockerKind.DEPENDENCY and blocker.name.startswith(f"afterok:{number_of('next')}")
     known = one(waiting, request("wide", gpus=1))
-    assert [room.partition for room in known.rooms] == ["main", "short"]
+    assert [room.partition for room in known.capacity] == ["main", "short"]
     assert known.figures["longest time in short"] == "00:02:00"
 
 
@@ -235,14 +235,16 @@ def test_ahead_in_orders_parts_of_heterogeneous_jobs_by_job_id() -> None:
 def test_capacity_of_reserved_node_counts_only_for_its_reservation(reservation: str, told: str, room: int) -> None:
     line = "NodeName=n1 CPUTot=8 Gres=gpu:a100:4 RealMemory=4000 State=IDLE+RESERVED Partitions=main"
     nodes = parsers.parse_nodes(f"{line} ReservationName={told}\n" if told else f"{line}\n")
-    found = room_in("main", Share(1, 1, "a100", 1, 100), request("", "a100", 1, reservation=reservation).spec, nodes)
+    found = capacity_in(
+        "main", Share(1, 1, "a100", 1, 100), request("", "a100", 1, reservation=reservation).spec, nodes
+    )
     assert found.gpus_free == room
     assert [one.why for one in found.away] == ([] if room else ["reservation ours"])
 
 
 def test_capacity_lists_eight_unavailable_nodes_and_counts_the_rest() -> None:
     lines = (f"NodeName=n{number} CPUTot=8 RealMemory=4000 State=DOWN Partitions=main\n" for number in range(50))
-    found = room_in("main", Share(1, 0, "", 1, 100), request("", "", 0).spec, parsers.parse_nodes("".join(lines)))
+    found = capacity_in("main", Share(1, 0, "", 1, 100), request("", "", 0).spec, parsers.parse_nodes("".join(lines)))
     assert (len(found.away), found.away_more) == (8, 42)
 
 

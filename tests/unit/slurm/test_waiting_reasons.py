@@ -8,7 +8,7 @@ import pytest
 
 from ffdl_batch.domain.pending.explanation import Limit, Measure, Per, WaitKind
 from ffdl_batch.domain.pending.reason_text import actions_of, sentence_of
-from ffdl_slurm.pending.reasons import WORDS as TABLE
+from ffdl_slurm.pending.reasons import REASONS as TABLE
 from ffdl_slurm.pending.reasons import read_limit, read_reason
 from tests.captured import expected
 
@@ -22,7 +22,7 @@ OLDER = ("FrontEndDown", "PowerNotAvail", "PowerReserved", "FeatureNotAvailable"
 def test_read_reason_knows_every_slurm_reason_with_sentence_and_action(word: str) -> None:
     reason = read_reason(word)
     assert reason.kind is not WaitKind.OTHER
-    assert reason.word == word
+    assert reason.code == word
     assert (word in TABLE) != (reason.kind is WaitKind.LIMIT)
     sentence, actions = sentence_of(reason), actions_of(reason)
     assert word == "None" or sentence.endswith(f"({word})")
@@ -81,4 +81,4 @@ SERVICED = "Reserved for maintenance"
 )
 def test_read_reason_splits_reason_and_detail(text: str, kind: WaitKind, word: str, detail: str) -> None:
     reason = read_reason(text)
-    assert (reason.kind, reason.word, reason.detail) == (kind, word, detail)
+    assert (reason.kind, reason.code, reason.detail) == (kind, word, detail)

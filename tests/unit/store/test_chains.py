@@ -38,7 +38,7 @@ def test_store_starts_next_attempt_and_ends_previous_on_continuation(store: Stor
     first, second = store.attempts(job.id)
     assert (first.native_id, first.network, first.nodes, first.ended_at) == ("47", "job", "n1", 1010.0)
     assert (first.outcome_code, first.interruption, first.checkpoint) == ("C203", "timeout", END.checkpoint)
-    assert (first.gpu_seconds, first.owed) == (7200.5, False)
+    assert (first.gpu_seconds, first.upload_pending) == (7200.5, False)
     assert (second.token, second.created_at, second.native_id) == (attempt_token(job.id, 2), 1010.0, "")
     assert (second.ended_at, second.interruption, second.checkpoint) == (None, "", Checkpoint())
     last = store.history(job.id)[-2:]
@@ -112,7 +112,7 @@ def test_store_rejects_continuation_of_job_without_attempt_or_after_end(store: S
 
 def test_store_begins_second_attempt_after_job_returns_to_pending(store: Store) -> None:
     job = processing(store)
-    end = AttemptEnd("node_failure", Checkpoint(saved_at=5.0), 60.0, owed=True)
+    end = AttemptEnd("node_failure", Checkpoint(saved_at=5.0), 60.0, upload_pending=True)
     columns = {"nodes": "n7", "spent": Spent(node_failures=1), "overrides": Overrides(exclude=("n7",))}
     change = Change(((S.PENDING, 1010.0),), Cause.REQUEUED, "a node failed", "S110", columns, end)
     after = applied(store, job, change)
@@ -120,7 +120,7 @@ def test_store_begins_second_attempt_after_job_returns_to_pending(store: Store) 
     assert (after.overrides.exclude, after.effective_spec.batch.exclude) == (("n7",), "n7")
     (attempt,) = store.attempts(job.id)
     assert (attempt.native_id, attempt.nodes, attempt.network, attempt.ended_at) == ("47", "n7", "job", 1010.0)
-    assert (attempt.outcome_code, attempt.interruption, attempt.owed) == ("S110", "node_failure", True)
+    assert (attempt.outcome_code, attempt.interruption, attempt.upload_pending) == ("S110", "node_failure", True)
     assert store.live_deployed("local") == []
     assert_consistent(store, job.id)
     begun = begin(store, 1011.0)
@@ -177,49 +177,51 @@ def test_store_returns_attempts_of_several_jobs_by_job_id(store: Store) -> None:
 def test_store_lists_pending_uploads_until_completed(store: Store) -> None:
     jobs = [processing(store) for _ in range(3)]
     for number, job in enumerate(jobs):
-        end = AttemptEnd("preemption", owed=number != 1)
+        end = AttemptEnd("preemption", upload_pending=number != 1)
         applied(store, job, Change(((S.PENDING, 1010.0 + number),), Cause.REQUEUED, attempt_end=end))
-    owed = store.owed_attempts()
+    owed = store.pending_uploads()
     assert {attempt.job_id for attempt in owed} == {jobs[0].id, jobs[2].id}
-    assert len(store.owed_attempts(limit=1)) == 1
+    assert len(store.pending_uploads(limit=1)) == 1
     before = store.get(jobs[0].id)
-    assert store.note_paid(jobs[0].id, 1, 1020.0)
-    assert not store.note_paid(jobs[0].id, 1, 1020.0)
-    assert not store.note_paid(jobs[0].id, 2, 1020.0)
+    assert store.note_uploaded(jobs[0].id, 1, 1020.0)
+    assert not store.note_uploaded(jobs[0].id, 1, 1020.0)
+    assert not store.note_uploaded(jobs[0].id, 2, 1020.0)
     assert store.get(jobs[0].id) == before
-    assert [attempt.job_id for attempt in store.owed_attempts()] == [jobs[2].id]
+    assert [attempt.job_id for attempt in store.pending_uploads()] == [jobs[2].id]
 
 
 @pytest.mark.parametrize(("paid", "noted"), [(2000.0, 2000.0), (900.0, 1010.0)])
 def test_store_adds_completed_upload_to_history_of_ended_job(store: Store, paid: float, noted: float) -> None:
     """It is no earlier than the end; a wrong clock may say so."""
     job = processing(store)
-    ended = applied(store, job, Change(((S.FAILED, 1010.0),), error_code="S303", attempt_end=AttemptEnd(owed=True)))
-    assert store.note_paid(job.id, 1, paid)
+    ended = applied(
+        store, job, Change(((S.FAILED, 1010.0),), error_code="S303", attempt_end=AttemptEnd(upload_pending=True))
+    )
+    assert store.note_uploaded(job.id, 1, paid)
     last = store.history(job.id)[-1]
     assert (last.at, last.state, last.attempt, last.cause) == (noted, S.FAILED, 1, "stored")
     assert last.message == "what attempt 1 could not store is stored now"
     assert store.get(job.id) == ended
-    assert not store.note_paid(job.id, 1, paid) and store.history(job.id)[-1] == last
+    assert not store.note_uploaded(job.id, 1, paid) and store.history(job.id)[-1] == last
 
 
 def test_store_adds_no_history_for_upload_that_storing_job_waits_for(store: Store) -> None:
     job = processing(store)
-    storing = applied(store, job, Change(((S.STORING, 1010.0),), attempt_end=AttemptEnd(owed=True)))
+    storing = applied(store, job, Change(((S.STORING, 1010.0),), attempt_end=AttemptEnd(upload_pending=True)))
     before = store.history(job.id)
-    assert store.note_paid(storing.id, 1, 2000.0)
+    assert store.note_uploaded(storing.id, 1, 2000.0)
     assert store.history(job.id) == before
 
 
 def test_store_keeps_own_end_time_of_attempt_that_ends_before_job(store: Store) -> None:
     job = processing(store)
-    owing = Change(((S.STORING, 1010.0),), attempt_end=AttemptEnd(owed=True, at=1011.0))
+    owing = Change(((S.STORING, 1010.0),), attempt_end=AttemptEnd(upload_pending=True, at=1011.0))
     job = applied(store, job, owing)
     (attempt,) = store.attempts(job.id)
-    assert (job.state, job.ended_at, attempt.ended_at, attempt.owed) == (S.STORING, None, 1011.0, True)
+    assert (job.state, job.ended_at, attempt.ended_at, attempt.upload_pending) == (S.STORING, None, 1011.0, True)
     again = applied(store, job, Change(((S.QUEUED, 1020.0),), Cause.REQUEUED, attempt_end=AttemptEnd()))
     (attempt,) = store.attempts(job.id)
-    assert (attempt.ended_at, attempt.owed) == (None, False)
+    assert (attempt.ended_at, attempt.upload_pending) == (None, False)
     job = applied(store, again, Change(((S.COMPLETED, 1090.0),), attempt_end=AttemptEnd(at=1030.0)))
     (attempt,) = store.attempts(job.id)
     assert (job.ended_at, attempt.ended_at, attempt.outcome_code) == (1090.0, 1030.0, "000")

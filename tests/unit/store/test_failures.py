@@ -18,7 +18,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from ffdl_batch.domain.job.job import JobId
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.store import DatabaseDamaged, Store, StoreError, StoreUnavailable, database, open_store
 from ffdl_batch.store.errors import translate
 from ffdl_batch.store.existing_database import connect_existing
@@ -234,7 +234,7 @@ def test_store_reports_damaged_row_that_a_change_reads_first(local: Store) -> No
         connection.exec_driver_sql("UPDATE jobs SET spec = '{'")
     fresh = open_store(f"sqlite:///{local.place}", network_fs=False)
     with pytest.raises(DatabaseDamaged, match=f"is damaged \\(the row of '{job.id}' cannot be read"):
-        fresh.set_wish(job.id, Wish.CANCEL)
+        fresh.set_requested_action(job.id, RequestedAction.CANCEL)
     fresh.close()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from ffdl_batch.domain.job_state import Wish
+from ffdl_batch.domain.job_state import RequestedAction
 from ffdl_batch.host.filesystem import why_unwritable
 from ffdl_batch.store import DatabaseDamaged, Store, StoreUnavailable, errors, open_store
 from ffdl_batch.store.database import WriteHealth
@@ -37,7 +37,7 @@ def test_store_reports_database_damaged_while_open(tmp_path: Path, network_fs: b
         connection.exec_driver_sql("PRAGMA shrink_memory")  # what was read before is read again
     with pytest.raises(DatabaseDamaged, match="ffdl-admin db restore FILE --force"):
         add_job(store, "late")
-    assert store.trouble is not None and "is damaged" in store.trouble.detail
+    assert store.outage is not None and "is damaged" in store.outage.detail
     store.close()
 
 
@@ -106,7 +106,7 @@ def test_why_unwritable_finds_permission_error_and_leaves_no_file(open_directory
 
 def since(store: Store) -> float | None:
     """Since when nothing can be written."""
-    return store.trouble.since if store.trouble is not None else None
+    return store.outage.since if store.outage is not None else None
 
 
 def test_store_health_reports_full_disk_until_rows_are_written(tmp_path: Path) -> None:
@@ -121,9 +121,9 @@ def test_store_health_reports_full_disk_until_rows_are_written(tmp_path: Path) -
         with pytest.raises(StoreUnavailable, match="is full: free some space"):
             store.add_jobs([new_job(f"key-{number}") for number in range(200)])
         assert since(store) == 1000.0
-    assert store.get(job.id) == job and not store.note_paid(job.id, 9, 0.0)
+    assert store.get(job.id) == job and not store.note_uploaded(job.id, 9, 0.0)
     assert since(store) == 1000.0
-    store.set_wish(job.id, Wish.CANCEL)
+    store.set_requested_action(job.id, RequestedAction.CANCEL)
     assert since(store) is None
     store.close()
 

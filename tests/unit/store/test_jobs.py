@@ -28,7 +28,7 @@ from ffdl_batch.domain.job.spec import (
     Role,
     StoreType,
 )
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.store import DuplicateId, NewJob, Store, open_store
 from ffdl_batch.store.schema import JOBS
 from tests.unit.store.jobs import (
@@ -73,7 +73,8 @@ def test_store_returns_every_job_field_unchanged(store: Store) -> None:
     assert forgetful.get(new.id) == added, "what was kept is not what is stored"
     columns: dict[str, Any] = {
         "native_id": NASTY, "exit_code": 255, "exit_signal": 64, "pending_reason": NASTY, "nodes": NASTY,
-        "network": NASTY, "results": NASTY, "uncertain_since": 1235.125, "warnings": (NASTY,), "wish": Wish.CANCEL,
+        "network": NASTY, "results": NASTY, "uncertain_since": 1235.125, "warnings": (NASTY,),
+        "requested_action": RequestedAction.CANCEL,
         "log_tail": (NASTY, "", "x" * 10_000),
     }  # fmt: skip
     happened = ((JobState.DEPLOYING, 1235.25), (JobState.FAILED, 1236.0000001))
@@ -93,7 +94,13 @@ def test_store_returns_every_job_field_unchanged(store: Store) -> None:
 
 def test_store_adds_new_job_as_pending_with_one_history_entry(store: Store) -> None:
     job = add_job(store)
-    assert (job.state, job.attempt, job.wish, job.native_id, job.revision) == (JobState.PENDING, 0, Wish.NONE, "", 1)
+    assert (job.state, job.attempt, job.requested_action, job.native_id, job.revision) == (
+        JobState.PENDING,
+        0,
+        RequestedAction.NONE,
+        "",
+        1,
+    )
     (entry,) = store.history(job.id)
     assert (entry.seq, entry.at, entry.state, entry.attempt) == (1, SUBMITTED_AT, JobState.PENDING, 0)
     assert store.get(job.id) == job
@@ -120,7 +127,7 @@ def test_store_rejects_duplicate_id_and_adds_nothing(store: Store) -> None:
     with pytest.raises(DuplicateId, match=twice):
         store.add_jobs([new_job("x", job_id=twice), new_job("y", job_id=twice)])
     assert [job.id for job in store.list_jobs(uid=None)] == [taken]
-    assert store.trouble is None
+    assert store.outage is None
 
 
 def test_store_adds_one_job_per_key_for_concurrent_requests(store: Store) -> None:

@@ -7,7 +7,7 @@ from threading import Barrier
 
 import pytest
 
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.store import Store, open_store
 from tests.unit.store.jobs import SUBMITTED_AT, FakeClock, add_job, applied, in_threads, new_job, steps
 
@@ -23,7 +23,7 @@ def test_store_claims_each_job_for_one_owner_until_release(store: Store) -> None
 
 
 def test_store_claims_pending_and_deploying_jobs_with_any_request(store: Store) -> None:
-    cancelled = store.set_wish(add_job(store).id, Wish.CANCEL)
+    cancelled = store.set_requested_action(add_job(store).id, RequestedAction.CANCEL)
     half_done = applied(store, add_job(store), steps(JobState.DEPLOYING))
     applied(store, add_job(store), steps(JobState.QUEUED))
     applied(store, add_job(store), steps(JobState.CANCELLED))

@@ -50,7 +50,7 @@ def refused(store: Store, key: str = "late") -> str:
     """Return why a job is refused; that is the daemon's database trouble from now on."""
     with pytest.raises(DatabaseGone) as caught:
         add_job(store, key)
-    assert store.trouble is not None and store.trouble.detail == str(caught.value)
+    assert store.outage is not None and store.outage.detail == str(caught.value)
     return str(caught.value)
 
 
@@ -103,7 +103,7 @@ def test_store_accepts_jobs_again_when_moved_database_is_back(opened: Store, pat
     elsewhere.rename(path)
     assert {str(job.id) for job in opened.list_jobs(uid=None)} == kept
     kept.add(str(add_job(opened, "again").id))
-    assert opened.trouble is None
+    assert opened.outage is None
     opened.close()
     assert ids_in(path) == kept
 
@@ -169,7 +169,7 @@ def test_store_file_check_detects_deleted_files_without_writes(opened: Store, pa
     path.unlink()
     with pytest.raises(DatabaseGone, match="was deleted"):
         opened.check_files()
-    assert opened.trouble is not None
+    assert opened.outage is not None
 
 
 @pytest.mark.parametrize("network_fs", [False], indirect=True)
@@ -179,7 +179,7 @@ def test_store_accepts_wal_checkpoint_by_other_sqlite_program(opened: Store, pat
         assert other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
     opened.check_files()
     kept.add(str(add_job(opened, "second").id))
-    assert opened.trouble is None and ids_in(path) == kept
+    assert opened.outage is None and ids_in(path) == kept
 
 
 def test_store_reports_file_system_that_does_not_answer(
@@ -196,4 +196,4 @@ def test_store_reports_file_system_that_does_not_answer(
         patch.setattr(Path, "stat", fail)
         assert "Stale file handle; try again" in refused(opened)
     add_job(opened)
-    assert opened.trouble is None
+    assert opened.outage is None

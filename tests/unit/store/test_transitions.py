@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import update
 
 from ffdl_batch.domain.job.job import Change
-from ffdl_batch.domain.job_state import Cause, IllegalTransition, JobState, Wish
+from ffdl_batch.domain.job_state import Cause, IllegalTransition, JobState, RequestedAction
 from ffdl_batch.store import Store, StoreError
 from ffdl_batch.store.batched_writes import Step, Writes
 from ffdl_batch.store.database import Database
@@ -63,7 +63,7 @@ def test_apply_rejects_any_step_after_terminal_state(store: Store) -> None:
         for target in S:
             with pytest.raises(IllegalTransition):
                 store.apply(job, Change(((target, 1e9),), cause=cause))
-    assert store.set_wish(job.id, Wish.CANCEL) == job
+    assert store.set_requested_action(job.id, RequestedAction.CANCEL) == job
     assert store.get(job.id) == job
     assert store.count_live() == 0
 
@@ -104,7 +104,7 @@ def test_store_returns_none_or_false_for_unknown_job(store: Store) -> None:
     unknown = type(job)(**{name: getattr(job, name) for name in job.__slots__} | {"id": "training-000000000"})
     assert store.apply(unknown, steps(S.QUEUED)) is None
     assert store.begin_attempt(unknown, "t", 1.0) is None
-    assert store.set_wish(unknown.id, Wish.HALT) is None
+    assert store.set_requested_action(unknown.id, RequestedAction.HALT) is None
     assert store.renew(unknown.id, "t", 1) is False
 
 
@@ -131,15 +131,19 @@ def test_apply_many_skips_stale_jobs_and_writes_different_columns_of_the_rest(st
 
 def test_store_records_request_without_changing_state(store: Store) -> None:
     job = applied(store, add_job(store), steps(S.PROCESSING))
-    halting = store.set_wish(job.id, Wish.HALT)
+    halting = store.set_requested_action(job.id, RequestedAction.HALT)
     assert halting is not None
-    assert (halting.wish, halting.state, halting.revision) == (Wish.HALT, S.PROCESSING, job.revision + 1)
-    assert store.set_wish(job.id, Wish.HALT) == halting
-    cancelling = store.set_wish(job.id, Wish.CANCEL)
+    assert (halting.requested_action, halting.state, halting.revision) == (
+        RequestedAction.HALT,
+        S.PROCESSING,
+        job.revision + 1,
+    )
+    assert store.set_requested_action(job.id, RequestedAction.HALT) == halting
+    cancelling = store.set_requested_action(job.id, RequestedAction.CANCEL)
     assert cancelling is not None
-    assert store.set_wish(job.id, Wish.HALT) == cancelling
+    assert store.set_requested_action(job.id, RequestedAction.HALT) == cancelling
     assert len(store.history(job.id)) == 2
-    assert applied(store, cancelling, steps(S.CANCELLED)).wish is Wish.NONE
+    assert applied(store, cancelling, steps(S.CANCELLED)).requested_action is RequestedAction.NONE
 
 
 def test_resumed_job_starts_next_attempt_without_old_error(store: Store) -> None:
@@ -241,7 +245,7 @@ def test_begin_attempts_starts_first_attempts_of_several_jobs_in_one_call(store:
 def test_begin_attempts_skips_changed_or_unleased_jobs(store: Store) -> None:
     changed, unleased, kept = (add_job(store, key) for key in "abc")
     (first, *_) = store.claim_deployable("deployer", limit=3, lease_s=60)
-    store.set_wish(changed.id, Wish.HALT)
+    store.set_requested_action(changed.id, RequestedAction.HALT)
     store.release(unleased.id, first.lease_token)
     begun = store.begin_attempts([changed, unleased, kept], first.lease_token, SUBMITTED_AT + 1)
     assert list(begun) == [kept.id]

@@ -95,9 +95,9 @@ def convert(  # noqa: PLR0913, PLR0917  (click's signature)
     if history:
         if file is not None:
             raise click.UsageError("--history takes no FILE")
-        from ffdl_batch.cli.commands.convert.history import tell_history
+        from ffdl_batch.cli.commands.convert.history import print_history_report
 
-        return tell_history(
+        return print_history_report(
             user=user, account=account, since=since, backends=backends, form=form, output=output
         )  # fmt: skip
     if file is None:
@@ -115,9 +115,9 @@ def convert(  # noqa: PLR0913, PLR0917  (click's signature)
     if model_dir is not None and conversion.wrapped:
         _bring(source, Path(model_dir))
     _write(output, manifest)
-    _tell(conversion, file, report, err=output == "-")
+    _print_report(conversion, file, report, err=output == "-")
     if check:
-        _tell_differences(reader, source, spec, file, contained=conversion.contained, err=output == "-")
+        _print_differences(reader, source, spec, file, contained=conversion.contained, err=output == "-")
     return ExitCode.FAILED if strict and _drops(conversion) else ExitCode.OK
 
 
@@ -236,14 +236,14 @@ def _leave(to: str, spec: JobSpec, file: str) -> str:
         raise Stop(ExitCode.BAD_MANIFEST, f"{file}: {error}") from None
 
 
-def _tell(conversion: Conversion, file: str, report: str, *, err: bool) -> None:
+def _print_report(conversion: Conversion, file: str, report: str, *, err: bool) -> None:
     from ffdl_batch.cli.commands.convert.export import as_json, as_text
 
     if report != "none":
         click.echo(as_json(conversion, file) if report == "json" else as_text(conversion, file), err=err)
 
 
-def _tell_differences(
+def _print_differences(
     reader: ReadsScripts, source: Source, spec: JobSpec, file: str, *, contained: bool, err: bool
 ) -> None:
     from ffdl_batch.ports.conversion import CannotConvert, WritesScripts

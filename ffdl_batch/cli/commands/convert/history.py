@@ -237,7 +237,7 @@ _SHOWN = 5
 """So many rows that could not be read are named on standard error; the report has more of them, JSON all."""
 
 
-def tell_history(
+def print_history_report(
     *, user: str, account: str, since: float, backends: Sequence[str], form: str, output: str
 ) -> int:  # fmt: skip
     """Ask, judge, and write the report."""
@@ -256,13 +256,13 @@ def tell_history(
     else:
         with writing(output) as name:
             Path(name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    _tell_unread(past.unread)
+    _print_unread(past.unread)
     for odd in (one for place in places for one in place.unread):
         complain(f"warning: nodes are left out, a row of which cannot be read: {odd.why}".replace("\n", " "))
     return ExitCode.OK
 
 
-def _tell_unread(unread: Sequence[Unread]) -> None:
+def _print_unread(unread: Sequence[Unread]) -> None:
     """What the report leaves out, on standard error."""
 
     if not unread:

@@ -48,7 +48,7 @@ class Course:
     client: Client
     job_id: str
     drill: Drill
-    tell: Callable[[str], None]
+    report: Callable[[str], None]
     events: list[EventView] = field(default_factory=list)
     played: Played | None = None
     resumed: bool = False
@@ -85,7 +85,7 @@ class Course:
             deadline = _from_now(self.drill.timeout_s)
             if not self.drill.after_s:
                 return job, deadline
-            self.tell(f"{self.job_id} is PROCESSING; the event follows in {self.drill.after_s:g} s")
+            self.report(f"{self.job_id} is PROCESSING; the event follows in {self.drill.after_s:g} s")
             try:
                 self._next(is_end, _from_now(self.drill.after_s))
             except WaitTimedOut:
@@ -97,7 +97,7 @@ class Course:
         waits = "; waiting until it is PROCESSING, nothing is played before"
         waits += "; --timeout counts from then on" if self.drill.timeout_s is not None else ""
         while job.state != JobState.PROCESSING and not is_ended(job):
-            self.tell(f"{_place(job)}{waits}")
+            self.report(f"{_place(job)}{waits}")
             waits = ""
             try:
                 self._next(lambda _: True, deadline)
@@ -118,7 +118,7 @@ class Course:
     def _play(self, job: JobView) -> Played:
         self.events.extend(self.client.events(self.job_id, after=self._seen))
         played = Played(self.drill.event, job.attempt, time.time(), self._seen)
-        self.tell(f"playing {self.drill.event} on attempt {job.attempt} of {self.job_id}")
+        self.report(f"playing {self.drill.event} on attempt {job.attempt} of {self.job_id}")
         self.played = played  # also where the answer is lost: it may have been
         self.client.drill(self.job_id, self.drill.event)
         return played
@@ -126,7 +126,7 @@ class Course:
     # ---------------------------------------------------------------------------------------- after the event
 
     def _await_end(self, played: Played, deadline: float | None) -> EventView | None:
-        self.tell(f"waiting for the end of attempt {played.attempt}")
+        self.report(f"waiting for the end of attempt {played.attempt}")
         try:
             return self._next(is_end, deadline)
         except WaitTimedOut:
@@ -147,7 +147,7 @@ class Course:
         return True
 
     def _await_start(self) -> None:
-        self.tell(f"{_place(self.client.get(self.job_id))}; waiting until the next attempt is PROCESSING")
+        self.report(f"{_place(self.client.get(self.job_id))}; waiting until the next attempt is PROCESSING")
         try:
             self._next(is_start, _from_now(self.drill.queue_timeout_s))
         except WaitTimedOut:

@@ -114,7 +114,7 @@ def _first_element(spec: JobSpec, submission: Submission) -> int | None:
 @contextmanager
 def trial_run(client: Client, submission: Submission, files: Sequence[str], manner: Manner) -> Iterator[str]:
     """Submit the trial run, give its id, and cancel it on every way out; raises :class:`Stop` for a signal."""
-    digest = client.upload(_model(files), manner.tell)
+    digest = client.upload(_model(files), manner.print_verbose)
     try:
         with Signals().caught() as signals:
             trial_id = _submit(client, replace(submission, archive=digest), manner)

@@ -120,7 +120,7 @@ def faults(  # noqa: PLR0913  (one parameter per option)
 
             stack.enter_context(locked(state_file))
         asked = _Asked(begin, until, state_file, all_users=all_users)
-        return _told_apart(asked, _Form("json" if as_json else form, output, mailing, quiet=quiet))
+        return _report_separately(asked, _Form("json" if as_json else form, output, mailing, quiet=quiet))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +139,12 @@ class _Form:
     quiet: bool
 
 
-def _told_apart(asked: _Asked, form: _Form) -> int:
+def _report_separately(asked: _Asked, form: _Form) -> int:
     """An error never ends as an incident does: monitoring could not tell them apart."""
     from ffdl_batch.client import ClientError
 
     try:
-        return _tell(asked, form)
+        return _report(asked, form)
     except ClientError as error:
         if error.problem.exit_code not in (USERS_ONLY, OURS):
             raise
@@ -155,10 +155,10 @@ def _told_apart(asked: _Asked, form: _Form) -> int:
         raise Stop(ExitCode.TRY_AGAIN, str(error)) from error
 
 
-def _tell(asked: _Asked, form: _Form) -> int:
-    from ffdl_batch.cli.commands.report.faults_document import new_rows, read_told, told_by, write_told
+def _report(asked: _Asked, form: _Form) -> int:
+    from ffdl_batch.cli.commands.report.faults_document import new_rows, read_reported, reported_by, write_reported
 
-    told = read_told(asked.state_file) if asked.state_file is not None else None
+    told = read_reported(asked.state_file) if asked.state_file is not None else None
     after = None if told is None or told.is_empty else told.rows_after
     with open_client(quiet=form.quiet) as client:
         found = client.reports.faults(asked.since, asked.until, rows_after=after, all_users=asked.all_users)
@@ -169,7 +169,7 @@ def _tell(asked: _Asked, form: _Form) -> int:
         _deliver(found, new, form)
         _mail(found, told, asked.state_file, form)
     if asked.state_file is not None:
-        write_told(asked.state_file, told_by(found, told))
+        write_reported(asked.state_file, reported_by(found, told))
     return status_of(new)
 
 
@@ -188,16 +188,16 @@ def _deliver(report: FaultsReport, new: Sequence[IncidentRow], form: _Form) -> N
             file.flush()
 
 
-def _mail(report: FaultsReport, told: Told | None, state_file: str | None, form: _Form) -> None:
+def _mail(report: FaultsReport, reported: Told | None, state_file: str | None, form: _Form) -> None:
     """To each what is new to that one: some may have taken a mail that others did not. Raises Stop, and remembers who
     took it."""
-    from ffdl_batch.cli.commands.report.faults_document import new_rows, told_in_part, told_to, write_told
+    from ffdl_batch.cli.commands.report.faults_document import new_rows, reported_in_part, reported_to, write_reported
 
     if form.mailing is None:
         return
     groups: dict[tuple[IncidentRow, ...], list[str]] = {}
     for one in form.mailing.recipients:
-        groups.setdefault(new_rows(report, told_to(told, one)), []).append(one)
+        groups.setdefault(new_rows(report, reported_to(reported, one)), []).append(one)
     taken: list[str] = []
     unsent: Unsent | None = None
     for rows, recipients in groups.items():
@@ -209,7 +209,7 @@ def _mail(report: FaultsReport, told: Told | None, state_file: str | None, form:
         except Unsent as error:
             taken, unsent = [*taken, *error.taken], error
     if unsent is not None and taken and state_file is not None:
-        write_told(state_file, told_in_part(report, told, taken))
+        write_reported(state_file, reported_in_part(report, reported, taken))
     if unsent is not None:
         raise unsent
 

@@ -48,32 +48,34 @@ class Told:
         return self.noticed_at <= 0
 
 
-def new_rows(report: FaultsReport, told: Told | None) -> tuple[IncidentRow, ...]:
+def new_rows(report: FaultsReport, reported: Told | None) -> tuple[IncidentRow, ...]:
     """The incidents that nobody was told of."""
-    if told is None:
+    if reported is None:
         return report.rows
-    return tuple(row for row in report.rows if row.noticed_at > told.rows_after and row.key not in told.keys)
+    return tuple(row for row in report.rows if row.noticed_at > reported.rows_after and row.key not in reported.keys)
 
 
-def told_by(report: FaultsReport, told: Told | None) -> Told:
+def reported_by(report: FaultsReport, reported: Told | None) -> Told:
     """What was told, once this report is delivered; never less than before."""
     until = min(report.until, report.as_of)
-    if told is not None and told.noticed_at > until:
-        return replace(told, ahead={})
+    if reported is not None and reported.noticed_at > until:
+        return replace(reported, ahead={})
     recent = {row.key for row in report.rows if row.noticed_at > until - LAG_S}
-    kept = told.keys if told is not None and told.noticed_at > until - LAG_S else frozenset()
+    kept = reported.keys if reported is not None and reported.noticed_at > until - LAG_S else frozenset()
     return Told(until, frozenset(recent | kept))
 
 
-def told_in_part(report: FaultsReport, told: Told | None, taken: Collection[str]) -> Told:
+def reported_in_part(report: FaultsReport, reported: Told | None, taken: Collection[str]) -> Told:
     """What was told where only those of `taken` took the mail: to all as much as before, and to these all of it."""
-    before = told or Told(0.0)
-    return replace(before, ahead={**before.ahead, **{one: told_by(report, told_to(told, one)) for one in taken}})
+    before = reported or Told(0.0)
+    return replace(
+        before, ahead={**before.ahead, **{one: reported_by(report, reported_to(reported, one)) for one in taken}}
+    )
 
 
-def told_to(told: Told | None, who: str) -> Told | None:
+def reported_to(reported: Told | None, who: str) -> Told | None:
     """What was told to this one."""
-    return told.ahead.get(who, told) if told is not None else None
+    return reported.ahead.get(who, reported) if reported is not None else None
 
 
 @contextmanager
@@ -98,7 +100,7 @@ def locked(path: str) -> Iterator[None]:
         os.close(lock)
 
 
-def read_told(path: str) -> Told | None:
+def read_reported(path: str) -> Told | None:
     """None where the file is not there yet. Raises Stop for one that is damaged: what was told is not guessed."""
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -127,11 +129,11 @@ def _unusable(path: str, why: str) -> Stop:
     return Stop(ExitCode.BAD_MANIFEST, f"the state file {path} cannot be used: {why}; {cure}")
 
 
-def write_told(path: str, told: Told) -> None:
+def write_reported(path: str, reported: Told) -> None:
     """Beside, then in its place. Raises Stop."""
     beside = f"{path}.{os.getpid()}.part"
-    ahead = {who: {"noticed_at": one.noticed_at, "keys": sorted(one.keys)} for who, one in told.ahead.items()}
-    body = {"format": FORMAT, "noticed_at": told.noticed_at, "keys": sorted(told.keys)}
+    ahead = {who: {"noticed_at": one.noticed_at, "keys": sorted(one.keys)} for who, one in reported.ahead.items()}
+    body = {"format": FORMAT, "noticed_at": reported.noticed_at, "keys": sorted(reported.keys)}
     body |= {"ahead": ahead} if ahead else {}
     try:
         with open(beside, "w", encoding="utf-8") as file:  # noqa: PTH123

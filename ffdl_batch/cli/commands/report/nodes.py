@@ -35,7 +35,7 @@ def nodes(*, form: str, as_json: bool, output: str | None) -> None:
 
     The score adds the weights of a node's incidents, an attempt of a job once; each halves every fourteen days. What a
     learner prints never counts. Nodes are left out for jobs of this platform alone, where the configuration says so
-    ([nodes] exclude_lemons); none is drained.
+    ([nodes] exclude_unreliable); none is drained.
     """
     if as_json and form not in ("text", "json"):
         raise click.UsageError(f"--json and --format {form} exclude each other")

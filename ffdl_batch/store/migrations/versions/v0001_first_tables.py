@@ -44,11 +44,11 @@ def _create_attempts() -> None:
         sa.Column("interruption", sa.Text(), nullable=False, server_default=sa.text("''")),
         sa.Column("checkpoint", sa.Text(), nullable=False, server_default="{}"),
         sa.Column("gpu_seconds", sa.Double(), nullable=False, server_default="0"),
-        sa.Column("owed", sa.Integer(), nullable=False, server_default="0"),
+        sa.Column("upload_pending", sa.Integer(), nullable=False, server_default="0"),
         sa.Column("played", sa.Integer(), nullable=False, server_default="0"),
         sa.UniqueConstraint("token", name="uq_attempts_token"),
     )
-    op.create_index("ix_attempts_owed", "attempts", ["owed"])
+    op.create_index("ix_attempts_upload_pending", "attempts", ["upload_pending"])
 
 
 def _create_history() -> None:
@@ -74,7 +74,7 @@ def _create_jobs() -> None:
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("spec", sa.Text(), nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
-        sa.Column("wish", sa.Text(), nullable=False),
+        sa.Column("requested_action", sa.Text(), nullable=False),
         sa.Column("backend", sa.Text(), nullable=False),
         sa.Column("attempt", sa.Integer(), nullable=False),
         sa.Column("native_id", sa.Text(), nullable=False),
