@@ -22,7 +22,7 @@ from tests.crash.fuzz.judge import (
     judge_end,
     judge_job,
     judge_lease,
-    judge_wish,
+    judge_request,
 )
 
 ID = "training-000000001"
@@ -140,7 +140,7 @@ def test_fuzz_judge_reports_granted_request_missing_from_row(
     state: JobState, requested_action: str, before: str | None, after: str | None, lost: int
 ) -> None:
     found = Findings()
-    judge_wish(replace(ROW, state=state, requested_action=requested_action), before, after, found)
+    judge_request(replace(ROW, state=state, requested_action=requested_action), before, after, found)
     assert found.counts()["lost"] == lost
 
 

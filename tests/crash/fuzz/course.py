@@ -210,9 +210,9 @@ class Course:
         self._look(final=True)
 
     def _await_payments(self) -> None:
-        """Until nothing is owed; what is owed after the stage's time for that is judged so."""
+        """Wait until no upload is pending; one that is after the stage's time for that is judged as lost."""
         deadline = time.monotonic() + self._stage.settle_s
-        while self._examiner.ask({"count": "owed"})["owed"] and time.monotonic() < deadline:
+        while self._examiner.ask({"count": "pending uploads"})["pending_uploads"] and time.monotonic() < deadline:
             time.sleep(FINISH_PAUSE_S)
 
     def _answered(self, took_s: float) -> None:

@@ -36,12 +36,12 @@ class Diary:
 class Promises:
     """What a diary comes to. A job's notes are in the order in which they were written: one user has it.
 
-    `wishes` are those that were granted last and not asked back since; `asked_back` counts how often they were, and
+    `requests` are those that were granted last and not asked back since; `asked_back` counts how often they were, and
     `resumed` granted resumes.
     """
 
     acknowledged: list[str] = field(default_factory=list)
-    wishes: dict[str, str] = field(default_factory=dict)
+    requests: dict[str, str] = field(default_factory=dict)
     asked: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     asked_back: Counter[str] = field(default_factory=Counter)
     resumed: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -56,12 +56,12 @@ class Promises:
         elif not note.answered:
             self.asked[note.job_id].add(note.verb)
             if note.verb == "resume":
-                self.wishes.pop(note.job_id, None)
+                self.requests.pop(note.job_id, None)
                 self.asked_back[note.job_id] += 1
         elif note.verb == "resume":
             self.resumed[note.job_id] += 1
         else:
-            self.wishes[note.job_id] = note.verb
+            self.requests[note.job_id] = note.verb
 
 
 class DiaryReader:

@@ -40,7 +40,7 @@ from tests.crash.fuzz.judge import (
     judge_end,
     judge_job,
     judge_lease,
-    judge_wish,
+    judge_request,
 )
 from tests.crash.fuzz.remote import stored
 
@@ -48,10 +48,10 @@ _ROW = (
     *(getattr(JOBS.c, name) for name in Row.__slots__ if name not in ("array", "spent")), JOBS.c.array_id, JOBS.c.spent,
 )  # fmt: skip
 _ATTEMPT = (
-    ATTEMPTS.c.number, ATTEMPTS.c.interruption, ATTEMPTS.c.outcome_code, ATTEMPTS.c.played, ATTEMPTS.c.owed,
+    ATTEMPTS.c.number, ATTEMPTS.c.interruption, ATTEMPTS.c.outcome_code, ATTEMPTS.c.played, ATTEMPTS.c.upload_pending,
     ATTEMPTS.c.ended_at,
 )  # fmt: skip
-_OWED = select(ATTEMPTS.c.job_id, ATTEMPTS.c.number).where(ATTEMPTS.c.owed != 0)
+_UPLOAD_PENDING = select(ATTEMPTS.c.job_id, ATTEMPTS.c.number).where(ATTEMPTS.c.upload_pending != 0)
 HALF_MADE = re.compile(r"\.(?!began-|ended-|paying|tree$|log-copy-complete$)|.+\.tmp$")
 """Names under which something is written before it is renamed; the exceptions are hidden for other reasons."""
 
@@ -66,7 +66,7 @@ class Seen:
     attempts: Mapping[str, Sequence[AttemptRow]]
     leases: Sequence[tuple[str, str, str]]
     """Named ones that are not over: name, owner, token."""
-    owed: frozenset[tuple[str, int]]
+    pending_uploads: frozenset[tuple[str, int]]
     """Attempts that owe something."""
 
 
@@ -80,7 +80,7 @@ class Examiner:
         self._engine = _engine(settings.database)
         self._revisions: dict[str, int] = {}
         self._arrays: dict[str, int] = {}
-        self._owed: frozenset[tuple[str, int]] = frozenset()
+        self._pending_uploads: frozenset[tuple[str, int]] = frozenset()
         self._tokens: frozenset[str] = frozenset()
         self._found = Findings()
         self._told: set[str] = set()
@@ -89,7 +89,7 @@ class Examiner:
         """Until the parent is gone."""
         while (order := read_line(parent)) is not None:
             if "count" in order:
-                send_line(parent, {"owed": self._count_owed()})
+                send_line(parent, {"pending_uploads": self._count_pending_uploads()})
                 continue
             if order["final"]:
                 self._look_at_the_end()
@@ -111,7 +111,11 @@ class Examiner:
     def _look(self) -> None:
         """What must hold at every moment, of all that changed since the last look."""
         promises = self._diary.read()
-        acknowledged, wishes, resumed = list(promises.acknowledged), dict(promises.wishes), Counter(promises.resumed)
+        acknowledged, requests, resumed = (
+            list(promises.acknowledged),
+            dict(promises.requests),
+            Counter(promises.resumed),
+        )
         asked_back = Counter(promises.asked_back)
         strangers = {name: _executions(self._root, name) for name in self._directories() - self._revisions.keys()}
         seen = self._read()
@@ -126,11 +130,11 @@ class Examiner:
         for job_id in seen.histories:
             judge_job(self._facts(seen, job_id), resumed[job_id], found)
         for row in seen.rows.values():
-            if asked_back[row.id] == promises.asked_back[row.id]:  # else another wish may be there, of the same name
-                judge_wish(row, wishes.get(row.id), promises.wishes.get(row.id), found)
+            if asked_back[row.id] == promises.asked_back[row.id]:  # else another request may be there, of the same name
+                judge_request(row, requests.get(row.id), promises.requests.get(row.id), found)
         self._look_at_leases(seen)
         self._look_at_arrays(seen)
-        self._owed = seen.owed
+        self._pending_uploads = seen.pending_uploads
         found.sent_again.update(self._sent_again())
         self._revisions = {row.id: row.revision for row in seen.rows.values()}
 
@@ -165,7 +169,7 @@ class Examiner:
         acknowledged = frozenset(promises.acknowledged)
         for job_id in seen.rows.keys() | self._directories():
             judge_end(self._facts(seen, job_id), promises, acknowledged, self._found)
-        for job_id, number in seen.owed:
+        for job_id, number in seen.pending_uploads:
             self._found.lost.add(f"{job_id}: attempt {number} still owes what its learner left")
         for what in [f"job {row.id}" for row in seen.rows.values() if row.lease_token]:
             self._found.lease_faults.add(f"{what} is leased after the end")
@@ -192,20 +196,20 @@ class Examiner:
     def _read(self) -> Seen:
         with self._engine.connect() as connection, connection.begin():
             rows = {row.id: row for row in _rows(connection)}
-            owed = frozenset((job_id, number) for job_id, number in connection.execute(_OWED))
-            paid = {job_id for job_id, _ in self._owed - owed}  # which is no change of a row
+            pending = frozenset((job_id, number) for job_id, number in connection.execute(_UPLOAD_PENDING))
+            paid = {job_id for job_id, _ in self._pending_uploads - pending}  # which is no change of a row
             changed = [row.id for row in rows.values() if self._revisions.get(row.id) != row.revision or row.id in paid]
             now = _now(connection)
             leases = select(LEASES.c.name, LEASES.c.owner, LEASES.c.token).where(LEASES.c.until > now)
             return Seen(
                 now, rows, histories(connection, changed), _attempts(connection, changed),
                 [(name, owner, token) for name, owner, token in connection.execute(leases)],
-                owed,
+                pending,
             )  # fmt: skip
 
-    def _count_owed(self) -> int:
+    def _count_pending_uploads(self) -> int:
         with self._engine.connect() as connection, connection.begin():
-            return int(connection.execute(select(func.count()).where(ATTEMPTS.c.owed != 0)).scalar_one())
+            return int(connection.execute(select(func.count()).where(ATTEMPTS.c.upload_pending != 0)).scalar_one())
 
     def _count_jobs(self, job_id: str) -> int:
         """How many jobs the array of `job_id` has, by its spec."""
@@ -282,8 +286,8 @@ def _attempts(connection: Connection, ids: Collection[str]) -> dict[str, list[At
     found: defaultdict[str, list[AttemptRow]] = defaultdict(list)
     query = select(ATTEMPTS.c.job_id, *_ATTEMPT)
     for job_id, *values in connection.execute(query.where(ATTEMPTS.c.job_id.in_(ids)).order_by(ATTEMPTS.c.number)):
-        number, why, code, played, owed, ended_at = values
-        found[job_id].append(AttemptRow(number, why, code, bool(played), bool(owed), ended_at is not None))
+        number, why, code, played, upload_pending, ended_at = values
+        found[job_id].append(AttemptRow(number, why, code, bool(played), bool(upload_pending), ended_at is not None))
     return found
 
 

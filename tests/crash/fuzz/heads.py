@@ -3,7 +3,7 @@
 A head is a generator that the cluster advances: it yields the seconds until its next step, and returns its end. It is
 woken early when it is signalled. What it writes is what controllers write; what a learner executes is one line in
 ``$JOB_STATE_DIR/executions``, the learner's own record. What it makes is a file in ``$RESULT_DIR``, which the node's
-controller stores, unless its node fails before that: then it is owed.
+controller stores, unless its node fails before that: then its upload is pending.
 """
 
 from __future__ import annotations
@@ -203,10 +203,10 @@ def make_result(attempt: AttemptDir) -> None:
 
 def _unwanted(run: Run, chain: Chain) -> Conclusion | None:
     """Why the learners are not to start any more."""
-    wish = chain.requested_action
-    if CANCEL in run.signals or wish == CANCEL or _is_fenced(run, chain.launch):
+    request = chain.requested_action
+    if CANCEL in run.signals or request == CANCEL or _is_fenced(run, chain.launch):
         return Conclusion(Outcome.CANCELLED, False, message="ended from outside before it started")
-    if wish == HALT:
+    if request == HALT:
         return Conclusion(Outcome.HALTED, False, message="halted before it started", interruption=HALT)
     return None
 
@@ -256,12 +256,12 @@ def _work(run: Run, launch: LaunchFile, chain: Chain) -> Generator[float, None, 
 
 def _asked(run: Run, launch: LaunchFile, chain: Chain) -> Conclusion | None:
     """What somebody else made of the work: its owner, who may play a drill, or a newer attempt."""
-    wish = chain.requested_action
+    request = chain.requested_action
     if KILL in run.signals:
         return Conclusion(Outcome.FAILED, False, error_code=LOST, message="the controller died without a word")
-    if {CANCEL, TERM} & run.signals or wish == CANCEL or _is_fenced(run, launch):
+    if {CANCEL, TERM} & run.signals or request == CANCEL or _is_fenced(run, launch):
         return _ended_from_outside()
-    if wish == HALT:
+    if request == HALT:
         return _halted(launch, Interruption.HALT)
     return _halted(launch, Interruption.TIMEOUT) if chain.plays_timeout else None
 

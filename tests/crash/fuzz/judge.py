@@ -143,7 +143,7 @@ def judge_job(facts: JobFacts, granted: int, found: Findings) -> None:
         found.lost.add(f"{row.id}: a granted resume is not in its history")
 
 
-def judge_wish(row: Row, before: str | None, after: str | None, found: Findings) -> None:
+def judge_request(row: Row, before: str | None, after: str | None, found: Findings) -> None:
     """A granted request is in the row until it has come true. `before` and `after` are the diary's word
     before the row was read and after that: what changed in between says nothing."""
     if before is None or before != after or row.state in TERMINAL or row.requested_action in (before, "cancel"):

@@ -24,7 +24,7 @@ from tests.crash.fuzz.steps import Plan
 class Stage(ABC):
     """One kind of world. `environment` is what its daemons and users inherit, `pace_s` how long a life may last on a
     machine that does nothing else, `make_scheduler` makes the adapter (None = the one that is installed).
-    `settle_s`: how long what is owed may take to be paid when all work is done."""
+    `settle_s`: how long pending uploads may take when all work is done."""
 
     environment: Mapping[str, str]
     habits: Habits

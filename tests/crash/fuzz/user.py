@@ -65,10 +65,10 @@ class User:
         """Do one thing: what is preferred where it is possible, else what comes to mind."""
         if self.client is None or self.chance.random() < FRESH:
             self._renew()
-        wish = self.chance.choices(list(self.habits.verbs), list(self.habits.verbs.values()))[0]
+        request = self.chance.choices(list(self.habits.verbs), list(self.habits.verbs.values()))[0]
         if prefer.partition(" ")[0] in self.habits.verbs and self.chance.random() < OBEDIENCE:
-            wish = prefer
-        verb, *details = wish.split()
+            request = prefer
+        verb, *details = request.split()
         getattr(self, f"_{verb}")(*details)
 
     def finish(self, limit_s: float) -> None:
@@ -80,7 +80,7 @@ class User:
                 with contextlib.suppress(UnknownJob):  # the diary has it
                     self._look(lambda client, one: client.get(one), [job_id])
                     if self.jobs[job_id] == JobState.HALTED:
-                        self._wish("resume", job_id)
+                        self._request("resume", job_id)
             time.sleep(FINISH_PAUSE_S)
 
     def _unfinished(self) -> list[str]:
@@ -121,7 +121,7 @@ class User:
         self._submit()
         time.sleep(self.chance.uniform(0.0, REGRET_S))
         for job_id in self.jobs.keys() - before:
-            self._wish(self.chance.choice(("halt", "cancel")), job_id)
+            self._request(self.chance.choice(("halt", "cancel")), job_id)
 
     def _live(self) -> list[str]:
         return [job_id for job_id, state in self.jobs.items() if state not in ENDED]
@@ -200,22 +200,22 @@ class User:
             self.jobs[job_id] = seen.state
 
     def _halt(self) -> None:
-        self._wish_of("halt", lambda state: state not in ENDED)
+        self._request_of("halt", lambda state: state not in ENDED)
 
     def _cancel(self) -> None:
-        self._wish_of("cancel", lambda state: state not in ENDED)
+        self._request_of("cancel", lambda state: state not in ENDED)
 
     def _resume(self) -> None:
-        self._wish_of("resume", lambda state: state in RESUMABLE)
+        self._request_of("resume", lambda state: state in RESUMABLE)
 
-    def _wish_of(self, verb: str, fits: Callable[[str], bool]) -> None:
+    def _request_of(self, verb: str, fits: Callable[[str], bool]) -> None:
         fitting = [job_id for job_id, state in self.jobs.items() if fits(state) and job_id not in self.given_up]
         if fitting:
-            self._wish(verb, self.chance.choice(fitting[-5:]))
+            self._request(verb, self.chance.choice(fitting[-5:]))
         else:
             self._list()
 
-    def _wish(self, verb: str, job_id: str) -> None:
+    def _request(self, verb: str, job_id: str) -> None:
         """Ask, and note the answer. Whoever sees a lost answer cannot know: another resume may be refused then."""
         self.diary.write(Note(verb, job_id))
         if verb == "cancel":
@@ -249,12 +249,12 @@ class User:
         self.jobs |= seen
 
     def _array_halt(self) -> None:
-        self._wish_of_array("halt")
+        self._request_of_array("halt")
 
     def _array_cancel(self) -> None:
-        self._wish_of_array("cancel")
+        self._request_of_array("cancel")
 
-    def _wish_of_array(self, verb: str) -> None:
+    def _request_of_array(self, verb: str) -> None:
         """Ask it of all jobs of an array of which some live."""
         live = [array for array, ids in self.arrays.items() if {*self._live()} & {*ids} - self.given_up]
         if not live:
