@@ -122,13 +122,13 @@ def _slow_steps_named() -> None:
     substitute(
         Platform, deployer=partialmethod(Platform.deployer, reached), watcher=partialmethod(Platform.watcher, reached)
     )
-    substitute(pending_uploads, start_payment=paying)
+    substitute(pending_uploads, start_upload=paying)
     substitute(SlurmScheduler, submit=submitting)
 
 
 if __name__ == "__main__":
     substitute(time, time=lambda: _right_time() + _wrong_s)
-    substitute(loops, DEBTS_FIRST_S=0.1, DEBTS_EVERY_S=0.5, DeployPace=partial(DeployPace, longest_s=1.0))
+    substitute(loops, UPLOADS_FIRST_S=0.1, UPLOADS_EVERY_S=0.5, DeployPace=partial(DeployPace, longest_s=1.0))
     substitute(database, STANDSTILL_S=1)
     substitute(deployer, SUBMIT_S=float(os.environ.get("TEST_SUBMIT_S", deployer.SUBMIT_S)))
     _slow_steps_named()
