@@ -39,7 +39,7 @@ def test_db_check_reports_no_fault_in_intact_database(desk: Desk, job_id: str) -
         ("UPDATE attempts SET checkpoint = '[]'", "{id}: the row of attempt 1 cannot be read: CodecError"),
         ("INSERT INTO leases VALUES ('watcher', 'login1', '', 0.0)", "lease watcher: it has the owner 'login1' and"),
         ("INSERT INTO leases VALUES ('watcher', 'x', 't', 9999999999.0)", "lease watcher: it lasts for"),
-        ("DROP INDEX ix_attempts_owed", "ix_attempts_owed: the index of attempts is missing"),
+        ("DROP INDEX ix_attempts_upload_pending", "ix_attempts_upload_pending: the index of attempts is missing"),
         ("ALTER TABLE attempts DROP COLUMN played", "attempts: the column played is missing"),
         ("DROP TABLE leases", "leases: the table is missing"),
     ],
@@ -61,7 +61,7 @@ def test_db_check_reports_duplicate_attempt_tokens(desk: Desk, job_id: str) -> N
     else:
         desk.execute(
             "CREATE TABLE other AS SELECT * FROM attempts", "DROP TABLE attempts",
-            "ALTER TABLE other RENAME TO attempts", "CREATE INDEX ix_attempts_owed ON attempts (owed)",
+            "ALTER TABLE other RENAME TO attempts", "CREATE INDEX ix_attempts_upload_pending ON attempts (upload_pending)",
         )  # fmt: skip
     alike = "token, backend, native_id, created_at, outcome_code, network, nodes"
     desk.execute(f"INSERT INTO attempts (job_id, number, {alike}) SELECT job_id, 2, {alike} FROM attempts")
