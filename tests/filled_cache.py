@@ -5,16 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ffdl_batch.domain.data.staging_protocol import (
-    Cache,
-    Cached,
-    Direction,
-    StageTask,
-    StoreAddress,
-    StoreKind,
-    Transfer,
-    encode_task,
-)
+from ffdl_batch.domain.data.staging_protocol import Cache, Cached, Direction, StageTask, Transfer, encode_task
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.staging.program import run_program
 from tests.staging_rig import lines_of
 

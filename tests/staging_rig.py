@@ -21,12 +21,11 @@ from ffdl_batch.domain.data.staging_protocol import (
     Failed,
     Line,
     StageTask,
-    StoreAddress,
-    StoreKind,
     Transfer,
     encode_task,
     read_line,
 )
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.staging.program import run_program
 from tests.fakes.fault_proxy import FaultProxy
 from tests.fakes.s3_server import S3Server

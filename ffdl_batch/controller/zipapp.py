@@ -27,6 +27,7 @@ DOMAIN = (
     "data/image_task",
     "data/mounts",
     "data/staging_protocol",
+    "data/store_kinds",
     "file_format",
     "job/environment_variables",
     "launch/attach_protocol",

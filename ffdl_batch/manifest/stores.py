@@ -8,8 +8,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from ffdl_batch.domain.data.staging_protocol import StoreKind
-from ffdl_batch.domain.data.store_options import CREDENTIALS, OPTIONS
+from ffdl_batch.domain.data.store_kinds import KINDS, StoreKind
 from ffdl_batch.domain.job.data_stores import REMOTE, StoreRefused, address_of, kind_of
 from ffdl_batch.domain.job.secret_references import MOVED
 from ffdl_batch.domain.job.spec import DataStore, StoreType
@@ -29,7 +28,10 @@ from ffdl_batch.manifest.models.ffdl import STORE_TYPES, ContainerBlock, DataSto
 _FFDL_KEYS = (
     "auth_url", "user_name", "password", "region", "domain_name", "project_id", "type", "path", "name", "mode", "host",
 )  # fmt: skip
-_OUR_KEYS = (key for keys in (*OPTIONS.values(), *CREDENTIALS.values()) for key in keys)
+_OUR_KEYS = (
+    *(key for traits in KINDS.values() for key in traits.options),
+    *(key for traits in KINDS.values() for key in traits.credentials),
+)
 CONNECTION_KEYS = tuple(dict.fromkeys((*_FFDL_KEYS, *_OUR_KEYS)))
 _DIRECTORIES = frozenset({StoreType.HOST_MOUNT, StoreType.DIRECTORY})
 _BUCKETS = frozenset(StoreType) - _DIRECTORIES - {StoreType.MOUNT_VOLUME, StoreType.INMEM_DATASTORE}
@@ -231,9 +233,13 @@ def _check_spelling(key: str, kind: StoreKind, place: Place, log: FindingLog) ->
     """What a library of fsspec takes is not known here."""
     by_library = kind is StoreKind.FSSPEC
     if key in CONNECTION_KEYS or len(key) > 60:
-        if not by_library and key not in (*_FFDL_KEYS, *OPTIONS[kind], *CREDENTIALS[kind]):
-            known = ", ".join((*OPTIONS[kind], *CREDENTIALS[kind])) or "path"
-            log.warning(place, "this key is of another kind of data store; nobody reads it here", f"write of {known}")
+        ours = (*KINDS[kind].options, *KINDS[kind].credentials)
+        if not by_library and key not in (*_FFDL_KEYS, *ours):
+            log.warning(
+                place,
+                "this key is for another kind of data store and has no effect here",
+                f"use one of {', '.join(ours) or 'path'}",
+            )
         return
     near = difflib.get_close_matches(key.lower(), CONNECTION_KEYS, n=1, cutoff=0.8)
     if near:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from ffdl_batch.attempt.layout import AttemptDir, JobDir
 from ffdl_batch.domain.data.mounts import Brought, Mounting, Mounts, why_brought
-from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind, Transfer
+from ffdl_batch.domain.data.staging_protocol import Transfer
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.domain.job.data_stores import REMOTE, StoreRefused, place_in
 from ffdl_batch.domain.job.learner_layout import Gang
 from ffdl_batch.domain.job.spec import DataStore, JobSpec, Staging, StoreType

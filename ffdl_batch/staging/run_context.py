@@ -6,7 +6,8 @@ import errno
 import threading
 from dataclasses import dataclass, field
 
-from ffdl_batch.domain.data.staging_protocol import FaultClass, StageTask, StoreAddress, StoreKind, Transfer
+from ffdl_batch.domain.data.staging_protocol import FaultClass, StageTask, Transfer
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.staging.faults import Fault, Retries, shown
 from ffdl_batch.staging.journal import Journal, place_of

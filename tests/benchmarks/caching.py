@@ -21,12 +21,11 @@ from ffdl_batch.domain.data.staging_protocol import (
     Direction,
     Line,
     StageTask,
-    StoreAddress,
-    StoreKind,
     Transfer,
     encode_task,
     read_line,
 )
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.knobs import Knobs
 from tests.benchmarks.staging import BUCKET, Load, loads_of, write_loads

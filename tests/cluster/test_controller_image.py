@@ -97,7 +97,8 @@ def test_controller_image_runs_head_controller_that_rejects_empty_launch_file(
 
 def test_controller_image_runs_staging_program_that_copies_file(image: tuple[Path, Path], tmp_path: Path) -> None:
     from ffdl_batch.domain.codec import to_plain
-    from ffdl_batch.domain.data.staging_protocol import Direction, StageTask, StoreAddress, StoreKind, Transfer
+    from ffdl_batch.domain.data.staging_protocol import Direction, StageTask, Transfer
+    from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "a").write_text("data")

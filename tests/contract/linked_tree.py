@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ffdl_batch.domain.data.staging_protocol import Direction, StageTask, StoreAddress
+from ffdl_batch.domain.data.staging_protocol import Direction, StageTask
+from ffdl_batch.domain.data.store_kinds import StoreAddress
 from tests.staging_rig import StagingRig
 
 OUT, IN = Direction.OUT, Direction.IN

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind, Transfer
+from ffdl_batch.domain.data.staging_protocol import Transfer
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.domain.launch.launch_file import LaunchFile, Stores
 from ffdl_batch.domain.metrics.records import Collecting, ExtractionGroup, Measure, decode_record
 from ffdl_batch.domain.outcome.controller_events import EventKind, Outcome

@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from ffdl_batch.controller.mounts.node_mounts import Mounting
 from ffdl_batch.domain.data.mounts import Mounts
-from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind, Transfer
+from ffdl_batch.domain.data.staging_protocol import Transfer
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from tests import preloaded
 from tests.contract.controller_rig import rig
 from tests.contract.test_controller_data import Site

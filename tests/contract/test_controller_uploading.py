@@ -11,16 +11,8 @@ import pytest
 
 from ffdl_batch.controller.data.transfer_progress import notes_once
 from ffdl_batch.controller.data.transfers import REST_S, send_while_running
-from ffdl_batch.domain.data.staging_protocol import (
-    Done,
-    Line,
-    Note,
-    Progress,
-    StoreAddress,
-    StoreKind,
-    Transfer,
-    write_line,
-)
+from ffdl_batch.domain.data.staging_protocol import Done, Line, Note, Progress, Transfer, write_line
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.domain.launch.launch_file import LaunchFile, Stores
 from tests.contract.controller_rig import JOB_ID, LIMITS, Rig, rig
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.data.staging_protocol import StoreKind
+from ffdl_batch.domain.data.store_kinds import StoreKind
 from tests import preloaded
 from tests.cache_rig import until
 from tests.contract.linked_tree import check_back, lay

@@ -12,7 +12,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from ffdl_batch.domain.data.staging_protocol import Direction, FaultClass, Retry, StoreAddress, StoreKind
+from ffdl_batch.domain.data.staging_protocol import Direction, FaultClass, Retry
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.staging.stores.fsspec import FsspecStore
 from tests import preloaded
 from tests.contract.linked_tree import check_round_trip

@@ -10,7 +10,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from ffdl_batch.domain.data.staging_protocol import Direction, FaultClass, Retry, StoreAddress, StoreKind
+from ffdl_batch.domain.data.staging_protocol import Direction, FaultClass, Retry
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from tests.contract.linked_tree import check_round_trip
 from tests.fakes.serving import serving
 from tests.staging_rig import StagingRig, rig

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.data.staging_protocol import Note, StoreAddress, StoreKind
+from ffdl_batch.domain.data.staging_protocol import Note
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from tests.contract.linked_tree import IN, INDEX, KEPT_LINKS, OUT, check_back, lay, links_of, task_of
 from tests.staging_rig import StagingRig, rig
 

@@ -9,15 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.data.staging_protocol import (
-    Direction,
-    FaultClass,
-    Note,
-    Progress,
-    Retry,
-    StoreAddress,
-    StoreKind,
-)
+from ffdl_batch.domain.data.staging_protocol import Direction, FaultClass, Note, Progress, Retry
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from tests.cache_rig import until
 from tests.fakes.fault_proxy import Rule
 from tests.staging_rig import MIB, StagingRig, rig

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.data.staging_protocol import Direction, FaultClass, Note, Retry, StoreAddress, StoreKind
+from ffdl_batch.domain.data.staging_protocol import Direction, FaultClass, Note, Retry
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from tests.fakes.fault_proxy import FaultProxy, Rule
 from tests.fakes.serving import serving, serving_files
 from tests.staging_rig import MIB, StagingRig, rig

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.domain.data.staging_protocol import Direction, FaultClass, Retry, StoreAddress, StoreKind
+from ffdl_batch.domain.data.staging_protocol import Direction, FaultClass, Retry
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.staging.stores import swift as module
 from tests.contract.linked_tree import check_round_trip
 from tests.fakes.fault_proxy import FaultProxy, Rule

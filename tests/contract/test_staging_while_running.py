@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.data.staging_protocol import Direction, Note, Progress, StoreAddress, StoreKind
+from ffdl_batch.domain.data.staging_protocol import Direction, Note, Progress
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from tests.contract.test_staging_out import lay
 from tests.staging_rig import MIB, StagingRig, rig
 

@@ -7,7 +7,8 @@ import urllib.parse
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind, Transfer
+from ffdl_batch.domain.data.staging_protocol import Transfer
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.domain.job.spec import Egress
 from ffdl_batch.domain.launch.network_level import NetworkLevel
 from ffdl_kubernetes.objects.names import Plain, labels, metadata

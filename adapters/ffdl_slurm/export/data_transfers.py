@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 
-from ffdl_batch.domain.data.staging_protocol import StoreKind, Transfer
+from ffdl_batch.domain.data.staging_protocol import Transfer
+from ffdl_batch.domain.data.store_kinds import StoreKind
 from ffdl_batch.runtimes.data import Data
 from ffdl_slurm.export.shell_words import word
 

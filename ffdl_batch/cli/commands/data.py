@@ -15,7 +15,8 @@ from ffdl_batch.cli.exit_handling import Detached, Stop, complain
 from ffdl_batch.cli.options.store_selection import Chosen, StoreOptions, as_source, choose_store, store_options
 from ffdl_batch.cli.render.formatting import format_time, print_json
 from ffdl_batch.cli.render.progress import Meter, describe_done
-from ffdl_batch.domain.data.staging_protocol import Direction, Done, Entry, Line, StoreKind
+from ffdl_batch.domain.data.staging_protocol import Direction, Done, Entry, Line
+from ffdl_batch.domain.data.store_kinds import StoreKind
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.number_text import counted, size_text
 from ffdl_batch.domain.terminal_text import printable

@@ -18,7 +18,8 @@ from ffdl_batch.cli.commands.data import read_directory, report_done, resumable
 from ffdl_batch.cli.connection import find_elsewhere, find_keys, open_client
 from ffdl_batch.cli.exit_handling import complain
 from ffdl_batch.cli.render.progress import Meter
-from ffdl_batch.domain.data.staging_protocol import Direction, Done, Note, Progress, StoreAddress, StoreKind
+from ffdl_batch.domain.data.staging_protocol import Direction, Done, Note, Progress
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client

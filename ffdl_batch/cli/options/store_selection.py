@@ -14,7 +14,7 @@ import click
 from ffdl_batch.cli.connection import find_keys
 from ffdl_batch.cli.exit_handling import Stop, complain
 from ffdl_batch.cli.options.submission import allowed_references, reference_options
-from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.findings import Severity
 from ffdl_batch.domain.job.data_stores import REMOTE, StoreRefused, place_in

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ffdl_batch.client.errors import InputUnusable
 from ffdl_batch.client.stores.user_secrets import Keys
-from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.secret_references import ENV, FILE, why_no_name
 from ffdl_batch.host.core_dumps import forbid_core_dumps

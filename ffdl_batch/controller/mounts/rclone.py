@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Callable, Dict, List, Mapping, Sequence, Tuple
 
 from ffdl_batch.domain.data.mounts import Mounts, why_brought
-from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind, Transfer
+from ffdl_batch.domain.data.staging_protocol import Transfer
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 
 GOOGLE = "https://storage.googleapis.com"
 KNOWN_HOSTS = "known_hosts"

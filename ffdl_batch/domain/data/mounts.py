@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind
+from ffdl_batch.domain.data.store_kinds import KINDS, StoreAddress, StoreKind
 
 SFTP = ("sftp", "ssh")
 """Protocols of fsspec's that are one and the same."""
@@ -47,7 +47,7 @@ class Mounts:
 
 def why_brought(store: StoreAddress) -> str:
     """Why nodes never mount a store of this kind, "" = they may."""
-    if store.kind in (StoreKind.S3, StoreKind.GCS, StoreKind.SWIFT):
+    if KINDS[store.kind].has_buckets:
         return ""
     if store.kind is StoreKind.FSSPEC:
         protocol = store.options.get("protocol", "")

@@ -8,11 +8,12 @@ a task names secrets, whose values are in `secrets_file`.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Dict, Mapping, Optional, Tuple, Type, Union
 
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
+from ffdl_batch.domain.data.store_kinds import StoreAddress
 
 
 class StageTaskError(ValueError):
@@ -24,43 +25,6 @@ class Direction(str, Enum):
 
     IN = "in"
     OUT = "out"
-
-
-class StoreKind(str, Enum):
-    """The protocol of a store."""
-
-    S3 = "s3"
-    SWIFT = "swift"
-    GCS = "gcs"
-    HTTP = "http"
-    FILE = "file"
-    FSSPEC = "fsspec"
-    """By fsspec, whose protocol the option `protocol` names."""
-
-
-@dataclass(frozen=True)
-class StoreAddress:
-    """A store and the container (bucket) in it.
-
-    `credentials` maps a field to the name of a secret. Fields: ``user_name`` and ``password`` (s3: access key and
-    secret key; swift and http: user and password), ``session_token`` (s3), ``token`` (http, gcs), ``service_account``
-    (gcs, the text of its JSON file), ``private_key`` (fsspec by sftp, its text; `password` is the key's then). Other
-    fields are options of the library that fsspec uses. None at all means that the store is asked as anybody, and by
-    sftp with the user's own keys.
-
-    `options`: ``path_style`` (s3: ``true``, the default with an endpoint, or ``false``), ``ca_file``, ``timeout_s``
-    (of a connection on which nothing comes), ``domain_name`` and ``project_id`` (swift), ``protocol`` (fsspec),
-    ``known_hosts`` and ``key_file`` (sftp: files); fsspec's library gets the others. `endpoint` of ``fsspec`` is a host
-    and port. `container` of a ``file`` store is a directory, and of ``http`` it is empty; of sftp it is a directory,
-    below the user's own where it does not begin with a slash.
-    """
-
-    kind: StoreKind
-    endpoint: str = ""
-    region: str = ""
-    container: str = ""
-    options: Mapping[str, str] = field(default_factory=dict)
-    credentials: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

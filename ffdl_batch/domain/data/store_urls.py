@@ -7,12 +7,18 @@ import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind
-from ffdl_batch.domain.data.store_options import WITH_ENDPOINT, WITH_REGION, half_of_pair, why_bad, why_unknown
+from ffdl_batch.domain.data.store_kinds import (
+    BUCKETS,
+    KINDS,
+    StoreAddress,
+    StoreKind,
+    half_of_pair,
+    why_bad,
+    why_unknown,
+)
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/]*)(?:/(.*))?", re.IGNORECASE | re.DOTALL)
 _WEB = re.compile(r"https?://[^/?#\s]+", re.IGNORECASE)
-_BUCKETS = {"s3": StoreKind.S3, "gs": StoreKind.GCS, "gcs": StoreKind.GCS, "swift": StoreKind.SWIFT}
 _OF_HOSTS = frozenset({"sftp", "ssh", "ftp", "smb", "hdfs", "arrow_hdfs", "webhdfs"})
 """Protocols of fsspec whose addresses name a host, not a container."""
 _WITH_HOME = ("sftp", "ssh")
@@ -55,8 +61,8 @@ def read_store_url(url: str, options: StoreOptions) -> StorePlace:
         made = _web(scheme, place, rest)
     elif scheme == "file":
         made = _file(place, rest)
-    elif scheme in _BUCKETS:
-        made = _in_bucket(_BUCKETS[scheme], scheme, place, rest)
+    elif scheme in BUCKETS:
+        made = _in_bucket(BUCKETS[scheme], scheme, place, rest)
     else:
         made = _by_fsspec(scheme, place, rest)
     if user and made.address.kind is not StoreKind.FSSPEC:
@@ -74,8 +80,7 @@ def format_store_url(address: StoreAddress, prefix: str) -> str:
     if address.kind is StoreKind.FILE:
         return f"file://{urllib.parse.quote(path)}"
     if address.kind is not StoreKind.FSSPEC:
-        scheme = next(word for word, kind in _BUCKETS.items() if kind is address.kind)
-        return f"{scheme}://{path}"
+        return f"{KINDS[address.kind].schemes[0]}://{path}"
     protocol = address.options.get("protocol", "")
     if protocol in _WITH_HOME and not path.startswith("/"):
         path = f"{_HOME}{path}"
@@ -126,11 +131,12 @@ def _by_fsspec(scheme: str, place: str, rest: str) -> StorePlace:
 def _with_options(address: StoreAddress, options: StoreOptions) -> StoreAddress:
     if "@" in options.endpoint:
         raise StoreUrlError("--endpoint holds a user's name or password; name a secret instead (--secret)")
-    if options.endpoint and address.kind in WITH_REGION and not _WEB.match(options.endpoint):
+    has_buckets = KINDS[address.kind].has_buckets
+    if options.endpoint and has_buckets and not _WEB.match(options.endpoint):
         raise StoreUrlError(f"--endpoint {options.endpoint[:60]!r} is no address of a store; write https://HOST[:PORT]")
-    if options.endpoint and (address.endpoint or address.kind not in WITH_ENDPOINT):
+    if options.endpoint and (address.endpoint or not (has_buckets or address.kind is StoreKind.FSSPEC)):
         raise StoreUrlError("the URL says where the store is; --endpoint is for buckets and containers")
-    if options.region and address.kind not in WITH_REGION:
+    if options.region and not has_buckets:
         raise StoreUrlError("--region is for s3://, gs:// and swift:// alone")
     _check_fields(address, options)
     return replace(

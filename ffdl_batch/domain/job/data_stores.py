@@ -11,25 +11,30 @@ import re
 import urllib.parse
 from collections.abc import Mapping, Sequence
 
-from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind
-from ffdl_batch.domain.data.store_options import CREDENTIALS, FILES, OPTIONS, half_of_pair, why_bad
+from ffdl_batch.domain.data.store_kinds import (
+    BUCKETS,
+    BY_TYPE,
+    FILES,
+    KINDS,
+    StoreAddress,
+    StoreKind,
+    half_of_pair,
+    why_bad,
+)
 from ffdl_batch.domain.job.spec import DataStore, StoreType
 from ffdl_batch.domain.launch.egress_destination import is_host
 
-REMOTE = frozenset(
-    {StoreType.MOUNT_COS, StoreType.S3_DATASTORE, StoreType.SWIFT_DATASTORE, StoreType.SOFTLAYER_OBJECTSTORE}
-    | {StoreType.BLUEMIX_OBJECTSTORE, StoreType.GCS_DATASTORE, StoreType.HTTP_DATASTORE, StoreType.INMEM_DATASTORE}
-    | {StoreType.FSSPEC_DATASTORE}
-)
-"""Types that are spoken to; the others are directories."""
 _BY_ADDRESS = frozenset({StoreType.SOFTLAYER_OBJECTSTORE, StoreType.BLUEMIX_OBJECTSTORE})
+"""Types that are S3's or Swift's; the address decides."""
+REMOTE = frozenset(map(StoreType, BY_TYPE)) | _BY_ADDRESS | {StoreType.INMEM_DATASTORE}
+"""Types that are services; the others are directories."""
 _NO_OPTIONS = frozenset({"type", "name", "mode", "host", "path"})
 _WITH_HOST = frozenset({"sftp", "ssh"})
 _PROTOCOL = re.compile(r"[a-z][a-z0-9+.-]*")
 _BETTER: Mapping[str, StoreType] = {
     **dict.fromkeys(("file", "local", "dir"), StoreType.DIRECTORY),
-    **dict.fromkeys(("s3", "s3a"), StoreType.S3_DATASTORE),
-    **dict.fromkeys(("gs", "gcs"), StoreType.GCS_DATASTORE),
+    **{scheme: StoreType(KINDS[kind].types[-1]) for scheme, kind in BUCKETS.items()},
+    "s3a": StoreType.S3_DATASTORE,
     **dict.fromkeys(("http", "https"), StoreType.HTTP_DATASTORE),
 }
 """Protocols of fsspec that have a type of their own."""
@@ -60,14 +65,9 @@ def kind_of(store: DataStore) -> StoreKind:
     kind = store.effective_type
     if kind is StoreType.INMEM_DATASTORE:
         raise StoreRefused("type", "inmem_datastore was made for FfDL's own tests; it keeps nothing", "write mount_cos")
-    if kind is StoreType.GCS_DATASTORE:
-        return StoreKind.GCS
-    if kind is StoreType.HTTP_DATASTORE:
-        return StoreKind.HTTP
-    if kind is StoreType.FSSPEC_DATASTORE:
-        return StoreKind.FSSPEC
-    is_swift = kind is StoreType.SWIFT_DATASTORE or (kind in _BY_ADDRESS and _gives_tokens(store.connection))
-    return StoreKind.SWIFT if is_swift else StoreKind.S3
+    if kind in _BY_ADDRESS:
+        return StoreKind.SWIFT if _gives_tokens(store.connection) else StoreKind.S3
+    return BY_TYPE[kind]
 
 
 def _gives_tokens(connection: Mapping[str, str]) -> bool:
@@ -86,7 +86,7 @@ def address_of(store: DataStore) -> StoreAddress:
         kind,
         endpoint=_endpoint(kind, connection.get("auth_url", "").strip()),
         region=connection.get("region", ""),
-        options={key: _option(key, connection[key]) for key in OPTIONS[kind] if connection.get(key)},
+        options={key: _option(key, connection[key]) for key in KINDS[kind].options if connection.get(key)},
         credentials=_credentials(kind, connection),
     )
 
@@ -126,7 +126,7 @@ def place_in(store: DataStore, container: str) -> tuple[StoreAddress, str]:
     parts = [part for part in container.split("/") if part not in ("", ".")]
     if ".." in parts or not parts:
         raise StoreRefused("", f"{container!r} is no container of a store", "write the name of a bucket")
-    if address.kind in (StoreKind.HTTP, StoreKind.FSSPEC):
+    if not KINDS[address.kind].has_buckets:
         return address, "/".join(parts)
     found = StoreAddress(
         address.kind, address.endpoint, address.region, parts[0], address.options, address.credentials
@@ -151,7 +151,7 @@ def _endpoint(kind: StoreKind, url: str) -> str:
     path = "connection.auth_url"
     if _REFERENCE.fullmatch(url):
         raise StoreRefused(path, "the address holds a name or a password", "write user_name and password instead")
-    if not url and kind in (StoreKind.S3, StoreKind.GCS):
+    if not url and KINDS[kind].has_default_endpoint:
         return ""
     if not url:
         raise StoreRefused(path, "the address of the store is not set", "write auth_url: https://...")
@@ -183,7 +183,7 @@ def _option(key: str, value: str) -> str:
 
 
 def _credentials(kind: StoreKind, connection: Mapping[str, str]) -> dict[str, str]:
-    found = {key: connection[key] for key in CREDENTIALS[kind] if connection.get(key)}
+    found = {key: connection[key] for key in KINDS[kind].credentials if connection.get(key)}
     for key, value in found.items():
         if not _REFERENCE.fullmatch(value):
             raise StoreRefused(f"connection.{key}", f"{key} is no reference to a secret", "write ${secret:NAME}")

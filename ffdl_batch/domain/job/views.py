@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
-from ffdl_batch.domain.data.staging_protocol import StoreAddress
+from ffdl_batch.domain.data.store_kinds import StoreAddress
 from ffdl_batch.domain.findings import Finding
 from ffdl_batch.domain.incidents.view import IncidentRow
 

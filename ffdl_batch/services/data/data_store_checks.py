@@ -24,13 +24,12 @@ from ffdl_batch.domain.data.staging_protocol import (
     Failed,
     FaultClass,
     StageTask,
-    StoreAddress,
-    StoreKind,
     Transfer,
     encode_task,
     fault_code,
     read_line,
 )
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.job.data_stores import REMOTE, stores_with_input
 from ffdl_batch.domain.job.spec import DataStore

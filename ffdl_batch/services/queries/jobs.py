@@ -11,7 +11,7 @@ from dataclasses import replace
 from ffdl_batch import __version__
 from ffdl_batch.attempt.layout import JobDir
 from ffdl_batch.domain.daemon_health import DatabaseOutage, Health
-from ffdl_batch.domain.data.staging_protocol import StoreKind
+from ffdl_batch.domain.data.store_kinds import KINDS
 from ffdl_batch.domain.data.store_urls import format_store_url
 from ffdl_batch.domain.job.array import is_array_id
 from ffdl_batch.domain.job.data_stores import place_of_results
@@ -300,10 +300,7 @@ def _store(job: Job) -> tuple[str, str]:
     if place is None:
         return "", ""
     address, prefix = place
-    return format_store_url(address, prefix), "" if address.kind in (
-        StoreKind.FSSPEC,
-        StoreKind.HTTP,
-    ) else address.endpoint
+    return format_store_url(address, prefix), address.endpoint if KINDS[address.kind].has_buckets else ""
 
 
 def _attempt(attempt: Attempt, ran_in: JobDir | None, history: Sequence[HistoryEntry], now: float) -> AttemptView:

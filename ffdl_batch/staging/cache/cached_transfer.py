@@ -13,15 +13,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from ffdl_batch.domain.data.staging_protocol import (
-    Cache,
-    Cached,
-    Direction,
-    FaultClass,
-    StoreAddress,
-    StoreKind,
-    Transfer,
-)
+from ffdl_batch.domain.data.staging_protocol import Cache, Cached, Direction, FaultClass, Transfer
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.staging.cache.acquisition import Wanted, obtain
 from ffdl_batch.staging.cache.capacity import free_space
 from ffdl_batch.staging.cache.election import BEATS, JOURNAL, FillRight, Heartbeat

@@ -17,10 +17,9 @@ from ffdl_batch.domain.data.staging_protocol import (
     Failed,
     FaultClass,
     StageTaskError,
-    StoreAddress,
-    StoreKind,
     fault_code,
 )
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.host.core_dumps import forbid_core_dumps
 from ffdl_batch.staging.cache.acquisition import Wanted, obtain
 from ffdl_batch.staging.cache.capacity import free_space

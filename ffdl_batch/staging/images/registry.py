@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress, StoreKind
+from ffdl_batch.domain.data.staging_protocol import FaultClass
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.staging.faults import Fault, TemporaryFailure
 from ffdl_batch.staging.stores.http_client import HttpClient, basic_authorization
 

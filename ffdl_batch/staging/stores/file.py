@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from ffdl_batch.attempt.directory_tree import Gone, Parts
-from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress
+from ffdl_batch.domain.data.staging_protocol import FaultClass
+from ffdl_batch.domain.data.store_kinds import StoreAddress
 from ffdl_batch.host.file_attributes import write_sparse
 from ffdl_batch.staging.faults import Fault, ObjectChanged, Skip, local_fault
 from ffdl_batch.staging.object_names import parts_of

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress
+from ffdl_batch.domain.data.staging_protocol import FaultClass
+from ffdl_batch.domain.data.store_kinds import StoreAddress
 from ffdl_batch.staging.faults import FULL_ERRORS, Fault, ObjectChanged, Stopped, TemporaryFailure
 from ffdl_batch.staging.object_names import PART_NAME, part_name
 from ffdl_batch.staging.stores.digests import hex_of_base64, is_md5

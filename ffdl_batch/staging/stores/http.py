@@ -6,7 +6,8 @@ import urllib.parse
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 
-from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress
+from ffdl_batch.domain.data.staging_protocol import FaultClass
+from ffdl_batch.domain.data.store_kinds import StoreAddress
 from ffdl_batch.staging.faults import Fault
 from ffdl_batch.staging.stores.digests import hex_of_base64
 from ffdl_batch.staging.stores.http_client import HttpClient, basic_authorization, etag_of, time_of

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
-from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress
+from ffdl_batch.domain.data.staging_protocol import FaultClass
+from ffdl_batch.domain.data.store_kinds import StoreAddress
 from ffdl_batch.staging.faults import Fault, ObjectChanged, TemporaryFailure
 from ffdl_batch.staging.stores.store import CHUNK_BYTES, UNKNOWN, Item, library
 

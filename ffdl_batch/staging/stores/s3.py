@@ -22,7 +22,8 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress
+from ffdl_batch.domain.data.staging_protocol import FaultClass
+from ffdl_batch.domain.data.store_kinds import StoreAddress
 from ffdl_batch.staging.faults import Fault, ObjectChanged, TemporaryFailure, UnknownUpload
 from ffdl_batch.staging.stores.digests import count_of_parts, is_md5
 from ffdl_batch.staging.stores.http_client import byte_range, failure_of_status, require_trusted

@@ -16,7 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress
+from ffdl_batch.domain.data.staging_protocol import FaultClass
+from ffdl_batch.domain.data.store_kinds import StoreAddress
 from ffdl_batch.staging.faults import Fault, TemporaryFailure, shown
 from ffdl_batch.staging.stores.store import library
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from ffdl_batch.domain.data.staging_protocol import Entry, FaultClass, StoreKind
+from ffdl_batch.domain.data.staging_protocol import Entry, FaultClass
+from ffdl_batch.domain.data.store_kinds import StoreKind
 from ffdl_batch.domain.number_text import size_text
 from ffdl_batch.staging.faults import Fault, Skip, TemporaryFailure, local_fault, located_at, shown
 from ffdl_batch.staging.journal import Planned

@@ -61,7 +61,8 @@ def test_db_check_reports_duplicate_attempt_tokens(desk: Desk, job_id: str) -> N
     else:
         desk.execute(
             "CREATE TABLE other AS SELECT * FROM attempts", "DROP TABLE attempts",
-            "ALTER TABLE other RENAME TO attempts", "CREATE INDEX ix_attempts_upload_pending ON attempts (upload_pending)",
+            "ALTER TABLE other RENAME TO attempts",
+            "CREATE INDEX ix_attempts_upload_pending ON attempts (upload_pending)",
         )  # fmt: skip
     alike = "token, backend, native_id, created_at, outcome_code, network, nodes"
     desk.execute(f"INSERT INTO attempts (job_id, number, {alike}) SELECT job_id, 2, {alike} FROM attempts")

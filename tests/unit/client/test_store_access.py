@@ -9,7 +9,7 @@ import pytest
 from ffdl_batch.client.errors import DaemonUnreachable, InputUnusable
 from ffdl_batch.client.stores.credentials import access, from_environment, of_job, of_references, with_environment
 from ffdl_batch.client.stores.user_secrets import Keys
-from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 
 AWS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "planted"}
 BUCKET = StoreAddress(StoreKind.S3, container="b")

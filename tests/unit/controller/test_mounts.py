@@ -22,7 +22,8 @@ from ffdl_batch.controller.mounts.rclone import (
     remote_of,
 )
 from ffdl_batch.domain.data.mounts import MountOwner, Mounts, read_source
-from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind, Transfer
+from ffdl_batch.domain.data.staging_protocol import Transfer
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 
 KEYS = {"user_name": "k", "password": "s"}
 STORE = StoreAddress(StoreKind.S3, "https://s3.example.org", "", "sets", {}, KEYS)

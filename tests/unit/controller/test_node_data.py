@@ -16,7 +16,8 @@ from ffdl_batch.controller.data.cache_entries import Entries
 from ffdl_batch.controller.data.input_loading import NodeData
 from ffdl_batch.controller.mounts.node_mounts import Mounting
 from ffdl_batch.domain.data.mounts import Brought, Mounts
-from ffdl_batch.domain.data.staging_protocol import Cached, StoreAddress, StoreKind, Transfer
+from ffdl_batch.domain.data.staging_protocol import Cached, Transfer
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from tests.unit.controller.rig import launch_file
 
 STORE = StoreAddress(StoreKind.S3, container="sets")

@@ -21,7 +21,8 @@ from ffdl_batch.controller.learner.out_of_memory import (
     was_out_of_memory,
 )
 from ffdl_batch.controller.own_program import VICTIM, starter_argv
-from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind, Transfer
+from ffdl_batch.domain.data.staging_protocol import Transfer
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.domain.launch.launch_file import LaunchFile, Pod
 from ffdl_batch.domain.outcome.controller_events import (
     Event,

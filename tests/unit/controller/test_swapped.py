@@ -23,7 +23,8 @@ from ffdl_batch.controller.data.result_storage import store_logs, store_results
 from ffdl_batch.controller.data.transfers import send_results
 from ffdl_batch.controller.data.tree_copy import copy_tree, remove_half_copied
 from ffdl_batch.controller.rendezvous.launch_agent import MAIL, install
-from ffdl_batch.domain.data.staging_protocol import StageTask, StoreAddress, StoreKind, Transfer
+from ffdl_batch.domain.data.staging_protocol import StageTask, Transfer
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.domain.launch.launch_file import Stores
 from ffdl_batch.domain.launch.placeholders import literal
 from tests.unit.controller.rig import launch_file, plant_link, plant_pipe, plant_socket

@@ -9,7 +9,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from ffdl_batch.domain.data.staging_protocol import StoreKind
+from ffdl_batch.domain.data.store_kinds import StoreKind
 from tests.unit.docs.dockerfile import read_dockerfile
 
 ROOT = Path(__file__).parents[3]

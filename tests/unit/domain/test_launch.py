@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind, Transfer
+from ffdl_batch.domain.data.staging_protocol import Transfer
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.domain.file_format import FORMAT, NewerFormat
 from ffdl_batch.domain.launch.devices import DEVICE_OPTIONS
 from ffdl_batch.domain.launch.launch_file import (

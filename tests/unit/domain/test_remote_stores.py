@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.domain.data.store_urls import StoreOptions, StorePlace, StoreUrlError, format_store_url, read_store_url
 from ffdl_batch.domain.job.data_stores import REMOTE, StoreRefused, address_of, place_in, place_of_results
 from ffdl_batch.domain.job.spec import DataStore, StoreType

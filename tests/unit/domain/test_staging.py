@@ -18,8 +18,6 @@ from ffdl_batch.domain.data.staging_protocol import (
     Retry,
     StageTask,
     StageTaskError,
-    StoreAddress,
-    StoreKind,
     Transfer,
     decode_task,
     encode_task,
@@ -27,6 +25,7 @@ from ffdl_batch.domain.data.staging_protocol import (
     read_line,
     write_line,
 )
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 
 STORE = StoreAddress(StoreKind.S3, "http://store:9000", "eu", "bucket", {"path_style": "true"}, {"password": "name"})
 TRANSFER = Transfer(STORE, "prefix", "/data", ("*.txt",))

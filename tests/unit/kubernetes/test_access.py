@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind, Transfer
+from ffdl_batch.domain.data.staging_protocol import Transfer
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.domain.job.spec import BatchOptions, DataStore, Egress, JobSpec, NetworkLevel, StoreType
 from ffdl_batch.domain.launch.launch_file import decode
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan

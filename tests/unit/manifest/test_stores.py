@@ -239,8 +239,8 @@ def test_data_store_warns_about_invalid_address_at_its_line() -> None:
 
 @pytest.mark.parametrize(("kind", "key", "severity", "text"), [
     ("s3_datastore", "pasword", "warning", "did you mean password?"),
-    ("s3_datastore", "key_file", "warning", "of another kind of data store; nobody reads it here (write of path"),
-    ("swift_datastore", "path_style", "warning", "(write of domain_name, project_id, ca_file, timeout_s"),
+    ("s3_datastore", "key_file", "warning", "for another kind of data store and has no effect here (use one of path"),
+    ("swift_datastore", "path_style", "warning", "(use one of domain_name, project_id, ca_file, timeout_s"),
     ("mount_cos", "unheard_of", "note", "this key is passed on as it is"),
     ("mount_cos", "path_style", "", ""),
     ("fsspec_datastore", "unheard_of", "", ""),

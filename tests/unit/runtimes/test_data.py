@@ -9,7 +9,8 @@ import pytest
 
 from ffdl_batch.attempt.layout import JobDir
 from ffdl_batch.domain.data.mounts import Brought, Mounting, Mounts
-from ffdl_batch.domain.data.staging_protocol import StoreKind, Transfer
+from ffdl_batch.domain.data.staging_protocol import Transfer
+from ffdl_batch.domain.data.store_kinds import StoreKind
 from ffdl_batch.domain.job.learner_layout import Load, Member, lay_on_one
 from ffdl_batch.domain.job.spec import (
     BatchOptions,

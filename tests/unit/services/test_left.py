@@ -13,7 +13,8 @@ from unittest.mock import Mock
 import pytest
 
 from ffdl_batch.client.api_calls.job_output import _Pieces, _unpack
-from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind, Transfer
+from ffdl_batch.domain.data.staging_protocol import Transfer
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.domain.job.job import AttemptEnd, Job
 from ffdl_batch.domain.job.views import LeftView, Resume
 from ffdl_batch.domain.job_state import JobState

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ffdl_batch.domain.data.staging_protocol import Direction, FaultClass, StoreAddress, StoreKind
+from ffdl_batch.domain.data.staging_protocol import Direction, FaultClass
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.services.data.data_store_checks import Answer, Told, findings_of
 

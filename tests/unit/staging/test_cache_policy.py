@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.staging.cache.cached_transfer import entry_key
 from ffdl_batch.staging.cache.eviction_policy import Choice, Held, MaxMinFair, Need
 from ffdl_batch.staging.journal import Planned

@@ -10,15 +10,8 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.data import staging_protocol
-from ffdl_batch.domain.data.staging_protocol import (
-    Direction,
-    Failed,
-    FaultClass,
-    StageTask,
-    StoreAddress,
-    StoreKind,
-    Transfer,
-)
+from ffdl_batch.domain.data.staging_protocol import Direction, Failed, FaultClass, StageTask, Transfer
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.host import boot as boot_module
 from ffdl_batch.staging import journal as module
 from ffdl_batch.staging.faults import Fault

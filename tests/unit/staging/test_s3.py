@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from botocore.utils import parse_timestamp
 
-from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.staging.stores.s3 import S3Store, moment_of
 
 

@@ -8,15 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.data.staging_protocol import (
-    Direction,
-    FaultClass,
-    StageTask,
-    StoreAddress,
-    StoreKind,
-    Transfer,
-    encode_task,
-)
+from ffdl_batch.domain.data.staging_protocol import Direction, FaultClass, StageTask, Transfer, encode_task
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.staging import program
 from ffdl_batch.staging.faults import Fault
 from ffdl_batch.staging.secrets import Secrets, read_secrets
