@@ -7,9 +7,15 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
 
-from ffdl_batch.ports.scheduler import InvalidRequest, Scheduler
+from ffdl_batch.domain.conversion import CannotConvert
+from ffdl_batch.domain.job.past_job import HistoryMissing
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
+from ffdl_batch.ports.conversion import ExportsJobs, WritesScripts
+from ffdl_batch.ports.scheduler import Scheduler
 
 GROUP = "ffdl_batch.adapters"
+CONVERTERS = "ffdl_batch.converters"
+HISTORIES = "ffdl_batch.histories"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +77,41 @@ def create_adapter(name: str, settings: Settings, context: AdapterContext, origi
                 raise InvalidRequest(f"{', '.join(origins)}: {error}", error.findings) from error
     known = ", ".join(adapter_names()) or "none is installed"
     raise InvalidRequest(f"there is no backend {name!r}; known: {known}")
+
+
+def converter_names() -> tuple[str, ...]:
+    """Names of the installed converters, sorted: those of the formats that they read or write."""
+    return tuple(sorted({point.name for point in entry_points(group=CONVERTERS)}))
+
+
+def writer_names() -> tuple[str, ...]:
+    """Those of them that write, sorted: what can be made of a manifest."""
+    return tuple(name for name in converter_names() if isinstance(create_converter(name), ExportsJobs | WritesScripts))
+
+
+def create_converter(name: str) -> object:
+    """The converter `name`; what it can do is asked for with isinstance. Raises CannotConvert that lists those that are
+    there when there is none of that name."""
+    for point in entry_points(group=CONVERTERS):
+        if point.name == name:
+            created: object = point.load()()
+            return created
+    known = ", ".join(converter_names()) or "none is installed"
+    raise CannotConvert(f"there is no converter {name!r}; known: {known}")
+
+
+def history_names() -> tuple[str, ...]:
+    """The backends that know something, sorted."""
+    return tuple(sorted({point.name for point in entry_points(group=HISTORIES)}))
+
+
+def open_history(name: str, settings: Mapping[str, object]) -> object:
+    """What the backend `name` knows, under its own table of the configuration; what that is is asked for with
+    isinstance. Raises HistoryUnknown, HistoryMissing where no backend of that name knows anything, and InvalidRequest
+    for settings that cannot be used."""
+    for point in entry_points(group=HISTORIES):
+        if point.name == name:
+            found: object = point.load()(settings)
+            return found
+    known = ", ".join(history_names()) or "none is installed"
+    raise HistoryMissing(f"the backend {name!r} keeps no history; known: {known}")

@@ -18,21 +18,14 @@ from typing import Any
 
 from ffdl_batch.attempt.layout import AttemptDir, Root
 from ffdl_batch.attempt.reader import find_text
+from ffdl_batch.domain.backend_facts import BackendFacts, PartitionShape
 from ffdl_batch.domain.job.job import Token
 from ffdl_batch.domain.launch.network_level import ONLY_HOST, NetworkLevel
 from ffdl_batch.domain.launch.pod_protocol import PodAnnotation
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, NotNow, SchedulerMissing, SchedulerUnreachable
 from ffdl_batch.plugins import AdapterContext, Settings
-from ffdl_batch.ports.scheduler import (
-    BackendFacts,
-    InvalidRequest,
-    LaunchPlan,
-    LaunchRequest,
-    NotNow,
-    PartitionShape,
-    SchedulerMissing,
-    SchedulerUnreachable,
-)
+from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest
 from ffdl_batch.runtimes.learner_start import staging_arguments
 from ffdl_kubernetes.administration import Administration
 from ffdl_kubernetes.api_discovery import groups

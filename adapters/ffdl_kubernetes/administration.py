@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ffdl_batch.domain.data.mounts import Mounting
-from ffdl_batch.ports.diagnostics import Item, Verdict
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
-from ffdl_batch.ports.tenancy import Tenant, TenantStep
+from ffdl_batch.domain.examination import Item, Verdict
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.domain.tenant import Tenant, TenantStep
 from ffdl_kubernetes.api_discovery import groups, may
 from ffdl_kubernetes.api_errors import explain
 from ffdl_kubernetes.client import ClusterClient, Refused
@@ -29,7 +29,7 @@ _POLICIES = "network policies"
 def examine(
     client: ClusterClient, settings: KubernetesSettings, proof: Callable[[], Proof | None], nodes: str
 ) -> Iterator[Item]:
-    """See :class:`ffdl_batch.ports.diagnostics.Examines`. `proof` is what the last canary said (None = none did)."""
+    """See :class:`ffdl_batch.ports.capabilities.Examines`. `proof` is what the last canary said (None = none did)."""
     if nodes:
         raise InvalidRequest("nodes of a cluster are not examined one by one; leave --nodes out")
     try:
@@ -136,7 +136,7 @@ def _policies(settings: KubernetesSettings, proof: Callable[[], Proof | None]) -
 
 
 class Administration:
-    """:class:`ffdl_batch.ports.tenancy.KeepsTenants` and :class:`ffdl_batch.ports.diagnostics.Examines`."""
+    """:class:`ffdl_batch.ports.capabilities.KeepsTenants` and :class:`ffdl_batch.ports.capabilities.Examines`."""
 
     def __init__(self, settings: KubernetesSettings, client: ClusterClient, canary: Canary) -> None:
         """Nothing is touched yet."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from ffdl_batch.ports.scheduler import InvalidRequest, NotTaken, SchedulerError, SchedulerMissing, TooMany
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, NotTaken, SchedulerError, SchedulerMissing, TooMany
 from ffdl_kubernetes.client import Refused
 from ffdl_kubernetes.quantities import QUOTA, amounts, never_given
 

@@ -14,12 +14,7 @@ from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from ffdl_batch.ports.scheduler import (
-    NotTaken,
-    SchedulerMissing,
-    SchedulerUnreachable,
-    SubmissionUncertain,
-)
+from ffdl_batch.domain.scheduler_errors import NotTaken, SchedulerMissing, SchedulerUnreachable, SubmissionUncertain
 from ffdl_kubernetes.connection import load_config, parameters_of, require_library
 from ffdl_kubernetes.settings import KubernetesSettings
 

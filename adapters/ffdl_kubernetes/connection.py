@@ -19,7 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ffdl_batch.ports.scheduler import SchedulerMissing
+from ffdl_batch.domain.scheduler_errors import SchedulerMissing
 from ffdl_kubernetes.settings import IN_CLUSTER, KubernetesSettings
 
 if TYPE_CHECKING:

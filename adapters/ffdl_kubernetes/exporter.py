@@ -17,12 +17,13 @@ from typing import Any
 import yaml
 
 from ffdl_batch.attempt.layout import Root
+from ffdl_batch.domain.backend_facts import BackendFacts, PartitionShape
+from ffdl_batch.domain.conversion import CannotConvert, ExportedJob, ExportRequest, Fate, KeyFate, judge_keys
 from ffdl_batch.domain.job.array import ArrayId, expand, is_array
 from ffdl_batch.domain.job.job import JobId, attempt_token
 from ffdl_batch.domain.job.spec import JobSpec, NetworkLevel, Staging
-from ffdl_batch.ports.conversion import CannotConvert, Fate
-from ffdl_batch.ports.export import ExportedJob, ExportRequest, KeyFate, judge_keys
-from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchRequest, PartitionShape
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
+from ffdl_batch.runtimes.launch_request import LaunchRequest
 from ffdl_batch.runtimes.learner_start import staging_arguments
 from ffdl_kubernetes.lifecycle.submission import OBJECTS
 from ffdl_kubernetes.planning.launch_plan import make_plan
@@ -96,7 +97,7 @@ class KubernetesExporter:
     pulls_images = True
 
     def export(self, request: ExportRequest) -> ExportedJob:
-        """See :class:`ffdl_batch.ports.export.ExportsJobs`."""
+        """See :class:`ffdl_batch.ports.conversion.ExportsJobs`."""
         settings = settle(read_settings(request.settings), "user", _USER)
         try:
             documents = [one for spec in _jobs(request.spec) for one in _objects(spec, request, settings)]

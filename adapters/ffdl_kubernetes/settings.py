@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from types import MappingProxyType
 
 from ffdl_batch.domain.harmless_settings import HARMLESS, harmless_keys
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.plugins import unknown_setting
-from ffdl_batch.ports.scheduler import InvalidRequest
 from ffdl_kubernetes.quantities import amount
 
 _TABLE = "[backend.kubernetes]"

@@ -24,26 +24,21 @@ from pathlib import Path
 from ffdl_batch import domain
 from ffdl_batch.attempt.file_writer import open_own
 from ffdl_batch.attempt.layout import AttemptDir, Root
+from ffdl_batch.domain.backend_facts import BackendFacts, NodeShape, PartitionShape, WaitingRequest
 from ffdl_batch.domain.job.job import Token
 from ffdl_batch.domain.job.spec import NetworkLevel
 from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
 from ffdl_batch.domain.pending.explanation import Explanation
-from ffdl_batch.host.resource_exhaustion import explain_unstarted, find_lack, of_daemon
-from ffdl_batch.plugins import AdapterContext, Settings
-from ffdl_batch.ports.capabilities import WaitingRequest
-from ffdl_batch.ports.node_access import NodeProgram, Place
-from ffdl_batch.ports.scheduler import (
-    BackendFacts,
+from ffdl_batch.domain.scheduler_errors import (
     InvalidRequest,
-    LaunchPlan,
-    LaunchRequest,
-    NodeShape,
     NotNow,
-    PartitionShape,
     SchedulerUnreachable,
     SubmissionUncertain,
     TooMany,
 )
+from ffdl_batch.host.resource_exhaustion import explain_unstarted, find_lack, of_daemon
+from ffdl_batch.plugins import AdapterContext, Settings
+from ffdl_batch.runtimes.launch_request import AttemptNode, LaunchPlan, LaunchRequest, NodeProgram
 from ffdl_batch.runtimes.learner_start import controller_arguments, staging_arguments
 from ffdl_local.job_state import explain, observe_attempt
 from ffdl_local.launch_plan import BACKEND, make_plan, max_jobs
@@ -231,8 +226,8 @@ class LocalScheduler:
         if attempt is not None:
             self._send(attempt, WITHDRAW, SUPERVISOR)
 
-    def beside(self, place: Place, argv: Sequence[str]) -> NodeProgram:
-        """See :class:`ffdl_batch.ports.node_access.ReachesNodes`."""
+    def beside(self, place: AttemptNode, argv: Sequence[str]) -> NodeProgram:
+        """See :class:`ffdl_batch.ports.capabilities.ReachesNodes`."""
         started = read_record(local_directory(place.attempt_dir.path) / STARTED) or {}
         return NodeProgram(tuple(argv), host=str(started.get("host") or self._host))
 

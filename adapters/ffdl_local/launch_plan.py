@@ -7,14 +7,16 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 
+from ffdl_batch.domain.backend_facts import NodeShape
 from ffdl_batch.domain.job.learner_layout import PS_COUNT, Gang, lay_on_one, members_of, parts_of
 from ffdl_batch.domain.job.spec import SITE_DEFAULT, JobSpec, NetworkLevel
 from ffdl_batch.domain.launch.launch_file import NodeCache
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.quantity import format_size
-from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, NodeShape, PlannedFile
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.runtimes.apptainer import GpuLibraries
 from ffdl_batch.runtimes.launch_plan import assemble, base_succession, plan_base, require_image
+from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest, PlannedFile
 from ffdl_batch.runtimes.learner_start import RequestRefused, Runtime, choose_network, refusal, refuse_unsupported
 from ffdl_local.records import JOB_FILE
 from ffdl_local.settings import LocalSettings

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from ffdl_batch.domain.harmless_settings import HARMLESS, harmless_keys
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.plugins import unknown_setting
-from ffdl_batch.ports.scheduler import InvalidRequest
 
 _TABLE = "[backend.local]"
 

@@ -28,25 +28,16 @@ from pathlib import Path
 
 from ffdl_batch.attempt.layout import AttemptDir, Root
 from ffdl_batch.attempt.reader import find_object, find_text
+from ffdl_batch.domain.backend_facts import AccountedRun, AccountingOutage, BackendFacts
 from ffdl_batch.domain.data.mounts import Mounting
+from ffdl_batch.domain.examination import Item
 from ffdl_batch.domain.job.array import parse_chunk_name, read_marks
 from ffdl_batch.domain.job.job import Token
 from ffdl_batch.domain.job.spec import NetworkLevel
 from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
+from ffdl_batch.domain.scheduler_errors import AccountingUnreachable, NotNow
 from ffdl_batch.plugins import AdapterContext, Settings
-from ffdl_batch.ports.accounting import AccountedRun
-from ffdl_batch.ports.capabilities import AccountingOutage
-from ffdl_batch.ports.diagnostics import Item
-from ffdl_batch.ports.node_access import NodeProgram, Place
-from ffdl_batch.ports.scheduler import (
-    AccountingUnreachable,
-    ArrayPlan,
-    BackendFacts,
-    Chunk,
-    LaunchPlan,
-    LaunchRequest,
-    NotNow,
-)
+from ffdl_batch.runtimes.launch_request import ArrayPlan, AttemptNode, Chunk, LaunchPlan, LaunchRequest, NodeProgram
 from ffdl_slurm.cluster_selection import compare_cluster
 from ffdl_slurm.commands import beside_argv
 from ffdl_slurm.doctor.cluster_checks import Doctor
@@ -134,7 +125,7 @@ class SlurmScheduler(Outlooks):
         )
 
     def examine(self, nodes: str, mounting: Mounting = Mounting.AUTO) -> Sequence[Item]:
-        """See :class:`ffdl_batch.ports.diagnostics.Examines`."""
+        """See :class:`ffdl_batch.ports.capabilities.Examines`."""
         return Doctor(self._settings, self._context.root, run_command).examine(nodes, mounting)
 
     def _log_doubts(self, site: SiteShape) -> None:
@@ -244,7 +235,7 @@ class SlurmScheduler(Outlooks):
         return dropped_tasks(self._gateway.list_own_jobs(), ids, self._tables.token_of) if ids else {}
 
     def accounted_runs(self, attempts: Mapping[NativeId, Token]) -> Mapping[NativeId, Sequence[AccountedRun]] | None:
-        """See :class:`ffdl_batch.ports.accounting.AccountsForRuns`."""
+        """See :class:`ffdl_batch.ports.capabilities.AccountsForRuns`."""
         records = self._gateway.account_for_runs({native.job for native in attempts}) if attempts else []
         return None if records is None else runs_of(records, attempts, self._tables.token_of)
 
@@ -289,8 +280,8 @@ class SlurmScheduler(Outlooks):
         """See :class:`ffdl_batch.ports.capabilities.AvoidsNodes`."""
         self._gateway.exclude_only(str(native_id), nodes)
 
-    def beside(self, place: Place, argv: Sequence[str]) -> NodeProgram:
-        """See :class:`ffdl_batch.ports.node_access.ReachesNodes`; srun runs where the owner is."""
+    def beside(self, place: AttemptNode, argv: Sequence[str]) -> NodeProgram:
+        """See :class:`ffdl_batch.ports.capabilities.ReachesNodes`; srun runs where the owner is."""
         job = place.allocation or str(place.native_id)
         words = tuple(beside_argv(job, place.node_rank, argv))
         return NodeProgram(words, unset=OPTION_VARIABLES, keep=tuple(sorted(KEPT)))

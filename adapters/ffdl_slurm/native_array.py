@@ -14,7 +14,7 @@ from ffdl_batch.domain.job.array import join_indexes, number_chunk, parse_chunk_
 from ffdl_batch.domain.job.job import Token, is_token
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.domain.sbatch.script_options import SbatchOption
-from ffdl_batch.ports.scheduler import ArrayPlan, Chunk, LaunchPlan, PlannedFile
+from ffdl_batch.runtimes.launch_request import ArrayPlan, Chunk, LaunchPlan, PlannedFile
 from ffdl_slurm.commands import sbatch_argv
 from ffdl_slurm.sbatch_script import parse_options, render_option
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ffdl_batch.domain.sbatch.script_options import SbatchOption
-from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
 
 MARK = "#SBATCH"
 NATIVE_ID = "FFDL_NATIVE_ID"

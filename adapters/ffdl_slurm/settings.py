@@ -12,8 +12,8 @@ from typing import TypeVar
 from ffdl_batch.domain.harmless_settings import HARMLESS, harmless_keys
 from ffdl_batch.domain.job.spec import BatchOptions
 from ffdl_batch.domain.launch.devices import AMD, INTEL, NVIDIA, VENDORS
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.plugins import unknown_setting
-from ffdl_batch.ports.scheduler import InvalidRequest
 
 E = TypeVar("E", bound=StrEnum)
 

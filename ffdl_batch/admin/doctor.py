@@ -36,9 +36,10 @@ def doctor(nodes: str, as_json: bool) -> int:
     examined now; 78: the configuration cannot be used.
     """
     from ffdl_batch.config import ConfigError, load_settings
+    from ffdl_batch.domain.examination import Verdict
+    from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerMissing
     from ffdl_batch.plugins import AdapterContext, create_adapter
-    from ffdl_batch.ports.diagnostics import Examines, Verdict
-    from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerMissing
+    from ffdl_batch.ports.capabilities import Examines
 
     try:
         settings = load_settings()

@@ -15,7 +15,8 @@ from ffdl_batch.domain.terminal_text import json_text
 from ffdl_batch.host.users import user_name
 
 if TYPE_CHECKING:
-    from ffdl_batch.ports.tenancy import KeepsTenants, Tenant
+    from ffdl_batch.domain.tenant import Tenant
+    from ffdl_batch.ports.capabilities import KeepsTenants
 
 T = TypeVar("T")
 _NAMES = {"help_option_names": ["-h", "--help"]}
@@ -81,7 +82,7 @@ def create(name: str, *, backend: str, as_yaml: bool, as_json: bool, **options: 
     an amount is invalid; 69: the backend has no tenants, or there is no kubeconfig; 75: the cluster does not answer;
     77: the cluster does not permit it; 78: the configuration cannot be used.
     """
-    from ffdl_batch.ports.tenancy import Done
+    from ffdl_batch.domain.tenant import Done
 
     keeper, wanted = _keeper(backend), _tenant(name, options)
     if as_yaml:
@@ -124,9 +125,9 @@ def permissions(name: str, *, backend: str, **options: Any) -> int:
 
 def _keeper(name: str) -> KeepsTenants:
     from ffdl_batch.config import ConfigError, load_settings
+    from ffdl_batch.domain.scheduler_errors import InvalidRequest
     from ffdl_batch.plugins import AdapterContext, create_adapter
-    from ffdl_batch.ports.scheduler import InvalidRequest
-    from ffdl_batch.ports.tenancy import KeepsTenants
+    from ffdl_batch.ports.capabilities import KeepsTenants
 
     try:
         settings, uid = load_settings(), os.getuid()
@@ -140,7 +141,7 @@ def _keeper(name: str) -> KeepsTenants:
 
 
 def _tenant(name: str, options: Mapping[str, Any]) -> Tenant:
-    from ffdl_batch.ports.tenancy import Tenant
+    from ffdl_batch.domain.tenant import Tenant
 
     return Tenant(
         name,
@@ -182,8 +183,13 @@ def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
 
 def _asked(ask: Callable[[], T]) -> T:
     """Return the reply of the backend; its errors end the command."""
-    from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerError, SchedulerMissing
-    from ffdl_batch.ports.tenancy import NotOurs, NotPermitted
+    from ffdl_batch.domain.scheduler_errors import (
+        InvalidRequest,
+        NotOurs,
+        NotPermitted,
+        SchedulerError,
+        SchedulerMissing,
+    )
 
     try:
         return ask()

@@ -23,8 +23,8 @@ from ffdl_batch.daemon.request_context import context_of
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.job.views import Problem
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.host.resource_exhaustion import WHOSE_LIMITS, WRAPPED, explain_lack
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.services.os_errors import explain
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.store import DatabaseDamaged, StoreUnavailable

@@ -12,8 +12,9 @@ from pathlib import Path
 from ffdl_batch.attempt.layout import Root
 from ffdl_batch.config import Settings
 from ffdl_batch.config.daemon_location import check_own_directory, make_own_directory
+from ffdl_batch.host.running_clock import SystemClock
 from ffdl_batch.plugins import AdapterContext
-from ffdl_batch.ports.clock import Clock, SystemClock
+from ffdl_batch.ports.clock import Clock
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.backends.node_exclusion import NodeExclusion
 from ffdl_batch.services.data.data_store_checks import StoreChecks

@@ -1,6 +1,7 @@
-"""A clock that stands still while this process is stopped (SIGSTOP, ``scontrol suspend``).
+"""The machine's clocks, and a clock that excludes the time for which this process is stopped.
 
-Nobody could answer, and no cell could be read, in that time: it counts neither for grace periods nor for fencing.
+A stopped process (SIGSTOP, ``scontrol suspend``) can neither answer nor read a control cell, so that time counts
+neither for grace periods nor for fencing.
 """
 
 from __future__ import annotations
@@ -44,3 +45,15 @@ class RunningTime:
     def _beat(self) -> None:
         while not self._done.wait(BEAT_S):
             self.now()
+
+
+class SystemClock:
+    """The machine's clocks; see :class:`ffdl_batch.ports.clock.Clock`."""
+
+    def now(self) -> float:
+        """Return the seconds since the epoch."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """Return the seconds since some moment; never decreases."""
+        return time.monotonic()

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ffdl_batch.domain.conversion import CannotConvert, Conversion, Fate, Judged, Origin, Source
 from ffdl_batch.domain.job.secret_references import REFERENCE, reference
 from ffdl_batch.manifest.checks.templates import WML_KEYS
 from ffdl_batch.manifest.credentials import is_secret, secret_name
 from ffdl_batch.manifest.document.composer import compose
 from ffdl_batch.manifest.document.source_text import read_text
 from ffdl_batch.manifest.document.tree import Mapping, Node, Place, Scalar, Sequence, Unreadable, path_text
-from ffdl_batch.ports.conversion import CannotConvert, Conversion, Fate, Judged, Origin, Source
 
 _MODEL, _DATA, _RESULTS = "model_definition", "training_data_reference", "training_results_reference"
 _GIB_TEXT = "Gb"

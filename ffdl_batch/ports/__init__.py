@@ -1,1 +1,1 @@
-"""What the core asks of the world, as Protocols. Adapters implement them; services ask them."""
+"""Protocols that adapters implement and that services call. Their values are in domain and runtimes."""

@@ -3,16 +3,19 @@ asked for with isinstance."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.domain.backend_facts import AccountedRun, AccountingOutage, BackendFacts, Storing, WaitingRequest
+from ffdl_batch.domain.data.mounts import Mounting
+from ffdl_batch.domain.examination import Item
 from ffdl_batch.domain.job.job import Token
-from ffdl_batch.domain.job.spec import JobSpec
+from ffdl_batch.domain.job.past_job import PastJobs, Period, Place
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.domain.pending.explanation import Explanation, Foretold
-from ffdl_batch.ports.scheduler import ArrayPlan, BackendFacts, Chunk, LaunchPlan
+from ffdl_batch.domain.tenant import Tenant, TenantStep
+from ffdl_batch.runtimes.launch_request import ArrayPlan, AttemptNode, Chunk, LaunchPlan, NodeProgram
 
 
 @runtime_checkable
@@ -120,15 +123,6 @@ class DropsTasks(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class AccountingOutage:
-    """An accounting that does not answer: for how many seconds, why, and in how many it is asked again."""
-
-    for_s: float
-    detail: str
-    again_in_s: float
-
-
 @runtime_checkable
 class KeepsAccounts(Protocol):
     """A backend whose accounting may be away while its scheduler answers."""
@@ -155,17 +149,6 @@ class Withdraws(Protocol):
     def withdraw(self, native_id: NativeId) -> None:
         """Request the end of the job if it still waits (scancel --state=PENDING); else nothing. Idempotent."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Storing:
-    """How the storing of what an attempt left goes: `why` it waits, or failed ("" = it goes on). `ended`: it does not
-    go on. `interrupted`: it failed by what says nothing of the store, or of what is to be stored: its place was taken,
-    its node lost, or it never began."""
-
-    why: str = ""
-    ended: bool = False
-    interrupted: bool = False
 
 
 @runtime_checkable
@@ -215,15 +198,6 @@ class ExplainsSettings(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingRequest:
-    """What is asked about: a job in the backend's queue, or (`native_id` None) a request that is not submitted."""
-
-    spec: JobSpec
-    facts: BackendFacts
-    native_id: NativeId | None = None
-
-
 @runtime_checkable
 class ExplainsWaiting(Protocol):
     """A backend that knows why jobs wait: in values, of which the core makes sentences."""
@@ -243,4 +217,97 @@ class ForetellsStart(Protocol):
 
         Raises what :class:`TrialSubmission` raises.
         """
+        ...
+
+
+@runtime_checkable
+class AccountsForRuns(Protocol):
+    """A backend whose scheduler keeps accounts of the time for which each job held what."""
+
+    def accounted_runs(self, attempts: Mapping[NativeId, Token]) -> Mapping[NativeId, Sequence[AccountedRun]] | None:
+        """All starts of these attempts, those of a requeued one in order; one that the accounting does not have is left
+        out, and so is what has the id but is another's. One of which a start cannot be read has that alone. None where
+        this site keeps no accounts.
+
+        Raises NotNow (AccountingUnreachable) where the accounting does not answer.
+        """
+        ...
+
+
+@runtime_checkable
+class Examines(Protocol):
+    """A backend that can look for what would make its jobs fail."""
+
+    def examine(self, nodes: str, mounting: Mounting = Mounting.AUTO) -> Sequence[Item]:
+        """Look at the scheduler and at this machine; and at `nodes`, by a small job on each: a list as the scheduler
+        writes them, "all", "" for none. `mounting` is the site's word about mounted stores. Raises InvalidRequest for
+        what is no list, and where there is no such node; SchedulerMissing where this machine has no such scheduler."""
+        ...
+
+
+@runtime_checkable
+class KeepsTenants(Protocol):
+    """A backend whose cluster has a room for each tenant."""
+
+    def tenant_objects(self, tenant: Tenant) -> Sequence[Mapping[str, Any]]:
+        """What makes the tenant, in the order in which it is to be created. Asks nobody. Raises InvalidRequest."""
+        ...
+
+    def permissions(self, tenant: Tenant) -> Sequence[Mapping[str, Any]]:
+        """Of these, what gives a daemon all that it needs, and no more. Raises InvalidRequest."""
+        ...
+
+    def create_tenant(self, tenant: Tenant, *, adopt: bool, update: bool, remove: bool) -> Sequence[TenantStep]:
+        """Create missing objects. `adopt`: also in a namespace that is not ours. `update`: change objects that differ;
+        otherwise they are not changed. `remove`: treat values that `tenant` does not name as differences, too.
+
+        Raises InvalidRequest, SchedulerUnreachable, NotPermitted, NotOurs.
+        """
+        ...
+
+    def advise(self, tenant: Tenant) -> Mapping[str, str]:
+        """Settings of the backend with which jobs go to this tenant."""
+        ...
+
+
+@runtime_checkable
+class ReachesNodes(Protocol):
+    """A backend on whose nodes a job's owner can start a program beside the job's controllers, with the program's
+    standard streams. The program needs none of the job's resources, ends with the job, and holds up nothing of it."""
+
+    def beside(self, place: AttemptNode, argv: Sequence[str]) -> NodeProgram:
+        """How `argv` is started there. Asks no scheduler. Raises InvalidRequest where it cannot be, and
+        SchedulerMissing where what it is reached with is not there."""
+        ...
+
+
+@runtime_checkable
+class ReadsClaims(Protocol):
+    """A backend that can read the files of its jobs in volumes that only its nodes see."""
+
+    def read_claim(self, token: str, claim: str, below: str) -> Iterator[bytes]:
+        """Return the content of the directory `below` of a claim as a tar; `claim` "" = the one that has the jobs'
+        directories. `token` is the attempt's.
+
+        Raises FileNotFoundError, InvalidRequest if that is not permitted, and SchedulerUnreachable (NotNow if it takes
+        longer to begin). While it is read, raises OSError if it breaks off.
+        """
+        ...
+
+
+@runtime_checkable
+class KnowsJobs(Protocol):
+    """A scheduler with an accounting."""
+
+    def past_jobs(self, period: Period) -> PastJobs:
+        """Jobs that have run, and rows that cannot be read: one odd row hides no other. Raises HistoryUnknown."""
+        ...
+
+
+@runtime_checkable
+class KnowsPlaces(Protocol):
+    """Somewhere that jobs could run."""
+
+    def places(self) -> Sequence[Place]:
+        """Partitions or profiles, the default one first. Raises HistoryUnknown."""
         ...

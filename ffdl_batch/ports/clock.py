@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Protocol
 
 
@@ -16,15 +15,3 @@ class Clock(Protocol):
     def monotonic(self) -> float:
         """Seconds since some moment; never goes back."""
         ...
-
-
-class SystemClock:
-    """The machine's clocks."""
-
-    def now(self) -> float:
-        """See :class:`Clock`."""
-        return time.time()
-
-    def monotonic(self) -> float:
-        """See :class:`Clock`."""
-        return time.monotonic()

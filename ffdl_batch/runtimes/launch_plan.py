@@ -16,7 +16,7 @@ from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.launch.launch_file import LaunchFile, Succession, encode
 from ffdl_batch.domain.launch.limits import Limits
 from ffdl_batch.domain.metrics.records import Collecting
-from ffdl_batch.ports.scheduler import LaunchPlan, LaunchRequest, PlannedFile
+from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest, PlannedFile
 from ffdl_batch.runtimes.learner_start import (
     RequestRefused,
     Runtime,

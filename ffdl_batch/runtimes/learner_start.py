@@ -21,7 +21,7 @@ from ffdl_batch.domain.job.spec_errors import find_mistakes
 from ffdl_batch.domain.launch.launch_file import EnvDelivery, LearnerCommand, Network, NodeCache
 from ffdl_batch.domain.launch.network_level import OVERLAYS, NetworkLevel
 from ffdl_batch.domain.launch.placeholders import literal
-from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.runtimes.apptainer import Container, GpuLibraries, NetworkMode, apptainer_argv
 from ffdl_batch.runtimes.data import Data, place_data, plan_mounts
 from ffdl_batch.runtimes.data import Subject as Subject  # noqa: PLC0414 - offered to modules that plan a start

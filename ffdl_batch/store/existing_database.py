@@ -16,7 +16,8 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import ArgumentError
 
 from ffdl_batch.host.filesystem import is_network, is_read_only
-from ffdl_batch.ports.clock import Clock, SystemClock
+from ffdl_batch.host.running_clock import SystemClock
+from ffdl_batch.ports.clock import Clock
 from ffdl_batch.store.database import BUSY_TIMEOUT_S, Database, connect, over
 from ffdl_batch.store.errors import StoreError, StoreUnavailable, refuse_other_file, refuse_other_kind
 from ffdl_batch.store.sqlite_backup import companions

@@ -16,7 +16,8 @@ from ffdl_batch.domain.daemon_health import DatabaseOutage
 from ffdl_batch.domain.incidents.incident import Origin
 from ffdl_batch.domain.job.job import Change, HistoryEntry, Job, JobId
 from ffdl_batch.domain.job_state import JobState, RequestedAction
-from ffdl_batch.ports.clock import Clock, SystemClock
+from ffdl_batch.host.running_clock import SystemClock
+from ffdl_batch.ports.clock import Clock
 from ffdl_batch.store import incidents, leases, queries, submissions, transitions, usage_rows
 from ffdl_batch.store.database import Database, connect
 from ffdl_batch.store.existing_database import sqlite_file

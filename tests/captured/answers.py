@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from ffdl_batch.ports.scheduler import (
+from ffdl_batch.domain.scheduler_errors import (
     InvalidRequest,
     NoResources,
     NotTaken,

@@ -13,7 +13,7 @@ from ffdl_batch.domain.job.array import chunk_name, expand, mark_of, new_array_i
 from ffdl_batch.domain.job.job import Token
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.ports.capabilities import SubmitsArrays
-from ffdl_batch.ports.scheduler import ArrayPlan, Chunk, LaunchPlan
+from ffdl_batch.runtimes.launch_request import ArrayPlan, Chunk, LaunchPlan
 from tests.contract.scheduler_harness import FakeSlurmHarness, Harness
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from ffdl_batch.attempt.layout import Root
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.plugins import AdapterContext, create_adapter
-from ffdl_batch.ports.scheduler import LaunchPlan, LaunchRequest
+from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest
 from ffdl_kubernetes.adapter import KubernetesScheduler
 from tests.contract.daemon_rig import until
 from tests.contract.scheduler_harness import Harness

@@ -21,13 +21,15 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from ffdl_batch.attempt.layout import AttemptDir, Root
+from ffdl_batch.domain.backend_facts import BackendFacts
 from ffdl_batch.domain.job.job import JobId, Token, attempt_token, new_job_id
 from ffdl_batch.domain.job.spec import BatchOptions, Framework, JobSpec, Resources
 from ffdl_batch.domain.launch.launch_file import TEMPLATE
 from ffdl_batch.domain.outcome.controller_events import EventKind, decode_events
 from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
 from ffdl_batch.plugins import AdapterContext, create_adapter
-from ffdl_batch.ports.scheduler import BackendFacts, LaunchPlan, LaunchRequest, Scheduler
+from ffdl_batch.ports.scheduler import Scheduler
+from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest
 from ffdl_slurm.adapter import SlurmScheduler
 from tests import preloaded
 from tests.first_start import write_controller

@@ -19,9 +19,10 @@ from ffdl_batch.domain.job.job import JobId, attempt_token, new_job_id
 from ffdl_batch.domain.job.spec import BatchOptions, Framework, ImageLocation, JobSpec, NetworkLevel, Resources
 from ffdl_batch.domain.outcome.continuation import Budget
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerError, SubmissionUncertain
+from ffdl_batch.domain.tenant import Tenant
 from ffdl_batch.plugins import AdapterContext
-from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, SchedulerError, SubmissionUncertain
-from ffdl_batch.ports.tenancy import Tenant
+from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest
 from ffdl_kubernetes.adapter import KubernetesScheduler, create
 from ffdl_kubernetes.api_errors import TooManyJobs
 from ffdl_kubernetes.client import MERGE, ClusterClient

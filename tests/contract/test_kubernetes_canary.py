@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from ffdl_batch.domain.backend_facts import BackendFacts
 from ffdl_batch.domain.job.spec import BatchOptions, NetworkLevel
-from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_kubernetes.adapter import KubernetesScheduler
 from ffdl_kubernetes.client import ClusterClient
 from ffdl_kubernetes.observing import network_canary

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.ports.scheduler import SchedulerMissing
+from ffdl_batch.domain.scheduler_errors import SchedulerMissing
 from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.settings import KubernetesSettings
 from tests.fakes.kubernetes.rig import FakeCluster, cluster

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.data.mounts import Mounting
-from ffdl_batch.ports.diagnostics import Examines, Verdict
-from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_batch.domain.examination import Verdict
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
+from ffdl_batch.ports.capabilities import Examines
 from ffdl_kubernetes.api_discovery import may
 from ffdl_kubernetes.client import ClusterClient
 from ffdl_kubernetes.observing.network_canary import FILE

@@ -12,7 +12,7 @@ import pytest
 from ffdl_batch.domain.job.spec import BatchOptions, Checkpoint
 from ffdl_batch.domain.launch.pod_protocol import JOB_LABEL
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
-from ffdl_batch.ports.scheduler import LaunchPlan
+from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_kubernetes import adapter
 from tests.contract.kubernetes_harness import KubernetesHarness
 from tests.fakes.kubernetes.rig import eventually

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from ffdl_batch.domain.backend_facts import WaitingRequest
 from ffdl_batch.domain.job.spec import BatchOptions, Framework, JobSpec, Resources
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.domain.pending.evidence import evidence_of
 from ffdl_batch.domain.pending.explanation import Explanation, WaitKind
 from ffdl_batch.domain.pending.reason_text import actions_of
-from ffdl_batch.ports.capabilities import ForetellsStart, WaitingRequest
-from ffdl_batch.ports.tenancy import Tenant
+from ffdl_batch.domain.tenant import Tenant
+from ffdl_batch.ports.capabilities import ForetellsStart
 from ffdl_kubernetes.client import ClusterClient
 from ffdl_kubernetes.pending import cluster_reader
 from ffdl_kubernetes.settings import read_settings

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
+from ffdl_batch.domain.backend_facts import WaitingRequest
 from ffdl_batch.domain.job.spec import Framework, JobSpec, NetworkLevel, Resources
 from ffdl_batch.domain.launch.pod_protocol import FINALIZER
 from ffdl_batch.domain.outcome.observation import NativeId, Observation
-from ffdl_batch.ports.capabilities import WaitingRequest
-from ffdl_batch.ports.scheduler import LaunchPlan, SchedulerError
-from ffdl_batch.ports.tenancy import Tenant
+from ffdl_batch.domain.scheduler_errors import SchedulerError
+from ffdl_batch.domain.tenant import Tenant
+from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_kubernetes.api_discovery import may
 from ffdl_kubernetes.client import ClusterClient
 from ffdl_kubernetes.settings import read_settings

@@ -16,8 +16,8 @@ from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.submission import Caller, Submission
 from ffdl_batch.domain.job.views import PlanView
+from ffdl_batch.host.running_clock import SystemClock
 from ffdl_batch.plugins import AdapterContext
-from ffdl_batch.ports.clock import SystemClock
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.refusals import Refused

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from ffdl_batch.domain.backend_facts import WaitingRequest
 from ffdl_batch.domain.job.spec import Framework, JobSpec, Resources
 from ffdl_batch.domain.outcome.observation import EndCause, Phase
 from ffdl_batch.domain.pending.explanation import WaitKind
-from ffdl_batch.ports.capabilities import WaitingRequest
-from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from tests.contract.test_kubernetes_adapter import Site
 from tests.fakes.kubernetes.rig import cluster, eventually, node
 

@@ -31,7 +31,7 @@ from ffdl_batch.domain.file_format import FORMAT
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.launch.launch_file import decode, encode, succeed
 from ffdl_batch.domain.outcome.controller_events import EventKind, GoesOn, Outcome, decode_events
-from ffdl_batch.ports.clock import SystemClock
+from ffdl_batch.host.running_clock import SystemClock
 from ffdl_batch.store import Store, open_store
 from ffdl_batch.store.database import connect
 from ffdl_batch.store.existing_database import connect_existing

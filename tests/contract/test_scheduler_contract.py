@@ -18,6 +18,7 @@ import pytest
 
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.controller.rendezvous.node_barrier import read_events
+from ffdl_batch.domain.backend_facts import BackendFacts
 from ffdl_batch.domain.job.array import expand, new_array_id
 from ffdl_batch.domain.job.job import Token, attempt_token
 from ffdl_batch.domain.job.spec import (
@@ -36,9 +37,10 @@ from ffdl_batch.domain.launch.launch_file import TEMPLATE, decode, succeed
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, merge, node_source
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.domain.outcome.verdict import Evidence, Known, judge
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.plugins import adapter_names
 from ffdl_batch.ports.capabilities import ForgetsJobs, SubmitsArrays, Withdraws
-from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchPlan, SchedulerUnreachable
+from ffdl_batch.runtimes.launch_request import LaunchPlan
 from tests.contract.scheduler_harness import Harness, open_harness, real_backends
 
 BACKENDS: list[Any] = real_backends() or [*adapter_names()]

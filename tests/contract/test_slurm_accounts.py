@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from ffdl_batch.domain.backend_facts import AccountedRun
 from ffdl_batch.domain.job.job import Token
 from ffdl_batch.domain.outcome.observation import NativeId
-from ffdl_batch.ports.accounting import AccountedRun, AccountsForRuns
-from ffdl_batch.ports.scheduler import AccountingUnreachable
+from ffdl_batch.domain.scheduler_errors import AccountingUnreachable
+from ffdl_batch.ports.capabilities import AccountsForRuns
 from tests.contract.scheduler_harness import FakeSlurmHarness
 
 Ended = tuple[NativeId, Token]

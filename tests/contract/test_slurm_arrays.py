@@ -14,8 +14,8 @@ import pytest
 
 from ffdl_batch.domain.job.spec import BatchOptions
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Phase
+from ffdl_batch.domain.scheduler_errors import ArraysRefused, SchedulerUnreachable, SubmissionUncertain, TooMany
 from ffdl_batch.ports.capabilities import DropsTasks, ForgetsJobs
-from ffdl_batch.ports.scheduler import ArraysRefused, SchedulerUnreachable, SubmissionUncertain, TooMany
 from ffdl_slurm.gateways import command_runner
 from tests import preloaded
 from tests.contract.array_rig import Fleet, raw_id

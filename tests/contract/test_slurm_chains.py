@@ -12,8 +12,8 @@ import pytest
 from ffdl_batch.domain.job.spec import BatchOptions
 from ffdl_batch.domain.launch.placeholders import fill
 from ffdl_batch.domain.outcome.observation import NativeId, Phase
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, NotNow, SchedulerUnreachable
 from ffdl_batch.ports.capabilities import AvoidsNodes, ForgetsJobs, KnowsNodes
-from ffdl_batch.ports.scheduler import InvalidRequest, NotNow, SchedulerUnreachable
 from tests import preloaded
 from tests.contract.scheduler_harness import FakeSlurmHarness
 

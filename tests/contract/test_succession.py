@@ -25,7 +25,8 @@ from ffdl_batch.domain.launch.limits import Limits
 from ffdl_batch.domain.outcome.continuation import Budget, Spent
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, GoesOn, Outcome, decode_events
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Phase
-from ffdl_batch.ports.scheduler import LaunchPlan, SubmissionUncertain
+from ffdl_batch.domain.scheduler_errors import SubmissionUncertain
+from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_local.records import JOB_FILE, LOCK, STARTED, STATE, is_held, local_directory, process_stat, read_record
 from tests.contract.controller_rig import Rig, plain_run  # noqa: F401
 from tests.contract.scheduler_harness import LocalHarness

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from ffdl_batch.domain.backend_facts import WaitingRequest
 from ffdl_batch.domain.job.spec import BatchOptions, Framework, JobSpec, Resources
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.domain.pending.explanation import Explanation, WaitKind
-from ffdl_batch.ports.capabilities import ExplainsWaiting, ForetellsStart, WaitingRequest
-from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, SchedulerUnreachable
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.ports.capabilities import ExplainsWaiting, ForetellsStart
+from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_slurm.adapter import SlurmScheduler
 from tests.contract.scheduler_harness import FakeSlurmHarness, Harness, LocalHarness
 from tests.contract.test_kubernetes_adapter import Site

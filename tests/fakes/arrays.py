@@ -7,24 +7,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.domain.backend_facts import BackendFacts
 from ffdl_batch.domain.job.array import read_marks
 from ffdl_batch.domain.job.job import Token
 from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
-from ffdl_batch.ports.scheduler import (
-    ArrayPlan,
+from ffdl_batch.domain.scheduler_errors import (
     ArraysRefused,
-    BackendFacts,
-    Chunk,
     InvalidRequest,
-    LaunchPlan,
-    LaunchRequest,
     NotTaken,
     NotUnderstood,
-    PlannedFile,
     RefusedBySite,
     SubmissionUncertain,
     TooMany,
 )
+from ffdl_batch.runtimes.launch_request import ArrayPlan, Chunk, LaunchPlan, LaunchRequest, PlannedFile
 from tests.fakes.scheduler import FakeScheduler
 
 

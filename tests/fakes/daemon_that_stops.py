@@ -39,7 +39,7 @@ from ffdl_batch.daemon.loop_intervals import DeployPace
 from ffdl_batch.daemon.main import main
 from ffdl_batch.daemon.platform import Platform, open_platform
 from ffdl_batch.domain.outcome.observation import NativeId
-from ffdl_batch.ports.scheduler import LaunchPlan
+from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_batch.services.data import pending_uploads
 from ffdl_batch.services.deployment import deployer
 from ffdl_batch.store import database

@@ -6,24 +6,22 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.domain.backend_facts import BackendFacts
 from ffdl_batch.domain.job.job import Token
 from ffdl_batch.domain.job.learner_layout import count_gpus
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.launch.launch_file import EnvDelivery, LaunchFile, LearnerCommand, Network, Succession, encode
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
-from ffdl_batch.ports.scheduler import (
-    BackendFacts,
+from ffdl_batch.domain.scheduler_errors import (
     InvalidRequest,
-    LaunchPlan,
-    LaunchRequest,
     NotTaken,
     NotUnderstood,
-    PlannedFile,
     RefusedBySite,
     SchedulerUnreachable,
     SubmissionUncertain,
     TooMany,
 )
+from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest, PlannedFile
 
 
 @dataclass

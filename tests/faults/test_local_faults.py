@@ -15,7 +15,7 @@ import pytest
 
 from ffdl_batch.domain.job.spec import BatchOptions, Checkpoint
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Phase
-from ffdl_batch.ports.scheduler import LaunchPlan
+from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_local.records import LOCK, STARTED, STATE, is_held, local_directory, process_stat, read_record
 from tests import preloaded
 from tests.contract.scheduler_harness import LocalHarness

@@ -11,9 +11,9 @@ import pytest
 
 from ffdl_batch.domain.job.spec import Resources
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Phase
+from ffdl_batch.domain.scheduler_errors import NotNow, SchedulerMissing, SchedulerUnreachable
 from ffdl_batch.plugins import AdapterContext, create_adapter
 from ffdl_batch.ports.capabilities import ForgetsJobs, LosesJobs
-from ffdl_batch.ports.scheduler import NotNow, SchedulerMissing, SchedulerUnreachable
 from ffdl_slurm.adapter import SlurmScheduler
 from tests.contract.scheduler_harness import FakeSlurmHarness
 

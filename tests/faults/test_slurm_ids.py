@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from ffdl_batch.domain.outcome.observation import NativeId, Phase
+from ffdl_batch.domain.scheduler_errors import SubmissionUncertain
 from ffdl_batch.ports.capabilities import AvoidsNodes, ForgetsJobs, LosesJobs, StopsMany
-from ffdl_batch.ports.scheduler import SubmissionUncertain
 from ffdl_slurm.adapter import SlurmScheduler
 from tests.contract.scheduler_harness import FakeSlurmHarness
 

@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.outcome.observation import NativeId
-from ffdl_batch.plugins import AdapterContext, create_adapter
-from ffdl_batch.ports.capabilities import TrialSubmission
-from ffdl_batch.ports.scheduler import (
+from ffdl_batch.domain.scheduler_errors import (
     InvalidRequest,
     NotTaken,
     RefusedBySite,
@@ -22,6 +20,8 @@ from ffdl_batch.ports.scheduler import (
     SubmissionUncertain,
     TooMany,
 )
+from ffdl_batch.plugins import AdapterContext, create_adapter
+from ffdl_batch.ports.capabilities import TrialSubmission
 from tests import preloaded
 from tests.contract.scheduler_harness import FakeSlurmHarness
 

@@ -29,7 +29,7 @@ from ffdl_batch.domain.job.spec import (
     Role,
     StoreType,
 )
-from ffdl_batch.ports.scheduler import LaunchPlan
+from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_batch.services.submission.dry_run import yaml_documents
 from tests.fakes.kubernetes.kinds import KINDS
 from tests.fakes.kubernetes.pod_security import violations

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ffdl_batch.attempt.layout import Root
+from ffdl_batch.domain.backend_facts import BackendFacts, NodeShape, PartitionShape
 from ffdl_batch.domain.job.array import ArrayId, chunk_name, expand
 from ffdl_batch.domain.job.job import JobId, Token, attempt_token
 from ffdl_batch.domain.job.spec import (
@@ -29,7 +30,7 @@ from ffdl_batch.domain.job.spec import (
 )
 from ffdl_batch.domain.outcome.continuation import Budget, Spent
 from ffdl_batch.manifest.command import read_command
-from ffdl_batch.ports.scheduler import BackendFacts, Chunk, LaunchPlan, LaunchRequest, NodeShape, PartitionShape
+from ffdl_batch.runtimes.launch_request import Chunk, LaunchPlan, LaunchRequest
 from ffdl_slurm.native_array import plan_array
 from ffdl_slurm.planning.launch_plan import make_plan
 from ffdl_slurm.settings import read_settings

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ffdl_batch.domain.launch.attach_protocol import AGAIN, RUN, FrameError
-from ffdl_batch.ports.scheduler import SchedulerError, SchedulerMissing, SchedulerUnreachable
+from ffdl_batch.domain.scheduler_errors import SchedulerError, SchedulerMissing, SchedulerUnreachable
 from ffdl_kubernetes.attach.annotation_views import AnnotationView
 from ffdl_kubernetes.attach.owner_streams import EXIT_REFUSED, Own, OwnerGone
 from ffdl_kubernetes.attach.pod_exec import BUSY, NotStarted, execute

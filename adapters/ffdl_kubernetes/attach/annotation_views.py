@@ -23,7 +23,7 @@ from ffdl_batch.domain.launch.pod_protocol import (
     decode_frame,
     encode_look,
 )
-from ffdl_batch.ports.scheduler import SchedulerUnreachable
+from ffdl_batch.domain.scheduler_errors import SchedulerUnreachable
 from ffdl_kubernetes.attach.owner_streams import Own
 from ffdl_kubernetes.attach.pod_exec import unreachable
 from ffdl_kubernetes.client import MERGE, refusal_of

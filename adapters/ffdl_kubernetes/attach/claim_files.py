@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 from ffdl_batch.domain.launch.attach_protocol import AGAIN, BEGIN, REFUSED, RUN, FrameError, FrameReader, encode_frame
-from ffdl_batch.ports.scheduler import InvalidRequest, NotNow, SchedulerError
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, NotNow, SchedulerError
 from ffdl_kubernetes.api_errors import explain
 from ffdl_kubernetes.attach.node_access import attach_argv
 from ffdl_kubernetes.client import ClusterClient, Refused
@@ -87,7 +87,7 @@ PIECE_BYTES = 1 << 16
 
 
 class ClaimFiles(ABC):
-    """:class:`ffdl_batch.ports.node_access.ReadsClaims`."""
+    """:class:`ffdl_batch.ports.capabilities.ReadsClaims`."""
 
     _settings: KubernetesSettings
 

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ffdl_batch.ports.node_access import NodeProgram, Place
-from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
+from ffdl_batch.runtimes.launch_request import AttemptNode, NodeProgram
 from ffdl_kubernetes.connection import load_config
 from ffdl_kubernetes.lifecycle.pod_sync import index_of
 from ffdl_kubernetes.observing.cluster_watch import Watcher
@@ -18,12 +18,12 @@ LISTED_S = 2.0
 
 
 class Reach:
-    """:class:`ffdl_batch.ports.node_access.ReachesNodes`."""
+    """:class:`ffdl_batch.ports.capabilities.ReachesNodes`."""
 
     _settings: KubernetesSettings
     _watcher: Watcher
 
-    def beside(self, place: Place, argv: Sequence[str]) -> NodeProgram:
+    def beside(self, place: AttemptNode, argv: Sequence[str]) -> NodeProgram:
         """See the port; the owner's credentials are those of the daemon's kubeconfig. The program runs beside the
         controller: the pod has one process namespace and one user, so learners are seen from there. Raises
         SchedulerUnreachable, too, where it is not known which pods there are."""
@@ -35,7 +35,7 @@ class Reach:
             raise InvalidRequest(f"pod {place.node_rank} of {place.native_id} does not run")
         return NodeProgram(attach_argv(self._settings, names[-1], argv))
 
-    def _names(self, place: Place) -> list[str]:
+    def _names(self, place: AttemptNode) -> list[str]:
         pods = self._watcher.pods_by_token().get(place.native_id.job, ())
         return [str(pod["metadata"]["name"]) for pod in pods if index_of(pod) == place.node_rank and _runs(pod)]
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ffdl_batch.ports.scheduler import SchedulerUnreachable
+from ffdl_batch.domain.scheduler_errors import SchedulerUnreachable
 from ffdl_kubernetes.attach.owner_streams import Own
 from ffdl_kubernetes.client import refusal_of
 from ffdl_kubernetes.objects.names import CONTROLLER

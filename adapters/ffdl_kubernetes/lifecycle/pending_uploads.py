@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from ffdl_batch.attempt.layout import AttemptDir, Root
+from ffdl_batch.domain.backend_facts import Storing
 from ffdl_batch.domain.job.job import Token
 from ffdl_batch.domain.launch.launch_file import LaunchFile, encode
 from ffdl_batch.domain.launch.network_level import NetworkLevel
 from ffdl_batch.domain.launch.pod_protocol import SHIM
 from ffdl_batch.domain.outcome.observation import EndCause
-from ffdl_batch.ports.capabilities import Storing
-from ffdl_batch.ports.scheduler import NotNow
+from ffdl_batch.domain.scheduler_errors import NotNow
 from ffdl_batch.runtimes.pod import SHIM_TEXT
 from ffdl_kubernetes.api_errors import explain
 from ffdl_kubernetes.client import ClusterClient, Refused

@@ -28,7 +28,7 @@ from ffdl_batch.domain.launch.pod_protocol import (
     pack,
 )
 from ffdl_batch.domain.outcome.controller_events import HEAD, EventKind, decode_events
-from ffdl_batch.ports.scheduler import SchedulerError
+from ffdl_batch.domain.scheduler_errors import SchedulerError
 from ffdl_kubernetes.client import STRATEGIC, ClusterClient, Refused
 from ffdl_kubernetes.lifecycle import marker_files
 from ffdl_kubernetes.lifecycle.marker_files import attempt_of, is_ours

@@ -13,7 +13,7 @@ from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, MAX_TEXT_BYTES, DamagedFile, read_whole, size_of
 from ffdl_batch.domain.job.secret_references import from_text, read_reference, to_text
 from ffdl_batch.domain.launch.pod_protocol import ANNOTATIONS, ATTEMPT_LABEL, JOB_LABEL
-from ffdl_batch.ports.scheduler import InvalidRequest, NotNow, NotTaken, SchedulerError
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, NotNow, NotTaken, SchedulerError
 from ffdl_kubernetes.api_errors import explain
 from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.objects.job import release

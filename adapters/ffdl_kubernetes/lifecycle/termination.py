@@ -20,7 +20,7 @@ from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, find_text
 from ffdl_batch.domain.launch.launch_file import decode
 from ffdl_batch.domain.launch.limits import Limits
 from ffdl_batch.domain.launch.placeholders import LaunchFileError
-from ffdl_batch.ports.scheduler import NotTaken, SchedulerError
+from ffdl_batch.domain.scheduler_errors import NotTaken, SchedulerError
 from ffdl_kubernetes.api_errors import explain
 from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.lifecycle import marker_files

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ffdl_batch.domain.launch.pod_protocol import ATTEMPT_LABEL, JOB_LABEL
-from ffdl_batch.ports.scheduler import SchedulerError, SchedulerMissing, SchedulerUnreachable
+from ffdl_batch.domain.scheduler_errors import SchedulerError, SchedulerMissing, SchedulerUnreachable
 from ffdl_kubernetes.client import TAKEN, UNAUTHORIZED, ClusterClient, Expired, Refused
 from ffdl_kubernetes.objects.names import MANAGER, MANAGER_LABEL, STORES_LABEL, STORING
 from ffdl_kubernetes.observing.cures import name_controllers_part

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ffdl_batch.ports.scheduler import SchedulerError
+from ffdl_batch.domain.scheduler_errors import SchedulerError
 from ffdl_kubernetes.api_discovery import groups
 from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.observing.cluster_watch import Watcher

@@ -16,8 +16,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ffdl_batch.domain.launch.pod_protocol import Frame, decode_frame
+from ffdl_batch.domain.scheduler_errors import SchedulerError
 from ffdl_batch.domain.untrusted_json import parse_json
-from ffdl_batch.ports.scheduler import SchedulerError
 from ffdl_kubernetes.connection import load_config, parameters_of
 from ffdl_kubernetes.objects.names import CONTROLLER
 from ffdl_kubernetes.settings import KubernetesSettings

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerError
 from ffdl_batch.domain.untrusted_json import parse_json
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerError
 from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.objects.canary import (
     BOUND,

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ffdl_batch.domain.backend_facts import WaitingRequest
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.pending.explanation import Explanation, WaitKind
-from ffdl_batch.ports.capabilities import WaitingRequest
 from ffdl_batch.runtimes.learner_start import RequestRefused
 from ffdl_kubernetes.objects.job import job as job_of
 from ffdl_kubernetes.objects.names import QUEUE_LABEL

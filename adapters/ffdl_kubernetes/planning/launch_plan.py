@@ -12,9 +12,10 @@ from ffdl_batch.domain.job.secret_references import SECRET, image_credentials, u
 from ffdl_batch.domain.launch.launch_file import HostVariables, LaunchFile, Pod, encode
 from ffdl_batch.domain.launch.network_level import NetworkLevel
 from ffdl_batch.domain.launch.pod_protocol import INDEX, POD_DIR, SHIM, TREE
-from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, PlannedFile
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.runtimes.data import without_learners
 from ffdl_batch.runtimes.launch_plan import BasePlan, assemble, plan_base, require_image
+from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest, PlannedFile
 from ffdl_batch.runtimes.learner_start import RequestRefused, Runtime, Start, refusal, refuse_unsupported
 from ffdl_batch.runtimes.pod import SHIM_TEXT, PodMount, pre_stop_argv, shim_argv
 from ffdl_kubernetes.lifecycle.pending_uploads import OBJECTS as STORING_OBJECTS

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.job.learner_layout import starts_mpi
 from ffdl_batch.domain.job.spec import JobSpec, NetworkLevel, Staging
-from ffdl_batch.ports.scheduler import LaunchRequest
 from ffdl_batch.runtimes.data import Data
+from ffdl_batch.runtimes.launch_request import LaunchRequest
 from ffdl_batch.runtimes.learner_start import RequestRefused, refusal
 from ffdl_batch.runtimes.slurm_steps import takes_steps
 from ffdl_kubernetes.settings import KubernetesSettings, Profile

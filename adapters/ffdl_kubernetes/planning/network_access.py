@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from ffdl_batch.domain.backend_facts import BackendFacts
 from ffdl_batch.domain.findings import Finding
 from ffdl_batch.domain.launch.launch_file import Network
 from ffdl_batch.domain.launch.network_level import NetworkLevel
-from ffdl_batch.ports.scheduler import BackendFacts, LaunchRequest
 from ffdl_batch.runtimes.data import Data
+from ffdl_batch.runtimes.launch_request import LaunchRequest
 from ffdl_batch.runtimes.learner_start import RequestRefused, choose_network, refusal
 from ffdl_kubernetes.objects.network_policy import Place, is_address, places_of
 from ffdl_kubernetes.settings import KubernetesSettings

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
-from ffdl_batch.ports.tenancy import Done, NotOurs, NotPermitted, Tenant, TenantStep
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, NotOurs, NotPermitted, SchedulerUnreachable
+from ffdl_batch.domain.tenant import Done, Tenant, TenantStep
 from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.objects.names import MANAGER, MANAGER_LABEL
 from ffdl_kubernetes.quantities import amount
@@ -40,7 +40,7 @@ def permissions_of(tenant: Tenant) -> list[Plain]:
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """What :meth:`ffdl_batch.ports.tenancy.KeepsTenants.create_tenant` may do to existing objects."""
+    """What :meth:`ffdl_batch.ports.capabilities.KeepsTenants.create_tenant` may do to existing objects."""
 
     adopt: bool = False
     update: bool = False
@@ -48,7 +48,7 @@ class Manner:
 
 
 def create_tenant(tenant: Tenant, settings: KubernetesSettings, manner: Manner = Manner()) -> Sequence[TenantStep]:
-    """See :class:`ffdl_batch.ports.tenancy.KeepsTenants`."""
+    """See :class:`ffdl_batch.ports.capabilities.KeepsTenants`."""
     objects = objects_of(tenant, settings)
     client = ClusterClient(replace(settings, namespace=tenant.namespace))
     of_namespace = replace(manner, update=manner.update or manner.adopt)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ffdl_batch.ports.tenancy import Tenant
+from ffdl_batch.domain.tenant import Tenant
 from ffdl_kubernetes.objects.names import MANAGER, MANAGER_LABEL, Plain
 
 ROLE = "ffdl-batch-daemon"

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from ffdl_batch.domain.conversion import Fate, Judged, Origin
 from ffdl_batch.domain.sbatch.option_table import Takes
-from ffdl_batch.ports.conversion import Fate, Judged, Origin
 from ffdl_slurm.convert.container_programs import started_in, variables_in
 from ffdl_slurm.convert.executed_text import executed
 from ffdl_slurm.convert.launch_command import NotUnderstood, pyxis_image

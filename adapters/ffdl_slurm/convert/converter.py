@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
+from ffdl_batch.domain.conversion import CannotConvert, Conversion, Judged, Origin, Source
 from ffdl_batch.domain.job.spec import JobSpec
-from ffdl_batch.ports.conversion import CannotConvert, Conversion, Judged, Origin, Source
 from ffdl_batch.runtimes.slurm_steps import TAKES
 from ffdl_slurm.convert.containers import Containers, judge_variables, read_containers
 from ffdl_slurm.convert.directives import read_directives

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ffdl_batch.domain.conversion import CannotConvert, Fate, Judged, Origin
 from ffdl_batch.domain.sbatch.option_table import BY_LETTER, BY_NAME, BY_VARIABLE, OptionRow, Takes
 from ffdl_batch.domain.sbatch.values import is_flag_set
-from ffdl_batch.ports.conversion import CannotConvert, Fate, Judged, Origin
 from ffdl_slurm.convert.spank_options import FORMER, PLUGINS
 from ffdl_slurm.sbatch_script import MARK, comments_of, split_line
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
-from ffdl_batch.ports.conversion import Fate, Judged
+from ffdl_batch.domain.conversion import Fate, Judged
 from ffdl_slurm.convert.executed_text import executed
 from ffdl_slurm.convert.shell_syntax import Line
 from ffdl_slurm.convert.variable_expansion import LEARNERS_OWN

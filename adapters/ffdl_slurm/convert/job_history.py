@@ -12,10 +12,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from ffdl_batch.domain.job.past_job import NodeGroup, PastJob, PastJobs, Place, Unread
+from ffdl_batch.domain.job.past_job import (
+    HistoryMissing,
+    HistoryUnknown,
+    NodeGroup,
+    PastJob,
+    PastJobs,
+    Period,
+    Place,
+    Unread,
+)
 from ffdl_batch.domain.number_text import counted
-from ffdl_batch.ports.job_history import HistoryMissing, HistoryUnknown, Period
-from ffdl_batch.ports.scheduler import SchedulerMissing, SchedulerUnreachable
+from ffdl_batch.domain.scheduler_errors import SchedulerMissing, SchedulerUnreachable
 from ffdl_slurm.commands import sinfo_argv
 from ffdl_slurm.gateways.command_runner import run_command
 from ffdl_slurm.observing.parsers import Garbled, count_nodes

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
+from ffdl_batch.domain.conversion import CannotConvert, Fate
 from ffdl_batch.domain.job.array import read_indexes
 from ffdl_batch.domain.job.environment_variables import why_refused
 from ffdl_batch.domain.quantity import format_size, format_time_limit, parse_time_limit
 from ffdl_batch.domain.sbatch.option_table import TABLE, OptionRow
 from ffdl_batch.domain.sbatch.values import UNTRAPPABLE, check_dependency, read_events, split_signal
-from ffdl_batch.ports.conversion import CannotConvert, Fate
 from ffdl_batch.runtimes.learner_contract import PROTECTED
 from ffdl_slurm.convert.directives import Given
 from ffdl_slurm.convert.option_dispositions import Options

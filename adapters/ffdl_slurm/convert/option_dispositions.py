@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ffdl_batch.ports.conversion import CannotConvert, Fate, Judged
+from ffdl_batch.domain.conversion import CannotConvert, Fate, Judged
 from ffdl_slurm.convert.directives import Given, usual
 
 

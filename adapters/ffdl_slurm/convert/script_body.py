@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ffdl_batch.domain.conversion import Fate, Judged, Origin
 from ffdl_batch.domain.job.environment_variables import why_refused
-from ffdl_batch.ports.conversion import Fate, Judged, Origin
 from ffdl_batch.runtimes.learner_contract import PROTECTED
 from ffdl_slurm.convert.executed_text import executed
 from ffdl_slurm.convert.inherited_variables import with_foreign

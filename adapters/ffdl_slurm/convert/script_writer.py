@@ -6,12 +6,12 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
+from ffdl_batch.domain.conversion import CannotConvert, Origin
 from ffdl_batch.domain.job.spec import SITE_DEFAULT, JobSpec, Placement
 from ffdl_batch.domain.quantity import parse_slurm_memory, parse_time_limit
 from ffdl_batch.domain.sbatch.option_table import BY_NAME, Form
 from ffdl_batch.domain.sbatch.script_options import SbatchOption, scheduling_options
-from ffdl_batch.ports.conversion import CannotConvert, Origin
-from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.runtimes.slurm_steps import TAKES
 from ffdl_slurm.convert.directives import Directives, read_words
 from ffdl_slurm.convert.option_dispositions import Options

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from ffdl_batch.domain.data.mounts import Mounting
+from ffdl_batch.domain.examination import Item, Verdict
 from ffdl_batch.domain.number_text import counted
-from ffdl_batch.ports.diagnostics import Item, Verdict
-from ffdl_batch.ports.scheduler import SchedulerMissing, SchedulerUnreachable
+from ffdl_batch.domain.scheduler_errors import SchedulerMissing, SchedulerUnreachable
 from ffdl_slurm.doctor.data_checks import data_items
 from ffdl_slurm.doctor.node_checks import (
     KILL_S,
@@ -71,7 +71,7 @@ class Doctor:
     run: Runner
 
     def examine(self, nodes: str, mounting: Mounting = Mounting.AUTO) -> list[Item]:
-        """See :class:`ffdl_batch.ports.diagnostics.Examines`."""
+        """See :class:`ffdl_batch.ports.capabilities.Examines`."""
         if nodes not in ("", "all"):
             names_of(nodes)
         try:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from ffdl_batch.domain.data.mounts import Mounting
-from ffdl_batch.ports.diagnostics import Item, Verdict
+from ffdl_batch.domain.examination import Item, Verdict
 from ffdl_slurm.output_text import few
 
 EPILOG = "60-ffdl-mounts"

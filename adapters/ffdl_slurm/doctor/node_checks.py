@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ffdl_batch.ports.diagnostics import Item, Verdict
-from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_batch.domain.examination import Item, Verdict
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_slurm.doctor.data_checks import LOOK
 from ffdl_slurm.gateways.command_runner import CommandResult
 from ffdl_slurm.hostlist import expand

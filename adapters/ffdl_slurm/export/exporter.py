@@ -9,13 +9,12 @@ platform's default placement has it.
 from __future__ import annotations
 
 from ffdl_batch.attempt.layout import JobDir
+from ffdl_batch.domain.conversion import CannotConvert, ExportedJob, ExportRequest, judge_keys
 from ffdl_batch.domain.job.array import is_array
 from ffdl_batch.domain.job.data_stores import StoreRefused
 from ffdl_batch.domain.job.learner_layout import Gang, lay_out, members_of, starts_mpi
 from ffdl_batch.domain.job.spec import JobSpec, Placement
-from ffdl_batch.ports.conversion import CannotConvert
-from ffdl_batch.ports.export import ExportedJob, ExportRequest, judge_keys
-from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.runtimes.data import Subject, place_data
 from ffdl_batch.runtimes.learner_contract import container_layout
 from ffdl_batch.runtimes.rendezvous import slots
@@ -51,7 +50,7 @@ class SlurmExporter:
     pulls_images = False
 
     def export(self, request: ExportRequest) -> ExportedJob:
-        """See :class:`ffdl_batch.ports.export.ExportsJobs`."""
+        """See :class:`ffdl_batch.ports.conversion.ExportsJobs`."""
         settings = read_settings(request.settings)
         try:
             text = _script(request, settings)

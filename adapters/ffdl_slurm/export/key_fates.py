@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from ffdl_batch.domain.conversion import Fate, KeyFate
 from ffdl_batch.domain.sbatch.option_table import TABLE
-from ffdl_batch.ports.conversion import Fate
-from ffdl_batch.ports.export import KeyFate
 
 
 def _same(to: str) -> KeyFate:

@@ -9,10 +9,9 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 
+from ffdl_batch.domain.conversion import ExportRequest, Fate, KeyFate
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.sbatch.script_options import SbatchOption
-from ffdl_batch.ports.conversion import Fate
-from ffdl_batch.ports.export import ExportRequest, KeyFate
 from ffdl_slurm.convert.output_variables import starts_steps
 from ffdl_slurm.convert.script_writer import asked_for, exports_of
 from ffdl_slurm.export.sbatch_options import array_of

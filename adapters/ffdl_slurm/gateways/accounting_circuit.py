@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from ffdl_batch.domain.backend_facts import AccountingOutage
 from ffdl_batch.domain.circuit_breaker import Circuit, Permit
+from ffdl_batch.domain.scheduler_errors import AccountingUnreachable, SchedulerUnreachable
 from ffdl_batch.host.backoff import growing_pause
-from ffdl_batch.ports.capabilities import AccountingOutage
-from ffdl_batch.ports.scheduler import AccountingUnreachable, SchedulerUnreachable
 from ffdl_slurm.gateways.command_runner import CommandResult
 
 log = logging.getLogger(__name__)

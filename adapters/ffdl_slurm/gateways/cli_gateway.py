@@ -11,9 +11,9 @@ from tempfile import NamedTemporaryFile
 from typing import TypeVar, cast
 
 from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.domain.backend_facts import AccountingOutage
 from ffdl_batch.domain.number_text import counted
-from ffdl_batch.ports.capabilities import AccountingOutage
-from ffdl_batch.ports.scheduler import SchedulerMissing, SchedulerUnreachable, SubmissionUncertain
+from ffdl_batch.domain.scheduler_errors import SchedulerMissing, SchedulerUnreachable, SubmissionUncertain
 from ffdl_slurm import commands
 from ffdl_slurm.gateways import error_mapping, submission_files
 from ffdl_slurm.gateways.accounting_circuit import Accounting, IdRefused, check_ids

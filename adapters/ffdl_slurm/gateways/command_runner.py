@@ -9,8 +9,8 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ffdl_batch.domain.scheduler_errors import SchedulerMissing, SchedulerUnreachable
 from ffdl_batch.host.permissions import PRIVATE_UMASK
-from ffdl_batch.ports.scheduler import SchedulerMissing, SchedulerUnreachable
 from ffdl_slurm.gateways.submission_files import Hold
 from ffdl_slurm.output_text import shorten
 

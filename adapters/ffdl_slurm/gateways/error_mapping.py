@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from ffdl_batch.ports.scheduler import (
+from ffdl_batch.domain.scheduler_errors import (
     ArraysRefused,
     InvalidRequest,
     NoResources,

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from ffdl_batch.attempt.layout import AttemptDir
-from ffdl_batch.ports.capabilities import AccountingOutage
-from ffdl_batch.ports.scheduler import NodeShape, NotNow, PartitionShape
+from ffdl_batch.domain.backend_facts import AccountingOutage, NodeShape, PartitionShape
+from ffdl_batch.domain.scheduler_errors import NotNow
 from ffdl_slurm.observing.accounted_runs import RunRecord
 from ffdl_slurm.observing.parsers import JobRecord, SiteConfig
 

@@ -20,8 +20,8 @@ from tempfile import TemporaryFile
 from typing import IO, Any, TypeVar
 
 from ffdl_batch.attempt.layout import AttemptDir
-from ffdl_batch.ports.capabilities import AccountingOutage
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable, SubmissionUncertain
+from ffdl_batch.domain.backend_facts import AccountingOutage
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable, SubmissionUncertain
 from ffdl_slurm import commands
 from ffdl_slurm.gateways import error_mapping, submission_files
 from ffdl_slurm.gateways.cli_gateway import CommandLineGateway

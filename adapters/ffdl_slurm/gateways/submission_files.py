@@ -18,7 +18,7 @@ from pathlib import Path
 from ffdl_batch.attempt.file_writer import open_own
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.reader import NO_FILE, open_regular
-from ffdl_batch.ports.scheduler import NotNow
+from ffdl_batch.domain.scheduler_errors import NotNow
 from ffdl_slurm.observing.parsers import parse_submission
 
 REPLY, COMPLAINT, LOCK = "reply", "complaint", "lock"

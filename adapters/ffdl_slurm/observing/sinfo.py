@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ffdl_batch.domain.backend_facts import NodeShape, PartitionShape
 from ffdl_batch.domain.quantity import parse_time_limit
-from ffdl_batch.ports.scheduler import NodeShape, PartitionShape
 from ffdl_slurm.commands import SEPARATOR, SITE_FIELDS
 from ffdl_slurm.observing.parsers import Garbled, parse_gpus, parse_other_gres, read_lines, split_row, words_of
 from ffdl_slurm.output_text import begin

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ffdl_batch import domain
-from ffdl_batch.ports.scheduler import NotNow
+from ffdl_batch.domain.scheduler_errors import NotNow
 from ffdl_batch.runtimes.learner_start import controller_arguments, staging_arguments
 
 _NETWORK_FILE_SYSTEMS = frozenset(

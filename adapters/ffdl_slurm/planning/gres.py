@@ -12,10 +12,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ffdl_batch.domain.backend_facts import NodeShape
 from ffdl_batch.domain.findings import Finding
 from ffdl_batch.domain.job.learner_layout import Load, Part
 from ffdl_batch.domain.job.spec_errors import SHARING, is_share
-from ffdl_batch.ports.scheduler import NodeShape
 from ffdl_batch.runtimes.learner_start import refusal
 
 _MIG = re.compile(r"\d+g\.\d+gb[\w.+-]*", re.IGNORECASE | re.ASCII)

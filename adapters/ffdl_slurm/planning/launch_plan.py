@@ -10,8 +10,9 @@ from ffdl_batch.domain.launch.launch_file import HostVariables, NodeCache, Succe
 from ffdl_batch.domain.launch.limits import Limits
 from ffdl_batch.domain.launch.network_level import OVERLAYS, NetworkLevel
 from ffdl_batch.domain.launch.placeholders import literal
-from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, PlannedFile
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.runtimes.launch_plan import assemble, base_succession, plan_base, require_image
+from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest, PlannedFile
 from ffdl_batch.runtimes.learner_start import Runtime, choose_network, refuse_unsupported
 from ffdl_batch.runtimes.slurm_environment import HOST_VALUES
 from ffdl_slurm.commands import limit_argv, requeue_argv, sbatch_argv, successor_argv

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ffdl_batch.domain.backend_facts import BackendFacts, NodeShape, PartitionShape
 from ffdl_batch.domain.findings import Finding
 from ffdl_batch.domain.job.learner_layout import Gang, Load, Part, largest, lay_out, members_of, parts_of
 from ffdl_batch.domain.job.spec import SITE_DEFAULT, JobSpec, Placement
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.quantity import format_size, format_time_limit
-from ffdl_batch.ports.scheduler import BackendFacts, NodeShape, PartitionShape
 from ffdl_batch.runtimes.learner_start import RequestRefused, refusal
 from ffdl_slurm.hostlist import expand
 from ffdl_slurm.planning.eligible_nodes import Group, count_named, narrow, node_constraints

@@ -18,7 +18,7 @@ from ffdl_batch.domain.sbatch.script_options import (
     scheduling_options,
 )
 from ffdl_batch.domain.sbatch.values import LONGEST_LEAD_S, split_signal
-from ffdl_batch.ports.scheduler import LaunchRequest
+from ffdl_batch.runtimes.launch_request import LaunchRequest
 from ffdl_batch.runtimes.learner_start import RequestRefused, refusal
 from ffdl_slurm.native_array import fill_index
 from ffdl_slurm.planning.request_check import NodeRequest

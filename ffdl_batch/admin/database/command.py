@@ -83,7 +83,7 @@ def upgrade(dry_run: bool) -> None:
     No daemon may run. A SQLite database is copied to a file beside it before. Each revision is one transaction.
     """
     from ffdl_batch.admin.database.access import find_place, held, opened, refuse_others, stopping_on_store_errors
-    from ffdl_batch.ports.clock import SystemClock
+    from ffdl_batch.host.running_clock import SystemClock
     from ffdl_batch.store.database import connect
     from ffdl_batch.store.existing_database import NoDatabase
     from ffdl_batch.store.schema_upgrade import HEAD, bring_up_to_date, describe_revisions, refuse_unknown, standing_of

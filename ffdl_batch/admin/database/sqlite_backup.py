@@ -17,7 +17,7 @@ from ffdl_batch.admin.database.unknown_jobs import leave_out_unknown_jobs
 from ffdl_batch.admin.exit_handling import Stop
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.number_text import counted
-from ffdl_batch.ports.clock import SystemClock
+from ffdl_batch.host.running_clock import SystemClock
 from ffdl_batch.store import DatabaseDamaged, StoreError
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.errors import refuse_other_file

@@ -74,9 +74,9 @@ def _of_core(settings: Settings) -> Iterator[Row]:
 def _of_backends(settings: Settings) -> Iterator[Row]:
     """Every backend's table with its defaults, as the backend reads it; raises :class:`Stop` for a wrong one."""
     from ffdl_batch.config.settings import shown
+    from ffdl_batch.domain.scheduler_errors import InvalidRequest
     from ffdl_batch.plugins import AdapterContext, adapter_names, create_adapter
     from ffdl_batch.ports.capabilities import ExplainsSettings
-    from ffdl_batch.ports.scheduler import InvalidRequest
 
     uid = os.getuid()
     context = AdapterContext(root=settings.jobs_dir, user=user_name(uid), uid=uid)

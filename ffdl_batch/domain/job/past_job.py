@@ -95,6 +95,23 @@ class Place:
     unread: tuple[Unread, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Period:
+    """Whose jobs, since which day (YYYY-MM-DD). Both "" = those of whoever asks."""
+
+    since: str
+    user: str = ""
+    account: str = ""
+
+
+class HistoryUnknown(Exception):
+    """It cannot be asked, or what it says cannot be read; the message says what was tried and what to do."""
+
+
+class HistoryMissing(HistoryUnknown):
+    """What would have to be asked is not there at all, so that trying again does not help."""
+
+
 SHARES, LICENCES, QUEUES = "shares", "licences", "queues"
 """What a place may lack: shares of a GPU, licences, and accounts and partitions of another scheduler."""
 

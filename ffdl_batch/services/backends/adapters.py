@@ -17,26 +17,26 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ffdl_batch.config import Settings
+from ffdl_batch.domain.backend_facts import BackendFacts
 from ffdl_batch.domain.circuit_breaker import Circuit, Permit
 from ffdl_batch.domain.daemon_health import BackendHealth
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.metrics.prometheus_text import Histogram
-from ffdl_batch.host.backoff import growing_pause
-from ffdl_batch.plugins import AdapterContext, create_adapter
-from ffdl_batch.ports.capabilities import KeepsAccounts
-from ffdl_batch.ports.clock import Clock
-from ffdl_batch.ports.scheduler import (
-    BackendFacts,
+from ffdl_batch.domain.scheduler_errors import (
     InvalidRequest,
     NotNow,
     NotTaken,
     NotUnderstood,
-    Scheduler,
     SchedulerMissing,
     SchedulerUnreachable,
     SubmissionUncertain,
     TooMany,
 )
+from ffdl_batch.host.backoff import growing_pause
+from ffdl_batch.plugins import AdapterContext, create_adapter
+from ffdl_batch.ports.capabilities import KeepsAccounts
+from ffdl_batch.ports.clock import Clock
+from ffdl_batch.ports.scheduler import Scheduler
 from ffdl_batch.services.backends.site_facts import REFRESH_PATIENCE_S, SiteFacts
 from ffdl_batch.services.backends.submit_limits import AFTER_NO_ANSWER_S, SubmitLimits
 from ffdl_batch.services.backends.trial_requests import TrialRequests

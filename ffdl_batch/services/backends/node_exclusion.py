@@ -14,9 +14,9 @@ from ffdl_batch.domain.incidents.incident import Origin
 from ffdl_batch.domain.incidents.node_score import LOOK_BACK_S, NodeScore, left_out, score_nodes, unreliable_nodes
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.number_text import counted
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.ports.capabilities import AvoidsNodes, KnowsNodes
 from ffdl_batch.ports.clock import Clock
-from ffdl_batch.ports.scheduler import InvalidRequest
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.store import Store
 

@@ -19,9 +19,10 @@ from pathlib import Path
 
 from ffdl_batch import __version__
 from ffdl_batch.attempt.reader import MAX_TEXT_BYTES, read_whole
+from ffdl_batch.domain.backend_facts import BackendFacts
 from ffdl_batch.domain.codec import from_plain, to_plain
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.ports.clock import Clock
-from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, SchedulerUnreachable
 from ffdl_batch.services.whole_files import write_whole
 
 log = logging.getLogger(__name__)

@@ -19,9 +19,9 @@ from enum import Enum
 
 from ffdl_batch.domain.circuit_breaker import Circuit, Permit
 from ffdl_batch.domain.job.job import Job
+from ffdl_batch.domain.scheduler_errors import NotTaken, NotUnderstood, TooMany
 from ffdl_batch.host.backoff import growing_pause
 from ffdl_batch.ports.clock import Clock
-from ffdl_batch.ports.scheduler import NotTaken, NotUnderstood, TooMany
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 15.0, 300.0
 REFUSALS, REFUSED_S = 5, 15 * 60.0

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from ffdl_batch.domain.job.job import JobId
 from ffdl_batch.domain.pending.explanation import Explanation, Foretold
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.ports.capabilities import ForetellsStart
-from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan
+from ffdl_batch.runtimes.launch_request import LaunchPlan
 
 if TYPE_CHECKING:
     from ffdl_batch.services.backends.adapters import Adapters

@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 
 from ffdl_batch.attempt.file_writer import write_cell
 from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.domain.backend_facts import Storing
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.job.job import attempt_token
 from ffdl_batch.domain.outcome.controller_events import FinalRecord, Outcome
-from ffdl_batch.ports.capabilities import StoresApart, Storing
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerError, SchedulerUnreachable, SubmissionUncertain
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerError, SchedulerUnreachable, SubmissionUncertain
+from ffdl_batch.ports.capabilities import StoresApart
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.outcome.attempt_records import read_final, read_launch
 from ffdl_batch.store import Attempt

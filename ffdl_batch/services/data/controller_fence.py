@@ -12,8 +12,8 @@ import os
 
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Phase
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.host.processes import lives_here
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.outcome.attempt_records import STILL_ALIVE_S, open_controllers
 from ffdl_batch.store import Attempt

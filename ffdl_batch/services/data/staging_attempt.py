@@ -18,8 +18,8 @@ from ffdl_batch.domain.launch.launch_file import encode
 from ffdl_batch.domain.outcome.continuation import Interruption
 from ffdl_batch.domain.sbatch.option_table import BY_NAME
 from ffdl_batch.domain.sbatch.script_options import read_passed
-from ffdl_batch.ports.scheduler import LaunchPlan, PlannedFile
 from ffdl_batch.runtimes.data import without_learners
+from ffdl_batch.runtimes.launch_request import LaunchPlan, PlannedFile
 from ffdl_batch.store import Attempt
 
 CPUS = 4.0

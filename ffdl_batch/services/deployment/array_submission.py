@@ -21,14 +21,10 @@ from ffdl_batch.domain.job.array import chunk_name, mark_of, why_elements_wait
 from ffdl_batch.domain.job.job import Change, Job, JobId
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.observation import NativeId
-from ffdl_batch.ports.capabilities import SubmitsArrays
-from ffdl_batch.ports.scheduler import (
+from ffdl_batch.domain.scheduler_errors import (
     AccountingUnreachable,
-    ArrayPlan,
     ArraysRefused,
-    Chunk,
     InvalidRequest,
-    LaunchPlan,
     NotNow,
     NotTaken,
     RefusedBySite,
@@ -37,6 +33,8 @@ from ffdl_batch.ports.scheduler import (
     SubmissionUncertain,
     TooMany,
 )
+from ffdl_batch.ports.capabilities import SubmitsArrays
+from ffdl_batch.runtimes.launch_request import ArrayPlan, Chunk, LaunchPlan
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.backends.node_exclusion import NodeExclusion
 from ffdl_batch.services.deployment.result_writer import Decided

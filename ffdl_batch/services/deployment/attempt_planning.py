@@ -14,7 +14,8 @@ from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.launch.launch_file import TEMPLATE
 from ffdl_batch.domain.outcome.continuation import Interruption
 from ffdl_batch.domain.outcome.ending import LOST
-from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
+from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.backends.node_exclusion import NodeExclusion, exclusion_warnings, without
 from ffdl_batch.services.data.staging_attempt import for_staging, has_to_stage, only_staging, stages_ahead, trains_from

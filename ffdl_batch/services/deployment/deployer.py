@@ -22,15 +22,15 @@ from ffdl_batch.domain.job.job import Change, Job
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.controller_events import GoesOn
 from ffdl_batch.domain.outcome.observation import NativeId
-from ffdl_batch.ports.scheduler import (
+from ffdl_batch.domain.scheduler_errors import (
     InvalidRequest,
-    LaunchPlan,
     NotTaken,
     RefusedBySite,
     SchedulerError,
     SchedulerUnreachable,
     SubmissionUncertain,
 )
+from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.backends.node_exclusion import NodeExclusion
 from ffdl_batch.services.deployment.array_submission import ArraySubmission

@@ -14,11 +14,8 @@ from ffdl_batch.domain.job_state import Cause, JobState, RequestedAction
 from ffdl_batch.domain.outcome.continuation import Interruption, halted_before, what_begins
 from ffdl_batch.domain.outcome.ending import CANCELLED_BY_OWNER
 from ffdl_batch.domain.outcome.observation import NativeId, Phase
-from ffdl_batch.ports.capabilities import CredentialLife, SubmitsArrays, Withdraws
-from ffdl_batch.ports.clock import Clock
-from ffdl_batch.ports.scheduler import (
+from ffdl_batch.domain.scheduler_errors import (
     InvalidRequest,
-    LaunchPlan,
     NoResources,
     NotNow,
     NotTaken,
@@ -27,6 +24,9 @@ from ffdl_batch.ports.scheduler import (
     SchedulerMissing,
     SchedulerUnreachable,
 )
+from ffdl_batch.ports.capabilities import CredentialLife, SubmitsArrays, Withdraws
+from ffdl_batch.ports.clock import Clock
+from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_batch.services.backends.adapters import Adapters, NotAsked
 from ffdl_batch.services.backends.node_exclusion import NodeExclusion
 from ffdl_batch.services.backends.submit_limits import REFUSALS, REFUSED_S, Refusal

@@ -12,7 +12,7 @@ from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import JobView
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.observation import NativeId
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.deployment.submission_results import why_not_now
 from ffdl_batch.services.job_control.stop import halt_job

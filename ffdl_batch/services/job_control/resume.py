@@ -17,7 +17,7 @@ from ffdl_batch.domain.job.views import JobView, Resume
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.launch.network_level import ONLY_HOST
 from ffdl_batch.domain.quantity import format_time_limit, parse_time_limit
-from ffdl_batch.ports.scheduler import LaunchPlan
+from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.data.data_directories import NOT_YET
 from ffdl_batch.services.data.data_store_checks import DOUBTS, StoreChecks

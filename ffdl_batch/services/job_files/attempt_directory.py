@@ -10,7 +10,7 @@ from ffdl_batch.attempt.layout import ArrayDir, AttemptDir, JobDir, Root
 from ffdl_batch.attempt.reader import MAX_TEXT_BYTES, NO_FILE, DamagedFile, find_text, read_head, read_object
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import RequestedAction
-from ffdl_batch.ports.scheduler import ArrayPlan, LaunchPlan
+from ffdl_batch.runtimes.launch_request import ArrayPlan, LaunchPlan
 from ffdl_batch.services.job_files.control_cell import write_control
 from ffdl_batch.services.secrets.job_secrets import place_secrets
 from ffdl_batch.services.whole_files import write_whole

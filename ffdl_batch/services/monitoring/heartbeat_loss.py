@@ -30,7 +30,7 @@ from ffdl_batch.domain.outcome.heartbeat_loss import (
     quiet,
 )
 from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.job_files.control_cell import mark_given_up, newest_run, read_given_up
 from ffdl_batch.services.job_storage import JobStorage

@@ -20,8 +20,8 @@ from ffdl_batch.domain.outcome.controller_events import EventKind
 from ffdl_batch.domain.outcome.facts import Evidence, Known, is_final
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.domain.outcome.verdict import Move, Verdict, judge
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.ports.capabilities import AvoidsNodes
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.backends.node_exclusion import KEPT_OFF
 from ffdl_batch.services.deployment.submission_results import age, sought

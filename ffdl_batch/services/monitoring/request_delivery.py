@@ -14,8 +14,9 @@ from ffdl_batch.attempt.layout import Root
 from ffdl_batch.domain.job.job import Job, JobId
 from ffdl_batch.domain.job_state import RequestedAction
 from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.ports.capabilities import AvoidsNodes, StopsMany, Withdraws
-from ffdl_batch.ports.scheduler import InvalidRequest, Scheduler, SchedulerUnreachable
+from ffdl_batch.ports.scheduler import Scheduler
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.job_files.control_cell import write_control
 from ffdl_batch.services.job_storage import JobStorage

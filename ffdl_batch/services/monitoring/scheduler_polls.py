@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from ffdl_batch.domain.circuit_breaker import Circuit
 from ffdl_batch.domain.job.job import Job, JobId
 from ffdl_batch.domain.outcome.observation import NativeId, Observation
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, NotNow, SchedulerUnreachable
 from ffdl_batch.ports.capabilities import DropsTasks, ForgetsJobs, LosesJobs
-from ffdl_batch.ports.scheduler import InvalidRequest, NotNow, SchedulerUnreachable
 from ffdl_batch.services.backends.adapters import Adapters, NotAsked
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.monitoring.request_delivery import AGAIN_S, RequestDelivery

@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, replace
 
 from ffdl_batch.config.images import UnknownImage
+from ffdl_batch.domain.backend_facts import WaitingRequest
 from ffdl_batch.domain.daemon_health import BackendHealth
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job.spec import JobSpec
@@ -29,10 +30,11 @@ from ffdl_batch.domain.pending.explanation import (
     WhyView,
 )
 from ffdl_batch.domain.pending.reason_text import actions_of, sentence_of, span_text
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, NotNow, SchedulerUnreachable
 from ffdl_batch.host.permissions import find_old_groups
-from ffdl_batch.ports.capabilities import ExplainsWaiting, ForetellsStart, WaitingRequest
+from ffdl_batch.ports.capabilities import ExplainsWaiting, ForetellsStart
 from ffdl_batch.ports.clock import Clock
-from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, NotNow, SchedulerUnreachable
+from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.pending.pending_time_history import wait_history

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+from ffdl_batch.domain.backend_facts import BackendFacts, PartitionShape
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.pending.explanation import Alternative, Explanation, Foretold, Limit, Measure, Per, WaitKind
 from ffdl_batch.domain.quantity import format_time_limit
-from ffdl_batch.ports.scheduler import BackendFacts, LaunchPlan, PartitionShape, SchedulerUnreachable
+from ffdl_batch.domain.scheduler_errors import SchedulerUnreachable
+from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_batch.services.backends.trial_requests import AT_ONCE
 
 SOONER_S = 60.0

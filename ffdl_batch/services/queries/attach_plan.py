@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+from ffdl_batch.domain.backend_facts import BackendFacts
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job.learners import hosts_of, learner_list
 from ffdl_batch.domain.job.submission import Caller
@@ -16,8 +17,9 @@ from ffdl_batch.domain.launch.learner_text import describe_end
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, node_source
 from ffdl_batch.domain.outcome.facts import latest_run
 from ffdl_batch.domain.outcome.observation import NativeId
-from ffdl_batch.ports.node_access import Place, ReachesNodes
-from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, SchedulerMissing, SchedulerUnreachable
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerMissing, SchedulerUnreachable
+from ffdl_batch.ports.capabilities import ReachesNodes
+from ffdl_batch.runtimes.launch_request import AttemptNode
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.outcome.attempt_records import read_evidence, read_launch
@@ -57,7 +59,7 @@ def plan_attach(
     for rank, numbers in sorted(wanted.items()):
         source, named = node_source(rank), ",".join(map(str, numbers))
         argv = (facts.python, *facts.controller, "attach", "--job", job.id, "--attempt", str(job.attempt))
-        place = Place(NativeId.parse(job.native_id), attempt, allocations.get(source, ""), rank)
+        place = AttemptNode(NativeId.parse(job.native_id), attempt, allocations.get(source, ""), rank)
         try:
             program = adapter.beside(place, (*argv, "--learners", named))
         except (InvalidRequest, SchedulerMissing) as error:

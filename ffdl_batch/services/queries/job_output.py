@@ -22,8 +22,8 @@ from ffdl_batch.domain.launch.launch_file import LaunchFile, Pod
 from ffdl_batch.domain.launch.placeholders import fill
 from ffdl_batch.domain.launch.pod_protocol import TREE
 from ffdl_batch.domain.number_text import counted
-from ffdl_batch.ports.node_access import ReadsClaims
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.ports.capabilities import ReadsClaims
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.outcome.attempt_records import read_launch

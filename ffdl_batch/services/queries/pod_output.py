@@ -9,8 +9,8 @@ from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job.views import JobView
 from ffdl_batch.domain.launch.launch_file import LaunchFile, Pod
 from ffdl_batch.domain.launch.pod_protocol import TREE
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.ports.capabilities import StoresApart
-from ffdl_batch.ports.scheduler import InvalidRequest
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.outcome.attempt_records import read_final, read_launch

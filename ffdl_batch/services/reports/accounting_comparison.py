@@ -9,13 +9,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ffdl_batch.domain.backend_facts import AccountedRun
 from ffdl_batch.domain.job.job import Token
 from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.metrics.usage_report import HOUR_S, Agreement, AgreementRow
 from ffdl_batch.domain.metrics.usage_timeline import Run
 from ffdl_batch.domain.outcome.observation import NativeId
-from ffdl_batch.ports.accounting import AccountedRun, AccountsForRuns
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.ports.capabilities import AccountsForRuns
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.refusals import try_again

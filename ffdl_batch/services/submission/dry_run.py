@@ -15,15 +15,9 @@ from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.job.submission import Caller, Submission
 from ffdl_batch.domain.job.views import PlannedFileView, PlanView
 from ffdl_batch.domain.number_text import counted
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerMissing, SchedulerUnreachable
 from ffdl_batch.ports.capabilities import SubmitsArrays, TrialSubmission
-from ffdl_batch.ports.scheduler import (
-    ArrayPlan,
-    Chunk,
-    InvalidRequest,
-    LaunchPlan,
-    SchedulerMissing,
-    SchedulerUnreachable,
-)
+from ffdl_batch.runtimes.launch_request import ArrayPlan, Chunk, LaunchPlan
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.backends.node_exclusion import NodeExclusion, exclusion_warnings, without
 from ffdl_batch.services.data.staging_attempt import for_staging, has_to_stage, only_staging, stages_ahead

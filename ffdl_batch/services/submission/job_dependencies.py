@@ -19,7 +19,7 @@ from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.job.job import HistoryEntry, Job, JobId
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.services.job_storage import JobStorage
 
 SHOWN = 3

@@ -9,9 +9,9 @@ from ffdl_batch.domain.findings import Finding
 from ffdl_batch.domain.job.spec import BatchOptions
 from ffdl_batch.domain.job.submission import Submission
 from ffdl_batch.domain.sbatch.script_options import with_absolute_times
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.host.time_zone import read_utc_offsets
 from ffdl_batch.ports.capabilities import ChoosesCluster
-from ffdl_batch.ports.scheduler import InvalidRequest
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.refusals import bad_request, unavailable
 

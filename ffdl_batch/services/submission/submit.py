@@ -12,8 +12,8 @@ from ffdl_batch.attempt.layout import ArrayDir, JobDir, Root
 from ffdl_batch.domain.job.array import MAX_ELEMENTS, expand, is_array, new_array_id
 from ffdl_batch.domain.job.job import Job, new_job_id
 from ffdl_batch.domain.job.submission import Caller, Expected, Submission, SubmissionResult
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.ports.capabilities import LimitsModels
-from ffdl_batch.ports.scheduler import InvalidRequest
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.data.data_store_checks import StoreChecks
 from ffdl_batch.services.data.model_archives import has_archive

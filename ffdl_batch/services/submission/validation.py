@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ffdl_batch.attempt.layout import Root
 from ffdl_batch.config.images import UnknownImage, known_frameworks, resolve_image, resolve_oci_image
 from ffdl_batch.config.settings import Settings
+from ffdl_batch.domain.backend_facts import BackendFacts
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.job.environment_variables import why_too_long, why_too_many
 from ffdl_batch.domain.job.job import JobId, attempt_token
@@ -19,6 +20,7 @@ from ffdl_batch.domain.job.submission import Submission
 from ffdl_batch.domain.launch.limits import LogLimits
 from ffdl_batch.domain.outcome.continuation import Checkpoint, Spent
 from ffdl_batch.domain.quantity import parse_size
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerMissing, SchedulerUnreachable
 from ffdl_batch.host.permissions import (
     MAX_GID,
     MAX_UMASK,
@@ -29,14 +31,7 @@ from ffdl_batch.host.permissions import (
     groups_of_user,
 )
 from ffdl_batch.ports.capabilities import HasOwnKeys
-from ffdl_batch.ports.scheduler import (
-    BackendFacts,
-    InvalidRequest,
-    LaunchPlan,
-    LaunchRequest,
-    SchedulerMissing,
-    SchedulerUnreachable,
-)
+from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.data.data_directories import leaving_links, wrong_dirs
 from ffdl_batch.services.data.data_store_checks import StoreChecks

@@ -9,23 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.domain.backend_facts import BackendFacts
 from ffdl_batch.domain.job.array import read_marks
 from ffdl_batch.domain.job.job import Token
 from ffdl_batch.domain.launch.launch_file import Stores, encode
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
-from ffdl_batch.ports.scheduler import (
-    ArrayPlan,
+from ffdl_batch.domain.scheduler_errors import (
     ArraysRefused,
-    BackendFacts,
-    Chunk,
-    LaunchPlan,
-    LaunchRequest,
     NotNow,
     SchedulerError,
     SchedulerUnreachable,
     SubmissionUncertain,
     TooMany,
 )
+from ffdl_batch.runtimes.launch_request import ArrayPlan, Chunk, LaunchPlan, LaunchRequest
 from tests.crash.fuzz.cluster import LIFE_S
 from tests.crash.fuzz.companions import Message, read_line, send_line
 from tests.crash.fuzz.heads import Fate

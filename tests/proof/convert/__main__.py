@@ -18,12 +18,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ffdl_batch.domain.conversion import CannotConvert, Conversion, Fate, Origin, Source
 from ffdl_batch.domain.findings import Severity
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.manifest import ManifestSource, parse_manifest
 from ffdl_batch.manifest.writer import write_manifest
-from ffdl_batch.ports.conversion import CannotConvert, Conversion, Fate, Origin, ReadsScripts, Source, WritesScripts
-from ffdl_batch.ports.converters import create_converter
+from ffdl_batch.plugins import create_converter
+from ffdl_batch.ports.conversion import ReadsScripts, WritesScripts
 from tests.proof.convert.breaks import BREAKS, Manifest
 from tests.proof.convert.cases import Case, cases_in, read_cases
 from tests.proof.convert.running import TOOLS, run_script

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ffdl_batch.ports.conversion import Conversion, Fate, Origin
+from ffdl_batch.domain.conversion import Conversion, Fate, Origin
 from tests.proof.convert.running import Ran
 
 QUERIES = frozenset({"scontrol", "hostname", "squeue"})

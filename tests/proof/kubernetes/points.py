@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ffdl_batch.ports.tenancy import Done
+from ffdl_batch.domain.tenant import Done
 from ffdl_kubernetes.api_discovery import may
 from ffdl_kubernetes.client import Refused
 from ffdl_kubernetes.tenancy.tenant_objects import DENY_ALL, PERMISSIONS, ROLE, SECURITY

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ffdl_batch.domain.launch.pod_protocol import FINALIZER
-from ffdl_batch.ports.tenancy import Tenant, TenantStep
+from ffdl_batch.domain.tenant import Tenant, TenantStep
 from ffdl_kubernetes.client import STRATEGIC, ClusterClient
 from ffdl_kubernetes.settings import read_settings
 from ffdl_kubernetes.tenancy.provisioning import create_tenant

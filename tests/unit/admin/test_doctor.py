@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.data.mounts import Mounting
-from ffdl_batch.ports.diagnostics import Item, Verdict
+from ffdl_batch.domain.examination import Item, Verdict
 from ffdl_slurm.doctor.cluster_checks import parse_config
 from ffdl_slurm.doctor.data_checks import data_items
 from tests.unit.admin.conftest import run_admin

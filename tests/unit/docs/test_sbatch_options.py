@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import pytest
 
 from ffdl_batch.cli.options.job_options import JOB_OPTIONS
+from ffdl_batch.domain.conversion import Fate
 from ffdl_batch.domain.sbatch.option_table import TABLE, OptionRow
-from ffdl_batch.ports.conversion import Fate
 from ffdl_slurm.convert.directives import usual
 from tests.unit.docs.shown import ROOT
 

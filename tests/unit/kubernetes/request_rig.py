@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ffdl_batch.attempt.layout import Root
+from ffdl_batch.domain.backend_facts import BackendFacts, PartitionShape
 from ffdl_batch.domain.job.job import JobId, attempt_token
 from ffdl_batch.domain.job.spec import Framework, JobSpec, NetworkLevel, Resources
-from ffdl_batch.ports.scheduler import BackendFacts, LaunchPlan, LaunchRequest, PartitionShape
+from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest
 from ffdl_batch.runtimes.learner_start import staging_arguments
 from ffdl_kubernetes.planning.launch_plan import make_plan
 from ffdl_kubernetes.settings import KubernetesSettings, read_settings, settle

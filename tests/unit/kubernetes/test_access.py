@@ -12,7 +12,8 @@ from ffdl_batch.domain.data.staging_protocol import Transfer
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.domain.job.spec import BatchOptions, DataStore, Egress, JobSpec, NetworkLevel, StoreType
 from ffdl_batch.domain.launch.launch_file import decode
-from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
+from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_kubernetes.objects.network_policy import Place, places_of
 from tests.unit.kubernetes.request_rig import PLAIN, plan_of, pod_of
 

@@ -13,9 +13,10 @@ from typing import Any, cast
 import pytest
 from kubernetes_validate import validate
 
+from ffdl_batch.domain.backend_facts import BackendFacts
 from ffdl_batch.domain.job.spec import BatchOptions
 from ffdl_batch.domain.launch.network_level import NetworkLevel
-from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_kubernetes.objects.canary import CLIENTS, CONNECT, LAST, LISTEN, PORT, SERVERS, jobs_of, policies
 from ffdl_kubernetes.observing.network_canary import Proof, judge, refuse_unproved
 from ffdl_kubernetes.planning.network_access import lacking_levels

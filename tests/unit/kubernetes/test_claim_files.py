@@ -13,8 +13,8 @@ import pytest
 from kubernetes_validate import validate
 
 from ffdl_batch.domain.launch.attach_protocol import AGAIN, REFUSED, encode_frame
-from ffdl_batch.ports.node_access import ReadsClaims
-from ffdl_batch.ports.scheduler import InvalidRequest, NotNow
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, NotNow
+from ffdl_batch.ports.capabilities import ReadsClaims
 from ffdl_kubernetes.adapter import KubernetesScheduler
 from ffdl_kubernetes.attach.claim_files import ABSENT, FOUND, PROGRAM, _await_begin, reader_job
 from tests.fakes.kubernetes.pod_security import violations

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.ports.scheduler import NotTaken
+from ffdl_batch.domain.scheduler_errors import NotTaken
 from ffdl_kubernetes.client import ClusterClient
 from ffdl_kubernetes.lifecycle.termination import DEADLINE_S, end_job
 from ffdl_kubernetes.settings import KubernetesSettings

@@ -8,9 +8,9 @@ import pytest
 import yaml
 from kubernetes_validate import validate
 
+from ffdl_batch.domain.conversion import CannotConvert, ExportedJob, ExportRequest, Fate
 from ffdl_batch.manifest import ManifestSource, parse_manifest
-from ffdl_batch.ports.conversion import CannotConvert, Fate
-from ffdl_batch.ports.export import ExportedJob, ExportRequest, ExportsJobs
+from ffdl_batch.ports.conversion import ExportsJobs
 from ffdl_kubernetes.exporter import KEY_FATES, KubernetesExporter
 
 MANIFEST = """\

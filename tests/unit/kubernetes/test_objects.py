@@ -11,7 +11,7 @@ from kubernetes_validate import validate
 
 from ffdl_batch.domain.job.spec import Egress, Placement
 from ffdl_batch.domain.launch.network_level import NetworkLevel
-from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_kubernetes.objects.job import job, release
 from ffdl_kubernetes.objects.names import Plain, labels
 from ffdl_kubernetes.objects.network_policy import NotAnAddress, Place, Ways, policy, service

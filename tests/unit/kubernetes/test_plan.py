@@ -21,7 +21,7 @@ from ffdl_batch.domain.job.spec import (
     Staging,
     StoreType,
 )
-from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from tests.unit.kubernetes.request_rig import JOB, PLAIN, plan_of, pod_of
 
 HERE = DataStore("here", StoreType.MOUNT_VOLUME, StoreType.HOST_MOUNT, "digits", "", {"path": "/data"})

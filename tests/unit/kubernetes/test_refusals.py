@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ffdl_batch.ports.scheduler import InvalidRequest, NotTaken, SchedulerError, SchedulerMissing, TooMany
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, NotTaken, SchedulerError, SchedulerMissing, TooMany
 from ffdl_kubernetes.api_errors import TooManyJobs, explain
 from ffdl_kubernetes.client import Refused
 

@@ -12,9 +12,9 @@ import httpx2
 import pytest
 from lightkube.config.kubeconfig import KubeConfig
 
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerMissing, SchedulerUnreachable
 from ffdl_batch.plugins import AdapterContext, adapter_names, create_adapter
 from ffdl_batch.ports.capabilities import ExplainsSettings, LimitsModels
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerMissing, SchedulerUnreachable
 from ffdl_kubernetes.client import ClusterClient
 from ffdl_kubernetes.connection import load_config
 from ffdl_kubernetes.settings import KubernetesSettings, Profile, as_table, read_settings, settle

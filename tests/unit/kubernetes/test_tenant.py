@@ -12,7 +12,7 @@ import yaml
 from kubernetes_validate import validate
 
 import ffdl_kubernetes
-from ffdl_batch.ports.tenancy import Tenant
+from ffdl_batch.domain.tenant import Tenant
 from ffdl_kubernetes.api_discovery import groups
 from ffdl_kubernetes.tenancy.provisioning import differences
 from ffdl_kubernetes.tenancy.tenant_objects import PERMISSIONS, ROLE, role, tenant_objects

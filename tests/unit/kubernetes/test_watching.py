@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from ffdl_batch.ports.scheduler import SchedulerMissing, SchedulerUnreachable
+from ffdl_batch.domain.scheduler_errors import SchedulerMissing, SchedulerUnreachable
 from ffdl_kubernetes.client import TAKEN, ClusterClient, Expired, Refused
 from ffdl_kubernetes.observing import cluster_watch
 from ffdl_kubernetes.observing.cluster_watch import Watcher

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.attempt.layout import Root
+from ffdl_batch.domain.backend_facts import BackendFacts, NodeShape
 from ffdl_batch.domain.job.array import ArrayId, element_environment, expand
 from ffdl_batch.domain.job.job import JobId, attempt_token
 from ffdl_batch.domain.job.spec import (
@@ -25,7 +26,8 @@ from ffdl_batch.domain.job.spec import (
 from ffdl_batch.domain.launch.launch_file import Seat, Succession
 from ffdl_batch.domain.launch.limits import LeadFrom
 from ffdl_batch.domain.outcome.continuation import Budget, Spent
-from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchPlan, LaunchRequest, NodeShape
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
+from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest
 from ffdl_local.adapter import count_gpus
 from ffdl_local.launch_plan import make_plan
 from ffdl_local.settings import LocalSettings, read_settings

@@ -16,9 +16,10 @@ import ffdl_local
 from ffdl_batch.attempt.layout import AttemptDir, Root
 from ffdl_batch.domain.job.job import Token
 from ffdl_batch.domain.launch.launch_file import LaunchFile, LearnerCommand
+from ffdl_batch.domain.scheduler_errors import SubmissionUncertain, TooMany
 from ffdl_batch.host.resource_exhaustion import WHOSE_LIMITS
 from ffdl_batch.plugins import AdapterContext
-from ffdl_batch.ports.scheduler import LaunchPlan, SubmissionUncertain, TooMany
+from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_local.adapter import create
 from ffdl_local.records import JOB_FILE
 

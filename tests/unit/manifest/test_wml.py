@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from ffdl_batch.domain.conversion import CannotConvert, Conversion, Fate, Judged, Source
 from ffdl_batch.manifest import ManifestSource, parse_manifest
 from ffdl_batch.manifest.watson_ml import SIZES, WmlReader
 from ffdl_batch.manifest.writer import write_manifest
-from ffdl_batch.ports.conversion import CannotConvert, Conversion, Fate, Judged, ReadsScripts, Source
+from ffdl_batch.ports.conversion import ReadsScripts
 
 WML = """\
 model_definition:

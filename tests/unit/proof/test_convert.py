@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.ports.conversion import Conversion
+from ffdl_batch.domain.conversion import Conversion
 from tests.proof.convert.__main__ import main
 from tests.proof.convert.breaks import BREAKS
 from tests.proof.convert.running import Ran

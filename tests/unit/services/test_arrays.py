@@ -17,7 +17,7 @@ from ffdl_batch.domain.job.submission import Caller, Expected
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, encode_event
 from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
-from ffdl_batch.ports.scheduler import AccountingUnreachable
+from ffdl_batch.domain.scheduler_errors import AccountingUnreachable
 from ffdl_batch.services.job_control.arrays import get_array, stop_array
 from ffdl_batch.services.job_control.stop import cancel_job, halt_job
 from ffdl_batch.services.job_files.orphan_cleanup import ORPHAN_AGE_S, sweep

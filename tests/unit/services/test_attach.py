@@ -13,8 +13,8 @@ from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.launch.launch_file import decode, encode
 from ffdl_batch.domain.outcome.controller_events import EventKind as K
-from ffdl_batch.ports.node_access import NodeProgram, Place
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerError, SchedulerMissing, SchedulerUnreachable
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerError, SchedulerMissing, SchedulerUnreachable
+from ffdl_batch.runtimes.launch_request import AttemptNode, NodeProgram
 from ffdl_batch.services.queries.attach_plan import plan_attach
 from ffdl_batch.services.refusals import Refused
 from tests.fakes.scheduler import FakeScheduler
@@ -26,10 +26,10 @@ from tests.unit.services.test_learners import Node
 class Reaching(FakeScheduler):
     """A backend with nodes that can be reached."""
 
-    places: list[Place] = field(default_factory=list)
+    places: list[AttemptNode] = field(default_factory=list)
     refuses: SchedulerError | None = None
 
-    def beside(self, place: Place, argv: Sequence[str]) -> NodeProgram:
+    def beside(self, place: AttemptNode, argv: Sequence[str]) -> NodeProgram:
         if self.refuses is not None:
             raise self.refuses
         self.places.append(place)

@@ -11,13 +11,11 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.config import load_settings
+from ffdl_batch.domain.backend_facts import AccountingOutage, BackendFacts
 from ffdl_batch.domain.job.job import Job, JobId
 from ffdl_batch.domain.job.spec import Framework, JobSpec
 from ffdl_batch.domain.job_state import JobState, RequestedAction
-from ffdl_batch.plugins import AdapterContext
-from ffdl_batch.ports.capabilities import AccountingOutage
-from ffdl_batch.ports.scheduler import (
-    BackendFacts,
+from ffdl_batch.domain.scheduler_errors import (
     InvalidRequest,
     NotNow,
     NotTaken,
@@ -26,6 +24,7 @@ from ffdl_batch.ports.scheduler import (
     SubmissionUncertain,
     TooMany,
 )
+from ffdl_batch.plugins import AdapterContext
 from ffdl_batch.services.backends.adapters import FIRST_PAUSE_S, LONGEST_PAUSE_S, LOOK_PAUSE_S, Adapters, NotAsked
 from ffdl_batch.services.backends.site_facts import LIFE_S, YOUNG_S
 from tests.fakes.clock import FakeClock

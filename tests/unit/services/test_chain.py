@@ -16,7 +16,8 @@ from ffdl_batch.domain.launch.launch_file import LaunchFile, LearnerCommand, Pod
 from ffdl_batch.domain.outcome.continuation import Checkpoint, Spent
 from ffdl_batch.domain.outcome.controller_events import EventKind, GoesOn, Outcome
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
-from ffdl_batch.ports.scheduler import InvalidRequest, Scheduler
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
+from ffdl_batch.ports.scheduler import Scheduler
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.deployment.deployer import HANDOVER_S
 from ffdl_batch.services.job_files.attempt_directory import begun_at

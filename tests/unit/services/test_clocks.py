@@ -15,7 +15,7 @@ from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.continuation import Spent
 from ffdl_batch.domain.outcome.controller_events import EventKind, Outcome
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
-from ffdl_batch.ports.clock import SystemClock
+from ffdl_batch.host.running_clock import SystemClock
 from ffdl_batch.services.job_storage import ASK_EVERY_S, SharedClock, SteadyClock, file_time
 from ffdl_batch.services.monitoring.watcher import ACCOUNTING_LAG_S, FORGOTTEN_AFTER, SETTLE_S
 from ffdl_batch.services.outcome.attempt_records import STILL_ALIVE_S

@@ -10,15 +10,15 @@ import pytest
 
 from ffdl_batch.attempt.file_writer import write_cell
 from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.domain.backend_facts import Storing
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.job.job import AttemptEnd, Change, Job, Token
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.launch.launch_file import LaunchFile, LearnerCommand, Pod, encode
 from ffdl_batch.domain.outcome.controller_events import EventKind, FinalRecord, Outcome
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerError, SubmissionUncertain, TooMany
 from ffdl_batch.host.processes import identity
-from ffdl_batch.ports.capabilities import Storing
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerError, SubmissionUncertain, TooMany
 from ffdl_batch.services.data.backend_uploads import unstored
 from ffdl_batch.services.data.controller_fence import TWO_BEATS_S
 from ffdl_batch.services.data.pending_uploads import (

@@ -11,7 +11,7 @@ import pytest
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job.views import Resume
 from ffdl_batch.domain.job_state import Cause, JobState
-from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.services.deployment.deployer import BATCH
 from ffdl_batch.services.deployment.waiting_jobs import LONGEST_DEPENDENCY_PAUSE_S
 from ffdl_batch.services.job_control.resume import resume_job

@@ -14,7 +14,7 @@ from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.continuation import Spent
 from ffdl_batch.domain.outcome.controller_events import GoesOn, Outcome
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.services.job_control.drill import drill
 from ffdl_batch.services.job_control.stop import cancel_job, halt_job
 from ffdl_batch.services.job_files.control_cell import Control, Drill, read_control, write_control

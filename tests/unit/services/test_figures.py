@@ -20,7 +20,7 @@ from ffdl_batch.domain.metrics.prometheus_text import Family, Histogram, render
 from ffdl_batch.domain.outcome.continuation import Interruption
 from ffdl_batch.domain.outcome.controller_events import Outcome
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
-from ffdl_batch.ports.scheduler import SchedulerUnreachable
+from ffdl_batch.domain.scheduler_errors import SchedulerUnreachable
 from ffdl_batch.services.reports.prometheus_metrics import Counted, Figures
 from tests.unit.services.conftest import Site, write_events, write_final
 

@@ -17,7 +17,7 @@ from sqlalchemy import update
 from ffdl_batch.domain.job.job import Change, Job, Token
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.observation import NativeId
-from ffdl_batch.ports.scheduler import ArrayPlan, LaunchPlan
+from ffdl_batch.runtimes.launch_request import ArrayPlan, LaunchPlan
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.deployment.deployer import WORKERS
 from ffdl_batch.services.deployment.result_writer import GROUP, Decided, Outcomes

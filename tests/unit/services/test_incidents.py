@@ -15,7 +15,7 @@ from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.continuation import Checkpoint
 from ffdl_batch.domain.outcome.controller_events import EventKind, GoesOn, Outcome
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
-from ffdl_batch.ports.scheduler import InvalidRequest, NoResources
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, NoResources
 from ffdl_batch.services.incidents.incident_recorder import TAIL_BYTES, TAIL_LINES, read_tail
 from ffdl_batch.services.job_control.stop import cancel_job
 from ffdl_batch.services.monitoring.watcher import SETTLE_S

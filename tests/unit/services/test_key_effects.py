@@ -21,15 +21,17 @@ from pydantic import BaseModel
 import ffdl_batch
 from ffdl_batch.config.images import resolve_image, resolve_oci_image
 from ffdl_batch.config.settings import Settings
+from ffdl_batch.domain.backend_facts import BackendFacts, NodeShape
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.job.array import ArrayId, expand
 from ffdl_batch.domain.job.spec import JobSpec, NetworkLevel
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.manifest import Defaults, ManifestSource, parse_manifest
 from ffdl_batch.manifest.checks.keys import _model_in, fields_of
 from ffdl_batch.manifest.contract import Parsed
 from ffdl_batch.manifest.models.batch import ManifestBlock
-from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchPlan, NodeShape
+from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_batch.services.outcome.retry_budget import budget_of, lead_of
 from ffdl_kubernetes.planning import launch_plan as kubernetes_plan
 from ffdl_local import launch_plan as local_plan

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from ffdl_batch.domain.backend_facts import BackendFacts
 from ffdl_batch.domain.incidents.fault_policy import NodeRules
 from ffdl_batch.domain.incidents.incident import Incident
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
-from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchPlan, LaunchRequest
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
+from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest
 from ffdl_batch.services.monitoring.job_update import NOWHERE_ELSE
 from ffdl_batch.services.reports.incident_report import report_nodes
 from ffdl_batch.services.submission.dry_run import plan_submission

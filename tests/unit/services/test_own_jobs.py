@@ -12,7 +12,8 @@ import pytest
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
-from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, SchedulerUnreachable
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_batch.services.deployment.submission_results import adopt, take_back
 from ffdl_batch.services.job_control.drill import drill
 from ffdl_batch.services.job_files.attempt_directory import begun_at

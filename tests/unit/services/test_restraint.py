@@ -10,7 +10,7 @@ from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.domain.job.job import Job, Token
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
-from ffdl_batch.ports.scheduler import NotNow
+from ffdl_batch.domain.scheduler_errors import NotNow
 from ffdl_batch.services.backends.adapters import LONGEST_PAUSE_S
 from ffdl_batch.services.backends.submit_limits import FIRST_PAUSE_S, REFUSALS, REFUSED_S
 from ffdl_batch.services.backends.submit_limits import LONGEST_PAUSE_S as LONGEST_FULL_PAUSE_S

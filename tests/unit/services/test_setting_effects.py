@@ -21,6 +21,7 @@ from ffdl_batch.config import load_settings
 from ffdl_batch.config.settings import FrameworkImages, Settings
 from ffdl_batch.daemon.loops import Loops
 from ffdl_batch.daemon.platform import open_platform
+from ffdl_batch.domain.backend_facts import BackendFacts, NodeShape
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.incidents.fault_policy import FaultPolicy, NodeRules
@@ -28,15 +29,9 @@ from ffdl_batch.domain.incidents.notice import NoticeSettings
 from ffdl_batch.domain.job.spec import JobSpec, NetworkLevel
 from ffdl_batch.domain.job.views import PlanView
 from ffdl_batch.domain.metrics.rates import Rates
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, SubmissionUncertain
 from ffdl_batch.plugins import AdapterContext, create_adapter
-from ffdl_batch.ports.scheduler import (
-    BackendFacts,
-    InvalidRequest,
-    LaunchPlan,
-    LaunchRequest,
-    NodeShape,
-    SubmissionUncertain,
-)
+from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.leader_lease import LeaderLease
 from ffdl_batch.services.refusals import Refused

@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.sbatch.begin_time import read_absolute
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerMissing
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerMissing
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.services.submission.dry_run import DRY_RUN_ID, plan_submission
 from ffdl_batch.services.submission.submit import submit

@@ -12,7 +12,7 @@ from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.domain.job.job import JobId
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.observation import NativeId
-from ffdl_batch.ports.scheduler import LaunchPlan
+from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_batch.services.deployment.deployer import SUBMIT_S, Deployer
 from ffdl_batch.services.job_files.attempt_directory import begun_at
 from ffdl_batch.services.job_files.orphan_cleanup import ARCHIVE_AGE_S, ORPHAN_AGE_S, sweep

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ffdl_batch.domain.backend_facts import BackendFacts, NodeShape, PartitionShape, WaitingRequest
 from ffdl_batch.domain.job.job import HistoryEntry, Job, JobId
 from ffdl_batch.domain.job.spec import BatchOptions, Framework, JobSpec, Resources, Role
 from ffdl_batch.domain.job_state import JobState, RequestedAction
@@ -24,18 +25,8 @@ from ffdl_batch.domain.pending.explanation import (
     Reason,
     WaitKind,
 )
-from ffdl_batch.ports.capabilities import WaitingRequest
-from ffdl_batch.ports.scheduler import (
-    BackendFacts,
-    InvalidRequest,
-    LaunchPlan,
-    LaunchRequest,
-    NodeShape,
-    PartitionShape,
-    SchedulerMissing,
-    SchedulerUnreachable,
-    TooMany,
-)
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerMissing, SchedulerUnreachable, TooMany
+from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest
 from ffdl_batch.services.backends.trial_requests import AT_ONCE, LIFE_S
 from ffdl_batch.services.pending.explanation import explain_job, look_ahead
 from ffdl_batch.services.pending.pending_time_history import (

@@ -11,7 +11,7 @@ from ffdl_batch.domain.job_state import Cause, JobState, RequestedAction
 from ffdl_batch.domain.outcome.continuation import Checkpoint
 from ffdl_batch.domain.outcome.controller_events import Outcome
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
-from ffdl_batch.ports.scheduler import NotNow
+from ffdl_batch.domain.scheduler_errors import NotNow
 from ffdl_batch.services.job_files.control_cell import read_control
 from ffdl_batch.services.monitoring.request_delivery import AGAIN_S
 from ffdl_batch.services.monitoring.watcher import SETTLE_S

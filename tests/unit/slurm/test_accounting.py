@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from ffdl_batch.domain.backend_facts import AccountedRun, AccountingOutage
 from ffdl_batch.domain.job.job import Token
 from ffdl_batch.domain.outcome.observation import NativeId
-from ffdl_batch.ports.accounting import AccountedRun
-from ffdl_batch.ports.capabilities import AccountingOutage
-from ffdl_batch.ports.scheduler import AccountingUnreachable, NotNow, SchedulerUnreachable
+from ffdl_batch.domain.scheduler_errors import AccountingUnreachable, NotNow, SchedulerUnreachable
 from ffdl_slurm.commands import sacct_runs_argv
 from ffdl_slurm.gateways.accounting_circuit import LONGEST_PAUSE_S, WANTED_S, Accounting
 from ffdl_slurm.observing.accounted_runs import parse_runs, parse_tres, runs_of

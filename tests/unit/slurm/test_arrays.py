@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.attempt.layout import Root
+from ffdl_batch.domain.backend_facts import BackendFacts
 from ffdl_batch.domain.job.array import ArrayId, chunk_name, expand
 from ffdl_batch.domain.job.job import JobId, attempt_token
 from ffdl_batch.domain.job.spec import BatchOptions, Checkpoint, Framework, JobSpec, NetworkLevel, Resources
 from ffdl_batch.domain.outcome.observation import NativeId
-from ffdl_batch.ports.scheduler import ArrayPlan, BackendFacts, Chunk, LaunchPlan, LaunchRequest
+from ffdl_batch.runtimes.launch_request import ArrayPlan, Chunk, LaunchPlan, LaunchRequest
 from ffdl_slurm.native_array import fill_index, job_arguments, plan_array, read_table
 from ffdl_slurm.observing.parsers import JobRecord, parse_squeue
 from ffdl_slurm.observing.record_lookup import Listing, TaskTables, dropped_tasks, pick

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
+from ffdl_batch.domain.conversion import CannotConvert, Conversion, Fate, Origin, Source
 from ffdl_batch.manifest.writer import write_manifest
-from ffdl_batch.ports.conversion import CannotConvert, Conversion, Fate, Origin, Source
 from ffdl_slurm.convert.converter import create
 from tests.proof.convert.__main__ import spec_of
 

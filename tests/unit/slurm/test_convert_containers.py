@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from ffdl_batch.ports.conversion import Conversion, Fate
+from ffdl_batch.domain.conversion import Conversion, Fate
 from tests.unit.slurm import test_convert_bodies
 from tests.unit.slurm.test_convert_bodies import part
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ffdl_batch.ports.conversion import Fate
+from ffdl_batch.domain.conversion import Fate
 from ffdl_slurm.convert.executed_text import executed
 from ffdl_slurm.convert.shell_syntax import lines_of
 from tests.unit.slurm.test_convert_bodies import convert, part

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.domain.conversion import CannotConvert, Fate, Origin
 from ffdl_batch.domain.sbatch.option_table import BY_LETTER, BY_NAME, BY_VARIABLE, TABLE, Takes
-from ffdl_batch.ports.conversion import CannotConvert, Fate, Origin
 from ffdl_slurm.convert.directives import read_directives, usual
 from ffdl_slurm.convert.spank_options import FORMER, PLUGINS
 from tests.proof.convert.cases import read_cases, variables

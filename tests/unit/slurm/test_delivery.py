@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.ports.scheduler import SchedulerUnreachable
+from ffdl_batch.domain.scheduler_errors import SchedulerUnreachable
 from ffdl_batch.runtimes.learner_start import staging_arguments
 from ffdl_slurm.planning.controller_delivery import deliver_controller, file_system
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from ffdl_batch.domain.conversion import CannotConvert, ExportedJob, ExportRequest, Fate
 from ffdl_batch.manifest import ManifestSource, parse_manifest
 from ffdl_batch.manifest.models.batch import BatchBlock, ManifestBlock
-from ffdl_batch.ports.conversion import CannotConvert, Fate
-from ffdl_batch.ports.export import ExportedJob, ExportRequest, ExportsJobs
+from ffdl_batch.ports.conversion import ExportsJobs
 from ffdl_slurm.export.exporter import SlurmExporter
 from ffdl_slurm.export.key_fates import KEY_FATES
 from ffdl_slurm.sbatch_script import parse_options

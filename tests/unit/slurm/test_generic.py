@@ -7,16 +7,11 @@ from typing import Any
 
 import pytest
 
+from ffdl_batch.domain.backend_facts import BackendFacts, NodeShape, PartitionShape
 from ffdl_batch.domain.job.spec import BatchOptions, Placement, Resources, Role
 from ffdl_batch.domain.launch.devices import DEVICE_OPTIONS, Devices
-from ffdl_batch.ports.scheduler import (
-    BackendFacts,
-    InvalidRequest,
-    LaunchPlan,
-    LaunchRequest,
-    NodeShape,
-    PartitionShape,
-)
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
+from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest
 from ffdl_slurm.planning.launch_plan import make_plan
 from ffdl_slurm.settings import SlurmSettings, read_settings
 from tests.unit.slurm.test_plan import FACTS, options, request

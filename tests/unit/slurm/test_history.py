@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.job.past_job import PastJob, Verdict, judge
-from ffdl_batch.ports.job_history import HistoryUnknown, KnowsJobs, KnowsPlaces, Period, open_history
-from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_batch.domain.job.past_job import HistoryUnknown, PastJob, Period, Verdict, judge
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
+from ffdl_batch.plugins import open_history
+from ffdl_batch.ports.capabilities import KnowsJobs, KnowsPlaces
 from ffdl_slurm.convert.job_history import FIELDS, LINE, history_argv, parse_history
 from ffdl_slurm.observing.parsers import Garbled
 

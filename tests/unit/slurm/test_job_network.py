@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from ffdl_batch.attempt.layout import Root
+from ffdl_batch.domain.backend_facts import BackendFacts, NodeShape, PartitionShape
 from ffdl_batch.domain.job.array import ArrayId, expand
 from ffdl_batch.domain.job.spec import BatchOptions, Egress, NetworkLevel, Placement, Resources
-from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchPlan, NodeShape, PartitionShape
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
+from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_slurm.planning.launch_plan import make_plan
 from ffdl_slurm.sbatch_script import parse_options
 from ffdl_slurm.settings import read_settings

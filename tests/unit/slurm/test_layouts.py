@@ -8,7 +8,8 @@ import pytest
 
 from ffdl_batch.domain.job.spec import SITE_DEFAULT, BatchOptions, Framework, Placement, Resources, Role
 from ffdl_batch.domain.launch.launch_file import LaunchFile, decode
-from ffdl_batch.ports.scheduler import InvalidRequest, LaunchRequest
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
+from ffdl_batch.runtimes.launch_request import LaunchRequest
 from ffdl_slurm.planning.launch_plan import make_plan
 from ffdl_slurm.settings import SlurmSettings
 from tests.unit.slurm.test_plan import FACTS, options, request

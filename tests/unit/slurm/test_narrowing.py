@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from ffdl_batch.domain.backend_facts import BackendFacts, NodeShape, PartitionShape
 from ffdl_batch.domain.job.spec import SITE_DEFAULT, BatchOptions, Placement, Resources
-from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, NodeShape, PartitionShape
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_slurm.hostlist import expand
 from ffdl_slurm.planning.eligible_nodes import Group, may_have, names_in, narrow
 from ffdl_slurm.planning.launch_plan import make_plan

@@ -8,18 +8,13 @@ from typing import Any
 import pytest
 
 from ffdl_batch.attempt.layout import Root
+from ffdl_batch.domain.backend_facts import BackendFacts, NodeShape, PartitionShape
 from ffdl_batch.domain.job.job import JobId, Token, attempt_token
 from ffdl_batch.domain.job.spec import BatchOptions, Checkpoint, Framework, JobSpec, NetworkLevel, Resources
 from ffdl_batch.domain.launch.launch_file import TEMPLATE, Succession, decode, succeed
 from ffdl_batch.domain.launch.limits import LeadFrom
-from ffdl_batch.ports.scheduler import (
-    BackendFacts,
-    InvalidRequest,
-    LaunchPlan,
-    LaunchRequest,
-    NodeShape,
-    PartitionShape,
-)
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
+from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest
 from ffdl_slurm.planning.launch_plan import make_plan
 from ffdl_slurm.sbatch_script import parse_options
 from ffdl_slurm.settings import SlurmSettings, read_settings

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.attempt.layout import AttemptDir
-from ffdl_batch.ports.scheduler import NotNow
+from ffdl_batch.domain.scheduler_errors import NotNow
 from ffdl_slurm.commands import beside_argv
 from ffdl_slurm.gateways import submission_files
 from ffdl_slurm.gateways.cli_gateway import CommandLineGateway

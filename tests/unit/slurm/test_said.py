@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable, SubmissionUncertain
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable, SubmissionUncertain
 from ffdl_slurm.gateways.command_runner import CommandResult
 from ffdl_slurm.gateways.error_mapping import check_answer, read_submission
 from ffdl_slurm.observing.parsers import Garbled, parse_squeue

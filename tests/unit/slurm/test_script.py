@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ffdl_batch.domain.sbatch.script_options import SbatchOption
-from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_slurm.sbatch_script import escape_pattern, parse_options, quote_value, render_option, render_script
 from tests.fakes.slurm.jobs import read_options
 

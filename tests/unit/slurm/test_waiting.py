@@ -9,11 +9,11 @@ from typing import TypeVar
 
 import pytest
 
+from ffdl_batch.domain.backend_facts import BackendFacts, WaitingRequest
 from ffdl_batch.domain.job.spec import BatchOptions, Framework, JobSpec, Resources
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.domain.pending.explanation import BlockerKind, Explanation, WaitKind
-from ffdl_batch.ports.capabilities import WaitingRequest
-from ffdl_batch.ports.scheduler import BackendFacts, NotNow, SchedulerUnreachable
+from ffdl_batch.domain.scheduler_errors import NotNow, SchedulerUnreachable
 from ffdl_slurm.observing.sinfo import parse_sinfo
 from ffdl_slurm.pending import commands, parsers
 from ffdl_slurm.pending.capacity import Share, ahead_in, capacity_in

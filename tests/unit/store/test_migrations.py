@@ -12,7 +12,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, text
 
-from ffdl_batch.ports.clock import SystemClock
+from ffdl_batch.host.running_clock import SystemClock
 from ffdl_batch.store import open_store
 from ffdl_batch.store.database import connect
 from ffdl_batch.store.schema import METADATA

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import inspect, text
 
-from ffdl_batch.ports.clock import SystemClock
+from ffdl_batch.host.running_clock import SystemClock
 from ffdl_batch.store import SchemaTooNew, StoreUnavailable, open_store
 from ffdl_batch.store.database import connect
 from ffdl_batch.store.existing_database import connect_existing

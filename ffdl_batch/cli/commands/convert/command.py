@@ -19,8 +19,9 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.output import data_output
 
 if TYPE_CHECKING:
+    from ffdl_batch.domain.conversion import Conversion, Source
     from ffdl_batch.domain.job.spec import JobSpec
-    from ffdl_batch.ports.conversion import Conversion, ReadsScripts, Source
+    from ffdl_batch.ports.conversion import ReadsScripts
 
 _MOST = 4 << 20
 """Bytes of a script; sbatch's own limit (max_script_size of slurm.conf) is 4 MiB by default."""
@@ -30,7 +31,7 @@ _DEFAULT_IMAGE = "custom"
 def _check_to(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     """The callback of --to."""
     if value is not None:
-        from ffdl_batch.ports.converters import writer_names
+        from ffdl_batch.plugins import writer_names
 
         if value not in (known := writer_names()):
             message = f"{value[:60]!r} is nothing that can be written: {', '.join(known) or 'no writer is installed'}"
@@ -106,7 +107,7 @@ def convert(  # noqa: PLR0913, PLR0917  (click's signature)
     if to is not None:
         _export(to, text, file, output, report)
         return ExitCode.OK
-    from ffdl_batch.ports.conversion import Source
+    from ffdl_batch.domain.conversion import Source
 
     source = Source(text, _name(file), _split(options), arguments, dict(os.environ), image)
     reader, conversion = _convert(source, file)
@@ -160,8 +161,9 @@ def _split(options: str) -> tuple[str, ...]:
 
 def _convert(source: Source, file: str) -> tuple[ReadsScripts, Conversion]:
     """By the converter that knows such texts. What is wrong with one is told with its line."""
-    from ffdl_batch.ports.conversion import CannotConvert, ReadsScripts
-    from ffdl_batch.ports.converters import converter_names, create_converter, writer_names
+    from ffdl_batch.domain.conversion import CannotConvert
+    from ffdl_batch.plugins import converter_names, create_converter, writer_names
+    from ffdl_batch.ports.conversion import ReadsScripts
 
     for name in converter_names():
         converter = create_converter(name)
@@ -224,8 +226,9 @@ def _write(output: str, text: str) -> None:
 
 
 def _leave(to: str, spec: JobSpec, file: str) -> str:
-    from ffdl_batch.ports.conversion import CannotConvert, WritesScripts
-    from ffdl_batch.ports.converters import create_converter
+    from ffdl_batch.domain.conversion import CannotConvert
+    from ffdl_batch.plugins import create_converter
+    from ffdl_batch.ports.conversion import WritesScripts
 
     try:
         converter = create_converter(to)
@@ -246,7 +249,8 @@ def _print_report(conversion: Conversion, file: str, report: str, *, err: bool) 
 def _print_differences(
     reader: ReadsScripts, source: Source, spec: JobSpec, file: str, *, contained: bool, err: bool
 ) -> None:
-    from ffdl_batch.ports.conversion import CannotConvert, WritesScripts
+    from ffdl_batch.domain.conversion import CannotConvert
+    from ffdl_batch.ports.conversion import WritesScripts
 
     if not isinstance(reader, WritesScripts):
         raise Stop(ExitCode.USAGE, "--check: nothing writes such scripts again")
@@ -258,6 +262,6 @@ def _print_differences(
 
 
 def _drops(conversion: Conversion) -> bool:
-    from ffdl_batch.ports.conversion import Fate
+    from ffdl_batch.domain.conversion import Fate
 
     return any(one.fate is Fate.DROPPED for one in conversion.judged)

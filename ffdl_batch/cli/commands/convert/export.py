@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from ffdl_batch.cli.exit_handling import Stop
+from ffdl_batch.domain.conversion import Conversion, Fate, Judged, Origin
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import SCHEMA
 from ffdl_batch.domain.terminal_text import json_text
-from ffdl_batch.ports.conversion import Conversion, Fate, Judged, Origin
 
 if TYPE_CHECKING:
     from ffdl_batch.config import Settings
@@ -62,10 +62,10 @@ def _line(one: Judged, file: str) -> str:
 def export_to(to: str, spec: JobSpec, file: str, report: str, *, err: bool) -> str | None:
     """The text, for whose keys `report` says what became of them; None where nobody writes jobs for `to`."""
     from ffdl_batch.cli.commands.config import settings_or_stop, unusable_table
-    from ffdl_batch.ports.conversion import CannotConvert, Conversion
-    from ffdl_batch.ports.converters import create_converter
-    from ffdl_batch.ports.export import ExportRequest, ExportsJobs
-    from ffdl_batch.ports.scheduler import InvalidRequest
+    from ffdl_batch.domain.conversion import CannotConvert, Conversion, ExportRequest
+    from ffdl_batch.domain.scheduler_errors import InvalidRequest
+    from ffdl_batch.plugins import create_converter
+    from ffdl_batch.ports.conversion import ExportsJobs
 
     try:
         converter = create_converter(to)

@@ -278,14 +278,9 @@ def _ask(
     settings: Settings, user: str, account: str, day: str, backends: Sequence[str]
 ) -> tuple[PastJobs, list[Place]]:
     """The jobs, and all places of the named backends; of none named, those of each that is configured."""
-    from ffdl_batch.ports.job_history import (
-        HistoryMissing,
-        HistoryUnknown,
-        KnowsJobs,
-        KnowsPlaces,
-        Period,
-        history_names,
-    )
+    from ffdl_batch.domain.job.past_job import HistoryMissing, HistoryUnknown, Period
+    from ffdl_batch.plugins import history_names
+    from ffdl_batch.ports.capabilities import KnowsJobs, KnowsPlaces
 
     wanted = backends or [name for name in history_names() if name == "slurm" or name in settings.backends]
     past: PastJobs | None = None
@@ -311,8 +306,8 @@ def _ask(
 def _opened(settings: Settings, name: str) -> object:
     """What the backend of that name knows."""
     from ffdl_batch.cli.commands.config import unusable_table
-    from ffdl_batch.ports.job_history import open_history
-    from ffdl_batch.ports.scheduler import InvalidRequest
+    from ffdl_batch.domain.scheduler_errors import InvalidRequest
+    from ffdl_batch.plugins import open_history
 
     try:
         return open_history(name, settings.backend_settings(name))

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from ffdl_batch.domain.backend_facts import AccountedRun
 from ffdl_batch.domain.job.job import Token
 from ffdl_batch.domain.job.spec import Resources
 from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.metrics.usage_report import Agreement
 from ffdl_batch.domain.outcome.observation import NativeId
-from ffdl_batch.ports.accounting import AccountedRun
-from ffdl_batch.ports.scheduler import AccountingUnreachable
+from ffdl_batch.domain.scheduler_errors import AccountingUnreachable
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.services.reports import accounting_comparison
 from ffdl_batch.services.reports.accounting_comparison import find_agreement
@@ -37,7 +37,7 @@ class Keeping(FakeScheduler):
     asked_for: list[dict[NativeId, Token]] = field(default_factory=list)
 
     def accounted_runs(self, attempts: Mapping[NativeId, Token]) -> Mapping[NativeId, Sequence[AccountedRun]] | None:
-        """See :class:`ffdl_batch.ports.accounting.AccountsForRuns`."""
+        """See :class:`ffdl_batch.ports.capabilities.AccountsForRuns`."""
         self.asked_for.append(dict(attempts))
         if self.away:
             raise AccountingUnreachable("slurmdbd is away", 5.0)

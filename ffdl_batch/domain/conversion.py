@@ -1,0 +1,136 @@
+"""What converters of job scripts take and return: job scripts, manifests, and what became of each of their parts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from ffdl_batch.domain.job.spec import JobSpec
+
+_GIVEN = re.compile(r"manifest:(\d+)")
+
+
+class Fate(StrEnum):
+    """What became of a directive or of a line."""
+
+    MAPPED = "mapped"
+    """The job does the same."""
+    APPROXIMATED = "approximated"
+    """The job does something near, and the reason says what differs."""
+    DROPPED = "dropped"
+    """Nothing of it is in the manifest."""
+
+
+class Origin(StrEnum):
+    """Where something was said."""
+
+    COMMAND = "command line"
+    ENVIRONMENT = "environment"
+    SCRIPT = "script"
+    BODY = "body"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One directive, or one line of a body. `line` counts from 1, 0 where it is in no file. `to` is the key of the
+    manifest, "" where there is none; `reason` is needed where it is not simply mapped."""
+
+    origin: Origin
+    line: int
+    text: str
+    fate: Fate
+    to: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is to be converted. `name` is what messages call it, and what the script is called in the model's directory.
+    `options` are those of the submitting command, in argv form, `arguments` those of the script itself."""
+
+    text: str
+    name: str
+    options: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    environ: Mapping[str, str] = field(default_factory=dict)
+    image: str = ""
+    """The image to run in where the script names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """A manifest as plain mappings, lists, texts and numbers, in the order in which they are to be written, and what
+    became of each piece. `wrapped`: why the script runs whole, as it is ("" = it was understood)."""
+
+    manifest: Mapping[str, object]
+    judged: tuple[Judged, ...]
+    wrapped: str = ""
+    contained: bool = False
+    """Whether the script names the image itself."""
+
+
+class CannotConvert(ValueError):
+    """A script that its own system would not take either, or that no manifest can stand for. `line` counts from 1, 0
+    where none is at fault."""
+
+    def __init__(self, message: str, cure: str = "", line: int = 0) -> None:
+        super().__init__(f"{message} ({cure})" if cure else message)
+        self.line = line
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRequest:
+    """A job to write."""
+
+    spec: JobSpec
+    file: str
+    """The name of the manifest."""
+    image: str
+    settings: Mapping[str, object] = field(default_factory=dict)
+    """The table of the backend in the configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedJob:
+    """The text of a script or of objects, and what became of each key of the manifest."""
+
+    text: str
+    judged: tuple[Judged, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFate:
+    """What becomes of a key."""
+
+    fate: Fate
+    to: str = ""
+    reason: str = ""
+
+
+def judge_keys(spec: JobSpec, fates: Mapping[str, KeyFate]) -> tuple[Judged, ...]:
+    """Return what becomes of each key of the manifest, by line. The longest beginning of a key in `fates` decides;
+    without one, the key is dropped."""
+    found = []
+    for path, source in spec.sources.items():
+        given = _GIVEN.fullmatch(source)
+        if given is None or _is_block(path, spec):
+            continue
+        key = _fate_of(path, fates)
+        found.append(Judged(Origin.SCRIPT, int(given[1]), path, key.fate, key.to, key.reason))
+    return tuple(sorted(found, key=lambda one: (one.line, one.text)))
+
+
+def _is_block(path: str, spec: JobSpec) -> bool:
+    """Whether the keys below it are reported, each by itself."""
+    return any(other.startswith((f"{path}.", f"{path}[")) for other in spec.sources)
+
+
+def _fate_of(path: str, fates: Mapping[str, KeyFate]) -> KeyFate:
+    plain = re.sub(r"\[\d+\]", "", path)
+    while plain:
+        if plain in fates:
+            return fates[plain]
+        plain = plain.rpartition(".")[0]
+    return KeyFate(Fate.DROPPED, "", "nothing but this software knows it")
