@@ -28,7 +28,7 @@ from ffdl_batch.config.daemon_location import find_other_writers
 from ffdl_batch.config.settings import FrameworkImages, Settings, builtin_frameworks
 from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.harmless_settings import harmless_keys
-from ffdl_batch.domain.incidents.fault_policy import NodeRules
+from ffdl_batch.domain.incidents.site_settings import NodeRules
 from ffdl_batch.domain.launch.network_level import NetworkLevel
 from ffdl_batch.host.users import home_of_caller
 

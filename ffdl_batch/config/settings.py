@@ -12,8 +12,7 @@ from pathlib import Path
 
 from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.harmless_settings import HARMLESS
-from ffdl_batch.domain.incidents.fault_policy import FaultPolicy, NodeRules
-from ffdl_batch.domain.incidents.notice import NoticeSettings
+from ffdl_batch.domain.incidents.site_settings import FaultPolicy, NodeRules, NoticeSettings
 from ffdl_batch.domain.launch.network_level import NetworkLevel
 from ffdl_batch.domain.metrics.rates import Rates
 

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ffdl_batch.domain.incidents.fault_policy import FaultPolicy, NodeRules
 from ffdl_batch.domain.incidents.incident import Origin
 from ffdl_batch.domain.incidents.kinds import is_kind_name
-from ffdl_batch.domain.incidents.notice import NoticeSettings
+from ffdl_batch.domain.incidents.site_settings import FaultPolicy, NodeRules, NoticeSettings
 from ffdl_batch.domain.metrics.rates import Rates
 
 _LONGEST_CURRENCY = 12

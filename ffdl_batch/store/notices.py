@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import func, insert, select, update
 
-from ffdl_batch.domain.incidents.notice import Channel, Notice
+from ffdl_batch.domain.incidents.site_settings import Channel, Notice
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.queries import chunks
 from ffdl_batch.store.schema import NOTICES

@@ -12,9 +12,9 @@ import pytest
 from ffdl_batch.cli.commands.report.faults_document import CSV_COLUMNS, csv_rows, faults_document
 from ffdl_batch.cli.render.document import write_csv
 from ffdl_batch.cli.render.document_html import write_document
+from ffdl_batch.domain.incidents.incident import EvidenceRow, IncidentRow
 from ffdl_batch.domain.incidents.kinds import kind_of
 from ffdl_batch.domain.incidents.report import Scope, make_report
-from ffdl_batch.domain.incidents.view import EvidenceRow, IncidentRow
 
 HERE = Path(__file__).parent / "reports"
 UNTIL = 1_700_000_000.0

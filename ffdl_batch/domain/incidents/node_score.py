@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ffdl_batch.domain.incidents.fault_policy import NodeRules
 from ffdl_batch.domain.incidents.incident import Incident, Origin
 from ffdl_batch.domain.incidents.kinds import kind_of
+from ffdl_batch.domain.incidents.site_settings import NodeRules
 
 DAY_S = 86400.0
 HALF_LIFE_S = 14 * DAY_S

@@ -10,9 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ffdl_batch.domain.incidents.incident import Origin
+from ffdl_batch.domain.incidents.incident import IncidentRow, Origin
 from ffdl_batch.domain.incidents.kinds import kind_of
-from ffdl_batch.domain.incidents.view import IncidentRow
 
 HOUR_S = 3600.0
 BINS = 24

@@ -13,7 +13,7 @@ from typing import Literal
 
 from ffdl_batch.domain.data.store_kinds import StoreAddress
 from ffdl_batch.domain.findings import Finding
-from ffdl_batch.domain.incidents.view import IncidentRow
+from ffdl_batch.domain.incidents.incident import IncidentRow
 
 SCHEMA = 1
 

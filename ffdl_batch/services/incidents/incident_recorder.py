@@ -13,9 +13,9 @@ from typing import Any
 from ffdl_batch.attempt.layout import AttemptDir, Root
 from ffdl_batch.attempt.log_tail import readable
 from ffdl_batch.domain.incidents.classification import Ended, LearnerEnd, PolicyHit, Printed, classify
-from ffdl_batch.domain.incidents.fault_policy import FaultPolicy
 from ffdl_batch.domain.incidents.incident import LINE_CHARS, Evidence, Incident
 from ffdl_batch.domain.incidents.node_health import HealthLine
+from ffdl_batch.domain.incidents.site_settings import FaultPolicy
 from ffdl_batch.domain.job.job import Change, Job
 from ffdl_batch.domain.job.learner_layout import count_gpus
 from ffdl_batch.domain.job.log_text import Grep

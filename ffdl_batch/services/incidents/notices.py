@@ -21,10 +21,8 @@ from urllib.parse import urlsplit
 from ffdl_batch.config import Settings
 from ffdl_batch.config.tables import is_web_address
 from ffdl_batch.domain.codec import to_plain
-from ffdl_batch.domain.incidents.fault_policy import POLICY
-from ffdl_batch.domain.incidents.incident import Incident
-from ffdl_batch.domain.incidents.notice import Channel, Notice
-from ffdl_batch.domain.incidents.view import IncidentRow
+from ffdl_batch.domain.incidents.incident import Incident, IncidentRow
+from ffdl_batch.domain.incidents.site_settings import POLICY, Channel, Notice
 from ffdl_batch.domain.job.job import Job, JobId
 from ffdl_batch.domain.job.views import SCHEMA
 from ffdl_batch.host.backoff import growing_pause

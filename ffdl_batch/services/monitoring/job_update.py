@@ -9,9 +9,9 @@ from pathlib import Path
 
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.domain.file_format import NewerFormat
-from ffdl_batch.domain.incidents.fault_policy import POLICY
 from ffdl_batch.domain.incidents.incident import LINE_CHARS, Incident
 from ffdl_batch.domain.incidents.incident import Evidence as Line
+from ffdl_batch.domain.incidents.site_settings import POLICY
 from ffdl_batch.domain.incidents.stalled_learners import alarms
 from ffdl_batch.domain.job.job import Change, Job
 from ffdl_batch.domain.job.learners import started_again

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ffdl_batch.config import Settings
+from ffdl_batch.domain.incidents.incident import EvidenceRow, IncidentRow
 from ffdl_batch.domain.incidents.kinds import kind_of
 from ffdl_batch.domain.incidents.node_score import NodesReport
 from ffdl_batch.domain.incidents.report import HOUR_S, FaultsReport, Scope, make_report
-from ffdl_batch.domain.incidents.view import EvidenceRow, IncidentRow
 from ffdl_batch.domain.job.job import Job, JobId
 from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.services.backends.node_exclusion import NodeExclusion

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.incidents.view import EvidenceRow, IncidentRow
+from ffdl_batch.domain.incidents.incident import EvidenceRow, IncidentRow
 from ffdl_batch.domain.job.views import AttemptView, LearnerView, LogLine, RestartView
 from tests import preloaded
 from tests.unit.cli.programs import FFDL, FFDL_SUBMIT, environment, json_lines, run

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.config import ConfigError
-from ffdl_batch.domain.incidents.fault_policy import FaultPolicy, NodeRules
 from ffdl_batch.domain.incidents.incident import Origin
-from ffdl_batch.domain.incidents.notice import NoticeSettings
+from ffdl_batch.domain.incidents.site_settings import FaultPolicy, NodeRules, NoticeSettings
 from tests.unit.config.test_load import load
 
 GOOD = '[[fault_policies]]\nname = "one"\nmatch = "x+"\nstop_retrying = true\n'

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from ffdl_batch.domain.incidents.classification import Ended, LearnerEnd, PolicyHit, Printed, classify
-from ffdl_batch.domain.incidents.fault_policy import NodeRules
 from ffdl_batch.domain.incidents.incident import Evidence, Incident, Origin
 from ffdl_batch.domain.incidents.node_health import HealthLine
 from ffdl_batch.domain.incidents.node_score import DAY_S, NodeScore, left_out, score_nodes, unreliable_nodes
+from ffdl_batch.domain.incidents.site_settings import NodeRules
 from ffdl_batch.domain.outcome.continuation import Interruption
 
 AT = 500_000.0

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from ffdl_batch.domain.incidents import report
+from ffdl_batch.domain.incidents.incident import IncidentRow
 from ffdl_batch.domain.incidents.report import BINS, Scope, make_report
-from ffdl_batch.domain.incidents.view import IncidentRow
 from ffdl_batch.domain.metrics.usage_report import (
     PUBLISHED_FRAMEWORKS,
     Efficiency,

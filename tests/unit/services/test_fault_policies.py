@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.incidents.classification import LearnerEnd, Printed
-from ffdl_batch.domain.incidents.fault_policy import FaultPolicy
+from ffdl_batch.domain.incidents.site_settings import FaultPolicy
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job.log_text import Grep
 from ffdl_batch.domain.job_state import JobState

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from ffdl_batch.domain.backend_facts import BackendFacts
-from ffdl_batch.domain.incidents.fault_policy import NodeRules
 from ffdl_batch.domain.incidents.incident import Incident
+from ffdl_batch.domain.incidents.site_settings import NodeRules
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
 from ffdl_batch.domain.scheduler_errors import InvalidRequest

@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.incidents.fault_policy import FaultPolicy
 from ffdl_batch.domain.incidents.incident import Evidence, Incident, Origin
-from ffdl_batch.domain.incidents.notice import NoticeSettings
+from ffdl_batch.domain.incidents.site_settings import FaultPolicy, NoticeSettings
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.notify.webhook import WebhookRefused, post, without_query
 from ffdl_batch.services.incidents.notices import FIRST_PAUSE_S, GIVEN_UP_S, Notifier

@@ -24,8 +24,7 @@ from ffdl_batch.daemon.platform import open_platform
 from ffdl_batch.domain.backend_facts import BackendFacts, NodeShape
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.data.mounts import Mounting
-from ffdl_batch.domain.incidents.fault_policy import FaultPolicy, NodeRules
-from ffdl_batch.domain.incidents.notice import NoticeSettings
+from ffdl_batch.domain.incidents.site_settings import FaultPolicy, NodeRules, NoticeSettings
 from ffdl_batch.domain.job.spec import JobSpec, NetworkLevel
 from ffdl_batch.domain.job.views import PlanView
 from ffdl_batch.domain.metrics.rates import Rates

@@ -21,8 +21,8 @@ from ffdl_batch.output import data_output
 
 if TYPE_CHECKING:
     from ffdl_batch.cli.commands.report.faults_document import Told
+    from ffdl_batch.domain.incidents.incident import IncidentRow
     from ffdl_batch.domain.incidents.report import FaultsReport
-    from ffdl_batch.domain.incidents.view import IncidentRow
     from ffdl_batch.notify.mail import Relay
 
 FORMATS = ("text", "json", "csv", "markdown", "html")

@@ -15,8 +15,8 @@ from ffdl_batch.cli.exit_handling import Stop
 from ffdl_batch.cli.render.document import Bars, Document, Section, Series, Table, number_column, table_of, text_column
 from ffdl_batch.cli.render.formatting import format_time
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.incidents.incident import IncidentRow
 from ffdl_batch.domain.incidents.report import FaultsReport, Ranked
-from ffdl_batch.domain.incidents.view import IncidentRow
 from ffdl_batch.domain.quantity import format_time_limit
 from ffdl_batch.domain.terminal_text import printable
 
