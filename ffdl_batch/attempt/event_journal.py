@@ -19,7 +19,7 @@ from ffdl_batch.attempt.file_writer import NO_SPACE, open_own, restore_directory
 from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, NO_FILE, find_text, read_head
 from ffdl_batch.domain.file_format import NewerFormat
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Scalar, decode_events, encode_event
-from ffdl_batch.host.worker_thread import Hand
+from ffdl_batch.host.worker_thread import WorkerThread
 
 BALLAST_BYTES = 64 * 1024
 PATIENCE_S = 120.0
@@ -39,7 +39,7 @@ class Journal:
         self.path, self.source, self.bell, self.patience_s = path, source, bell, patience_s
         self._pending: List[str] = []
         self._adding = threading.Lock()
-        self._hand = Hand("journal")
+        self._worker = WorkerThread("journal")
         self._complained = False
         self.earlier = self._recover()
         self.events = list(self.earlier)
@@ -70,7 +70,7 @@ class Journal:
 
     def begin(self) -> None:
         """From here on a thread writes. After the learners were started, for they are forked."""
-        self._hand.begin()
+        self._worker.begin()
 
     def append(self, kind: EventKind, **fields: Scalar) -> None:
         """Write one event within HANDOVER_S, or keep it until it can be written. Never raises OSError."""
@@ -79,18 +79,18 @@ class Journal:
             event = Event(self._seq, time.time(), self.source, kind, fields)
             self.events.append(event)
             self._pending.append(encode_event(event))
-        self._hand.ask(self._try_to_write, False, HANDOVER_S)
+        self._worker.ask(self._try_to_write, False, HANDOVER_S)
 
     def flush(self) -> bool:
         """Try to write what is waiting, without waiting for it; True when nothing waits any more."""
-        if self._pending and not self._hand.is_behind:
-            self._hand.ask(self._try_to_write, False, 0.0)
+        if self._pending and not self._worker.is_behind:
+            self._worker.ask(self._try_to_write, False, 0.0)
         return not self._pending
 
     def close(self) -> bool:
         """Write what is waiting, for up to `patience_s` seconds; what cannot be written goes to standard error."""
         end = time.monotonic() + self.patience_s
-        while not self._hand.ask(self._finish, False, max(0.0, end - time.monotonic())):
+        while not self._worker.ask(self._finish, False, max(0.0, end - time.monotonic())):
             if time.monotonic() >= end:
                 sys.stderr.write("ffdl-controller: these events could not be written:\n" + "".join(self._pending))
                 return False

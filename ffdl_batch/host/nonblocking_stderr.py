@@ -11,25 +11,25 @@ import os
 import sys
 import threading
 
-from ffdl_batch.host.worker_thread import Full, Hand
+from ffdl_batch.host.worker_thread import Full, WorkerThread
 
 PATIENCE_S = 0.2
 MOST_WAITING = 64
-"""Complaints that wait behind a write that hangs: nobody says how many there will be."""
+"""NonblockingStderr that wait behind a write that hangs: nobody says how many there will be."""
 
 
-class Complaints(io.TextIOBase):
+class NonblockingStderr(io.TextIOBase):
     """Takes the place of ``sys.stderr``. What could not be written is counted, and said when there is room again."""
 
     def __init__(self, target: int = 2) -> None:
         super().__init__()
         self._target, self._lost = target, 0
         self._counting = threading.Lock()
-        self._hand = Hand("complaints", MOST_WAITING)
+        self._worker = WorkerThread("complaints", MOST_WAITING)
 
     def begin(self) -> None:
         """From here on a thread writes."""
-        self._hand.begin()
+        self._worker.begin()
 
     def writable(self) -> bool:
         """See :class:`io.TextIOBase`."""
@@ -38,7 +38,7 @@ class Complaints(io.TextIOBase):
     def write(self, text: str) -> int:
         """Write it, or do without."""
         try:
-            self._hand.ask(lambda: self._put(text), None, PATIENCE_S)
+            self._worker.ask(lambda: self._put(text), None, PATIENCE_S)
         except Full:
             self._lose(1)
         return len(text)
@@ -62,10 +62,10 @@ class Complaints(io.TextIOBase):
 
 def install() -> None:
     """Use it in this process."""
-    sys.stderr = Complaints()
+    sys.stderr = NonblockingStderr()
 
 
 def begin() -> None:
     """No complaint holds up anything from here on. Call after the learners were started."""
-    if isinstance(sys.stderr, Complaints):
+    if isinstance(sys.stderr, NonblockingStderr):
         sys.stderr.begin()

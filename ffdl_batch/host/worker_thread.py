@@ -37,7 +37,7 @@ class _Piece(Generic[T]):
             self.done.set()
 
 
-class Hand:
+class WorkerThread:
     """Does one piece of work after the other, in order. Before :meth:`begin` whoever asks does it alone.
 
     What it has taken it does, however long that takes. At most `most_waiting` pieces wait (None = any number, for

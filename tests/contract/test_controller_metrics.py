@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.attempt.event_journal import Journal
-from ffdl_batch.controller.metrics.monitor import Meter
+from ffdl_batch.controller.metrics.monitor import Monitor
 from ffdl_batch.domain.job.spec import EvaluationMetrics, Framework, JobSpec, MetricGroup, MetricValue
 from ffdl_batch.domain.metrics.records import Collecting, ExtractionGroup, Measure, MetricRecord, decode_record
 from ffdl_batch.domain.metrics.usage import UsageSample, decode_sample
@@ -159,7 +159,7 @@ def test_stuck_collector_is_killed_after_bounded_wait(rig: Rig, monkeypatch: pyt
     stuck = (sys.executable, "-c", "import time; time.sleep(600)")
     launch = rig.write("true", collectors=stuck, metrics=BY_LOG)
     told = Journal(str(rig.base / "events.jsonl"), "node-0")
-    meter = Meter(launch, 0, [1], told)
+    meter = Monitor(launch, 0, [1], told)
     meter.begin(dict, {})
     rig.wait(lambda: bool(meter.pids), "the collector")
     (pid,) = meter.pids

@@ -12,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from ffdl_batch.controller.mounts.node_mounts import Mounting
+from ffdl_batch.controller.mounts.node_mounts import NodeMounts
 from ffdl_batch.domain.data.mounts import Mounts
 from ffdl_batch.domain.data.staging_protocol import Transfer
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
@@ -105,7 +105,7 @@ def mounted(site: Site, store: StoreAddress) -> str:
     launch = site.write("true", fetches=(fetch,), mounts=Mounts((0,)))
     scratch = site.run.base / "scratch"
     scratch.mkdir(exist_ok=True)
-    mounting = Mounting(launch, 0, str(scratch))
+    mounting = NodeMounts(launch, 0, str(scratch))
     try:
         why = mounting.mount(0, lambda: None)
         if not why:

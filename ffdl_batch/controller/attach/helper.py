@@ -47,7 +47,7 @@ _WRAPPED, _OWN_COMMAND = "_ffdl_agent", "TRAINING_COMMAND"
 Fields = Dict[str, Any]
 
 
-class Glance:
+class LearnerTable:
     """Looks at one learner again and again."""
 
     def __init__(self, agent: Agent) -> None:
@@ -249,7 +249,7 @@ def _run(peer: Peer, wanted: Dict[str, Any], agent: Agent) -> int:
 
 def _glance(peer: Peer, agents: List[Agent]) -> int:
     """A table each time that one is asked for, while a learner runs. Raises PeerGone, FrameError."""
-    looks = [Glance(agent) for agent in agents]
+    looks = [LearnerTable(agent) for agent in agents]
     while True:
         poll = select.poll()
         poll.register(peer.source, select.POLLIN)

@@ -18,7 +18,7 @@ from ffdl_batch.controller.data.cache_entries import Entries
 from ffdl_batch.controller.data.model_unpacking import unpack
 from ffdl_batch.controller.data.transfers import LOCK_S, bring_data, check_mountable, loading_reporter
 from ffdl_batch.controller.data.tree_copy import copy_tree
-from ffdl_batch.controller.mounts.node_mounts import DATA_CODE, Mounting, lacking
+from ffdl_batch.controller.mounts.node_mounts import DATA_CODE, NodeMounts, lacking
 from ffdl_batch.controller.own_program import machine_of
 from ffdl_batch.domain.data.staging_protocol import Note, Transfer
 from ffdl_batch.domain.launch.launch_file import LaunchFile
@@ -36,7 +36,7 @@ class NodeData:
     def __init__(self, launch: LaunchFile, node_rank: int, scratch: str, journal: Journal) -> None:
         self._launch, self._node_rank, self._journal = launch, node_rank, journal
         self.entries = Entries()
-        self.mounting = Mounting(launch, node_rank, scratch)
+        self.mounting = NodeMounts(launch, node_rank, scratch)
 
     def have(self, go_on: Callable[[], None]) -> None:
         """On the first node. Raises PhaseFailed, OSError, and what `go_on` raises."""

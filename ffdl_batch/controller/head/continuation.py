@@ -34,7 +34,7 @@ class Arrangement:
     error_code: str = ""
 
 
-class Chain:
+class Continuation:
     """The attempts of one job, as the head of this one sees them. `earlier`: what an earlier run's head left; this is
     number `run` of the attempt."""
 

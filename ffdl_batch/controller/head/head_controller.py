@@ -22,7 +22,7 @@ from ffdl_batch.attempt.reader import find_object
 from ffdl_batch.controller.data.job_directories import DirectoryRefused, make_places
 from ffdl_batch.controller.head.attempt_end import forget_attempt, forget_template, left_to_others
 from ffdl_batch.controller.head.claim import Claim, claim_attempt
-from ffdl_batch.controller.head.continuation import Arrangement, Chain
+from ffdl_batch.controller.head.continuation import Arrangement, Continuation
 from ffdl_batch.controller.head.earlier_attempts import (
     await_earlier,
     earlier_attempts,
@@ -107,7 +107,7 @@ class Head:
         self.launch, self.launch_path, self.native_id, self.claim = launch, launch_path, native_id, claim
         self.attempt = AttemptDir(launch.attempt_dir)
         self.restart = _restart_count(launch, claim)
-        self.chain = Chain(launch, native_id, earlier, claim.run)
+        self.continuation = Continuation(launch, native_id, earlier, claim.run)
         self.terminated = False
         self.node_pid = 0
         self._step_end = StepEnd()
@@ -121,7 +121,7 @@ class Head:
         journal.append(EventKind.STARTED, **identity(os.getpid()))
         journal.load_ballast()
         try:
-            if not self.chain.is_continued:
+            if not self.continuation.is_continued:
                 self._execute(journal)
             conclusion = self._conclude(self.terminated)
         except EndedEarly as early:
@@ -132,7 +132,7 @@ class Head:
         except Exception as error:  # noqa: BLE001 - whatever went wrong, the record must say so
             conclusion = self._own_failure(journal, error)
         self._limit.note()
-        arranged = self.chain.arrange(conclusion, self._gpu_seconds(), self._length_s())
+        arranged = self.continuation.arrange(conclusion, self._gpu_seconds(), self._length_s())
         if arranged.goes_on is not GoesOn.NO:
             journal.append(
                 EventKind.CONTINUED, attempt=arranged.attempt, by=arranged.goes_on.value, message=arranged.message
@@ -167,7 +167,7 @@ class Head:
 
     def _requeue(self, final: FinalRecord, journal: Journal) -> FinalRecord:
         """Have the scheduler start this attempt anew, and wait for it to end us; the record where it will not."""
-        failed = self.chain.requeue()
+        failed = self.continuation.requeue()
         if failed:
             final = replace(final, goes_on=GoesOn.PLATFORM, message=f"{final.message}; {failed}")
             journal.append(EventKind.CONTINUED, attempt=self.launch.attempt + 1, by=final.goes_on.value, message=failed)
@@ -194,9 +194,9 @@ class Head:
 
     def _conclude(self, terminated: bool) -> Conclusion:
         # A drill plays the time limit at any moment, so how far the real one is says nothing.
-        limit = None if self.chain.plays_timeout else deadline(self.launch, os.environ, self._started_at)
+        limit = None if self.continuation.plays_timeout else deadline(self.launch, os.environ, self._started_at)
         events = self._patiently(self._events)
-        terminated = terminated or self.chain.requested_action == CANCEL
+        terminated = terminated or self.continuation.requested_action == CANCEL
         step = replace(self._step_end, unheard=is_cut_off(self.launch))
         told = conclude(self.launch, events, terminated, limit, step)
         if told.interruption != Interruption.PREEMPTION.value or limit is None:
@@ -262,7 +262,7 @@ class Head:
         """Wait before the learners have started; raises EndedEarly when they are not to start any more."""
         number = next_signal(wait_s)
         self._limit.look()
-        request = self.chain.requested_action
+        request = self.continuation.requested_action
         if number in (signal.SIGTERM, signal.SIGINT) or request == CANCEL:
             self.terminated = True
             message = f"ended from outside before {what_begins(self.launch.attempt)} started"

@@ -15,7 +15,7 @@ from ffdl_batch.controller.learner.out_of_memory import (
     read_counters,
     was_out_of_memory,
 )
-from ffdl_batch.controller.learner.pod_exchange import Seat
+from ffdl_batch.controller.learner.pod_exchange import PodExchange
 from ffdl_batch.controller.logs.output_pipe import LogPlace, Output
 from ffdl_batch.domain.launch.learner_text import KILLED_FOR_MEMORY
 from ffdl_batch.host.core_dumps import open_proc_files
@@ -93,7 +93,7 @@ class Start:
     log: LogPlace
     began: str
     ended: str
-    seat: Optional[Seat] = None
+    seat: Optional[PodExchange] = None
     umask: int = -1
     """Of the learner and of its log; -1 = this process's."""
 
@@ -119,7 +119,7 @@ class Ending:
         return self.returncode != 0 and not self.ended_by
 
 
-class Sight(Protocol):
+class LearnerFiles(Protocol):
     """What is known of a learner from the files on the shared file system, whether or not that answers now."""
 
     def inner_pid(self, learner_id: int) -> str:
@@ -144,7 +144,7 @@ class Learner:
     output: Output
     counters: OomCounters
     clock: RunningTime
-    sight: Sight
+    sight: LearnerFiles
     asked: str = ""
     signals_sent: Set[int] = field(default_factory=set)
     ended_by: str = ""
@@ -156,7 +156,7 @@ class Learner:
     rest_until: Optional[float] = None
 
     @classmethod
-    def spawn(cls, start: Start, clock: RunningTime, sight: Sight, through: Sequence[str] = ()) -> "Learner":
+    def spawn(cls, start: Start, clock: RunningTime, sight: LearnerFiles, through: Sequence[str] = ()) -> "Learner":
         """Start it in a session of its own, its output on the way to its log. Raises OSError (argv[0] missing, …).
 
         `through` is the argv of a program that prepares itself and becomes the learner. It is needed if threads run:

@@ -37,7 +37,7 @@ class Ended:
     kills: Tuple[int, int] = (-1, -1)
 
 
-class Seat:
+class PodExchange:
     """That of the pod whose own directory is `pod`."""
 
     def __init__(self, pod: str) -> None:
@@ -128,24 +128,26 @@ class Seat:
         return OomCounters(own[0], before.node), OomCounters(own[1], after.node)
 
 
-def seat_of(launch: LaunchFile) -> Optional[Seat]:
+def exchange_of(launch: LaunchFile) -> Optional[PodExchange]:
     """The seat of this node's learner; None where learners are this controller's own processes."""
-    return Seat(launch.pod.directory) if launch.pod is not None else None
+    return PodExchange(launch.pod.directory) if launch.pod is not None else None
 
 
 def is_cut_off(launch: LaunchFile) -> bool:
     """Return whether this pod is being deleted and shares no files with the others: kubelet keeps no annotations up to
     date in such a pod, so nothing is heard of the others any more (kubelet 1.36, `SyncTerminatingPod`)."""
-    return launch.pod is not None and launch.apart and os.path.exists(Seat(launch.pod.directory).file(TERMINATING))
+    return (
+        launch.pod is not None and launch.apart and os.path.exists(PodExchange(launch.pod.directory).file(TERMINATING))
+    )
 
 
 def spared(launch: LaunchFile) -> Collection[int]:
     """Processes in the session of a learner that are none of it."""
-    seat = seat_of(launch)
+    seat = exchange_of(launch)
     return {seat.shim} - {0} if seat is not None else ()
 
 
-def await_container(seat: Seat, rest: Callable[[], None]) -> None:
+def await_container(seat: PodExchange, rest: Callable[[], None]) -> None:
     """Have the learner's container started, and wait until it has. Its image may have to be fetched, for as long as the
     platform is patient. Raises OSError, PhaseFailed where it is gone already, and what `rest` raises."""
     seat.open()
@@ -155,7 +157,7 @@ def await_container(seat: Seat, rest: Callable[[], None]) -> None:
         raise PhaseFailed(GONE_CODE, f"the learner's container of pod {os.uname().nodename} has ended already")
 
 
-def living(seat: Seat) -> List[int]:
+def living(seat: PodExchange) -> List[int]:
     """The learner's processes now."""
     return seat.members(all_processes())
 

@@ -10,7 +10,7 @@ from typing import Callable, Dict, List, Sequence, Tuple, Union
 from ffdl_batch.controller.learner.learner import Learner
 from ffdl_batch.domain.launch.launch_file import RESTART_LEARNER, LaunchFile
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Scalar
-from ffdl_batch.host.worker_thread import Hand
+from ffdl_batch.host.worker_thread import WorkerThread
 
 MOST_PAUSE_S = 30.0
 Fields = Dict[str, Scalar]
@@ -34,13 +34,13 @@ def restarts_left(launch: LaunchFile, events: Sequence[Event]) -> int:
 
 
 class Restarts:
-    """Those of one node. `spawn` starts a learner; the hand calls it, for the shared file system may hang."""
+    """The restarts of one node. `spawn` starts a learner, in the worker's thread, because the file system may hang."""
 
     def __init__(
-        self, launch: LaunchFile, events: Sequence[Event], hand: Hand, spawn: Callable[[int], Learner]
+        self, launch: LaunchFile, events: Sequence[Event], worker: WorkerThread, spawn: Callable[[int], Learner]
     ) -> None:
         self._counts, self._left = count_restarts(events), restarts_left(launch, events)
-        self._hand, self._spawn = hand, spawn
+        self._worker, self._spawn = worker, spawn
         self._waiting: Dict[int, Tuple[float, Fields]] = {}
         self._starting: Dict[int, Fields] = {}
         self._spawned: "queue.SimpleQueue[Tuple[int, Spawned]]" = queue.SimpleQueue()
@@ -70,7 +70,7 @@ class Restarts:
         """Have those started whose time has come; which were, or why they could not be. Waits for nothing."""
         for learner_id in [one for one, (due, _) in self._waiting.items() if now >= due]:
             self._starting[learner_id] = self._waiting.pop(learner_id)[1]
-            self._hand.ask(lambda number=learner_id: self._start(number), None, 0.0)  # type: ignore[misc]
+            self._worker.ask(lambda number=learner_id: self._start(number), None, 0.0)  # type: ignore[misc]
         arrived = []
         while not self._spawned.empty():
             learner_id, spawned = self._spawned.get_nowait()
@@ -88,7 +88,7 @@ class Restarts:
         return dropped
 
     def _start(self, learner_id: int) -> None:
-        """In the hand's thread."""
+        """In the worker's thread."""
         if self._closed.is_set():
             return
         try:

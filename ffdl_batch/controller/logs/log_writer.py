@@ -26,7 +26,7 @@ PAUSE_S = 1.0
 """What was left out goes on to be so until there is room for this time's output: one note a second, not thousands."""
 
 
-class Bound:
+class RateLimit:
     """Lets `burst` bytes through at any speed, and `bytes_per_s` from then on. Times are of a monotonic clock."""
 
     def __init__(self, bytes_per_s: int, burst: int, now: float) -> None:
@@ -110,7 +110,7 @@ class Writer:
     def __init__(self, attempt_dir: str, learner_id: int, limits: Limits, control: int = -1) -> None:
         self._place = (attempt_dir, learner_id, limits)
         self._files: List[LogFiles] = []
-        self._bound = Bound(limits.bytes_per_s, limits.file_bytes, time.monotonic())
+        self._bound = RateLimit(limits.bytes_per_s, limits.file_bytes, time.monotonic())
         self._control = control
         self._looked_at = 0.0
         self._dirty = self._hurries = False

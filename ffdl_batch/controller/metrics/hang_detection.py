@@ -37,7 +37,7 @@ class Silence:
     idle: bool
 
 
-class Pulse:
+class SilenceDetector:
     """Of one learner. Times are of any clock that does not go back, in seconds."""
 
     def __init__(self, hang_s: float) -> None:
@@ -195,14 +195,16 @@ HANGS_MOST = 10
 """Maximum number of hangs reported for a learner: one that is often silent may be meant to be."""
 
 
-class Health:
+class HangDetection:
     """Of the learners of one node. Services wait for ever, so their silence says nothing."""
 
     def __init__(self, launch: LaunchFile, learner_ids: List[int], journal: Journal) -> None:
         self._launch, self._attempt, self._journal = launch, AttemptDir(launch.attempt_dir), journal
         trains = [number for number in learner_ids if not launch.seat_of(number).service]
         hang_s = launch.limits.hang_s
-        self._pulses: Dict[int, Pulse] = {number: Pulse(hang_s) for number in trains} if hang_s else {}
+        self._pulses: Dict[int, SilenceDetector] = (
+            {number: SilenceDetector(hang_s) for number in trains} if hang_s else {}
+        )
         self._hangs = dict.fromkeys(trains, 0)
         has_records = launch.metrics is not None and len(launch.seats) > 1
         paths = {number: self._attempt.learner_metrics(number) for number in trains}

@@ -1,6 +1,6 @@
 """Run collectors, sample resource usage and detect hangs, in one thread of the node controller.
 
-Only :meth:`Meter.finish` waits for the thread, and for a bounded time: a file system that hangs costs metrics alone.
+Only :meth:`Monitor.finish` waits for the thread, and for a bounded time: a file system that hangs costs metrics alone.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ffdl_batch.attempt.event_journal import Journal
 from ffdl_batch.attempt.file_writer import open_own
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.controller.metrics.collector_process import Collector, all_over, make_spec
-from ffdl_batch.controller.metrics.hang_detection import Health
-from ffdl_batch.controller.metrics.resource_usage import Cgroup, Gpus, Trees, find_own
+from ffdl_batch.controller.metrics.hang_detection import HangDetection
+from ffdl_batch.controller.metrics.resource_usage import Cgroup, Gpus, ProcessUsage, find_own
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.metrics.usage import GpuUse, UsageSample, encode_sample
 from ffdl_batch.domain.outcome.controller_events import EventKind
 from ffdl_batch.host.processes import all_processes, descendants
-from ffdl_batch.host.worker_thread import Full, Hand
+from ffdl_batch.host.worker_thread import Full, WorkerThread
 
 EVERY_S = 10.0
 THINNING = 2000.0
@@ -44,9 +44,9 @@ class Sampler:
         """`shares_group`: the learners are in the control group of this process."""
         self._path, self._gpus, self._looked = path, gpus, False
         self._shares_group = shares_group
-        self._trees = Trees()
+        self._trees = ProcessUsage()
         self._cgroup: Optional[Cgroup] = None
-        self._hand = Hand("gpus", most_waiting=1)
+        self._worker = WorkerThread("gpus", most_waiting=1)
         self._last = UsageSample(0.0, "")
 
     def take(self, roots: Mapping[int, int]) -> UsageSample:
@@ -57,7 +57,7 @@ class Sampler:
             if self._shares_group:
                 self._cgroup = find_own(set(descendants(os.getpid(), table)))
             if self._gpus.is_available:
-                self._hand.begin()
+                self._worker.begin()
         node = self._cgroup.read() if self._cgroup is not None else None
         sample = UsageSample(time.time(), os.uname().nodename, node, self._trees.read(roots, table), self._read_gpus())
         sample = self._with_traffic(sample, roots)
@@ -68,7 +68,7 @@ class Sampler:
         if not self._gpus.is_available:
             return ()
         try:
-            return self._hand.ask(self._gpus.read, (), GPU_PATIENCE_S)
+            return self._worker.ask(self._gpus.read, (), GPU_PATIENCE_S)
         except Full:
             return ()
 
@@ -101,7 +101,7 @@ Roots = Callable[[], Mapping[int, int]]
 """The main processes of the learners that live now, by their ids."""
 
 
-class Meter:
+class Monitor:
     """Of one run of a node controller; `learner_ids` are those at work, `look` is called again and again. Call
     :meth:`begin` once they are started."""
 
@@ -120,7 +120,7 @@ class Meter:
         self._collectors = [Collector(launch, spec, self._report) for spec in specs]
         self._look, self._clock = look, clock
         self._node_rank, self._in_pod = node_rank, launch.pod is not None
-        self._health = Health(launch, learner_ids, journal)
+        self._health = HangDetection(launch, learner_ids, journal)
         self._roots: Roots = dict
         self._ended: Set[int] = set()
         self._finishing = self._given_up = False

@@ -128,7 +128,7 @@ def _sums(path: str, marks: Tuple[str, str], between: str) -> Tuple[Optional[int
 _TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 
 
-class Trees:
+class ProcessUsage:
     """Counters never go back: what a process used that has ended, and that nobody was told of, is kept."""
 
     def __init__(self, proc: str = PROC) -> None:

@@ -45,12 +45,12 @@ def lacking() -> str:
     return ""
 
 
-class Mounting:
+class NodeMounts:
     """What one node controller has mounted."""
 
     def __init__(self, launch: LaunchFile, node_rank: int, scratch: str) -> None:
         self._launch, self._node_rank, self._scratch = launch, node_rank, scratch
-        self._held: Dict[int, _Held] = {}
+        self._held: Dict[int, _MountProcess] = {}
 
     def mount(self, number: int, go_on: Callable[[], None]) -> str:
         """Mount the fetch with this number, unless it is; why it is not, "" = it is. What `go_on` raises ends it."""
@@ -61,7 +61,7 @@ class Mounting:
         directory = os.path.join(self._scratch, f"mount-{number}")
         try:
             make_private(directory)
-            held = _Held(self._start(fetch, mounts, directory))
+            held = _MountProcess(self._start(fetch, mounts, directory))
         except OSError as error:
             return str(error)
         try:
@@ -172,7 +172,7 @@ def _file_system(path: str) -> str:
     return ""
 
 
-class _Held:
+class _MountProcess:
     """One holder, as its controller sees it."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:

@@ -32,7 +32,7 @@ FRESH_S = 1.5
 """How long a signal waits for the cells to be read again."""
 
 
-class Watch:
+class ControlPoller:
     """Polls the cells, beats the heart. Attributes are read by the other thread."""
 
     def __init__(
@@ -251,11 +251,11 @@ class Echo:
             data = data[written:] or file.read(1 << 16)
 
 
-class Attention:
+class InterruptionCheck:
     """Asked between two pieces of work and at every wait; each method raises Ended or Fenced where the work has no
     purpose any more."""
 
-    def __init__(self, journal: Journal, watch: Watch, phases: PhaseFiles) -> None:
+    def __init__(self, journal: Journal, watch: ControlPoller, phases: PhaseFiles) -> None:
         self._journal, self._watch, self._phases = journal, watch, phases
         self._looked_at = 0.0
 

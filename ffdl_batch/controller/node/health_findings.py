@@ -35,7 +35,7 @@ _LOOKED = "looked"
 _LASTING = "lasting"
 
 
-class Health:
+class HealthFindings:
     """Of one run of a node controller. `directory` is where that program writes ("" = the site has none)."""
 
     def __init__(self, directory: str, journal: Journal) -> None:

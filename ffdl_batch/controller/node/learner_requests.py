@@ -21,10 +21,10 @@ from ffdl_batch.controller.checkpoints import (
     new_request,
 )
 from ffdl_batch.controller.learner.learner import FENCE, Learner
-from ffdl_batch.controller.node.control_poller import Watch
+from ffdl_batch.controller.node.control_poller import ControlPoller
 from ffdl_batch.domain.outcome.controller_events import HALT, LIMITS, TERM, TIME, WARNED, EventKind
 from ffdl_batch.host.signals import FORWARDED, next_signal
-from ffdl_batch.host.worker_thread import Hand
+from ffdl_batch.host.worker_thread import WorkerThread
 
 ASK_AGAIN_S = 1.0
 FILES_S = 1.0
@@ -33,16 +33,16 @@ HURRY_S = 1.0
 """Seconds that an inventory may take after a TERM from outside."""
 
 
-class Asking:
+class LearnerRequests:
     """Sends requests to the live ones of `learners`, whose number may change. Times are of the watch's clock."""
 
     def __init__(
         self,
         learners: Dict[int, Learner],
-        watch: Watch,
+        watch: ControlPoller,
         record: CheckpointRecord,
         journal: Journal,
-        files: Hand,
+        files: WorkerThread,
         drop_restarts: Callable[[str], None],
     ) -> None:
         """`drop_restarts` is called with the reason, perhaps repeatedly, when no learner may be started any more."""

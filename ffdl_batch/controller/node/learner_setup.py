@@ -26,7 +26,7 @@ from ffdl_batch.controller.learner.environment import (
 )
 from ffdl_batch.controller.learner.learner import Start, first_host, placeholder_devices, values_for
 from ffdl_batch.controller.learner.orphans import MARK, mark
-from ffdl_batch.controller.learner.pod_exchange import seat_of
+from ffdl_batch.controller.learner.pod_exchange import exchange_of
 from ffdl_batch.controller.logs.output_pipe import LogPlace
 from ffdl_batch.controller.node.devices import Equipment, equip, inspect, look
 from ffdl_batch.controller.own_program import controller_path
@@ -56,7 +56,7 @@ MPI_HOSTS = {".hostfile": " slots=", ".machinefile": ":"}
 what stands between name and count."""
 
 
-class Seats:
+class LearnerSetup:
     """The learners of one node, from the launch file and the node's environment."""
 
     def __init__(self, launch: LaunchFile, launch_path: str, node_rank: int) -> None:
@@ -71,7 +71,7 @@ class Seats:
         self._equipment = [Equipment() for _ in self.learner_ids]
         self._peers: Tuple[Peer, ...] = ()
         self._exposed: Dict[int, str] = {}
-        self.seat = seat_of(launch)
+        self.seat = exchange_of(launch)
         """In a pod."""
         self.given_address = os.environ.get(launch.host.address, "") if launch.host.address else ""
         """Where the others reach this node, where somebody has told it."""

@@ -27,17 +27,23 @@ from ffdl_batch.controller.data.transfer_progress import show_moving
 from ffdl_batch.controller.data.transfers import STORING, check_results_store
 from ffdl_batch.controller.learner.pod_exchange import await_container
 from ffdl_batch.controller.learner.restarts import restarts_left
-from ffdl_batch.controller.metrics.monitor import END_S, Meter
+from ffdl_batch.controller.metrics.monitor import END_S, Monitor
 from ffdl_batch.controller.mounts.node_mounts import clear_left
-from ffdl_batch.controller.node.control_poller import Attention, Watch
-from ffdl_batch.controller.node.health_findings import Health
+from ffdl_batch.controller.node.control_poller import ControlPoller, InterruptionCheck
+from ffdl_batch.controller.node.health_findings import HealthFindings
 from ffdl_batch.controller.node.learner_requests import HURRY_S
-from ffdl_batch.controller.node.learner_setup import Seats
+from ffdl_batch.controller.node.learner_setup import LearnerSetup
 from ffdl_batch.controller.node.service_learners import SERVICE, at_work, has_trained, left_behind
 from ffdl_batch.controller.node.supervisor import Supervisor
 from ffdl_batch.controller.own_program import machine_of
 from ffdl_batch.controller.rendezvous.learner_addresses import LOOPBACK, await_free, ports_on
-from ffdl_batch.controller.rendezvous.node_barrier import Gathering, NodeReport, Siblings, notify_others, own_address
+from ffdl_batch.controller.rendezvous.node_barrier import (
+    NodeBarrier,
+    NodeReport,
+    OtherNodes,
+    notify_others,
+    own_address,
+)
 from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.outcome.controller_events import HALT, EventKind, Phase, Scalar
@@ -69,14 +75,14 @@ class Node:
         self.launch, self.node_rank, self.journal = launch, node_rank, journal
         self.attempt = AttemptDir(launch.attempt_dir)
         self.phases = PhaseFiles(self.attempt.state)
-        self.seats = Seats(launch, launch_path, node_rank)
-        self.siblings = Siblings(launch, node_rank, journal)
-        self.watch = Watch(launch, node_rank, self.seats.learner_ids)
+        self.seats = LearnerSetup(launch, launch_path, node_rank)
+        self.siblings = OtherNodes(launch, node_rank, journal)
+        self.watch = ControlPoller(launch, node_rank, self.seats.learner_ids)
         self._terminated_at: Optional[float] = None
-        self._health = Health(launch.health, journal)
+        self._health = HealthFindings(launch.health, journal)
         again, clock = self._health.look_again, self.watch.clock.now
-        self._meter = Meter(launch, node_rank, self.seats.learner_ids, journal, again, clock)
-        self._attention = Attention(journal, self.watch, self.phases)
+        self._meter = Monitor(launch, node_rank, self.seats.learner_ids, journal, again, clock)
+        self._attention = InterruptionCheck(journal, self.watch, self.phases)
         self._data = NodeData(launch, node_rank, self.seats.scratch, journal)
 
     def report_found(self) -> None:
@@ -232,7 +238,7 @@ class Node:
         def read(rank: int) -> NodeReport:
             return self._patiently(lambda: self.siblings.report(rank), self._attention.go_on)
 
-        gathering = Gathering(self.launch, self.node_rank, run, read, self._attention.rest, self.watch.clock.now)
+        gathering = NodeBarrier(self.launch, self.node_rank, run, read, self._attention.rest, self.watch.clock.now)
         own = own or own_address(gathering.await_neighbour())
         self.journal.append(EventKind.READY, host=os.uname().nodename, address=own, run=run)
         return gathering.await_addresses(own)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import List, Mapping, Optional, Sequence
 
 from ffdl_batch.attempt.learner_endings import endings_of_run, last_endings, learner_status
-from ffdl_batch.controller.rendezvous.node_barrier import Siblings
+from ffdl_batch.controller.rendezvous.node_barrier import OtherNodes
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.outcome.controller_events import Event
-from ffdl_batch.host.worker_thread import Hand
+from ffdl_batch.host.worker_thread import WorkerThread
 
 SERVICE = "service"
 """Why a service was ended: no learner needed it any more."""
@@ -62,10 +62,10 @@ class Failed:
 
 
 class Services:
-    """What the services of one node wait for. `hand` reads the other nodes' events, which may hang."""
+    """What the services of one node wait for. `worker` reads the other nodes' events, which may hang."""
 
-    def __init__(self, launch: LaunchFile, siblings: Siblings, hand: Hand) -> None:
-        self.launch, self.siblings, self._hand = launch, siblings, hand
+    def __init__(self, launch: LaunchFile, siblings: OtherNodes, worker: WorkerThread) -> None:
+        self.launch, self.siblings, self._worker = launch, siblings, worker
         self._trained_on = {launch.seat_of(number).node for number in launch.trainees}
         self.failed: Optional[Failed] = None
         self._look_at = 0.0
@@ -80,11 +80,11 @@ class Services:
         """Whether no learner needs them any more, by the last look. Looks again once a second and waits for nothing."""
         if not self._over and not self._looking and now >= self._look_at:
             self._looking, self._look_at = True, now + LOOK_S
-            self._hand.ask(lambda: self._look(asked), None, 0.0)
+            self._worker.ask(lambda: self._look(asked), None, 0.0)
         return self._over
 
     def _look(self, asked: bool) -> None:
-        """In the hand's thread."""
+        """In the worker's thread."""
         try:
             self._over = is_training_over(self.launch, self.siblings.events(self._trained_on), asked=asked)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Watch the learners of one node: signals, requests to end, limits, and the end of each learner."""
+"""ControlPoller the learners of one node: signals, requests to end, limits, and the end of each learner."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ffdl_batch.controller.learner.environment import EnvironmentRefused
 from ffdl_batch.controller.learner.learner import Ending, Learner
 from ffdl_batch.controller.learner.orphans import end_leftovers
 from ffdl_batch.controller.learner.restarts import Restarts, Spawned
-from ffdl_batch.controller.metrics.monitor import Meter
-from ffdl_batch.controller.mounts.node_mounts import DATA_CODE, Mounting
-from ffdl_batch.controller.node.control_poller import Watch
-from ffdl_batch.controller.node.learner_requests import FILES_S, HURRY_S, Asking
-from ffdl_batch.controller.node.learner_setup import Seats
+from ffdl_batch.controller.metrics.monitor import Monitor
+from ffdl_batch.controller.mounts.node_mounts import DATA_CODE, NodeMounts
+from ffdl_batch.controller.node.control_poller import ControlPoller
+from ffdl_batch.controller.node.learner_requests import FILES_S, HURRY_S, LearnerRequests
+from ffdl_batch.controller.node.learner_setup import LearnerSetup
 from ffdl_batch.controller.node.service_learners import DOUBT_S, SERVICE, Failed, Services
 from ffdl_batch.controller.own_program import VICTIM, starter_argv
-from ffdl_batch.controller.rendezvous.node_barrier import Siblings, notify_others
+from ffdl_batch.controller.rendezvous.node_barrier import OtherNodes, notify_others
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.launch.launch_file import EnvDelivery, LaunchFile
 from ffdl_batch.domain.launch.network_level import OVERLAYS, is_unreachable
@@ -33,7 +33,7 @@ from ffdl_batch.domain.launch.pod_protocol import NO_BASH
 from ffdl_batch.domain.outcome.controller_events import EventKind, Scalar
 from ffdl_batch.host import nonblocking_stderr
 from ffdl_batch.host.processes import adopt_orphans, end_strays, identity
-from ffdl_batch.host.worker_thread import Hand
+from ffdl_batch.host.worker_thread import WorkerThread
 
 IMAGE_COMPLAINTS = (
     "could not open image",
@@ -89,12 +89,12 @@ class Supervisor:
 
     def __init__(
         self,
-        seats: Seats,
-        siblings: Siblings,
-        watch: Watch,
+        seats: LearnerSetup,
+        siblings: OtherNodes,
+        watch: ControlPoller,
         record: CheckpointRecord,
-        meter: Meter,
-        mounting: Mounting,
+        meter: Monitor,
+        mounting: NodeMounts,
     ) -> None:
         self.launch, self.journal, self.watch, self.record = seats.launch, siblings.journal, watch, record
         self.seats, self.meter = seats, meter
@@ -103,8 +103,8 @@ class Supervisor:
         self.learners: Dict[int, Learner] = {}
         self.status = 0
         self._started = False
-        self._files = Hand("files")
-        self.asking = Asking(self.learners, watch, record, self.journal, self._files, self._drop_restarts)
+        self._files = WorkerThread("files")
+        self.asking = LearnerRequests(self.learners, watch, record, self.journal, self._files, self._drop_restarts)
         self.services = Services(self.launch, siblings, self._files)
         self.whereabouts = NamespaceCheck(self.launch, seats.network)
         self._network_recorded = False
@@ -126,7 +126,7 @@ class Supervisor:
         self.learners[learner_id] = learner
 
     def _spawn_again(self, learner_id: int) -> Learner:
-        """In the hand's thread."""
+        """In the worker's thread."""
         end_leftovers(learner_id)
         start = self.seats.start(learner_id, self.restarts.of(learner_id))
         options = (VICTIM,) if start.seat is None else ()

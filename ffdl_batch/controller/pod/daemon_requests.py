@@ -18,7 +18,7 @@ from ffdl_batch.attempt.file_writer import read_text, write_cell, write_text
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.learner_endings import ended_of_itself, learner_status
 from ffdl_batch.attempt.reader import find_object, find_text
-from ffdl_batch.controller.attach.helper import Glance, await_agents, describe_absent
+from ffdl_batch.controller.attach.helper import LearnerTable, await_agents, describe_absent
 from ffdl_batch.controller.learner.agents import Agent, dump
 from ffdl_batch.domain.file_format import NewerFormat
 from ffdl_batch.domain.launch.attach_protocol import STACK, TOP
@@ -62,7 +62,7 @@ class Answers:
         if look.do == STACK:
             return _stacks(present)
         if look.do == TOP:
-            table = {"host": os.uname().nodename, "learners": [Glance(agent).look() for agent in present]}
+            table = {"host": os.uname().nodename, "learners": [LearnerTable(agent).look() for agent in present]}
             return Answer(table=table)
         return Answer(1, refused=f"this release of ffdl-controller cannot show {look.do!r}")
 

@@ -13,7 +13,7 @@ from typing import List
 from ffdl_batch.attempt.file_writer import read_text, rewrite_text, write_text
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.controller.data.job_directories import make_places
-from ffdl_batch.controller.learner.pod_exchange import SEAT, Seat
+from ffdl_batch.controller.learner.pod_exchange import SEAT, PodExchange
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.launch.pod_protocol import ANNOTATIONS_DIR, BELL, HOSTS, MODEL_DIR, OUTPUT, PRIVATE_DIR, SHIM
 
@@ -53,11 +53,11 @@ def lay_out(launch: LaunchFile, given: Given, index: int) -> None:
         os.makedirs(attempt.learner_logs(number), exist_ok=True)
 
 
-def make_pod(directory: str, plan: str) -> Seat:
+def make_pod(directory: str, plan: str) -> PodExchange:
     """The pod's own directory, as far as it is not there. Raises OSError."""
     for name in ("doorbell", "scratch", SEAT):
         os.makedirs(os.path.join(directory, name), mode=0o700, exist_ok=True)
-    seat = Seat(directory)
+    seat = PodExchange(directory)
     for pipe in (OUTPUT, BELL):
         if not os.path.lexists(seat.file(pipe)):
             os.mkfifo(seat.file(pipe), 0o600)

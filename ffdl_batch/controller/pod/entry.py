@@ -12,7 +12,7 @@ import sys
 from typing import Sequence
 
 from ffdl_batch.attempt.file_writer import read_text, write_text
-from ffdl_batch.controller.learner.pod_exchange import Seat
+from ffdl_batch.controller.learner.pod_exchange import PodExchange
 from ffdl_batch.controller.pod.directory_setup import Given, lay_out, make_pod
 from ffdl_batch.controller.pod.sidecar import Sidecar, let_go, rest_until_terminated
 from ffdl_batch.controller.pod.termination_message import PATH, error_message, leave
@@ -93,5 +93,5 @@ def _refuse(pod: str, given: Given, status: int, message: str, last: str) -> int
     except OSError as error:
         sys.stderr.write(f"ffdl-controller: {error}\n")
         return status
-    rest_until_terminated(Seat(pod))
+    rest_until_terminated(PodExchange(pod))
     return status

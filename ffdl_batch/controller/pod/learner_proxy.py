@@ -18,7 +18,7 @@ from ffdl_batch.attempt.file_writer import read_text, write_text
 from ffdl_batch.attempt.reader import find_text
 from ffdl_batch.controller.learner.environment import single_quoted
 from ffdl_batch.controller.learner.orphans import MARK
-from ffdl_batch.controller.learner.pod_exchange import Seat, living
+from ffdl_batch.controller.learner.pod_exchange import PodExchange, living
 from ffdl_batch.domain.launch.pod_protocol import GO, NO_BASH, TAKEN
 from ffdl_batch.host.permissions import read_umask
 from ffdl_batch.host.signals import HANDLED
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--cwd", required=True, help="where the learner begins, in its container")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args(arguments)
-    seat = Seat(options.pod)
+    seat = PodExchange(options.pod)
     start = f"{os.getpid()}-{os.urandom(6).hex()}"
     if not seat.shim:
         sys.stderr.write("ffdl-controller: the learner's container has ended, and is not started again\n")
@@ -85,7 +85,7 @@ def go_text(start: str, variables: str, directory: str, command: Sequence[str], 
     return "\n".join(lines) + "\n"
 
 
-def _await_end(seat: Seat, start: str) -> int:
+def _await_end(seat: PodExchange, start: str) -> int:
     lives_at, hides = time.monotonic() + LIVES_S, True
     while True:
         ended = seat.ended()

@@ -27,7 +27,7 @@ MISSES = 20
 """So many reads in a row that do not find a file, and it is gone: files are renamed while they are looked for."""
 
 
-class Printed:
+class LogReader:
     """The log of one learner (:mod:`ffdl_batch.controller.logs.rotated_log` writes it)."""
 
     def __init__(self, attempt: AttemptDir, learner_id: int) -> None:
@@ -112,7 +112,7 @@ class Relay:
             self._events.insert(0, f"events/{HEAD}.jsonl")
             self._claims, self._last = ["claim/owner.json"], ["stop.json", "paid.json", "final.json"]
         self._growing = [f"metrics/usage-{index}.jsonl", *(f"metrics/learner-{number}.jsonl" for number in own)]
-        self._logs = {f"logs/learner-{number}": Printed(self._attempt, number) for number in own}
+        self._logs = {f"logs/learner-{number}": LogReader(self._attempt, number) for number in own}
         if launch.pod is not None and launch.pod.uploads_pending:  # all else was said by who ran the attempt
             self._events, self._growing, self._logs = [], [], {}
             self._claims, self._last = [], ["final.json", "paid.json"]
@@ -217,7 +217,7 @@ class Relay:
             at += len(piece)
         self._at[name] = at
 
-    def _log(self, name: str, printed: Printed) -> None:
+    def _log(self, name: str, printed: LogReader) -> None:
         at, data = printed.read(self._at.setdefault(name, 0), READ_BYTES)
         for piece in pieces(data):
             self._send(Frame(self._run, 0, FrameKind.LOG, name, at, piece))

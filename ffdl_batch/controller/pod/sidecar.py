@@ -15,7 +15,7 @@ from ffdl_batch.attempt.file_writer import read_text, write_text
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.controller.head.pending_uploads import WHEN_STORED
 from ffdl_batch.controller.head.time_limit import TimeLimit
-from ffdl_batch.controller.learner.pod_exchange import Seat, living
+from ffdl_batch.controller.learner.pod_exchange import PodExchange, living
 from ffdl_batch.controller.own_program import own_argv
 from ffdl_batch.controller.pod.daemon_requests import Answers, DaemonRequests
 from ffdl_batch.controller.pod.directory_setup import LAUNCH, Given
@@ -45,7 +45,7 @@ would never hear how this learner ended."""
 class Sidecar:
     """One run of it, number `run` in this pod."""
 
-    def __init__(self, launch: LaunchFile, index: int, given: Given, seat: Seat, run: int, message: str) -> None:
+    def __init__(self, launch: LaunchFile, index: int, given: Given, seat: PodExchange, run: int, message: str) -> None:
         self._launch, self._index, self._seat, self._run, self._message = launch, index, seat, run, message
         self._attempt = AttemptDir(launch.attempt_dir)
         self._plan, self._uploads_pending = given.plan, launch.pod is not None and launch.pod.uploads_pending
@@ -214,7 +214,7 @@ class Sidecar:
         return child is not None and child.poll() is None and send(child.pid, number)
 
 
-def let_go(seat: Seat, status: int) -> None:
+def let_go(seat: PodExchange, status: int) -> None:
     """All is said and done: the learner's container, which may not even have been started, is to end with `status`.
     Raises OSError."""
     write_text(seat.file(DONE), f"{status & 0xFF}\n")
@@ -222,7 +222,7 @@ def let_go(seat: Seat, status: int) -> None:
     seat.ring()
 
 
-def rest_until_terminated(seat: Seat) -> None:
+def rest_until_terminated(seat: PodExchange) -> None:
     """Until kubelet ends this container."""
     while next_signal(TICK_S) not in (signal.SIGTERM, signal.SIGINT):
         seat.ring()

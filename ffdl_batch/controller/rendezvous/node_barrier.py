@@ -33,7 +33,7 @@ NO_ADDRESS, LOST = "S101", "S106"
 
 
 @dataclass(frozen=True)
-class Standing:
+class NodeState:
     """What a node controller has said in this run: where it began ("" = it has not), its address ("" = it is not
     ready), and whether it has ended."""
 
@@ -43,20 +43,20 @@ class Standing:
     has_ended: bool = False
 
 
-def standing(events: Sequence[Event], run: int) -> Standing:
+def node_state(events: Sequence[Event], run: int) -> NodeState:
     """The last word of one node controller about run number `run`; words of earlier runs say nothing."""
-    found, has_met = Standing(), False
+    found, has_met = NodeState(), False
     for event in events:
         fields = event.fields
         if event.kind is EventKind.STARTED:
             own, has_met = fields.get("run") == run, False
-            found = Standing(_text(fields, "host"), _text(fields, "boot_id")) if own else Standing()
+            found = NodeState(_text(fields, "host"), _text(fields, "boot_id")) if own else NodeState()
         elif event.kind is EventKind.READY and fields.get("run") == run:
-            found = Standing(found.host, found.boot_id, _text(fields, "address"))
+            found = NodeState(found.host, found.boot_id, _text(fields, "address"))
         elif event.kind is EventKind.PHASE and fields.get("phase") == Phase.LEARNER.value:
             has_met = True  # all were ready then; one that had nothing to start may have ended since
         elif event.kind is EventKind.ENDED and found.host and not has_met:
-            found = Standing(found.host, found.boot_id, found.address, has_ended=True)
+            found = NodeState(found.host, found.boot_id, found.address, has_ended=True)
     return found
 
 
@@ -72,7 +72,7 @@ class NodeReport:
     beat_at: float = 0.0
 
 
-class Gathering:
+class NodeBarrier:
     """One node's wait for the others. `read` gives another node's word, `rest` waits a moment and raises what ends the
     waiting; `now` is this node's clock."""
 
@@ -88,7 +88,7 @@ class Gathering:
         self.launch, self.node_rank, self.run = launch, node_rank, run
         self._read, self._rest, self._now = read, rest, now
 
-    def await_neighbour(self) -> Standing:
+    def await_neighbour(self) -> NodeState:
         """The first other node, once it has begun."""
         return self._await(1 if self.node_rank == 0 else 0, lambda found: bool(found.host))
 
@@ -97,7 +97,7 @@ class Gathering:
         ranks = range(self.launch.nodes)
         return tuple(own if rank == self.node_rank else self._await(rank, _is_ready).address for rank in ranks)
 
-    def _await(self, rank: int, is_enough: Callable[[Standing], bool]) -> Standing:
+    def _await(self, rank: int, is_enough: Callable[[NodeState], bool]) -> NodeState:
         """Raises Ended, PhaseFailed, and what `read` and `rest` raise."""
         limits = self.launch.limits
         patience_s = limits.fence_s + limits.heartbeat_s + SILENCE_MARGIN_S
@@ -106,7 +106,7 @@ class Gathering:
         heard, heard_at = (-1, 0.0), self._now()
         while True:
             word = self._read(rank)
-            found = standing(word.events, self.run)
+            found = node_state(word.events, self.run)
             if found.has_ended:
                 raise Ended("stop", f"node {rank} ({found.host}) ended before all nodes were ready")
             if is_enough(found):
@@ -123,11 +123,11 @@ class Gathering:
             self._rest()
 
 
-def _is_ready(found: Standing) -> bool:
+def _is_ready(found: NodeState) -> bool:
     return bool(found.address)
 
 
-def own_address(neighbour: Standing) -> str:
+def own_address(neighbour: NodeState) -> str:
     """The IPv4 address at which other nodes reach this one: the one that the kernel would send from to `neighbour`,
     else what this host's name stands for. No packet is sent. Raises PhaseFailed that says what was tried."""
     host = os.uname().nodename
@@ -180,7 +180,7 @@ def notify_others(launch: LaunchFile, *, what: str = "stop", reason: str = "fail
         sys.stderr.write(f"ffdl-controller: {path}: {error}\n")
 
 
-class Siblings:
+class OtherNodes:
     """The node controllers of one attempt, read afresh at every question; all but the own one, whose `journal` also
     knows what could not be written yet. Raises OSError."""
 

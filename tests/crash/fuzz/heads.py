@@ -23,7 +23,7 @@ from ffdl_batch.attempt.file_writer import touch, write_cell
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.controller.data.result_storage import store_results
 from ffdl_batch.controller.head.claim import claim_attempt
-from ffdl_batch.controller.head.continuation import Chain
+from ffdl_batch.controller.head.continuation import Continuation
 from ffdl_batch.controller.head.earlier_attempts import earlier_attempts, fence_older_attempts
 from ffdl_batch.controller.head.head_controller import EXIT_CLAIMED_BY_ANOTHER, read_final
 from ffdl_batch.controller.head.pending_uploads import upload
@@ -123,7 +123,7 @@ def run_head(run: Run) -> Head:
     bell = str(Path(launch.doorbell, launch.job_id))
     journal = Journal(run.attempt.event_file(HEAD), HEAD, bell)
     journal.append(EventKind.CLAIMED, native_id=run.native, host="n1", restart=run.restart)
-    chain = Chain(launch, run.native, earlier, number)
+    chain = Continuation(launch, run.native, earlier, number)
     try:
         conclusion = yield from _execute(run, launch, chain, Journal(run.attempt.event_file(NODE), NODE, bell))
     except _Lost as lost:
@@ -158,7 +158,7 @@ def _claim(run: Run) -> int:
     return int(status == 0)
 
 
-def _execute(run: Run, launch: LaunchFile, chain: Chain, node: Journal) -> Generator[float, None, Conclusion]:
+def _execute(run: Run, launch: LaunchFile, chain: Continuation, node: Journal) -> Generator[float, None, Conclusion]:
     """The node controller and its learner."""
     older = earlier_attempts(launch)
     fence_older_attempts(older, launch.attempt)
@@ -201,7 +201,7 @@ def make_result(attempt: AttemptDir) -> None:
     Path(attempt.results, f"{RESULT}{Path(attempt.path).name}").write_text("numbers", encoding="utf-8")
 
 
-def _unwanted(run: Run, chain: Chain) -> Conclusion | None:
+def _unwanted(run: Run, chain: Continuation) -> Conclusion | None:
     """Why the learners are not to start any more."""
     request = chain.requested_action
     if CANCEL in run.signals or request == CANCEL or _is_fenced(run, chain.launch):
@@ -224,7 +224,7 @@ def _record(run: Run) -> None:
     run.reached("after record")
 
 
-def _work(run: Run, launch: LaunchFile, chain: Chain) -> Generator[float, None, Conclusion]:
+def _work(run: Run, launch: LaunchFile, chain: Continuation) -> Generator[float, None, Conclusion]:
     """Work until it is done, or somebody wants something else."""
     longest = LONG_WORK_S if run.chance.random() < LONG else WORK_S
     work_s = LONG_WORK_S if run.fate is Fate.LASTING else run.chance.uniform(0.0, longest)
@@ -254,7 +254,7 @@ def _work(run: Run, launch: LaunchFile, chain: Chain) -> Generator[float, None, 
     return Conclusion(Outcome.COMPLETED, True, exit_code=0)
 
 
-def _asked(run: Run, launch: LaunchFile, chain: Chain) -> Conclusion | None:
+def _asked(run: Run, launch: LaunchFile, chain: Continuation) -> Conclusion | None:
     """What somebody else made of the work: its owner, who may play a drill, or a newer attempt."""
     request = chain.requested_action
     if KILL in run.signals:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ffdl_batch.controller.attach import session as sessions
-from ffdl_batch.controller.attach.helper import Glance, parse_smi
+from ffdl_batch.controller.attach.helper import LearnerTable, parse_smi
 from ffdl_batch.controller.attach.session import NoSession, start
 from ffdl_batch.controller.attach.session_relay import collect
 from ffdl_batch.controller.learner import agents
@@ -132,7 +132,7 @@ def test_start_reports_agent_that_does_not_answer(agent: Agent, monkeypatch: pyt
 def test_glance_measures_cpu_between_two_samples(agent: Agent) -> None:
     first = start(agent, ["bash", "-c", "while :; do :; done"], {})
     try:
-        look, busy = Glance(agent), dict[str, Any]()
+        look, busy = LearnerTable(agent), dict[str, Any]()
 
         def is_busy() -> bool:
             for row in look.look()["processes"]:  # it may not have become that yet
@@ -152,7 +152,7 @@ def test_glance_hides_start_script_of_learner(agent: Agent) -> None:
 
     def is_alone() -> bool:
         """The learner has begun, and what an earlier session swept up with is gone."""
-        commands[:] = [row["command"] for row in Glance(agent).look()["processes"]]
+        commands[:] = [row["command"] for row in LearnerTable(agent).look()["processes"]]
         return "sleep 600" in commands and not [one for one in commands if "_ffdl" in one or "FFDL" in one]
 
     until(is_alone, "the learner's command and nothing of ours")

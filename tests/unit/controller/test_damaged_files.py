@@ -21,10 +21,10 @@ from ffdl_batch.controller.data.model_unpacking import ModelRefused, unpack
 from ffdl_batch.controller.head.claim import claim_attempt
 from ffdl_batch.controller.head.head_controller import read_final
 from ffdl_batch.controller.learner.environment import EnvironmentRefused, read_file, read_user_environment
-from ffdl_batch.controller.learner.pod_exchange import Seat
+from ffdl_batch.controller.learner.pod_exchange import PodExchange
 from ffdl_batch.controller.logs.rotated_log import LogFiles
 from ffdl_batch.controller.metrics.hang_detection import Pace
-from ffdl_batch.controller.pod.relay import Printed, Relay
+from ffdl_batch.controller.pod.relay import LogReader, Relay
 from ffdl_batch.controller.rendezvous.node_barrier import read_events
 from ffdl_batch.domain.launch.limits import LogLimits
 from ffdl_batch.domain.outcome.controller_events import EventKind as K
@@ -87,7 +87,7 @@ def test_phase_files_ignore_invalid_exit_status(attempt: AttemptDir, text: str) 
 
 @pytest.mark.parametrize("text", ["9" * 5000, "\u00b2", "-1", "x"])
 def test_seat_ignores_invalid_numbers(tmp_path: Path, text: str) -> None:
-    seat = Seat(str(tmp_path))
+    seat = PodExchange(str(tmp_path))
     Path(seat.path).mkdir()
     for name in ("begun", "ended"):
         Path(seat.file(name)).write_text(f"{text} {text}\n" if name == "ended" else f"{text}\n", encoding="utf-8")
@@ -126,7 +126,7 @@ def test_log_files_begin_again_if_marks_and_cell_are_damaged(attempt: AttemptDir
         replace(Path(path), ALL[kind] if path != attempt.training_log(1) or kind in NO_FILES else Path.touch)
     LogFiles(attempt.path, 1, LogLimits()).write(b"one\n")
     assert tail(attempt.training_log(1)) == ("one",)
-    assert Printed(attempt, 1).read(0, 100) == (0, b"one\n")
+    assert LogReader(attempt, 1).read(0, 100) == (0, b"one\n")
 
 
 @pytest.mark.parametrize("mark", ["inf 1 1", "nan 1 1", f"1.0 {'9' * 400} 1", "1.0 -1 1", "1.0 \u00b2 1"])

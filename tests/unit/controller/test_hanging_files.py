@@ -19,13 +19,13 @@ from ffdl_batch.attempt.filesystem_retry import patiently
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.controller.head import claim as claiming
 from ffdl_batch.controller.head.claim import claim_attempt
-from ffdl_batch.controller.metrics.monitor import Meter
+from ffdl_batch.controller.metrics.monitor import Monitor
 from ffdl_batch.domain.metrics.records import Collecting
 from ffdl_batch.domain.outcome.controller_events import EventKind as K
 from ffdl_batch.domain.outcome.controller_events import decode_events
 from ffdl_batch.host import nonblocking_stderr as complaints_module
-from ffdl_batch.host.nonblocking_stderr import MOST_WAITING, Complaints
-from ffdl_batch.host.worker_thread import Full, Hand
+from ffdl_batch.host.nonblocking_stderr import MOST_WAITING, NonblockingStderr
+from ffdl_batch.host.worker_thread import Full, WorkerThread
 from tests.unit.controller.rig import launch_file, refusal, until
 
 
@@ -44,39 +44,39 @@ class Failures:
 
 
 def test_handover_returns_default_while_earlier_task_hangs(held: threading.Event) -> None:
-    hand = Hand("test")
-    assert hand.ask(lambda: 1, 0, 0.0) == 1  # not begun: done here
-    hand.begin()
+    worker = WorkerThread("test")
+    assert worker.ask(lambda: 1, 0, 0.0) == 1  # not begun: done here
+    worker.begin()
     done: list[int] = []
 
     def note() -> str:
         done.append(1)
         return "in time"
 
-    assert hand.ask(lambda: held.wait(120), None, 0.05) is None
-    assert hand.ask(note, "late", 0.05) == "late"
-    assert hand.is_behind and not done
+    assert worker.ask(lambda: held.wait(120), None, 0.05) is None
+    assert worker.ask(note, "late", 0.05) == "late"
+    assert worker.is_behind and not done
     for _ in range(100):
-        hand.ask(lambda: done.append(2), None, 0.0)
+        worker.ask(lambda: done.append(2), None, 0.0)
     held.set()
-    until(lambda: not hand.is_behind)
-    assert hand.ask(lambda: "in time", "late", 60.0) == "in time"
+    until(lambda: not worker.is_behind)
+    assert worker.ask(lambda: "in time", "late", 60.0) == "in time"
     assert done == [1] + [2] * 100  # what was taken is done
 
 
 def test_handover_rejects_task_when_queue_is_full(held: threading.Event) -> None:
-    hand = Hand("test", 2)
-    hand.begin()
+    worker = WorkerThread("test", 2)
+    worker.begin()
     begun, done = threading.Event(), list[int]()
-    hand.ask(lambda: (begun.set(), held.wait(120)), None, 0.05)  # type: ignore[func-returns-value]
+    worker.ask(lambda: (begun.set(), held.wait(120)), None, 0.05)  # type: ignore[func-returns-value]
     assert begun.wait(120)
     for number in (1, 2):
-        hand.ask(lambda one=number: done.append(one), None, 0.0)  # type: ignore[misc]
+        worker.ask(lambda one=number: done.append(one), None, 0.0)  # type: ignore[misc]
     with pytest.raises(Full, match="test: 2 pieces of work wait already"):
-        hand.ask(lambda: done.append(3), None, 0.0)
+        worker.ask(lambda: done.append(3), None, 0.0)
     held.set()
-    until(lambda: not hand.is_behind)
-    assert hand.ask(lambda: "in time", "late", 60.0) == "in time"
+    until(lambda: not worker.is_behind)
+    assert worker.ask(lambda: "in time", "late", 60.0) == "in time"
     assert done == [1, 2]
 
 
@@ -92,7 +92,7 @@ def test_complaints_count_lost_messages_while_write_hangs(
 
     monkeypatch.setattr(os, "write", write)
     monkeypatch.setattr(complaints_module, "PATIENCE_S", 0.0)
-    complaints = Complaints()
+    complaints = NonblockingStderr()
     complaints.begin()
     complaints.write("first\n")
     assert begun.wait(60)
@@ -113,12 +113,12 @@ def test_handover_raises_error_to_waiting_caller_and_prints_late_error(
         held.wait(120)
         raise OSError(errno.EIO, "broken")
 
-    hand = Hand("files")
-    hand.begin()
-    hand.ask(fail, None, 0.05)
+    worker = WorkerThread("files")
+    worker.begin()
+    worker.ask(fail, None, 0.05)
     held.set()
     with pytest.raises(OSError, match="broken"):
-        hand.ask(fail, None, 60.0)
+        worker.ask(fail, None, 60.0)
     assert "files: OSError: [Errno 5] broken" in capsys.readouterr().err
 
 
@@ -174,7 +174,7 @@ def test_complaints_count_lost_messages_when_disk_is_full(monkeypatch: pytest.Mo
         return said.write(data)
 
     monkeypatch.setattr(os, "write", write)
-    complaints = Complaints()
+    complaints = NonblockingStderr()
     monkeypatch.setattr(sys, "stderr", complaints)
     for text in ("one\n", "two\n", "three\n"):
         sys.stderr.write(text)
@@ -278,15 +278,15 @@ def test_meter_reports_incomplete_metrics_when_file_system_hangs(
 ) -> None:
     reached = threading.Event()
 
-    def hang(_: Meter) -> None:
+    def hang(_: Monitor) -> None:
         reached.set()
         held.wait()
 
-    monkeypatch.setattr(Meter, "_prepare", hang)
+    monkeypatch.setattr(Monitor, "_prepare", hang)
     monkeypatch.setattr("ffdl_batch.controller.metrics.monitor.LEAST_END_S", 0.05)
     launch = launch_file(str(tmp_path / "attempt-1"), collectors=("false",), metrics=Collecting("tensorboard"))
     journal = Journal(str(tmp_path / "events.jsonl"), "node-0")
-    meter = Meter(launch, 0, [1], journal)
+    meter = Monitor(launch, 0, [1], journal)
     meter.begin(dict, {})
     assert reached.wait(60)
     meter.learner_ended(1)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.attempt.event_journal import Journal
-from ffdl_batch.controller.node.health_findings import FINDINGS_MOST, LASTING_MOST, Health
+from ffdl_batch.controller.node.health_findings import FINDINGS_MOST, LASTING_MOST, HealthFindings
 from ffdl_batch.host import boot as host
 
 
@@ -40,20 +40,22 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def health(directory: Path, journal: Journal) -> Health:
-    return Health(str(directory), journal)
+def health(directory: Path, journal: Journal) -> HealthFindings:
+    return HealthFindings(str(directory), journal)
 
 
 def test_health_records_nothing_without_health_directory(
     tmp_path: Path, journal: Journal, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    health = Health(str(tmp_path / "nowhere"), journal)
+    health = HealthFindings(str(tmp_path / "nowhere"), journal)
     health.look()
     health.await_look(time.time(), True, lambda: False)
     assert (journal.events, capsys.readouterr().err) == ([], "")
 
 
-def test_health_records_only_new_findings_up_to_limit(health: Health, directory: Path, journal: Journal) -> None:
+def test_health_records_only_new_findings_up_to_limit(
+    health: HealthFindings, directory: Path, journal: Journal
+) -> None:
     health.look()
     assert journal.events == []
     (directory / "incidents").write_text("".join(finding(f"number {number}") for number in range(40)))
@@ -67,7 +69,7 @@ def test_health_records_only_new_findings_up_to_limit(health: Health, directory:
     assert len({line for some in lines for line in some}) == 60
 
 
-def test_health_read_is_rate_limited_unless_forced(health: Health, directory: Path, journal: Journal) -> None:
+def test_health_read_is_rate_limited_unless_forced(health: HealthFindings, directory: Path, journal: Journal) -> None:
     health.look_again()
     (directory / "incidents").write_text(finding("new"))
     health.look_again()
@@ -77,7 +79,7 @@ def test_health_read_is_rate_limited_unless_forced(health: Health, directory: Pa
 
 
 def test_health_records_finding_at_attempt_end_after_many_others(
-    health: Health, directory: Path, journal: Journal
+    health: HealthFindings, directory: Path, journal: Journal
 ) -> None:
     now = time.time()
     noise = "".join(finding(f"number {number}", now + number) for number in range(FINDINGS_MOST))
@@ -94,7 +96,7 @@ def test_health_records_finding_at_attempt_end_after_many_others(
 
 
 def test_health_does_not_duplicate_lasting_finding_as_incident(
-    health: Health, directory: Path, journal: Journal
+    health: HealthFindings, directory: Path, journal: Journal
 ) -> None:
     now = time.time()
     (directory / "looked").write_text("15\n")
@@ -105,7 +107,7 @@ def test_health_does_not_duplicate_lasting_finding_as_incident(
 
 
 def test_health_records_lasting_findings_only_after_failure_and_recent_check(
-    health: Health, directory: Path, journal: Journal
+    health: HealthFindings, directory: Path, journal: Journal
 ) -> None:
     now = time.time()
     (directory / "lasting").write_text("".join(lasting(f"number {number}") for number in range(LASTING_MOST + 5)))

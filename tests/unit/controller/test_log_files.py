@@ -19,7 +19,7 @@ from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.log_tail import tail
 from ffdl_batch.controller.logs import output_pipe as outputs
 from ffdl_batch.controller.logs import rotated_log
-from ffdl_batch.controller.logs.log_writer import KEPT_BYTES, LINE_COST, Bound, Writer
+from ffdl_batch.controller.logs.log_writer import KEPT_BYTES, LINE_COST, RateLimit, Writer
 from ffdl_batch.controller.logs.output_pipe import LogPlace, Output
 from ffdl_batch.controller.logs.rotated_log import LogFiles
 from ffdl_batch.controller.own_program import module_argv
@@ -244,7 +244,7 @@ def notes(written: bytes) -> int:
 
 
 def test_log_bound_passes_burst_and_counts_dropped_lines() -> None:
-    bound = Bound(RATE, BURST, 0.0)
+    bound = RateLimit(RATE, BURST, 0.0)
     written = b"".join(b"".join(bound.feed(LINE, 0.0)) for _ in range(100))
     assert written == LINE * (BURST // len(LINE))
     more = b"".join(bound.feed(LINE, 1.5))
@@ -253,7 +253,7 @@ def test_log_bound_passes_burst_and_counts_dropped_lines() -> None:
 
 
 def test_log_bound_limits_rate_and_accounts_for_every_line() -> None:
-    bound = Bound(RATE, BURST, 0.0)
+    bound = RateLimit(RATE, BURST, 0.0)
     written, fed = b"", 0
     for tick in range(1000):  # 100 s of 20 kB/s
         written += b"".join(bound.feed(LINE * 10, tick / 10))
@@ -265,13 +265,13 @@ def test_log_bound_limits_rate_and_accounts_for_every_line() -> None:
 
 
 def test_log_bound_charges_minimum_cost_per_line() -> None:
-    bound = Bound(RATE, BURST, 0.0)
+    bound = RateLimit(RATE, BURST, 0.0)
     written = b"".join(b"".join(bound.feed(b"\n", 0.0)) for _ in range(1000))
     assert len(written) == BURST // LINE_COST
 
 
 def test_log_bound_keeps_last_lines_after_flood() -> None:
-    bound = Bound(RATE, BURST, 0.0)
+    bound = RateLimit(RATE, BURST, 0.0)
     lines = [f"{number:05d}\n".encode() for number in range(50_000)]
     written = b"".join(b"".join(bound.feed(line, 0.0)) for line in lines)
     written += b"".join(bound.finish())
@@ -281,7 +281,7 @@ def test_log_bound_keeps_last_lines_after_flood() -> None:
 
 
 def test_log_bound_writes_no_note_if_nothing_was_dropped() -> None:
-    bound = Bound(RATE, BURST, 0.0)
+    bound = RateLimit(RATE, BURST, 0.0)
     assert bound.feed(b"x" * 6000, 0.0) == [b"x" * 6000]
     assert bound.feed(b"y\nz", 0.0) == []
     assert bound.finish() == [b"y\nz"]
@@ -294,7 +294,7 @@ def test_log_bound_writes_no_note_if_nothing_was_dropped() -> None:
 def test_log_bound_writes_note_on_own_line_and_resumes(
     flood: bytes, dropped: bytes, later: bytes, lines: int, kept: bytes
 ) -> None:
-    bound = Bound(RATE, BURST, 0.0)
+    bound = RateLimit(RATE, BURST, 0.0)
     bound.feed(flood, 0.0)
     assert bound.feed(dropped, 0.0) == []
     note, rest = bound.feed(later, 10.0)

@@ -14,7 +14,7 @@ from ffdl_batch.attempt.phase_files import PhaseFailed
 from ffdl_batch.controller.data import input_loading
 from ffdl_batch.controller.data.cache_entries import Entries
 from ffdl_batch.controller.data.input_loading import NodeData
-from ffdl_batch.controller.mounts.node_mounts import Mounting
+from ffdl_batch.controller.mounts.node_mounts import NodeMounts
 from ffdl_batch.domain.data.mounts import Brought, Mounts
 from ffdl_batch.domain.data.staging_protocol import Cached, Transfer
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
@@ -38,7 +38,7 @@ class Node:
         monkeypatch.setattr(input_loading, "lacking", lambda: lacks)
         monkeypatch.setattr(input_loading, "check_mountable", lambda *_: None)
         monkeypatch.setattr(input_loading, "bring_data", self.bring)
-        monkeypatch.setattr(Mounting, "mount", lambda *_: fails)
+        monkeypatch.setattr(NodeMounts, "mount", lambda *_: fails)
 
     def bring(self, *given: Any, **_: object) -> None:
         self.brought += [fetch.prefix for fetch in given[4]]

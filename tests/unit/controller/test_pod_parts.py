@@ -12,10 +12,10 @@ import pytest
 
 from ffdl_batch.attempt.file_writer import write_cell
 from ffdl_batch.attempt.layout import AttemptDir
-from ffdl_batch.controller.learner.pod_exchange import Seat
+from ffdl_batch.controller.learner.pod_exchange import PodExchange
 from ffdl_batch.controller.pod.daemon_requests import DaemonRequests
 from ffdl_batch.controller.pod.learner_proxy import OF_KUBELET, go_text
-from ffdl_batch.controller.pod.relay import MISSES, Printed
+from ffdl_batch.controller.pod.relay import MISSES, LogReader
 from ffdl_batch.controller.pod.termination_message import MOST_BYTES, termination_message
 from ffdl_batch.domain.launch.launch_file import Pod
 from ffdl_batch.domain.launch.pod_protocol import PLAIN_ANNOTATION_BYTES, Look, encode_look, pack
@@ -157,7 +157,7 @@ def test_printed_log_reads_rotated_files_and_skips_lost_output(tmp_path: Path) -
         (directory / name).write_bytes(data)
         entries.append({"inode": (directory / name).stat().st_ino, "base": base, "lines": 0})
     write_cell(attempt.log_files(1), {"files": entries})
-    printed = Printed(attempt, 1)
+    printed = LogReader(attempt, 1)
     assert printed.read(0, 100) == (100, b"b" * 10), "what was there is gone"
     assert printed.read(104, 3) == (104, b"bbb")
     assert printed.read(104, 100) == (104, b"b" * 6), "no further than the file's end"
@@ -172,7 +172,7 @@ def test_printed_log_does_not_follow_link(tmp_path: Path) -> None:
     place = Place(tmp_path)
     (tmp_path / "secret").write_text("secret")
     Path(place.attempt.training_log(1)).symlink_to(tmp_path / "secret")
-    assert Printed(place.attempt, 1).read(0, 100) == (0, b"")
+    assert LogReader(place.attempt, 1).read(0, 100) == (0, b"")
 
 
 def test_pod_termination_message_fits_size_limit(tmp_path: Path) -> None:
@@ -192,8 +192,8 @@ def test_pod_termination_message_of_other_nodes_holds_last_events(tmp_path: Path
     assert word.endswith(lines[-1]) and word.splitlines()[0] + "\n" in lines
 
 
-def seat_of(base: Path) -> Seat:
-    seat = Seat(str(base))
+def exchange_of(base: Path) -> PodExchange:
+    seat = PodExchange(str(base))
     Path(seat.path).mkdir()
     return seat
 
@@ -201,7 +201,7 @@ def seat_of(base: Path) -> Seat:
 @pytest.mark.parametrize("text", ["", "12", "x\n", "0\n", "1\n", "-5\n", "4194305000\n"])
 def test_seat_without_valid_shim_pid_has_no_processes(tmp_path: Path, text: str) -> None:
     """Whatever stands in the file: nobody's processes are taken for a learner's."""
-    seat = seat_of(tmp_path)
+    seat = exchange_of(tmp_path)
     Path(seat.file("begun")).write_text(text)
     assert seat.shim == 0
     assert seat.members(all_processes()) == []
@@ -209,7 +209,7 @@ def test_seat_without_valid_shim_pid_has_no_processes(tmp_path: Path, text: str)
 
 
 def test_seat_shim_without_own_group_has_no_process_group(tmp_path: Path) -> None:
-    seat = seat_of(tmp_path)
+    seat = exchange_of(tmp_path)
     child = os.fork()
     if not child:
         os.read(os.pipe()[0], 1)
@@ -225,7 +225,7 @@ def test_seat_shim_without_own_group_has_no_process_group(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("line", ["", "id", "id x\n", "id 3"])
 def test_seat_end_is_unknown_if_exit_line_is_incomplete(tmp_path: Path, line: str) -> None:
-    seat = seat_of(tmp_path)
+    seat = exchange_of(tmp_path)
     Path(seat.file("ended")).write_text(line)
     assert seat.ended() is None
 

@@ -9,8 +9,15 @@ import pytest
 
 from ffdl_batch.attempt.event_journal import Journal
 from ffdl_batch.attempt.layout import AttemptDir
-from ffdl_batch.controller.metrics.hang_detection import HANGS_MOST, REMEMBERED, Health, Pulse, Silence, shown_by
-from ffdl_batch.controller.metrics.monitor import Meter
+from ffdl_batch.controller.metrics.hang_detection import (
+    HANGS_MOST,
+    REMEMBERED,
+    HangDetection,
+    Silence,
+    SilenceDetector,
+    shown_by,
+)
+from ffdl_batch.controller.metrics.monitor import Monitor
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.launch.limits import Limits
 from ffdl_batch.domain.metrics.usage import UsageSample, Use
@@ -20,7 +27,7 @@ from tests.unit.controller.rig import launch_file, until
 HANG_S = 100.0
 
 
-def lived(pulse: Pulse, until: int, sign_each: int, cpu: float) -> list[tuple[int, Silence]]:
+def lived(pulse: SilenceDetector, until: int, sign_each: int, cpu: float) -> list[tuple[int, Silence]]:
     """Samples from 0 each 10 s; a sign each `sign_each` s (0 = the first alone); `cpu` cores are used."""
     found = []
     for at in range(0, until + 1, 10):
@@ -42,11 +49,11 @@ def lived(pulse: Pulse, until: int, sign_each: int, cpu: float) -> list[tuple[in
 def test_pulse_reports_idle_silent_learner_once_and_no_other(
     until: int, sign_each: int, cpu: float, found: list[tuple[int, Silence]]
 ) -> None:
-    assert lived(Pulse(HANG_S), until, sign_each, cpu) == found
+    assert lived(SilenceDetector(HANG_S), until, sign_each, cpu) == found
 
 
 def test_pulse_reports_hang_if_busy_learner_stops_its_regular_output() -> None:
-    pulse = Pulse(HANG_S)
+    pulse = SilenceDetector(HANG_S)
     for at in range(0, 200, 10):
         assert pulse.feel(float(at), ((at, 0),), float(at)) is None
     told = [at for at in range(200, 1000, 10) if pulse.feel(float(at), ((190, 0),), float(at)) is not None]
@@ -54,7 +61,7 @@ def test_pulse_reports_hang_if_busy_learner_stops_its_regular_output() -> None:
 
 
 def test_pulse_tolerates_pauses_as_long_as_earlier_ones() -> None:
-    pulse = Pulse(HANG_S)
+    pulse = SilenceDetector(HANG_S)
     for at in range(0, 2000, 100):  # an evaluation of 100 s each
         assert pulse.feel(float(at), ((at, 0),), float(at)) is None
     assert pulse.feel(2400.0, ((1900, 0),), 2400.0) is None
@@ -63,7 +70,7 @@ def test_pulse_tolerates_pauses_as_long_as_earlier_ones() -> None:
 
 @pytest.mark.parametrize("step", [1, 10])
 def test_pulse_counts_idle_time_from_end_of_work(step: int) -> None:
-    pulse = Pulse(HANG_S)
+    pulse = SilenceDetector(HANG_S)
     for at in range(0, 80, step):
         assert pulse.feel(float(at), ((0, 0),), 2.0 * at) is None
     worked = 2.0 * (80 - step)
@@ -73,12 +80,12 @@ def test_pulse_counts_idle_time_from_end_of_work(step: int) -> None:
 
 @pytest.mark.parametrize(("cpu_s", "told"), [(0.0, [100, 350]), (None, [])])
 def test_pulse_restarts_detection_after_output_and_needs_processor_time(cpu_s: float | None, told: list[int]) -> None:
-    pulse = Pulse(HANG_S)
+    pulse = SilenceDetector(HANG_S)
     assert [at for at in range(0, 500, 10) if pulse.feel(float(at), ((at // 250, 0),), cpu_s)] == told
 
 
 def test_pulse_keeps_few_samples_at_high_sampling_rate() -> None:
-    pulse = Pulse(HANG_S)
+    pulse = SilenceDetector(HANG_S)
     for at in range(10_000):
         pulse.feel(at / 10, ((at, 0),), 0.0)
     assert len(pulse._work) < 80
@@ -113,7 +120,7 @@ def journal(tmp_path: Path) -> Journal:
 
 
 def test_health_limits_number_of_reported_hangs(launch: LaunchFile, journal: Journal) -> None:
-    health = Health(launch, [1], journal)
+    health = HangDetection(launch, [1], journal)
     log = AttemptDir(launch.attempt_dir).training_log(1)
     for number in range(3 * HANGS_MOST):
         os.utime(log, (number, number))
@@ -127,8 +134,8 @@ def test_meter_uses_run_clock_for_hang_detection(
 ) -> None:
     """The clock of the run stands still then; the node's does not."""
     seen: list[float] = []
-    monkeypatch.setattr(Health, "look", lambda _self, now, *_: seen.append(now))
-    meter = Meter(launch, 0, [1], journal, clock=lambda: 42.0)
+    monkeypatch.setattr(HangDetection, "look", lambda _self, now, *_: seen.append(now))
+    meter = Monitor(launch, 0, [1], journal, clock=lambda: 42.0)
     meter.begin(dict, {})
     until(lambda: seen)
     meter.finish()

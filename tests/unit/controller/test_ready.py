@@ -10,12 +10,12 @@ import pytest
 
 from ffdl_batch.attempt.phase_files import Ended, PhaseFailed
 from ffdl_batch.controller.rendezvous.node_barrier import (
-    Gathering,
+    NodeBarrier,
     NodeReport,
-    Standing,
+    NodeState,
     _sender_towards,
+    node_state,
     own_address,
-    standing,
 )
 from ffdl_batch.domain.launch.limits import Limits
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Scalar
@@ -45,25 +45,25 @@ OVER: tuple[EventKind, dict[str, Scalar]] = (K.ENDED, {})
 @pytest.mark.parametrize(
     ("events", "found"),
     [
-        ([], Standing()),
-        ([began(2)], Standing("n1", "b")),
-        ([began(2), ready(2)], Standing("n1", "b", "10.0.0.2")),
-        ([began(2), ready(2), OVER], Standing("n1", "b", "10.0.0.2", has_ended=True)),
-        ([began(2), OVER], Standing("n1", "b", has_ended=True)),
-        ([began(2), ready(2), MET, OVER], Standing("n1", "b", "10.0.0.2")),
-        ([began(1), ready(1), MET, OVER, began(2), OVER], Standing("n1", "b", has_ended=True)),
+        ([], NodeState()),
+        ([began(2)], NodeState("n1", "b")),
+        ([began(2), ready(2)], NodeState("n1", "b", "10.0.0.2")),
+        ([began(2), ready(2), OVER], NodeState("n1", "b", "10.0.0.2", has_ended=True)),
+        ([began(2), OVER], NodeState("n1", "b", has_ended=True)),
+        ([began(2), ready(2), MET, OVER], NodeState("n1", "b", "10.0.0.2")),
+        ([began(1), ready(1), MET, OVER, began(2), OVER], NodeState("n1", "b", has_ended=True)),
         # what was said in an earlier run is void, whether or not the node has begun again
-        ([began(1), ready(1)], Standing()),
-        ([began(1), ready(1), OVER], Standing()),
-        ([began(1), ready(1), OVER, began(2, "n9")], Standing("n9", "b")),
-        ([began(2), ready(2), began(2)], Standing("n1", "b")),
-        ([(K.STARTED, {"host": "n1", "boot_id": "b"}), OVER], Standing()),
+        ([began(1), ready(1)], NodeState()),
+        ([began(1), ready(1), OVER], NodeState()),
+        ([began(1), ready(1), OVER, began(2, "n9")], NodeState("n9", "b")),
+        ([began(2), ready(2), began(2)], NodeState("n1", "b")),
+        ([(K.STARTED, {"host": "n1", "boot_id": "b"}), OVER], NodeState()),
     ],
 )
 def test_standing_uses_only_events_of_current_run(
-    events: list[tuple[EventKind, dict[str, Scalar]]], found: Standing
+    events: list[tuple[EventKind, dict[str, Scalar]]], found: NodeState
 ) -> None:
-    assert standing(told(*events), 2) == found
+    assert node_state(told(*events), 2) == found
 
 
 class World:
@@ -86,8 +86,8 @@ class World:
         elif self.at > 10_000:
             raise TimeoutError
 
-    def gathering(self, node_rank: int = 0) -> Gathering:
-        return Gathering(LAUNCH, node_rank, 1, self.read, self.rest, lambda: self.at)
+    def gathering(self, node_rank: int = 0) -> NodeBarrier:
+        return NodeBarrier(LAUNCH, node_rank, 1, self.read, self.rest, lambda: self.at)
 
 
 def test_gathering_returns_addresses_when_last_node_is_ready() -> None:
@@ -122,11 +122,11 @@ def test_gathering_ends_if_node_ended_before_all_are_ready(events: list[tuple[Ev
             r"\(n1\) was not heard of for 135 s",
             137.0,
         ),
-        (NodeReport([]), Gathering.await_neighbour, "has not begun 300 s after", 301.0),
+        (NodeReport([]), NodeBarrier.await_neighbour, "has not begun 300 s after", 301.0),
     ],
 )
 def test_gathering_fails_if_node_never_starts_or_its_heartbeat_stops(
-    word: NodeReport, await_others: Callable[[Gathering], object], message: str, at: float
+    word: NodeReport, await_others: Callable[[NodeBarrier], object], message: str, at: float
 ) -> None:
     """The job step goes on without it: nobody else would end the wait before the time limit."""
     world = World({1: word})
@@ -176,7 +176,7 @@ def test_own_address_prefers_route_address_unless_loopback_or_missing(
     monkeypatch: pytest.MonkeyPatch, sender: str, own: str, address: str
 ) -> None:
     names(monkeypatch, sender, own)
-    assert own_address(Standing("n1", "b")) == address
+    assert own_address(NodeState("n1", "b")) == address
 
 
 @pytest.mark.parametrize(("sender", "own"), [("127.0.0.1", "127.0.1.1"), ("", "127.0.1.1"), ("", "")])
@@ -185,8 +185,8 @@ def test_own_address_is_loopback_only_for_neighbour_on_same_machine(
 ) -> None:
     names(monkeypatch, sender, own)
     here = os.uname().nodename
-    assert own_address(Standing(here, boot_id())) == "127.0.0.1"
-    for elsewhere in (Standing("n1", boot_id()), Standing(here, "another boot")):
+    assert own_address(NodeState(here, boot_id())) == "127.0.0.1"
+    for elsewhere in (NodeState("n1", boot_id()), NodeState(here, "another boot")):
         with pytest.raises(PhaseFailed, match=rf"node {here} has no address .*the way to .*; the name {here}"):
             own_address(elsewhere)
 

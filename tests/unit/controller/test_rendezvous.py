@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.node.learner_setup import Seats
+from ffdl_batch.controller.node.learner_setup import LearnerSetup
 from ffdl_batch.controller.rendezvous.learner_addresses import (
     hostfile_text,
     hosts_text,
@@ -119,7 +119,7 @@ def test_seats_values_use_addresses_visible_to_learner(
     tmp_path: Path, launch: LaunchFile, level: str, own: str, master: str
 ) -> None:
     last = launch.learners
-    seats = Seats(replace(launch, network=Network(level=level), scratch_base=str(tmp_path)), "/l", last - 1)
+    seats = LearnerSetup(replace(launch, network=Network(level=level), scratch_base=str(tmp_path)), "/l", last - 1)
     Path(seats.scratch).mkdir()
     seats.meet(*([NODES] if last > 1 else []))
     values = seats.values(last)

@@ -16,7 +16,7 @@ from ffdl_batch.attempt.layout import AttemptDir, JobDir
 from ffdl_batch.controller.head.attempt_end import forget_attempt, forget_template, remove
 from ffdl_batch.controller.learner.environment import EnvironmentRefused, pick_secrets
 from ffdl_batch.controller.node import learner_setup as seats_module
-from ffdl_batch.controller.node.learner_setup import Seats
+from ffdl_batch.controller.node.learner_setup import LearnerSetup
 from ffdl_batch.domain.launch.launch_file import EnvDelivery, LaunchFile, LearnerCommand
 from ffdl_batch.domain.outcome.controller_events import FinalRecord, GoesOn, Outcome
 from tests.unit.controller.rig import launch_file
@@ -38,7 +38,7 @@ def test_pick_secrets_rejects_invalid_file_without_printing_values(text: str) ->
     assert error.value.__cause__ is None and error.value.__suppress_context__ is (text == '{"hub": "hunter2')
 
 
-def seats(tmp_path: Path, delivery: EnvDelivery) -> Seats:
+def seats(tmp_path: Path, delivery: EnvDelivery) -> LearnerSetup:
     attempt = JobDir(str(tmp_path / JOB)).attempt(1)
     for directory in (attempt.path, attempt.state):
         Path(directory).mkdir(parents=True)
@@ -49,7 +49,7 @@ def seats(tmp_path: Path, delivery: EnvDelivery) -> Seats:
         attempt.path, job_id=JOB, token=f"{JOB}-1", job_dir=str(tmp_path / JOB), learner=command,
         scratch_base=str(tmp_path), secrets={"TOKEN": "hub", "LEARNER_ID": "hub"},
     )  # fmt: skip
-    found = Seats(launch, AttemptDir(attempt.path).launch, 0)
+    found = LearnerSetup(launch, AttemptDir(attempt.path).launch, 0)
     make_private(found.scratch)
     return found
 

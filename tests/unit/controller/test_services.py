@@ -17,7 +17,7 @@ from ffdl_batch.controller.node.service_learners import Services, at_work, is_tr
 from ffdl_batch.domain.launch.launch_file import RESTART_LEARNER, Seat
 from ffdl_batch.domain.launch.limits import Limits
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Outcome, Scalar
-from ffdl_batch.host.worker_thread import Hand
+from ffdl_batch.host.worker_thread import WorkerThread
 from tests.unit.controller.rig import launch_file
 
 K = EventKind
@@ -197,7 +197,7 @@ class Nodes:
 
 def test_services_read_other_nodes_once_a_second_until_training_is_over() -> None:
     nodes = Nodes()
-    services = Services(LAUNCH, cast("Any", nodes), Hand("files"))
+    services = Services(LAUNCH, cast("Any", nodes), WorkerThread("files"))
     for tenth in range(31):
         assert not services.are_free(tenth / 10, asked=False)
     assert nodes.looks == 4
@@ -212,26 +212,26 @@ def test_services_read_only_nodes_with_training_learners() -> None:
     """Services by the hundred would read each other's files else."""
     seats = (Seat(0, "launcher"), *(Seat(number, "worker", number, service=True) for number in range(1, 9)))
     nodes, launch = Nodes(), replace(LAUNCH, learners=9, nodes=9, seats=seats)
-    Services(launch, cast("Any", nodes), Hand("files")).are_free(0, asked=False)
+    Services(launch, cast("Any", nodes), WorkerThread("files")).are_free(0, asked=False)
     assert (nodes.looks, nodes.asked) == (1, {0})
 
 
 def test_services_do_not_block_while_event_files_hang(held: threading.Event) -> None:
-    nodes, hand = Nodes(), Hand("files")
+    nodes, worker = Nodes(), WorkerThread("files")
 
     def hang() -> list[Event]:
         held.wait(120)
         return all_began().ended(2).ended(3).events
 
     nodes.told = hang
-    hand.begin()
-    services = Services(LAUNCH, cast("Any", nodes), hand)
+    worker.begin()
+    services = Services(LAUNCH, cast("Any", nodes), worker)
     for second in range(100):
         assert not services.are_free(float(second), asked=False)
     assert nodes.looks <= 1  # nobody queues behind a look that hangs
     held.set()
     over = threading.Event()
-    hand.ask(over.set, None, 60.0)
+    worker.ask(over.set, None, 60.0)
     assert services.are_free(200.0, asked=False)
 
 
@@ -242,7 +242,7 @@ def test_services_retry_unreadable_event_files_and_warn_once(capsys: pytest.Capt
         raise OSError(5, "Input/output error", "/j/a/events/node-1.jsonl")
 
     nodes.told = refuse
-    services = Services(LAUNCH, cast("Any", nodes), Hand("files"))
+    services = Services(LAUNCH, cast("Any", nodes), WorkerThread("files"))
     assert not services.are_free(0.0, asked=False)
     assert not services.are_free(1.0, asked=False)
     assert capsys.readouterr().err.count("node-1.jsonl") == 1
@@ -297,7 +297,7 @@ def test_restarts_left_counts_restarts_of_earlier_runs() -> None:
 
 def made_with(spawn: Callable[[int], Any]) -> Any:
     """Restarts whose learners are whatever `spawn` gives."""
-    return Restarts(AGAIN, [], Hand("files"), spawn)
+    return Restarts(AGAIN, [], WorkerThread("files"), spawn)
 
 
 def test_restarts_start_each_learner_when_its_pause_is_over() -> None:
@@ -335,19 +335,19 @@ def test_restarts_drop_pending_learners_after_request(tmp_path: Path) -> None:
 
 
 def test_restarts_do_not_block_and_can_be_dropped_while_start_hangs(held: threading.Event) -> None:
-    hand = Hand("files")
+    worker = WorkerThread("files")
 
     def hang(_number: int) -> object:
         held.wait(120)
         return "late"
 
-    restarts = Restarts(AGAIN, [], hand, cast("Any", hang))
-    hand.begin()
+    restarts = Restarts(AGAIN, [], worker, cast("Any", hang))
+    worker.begin()
     restarts.add(2, {"learner_id": 2}, 0.0)
     assert restarts.start_due(1.0) == []
     assert restarts.pending
     assert restarts.drop() == [(2, {"learner_id": 2})]
     held.set()
     over = threading.Event()
-    hand.ask(over.set, None, 60.0)
+    worker.ask(over.set, None, 60.0)
     assert (restarts.start_due(2.0), restarts.pending) == ([], False)

@@ -15,7 +15,7 @@ import pytest
 from ffdl_batch.attempt.conclusion import Conclusion
 from ffdl_batch.attempt.layout import AttemptDir, JobDir
 from ffdl_batch.controller.head import next_attempt as succession
-from ffdl_batch.controller.head.continuation import Chain
+from ffdl_batch.controller.head.continuation import Continuation
 from ffdl_batch.controller.head.next_attempt import Measured, Refused, kept_environment, next_lead, submit_next
 from ffdl_batch.domain.launch.launch_file import LaunchFile, LearnerCommand, Succession, decode, encode
 from ffdl_batch.domain.launch.limits import Lead, LeadFrom, Limits
@@ -210,7 +210,7 @@ def test_kept_environment_matches_names_and_prefixes() -> None:
 
 
 def test_continuation_submits_successor_after_confirmed_checkpoint(tmp_path: Path) -> None:
-    found = Chain(plan(tmp_path), "77").arrange(HALTED, 100.0, None)
+    found = Continuation(plan(tmp_path), "77").arrange(HALTED, 100.0, None)
     spent = Spent(timeouts=1, gpu_seconds=100.0)
     assert (found.goes_on, found.attempt, found.spent) == (GoesOn.SUCCESSOR, 2, spent)
     assert "checkpoint confirmed" in found.message and found.error_code == ""
@@ -228,7 +228,7 @@ def test_continuation_submits_successor_after_confirmed_checkpoint(tmp_path: Pat
 def test_continuation_stops_without_confirmed_checkpoint_or_retry_budget(
     tmp_path: Path, settings: dict[str, object], end: Conclusion, message: str
 ) -> None:
-    found = Chain(plan(tmp_path, **settings), "77").arrange(end, 200.0, None)
+    found = Continuation(plan(tmp_path, **settings), "77").arrange(end, 200.0, None)
     assert (found.goes_on, found.error_code) == (GoesOn.NO, "C203")
     assert re.search(message, found.message), found.message
 
@@ -236,26 +236,26 @@ def test_continuation_stops_without_confirmed_checkpoint_or_retry_budget(
 @pytest.mark.parametrize(("wish", "interruption"), [("halt", "halt"), ("cancel", "timeout")])
 def test_continuation_stops_after_halt_or_cancel_request(tmp_path: Path, wish: str, interruption: str) -> None:
     launch = noted(plan(tmp_path), requested_action=wish)
-    found = Chain(launch, "77").arrange(HALTED, 0.0, None)
+    found = Continuation(launch, "77").arrange(HALTED, 0.0, None)
     assert (found.goes_on, found.interruption) == (GoesOn.NO, interruption)
     assert not Path(JobDir(launch.job_dir).attempt(2).path).exists()
 
 
 @pytest.mark.parametrize("why", ["", "halt"])
 def test_continuation_ignores_halt_and_uninterrupted_end(tmp_path: Path, why: str) -> None:
-    found = Chain(plan(tmp_path), "77").arrange(replace(HALTED, interruption=why), 0.0, None)
+    found = Continuation(plan(tmp_path), "77").arrange(replace(HALTED, interruption=why), 0.0, None)
     assert (found.goes_on, found.interruption, found.spent) == (GoesOn.NO, why, None)
 
 
 def test_continuation_is_left_to_platform_if_launch_file_has_no_settings(tmp_path: Path) -> None:
-    found = Chain(replace(plan(tmp_path), succession=None), "77").arrange(HALTED, 0.0, None)
+    found = Continuation(replace(plan(tmp_path), succession=None), "77").arrange(HALTED, 0.0, None)
     assert (found.goes_on, found.interruption, found.message) == (GoesOn.NO, "timeout", "")
 
 
 def test_continuation_is_left_to_platform_if_submission_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = Chain(plan(tmp_path, submit=("false",)), "77").arrange(HALTED, 0.0, None)
+    found = Continuation(plan(tmp_path, submit=("false",)), "77").arrange(HALTED, 0.0, None)
     assert (found.goes_on, found.attempt) == (GoesOn.PLATFORM, 2)
     assert "false ended with 1" in found.message and "false ended with 1" in capsys.readouterr().err
 
@@ -263,20 +263,22 @@ def test_continuation_is_left_to_platform_if_submission_fails(
 def test_continuation_requeues_same_attempt_if_site_requeues(tmp_path: Path) -> None:
     path = tmp_path / "asked"
     launch = plan(tmp_path, requeue=(sys.executable, "-c", f"open({str(path)!r}, 'w').write('{{native_id}}')"))
-    chain = Chain(launch, "77")
+    chain = Continuation(launch, "77")
     found = chain.arrange(HALTED, 0.0, None)
     assert (found.goes_on, found.attempt) == (GoesOn.REQUEUE, 1)
     assert not path.exists()
     assert (chain.requeue(), path.read_text()) == ("", "77")
-    refused = Chain(replace(launch, succession=replace(launch.succession, requeue=("false",))), "77")  # type: ignore[type-var]
+    refused = Continuation(replace(launch, succession=replace(launch.succession, requeue=("false",))), "77")  # type: ignore[type-var]
     assert refused.requeue() == "false ended with 1"
 
 
 def test_continuation_adds_to_budget_spent_by_earlier_run(tmp_path: Path) -> None:
     before = FinalRecord("77", Outcome.HALTED, 0.0, True, goes_on=GoesOn.REQUEUE, spent=Spent(timeouts=2))
-    assert Chain(plan(tmp_path), "77", before).arrange(HALTED, 1.0, None).spent == Spent(timeouts=3, gpu_seconds=1.0)
+    assert Continuation(plan(tmp_path), "77", before).arrange(HALTED, 1.0, None).spent == Spent(
+        timeouts=3, gpu_seconds=1.0
+    )
     cut = FinalRecord("77", Outcome.CANCELLED, 0.0, True, gpu_seconds=50.0)
-    found = Chain(plan(tmp_path / "b"), "77", cut).arrange(HALTED, 1.0, None)
+    found = Continuation(plan(tmp_path / "b"), "77", cut).arrange(HALTED, 1.0, None)
     assert found.spent == Spent(timeouts=1, gpu_seconds=51.0)
 
 
@@ -287,13 +289,13 @@ def drilled(launch: LaunchFile, **cell: object) -> LaunchFile:
 
 def test_drilled_timeout_continues_without_using_retry_budget(tmp_path: Path) -> None:
     launch = drilled(plan(tmp_path, spent=Spent(timeouts=3)), run=1)
-    found = Chain(launch, "77").arrange(HALTED, 100.0, None)
+    found = Continuation(launch, "77").arrange(HALTED, 100.0, None)
     assert (found.goes_on, found.interruption, found.played) == (GoesOn.SUCCESSOR, "timeout", True)
     assert found.spent == Spent(timeouts=3, gpu_seconds=100.0)
     assert found.message.startswith(
         "a drill played a time limit; checkpoint confirmed after 4.0 s (newest file: c); in earnest"
     )
-    deaf = Chain(drilled(plan(tmp_path / "b"), run=1), "77").arrange(UNCONFIRMED, 0.0, None)
+    deaf = Continuation(drilled(plan(tmp_path / "b"), run=1), "77").arrange(UNCONFIRMED, 0.0, None)
     assert (deaf.goes_on, deaf.error_code, deaf.spent) == (GoesOn.SUCCESSOR, "", Spent())
 
 
@@ -306,34 +308,36 @@ def test_drill_of_other_run_or_event_uses_retry_budget(
     tmp_path: Path, cell: dict[str, object], run: int, interruption: str
 ) -> None:
     launch = drilled(plan(tmp_path), **cell)
-    found = Chain(launch, "77", run=run).arrange(replace(HALTED, interruption=interruption), 0.0, None)
+    found = Continuation(launch, "77", run=run).arrange(replace(HALTED, interruption=interruption), 0.0, None)
     assert not found.played and found.spent in (Spent(timeouts=1), Spent(preemptions=1))
 
 
 def test_drilled_timeout_is_reported_unless_owner_halts(tmp_path: Path) -> None:
-    found = Chain(replace(drilled(plan(tmp_path), run=1), succession=None), "77").arrange(HALTED, 0.0, None)
+    found = Continuation(replace(drilled(plan(tmp_path), run=1), succession=None), "77").arrange(HALTED, 0.0, None)
     assert (found.played, found.message) == (
         True,
         "a drill played a time limit; checkpoint confirmed after 4.0 s (newest file: c)",
     )
-    halted = Chain(drilled(plan(tmp_path / "b"), run=1, requested_action="halt"), "77").arrange(HALTED, 0.0, None)
+    halted = Continuation(drilled(plan(tmp_path / "b"), run=1, requested_action="halt"), "77").arrange(
+        HALTED, 0.0, None
+    )
     assert (halted.interruption, halted.played, halted.message) == ("halt", False, "")
 
 
 @pytest.mark.parametrize("message", ["halted on request; no checkpoint was confirmed", "halted before it started"])
 def test_drilled_halt_is_reported_as_drill(tmp_path: Path, message: str) -> None:
     halted = replace(HALTED, interruption="halt", message=message)
-    found = Chain(drilled(plan(tmp_path), run=1, drill="halt", requested_action="halt"), "77").arrange(
+    found = Continuation(drilled(plan(tmp_path), run=1, drill="halt", requested_action="halt"), "77").arrange(
         halted, 0.0, None
     )
     assert (found.interruption, found.played, found.goes_on) == ("halt", True, GoesOn.NO)
     assert found.message == message.replace("halted on request", "a drill played a halt")
-    earnest = Chain(drilled(plan(tmp_path / "b"), run=1, drill="", requested_action="halt"), "77").arrange(
+    earnest = Continuation(drilled(plan(tmp_path / "b"), run=1, drill="", requested_action="halt"), "77").arrange(
         halted, 0.0, None
     )
     assert (earnest.interruption, earnest.played, earnest.message) == ("halt", False, "")
     failed = replace(halted, interruption="", outcome=Outcome.FAILED, error_code="C201")
-    assert not Chain(drilled(plan(tmp_path / "c"), run=1, drill="halt"), "77").arrange(failed, 0.0, None).played
+    assert not Continuation(drilled(plan(tmp_path / "c"), run=1, drill="halt"), "77").arrange(failed, 0.0, None).played
 
 
 def test_submit_next_copies_secrets_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.controller.metrics.monitor import EVERY_S, Sampler, pause_after
-from ffdl_batch.controller.metrics.resource_usage import Gpus, Trees, find_own
+from ffdl_batch.controller.metrics.resource_usage import Gpus, ProcessUsage, find_own
 from ffdl_batch.domain.metrics.usage import GpuUse, UsageSample, Use, decode_sample, encode_sample
 from ffdl_batch.host.processes import Process
 
@@ -106,7 +106,7 @@ def process(proc: Path, pid: int, cpu_ticks: int, pages: int, read: int) -> Proc
 def test_learner_usage_sums_processes_and_never_decreases(proc: Path) -> None:
     ticks, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
     table = {10: process(proc, 10, 3 * ticks, 2, 4), 11: replace(process(proc, 11, 2 * ticks, 1, 6), parent=10)}
-    trees = Trees(str(proc))
+    trees = ProcessUsage(str(proc))
     assert trees.read({1: 10}, table) == {"1": Use(5.0, 3 * page, None, 10, 0)}
     shutil.rmtree(proc / "11")
     assert trees.read({1: 10}, {10: table[10]}) == {"1": Use(5.0, 2 * page, None, 10, 0)}
@@ -123,8 +123,8 @@ def test_learner_traffic_is_read_from_own_network_namespace(proc: Path) -> None:
     counters = {"lo": (99, 99), "eth0": (70, 8), "ib0": (1, 2)}
     lines = "".join(f"{name:>6}: {to} 1 0 0 0 0 0 0 {of} 1 0 0 0 0 0 0\n" for name, (to, of) in counters.items())
     (proc / "10" / "net" / "dev").write_text(header + lines)
-    assert Trees(str(proc)).traffic(10) == ("job", 71, 10)
-    assert Trees(str(proc)).traffic(11) is None
+    assert ProcessUsage(str(proc)).traffic(10) == ("job", 71, 10)
+    assert ProcessUsage(str(proc)).traffic(11) is None
 
 
 def compiled(library: Path, text: str) -> str:

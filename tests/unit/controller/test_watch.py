@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.controller.node import control_poller as watching
-from ffdl_batch.controller.node.control_poller import Watch
+from ffdl_batch.controller.node.control_poller import ControlPoller
 from ffdl_batch.domain.file_format import FORMAT
 from ffdl_batch.domain.launch.launch_file import Pod
 from ffdl_batch.domain.launch.limits import Limits
@@ -18,14 +18,16 @@ from tests.unit.controller.rig import launch_file, refusal
 
 
 @pytest.fixture(name="watch")
-def made(tmp_path: Path) -> Watch:
+def made(tmp_path: Path) -> ControlPoller:
     for name in ("events", "state"):
         (tmp_path / "attempt" / name).mkdir(parents=True)
-    return Watch(launch_file(str(tmp_path / "attempt"), attempt=2, limits=Limits(fence_s=5.0)), 0, [1])
+    return ControlPoller(launch_file(str(tmp_path / "attempt"), attempt=2, limits=Limits(fence_s=5.0)), 0, [1])
 
 
 @pytest.mark.parametrize(("attempt", "fenced"), [(1, False), (2, False), (3, True), ("x", False)])
-def test_watch_fences_node_when_control_names_newer_attempt(watch: Watch, attempt: object, fenced: bool) -> None:
+def test_watch_fences_node_when_control_names_newer_attempt(
+    watch: ControlPoller, attempt: object, fenced: bool
+) -> None:
     Path(watch.attempt.control).write_text(json.dumps({"attempt": attempt}))
     watch.look()
     assert bool(watch.fenced) is fenced
@@ -47,14 +49,14 @@ def test_watch_fences_pod_when_later_attempt_is_claimed_in_its_volume(
     for number in claimed:
         (job / f"attempt-{number}" / "claim").mkdir(parents=True, exist_ok=True)
     pod = Pod(str(tmp_path / "pod"), apart=apart)
-    watch = Watch(launch_file(str(job / "attempt-2"), attempt=2, job_dir=str(job), pod=pod), 0, [1])
+    watch = ControlPoller(launch_file(str(job / "attempt-2"), attempt=2, job_dir=str(job), pod=pod), 0, [1])
     watch.look()
     assert bool(watch.superseded) is bool(watch.fenced) is fenced
 
 
 @pytest.mark.parametrize(("version", "notes"), [(FORMAT, 0), (FORMAT + 1, 1)])
 def test_watch_notes_control_of_newer_format_once(
-    watch: Watch, capsys: pytest.CaptureFixture[str], version: int, notes: int
+    watch: ControlPoller, capsys: pytest.CaptureFixture[str], version: int, notes: int
 ) -> None:
     Path(watch.attempt.control).write_text(json.dumps({"attempt": 1, "format": version}))
     watch.look()
@@ -63,7 +65,7 @@ def test_watch_notes_control_of_newer_format_once(
 
 
 def test_watch_fences_node_when_attempt_directory_stays_unreadable(
-    watch: Watch, capsys: pytest.CaptureFixture[str]
+    watch: ControlPoller, capsys: pytest.CaptureFixture[str]
 ) -> None:
     watch.clock = SteppedTime()
     watch.look()
@@ -88,7 +90,7 @@ class SteppedTime(RunningTime):
 
 
 def test_watch_takes_learner_as_begun_when_file_system_does_not_say(
-    watch: Watch, monkeypatch: pytest.MonkeyPatch
+    watch: ControlPoller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "FRESH_S", 60.0)
     watch.clock = clock = SteppedTime()
@@ -108,7 +110,7 @@ def test_watch_takes_learner_as_begun_when_file_system_does_not_say(
     ("error", "is_fenced"), [(errno.EIO, True), (errno.EROFS, True), (errno.ENOSPC, False), (errno.EDQUOT, False)]
 )
 def test_watch_fences_node_when_heartbeat_fails_except_on_full_disk(
-    watch: Watch, monkeypatch: pytest.MonkeyPatch, error: int, is_fenced: bool
+    watch: ControlPoller, monkeypatch: pytest.MonkeyPatch, error: int, is_fenced: bool
 ) -> None:
     """A dead disk is read from the cache for hours: no cell read there proves that no newer attempt has begun."""
     watch.clock = SteppedTime()
@@ -124,7 +126,7 @@ def test_watch_fences_node_when_heartbeat_fails_except_on_full_disk(
 
 
 def test_watch_resets_fence_timer_when_error_changes_to_full_disk(
-    watch: Watch, monkeypatch: pytest.MonkeyPatch
+    watch: ControlPoller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusals = [errno.EIO, *[errno.EDQUOT] * 3]
 
@@ -140,7 +142,7 @@ def test_watch_resets_fence_timer_when_error_changes_to_full_disk(
     assert refusals == []
 
 
-def test_watch_ignores_damaged_and_empty_cells(watch: Watch) -> None:
+def test_watch_ignores_damaged_and_empty_cells(watch: ControlPoller) -> None:
     Path(watch.attempt.stop).write_text("")
     Path(watch.attempt.control).write_text("{")
     watch.look()
