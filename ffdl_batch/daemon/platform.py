@@ -26,6 +26,7 @@ from ffdl_batch.services.job_storage import JobStorage, SharedClock, SteadyClock
 from ffdl_batch.services.leader_lease import Leases
 from ffdl_batch.services.monitoring.heartbeat_loss import SilenceKeeper
 from ffdl_batch.services.monitoring.watcher import Reached, Watcher
+from ffdl_batch.services.pending.explanation import Explainer
 from ffdl_batch.services.queries.followed_jobs import FollowedJobs
 from ffdl_batch.store import Store, open_store
 from ffdl_batch.store.existing_database import sqlite_file
@@ -44,12 +45,14 @@ class Platform:
     leases: Leases = field(init=False)
     followed_jobs: FollowedJobs = field(init=False)
     node_exclusion: NodeExclusion = field(init=False)
+    explainer: Explainer = field(init=False)
 
     def __post_init__(self) -> None:
         store, clock = self.storage.store, self.storage.clock
         self.leases = Leases(store, clock, self.owner, self.settings.lease_s)
         self.followed_jobs = FollowedJobs(store)
         self.node_exclusion = NodeExclusion(store, self.adapters, clock)
+        self.explainer = Explainer(self.storage, self.adapters)
 
     def deployer(self, reached: Reached = lambda _step: None) -> Deployer:
         """Return a service that hands jobs to schedulers. `reached` is told of its steps."""

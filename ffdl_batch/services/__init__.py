@@ -1,1 +1,1 @@
-"""One use case per module. Services own the transactions; loops and HTTP handlers only call them."""
+"""Use cases, a folder for each. They own the transactions; loops and HTTP handlers only call them."""

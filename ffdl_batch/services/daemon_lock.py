@@ -1,17 +1,17 @@
-"""One daemon per state directory: who holds it, who may take it.
+"""Locks a state directory, so that only one daemon uses it.
 
 Two things together, because the state directory is often on a network file system:
 
 * a flock(2) on ``daemon.flock``, a file that is opened for nothing else. It is the truth between processes of one
-  host, and it goes with the process. Where the file system refuses flock (Lustre mounted without it), a file in the
-  host's /tmp stands in for it.
-* ``daemon.lock``, JSON that names host and process. It speaks to other hosts, where flock may reach (NFS since Linux
-  2.6.12) or may not (``local_lock``, Lustre ``localflock``). It is made by link(2), which network file systems do
-  atomically, so of two hosts one wins. It names the daemon's socket, too, and the directory that it was made for: in a
-  copy of that on the same host no daemon starts, because it would run the same jobs once more.
+  host, and it ends with the process. If the file system does not support flock (Lustre mounted without it), a file in
+  the host's /tmp replaces it.
+* ``daemon.lock``, JSON that names host and process. It is for other hosts, where flock may work (NFS since Linux
+  2.6.12) or not (``local_lock``, Lustre ``localflock``). It is created by link(2), which is atomic on network file
+  systems, so only one of two hosts succeeds. It also names the daemon's socket and the directory for which it was
+  created: no daemon starts in a copy of the directory on the same host, because it would run the same jobs again.
 
-A holder on this host is replaced when it is proven dead. One on another host never is, except by an explicit
-``--force-take-over-from HOST``: a node that cannot be reached may still be writing to the database.
+A holder on this host is replaced if it is proven dead. A holder on another host is replaced only by an explicit
+``--force-take-over-from HOST``, because a host that cannot be reached may still write to the database.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ from ffdl_batch.domain.exit_codes import ExitCode
 
 FLOCK_NAME = "daemon.flock"
 PATIENCE_S = 20.0
-"""How long a second daemon waits for the first to answer or to end: a start takes a second, a stop up to ten."""
+"""How long a second daemon waits until the first answers or ends. A start takes a second, a stop up to ten."""
 _POLL_S = 0.05
 _NO_FLOCK = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 _NO_LINK = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class AlreadyServed(Exception):
-    """Another daemon on this host answers: there is nothing to do."""
+    """Another daemon on this host answers, so there is nothing to do."""
 
 
 class HeldElsewhere(Exception):
-    """Another daemon holds the state directory, or may; the message names it and the way out."""
+    """Another daemon holds the state directory, or may hold it. The message names it and the cure."""
 
     def __init__(self, message: str, exit_code: int = ExitCode.TRY_AGAIN) -> None:
         super().__init__(message)
@@ -67,15 +67,16 @@ class HeldElsewhere(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:
-    """What the operator allows. `proven`: replace a holder that is proven dead, and say why where it is not.
-    `from_host`: replace whoever holds on that host, on the operator's word."""
+    """What the operator allows."""
 
     proven: bool = False
+    """Replace a holder that is proven dead, and report why if it is not."""
     from_host: str = ""
+    """Replace any holder on that host."""
 
 
 class Hold:
-    """The held lock of a running daemon; :meth:`release` gives it back, and so does the end of the process."""
+    """The lock of a running daemon. :meth:`release` or the end of the process releases it."""
 
     def __init__(self, state_dir: Path, descriptor: int, record: DaemonLock) -> None:
         self._path = state_dir / LOCK_NAME
@@ -84,16 +85,16 @@ class Hold:
         self.record = record
 
     def announce(self, socket_path: Path) -> None:
-        """Write where the daemon listens."""
+        """Write the path of the daemon's socket into the lock file."""
         self.record = replace(self.record, socket=str(socket_path))
         _write(self._path, self.record)
 
     def is_ours(self) -> bool:
-        """Whether the lock file still names this process. One that was removed is written again, and so is one that
-        came with a copy which was put into this directory's place: it is of no daemon that could hold it.
+        """Whether the lock file still names this process. Write it again if it was removed, or if this directory was
+        replaced by a copy, whose lock file belongs to no running daemon.
 
-        False means that another daemon has the state directory, on another host or since it was moved away and back:
-        this one must stop. Raises OSError where that cannot be read now.
+        False: another daemon has the state directory, on another host or since the directory was moved away and back.
+        This daemon must stop then. Raises OSError if the file cannot be read now.
         """
         try:
             found = read_lock_file(self._state_dir)
@@ -111,7 +112,7 @@ class Hold:
         return _same_process(found, self.record)
 
     def release(self) -> None:
-        """Remove the lock file, if it is ours, and let the next daemon in."""
+        """Remove the lock file, if it is ours, so that the next daemon can start."""
         with contextlib.suppress(LockUnreadable):
             found = read_lock_file(self._state_dir)
             if found is not None and _same_process(found, self.record):
@@ -120,7 +121,7 @@ class Hold:
 
 
 def own_record(machine: Machine) -> DaemonLock:
-    """This process as a holder of the lock, since now."""
+    """Return a record of this process as the holder of the lock."""
     pid = os.getpid()
     return DaemonLock(
         host=machine.host,
@@ -165,7 +166,7 @@ def acquire(
 
 
 def _open_flock(state_dir: Path) -> int:
-    """A descriptor on which flock works: in the state directory, else in this host's /tmp."""
+    """Open a file that supports flock, in the state directory or else in this host's /tmp."""
     descriptor = os.open(state_dir / FLOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -193,8 +194,8 @@ def _try_flock(descriptor: int) -> bool:
 
 
 def _judge_busy(state_dir: Path, machine: Machine) -> None:
-    """Somebody has the flock, so that this is no copy: raise when it is clear who and that they serve; return to look
-    again."""
+    """Raise an exception if the process that holds the flock is a daemon that answers, or is on another host. Return if
+    that is not clear yet. The directory is no copy, because the flock is held."""
     lock = _read(state_dir)
     if lock is None:
         return
@@ -205,7 +206,7 @@ def _judge_busy(state_dir: Path, machine: Machine) -> None:
 
 
 def _claim(state_dir: Path, record: DaemonLock, machine: Machine, allowed: TakeOver) -> None:
-    """With the flock in hand: write our name, or say whose name is there and why it stays."""
+    """Write this process into the lock file, if its holder may be replaced. The flock is held. Raises HeldElsewhere."""
     path = state_dir / LOCK_NAME
     while not _create(path, record):
         lock = _read(state_dir)
@@ -250,7 +251,7 @@ def _elsewhere(lock: DaemonLock, *, tried: bool = False) -> str:
 
 def _silent(state_dir: Path, patience_s: float) -> str:
     lock = _read(state_dir)
-    who = f"process {lock.pid}" if lock else "a process that has not said its name"
+    who = f"process {lock.pid}" if lock else "a process that has not written its name"
     return (
         f"{who} holds {state_dir / FLOCK_NAME} but no daemon answered within {patience_s:g} s; "
         f"look into the daemon's log in {state_dir}, and end that process if it hangs"
@@ -277,7 +278,7 @@ def _same_process(one: DaemonLock, other: DaemonLock) -> bool:
 
 
 def _create(path: Path, record: DaemonLock) -> bool:
-    """Make the lock file if there is none; False where there is one."""
+    """Create the lock file. Return False if it exists."""
     fresh = _fresh(path, record)
     try:
         path.hardlink_to(fresh)
@@ -293,7 +294,7 @@ def _create(path: Path, record: DaemonLock) -> bool:
 
 
 def _create_exclusively(path: Path, record: DaemonLock) -> bool:
-    """For file systems without hard links: O_EXCL, during which others may see an empty file."""
+    """Create the lock file by O_EXCL, for file systems without hard links. Readers may see an empty file meanwhile."""
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(_text(record))

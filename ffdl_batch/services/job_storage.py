@@ -1,4 +1,4 @@
-"""Where the jobs of one user are recorded: rows in the database, files below the root, and the clocks of both."""
+"""Gives access to the rows and the files of one user's jobs, and to the clocks of both."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ ASK_EVERY_S = 60.0
 
 
 class SteadyClock:
-    """The time at which it was made, by this host's wall clock, and from there on by its monotonic clock: a lease or a
-    pause neither ends nor grows when somebody sets the clock."""
+    """A clock that starts at this host's wall clock and continues with its monotonic clock, so that leases and pauses
+    do not change when the wall clock is set."""
 
     def __init__(self, own: Clock) -> None:
         self._own, self._offset_s = own, own.now() - own.monotonic()
 
     def now(self) -> float:
-        """Seconds since the epoch, UTC, as of then."""
+        """Return the seconds since the epoch, UTC."""
         return self._own.monotonic() + self._offset_s
 
     def monotonic(self) -> float:
-        """This host's monotonic clock."""
+        """Return the time of this host's monotonic clock."""
         return self._own.monotonic()
 
 
 class SharedClock:
-    """The time of somebody whom several daemons can ask. Between two questions this host's monotonic clock goes on, so
-    that a wall clock which is wrong or jumps does not matter.
+    """The clock of a server that several daemons use. Between two queries it continues with this host's monotonic
+    clock, so that a wall clock that is wrong or jumps does not matter.
 
-    `ask` returns seconds since the epoch, or raises StoreUnavailable: the time then goes on from the answer before, and
-    the question is put again. The first answer is needed; StoreUnavailable gets through where there is none.
+    `ask` returns seconds since the epoch. If it raises StoreUnavailable, the clock continues from the last answer and
+    queries again later. The first query must succeed; otherwise the constructor raises StoreUnavailable.
     """
 
     def __init__(self, ask: Callable[[], float], own: Clock) -> None:
@@ -49,30 +49,32 @@ class SharedClock:
         self._asked_at = own.monotonic()
 
     def now(self) -> float:
-        """Seconds since the epoch, UTC, by the shared clock."""
+        """Return the seconds since the epoch, UTC, by the shared clock."""
         if self._own.monotonic() - self._asked_at >= ASK_EVERY_S and self._asking.acquire(blocking=False):
             try:
                 self._asked_at = self._own.monotonic()
                 self._offset_s = self._difference()
-            except StoreUnavailable:  # whoever needs the database says so; the time goes on as it did
+            except StoreUnavailable:  # calls that need the database report it; the clock continues
                 self._asked_at = self._own.monotonic()
             finally:
                 self._asking.release()
         return self._own.monotonic() + self._offset_s
 
     def monotonic(self) -> float:
-        """This host's monotonic clock, as :class:`ffdl_batch.ports.clock.Clock` has it."""
+        """Return the time of this host's monotonic clock (:class:`ffdl_batch.ports.clock.Clock`)."""
         return self._own.monotonic()
 
     def _difference(self) -> float:
-        """Seconds from the monotonic clock to the shared one; the answer is as old as half of its way."""
+        """Return the seconds from the monotonic clock to the shared one. The answer is as old as half the query
+        took."""
         before = self._own.monotonic()
-        told = self._ask()
-        return told - (before + self._own.monotonic()) / 2
+        answer = self._ask()
+        return answer - (before + self._own.monotonic()) / 2
 
 
 def file_time(directory: str) -> float:
-    """Seconds since the epoch by the clock that stamps files in `directory`: a file server's, where there is one.
+    """Return the seconds since the epoch by the clock that sets the times of files in `directory`, such as a file
+    server's.
 
     Raises OSError.
     """
@@ -87,28 +89,28 @@ def file_time(directory: str) -> float:
 
 PATIENCE_S = 5.0
 FRESH_S = 1.0
-"""For so long an answer stands for the next one."""
+"""How long an answer is valid."""
 
 
 class Tree:
     """Checks whether the file system of the job directories answers. Safe in every thread.
 
-    No process can end a system call on a file system that hangs. So a request asks here before it touches files: one
-    thread looks, and only that thread waits for as long as it takes.
+    A system call on a file system that hangs cannot be ended. So a request calls :meth:`check` before it touches files:
+    only one thread accesses the file system, and only that thread may hang.
     """
 
     def __init__(self, root: Root, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._root, self._monotonic = root, monotonic
         self._changed = threading.Condition()
         self._asked_at: float | None = None
-        """Since when the thread waits for an answer; None while nobody asks."""
+        """Since when the thread waits for an answer; None while no check is running."""
         self._answered_at = float("-inf")
         self._error: OSError | None = None
 
     def check(self, patience_s: float = PATIENCE_S, fresh_s: float = FRESH_S) -> None:
-        """Raise OSError where it is not there, fails, or has not answered for `patience_s`.
+        """Raise OSError if the file system is not mounted, fails, or has not answered for `patience_s`.
 
-        An answer that is not older than `fresh_s` will do.
+        An answer that is at most `fresh_s` old is reused.
         """
         with self._changed:
             if self._asked_at is None and self._monotonic() - self._answered_at >= fresh_s:
@@ -136,7 +138,7 @@ class Tree:
             self._changed.notify_all()
 
     def _ask(self) -> OSError | None:
-        """What a listing of one of its own directories came to: no cache answers for the server then."""
+        """List one of its directories and return the error. No cache can answer that instead of the server."""
         try:
             os.listdir(self._root.doorbell)  # noqa: PTH208 - names are not wanted as paths, nor at all
         except OSError as error:
@@ -151,11 +153,11 @@ class JobStorage:
     store: Store
     root: Root
     clock: Clock
-    """Tells the time of what is written into the database: the database's own time if several daemons share it."""
+    """The time for entries in the database: the database's own time if several daemons share it."""
     user: str
     uid: int
     file_time: Callable[[str], float] = file_time
-    """Tells the time for files in a directory of the tree (:mod:`ffdl_batch.services.job_storage`)."""
+    """Returns the time for files in a directory of the tree (:func:`file_time`)."""
     tree: Tree = field(init=False)
 
     def __post_init__(self) -> None:

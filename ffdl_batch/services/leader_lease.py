@@ -1,4 +1,4 @@
-"""Whose turn it is, where one of several daemons on a database may do something: the holder of a named lease."""
+"""Lets only one of several daemons that share a database do a task: the holder of a named lease."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from ffdl_batch.store import Store
 
 
 def _forget_nothing() -> None:
-    """For those who remember nothing that another daemon's turn could have made wrong."""
+    """Do nothing: for tasks whose memory another daemon cannot make wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leases:
-    """How this daemon leases rows and named tasks: as `owner`, the same after each restart, for `seconds`."""
+    """How this daemon leases rows and named tasks."""
 
     store: Store
     clock: Clock
     owner: str
+    """The name of the daemon, the same after each restart."""
     seconds: float
+    """How long a lease lasts."""
 
 
 class LeaderLease:
-    """This daemon's part in the lease `name`. `taken` is called when it has become this daemon's turn: another's may
-    have come before, so what was remembered of the last one is out of date."""
+    """Acquires and renews the lease `name`. `taken` is called when this daemon gets the lease. Another daemon may have
+    held it before, so memories of the task are out of date."""
 
     def __init__(self, leases: Leases, name: str, taken: Callable[[], None] = _forget_nothing) -> None:
         self._leases, self._name, self._taken = leases, name, taken
@@ -34,13 +36,13 @@ class LeaderLease:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it was this daemon's turn when :meth:`take` was called last."""
+        """Whether the last call of :meth:`take` found the lease held by this daemon."""
         return self._token is not None
 
     def take(self) -> bool:
-        """Whether it is this daemon's turn, for three quarters of the lease's time at least. Raises StoreError.
+        """Whether this daemon holds the lease, for at least three quarters of its time. Raises StoreError.
 
-        The lease is renewed when a quarter of it is over, and not each time: a renewal is a durable write.
+        The lease is renewed only when a quarter of it is over, because a renewal is a durable write.
         """
         store, seconds = self._leases.store, self._leases.seconds
         now = self._leases.clock.monotonic()
@@ -56,7 +58,7 @@ class LeaderLease:
         return self._token is not None
 
     def end(self) -> None:
-        """Give the lease back, so that another daemon goes on at once. Raises StoreError."""
+        """Release the lease, so that another daemon can continue at once. Raises StoreError."""
         token, self._token = self._token, None
         if token is not None:
             self._leases.store.release_lease(self._name, token)

@@ -1,4 +1,4 @@
-"""What a file system, or the machine, refuses now and may grant later: as sentences that say what to do."""
+"""Explains errors of a file system or of this machine that may pass, with their cure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ AWAY = frozenset(
     {errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.ESHUTDOWN, errno.ECONNABORTED, errno.ECONNREFUSED, errno.ETIMEDOUT}
     | {errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ENODEV, errno.EREMOTEIO}
 )
-"""What clients of file servers report while the server, or the way to it, is gone (NFS, Lustre, FUSE)."""
+"""Errors that clients of file servers report while the server or the network is down (NFS, Lustre, FUSE)."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _GOES_ON = "what was accepted continues by itself"
 
 
 @dataclass(frozen=True, slots=True)
 class SystemRefusal:
-    """A refusal that is no fault of the request's: what it is, and what helps."""
+    """A refusal that the request did not cause, and its cure."""
 
     message: str
     cure: str
@@ -29,10 +29,10 @@ class SystemRefusal:
 
 
 def explain(error: OSError, place: str) -> SystemRefusal | None:
-    """What `error`, met in or below the directory `place` ("" = unknown), says; None where nothing passing explains it.
+    """Explain `error`, which occurred in or below the directory `place` ("": unknown). Return None if it will not pass.
 
-    A tree without its `doorbell` is not there, so all files below it are missing. If the doorbell itself was missing,
-    the tree was not there, even if it has come back since.
+    A tree without its `doorbell` is not mounted, so all files below it are missing. If the doorbell itself was missing,
+    the tree was not mounted, even if it is mounted again now.
     """
     where, doorbell = str(error.filename or place), Root(place).doorbell
     if error.errno == errno.ENOENT and place and (where == doorbell or not Path(doorbell).is_dir()):

@@ -1,4 +1,4 @@
-"""Refusals: what a service answers when it cannot do what was asked."""
+"""Defines the answers of services that refuse a request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ffdl_batch.domain.job.views import Problem
 
 
 class Refused(Exception):
-    """A request that is refused; `status` is the HTTP status that fits."""
+    """A refused request. `status` is the HTTP status."""
 
     def __init__(self, problem: Problem, status: int) -> None:
         super().__init__(problem.message)
@@ -41,17 +41,17 @@ def bad_request(code: str, message: str, findings: Sequence[Finding] = (), cure:
 
 
 def wrong_usage(message: str) -> Refused:
-    """The request's own options are wrong, as a command line's."""
+    """The options of the request are wrong, as on a command line."""
     return Refused(Problem("C101", message, ExitCode.USAGE), 400)
 
 
 def wrong_state(message: str, cure: str = "") -> Refused:
-    """The job is not in a state in which this can be done; it was left as it is."""
+    """The job is in the wrong state for the request. It was not changed."""
     return Refused(Problem("C101", message, ExitCode.FAILED, cure=cure), 409)
 
 
 def unavailable(message: str, findings: Sequence[Finding] = (), cure: str = "") -> Refused:
-    """Something that is needed is not there, and trying again does not help."""
+    """Something that is needed is missing, and trying again does not help."""
     return Refused(Problem("S101", message, ExitCode.UNAVAILABLE, cure=cure, findings=tuple(findings)), 422)
 
 
@@ -61,13 +61,13 @@ def try_again(code: str, message: str, cure: str = "") -> Refused:
 
 
 def unknown_job(job_id: str) -> Refused:
-    """There is no such job, or it is another user's (which is not told apart)."""
+    """There is no such job, or it is another user's. The answer does not distinguish the two."""
     problem = Problem("C101", f"there is no job {job_id}", ExitCode.FAILED, cure="ffdl list shows your jobs")
     return Refused(problem, 404)
 
 
 def schedulers_id(text: str, backend: str, ours: str) -> Refused:
-    """A scheduler's id was named; `ours` is the job (or the array) that it has under it."""
+    """The request names a scheduler's id. `ours` is the job or array with that id."""
     message = f"{text} is the id that {backend} gave to {ours}"
     return Refused(Problem("C101", message, ExitCode.FAILED, cure=f"name it {ours}"), 404)
 
@@ -79,14 +79,14 @@ def unknown_array(array_id: str) -> Refused:
 
 
 def whole_array(array_id: str, index: int) -> Refused:
-    """One job is wanted, and an array was named; `index` is one of its elements'."""
+    """The request needs one job and names an array. `index` is the index of one of its elements."""
     message = f"{array_id} is an array of jobs, and one job is wanted here"
     cure = f"name an element, as {array_id}_{index}; ffdl list --array {array_id} shows them"
     return Refused(Problem("C101", message, ExitCode.FAILED, cure=cure), 404)
 
 
 def ambiguous_job(beginning: str, ids: Sequence[str], *, complete: bool) -> Refused:
-    """Several of the caller's jobs have ids that begin so."""
+    """Several of the caller's jobs have ids with this beginning."""
     named = ", ".join(ids) + ("" if complete else " and others")
     message = f"{beginning} is the beginning of several ids: {named}"
     return Refused(Problem("C101", message, ExitCode.FAILED, cure="write one of them"), 404)

@@ -154,4 +154,5 @@ def test_why_marks_explanation_stale_while_slurmctld_is_down(cluster: Cluster, a
             time.sleep(1)
     finally:
         cluster.start_slurmctld()
-    assert "what follows it said" in found["stale"] and found["explanation"]["reason"]["code"] == "Resources"
+    assert "the following is its answer from" in found["stale"]
+    assert found["explanation"]["reason"]["code"] == "Resources"

@@ -148,7 +148,7 @@ def test_submit_is_refused_until_slurm_answers_once_and_accepted_in_outages_afte
     office.start()
     done = office.submit("")
     assert done.returncode == TRY_AGAIN, done
-    assert "has never told what its site is, so nothing was accepted: sinfo did not answer within 6 s" in done.stderr
+    assert "has never answered, so nothing was accepted: sinfo did not answer within 6 s" in done.stderr
     assert "submit again when the scheduler answers" in done.stderr
     office.spoil_all("")
     office.wait(lambda: office.submit("").returncode == 0, "a submission to be accepted")

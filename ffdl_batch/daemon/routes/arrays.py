@@ -13,7 +13,7 @@ from ffdl_batch.daemon.routes.jobs import LONGEST_WAIT_S, WaitSeconds, answers, 
 from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import ArrayView
 from ffdl_batch.domain.job_state import RequestedAction
-from ffdl_batch.services.job_control.arrays import get_array, stop_array
+from ffdl_batch.services.job_control.stop import get_array, stop_array
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ from fastapi import APIRouter, Query
 from ffdl_batch.daemon.replies import OutlookReply, OutlookRequest, PlainReply, WhyReply
 from ffdl_batch.daemon.request_context import Asking, CaughtUp, Here, in_thread, with_files
 from ffdl_batch.daemon.routes.jobs import answers, as_it_moves
-from ffdl_batch.services.pending.explanation import explain_job, look_ahead
 from ffdl_batch.services.queries.jobs import get_job
 
 router = APIRouter()
@@ -26,23 +25,14 @@ async def read_why(
     job = await as_it_moves(
         here, await in_thread(here.limits.quick, get_job, here.platform.storage, here.platform.adapters, caller, job_id)
     )
-    view = await in_thread(
-        here.limits.slow,
-        explain_job,
-        here.platform.storage,
-        here.platform.adapters,
-        caller,
-        job_id,
-        alternatives=alternatives,
-        moving=job.moving,
-    )
+    explain = here.platform.explainer.explain_job
+    view = await in_thread(here.limits.slow, explain, caller, job_id, alternatives=alternatives, moving=job.moving)
     return PlainReply(WhyReply(view))
 
 
 @router.post("/outlook", response_model=OutlookReply, responses=answers(413, 422), operation_id="outlook")
 async def read_outlook(body: OutlookRequest, here: Here, caller: Asking) -> PlainReply:
     """Return the capacity for a submission, when it would start, and what would start sooner. Submit nothing."""
-    outlook = await with_files(
-        here, here.limits.slow, look_ahead, here.platform.storage, here.platform.adapters, caller, body.submission
-    )
+    look_ahead = here.platform.explainer.look_ahead
+    outlook = await with_files(here, here.limits.slow, look_ahead, caller, body.submission)
     return PlainReply(OutlookReply(outlook))

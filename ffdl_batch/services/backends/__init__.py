@@ -1,1 +1,1 @@
-"""The adapters of the daemon, and what it knows of their sites."""
+"""Holds the daemon's adapters and the facts about their sites."""

@@ -1,7 +1,7 @@
-"""The backends in use: their adapters, what they said about their sites, and whether they answer.
+"""Holds the adapters in use, the facts about their sites, and whether their schedulers answer.
 
-Whoever asks a scheduler something does it inside :meth:`Adapters.asking`, which is the circuit breaker: a scheduler
-that did not answer is left alone for a while by everybody, and then asked by one.
+All calls to a scheduler go through :meth:`Adapters.asking`, which is the circuit breaker: if a scheduler does not
+answer, no call is made for a while, and then one call tests it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from ffdl_batch.ports.clock import Clock
 from ffdl_batch.ports.scheduler import Scheduler
 from ffdl_batch.services.backends.site_facts import REFRESH_PATIENCE_S, SiteFacts
 from ffdl_batch.services.backends.submit_limits import AFTER_NO_ANSWER_S, SubmitLimits
-from ffdl_batch.services.backends.trial_requests import TrialRequests
 
 log = logging.getLogger(__name__)
 
@@ -47,47 +46,49 @@ BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 
 
 class Latencies:
-    """By backend, and whether it answered."""
+    """Durations of calls by backend, for calls that were answered and calls that failed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._found: dict[tuple[str, str], Histogram] = {}
 
     def observe(self, backend: str, seconds: float, *, answered: bool) -> None:
-        """One question or request."""
+        """Record one call."""
         with self._lock:
             key = (backend, "answered" if answered else "failed")
             self._found.setdefault(key, Histogram(BOUNDS_S)).observe(max(0.0, seconds))
 
     def read(self) -> dict[tuple[str, str], Histogram]:
-        """As of now."""
+        """Return a copy of the histograms."""
         with self._lock:
             return copy.deepcopy(self._found)
 
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
-"""Between two questions to a scheduler that does not answer."""
+"""Pause between two calls to a scheduler that does not answer."""
 LOOK_PAUSE_S = 4.0
-"""The longest between two looks for one that is not there, which cost nobody anything: who mends it sees it soon."""
+"""The longest pause if the scheduler is missing. A call costs nothing then, and detects soon that it has been
+installed."""
 
 
 class NotAsked(NotNow):
-    """The scheduler did not answer a moment ago, so it was left alone."""
+    """The scheduler did not answer a moment ago, so it was not called."""
 
 
 class StillMissing(NotAsked, SchedulerMissing):
-    """There was no such scheduler a moment ago, so it was not looked for. In the words of that moment."""
+    """The scheduler was missing a moment ago, so it was not called. Has the message of that call."""
 
 
 class Adapters:
-    """One per daemon. Safe in every thread. `rooms` says whether there is room for one more job. Tells the log of an
-    outage: when it begins, when it has another cause, now and then while it lasts, and when it is over."""
+    """The adapters of one daemon. Safe in every thread.
+
+    An outage is logged when it begins, when its cause changes, at growing intervals while it lasts, and when it ends.
+    """
 
     def __init__(self, settings: Settings, context: AdapterContext, clock: Clock) -> None:
         self.settings, self._context, self._clock = settings, context, clock
         self.submit_limits = SubmitLimits(clock)
         self.latencies = Latencies()
-        self.trials = TrialRequests(self)
         self._lock = threading.Lock()
         self._made: dict[str, Scheduler] = {}
         self._sites: dict[str, SiteFacts] = {}
@@ -96,11 +97,12 @@ class Adapters:
         self._answered_at: dict[str, float] = {}
 
     def default_name(self) -> str:
-        """The configured backend, else slurm where sbatch is on the PATH, else local."""
+        """Return the configured backend, else slurm if sbatch is on the PATH, else local."""
         return self.settings.effective_backend(os.environ)[0]
 
     def get(self, name: str) -> Scheduler:
-        """The adapter, for what asks nobody; raises InvalidRequest for an unknown name or unusable settings."""
+        """Return the adapter, for uses that do not call the scheduler. Raises InvalidRequest for an unknown name or
+        unusable settings."""
         with self._lock:
             if name not in self._made:
                 given, origins = self.settings.backend_settings(name), self.settings.backend_origins(name)
@@ -108,7 +110,7 @@ class Adapters:
             return self._made[name]
 
     def use(self, name: str, scheduler: Scheduler) -> None:
-        """Put `scheduler` in the place of the adapter `name` (a fault-making one in tests, a wrapped one)."""
+        """Replace the adapter `name`, for example by one that injects faults in tests."""
         with self._lock:
             self._made[name] = scheduler
 
@@ -116,9 +118,9 @@ class Adapters:
 
     @contextmanager
     def asking(self, name: str) -> Iterator[Scheduler]:
-        """The adapter, for one question or request. What the block raises tells whether the scheduler answered.
+        """Return the adapter for one call. The exception that the block raises decides whether the scheduler answered.
 
-        Raises NotAsked where it is left alone now, and what :meth:`get` raises.
+        Raises NotAsked if the circuit is open, and what :meth:`get` raises.
         """
         scheduler = self.get(name)
         permit = self._enter(name)
@@ -128,7 +130,7 @@ class Adapters:
         except (TooMany, InvalidRequest):
             self._answered(name, permit)
             raise
-        except NotTaken as error:  # which opens no circuit; but whoever asked whether all is well again had no answer
+        except NotTaken as error:  # it opens no circuit, but a probe that got it has failed
             if permit.is_probe and not isinstance(error, NotUnderstood):
                 self._failed(name, permit, str(error))
             else:
@@ -158,23 +160,23 @@ class Adapters:
             self.latencies.observe(name, self._clock.monotonic() - begun, answered=answered)
 
     def may_ask(self, name: str) -> bool:
-        """Whether one who asked now would be let through."""
+        """Whether a call would be made now."""
         with self._lock:
             return self._circuit(name).may_ask(self._clock.monotonic())
 
     def is_out(self, name: str) -> bool:
-        """Whether the scheduler did not answer when it was asked last."""
+        """Whether the scheduler did not answer the last call."""
         with self._lock:
             return self._circuit(name).is_open
 
     def lacks(self, name: str) -> str:
-        """What somebody has to mend before it can be asked, "" where only time is needed."""
+        """Return what must be repaired before the scheduler can be called; "" if it only has to answer again."""
         with self._lock:
             circuit = self._circuit(name)
         return circuit.cause if circuit.is_open and circuit.is_missing else ""
 
     def wait_s(self, name: str) -> float:
-        """Seconds until the scheduler may be asked again."""
+        """Return the seconds until the scheduler may be called again."""
         with self._lock:
             return max(0.0, self._circuit(name).again_at - self._clock.monotonic())
 
@@ -187,21 +189,21 @@ class Adapters:
         return self.submit_limits.unanswered(job, answered_at)
 
     def answered(self, name: str) -> None:
-        """The scheduler answered outside of :meth:`asking`."""
+        """Record that the scheduler answered a call outside of :meth:`asking`."""
         with self._lock:
             circuit = self._circuit(name)
         self._answered(name, Permit(circuit.changes))
 
     def failed(self, name: str, detail: str) -> None:
-        """The scheduler did not answer outside of :meth:`asking`."""
+        """Record that the scheduler did not answer a call outside of :meth:`asking`."""
         with self._lock:
             circuit = self._circuit(name)
             if not circuit.may_ask(self._clock.monotonic()):
-                return  # that is known
+                return  # it is known already
         self._failed(name, Permit(circuit.changes), detail)
 
     def health(self) -> tuple[BackendHealth, ...]:
-        """Every backend that was asked so far, and accountings that do not answer."""
+        """Return the health of every backend that was called so far, and of accounting services that do not answer."""
         with self._lock:
             now, monotonic, made = self._clock.now(), self._clock.monotonic(), dict(self._made)
             seen = [
@@ -222,7 +224,7 @@ class Adapters:
         return f"refuses all submissions, so they wait: {cause}" if cause else ""
 
     def outages(self) -> tuple[BackendHealth, ...]:
-        """Those that do not answer."""
+        """Return the backends and accounting services that do not answer."""
         return tuple(one for one in self.health() if one.unreachable_since is not None)
 
     def _circuit(self, name: str) -> Circuit:
@@ -235,7 +237,7 @@ class Adapters:
         if permit is None and circuit.is_missing:
             raise StillMissing(circuit.cause)
         if permit is None:
-            raise NotAsked(f"{name} does not answer and is left alone for a moment: {circuit.cause}")
+            raise NotAsked(f"{name} does not answer and is not called for a moment: {circuit.cause}")
         return permit
 
     def _answered(self, name: str, permit: Permit) -> None:
@@ -266,17 +268,17 @@ class Adapters:
     # -------------------------------------------------------------------------------------------- sites
 
     def knows_site(self, name: str) -> bool:
-        """Whether :meth:`facts` answers without waiting for long."""
+        """Whether :meth:`facts` returns without waiting for long."""
         with self._lock:
             site = self._sites.get(name)
         return site is not None and site.is_known
 
     def facts(self, name: str) -> BackendFacts:
-        """What the site is: see :class:`SiteFacts`. Raises SchedulerUnreachable only where it has never answered."""
+        """Return the site's facts (:class:`SiteFacts`). Raises SchedulerUnreachable only if it has never answered."""
         return self._site(name).get(may_ask=self.may_ask(name))
 
     def refresh(self, name: str) -> BackendFacts:
-        """Ask the site anew, as when a request named something that is not known."""
+        """Return newer facts of the site, for a request that names something unknown."""
         site = self._site(name)
         site.age()
         return site.get(may_ask=self.may_ask(name), patience_s=REFRESH_PATIENCE_S)
@@ -301,7 +303,7 @@ _CLOSED = Circuit()
 
 
 def _health_of_accounts(name: str, scheduler: Scheduler, now: float) -> BackendHealth | None:
-    """None where the accounting of the backend answers, or is asked nothing."""
+    """Return the outage of the backend's accounting; None if it answers or the backend has none."""
     outage = scheduler.accounting_outage() if isinstance(scheduler, KeepsAccounts) else None
     if outage is None:
         return None

@@ -1,7 +1,7 @@
-"""Keeps jobs off nodes that failed often lately, where the site wants that. Our jobs only; no node is drained.
+"""Excludes unreliable nodes from jobs, if the site has configured that. Only jobs of ffdl_batch; no node is drained.
 
-What is left out is decided when a job is deployed, and holds for that attempt: nothing is written that would have to be
-taken back.
+The exclusion is decided when an attempt is deployed and holds for that attempt. It is not stored, so it never has to be
+undone.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.store import Store
 
 FRESH_S = 60.0
-"""How long a score is good: each is a walk over the incidents of months."""
+"""How long scores are cached, because they are computed from the incidents of months."""
 KEPT_OFF = "kept off "
-"""How the sentence begins that a job is told."""
+"""How the warning of a job begins."""
 
 
 class NodeExclusion:
-    """Of one daemon; asked by the threads that deploy."""
+    """Scores nodes for one daemon. Safe in every thread."""
 
     def __init__(self, store: Store, adapters: Adapters, clock: Clock) -> None:
         self._store, self._adapters, self._clock = store, adapters, clock
@@ -36,7 +36,7 @@ class NodeExclusion:
         self._known: tuple[float, list[NodeScore]] | None = None
 
     def scores(self) -> list[NodeScore]:
-        """Of all nodes that ever failed a job, as of now; with until when jobs keep off those that they do."""
+        """Return the scores of all nodes that ever failed a job, with the time until which they are excluded."""
         now = self._store.now()
         noticed = self._store.incidents_noticed(now - LOOK_BACK_S, origin=Origin.NODE)
         scores = score_nodes((one.incident for one in noticed), now)
@@ -44,7 +44,7 @@ class NodeExclusion:
         return [replace(one, excluded_until=bad.get(one.node)) for one in scores]
 
     def for_job(self, backend: str, spec: JobSpec) -> list[NodeScore]:
-        """The nodes that a job is to keep off now; none that it names itself."""
+        """Return the nodes that a job must exclude now; none if the job has a node list."""
         if not self._rules.exclude_unreliable or spec.batch.nodelist:
             return []
         try:
@@ -71,7 +71,7 @@ class NodeExclusion:
 
 
 def without(spec: JobSpec, nodes: Sequence[NodeScore]) -> JobSpec:
-    """The spec of a job that keeps off `nodes`, beside those that it excludes anyway."""
+    """Return the spec of a job that excludes `nodes` as well."""
     if not nodes:
         return spec
     named = [part for part in spec.batch.exclude.split(",") if part]
@@ -80,7 +80,7 @@ def without(spec: JobSpec, nodes: Sequence[NodeScore]) -> JobSpec:
 
 
 def exclusion_warnings(nodes: Sequence[NodeScore]) -> tuple[str, ...]:
-    """What the owner is told of it."""
+    """Return the warnings for the owner of a job that excludes `nodes`."""
     return tuple(
         f"{KEPT_OFF}{one.node}, which failed {counted(one.jobs, 'job')} lately (score {one.score:.1f})" for one in nodes
     )

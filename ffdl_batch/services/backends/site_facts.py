@@ -1,8 +1,8 @@
-"""What backends said about their sites, so that nobody who submits waits for a scheduler that is slow or away.
+"""Caches the facts about a backend's site, so that a submission does not wait for a slow or unreachable scheduler.
 
-What is known is told at once. When it has aged, one thread asks anew, whoever needs it, and those who come waits for it
-only while the answer may come at any moment. What was told last is kept in a file of the state directory: a daemon that
-starts while the scheduler is away plans with that.
+Known facts are returned at once. When they are old, one thread queries the site, and callers wait for its answer only
+for a short time. The last facts are kept in a file of the state directory, so that a daemon that starts during an
+outage can plan.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from ffdl_batch.services.whole_files import write_whole
 log = logging.getLogger(__name__)
 
 LIFE_S = 60.0
-"""How long what a site said about itself is taken as true."""
+"""How long facts are valid."""
 YOUNG_S = 5.0
-"""How long nobody who misses something asks anew; and how long what is passing is taken as true."""
+"""How old facts must be before a request that names something unknown causes a query. Also how long facts that change
+soon are valid."""
 PATIENCE_S = 1.0
-"""How long after an answer was asked for one who has an older one waits for it."""
+"""How long after the start of a query a caller that has older facts waits for the answer."""
 REFRESH_PATIENCE_S = 10.0
-"""The same for one who would have to refuse a request by it."""
+"""The same for a caller that would otherwise refuse a request."""
 FIRST_PATIENCE_S = 90.0
-"""How long one waits who has none: less than a client waits for us."""
+"""The same for a caller without facts. Shorter than the time-out of clients."""
 FORMAT = 1
 
 Ask = Callable[[], BackendFacts]
@@ -51,10 +52,11 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A question under way; `at` is time.monotonic()'s, by which waiting is measured."""
+    """A query that is running."""
 
     answer: Future[BackendFacts]
     at: float
+    """When it began, by time.monotonic()."""
 
 
 def _life_s(facts: BackendFacts) -> float:
@@ -62,8 +64,8 @@ def _life_s(facts: BackendFacts) -> float:
 
 
 class SiteFacts:
-    """The facts of one backend. `ask` asks the site, `file` is where they are kept over restarts, and `settings` are
-    the backend's: under others the same site may have said something else."""
+    """The facts of one backend. `ask` queries the site, and `file` keeps the facts over restarts. `settings` are those
+    of the backend: facts that were kept with other settings are ignored."""
 
     def __init__(self, name: str, ask: Ask, clock: Clock, file: Path, settings: object) -> None:
         self._name, self._ask, self._clock, self._file = name, ask, clock, file
@@ -75,15 +77,16 @@ class SiteFacts:
 
     @property
     def is_known(self) -> bool:
-        """Whether `get` answers without waiting for long."""
+        """Whether `get` returns without waiting for long."""
         with self._lock:
             return self._known is not None
 
     def get(self, *, may_ask: bool, patience_s: float | None = None) -> BackendFacts:
-        """The facts, at most LIFE_S old where the site answers within `patience_s` (PATIENCE_S), else as told last.
+        """Return the facts. They are at most LIFE_S old if the site answers within `patience_s` (PATIENCE_S), else they
+        are the last known ones.
 
-        `may_ask` False: the site does not answer now. Raises what `ask` raises, and SchedulerUnreachable, only where
-        nothing was ever told.
+        Without `may_ask`, the site is not queried. Only if no facts are known, this raises what `ask` raises, and
+        SchedulerUnreachable if the site is too slow.
         """
         with self._lock:
             known = self._known
@@ -98,7 +101,7 @@ class SiteFacts:
             return asked.answer.result(max(0.0, left))
         except TimeoutError:
             if known is None:
-                message = f"{self._name} has not said within {FIRST_PATIENCE_S:g} s what its site is"
+                message = f"{self._name} has not described its site within {FIRST_PATIENCE_S:g} s"
                 raise SchedulerUnreachable(message) from None
             return known.facts
         except (SchedulerUnreachable, InvalidRequest):
@@ -107,15 +110,15 @@ class SiteFacts:
             return known.facts
 
     def age(self) -> None:
-        """Let the next one who asks get newer facts if the site answers, unless those that are known are from just now:
-        who asks for what there is not, again and again, is no reason to ask the site as often."""
+        """Mark the facts as old, so that the next call queries the site. Facts younger than YOUNG_S stay valid:
+        repeated requests for something that does not exist must not cause a query each."""
         now = self._clock.monotonic()
         with self._lock:
             if self._known is not None and now - self._known.at >= YOUNG_S:
                 self._known = _Known(self._known.facts, now - LIFE_S)
 
     def _begin(self) -> _Asked:
-        """The question that is under way; asked now if none is. The lock is held."""
+        """Return the running query; start one if there is none. The lock is held."""
         if self._asked is None:
             self._asked = _Asked(Future(), time.monotonic())
             name = f"facts-{self._name}"
@@ -125,7 +128,7 @@ class SiteFacts:
     def _run(self, asked: _Asked) -> None:
         try:
             facts = self._ask()
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is for those who wait
+        except BaseException as error:  # noqa: BLE001 - the callers that wait get it
             with self._lock:
                 self._asked = None
             asked.answer.set_exception(error)
@@ -136,19 +139,19 @@ class SiteFacts:
         asked.answer.set_result(facts)
 
     def _keep(self, facts: BackendFacts) -> None:
-        """A courtesy to a later life of the daemon."""
+        """Write the facts to the file, for a later start of the daemon."""
         if facts == self._kept:
             return
         cell = {"format": FORMAT, "made_by": self._made_by, "facts": to_plain(facts)}
         try:
             write_whole(self._file, json.dumps(cell) + "\n")
         except OSError as error:
-            log.warning("what %s is could not be kept in %s: %s", self._name, self._file, error)
+            log.warning("the facts about %s could not be written to %s: %s", self._name, self._file, error)
             return
         self._kept = facts
 
     def _recall(self) -> BackendFacts | None:
-        """What was told to an earlier life of this release with these settings."""
+        """Return the facts that this release stored with these settings; None if there are none."""
         try:
             cell = json.loads(read_whole(str(self._file), MAX_TEXT_BYTES))
             if cell["format"] != FORMAT or cell["made_by"] != self._made_by:
@@ -156,7 +159,7 @@ class SiteFacts:
             facts = from_plain(BackendFacts, cell["facts"])
         except (OSError, ValueError, RecursionError, KeyError, TypeError):  # the record is missing or damaged
             return None
-        log.info("what %s is was told to an earlier daemon, in %s", self._name, self._file)
+        log.info("the facts about %s are those that an earlier daemon stored in %s", self._name, self._file)
         return facts
 
 

@@ -150,9 +150,9 @@ class SubmitLimits:
             self._taken_at[kind] = self._clock.monotonic()
 
     def made(self, backend: str) -> None:
-        """Note that a job of ours has ended, so that there may be room for another."""
+        """Note that a job of ours has ended, so that the limit may allow another."""
         with self._lock:
-            self._full = {kind: room.hurried() if kind[0] == backend else room for kind, room in self._full.items()}
+            self._full = {kind: one.hurried() if kind[0] == backend else one for kind, one in self._full.items()}
 
     def answers(self, backend: str) -> None:
         """Note that the backend answers again. Refusals during the outage may have had the same cause."""

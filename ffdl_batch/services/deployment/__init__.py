@@ -1,1 +1,1 @@
-"""Hands attempts to schedulers."""
+"""Submits attempts to schedulers."""

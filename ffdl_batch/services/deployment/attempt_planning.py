@@ -21,7 +21,7 @@ from ffdl_batch.services.backends.node_exclusion import NodeExclusion, exclusion
 from ffdl_batch.services.data.staging_attempt import for_staging, has_to_stage, only_staging, stages_ahead, trains_from
 from ffdl_batch.services.job_files.attempt_directory import exported_environment
 from ffdl_batch.services.job_storage import JobStorage
-from ffdl_batch.services.submission.validation import launch_request
+from ffdl_batch.services.submission.launch_planning import launch_request
 
 log = logging.getLogger(__name__)
 

@@ -35,7 +35,7 @@ from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.backends.node_exclusion import NodeExclusion
 from ffdl_batch.services.deployment.array_submission import ArraySubmission
 from ffdl_batch.services.deployment.attempt_planning import plan_attempt, plan_template
-from ffdl_batch.services.deployment.result_writer import Decided, Outcomes, release_all
+from ffdl_batch.services.deployment.result_writer import Decided, InFlight, Outcomes, release_all
 from ffdl_batch.services.deployment.submission_results import (
     adopt,
     ended,
@@ -53,7 +53,6 @@ from ffdl_batch.services.deployment.submission_results import (
     why_looked_for,
     why_not_now,
 )
-from ffdl_batch.services.deployment.unanswered_submissions import InFlight
 from ffdl_batch.services.deployment.waiting_jobs import Throttle, Waiting, hold_back
 from ffdl_batch.services.job_files.attempt_directory import (
     begun_at,

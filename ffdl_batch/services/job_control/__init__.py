@@ -1,1 +1,1 @@
-"""Halt, cancel, resume, drills."""
+"""Halts, cancels and resumes jobs, and plays drills."""

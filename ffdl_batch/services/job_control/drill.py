@@ -24,7 +24,7 @@ from ffdl_batch.services.refusals import Refused, bad_request, try_again, wrong_
 
 
 class DrillEvent(StrEnum):
-    """What can be played."""
+    """Events that can be played."""
 
     HALT = "halt"
     TIMEOUT = "timeout"
@@ -75,11 +75,11 @@ def _is_halted_by_a_drill(root: Root, job: Job) -> bool:
 
 @contextmanager
 def _noted(root: Root, job: Job, event: Drill) -> Iterator[None]:
-    """Note the event before it is played, or an end by it would count as one in earnest.
+    """Note the event before it is played. Without the note, an end by the event would count as a real interruption.
 
-    The note is removed only if the block raises what proves that this run of the attempt was never sent the event: an
-    earlier request for the same event may have been, its answer lost. Another event would replace the note of the one
-    that ends the run, so it is refused.
+    The note is removed only if the exception of the block proves that the event was never sent to this run of the
+    attempt: an earlier request may have sent it, and its answer may have been lost. Another event would replace the
+    note of the one that ends the run, so it is refused.
     """
     try:
         before = note_drill(root, job, event)
@@ -97,7 +97,7 @@ def _noted(root: Root, job: Job, event: Drill) -> Iterator[None]:
 
 
 def _signal(root: Root, adapters: Adapters, job: Job, event: DrillEvent) -> None:
-    """Send the signal of the event. An attempt that was sent it before and has ended since is sent nothing."""
+    """Send the signal of the event, unless it was sent before and the attempt has ended since."""
     signal, note, may_be_sent = _SIGNALS[event], Drill(event.value), False
     try:
         with adapters.asking(job.backend) as scheduler:

@@ -1,4 +1,4 @@
-"""A job that was halted, or failed, goes on: the same job, in a new attempt with its checkpoints in place."""
+"""Resumes halted and failed jobs: the same job continues in a new attempt with its checkpoints."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.queries.jobs import detailed, own_job
 from ffdl_batch.services.refusals import Refused, bad_request, try_again, wrong_state, wrong_usage
 from ffdl_batch.services.secrets.job_secrets import CODE, missing_secrets, own_secrets
-from ffdl_batch.services.submission.validation import Candidate, check_stores, plan_or_refuse
+from ffdl_batch.services.submission.launch_planning import check_stores, plan_or_refuse
+from ffdl_batch.services.submission.validation import Candidate
 
 log = logging.getLogger(__name__)
 
@@ -36,18 +37,18 @@ RESUMABLE = frozenset({JobState.HALTED, JobState.FAILED})
 ATTEMPTS = 5
 MAX_GPUS = 1_000_000
 _OVER = (MOVED, NOT_YET, ONLY_HOST, *DOUBTS)
-"""In warnings of a submission that are not true of the job any more: its credentials are moved, its stores and
-the site are asked anew."""
+"""Parts of warnings of a submission that do not apply any more: the credentials have been moved, and the data stores
+and the site are checked again."""
 
 
 def resume_job(
     storage: JobStorage, adapters: Adapters, store_checks: StoreChecks, caller: Caller, job_id: str, resume: Resume
 ) -> JobView:
-    """HALTED or FAILED → PENDING with full budgets. Raises :class:`Refused` with nothing written where the job is in
-    another state, its model archive is gone, or its next attempt cannot be planned.
+    """Change a job from HALTED or FAILED to PENDING, with full budgets.
 
-    What an earlier resume altered stays unless it is altered again; nodes that failed the job are allowed again. The
-    job's warnings are those that a submission would get now.
+    Raises :class:`Refused`, with nothing written, if the job is in another state, its model archive is missing, or its
+    next attempt cannot be planned. Changes of an earlier resume stay unless they are changed again. Nodes that failed
+    the job are allowed again. The job's warnings become those that a submission would get now.
     """
     for _ in range(ATTEMPTS):
         job = own_job(storage.store, caller, job_id)
@@ -97,12 +98,12 @@ def _overrides(job: Job, resume: Resume) -> Overrides:
 def _check_possible(
     storage: JobStorage, adapters: Adapters, store_checks: StoreChecks, job: Job, overrides: Overrides
 ) -> tuple[str, ...]:
-    """Refuse now what the deployer would find out later; the warnings of the job as it will be.
+    """Refuse now what the deployer would refuse later. Return the new warnings of the job.
 
-    What its manifest was warned of stays, what the plan of the request before was warned of goes with that request.
+    Warnings about its manifest stay. Warnings about the plan before this resume are removed.
     """
     directory = storage.root.job(job.id)
-    # The archive by content is swept when no live job names it; asking for it keeps it for a day, the live row then.
+    # The archive by digest is removed if no live job names it. has_archive keeps it for a day, until the row is live.
     if not Path(directory.model_archive).exists() and not has_archive(storage.root, job.model_digest):
         message = f"the model archive of {job.id} is no longer in {directory.path} nor in {storage.root.models}"
         raise bad_request("C102", message, cure="submit the job again; it can read its checkpoints from "
@@ -112,31 +113,31 @@ def _check_possible(
     except FileNotFoundError:
         pass
     except DamagedFile as error:
-        cure = "move it away, and put the checkpoints into a directory with that name"
+        cure = "rename it, and put the checkpoints into a directory with that name"
         raise wrong_state(f"{directory.checkpoints}: {error.why}, and not the job's checkpoints", cure) from None
     own = own_secrets(storage.root, job)
     if missing := missing_secrets(storage.root, job.spec, own):
         raise bad_request(CODE, "; ".join(one.message for one in missing), cure=missing[0].cure or "")
-    gone = tuple(said for said in job.warnings if any(words in said for words in _OVER))
+    gone = tuple(warning for warning in job.warnings if any(words in warning for words in _OVER))
     if overrides != replace(job.overrides, exclude=()):
         try:
             gone += _plan(storage, adapters, job, _candidate(storage, job, job.overrides, own)).warnings
         except Refused:
-            log.info("job %s: what it asked for before cannot be planned any more; its warnings stay", job.id)
+            log.info("job %s: its earlier request cannot be planned any more, so the warnings about it stay", job.id)
     candidate = _candidate(storage, job, overrides, own)
     plan = _plan(storage, adapters, job, candidate)
     found = (*plan.warnings, *check_stores(storage.root, adapters, store_checks, candidate, plan))
-    return (*(said for said in job.warnings if said not in gone and said not in found), *found)
+    return (*(one for one in job.warnings if one not in gone and one not in found), *found)
 
 
 def _candidate(storage: JobStorage, job: Job, overrides: Overrides, own: Mapping[str, str]) -> Candidate:
-    """The job as its next attempt would be with `overrides`."""
+    """Return the job of the next attempt with `overrides`."""
     spec = without_waiting(storage, job, overrides.apply(job.spec), job.attempt + 1)
     return Candidate(spec, job.backend, (), (), own, "manifest.yml")
 
 
 def _plan(storage: JobStorage, adapters: Adapters, job: Job, candidate: Candidate) -> LaunchPlan:
-    """The plan of its next attempt. Raises Refused."""
+    """Plan the next attempt. Raises Refused."""
     environ = exported_environment(storage.root, job)
     return plan_or_refuse(storage, adapters, candidate, job.id, environ, job.attempt + 1)
 

@@ -1,9 +1,9 @@
-"""Attempts of whose controllers nothing is heard any more are given up, where their scheduler says that they run.
+"""Ends attempts whose controllers send no heartbeats although their scheduler lists them as running.
 
-Schedulers look after nodes, not after what runs on them. What is frozen there, hangs in a driver or has lost its file
-system would hold its allocation until the time limit. The owner is told first. Then the attempt is marked, durably and
-before the scheduler is asked to end it: a crash between the two leaves what the next look finishes, and controllers
-that wake up read the mark and end. How the attempt ended is judged with all other ends.
+Schedulers monitor nodes, not the processes on them. Processes that are frozen, hang in a driver or have lost their file
+system would hold the allocation until its time limit. The owner gets a warning first. Then the attempt is marked as
+abandoned, durably and before the scheduler is asked to cancel it. After a crash between the two steps, the next check
+cancels it. Controllers that continue later read the mark and end. The watcher judges how the attempt ended.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Reached = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A silence, and when it was seen first (monotonic)."""
+    """Heartbeats that have stopped, and when that was first seen (monotonic)."""
 
     attempt: int
     beats: tuple[Beat, ...]
@@ -59,17 +59,19 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class _Suspect:
-    """A job whose controllers are silent, or that was given up before (`mark`). `silent_s`: its patience."""
+    """A job whose controllers are silent, or whose attempt was abandoned before."""
 
     job: Job
     silent_s: float
+    """How long its controllers may be silent."""
     beats: tuple[Beat, ...]
     mark: GivenUp | None
+    """The mark of an abandoned attempt."""
 
 
 class SilenceKeeper:
-    """One per daemon; several on one database take turns by a lease. What it remembers is lost at a restart without
-    harm: a silence is then seen at two looks more."""
+    """Checks the heartbeats of all jobs of a daemon. If several daemons share a database, only the holder of a lease
+    checks. After a restart of the daemon, two more checks are needed to detect a silence."""
 
     def __init__(
         self, storage: JobStorage, adapters: Adapters, leases: Leases, reached: Reached = lambda _step: None
@@ -80,8 +82,8 @@ class SilenceKeeper:
         self._given_up: set[tuple[JobId, int]] = set()
 
     def look(self) -> int:
-        """Look once; returns how many jobs changed. Raises StoreError, and OSError where the tree cannot be written:
-        what is missing in it means nothing then."""
+        """Check all jobs once. Return how many changed. Raises StoreError, and OSError if the job directories cannot be
+        written, because missing heartbeats prove nothing then."""
         store = self._storage.store
         if not self._adapters.settings.silent_s or not self._turn.take():
             return 0
@@ -95,14 +97,14 @@ class SilenceKeeper:
         return changed
 
     def close(self) -> None:
-        """Give the lease back. Raises StoreError."""
+        """Release the lease. Raises StoreError."""
         self._turn.end()
 
     def _has_nodes(self, backend: str) -> bool:
-        """Whether there are other nodes to go on with. On one's own machine somebody has stopped the processes."""
+        """Whether the job can continue on other nodes. On a single machine, a user has stopped the processes."""
         try:
             return not self._adapters.facts(backend).is_this_machine
-        except (InvalidRequest, SchedulerUnreachable):  # it is configured no more, or has never answered
+        except (InvalidRequest, SchedulerUnreachable):  # it is not configured any more, or has never answered
             return False
 
     def _look_at(self, backend: str, jobs: list[Job]) -> int:
@@ -125,19 +127,19 @@ class SilenceKeeper:
                     changed += self._finish(one.job, one.mark, phase)
                 else:
                     changed += self._follow(one, self._find(one, phase, now, looked_at, widespread=crowd), now)
-            except OSError as error:  # of this job's files; it is looked at again
-                log.error("job %s is silent, and what follows cannot be written: %s", one.job.id, error)
+            except OSError as error:  # of this job's files; it is checked again
+                log.error("job %s is silent, and its mark or warning cannot be written: %s", one.job.id, error)
         self._forget({job.id for job in jobs if job.id not in phases})
         return changed + sum(self._take_back(job) for job in jobs if job.id not in phases and job.id not in unread)
 
     def _suspects(self, jobs: list[Job], now: float) -> tuple[list[_Suspect], set[JobId]]:
-        """Those that are silent or were given up, and the ids of those whose files cannot be read now."""
+        """Return the jobs that are silent or abandoned, and the ids of jobs whose files cannot be read now."""
         found: list[_Suspect] = []
         unread: set[JobId] = set()
         for job in jobs:
             try:
                 suspect = self._suspect(job, now)
-            except OSError as error:  # NewerFormat among them: nothing is concluded
+            except OSError as error:  # including NewerFormat: nothing is concluded
                 log.warning("job %s: whether its controllers are silent cannot be read: %s", job.id, error)
                 unread.add(job.id)
                 continue
@@ -146,21 +148,21 @@ class SilenceKeeper:
         return found, unread
 
     def _suspect(self, job: Job, now: float) -> _Suspect | None:
-        """The job, where nothing was heard of some of its controllers for a while. Of one that is well no file is read.
-        Raises OSError."""
-        told_s = self._adapters.settings.silent_s * WARNING_SHARE
-        is_told = job.pending_reason.startswith(SILENCE) or (job.id, job.attempt) in self._given_up
-        if not is_told and self._storage.clock.now() - job.updated_at < told_s:
+        """Return the job if some of its controllers have been silent for a while. Read no file of a job that was
+        updated recently. Raises OSError."""
+        warn_s = self._adapters.settings.silent_s * WARNING_SHARE
+        is_known = job.pending_reason.startswith(SILENCE) or (job.id, job.attempt) in self._given_up
+        if not is_known and self._storage.clock.now() - job.updated_at < warn_s:
             return None
         attempt = self._attempt(job)
         oldest = oldest_heartbeat(attempt)
-        if (oldest is None or now - oldest < told_s) and (job.id, job.attempt) not in self._given_up:
+        if (oldest is None or now - oldest < warn_s) and (job.id, job.attempt) not in self._given_up:
             return None
         silent_s = self._patience_s(attempt)
         mark, beats = read_given_up(attempt), quiet(beats_of(attempt), now, silent_s)
         if mark is None and (
             not beats or job.requested_action is RequestedAction.CANCEL
-        ):  # a cancel is passed on until it has come true
+        ):  # the watcher repeats a cancel until the job has ended
             return None
         return _Suspect(job, silent_s, beats, mark)
 
@@ -169,16 +171,16 @@ class SilenceKeeper:
         return patience_s(self._adapters.settings.silent_s, (launch.limits if launch else Limits()).heartbeat_s)
 
     def _observe(self, backend: str, suspects: list[_Suspect]) -> Mapping[NativeId, Observation] | None:
-        """The scheduler's word about the suspects; None where there is none."""
+        """Ask the scheduler about the suspects. Return None if it does not answer."""
         try:
             with self._adapters.asking(backend) as adapter:
                 return adapter.observe([NativeId.parse(one.job.native_id) for one in suspects])
         except (SchedulerUnreachable, InvalidRequest) as error:
-            log.info("backend %s does not say whether silent jobs run: %s", backend, error)
+            log.info("backend %s did not answer whether silent jobs run: %s", backend, error)
             return None
 
     def _find(self, one: _Suspect, phase: Phase, now: float, looked_at: float, *, widespread: bool) -> Finding:
-        """What follows, and what is remembered of this look."""
+        """Decide about one suspect, and remember its heartbeats for the next check."""
         last, attempt = self._seen.get(one.job.id), one.job.attempt
         is_same = last is not None and (last.attempt, last.beats) == (attempt, one.beats)
         unchanged_s = looked_at - last.at if last is not None and is_same else None
@@ -197,8 +199,8 @@ class SilenceKeeper:
         return self._warn(one.job, finding.sentence)
 
     def _give_up(self, one: _Suspect, finding: Finding, now: float) -> int:
-        """The mark first. A daemon that was stopped over this drops it when it wakes up: another has taken its turn, or
-        the controllers are heard of again."""
+        """Mark the attempt as abandoned, then cancel it. Do nothing if another daemon holds the lease meanwhile, or if
+        the controllers send heartbeats again: this process may have been stopped in between."""
         job, attempt = one.job, self._attempt(one.job)
         mark = GivenUp(newest_run(attempt), finding.nodes, finding.since, now)
         self._reached("deciding")
@@ -216,9 +218,9 @@ class SilenceKeeper:
         return self._warn(current, finding.sentence)
 
     def _finish(self, job: Job, mark: GivenUp, phase: Phase) -> int:
-        """What was given up at an earlier look, maybe by a daemon that died over it, and has not ended yet."""
+        """Cancel an attempt that an earlier check abandoned and that has not ended yet."""
         self._given_up.add((job.id, job.attempt))
-        if phase in (Phase.ENDED, Phase.PENDING):  # it is over, or starts anew: the watcher's to see
+        if phase in (Phase.ENDED, Phase.PENDING):  # it has ended or is restarted: the watcher handles that
             return 0
         if phase not in (Phase.COMPLETING, Phase.UNKNOWN):
             self._end(job)
@@ -226,18 +228,18 @@ class SilenceKeeper:
         return self._warn(job, Finding(Step.GIVE_UP, mark.nodes, mark.since, mark.at).sentence)
 
     def _end(self, job: Job) -> None:
-        """Ask the scheduler; who does not answer is asked again at the next look."""
+        """Ask the scheduler to cancel the attempt. If it does not answer, the next check asks again."""
         self._given_up.add((job.id, job.attempt))
         try:
             with self._adapters.asking(job.backend) as adapter:
                 if may_ask_of(self._storage.root, adapter, job):
-                    log.warning("job %s: cancelling %s, which was given up", job.id, job.native_id)
+                    log.warning("job %s: cancelling %s, which was abandoned", job.id, job.native_id)
                     adapter.cancel(NativeId.parse(job.native_id))
         except (SchedulerUnreachable, InvalidRequest) as error:
-            log.warning("job %s: %s was given up and is not ended yet: %s", job.id, job.native_id, error)
+            log.warning("job %s: %s was abandoned and is not cancelled yet: %s", job.id, job.native_id, error)
 
     def _ring(self, job: Job) -> None:
-        """Have the job judged: a scheduler that cannot end it says nothing new."""
+        """Have the watcher judge the job, because the listing of a job that cannot be ended does not change."""
         Path(self._storage.root.doorbell, job.id).touch(mode=0o600)
 
     def _warn(self, job: Job, sentence: str) -> int:
@@ -246,7 +248,7 @@ class SilenceKeeper:
         return int(self._storage.store.apply(job, Change(columns={"pending_reason": sentence})) is not None)
 
     def _take_back(self, job: Job) -> int:
-        """What the owner was told, of a job that is heard again."""
+        """Remove the warning from a job that sends heartbeats again."""
         return self._warn(job, "") if job.pending_reason.startswith(SILENCE) else 0
 
     def _forget(self, ids: set[JobId]) -> None:
@@ -256,7 +258,7 @@ class SilenceKeeper:
         return self._storage.root.job(job.id).attempt(job.attempt)
 
     def _phase(self, shown: Mapping[NativeId, Observation], job: Job) -> Phase:
-        """UNKNOWN where what is listed under the job's id is not provably the job."""
+        """Return the phase of the job; UNKNOWN if the entry with the job's id is not provably the job."""
         native = NativeId.parse(job.native_id)
         seen = shown.get(native)
         return seen.phase if seen is not None and is_own(self._storage.root, job, native, seen) else Phase.UNKNOWN

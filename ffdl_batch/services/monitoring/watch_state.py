@@ -1,4 +1,4 @@
-"""What the watcher remembers of one attempt between two looks; lost at a restart without harm."""
+"""Remembers what the watcher has seen of each attempt between two polls. It may be lost at a restart without harm."""
 
 from __future__ import annotations
 
@@ -11,36 +11,42 @@ from ffdl_batch.domain.outcome.observation import Observation, Phase
 
 @dataclass(slots=True)
 class Memory:
-    """`observation` is the scheduler's latest word, `missing` how many listings in a row left the attempt out, and
-    `missing_since` and `ended_seen_at` when the first one did, or listed it as ended (monotonic). `concluded`: its head
-    has said its last word. `requeues` is how often the history says that it was started anew, where that was read, and
-    `restarts` how many of its learners' restarts are surely in it. `alarms` is how many of its incidents that
-    ended nothing surely are in the database.
-    `lost`: the scheduler has forgotten the attempt, which nobody ended, or has given its id to another job. `dropped`:
-    it was a waiting task, and the scheduler has taken it out of its array. `own` is the latest word that surely was
-    about the attempt; `doubtful`: the latest one may be about another job. `is_new`: the attempt got its id under the
-    watcher's eyes, so that what it has not seen of it was not there.
-    """
+    """What is known of a job's current attempt. Times are monotonic."""
 
     attempt: int = 0
     observation: Observation | None = None
+    """The scheduler's latest listing."""
     ended_seen_at: float | None = None
+    """When a listing first showed the attempt as ended."""
     missing: int = 0
+    """How many listings in a row left the attempt out."""
     missing_since: float | None = None
+    """When the first of these listings was made."""
     requeues: int | None = None
+    """How often the history shows that the scheduler restarted the attempt; None if the history has not been read."""
     restarts: int = 0
+    """How many restarts of its learners are certainly in the history."""
     alarms: int = 0
+    """How many incidents that did not end the attempt are certainly in the database."""
     read_once: bool = False
+    """Whether its files have been read completely and the result has been written."""
     concluded: bool = False
+    """Whether its head has written its final record."""
     lost: bool = False
+    """Whether the scheduler has forgotten the attempt although no process ended it, or has given its id to another job.
+    """
     dropped: bool = False
+    """Whether it was a waiting task that the scheduler has removed from its array."""
     own: Observation | None = None
+    """The latest listing that was certainly about the attempt."""
     doubtful: bool = False
+    """Whether the latest listing may be about another job."""
     is_new: bool = False
+    """Whether the attempt got its id while this watcher ran, so that no earlier listing can have shown it."""
 
     def note(self, seen: Observation | None, now: float, *, is_own: bool = True) -> bool:
-        """Remember what was listed at `now` (None = it was left out); whether that asks for a closer look. `is_own`: it
-        surely is about the attempt."""
+        """Record what was listed at `now` (None: the attempt was left out). Return whether the attempt must be judged.
+        `is_own`: the listing is certainly about the attempt."""
         self.doubtful = seen is not None and not is_own
         if seen is not None and is_own:
             self.own = seen
@@ -63,12 +69,12 @@ class Memory:
 
     @property
     def wants_look(self) -> bool:
-        """Whether each listing asks for a closer look: what was seen is judged anew when its time has come, or what
-        was read last was not all, or could not be written."""
+        """Whether the attempt must be judged after each listing: it was listed as ended, or its files were not read
+        completely, or the result was not written."""
         return self.ended_seen_at is not None or not self.read_once
 
     def is_unmoved(self, seen: Observation | None) -> bool:
-        """Whether noting this would change nothing and ask for nothing: the scheduler said the same last time."""
+        """Whether the listing equals the last one and nothing else has to be judged."""
         if seen is None or self.missing or self.doubtful or self.wants_look:
             return False
         return seen is self.observation or seen == self.observation
@@ -76,34 +82,34 @@ class Memory:
     def is_suspect(self, listings: int, since: float, is_explained: bool) -> bool:
         """Whether the scheduler may have forgotten an attempt that the latest listing left out, too.
 
-        So many listings in a row left it out, the first one before `since` (where nothing else explains that it is
-        left out); or nothing more is to be heard of it.
+        True if at least `listings` in a row left it out and the first one was before `since` (any time if
+        `is_explained`), or if its head has written its final record.
         """
         is_old = is_explained or (self.missing_since is not None and self.missing_since <= since)
         return self.concluded or (self.missing + 1 >= listings and is_old)
 
 
 class Memories:
-    """Those of all jobs that are watched."""
+    """The memories of all jobs that are watched."""
 
     def __init__(self) -> None:
         self._by_job: dict[JobId, Memory] = {}
         self._has_met_all = False
 
     def meet(self, jobs: Iterable[Job]) -> None:
-        """These are all that are watched. The first time nobody knows what was listed of them before."""
+        """Register the jobs that are watched. For those of the first call, earlier listings are unknown."""
         if not self._has_met_all:
             for job in jobs:
                 self.of(job)
         self._has_met_all = True
 
     def of(self, job: Job) -> Memory:
-        """What is remembered of the job's current attempt."""
+        """Return the memory of the job's current attempt."""
         memory = self._by_job.get(job.id)
         return memory if memory is not None and memory.attempt == job.attempt else self.renew(job)
 
     def renew(self, job: Job) -> Memory:
-        """Remember nothing of the job's current attempt."""
+        """Start a new memory for the job's current attempt."""
         memory = self._by_job[job.id] = Memory(job.attempt, is_new=self._has_met_all)
         return memory
 

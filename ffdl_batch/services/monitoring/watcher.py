@@ -1,7 +1,8 @@
-"""Keeps jobs' states true: reads what controllers rang for, and asks each scheduler one question for all its jobs.
+"""Keeps the states of jobs up to date: reads the files of jobs whose controllers rang, and polls each scheduler once
+for all its jobs.
 
-A job whose line in the scheduler's listing is what it was costs a comparison. Its files are read only when its doorbell
-rang, the scheduler's word changed, or it waits for a time at which it is judged anew (:class:`Memory`).
+A job whose line in the listing has not changed costs one comparison. Its files are read only when its doorbell rang,
+its line changed, or it must be judged again after some time (:class:`Memory`).
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.leader_lease import LeaderLease, Leases
 from ffdl_batch.services.monitoring.job_update import LONG_AGO_S, SETTLE_S, Judge
-from ffdl_batch.services.monitoring.request_delivery import take_away
-from ffdl_batch.services.monitoring.scheduler_polls import Questions
+from ffdl_batch.services.monitoring.scheduler_calls import Questions, take_away
 from ffdl_batch.services.monitoring.watch_state import Memories
 from ffdl_batch.services.outcome.native_job_identity import claimed_by_its_id, sort_out
 
@@ -31,12 +31,13 @@ __all__ = ["ACCOUNTING_LAG_S", "FORGOTTEN_AFTER", "LONG_AGO_S", "LOOK_SOON_S", "
 log = logging.getLogger(__name__)
 
 FORGOTTEN_AFTER = 3
-"""Full listings in a row that left a job out before we ask whether it was forgotten. The first one is enough for an
-attempt whose head has said its last word."""
+"""How many listings in a row must leave a job out before the scheduler is asked whether it has forgotten the job. One
+is enough if the head has written its final record."""
 ACCOUNTING_LAG_S = 60.0
-"""And how long they did so: an accounting may hear of an end a minute after the scheduler has forgotten it."""
+"""For how long the listings must leave the job out: accounting may record an end a minute after the scheduler forgot
+the job."""
 LOOK_SOON_S = 1.0
-"""How long after a head's final record the scheduler is asked, though no full look is due: it will know the end."""
+"""How long after a head's final record the scheduler is polled, even if no full poll is due: it knows the end then."""
 LEASE = "watcher"
 
 Reached = Callable[[str], None]
@@ -44,10 +45,10 @@ Reached = Callable[[str], None]
 
 
 class Watcher:
-    """One per daemon; several daemons on one database take turns by a lease.
+    """Follows all jobs of a daemon. If several daemons share a database, only the holder of a lease follows jobs.
 
-    `listen` and `look` may run at the same time, each in one thread: a scheduler that takes its time to answer keeps no
-    doorbell from being heard.
+    `listen` and `look` may run at the same time, each in one thread, so that doorbells are read while a scheduler is
+    slow to answer.
     """
 
     def __init__(
@@ -67,28 +68,28 @@ class Watcher:
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether the rows hold what happened before this watcher's first step, as far as the schedulers answered; or
-        are another daemon's to bring up to date."""
+        """Whether the rows include what happened before this watcher's first step, if the schedulers answered. Also
+        true if another daemon follows the jobs."""
         return self._is_anothers or (self._looked and self._look_at is None and not self._begun_by_heads)
 
     @property
     def is_look_due(self) -> bool:
-        """Whether something that was heard asks for a look, whenever the last one was."""
+        """Whether an event requires a poll of the schedulers, even if no full poll is due."""
         at = self._look_at
         return at is not None and self._storage.clock.monotonic() >= at
 
     def step(self, *, full: bool) -> int:
-        """Listen; with `full`, or where it is due, look too. Returns how many jobs changed."""
+        """Read doorbells, and poll the schedulers if `full` or if a poll is due. Return how many jobs changed."""
         changed = self.listen()
         return changed + (self.look() if full or self.is_look_due else 0)
 
     def listen(self) -> int:
-        """Read rung doorbells; returns how many jobs changed."""
+        """Read the doorbells that rang. Return how many jobs changed."""
         with self._lock:
             return self._collect_changes() + self._follow_heads() if self._take_turn() else 0
 
     def look(self) -> int:
-        """Ask the schedulers; returns how many jobs changed."""
+        """Poll the schedulers. Return how many jobs changed."""
         with self._lock:
             if not self._take_turn():
                 return 0
@@ -110,13 +111,13 @@ class Watcher:
         return not self._is_anothers
 
     def close(self) -> None:
-        """Give the lease back, so that another daemon goes on at once. Raises StoreError."""
+        """Release the lease, so that another daemon can continue at once. Raises StoreError."""
         with self._lock:
             self._turn.end()
 
     def _restart(self) -> None:
-        """Another daemon may have watched meanwhile: what is remembered is out of date, and the other may have died
-        over bells that it had taken down."""
+        """Forget everything, because another daemon may have followed the jobs meanwhile. It may also have died after
+        it removed doorbells and before it read the files."""
         if self._looked or self._is_anothers:
             self._look_at = self._storage.clock.monotonic()
         self._memories.clear()
@@ -124,7 +125,7 @@ class Watcher:
         self._looked = False
 
     def _collect_changes(self) -> int:
-        """Jobs whose controllers have news. The bell is taken down before the files are read, never after."""
+        """Judge the jobs whose doorbells rang. A doorbell is removed before the files are read, never after."""
         directory = Path(self._storage.root.doorbell)
         names = [entry.name for entry in os.scandir(directory)]
         if not names:
@@ -135,7 +136,7 @@ class Watcher:
         return self._settle([job for job in jobs if not job.state.is_terminal and job.native_id], fresh=False)
 
     def _follow_heads(self) -> int:
-        """Attempts that heads began, as soon as their ids are known: they may have ended long ago, bell and all."""
+        """Judge attempts that heads began, as soon as their ids are known. They may have ended and rung long ago."""
         if not self._begun_by_heads:
             return 0
         jobs = self._storage.store.get_many(sorted(self._begun_by_heads))
@@ -143,12 +144,13 @@ class Watcher:
         return self._settle([job for job in jobs if not job.state.is_terminal and job.native_id], fresh=False)
 
     def _look_soon(self) -> None:
-        """Ask the schedulers in a moment, though no full look is due."""
+        """Poll the schedulers soon, even if no full poll is due."""
         if self._look_at is None:
             self._look_at = self._storage.clock.monotonic() + LOOK_SOON_S
 
     def _ask(self, backend: str, jobs: list[Job]) -> int:
-        """One question about all of `jobs`, and what follows. The lock is held by what reads or writes jobs alone."""
+        """Poll one scheduler for all of `jobs`, and judge those that changed. The lock is held only while jobs are read
+        or written."""
         listed = self._questions.observe(backend, jobs)
         if listed is None:
             return 0
@@ -163,22 +165,23 @@ class Watcher:
         with self._lock:
             now = self._storage.clock.monotonic()
             noted = {job.id for job in jobs if self._note(job, found.get(job.id), now, is_own=job.id not in doubtful)}
-            news = [job for job in jobs if job.id in noted | forgotten or self._memories.of(job).dropped]
-            return self._settle(news, forgotten)
+            changed = [job for job in jobs if job.id in noted | forgotten or self._memories.of(job).dropped]
+            return self._settle(changed, forgotten)
 
     def _note(self, job: Job, seen: Observation | None, now: float, *, is_own: bool) -> bool:
         return self._memories.of(job).note(seen, now, is_own=is_own)
 
     def _is_idle(self, job: Job, seen: Observation | None) -> bool:
-        """Whether nothing follows from what was listed: it was taken for this attempt's last time, and is the same now,
-        and there is nothing to be passed on or to be judged."""
+        """Whether the listing needs no action: it equals the last one, which certainly was about this attempt, and no
+        request has to be passed on."""
         return job.requested_action is RequestedAction.NONE and self._memories.of(job).is_unmoved(seen)
 
     def _forgotten(self, backend: str, left_out: Iterable[Job], replaced: Collection[JobId]) -> frozenset[JobId]:
-        """Jobs that several listings left out and that a complete answer does not hold either, or holds another for.
+        """Return the jobs that the scheduler has forgotten: several listings left them out and a complete answer does
+        not contain them, or another job has their id.
 
-        A task that waited is asked about without waiting for the accounting: where the scheduler still has its array,
-        it knows more than that (:attr:`Memory.dropped`).
+        For a task that waited, the scheduler is asked at once: if it still has the array, it knows more about the task
+        than accounting does (:attr:`Memory.dropped`).
         """
         since = self._storage.clock.monotonic() - ACCOUNTING_LAG_S
         with self._lock:
@@ -201,10 +204,10 @@ class Watcher:
         )
 
     def _settle(self, jobs: list[Job], forgotten: frozenset[JobId] = frozenset(), *, fresh: bool = True) -> int:
-        """Judge each job by all that is known and write what follows, in one transaction.
+        """Judge each job and write all changes in one transaction.
 
-        `fresh`: the scheduler was asked after these rows were read. Else "pending" may be older than what the files
-        say, and must not be taken for a requeue.
+        `fresh`: the scheduler was polled after these rows were read. If not, "pending" may be older than the files, and
+        does not prove a requeue.
         """
         try:
             return self._settle_now(jobs, forgotten, fresh)
@@ -213,13 +216,13 @@ class Watcher:
             raise
 
     def _look_again(self, jobs: Iterable[Job]) -> None:
-        """Ring for jobs whose news were not written: the bell was taken down, or the scheduler's word seen, before."""
+        """Ring the doorbells of jobs whose changes were not written, so that they are judged again."""
         for job in jobs:
             self._memories.of(job).read_once = False
             try:
                 Path(self._storage.root.doorbell, job.id).touch(mode=0o600)
             except OSError as error:
-                log.error("job %s has news that are written with the next ones only: %s", job.id, error)
+                log.error("job %s has changes that are not written before its next event: %s", job.id, error)
 
     def _settle_now(self, jobs: list[Job], forgotten: frozenset[JobId], fresh: bool) -> int:
         judged = [found for job in jobs if (found := self._judge.judge(job, job.id in forgotten, fresh)) is not None]
@@ -240,7 +243,7 @@ class Watcher:
             if one.verdict.move is Move.REQUEUED:
                 memory = self._memories.of(one.job)
                 memory.requeues = (memory.requeues or 0) + 1
-                again.append(after[one.job.id])  # there may be later news of it: another start, or the end
+                again.append(after[one.job.id])  # a later event may be known: another start, or the end
             elif one.verdict.held and after[one.job.id].state.is_terminal:
                 take_away(
                     self._storage.root, self._adapters, one.job, "the scheduler holds it for good, and it is over"

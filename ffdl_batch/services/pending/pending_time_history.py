@@ -1,4 +1,4 @@
-"""How long own jobs of the same shape waited, by the history: from QUEUED to what came after it."""
+"""Computes how long the user's own jobs of the same shape waited in the queue, from the history of jobs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ffdl_batch.services.job_storage import JobStorage
 DAYS = 90
 _LOOKED_AT = 500
 FEWEST = 3
-"""Of fewer nothing is said."""
+"""Fewer waits give no statistics."""
 _WITHIN = 2.0
 """Time limits within this factor are alike."""
 _BEGUN = frozenset({JobState.DOWNLOADING, JobState.PROCESSING, JobState.STORING})
 
 
 def wait_history(storage: JobStorage, uid: int, spec: JobSpec, backend: str) -> WaitHistory | None:
-    """Of `uid`'s jobs of the last DAYS; None where there are too few. Two queries."""
+    """Return the waits of `uid`'s jobs of the last DAYS; None if there are too few. Two queries."""
     since = storage.clock.now() - DAYS * 86400
     jobs = storage.store.list_jobs(uid=uid, since=since, limit=_LOOKED_AT)
     alike = [
@@ -35,7 +35,7 @@ def wait_history(storage: JobStorage, uid: int, spec: JobSpec, backend: str) -> 
 
 
 def waits_for_capacity(spec: JobSpec) -> bool:
-    """Whether its time in the queue tells how long room is waited for."""
+    """Whether the job waits in the queue only for capacity."""
     return not (spec.batch.begin or spec.batch.hold or spec.batch.dependency)
 
 
@@ -55,7 +55,7 @@ def _size(spec: JobSpec) -> tuple[object, ...]:
 
 
 def shape_of(spec: JobSpec) -> str:
-    """In words."""
+    """Describe the shape of a job."""
     each = spec.resources
     kind = f" of type {each.gpu_type}" if each.gpu_type else ""
     where = f" in partition {spec.batch.partition}" if spec.batch.partition else ""
@@ -64,7 +64,7 @@ def shape_of(spec: JobSpec) -> str:
 
 
 def waits_of(history: Iterable[HistoryEntry]) -> list[float]:
-    """Seconds from each QUEUED to the begin of its run; waits that an end cut short say nothing."""
+    """Return the seconds from each QUEUED to the start of the run. Waits that ended without a run do not count."""
     found, since = [], None
     for entry in history:
         if entry.state is JobState.QUEUED:
@@ -78,7 +78,7 @@ def waits_of(history: Iterable[HistoryEntry]) -> list[float]:
 
 
 def summarise(waits: Sequence[float], shape: str) -> WaitHistory | None:
-    """Median, ninth decile and longest of at least FEWEST waits."""
+    """Return the median, the ninth decile and the maximum of at least FEWEST waits; None for fewer."""
     if len(waits) < FEWEST:
         return None
     deciles = statistics.quantiles(waits, n=10, method="inclusive")

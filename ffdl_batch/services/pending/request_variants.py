@@ -1,32 +1,38 @@
-"""Other requests for the same work that might start sooner: each differs in one thing. Pure."""
+"""Finds requests for the same work that might start sooner. Each differs from the original in one option."""
 
 from __future__ import annotations
 
+import hashlib
 import re
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from ffdl_batch.domain.backend_facts import BackendFacts, PartitionShape
+from ffdl_batch.domain.job.job import JobId
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.pending.explanation import Alternative, Explanation, Foretold, Limit, Measure, Per, WaitKind
 from ffdl_batch.domain.quantity import format_time_limit
-from ffdl_batch.domain.scheduler_errors import SchedulerUnreachable
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.ports.capabilities import ForetellsStart
+from ffdl_batch.ports.clock import Clock
 from ffdl_batch.runtimes.launch_request import LaunchPlan
-from ffdl_batch.services.backends.trial_requests import AT_ONCE
+from ffdl_batch.services.backends.adapters import Adapters
 
 SOONER_S = 60.0
-"""A start that is nearer by less is none that is sooner: schedulers count in rounds."""
+"""A smaller gain does not count, because schedulers plan in cycles."""
 FAR_S = 366 * 86400.0
-"""Slurm says some far century where jobs without a time limit are before it."""
+"""Later starts count as unknown. Slurm reports a far century if jobs without a time limit are ahead."""
 ALTOGETHER_S = 8.0
-"""No further trial begins so long after the first one of a question."""
+"""No further trial begins this long after the first one."""
 MOST = 7
-"""So many are asked about for one job, beside the request as it is."""
+"""How many variants of a request are tried."""
 _PARTITIONS, _TYPES = 3, 2
 SHORTEST_S = 600
 _LONGEST_PARTS_S = (14400, 3600)
-"""What is tried where no time limit was asked for."""
+"""Time limits that are tried for a request without one."""
 _USELESS = frozenset(
     {WaitKind.DEPENDENCY, WaitKind.DEPENDENCY_NEVER, WaitKind.BEGIN_TIME, WaitKind.HELD_BY_USER,
      WaitKind.HELD_BY_ADMIN, WaitKind.HELD_AFTER_FAILURES, WaitKind.STARTING, WaitKind.CLEANING, WaitKind.ARRAY_LIMIT,
@@ -34,27 +40,34 @@ _USELESS = frozenset(
      WaitKind.BURST_BUFFER, WaitKind.BROKEN, WaitKind.IMAGE, WaitKind.VOLUME, WaitKind.REFUSED,
      WaitKind.QUEUE_CLOSED}
 )  # fmt: skip
-"""Where it is not room that lacks, another request would wait for the same."""
+"""Reasons other than capacity: another request would wait for the same reason."""
+
+
+LIFE_S = 60.0
+AT_ONCE = 2
+_REMEMBERED = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A request that differs in `change`; `options` is how ffdl-submit is told. `elsewhere`: it would wait in another
-    partition's queue."""
+    """A request that differs from the original in one option."""
 
     change: str
     options: str
+    """The option of ffdl-submit that makes the change."""
     spec: JobSpec
     elsewhere: bool = False
+    """Whether it would wait in another partition's queue."""
 
 
 def plain_request(spec: JobSpec) -> JobSpec:
-    """The same request, free to start at once: what it waits for otherwise says nothing about room."""
+    """Return the request without its dependency, begin time, hold and array, so that it waits only for capacity."""
     return replace(spec, batch=replace(spec.batch, dependency="", begin="", hold=False), element=None)
 
 
 def variants_of(spec: JobSpec, facts: BackendFacts, known: Explanation | None = None) -> list[Variant]:
-    """At most MOST, those first that change the least. `known`: why the request waits; none where that is no room."""
+    """Return at most MOST variants, beginning with the smallest changes. `known` explains why the request waits: there
+    are no variants if the reason is not capacity."""
     reason = known.reason if known is not None else None
     if reason is not None and reason.kind in _USELESS:
         return []
@@ -84,7 +97,7 @@ def _may_hold(partition: PartitionShape, spec: JobSpec, facts: BackendFacts) -> 
 
 
 def _other_types(spec: JobSpec, facts: BackendFacts) -> Iterator[Variant]:
-    """Vary the type if one was asked for: without one the scheduler takes any."""
+    """Vary the GPU type if the request has one. Without one the scheduler uses any type."""
     resources = spec.resources
     if not resources.gpu_type or not resources.gpus:
         return
@@ -129,8 +142,8 @@ def _fewer_learners(spec: JobSpec, most: int | None = None) -> Iterator[Variant]
 
 
 def _within(limit: Limit, spec: JobSpec) -> Iterator[Variant]:
-    """What a limit of GPUs, or of a job's time, leaves, where its figures are known; anything else would meet the limit
-    as well."""
+    """Yield the requests that a limit on GPUs, or on a job's time, still permits, if its figures are known. Any other
+    request would exceed the limit as well."""
     if limit.measure is not Measure.AMOUNT or limit.least or not re.fullmatch(r"\d+", limit.most):
         return
     if limit.resource == "time" and limit.per is Per.JOB:
@@ -144,20 +157,79 @@ def _within(limit: Limit, spec: JobSpec) -> Iterator[Variant]:
         yield from _fewer_learners(plain, int(left // resources.gpus))
 
 
+class TrialRequests:
+    """Asks schedulers for trials: a bounded number, two at a time, remembered for a minute. Nothing is submitted.
+
+    It also remembers the last explanation of each waiting job, which is shown while the scheduler does not answer. One
+    per daemon; safe in every thread.
+    """
+
+    def __init__(self, adapters: Adapters, clock: Clock) -> None:
+        self._adapters, self._clock = adapters, clock
+        self._lock = threading.Lock()
+        self._turn = threading.BoundedSemaphore(AT_ONCE)
+        self._answers: OrderedDict[str, tuple[float, Foretold | None]] = OrderedDict()
+        self._known: OrderedDict[str, Explanation] = OrderedDict()
+
+    def remember(self, job: JobId, known: Explanation) -> None:
+        """Remember the explanation of a waiting job."""
+        with self._lock:
+            self._known[job] = known
+            self._known.move_to_end(job)
+            while len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
+
+    def recall(self, job: JobId) -> Explanation | None:
+        """Return the last explanation of a job. It may be old."""
+        with self._lock:
+            return self._known.get(job)
+
+    def ask(self, plan: LaunchPlan) -> Foretold | None:
+        """Return the answer to the trial of one plan; None if the backend takes no trials, or refuses the request.
+        Raises SchedulerUnreachable."""
+        adapter = self._adapters.get(plan.backend)
+        if not isinstance(adapter, ForetellsStart):
+            return None
+        key = _key(plan)
+        with self._lock:
+            at, known = self._answers.get(key, (0.0, None))
+            if at and self._clock.now() - at < LIFE_S:
+                return known
+        with self._turn:
+            answer = _foretell(self._adapters, adapter, plan)
+        with self._lock:
+            self._answers[key] = (self._clock.now(), answer)
+            while len(self._answers) > _REMEMBERED:
+                self._answers.popitem(last=False)
+        return answer
+
+
+def _key(plan: LaunchPlan) -> str:
+    return f"{plan.backend} {hashlib.sha256(plan.script.encode()).hexdigest()}"
+
+
+def _foretell(adapters: Adapters, adapter: ForetellsStart, plan: LaunchPlan) -> Foretold | None:
+    try:
+        with adapters.asking(plan.backend):
+            return adapter.foretell(plan)
+    except InvalidRequest:  # the scheduler refuses this request: it is no alternative, and this is no outage
+        return None
+
+
 def try_all(
     variants: Sequence[Variant],
     plan: Callable[[JobSpec], LaunchPlan | None],
     ask: Callable[[LaunchPlan], Foretold | None],
     monotonic: Callable[[], float],
 ) -> list[tuple[Variant, Foretold]]:
-    """The variants that can be planned and that the scheduler would take, with its answers. An outage ends it."""
+    """Return the variants that the scheduler would accept, with its answers. An outage ends the search."""
     until, found = monotonic() + ALTOGETHER_S, []
 
     def one(variant: Variant) -> Foretold | None:
         planned = plan(variant.spec) if monotonic() < until else None
         try:
             return ask(planned) if planned is not None else None
-        except SchedulerUnreachable:  # which the breaker knows: what was answered before it counts
+        except SchedulerUnreachable:  # the circuit breaker records it; earlier answers still count
             return None
 
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="trial") as pool:
@@ -169,32 +241,33 @@ def try_all(
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """When the request as it is would start: `planned` by the scheduler's plan for the job that waits, `tried` by a
-    trial of the same request anew. None = nobody knows."""
+    """When the original request would start. None: unknown."""
 
     planned: float | None = None
+    """According to the scheduler's plan for the waiting job."""
     tried: float | None = None
+    """According to a trial of the same request, as if it were submitted now."""
 
     @property
     def at(self) -> float | None:
-        """What an alternative has to be before."""
+        """Return the start that an alternative must improve on."""
         return self.planned if self.planned is not None else self.tried
 
     @property
     def behind_s(self) -> float:
-        """So much later a trial says that the same request starts: it counts all that wait in the queue as before it,
-        the job itself among them (Slurm: `_delayed_job_start_time`). Every trial in that queue has it on top."""
+        """Return the delay that a trial adds to the start of the same request. A trial counts all waiting jobs of the
+        queue as ahead, including the job itself (Slurm: `_delayed_job_start_time`)."""
         if self.planned is None or self.tried is None or self.tried - self.planned > FAR_S:
             return 0.0
         return max(0.0, self.tried - self.planned)
 
 
 def rank(answers: Sequence[tuple[Variant, Foretold]], base: Base, now: float) -> tuple[Alternative, ...]:
-    """Those that would start sooner than the request as it is, the soonest first."""
+    """Return the variants that would start sooner than the original request, the soonest first."""
     far = base.at is None or base.at > now + FAR_S
     found = []
     for variant, answer in answers:
-        assert answer.at is not None  # others are no answers
+        assert answer.at is not None  # try_all has removed the others
         at = max(now, answer.at - (0.0 if variant.elsewhere else base.behind_s))
         if at > now + FAR_S or (base.at is not None and at > base.at - SOONER_S):
             continue

@@ -1,4 +1,4 @@
-"""What would be sent, exactly, and nothing sent."""
+"""Plans a submission and shows exactly what would be sent to the scheduler. Submits nothing."""
 
 from __future__ import annotations
 
@@ -23,27 +23,21 @@ from ffdl_batch.services.backends.node_exclusion import NodeExclusion, exclusion
 from ffdl_batch.services.data.staging_attempt import for_staging, has_to_stage, only_staging, stages_ahead
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.refusals import bad_request, try_again, unavailable
-from ffdl_batch.services.submission.validation import (
-    Candidate,
-    all_warnings,
-    launch_request,
-    name_elements,
-    plan_or_refuse,
-    read_submission,
-)
+from ffdl_batch.services.submission.launch_planning import launch_request, plan_or_refuse
+from ffdl_batch.services.submission.validation import Candidate, all_warnings, name_elements, read_submission
 
 if TYPE_CHECKING:
     import yaml
 
 _PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*(?::[A-Za-z0-9_./-]+)*", re.ASCII)
 _WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
-"""Texts that readers of YAML 1.1 take for something else, in any case of their letters."""
+"""Texts that parsers of YAML 1.1 do not read as strings, in upper or lower case."""
 _WIDTH = 10**9
-"""Lines are not folded: a folded command cannot be searched for."""
+"""Lines are not folded, because a folded command cannot be searched."""
 
 
 def yaml_documents(objects: Iterable[Mapping[str, object]]) -> tuple[str, ...]:
-    """Each object as the text of a document, without its ``---``."""
+    """Return the text of one YAML document per object, without ``---``."""
     import yaml
 
     dumper = _dumper()
@@ -58,10 +52,11 @@ def _dumper() -> type[yaml.SafeDumper]:
     import yaml
 
     class Dumper(yaml.SafeDumper):
-        """Block texts for lines; quoted is all that a reader of any YAML could take for no text; no anchors."""
+        """Writes texts of several lines as blocks, quotes what a parser might not read as a string, and writes no
+        anchors."""
 
         def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - of any value
-            """One value in two places is written twice."""
+            """Write a value that occurs twice two times."""
             return True
 
     def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
@@ -86,8 +81,8 @@ def plan_submission(
     *,
     trial: bool,
 ) -> PlanView:
-    """The plan of a first attempt under a stand-in id; with `trial`, what the scheduler says to it as well."""
-    del caller  # every caller may ask what would be sent
+    """Return the plan of a first attempt under a placeholder id. With `trial`, the scheduler checks the request too."""
+    del caller  # every caller may plan a submission
     candidate = read_submission(storage, adapters, submission)
     if is_array(candidate.spec):
         return _plan_array(storage, adapters, node_exclusion, submission, candidate, trial=trial)
@@ -100,7 +95,7 @@ def plan_submission(
 def _with_staging(
     storage: JobStorage, adapters: Adapters, candidate: Candidate, job_id: JobId, environ: Mapping[str, str]
 ) -> LaunchPlan:
-    """The plan of the training; objects of an attempt that brings the data before it come first."""
+    """Return the plan of the job. Objects of an attempt that stages the data before it come first."""
     plan = plan_or_refuse(storage, adapters, candidate, job_id, environ)
     if not plan.objects or not (has_to_stage(plan, ()) or stages_ahead(candidate.spec, ())):
         return plan
@@ -111,7 +106,7 @@ def _with_staging(
 
 
 def _keep_off(node_exclusion: NodeExclusion, candidate: Candidate) -> Candidate:
-    """As the deployer would: off nodes that failed often lately, where the site wants that."""
+    """Exclude unreliable nodes, as the deployer does, if the site has configured that."""
     nodes = node_exclusion.for_job(candidate.backend, candidate.spec)
     if not nodes:
         return candidate
@@ -127,7 +122,7 @@ def _plan_array(
     *,
     trial: bool,
 ) -> PlanView:
-    """The plan of the first element; where the backend has native arrays, with the script of the first of those."""
+    """Return the plan of the first element, with the script of its native array if the backend has native arrays."""
     candidate = _keep_off(node_exclusion, candidate)
     elements = name_elements(storage, candidate, expand(candidate.spec, DRY_RUN_ARRAY))
     ids = [JobId(f"training-dry{number:06d}") for number in range(len(elements))]
@@ -135,7 +130,7 @@ def _plan_array(
     view = _view(elements[0], plan, _try(adapters, plan) if trial else "")
     native = _plan_native(storage.root, adapters, candidate.backend, plan, ids, [element.spec for element in elements])
     element = elements[0].spec.element
-    assert element is not None  # expand has made it
+    assert element is not None  # expand has set it
     way = f"{len(native.tasks)} in one native array" if native is not None else "each by itself"
     note = f"an array of {counted(element.count, 'job')}, {way}; shown is element {element.index}"
     if native is None:
@@ -150,7 +145,7 @@ def _plan_array(
 def _plan_native(
     root: Root, adapters: Adapters, backend: str, plan: LaunchPlan, ids: Sequence[JobId], specs: Sequence[JobSpec]
 ) -> ArrayPlan | None:
-    """The first native array of these elements; None where they go one by one."""
+    """Return the plan of the first native array of these elements; None if they are submitted one by one."""
     adapter, size = adapters.get(backend), adapters.facts(backend).max_array_size
     if not isinstance(adapter, SubmitsArrays) or not plan.array_script or min(size, len(ids)) < 2:
         return None
@@ -181,20 +176,12 @@ def _view(candidate: Candidate, plan: LaunchPlan, sentence: str) -> PlanView:
         network=plan.network.level,
         warnings=(*all_warnings(candidate, plan), *candidate.notes),
         trial=sentence,
-        objects=_documents(plan),
+        objects=yaml_documents(plan.objects) if plan.objects else (),
     )
 
 
-def _documents(plan: LaunchPlan) -> tuple[str, ...]:
-    if not plan.objects:
-        return ()
-    from ffdl_batch.services.submission.dry_run import yaml_documents
-
-    return yaml_documents(plan.objects)
-
-
 def _secrets_of(candidate: Candidate, plan: LaunchPlan) -> dict[str, str]:
-    """The variables that will hold secrets, without their values."""
+    """Return the variables that will hold secrets, without their values."""
     counted = candidate.spec.batch.secrets.items()
     return {name: value for name, value in counted if name not in plan.launch.learner.protected}
 

@@ -1,11 +1,12 @@
-"""Trainings that a job waits for. The platform waits, not the scheduler, because a training outlives its allocations.
+"""Decides whether the jobs that a job depends on have reached the required state.
 
-A training that goes on at its time limit ends its scheduler's job with success and continues in another one. So
-`afterok:training-…` in ``batch.dependency`` never reaches the scheduler: the job stays PENDING until the training
-itself has ended, and is sent with what is left of the text, which are the scheduler's own ids.
+The daemon waits for them, not the scheduler, because a job outlives its allocations: at its time limit, its native job
+ends with success and the job continues in another one. So `afterok:training-…` in ``batch.dependency`` never reaches
+the scheduler. The dependent job stays PENDING until the condition is true. It is submitted with the rest of the text,
+the scheduler's own ids.
 
-What the words mean is sbatch(1)'s: `,` joins conditions that must all come true, `?` those of which one is enough; each
-id of a list is a condition of its own; `after` is about the begin, and its ids may be followed by `+minutes`.
+The syntax is that of sbatch(1): `,` joins conditions that must all be true, `?` joins alternatives; each id of a list
+is a condition of its own; `after` refers to the start, and its ids may have a suffix `+minutes`.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.services.job_storage import JobStorage
 
 SHOWN = 3
-"""How many trainings a sentence names."""
+"""How many jobs a sentence names."""
 
 _TRAINING = re.compile(r"(training-[0-9a-z]{9})(?:\+(\d{1,6}))?", re.ASCII)
 _ENDED = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED})
-"""HALTED is not among them: a halted training may be resumed."""
+"""Without HALTED, because a halted job may be resumed."""
 _BEGUN = _ENDED | {JobState.PROCESSING, JobState.STORING}
 _BEGIN = "after"
 _TRUE_WHEN: Mapping[str, frozenset[JobState]] = {
     "afterok": frozenset({JobState.COMPLETED}),
-    # Of a job array it is about the task of the same number; a training is no array.
+    # For job arrays it refers to the task with the same index; a job is no array.
     "aftercorr": frozenset({JobState.COMPLETED}),
     "afternotok": frozenset({JobState.FAILED, JobState.CANCELLED}),
     "afterany": _ENDED,
@@ -41,15 +42,16 @@ _TRUE_WHEN: Mapping[str, frozenset[JobState]] = {
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One training, and what has to become of it. `delay_s` counts from its begin (`after` only)."""
+    """A job, and the state that it must reach."""
 
     kind: str
     training: JobId
     delay_s: int = 0
+    """Seconds after its start (`after` only)."""
 
     @property
     def is_about_begin(self) -> bool:
-        """Whether the training need not end."""
+        """Whether the job must only have started."""
         return self.kind == _BEGIN
 
     def __str__(self) -> str:
@@ -58,18 +60,18 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """A text taken apart: the `conditions` on trainings, and the `rest`, which is the scheduler's business.
-
-    `any_of`: one condition is enough; then there is no rest.
-    """
+    """A parsed dependency."""
 
     conditions: tuple[Condition, ...] = ()
+    """The conditions on jobs of this daemon."""
     rest: str = ""
+    """The conditions that the scheduler checks."""
     any_of: bool = False
+    """Whether one condition is enough. There is no rest then."""
 
 
 class Outlook(StrEnum):
-    """What can still become of a condition."""
+    """Whether a condition is true or can become true."""
 
     NEVER = "never"
     OPEN = "open"
@@ -78,19 +80,19 @@ class Outlook(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How it stands with a condition or a whole dependency. `again_s`: it comes true after so many seconds (None =
-    not by time alone)."""
+    """The state of a condition or a whole dependency."""
 
     outlook: Outlook
     sentence: str = ""
     again_s: float | None = None
+    """The seconds until it becomes true (None: not by time alone)."""
 
 
 def strip_dependency(storage: JobStorage, spec: JobSpec) -> JobSpec:
-    """`spec` as the scheduler gets it: without the trainings that the platform waits for.
+    """Return `spec` for the scheduler, without the conditions that the daemon checks.
 
-    Ids that are no trainings of this owner stay, for the scheduler's adapter to refuse. Raises InvalidRequest for what
-    cannot be waited for.
+    Ids of jobs that this owner does not have stay, and the scheduler's adapter refuses them. Raises InvalidRequest for
+    conditions that are not supported.
     """
     text = spec.batch.dependency
     known = own_trainings(storage, [text])
@@ -100,14 +102,14 @@ def strip_dependency(storage: JobStorage, spec: JobSpec) -> JobSpec:
 
 
 def own_trainings(storage: JobStorage, texts: Iterable[str]) -> dict[str, Job]:
-    """The owner's trainings that `texts` name, on whatever backend, by id; one query for all of them."""
+    """Return the owner's jobs that `texts` name, on any backend, by id. One query."""
     named = {found[1] for text in texts for found in _TRAINING.finditer(text)}
     jobs = storage.store.get_many(named) if named else []
     return {job.id: job for job in jobs if job.uid == storage.uid}
 
 
 def read_dependency(text: str, known: Collection[str]) -> Dependency:
-    """`text` (whose form the manifest's reader has checked) taken apart; `known` are trainings that one can wait for.
+    """Parse `text`, whose syntax the manifest's parser has checked. `known` are the jobs that may be named.
 
     Raises InvalidRequest.
     """
@@ -157,20 +159,20 @@ def _refusal(message: str, cure: str) -> InvalidRequest:
 def judge_dependency(
     dependency: Dependency, trainings: Mapping[str, Job], begins: Mapping[str, float], now: float
 ) -> Standing:
-    """Whether the job may be sent. `begins` has the time of those trainings that have begun."""
+    """Decide whether the job may be submitted. `begins` has the start times of the jobs that have started."""
     each = [_judge(one, trainings[one.training], begins.get(one.training), now) for one in dependency.conditions]
     order = (Outlook.NEVER, Outlook.OPEN, Outlook.TRUE)
     found = {one.outlook for one in each}
     outlook = next((o for o in (reversed(order) if dependency.any_of else order) if o in found), Outlook.TRUE)
     decisive = [one for one in each if one.outlook is outlook]
-    said = list(dict.fromkeys(one.sentence for one in decisive if one.sentence))
-    sentence = ", ".join(said[:SHOWN]) + (f" and {len(said) - SHOWN} more" if said[SHOWN:] else "")
+    sentences = list(dict.fromkeys(one.sentence for one in decisive if one.sentence))
+    sentence = ", ".join(sentences[:SHOWN]) + (f" and {len(sentences) - SHOWN} more" if sentences[SHOWN:] else "")
     times = [one.again_s for one in decisive if one.again_s is not None]
     return Standing(outlook, sentence, min(times, default=None))
 
 
 def begin_of(history: Iterable[HistoryEntry]) -> float | None:
-    """When a training began: its learners ran for the first time, or it ended without that; None = not yet."""
+    """Return when a job started: when its learners first ran, or it ended before that. None: not yet."""
     return next((entry.at for entry in history if entry.state in _BEGUN), None)
 
 
@@ -200,14 +202,14 @@ def _description(job: Job) -> str:
 
 
 MAX_NAMED = 100_000
-"""Conditions of one request: so many trainings, for so many elements."""
+"""The maximum number of conditions of one request: jobs multiplied by elements."""
 
 _ARRAY = re.compile(r"(array-[0-9a-z]{9})(?:_(\d{1,7}))?", re.ASCII)
 _SAME_INDEX = "aftercorr"
 
 
 class ArrayDependency:
-    """A dependency's text with the arrays of this owner that it names. Raises InvalidRequest."""
+    """Replaces the arrays in a dependency by their elements. Raises InvalidRequest."""
 
     def __init__(self, storage: JobStorage, text: str, elements: int) -> None:
         """`elements` is how many jobs have this dependency."""
@@ -224,7 +226,7 @@ class ArrayDependency:
             raise _refusal(message, f"let each wait for one, with {_SAME_INDEX}, or depend from a single job")
 
     def of(self, index: int | None) -> str:
-        """The text for the element of this index (None = a job of no array)."""
+        """Return the text for the element with this index (None: the job is not an element)."""
         if not self._arrays:
             return self._text
         return "".join(

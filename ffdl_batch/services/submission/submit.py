@@ -1,4 +1,4 @@
-"""Accept jobs: checked, written, committed, and only then answered."""
+"""Accepts jobs: checks them, writes their files, commits their rows, and only then answers."""
 
 from __future__ import annotations
 
@@ -20,27 +20,23 @@ from ffdl_batch.services.data.model_archives import has_archive
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.refusals import Refused, bad_request, try_again
 from ffdl_batch.services.secrets.job_secrets import hold
-from ffdl_batch.services.submission.validation import (
-    Candidate,
-    all_warnings,
-    check_stores,
-    name_elements,
-    plan_or_refuse,
-    read_submission,
-)
+from ffdl_batch.services.submission.launch_planning import check_stores, plan_or_refuse
+from ffdl_batch.services.submission.validation import Candidate, all_warnings, name_elements, read_submission
 from ffdl_batch.services.whole_files import write_whole
 from ffdl_batch.store import DuplicateId, NewJob, StoreUnavailable
 
 APART_S = 1e-6
-"""Between the submissions of an array's elements: what orders jobs by their submission has them by their index."""
+"""The difference between the submission times of an array's elements, so that sorting by time sorts them by index."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Accepted:
-    """A submission that could run: its job, or the elements of its array. `index` is its place in the request."""
+    """A submission that passed all checks."""
 
     index: int
+    """Its position in the request."""
     jobs: list[NewJob]
+    """Its job, or the elements of its array."""
     result: SubmissionResult
 
 
@@ -52,12 +48,13 @@ def submit(
     submissions: Sequence[Submission],
     may_commit: Callable[[], bool] = lambda: True,
 ) -> list[SubmissionResult]:
-    """One result per submission, in order; the accepted ones are durable when this returns.
+    """Return one result per submission, in order. The accepted ones are durable when this returns.
 
-    A submission is accepted or refused on its own, an array as a whole; all accepted ones are committed in one
-    transaction (several where they are more than MAX_ELEMENTS jobs; an array is never cut). A `key` that was accepted
-    before gives the same ids again and starts nothing. The jobs belong to the daemon's user, as whom they will run,
-    also when root submits them. `may_commit` is asked once, before the first commit: who asked may not wait any more.
+    Each submission is accepted or refused by itself, an array as a whole. All accepted ones are committed in one
+    transaction; if they are more than MAX_ELEMENTS jobs, in several, which never split an array. A `key` that was
+    accepted before returns the same ids and starts nothing. The jobs belong to the daemon's user and run as that user,
+    also if root submits them. `may_commit` is called once before the first commit, because the client may have
+    disconnected.
     """
     del caller
     results: list[SubmissionResult | None] = [None] * len(submissions)
@@ -70,7 +67,7 @@ def submit(
     if accepted and not may_commit():
         for one in accepted:
             _discard(storage.root, one.jobs[0])
-        raise try_again("S210", "preparing it took so long that nobody waits for the answer any more")
+        raise try_again("S210", "preparing it took so long that the client no longer waits for the answer")
     for part in _transactions(accepted):
         for one, rows in zip(part, _store(storage, part), strict=True):
             results[one.index] = _answer(storage.root, one, rows)
@@ -89,11 +86,11 @@ def _transactions(accepted: Sequence[_Accepted]) -> Iterator[list[_Accepted]]:
 
 
 def _store(storage: JobStorage, part: Sequence[_Accepted]) -> Iterator[list[Job]]:
-    """The rows of each of `part`, all of them committed when the first comes."""
+    """Yield the rows of each of `part`. All of them are committed when the first is returned."""
     try:
         rows = iter(storage.store.add_jobs([job for one in part for job in one.jobs]))
     except (DuplicateId, StoreUnavailable) as error:
-        # Else they may be committed, and are the janitor's if they are not.
+        # Otherwise they may be committed. If they are not, the janitor removes their files.
         if isinstance(error, DuplicateId) or error.is_undone:
             for one in part:
                 _discard(storage.root, one.jobs[0])
@@ -139,12 +136,12 @@ def _accept(
         submitted_at=storage.clock.now(),
         warnings=warnings,
     )
-    told = (*all_warnings(candidate, plan), *doubts)
-    return _Accepted(index, [job], SubmissionResult(id=job_id, warnings=told, network=plan.network.level))
+    shown = (*all_warnings(candidate, plan), *doubts)
+    return _Accepted(index, [job], SubmissionResult(id=job_id, warnings=shown, network=plan.network.level))
 
 
 def _check_model(root: Root, adapters: Adapters, backend: str, digest: str) -> None:
-    """Whether the backend takes a model of this size. One that cannot be used is told of with the plan."""
+    """Refuse a model that is too large for the backend. A backend that cannot be used is reported when it plans."""
     try:
         adapter = adapters.get(backend)
     except InvalidRequest:
@@ -163,7 +160,7 @@ def _accept_array(
     candidate: Candidate,
     index: int,
 ) -> _Accepted:
-    """The first element is planned for all: the others differ from it in values of variables alone."""
+    """Accept an array. Only the first element is planned, because the others differ only in values of variables."""
     if submission.expected is Expected.JOB:
         raise bad_request("C101", "this is an array of jobs, and one job is wanted here",
                           cure="leave batch.array and batch.sweep out, or submit it as an array")  # fmt: skip
@@ -189,15 +186,15 @@ def _accept_array(
         )
         for number, (job_id, element) in enumerate(zip(ids, elements, strict=True))
     ]
-    told = (*all_warnings(candidate, plan), *doubts)
-    return _Accepted(index, jobs, SubmissionResult(id=array, warnings=told, network=plan.network.level))
+    shown = (*all_warnings(candidate, plan), *doubts)
+    return _Accepted(index, jobs, SubmissionResult(id=array, warnings=shown, network=plan.network.level))
 
 
 def _keep_private(
     root: Root, holder: str, directory: JobDir | ArrayDir, candidate: Candidate, environ: Mapping[str, str]
 ) -> None:
-    """Credentials and exported variables go to files of mode 0600, never into the record; and the manifest of an array
-    beside them, so that it is not in the record of each element."""
+    """Write credentials and exported variables to files of mode 0600, never into the record. Write the manifest of an
+    array there too, so that the record of each element need not contain it."""
     kept = {directory.secrets: _json(candidate.secrets), directory.exported: _json(environ)}
     if isinstance(directory, ArrayDir):
         kept[directory.manifest] = candidate.spec.manifest_text
@@ -222,7 +219,7 @@ def _json(values: Mapping[str, str]) -> str:
 
 
 def _discard(root: Root, job: NewJob) -> None:
-    """Remove what was kept for a submission that was never acknowledged."""
+    """Remove the files of a submission that was not accepted."""
     element = job.spec.element
     directory = root.job(job.id).path if element is None else root.array(element.array).path
     shutil.rmtree(directory, ignore_errors=True)

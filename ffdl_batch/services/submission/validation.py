@@ -1,4 +1,4 @@
-"""From a submission to a job that could be deployed: parsed, checked against the site, planned. Writes nothing."""
+"""Parses and checks submissions. Writes nothing."""
 
 from __future__ import annotations
 
@@ -8,19 +8,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ffdl_batch.attempt.layout import Root
-from ffdl_batch.config.images import UnknownImage, known_frameworks, resolve_image, resolve_oci_image
-from ffdl_batch.config.settings import Settings
-from ffdl_batch.domain.backend_facts import BackendFacts
+from ffdl_batch.config.images import known_frameworks
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.job.environment_variables import why_too_long, why_too_many
-from ffdl_batch.domain.job.job import JobId, attempt_token
-from ffdl_batch.domain.job.spec import JobSpec
+from ffdl_batch.domain.job.spec import BatchOptions, JobSpec
 from ffdl_batch.domain.job.submission import Submission
-from ffdl_batch.domain.launch.limits import LogLimits
-from ffdl_batch.domain.outcome.continuation import Checkpoint, Spent
 from ffdl_batch.domain.quantity import parse_size
-from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerMissing, SchedulerUnreachable
+from ffdl_batch.domain.sbatch.script_options import with_absolute_times
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.host.permissions import (
     MAX_GID,
     MAX_UMASK,
@@ -30,53 +25,50 @@ from ffdl_batch.host.permissions import (
     groups_of_process,
     groups_of_user,
 )
-from ffdl_batch.ports.capabilities import HasOwnKeys
-from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest
+from ffdl_batch.host.time_zone import read_utc_offsets
+from ffdl_batch.ports.capabilities import ChoosesCluster, HasOwnKeys
+from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_batch.services.backends.adapters import Adapters
-from ffdl_batch.services.data.data_directories import leaving_links, wrong_dirs
-from ffdl_batch.services.data.data_store_checks import StoreChecks
 from ffdl_batch.services.job_storage import JobStorage
-from ffdl_batch.services.outcome.retry_budget import budget_of, lead_of
-from ffdl_batch.services.refusals import Refused, bad_input, bad_request, try_again, unavailable
-from ffdl_batch.services.secrets.job_secrets import bring_along, missing_secrets, values_at_hand
-from ffdl_batch.services.submission.job_dependencies import ArrayDependency, strip_dependency
-from ffdl_batch.services.submission.shell_context import check_cluster, read_times
+from ffdl_batch.services.refusals import Refused, bad_input, bad_request, unavailable
+from ffdl_batch.services.secrets.job_secrets import bring_along, missing_secrets
+from ffdl_batch.services.submission.job_dependencies import ArrayDependency
 
 _NOT_UTF8 = re.compile("[\ud800-\udfff]")
 _SHOWN = 60
+_MOST_OFFSETS = 1000
+_FURTHEST_S = 86_400
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A submission that could run.
-
-    `notes` say where we differ from FfDL without harm; a plan shows them, a submission does not repeat them.
-    `secrets` are the values that it brings along, by name; they go into a 0600 file only.
-    """
+    """A submission that has been parsed and checked."""
 
     spec: JobSpec
     backend: str
     warnings: tuple[Finding, ...]
     notes: tuple[str, ...]
+    """Harmless differences from FfDL. A plan shows them, a submission does not."""
     secrets: Mapping[str, str]
+    """The values of secrets in the submission, by name. They are written only to a file of mode 0600."""
     manifest_name: str
 
     @property
     def is_later(self) -> bool:
-        """Whether the job waits for something that may make what it needs."""
+        """Whether the job waits for something that may create its input."""
         batch = self.spec.batch
         return bool(batch.dependency or batch.begin or batch.hold)
 
 
 def read_submission(storage: JobStorage, adapters: Adapters, submission: Submission) -> Candidate:
-    """Parse and check what a user sent; raises :class:`Refused`."""
+    """Parse and check a submission. Raises :class:`Refused`."""
     from ffdl_batch.manifest import Defaults, ManifestSource, parse_manifest
 
     _check_text(submission, storage.root.path)
     _check_permissions(submission)
     settings = adapters.settings
     name = submission.backend or adapters.default_name()
-    check_cluster(adapters, name, submission)
+    _check_cluster(adapters, name, submission)
     source = ManifestSource(submission.manifest, submission.manifest_name, submission.base_dir)
     defaults = Defaults(
         memory_bytes=parse_size(settings.default_memory),
@@ -103,13 +95,33 @@ def read_submission(storage: JobStorage, adapters: Adapters, submission: Submiss
     warnings = (*(f for f in parsed.findings if f.severity is Severity.WARNING), *_foreign_group(submission.gid))
     notes = tuple(str(f) for f in parsed.findings if f.severity is Severity.NOTE)
     spec, secrets, wrong = bring_along(spec, parsed.inline_secrets, submission.references)
-    batch, unreadable = read_times(spec.batch, submission, storage.clock.now())
+    batch, unreadable = _read_times(spec.batch, submission, storage.clock.now())
     spec, wrong = dataclasses.replace(spec, batch=batch), [*wrong, *unreadable]
     candidate = Candidate(spec, name, warnings, notes, secrets, submission.manifest_name)
     wrong += missing_secrets(storage.root, spec, secrets)
     if wrong:
-        raise bad_input([*warnings, *(_located(candidate, finding) for finding in wrong)])
+        raise bad_input([*warnings, *(locate(candidate, finding) for finding in wrong)])
     return candidate
+
+
+def _check_cluster(adapters: Adapters, backend: str, submission: Submission) -> None:
+    """Refuse a submission from a shell whose sbatch would choose another cluster. Raises Refused."""
+    try:
+        adapter = adapters.get(backend)
+    except InvalidRequest:
+        return  # reported when the backend is asked for a plan
+    if submission.cluster is not None and isinstance(adapter, ChoosesCluster):
+        why, cure = adapter.compare_cluster(submission.cluster)
+        if why:
+            raise unavailable(why, cure=cure)
+
+
+def _read_times(batch: BatchOptions, submission: Submission, now: float) -> tuple[BatchOptions, tuple[Finding, ...]]:
+    """Resolve the times of `batch` in the submitter's time zone. Raises Refused for malformed offsets."""
+    offsets = submission.utc_offsets
+    if len(offsets) > _MOST_OFFSETS or any(len(one) != 2 or abs(one[1]) >= _FURTHEST_S for one in offsets):
+        raise bad_request("C101", "utc_offsets is not a list of pairs: seconds since the epoch, seconds from UTC")
+    return with_absolute_times(batch, now, offsets or read_utc_offsets(now))
 
 
 def _check_text(submission: Submission, jobs_dir: str) -> None:
@@ -163,8 +175,8 @@ def _foreign_group(gid: int | None) -> Iterator[Finding]:
 
 
 def _check_environment(environ: Mapping[str, str], own: Mapping[str, str]) -> None:
-    """Refuse variables of the submitter with which no program can be started. The manifest's own are checked where it
-    is parsed."""
+    """Refuse variables of the submitter with which no program can be started. The manifest's parser checks the
+    manifest's own."""
     brought = {name: value for name, value in environ.items() if name not in own}
     found = [why for name, value in brought.items() if (why := why_too_long(name, value))]
     if not found and (why := why_too_many({**brought, **own})):
@@ -180,7 +192,7 @@ def _escaped(text: str) -> str:
 
 
 def _own_keys(adapters: Adapters, backend: str) -> frozenset[str] | None:
-    """None for a backend that cannot be used, which is said when it is asked for a plan."""
+    """Return the manifest keys of the backend; None if it cannot be used, which is reported when it plans."""
     try:
         adapter = adapters.get(backend)
     except InvalidRequest:
@@ -189,15 +201,15 @@ def _own_keys(adapters: Adapters, backend: str) -> frozenset[str] | None:
 
 
 def name_elements(storage: JobStorage, candidate: Candidate, specs: Sequence[JobSpec]) -> list[Candidate]:
-    """The candidates of one submission, for each of `specs`: arrays that they depend on are the trainings that are
-    their elements. Raises :class:`Refused`."""
+    """Return a candidate for each of `specs`, with arrays in its dependency replaced by their elements. Raises
+    :class:`Refused`."""
     text = candidate.spec.batch.dependency
     try:
         dependency = ArrayDependency(storage, text, len(specs))
         indexes = [spec.element.index if spec.element is not None else None for spec in specs]
         texts = [dependency.of(index) for index in indexes] if text else [""] * len(specs)
     except InvalidRequest as error:
-        raise _refusal(candidate, error) from error
+        raise refusal_of(candidate, error) from error
     return [
         dataclasses.replace(
             candidate,
@@ -209,179 +221,32 @@ def name_elements(storage: JobStorage, candidate: Candidate, specs: Sequence[Job
     ]
 
 
-def facts_or_refuse(adapters: Adapters, backend: str) -> BackendFacts:
-    """What the backend's site is; raises :class:`Refused` where there is no such backend or it never answered."""
-    try:
-        adapters.get(backend)
-    except InvalidRequest as error:
-        raise bad_request("S101", str(error), error.findings) from error
-    try:
-        return adapters.facts(backend)
-    except InvalidRequest as error:
-        raise unavailable(str(error), error.findings) from error
-    except SchedulerMissing as error:
-        raise unavailable(str(error)) from error
-    except SchedulerUnreachable as error:
-        message = f"the backend {backend} has never told what its site is, so nothing was accepted: {error}"
-        raise try_again("S200", message, cure="submit again when the scheduler answers") from error
-
-
-def plan_or_refuse(
-    storage: JobStorage,
-    adapters: Adapters,
-    candidate: Candidate,
-    job_id: JobId,
-    environ: Mapping[str, str],
-    attempt: int = 1,
-) -> LaunchPlan:
-    """The plan of an attempt; raises :class:`Refused` with the adapter's reasons.
-
-    A request that names something unknown (a partition made a minute ago) is tried once more on fresh facts.
-    """
-    facts_or_refuse(adapters, candidate.backend)
-    for last in (False, True):
-        try:
-            request = launch_request(
-                storage,
-                adapters,
-                candidate.spec,
-                candidate.backend,
-                job_id,
-                attempt,
-                environ=environ,
-            )
-            plan = adapters.get(candidate.backend).plan(request)
-            for finding in _wrong_dirs(adapters, candidate, plan):
-                if finding.severity is Severity.ERROR:
-                    raise bad_request(finding.code, str(finding), (*candidate.warnings, finding))
-            return plan
-        except UnknownImage as error:
-            raise _no_image(candidate, error) from error
-        except InvalidRequest as error:
-            if last:
-                raise _refusal(candidate, error) from error
-            adapters.refresh(candidate.backend)
-    raise AssertionError("unreachable")
-
-
-def _wrong_dirs(adapters: Adapters, candidate: Candidate, plan: LaunchPlan) -> list[Finding]:
-    """What is wrong with directories of data and results."""
-    found = wrong_dirs(
-        candidate.spec.data_stores,
-        plan.launch,
-        later=candidate.is_later,
-        is_node=adapters.facts(candidate.backend).is_this_machine,
-    )
-    return [_located(candidate, finding) for finding in found]
-
-
-def check_stores(
-    root: Root, adapters: Adapters, store_checks: StoreChecks, candidate: Candidate, plan: LaunchPlan
-) -> tuple[str, ...]:
-    """Ask the stores of what will be submitted; what is doubtful. Raises :class:`Refused` for what is wrong."""
-    links = (_located(candidate, one) for one in leaving_links(candidate.spec.data_stores, plan.launch))
-    seen = tuple(map(str, (*_wrong_dirs(adapters, candidate, plan), *links)))
-    if not plan.launch.fetches and not plan.launch.uploads:
-        return seen
-    secrets = values_at_hand(root, candidate.spec, candidate.secrets)
-    asked = store_checks.findings(plan.launch, candidate.spec.data_stores, secrets, later=candidate.is_later)
-    found = [_located(candidate, finding) for finding in asked]
-    wrong = tuple(finding for finding in found if finding.severity is Severity.ERROR)
-    if wrong:
-        raise bad_request(wrong[0].code, "; ".join(map(str, wrong)), (*candidate.warnings, *wrong))
-    return (*seen, *map(str, found))
-
-
-def _refusal(candidate: Candidate, error: InvalidRequest) -> Refused:
+def refusal_of(candidate: Candidate, error: InvalidRequest) -> Refused:
     code = error.findings[0].code if error.findings else "C104"
-    located = [_located(candidate, finding) for finding in error.findings]
+    located = [locate(candidate, finding) for finding in error.findings]
     return bad_request(code, str(error), (*candidate.warnings, *located))
 
 
 def all_warnings(candidate: Candidate, plan: LaunchPlan) -> tuple[str, ...]:
-    """What the submitter is told. The job's record has a plan's warnings as the adapter says them: the manifest's lines
-    mean nothing there after a resume."""
+    """Return the warnings for the submitter. The job's record has the plan's warnings without lines of the manifest,
+    because these mean nothing after a resume."""
     return (*map(str, candidate.warnings), *(_placed(candidate, warning) for warning in plan.warnings))
 
 
 def _placed(candidate: Candidate, warning: str) -> str:
-    """An adapter's warning about a field of the manifest, as ``field: sentence``, with file and line."""
+    """Add file and line to an adapter's warning about a field of the manifest, which has the form ``field:
+    sentence``."""
     path, _, sentence = warning.partition(": ")
     if not candidate.spec.sources.get(path, "").startswith("manifest:"):
         return warning
-    return str(_located(candidate, Finding(Severity.WARNING, sentence, path=path)))
+    return str(locate(candidate, Finding(Severity.WARNING, sentence, path=path)))
 
 
-def _located(candidate: Candidate, finding: Finding) -> Finding:
-    """`finding` with the line of its field, or of the nearest block around it that the manifest has."""
+def locate(candidate: Candidate, finding: Finding) -> Finding:
+    """Return `finding` with the line of its field, or of the nearest enclosing block in the manifest."""
     if finding.file is not None or finding.path is None:
         return finding
     ends = [len(finding.path), *(found.start() for found in reversed(list(re.finditer(r"[.\[]", finding.path))))]
     places = (candidate.spec.sources.get(finding.path[:end], "") for end in ends)
     lines = (int(place.removeprefix("manifest:")) for place in places if place.startswith("manifest:"))
     return dataclasses.replace(finding, file=candidate.manifest_name, line=next(lines, None))
-
-
-def launch_request(  # noqa: PLR0913 - one value per column of the attempt
-    storage: JobStorage,
-    adapters: Adapters,
-    spec: JobSpec,
-    backend: str,
-    job_id: JobId,
-    attempt: int = 1,
-    *,
-    environ: Mapping[str, str],
-    checkpoints: Sequence[Checkpoint] = (),
-    spent: Spent | None = None,
-    carry: str = "",
-) -> LaunchRequest:
-    """Everything an adapter's `plan` may know; raises UnknownImage for an image that is not there, and InvalidRequest
-    for a dependency that cannot be waited for.
-
-    `checkpoints` are what earlier attempts did, `spent` is what the chain has used up, and `carry` the results
-    directory of the attempt before: a first attempt has none of them.
-    """
-    facts = adapters.facts(backend)
-    job_dir = storage.root.job(job_id)
-    lead = lead_of(spec, checkpoints)
-    return LaunchRequest(
-        job_id=job_id,
-        attempt=attempt,
-        token=attempt_token(job_id, attempt),
-        spec=strip_dependency(storage, spec),
-        job_dir=job_dir,
-        attempt_dir=job_dir.attempt(attempt),
-        doorbell=storage.root.doorbell,
-        facts=facts,
-        image=_image(adapters.settings, spec, facts),
-        user_env={**environ, **spec.batch.env},
-        minimum_network=adapters.settings.network_minimum,
-        lead_s=lead.seconds,
-        lead_from=lead.origin,
-        budget=budget_of(spec.batch.retry),
-        spent=spent or Spent(),
-        carry=carry,
-        confirmed=next((c.newest for c in reversed(checkpoints) if c.confirmed and c.newest), ""),
-        array_dir=storage.root.array(spec.element.array) if spec.element is not None and attempt == 1 else None,
-        logs=_log_limits(adapters.settings),
-        cache_dir=adapters.settings.cache_dir,
-        cache_bytes=adapters.settings.cache_bytes,
-        images_dir=storage.root.images,
-        mounting=adapters.settings.data_mount,
-        user=storage.user,
-    )
-
-
-def _log_limits(settings: Settings) -> LogLimits:
-    return LogLimits(parse_size(settings.log_file_size), settings.log_files, parse_size(settings.log_rate))
-
-
-def _image(settings: Settings, spec: JobSpec, facts: BackendFacts) -> str:
-    if not facts.needs_image:
-        return ""
-    return (resolve_oci_image if facts.pulls_images else resolve_image)(settings, spec.framework)
-
-
-def _no_image(candidate: Candidate, error: UnknownImage) -> Refused:
-    finding = _located(candidate, Finding(Severity.ERROR, str(error), path="framework.version", code="S103"))
-    return bad_request("S103", str(finding), (*candidate.warnings, finding))

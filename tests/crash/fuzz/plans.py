@@ -25,7 +25,7 @@ PREFER: Mapping[str, str] = {
     "call signal": "regret", "call withdraw": "regret", "call cancel": "regret", "call avoid": "submit requeued",
     "call is_forgotten": "submit forgotten", "deployer fenced": "resume", "watcher requested": "halt",
     "reply array": "array_get", "reply halt_array": "array_halt", "reply cancel_array": "array_cancel",
-    "commit apply_many by arrays": "array_cancel", "commit renew_many": "array", "call submit_array": "array",
+    "commit renew_many": "array", "call submit_array": "array",
     "call find_many": "array", "deployer chunk written": "array", "deployer chunk marked": "array",
     "deployer chunk submitted": "array", "payer begins": "submit unstored", "payer began": "submit unstored",
     "payer works": "submit unstored", "payer dies too": "submit unstored", "commit note_uploaded": "submit unstored",

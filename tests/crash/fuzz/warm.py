@@ -35,7 +35,7 @@ from ffdl_batch.ports.scheduler import Scheduler
 from ffdl_batch.services.backends import adapters
 from ffdl_batch.services.data import controller_fence, pending_uploads
 from ffdl_batch.services.deployment import array_submission, deployer, waiting_jobs
-from ffdl_batch.services.monitoring import job_update, request_delivery, watcher
+from ffdl_batch.services.monitoring import job_update, scheduler_calls, watcher
 from tests.crash.fuzz.companions import fork_child, kill_children
 from tests.crash.fuzz.mutations import Mutation
 from tests.crash.fuzz.steps import PROGRESS, WITH_CHILDREN, Plan, Steps
@@ -55,7 +55,7 @@ TIMES_S = {
     (watcher, "LOOK_SOON_S"): 0.1,
     (deployer, "LOOK_AGAIN_S"): 0.2,
     (deployer, "HANDOVER_S"): 0.5,
-    (request_delivery, "AGAIN_S"): 0.5,
+    (scheduler_calls, "AGAIN_S"): 0.5,
     (waiting_jobs, "FIRST_PAUSE_S"): 0.1,
     (waiting_jobs, "LONGEST_DEPENDENCY_PAUSE_S"): 0.5,
     (adapters, "FIRST_PAUSE_S"): 0.05,

@@ -18,8 +18,7 @@ from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, encode_event
 from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
 from ffdl_batch.domain.scheduler_errors import AccountingUnreachable
-from ffdl_batch.services.job_control.arrays import get_array, stop_array
-from ffdl_batch.services.job_control.stop import cancel_job, halt_job
+from ffdl_batch.services.job_control.stop import cancel_job, get_array, halt_job, stop_array
 from ffdl_batch.services.job_files.orphan_cleanup import ORPHAN_AGE_S, sweep
 from ffdl_batch.services.monitoring.watcher import ACCOUNTING_LAG_S, FORGOTTEN_AFTER
 from ffdl_batch.services.queries.jobs import list_jobs, own_job

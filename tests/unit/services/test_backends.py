@@ -106,7 +106,7 @@ def test_circuit_opens_on_first_failure_closes_on_answer_and_doubts_only_begin_o
     assert health.detail == "Unable to contact slurm controller"
     assert health.asked_again_at is not None and began < health.asked_again_at <= began + 1.25 * FIRST_PAUSE_S
     assert adapters.outages() == (health,)
-    with pytest.raises(NotAsked, match="left alone for a moment: Unable to contact"):
+    with pytest.raises(NotAsked, match="not called for a moment: Unable to contact"):
         ask(adapters)
     clock.tick(2)
     ask(adapters)
@@ -338,7 +338,7 @@ def test_site_facts_raise_error_when_first_probe_times_out(
 ) -> None:
     monkeypatch.setattr("ffdl_batch.services.backends.site_facts.FIRST_PATIENCE_S", 0.05)
     scheduler.gate.clear()
-    with pytest.raises(SchedulerUnreachable, match="fake has not said within"):
+    with pytest.raises(SchedulerUnreachable, match="fake has not described its site within"):
         adapters.facts(NAME)
     scheduler.gate.set()
 

@@ -55,7 +55,7 @@ def test_fault_policy_excludes_node_from_next_attempts(site: Site) -> None:
     assert (noticed.incident.kind, noticed.incident.nodes) == ("node.gpu", ("n1",))
     assert "policy nccl" in noticed.incident.message
     (said,) = (one.text for one in noticed.incident.evidence if one.source == "policy nccl")
-    assert said == f"a line of the log is what it looks for: {NCCL.match}"
+    assert said == f"it matches a line of the log: {NCCL.match}"
     site.deploy()
     assert site.scheduler.planned[-1].spec.batch.exclude == "n1"
 

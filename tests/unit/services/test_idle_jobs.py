@@ -15,7 +15,7 @@ from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observatio
 from ffdl_batch.services.job_control.stop import cancel_job
 from ffdl_batch.services.monitoring import watcher
 from ffdl_batch.services.monitoring.job_update import Judge
-from ffdl_batch.services.monitoring.request_delivery import AGAIN_S
+from ffdl_batch.services.monitoring.scheduler_calls import AGAIN_S
 from ffdl_batch.services.monitoring.watch_state import Memory
 from ffdl_batch.services.monitoring.watcher import ACCOUNTING_LAG_S, FORGOTTEN_AFTER, SETTLE_S
 from ffdl_batch.services.outcome import native_job_identity

@@ -20,8 +20,7 @@ from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.runtimes.launch_request import ArrayPlan, LaunchPlan
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.deployment.deployer import WORKERS
-from ffdl_batch.services.deployment.result_writer import GROUP, Decided, Outcomes
-from ffdl_batch.services.deployment.unanswered_submissions import BEHIND, UNANSWERED
+from ffdl_batch.services.deployment.result_writer import BEHIND, GROUP, UNANSWERED, Decided, Outcomes
 from ffdl_batch.store import Store, StoreUnavailable
 from ffdl_batch.store.schema import JOBS
 from tests.fakes.arrays import ArrayScheduler

@@ -17,7 +17,7 @@ from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_batch.services.deployment.submission_results import adopt, take_back
 from ffdl_batch.services.job_control.drill import drill
 from ffdl_batch.services.job_files.attempt_directory import begun_at
-from ffdl_batch.services.monitoring.request_delivery import AGAIN_S, keep_off, let_back, take_away
+from ffdl_batch.services.monitoring.scheduler_calls import AGAIN_S, keep_off, let_back, take_away
 from ffdl_batch.services.refusals import Refused
 from tests.fakes.head import FakeHead
 from tests.unit.services.conftest import Site

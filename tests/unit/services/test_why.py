@@ -27,8 +27,6 @@ from ffdl_batch.domain.pending.explanation import (
 )
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerMissing, SchedulerUnreachable, TooMany
 from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest
-from ffdl_batch.services.backends.trial_requests import AT_ONCE, LIFE_S
-from ffdl_batch.services.pending.explanation import explain_job, look_ahead
 from ffdl_batch.services.pending.pending_time_history import (
     FEWEST,
     are_alike,
@@ -37,7 +35,7 @@ from ffdl_batch.services.pending.pending_time_history import (
     waits_for_capacity,
     waits_of,
 )
-from ffdl_batch.services.pending.request_variants import MOST, variants_of
+from ffdl_batch.services.pending.request_variants import AT_ONCE, LIFE_S, MOST, variants_of
 from ffdl_batch.services.refusals import Refused
 from tests.fakes.scheduler import FakeScheduler
 from tests.unit.services.conftest import MANIFEST, Site
@@ -117,7 +115,7 @@ def test_why_reports_reason_evidence_and_sooner_alternatives(site: Site, seer: S
         "4 v100 main 1800 ": now + 600,
         "2 v100 main 3600 ": now + 3590,
     }
-    view = explain_job(site.platform.storage, site.platform.adapters, site.caller, queued(site).id)
+    view = site.platform.explainer.explain_job(site.caller, queued(site).id)
     assert view.waits and view.sentence.endswith("(Resources)") and not view.stale
     assert view.trial is not None and view.trial.at == now + 3600
     assert [(one.options, one.sooner_s) for one in view.alternatives] == [
@@ -133,25 +131,29 @@ def test_why_subtracts_own_queued_job_from_trials_in_same_queue(site: Site, seer
     now = site.clock.now()
     seer.expected_start = now + 600
     seer.starts = {"": now + 1200, "4 a100 main 3600 ": now + 600, "4 v100 quick 3600 ": now + 600}
-    view = explain_job(site.platform.storage, site.platform.adapters, site.caller, queued(site).id)
+    view = site.platform.explainer.explain_job(site.caller, queued(site).id)
     assert [(one.options, one.at, one.sooner_s) for one in view.alternatives] == [("--gpus=a100:4", now, 600.0)]
 
 
 def test_why_limits_number_and_concurrency_of_trials_and_caches_them(site: Site, seer: Seer) -> None:
     seer.starts = {"": site.clock.now() + 60}
     job = queued(site)
-    explain_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
+    site.platform.explainer.explain_job(site.caller, job.id)
     first = len(seer.trials)
     assert 3 <= first <= MOST + 1 and seer.most_at_once <= AT_ONCE
-    explain_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
+    site.platform.explainer.explain_job(site.caller, job.id)
     assert len(seer.trials) == first
     site.clock.tick(LIFE_S + 1)
-    explain_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
+    site.platform.explainer.explain_job(site.caller, job.id)
     assert len(seer.trials) == 2 * first
 
 
 def test_why_runs_no_trial_without_alternatives(site: Site, seer: Seer) -> None:
-    view = explain_job(site.platform.storage, site.platform.adapters, site.caller, queued(site).id, alternatives=False)
+    view = site.platform.explainer.explain_job(
+        site.caller,
+        queued(site).id,
+        alternatives=False,
+    )
     assert not seer.trials and view.sentence and seer.explained == 1
 
 
@@ -159,7 +161,7 @@ def test_why_runs_no_trial_if_job_does_not_wait_for_capacity(site: Site, seer: S
     job = queued(site)
     for kind in (WaitKind.HELD_BY_USER, WaitKind.DEPENDENCY, WaitKind.BEGIN_TIME, WaitKind.QUEUE_CLOSED):
         seer.reason, seer.starts = Reason(kind, "Word"), {"": 0.0}
-        view = explain_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
+        view = site.platform.explainer.explain_job(site.caller, job.id)
         assert view.waits and not seer.trials and not view.alternatives and view.trial is None, kind
 
 
@@ -167,39 +169,39 @@ def test_why_tries_only_alternatives_within_limit(site: Site, seer: Seer) -> Non
     limit = Limit("QOS", "GPUs", Per.USER, name="high", most="3", used="1", asked="4")
     seer.reason, seer.starts = Reason(WaitKind.LIMIT, "QOSMaxGRESPerUser", limit=limit), {"": 0.0}
     seer.expected_start = site.clock.now() + 5
-    view = explain_job(site.platform.storage, site.platform.adapters, site.caller, queued(site).id)
+    view = site.platform.explainer.explain_job(site.caller, queued(site).id)
     assert [one.options for one in view.alternatives] == ["--gpus=v100:2"]
     assert seer.trials == ["2 v100 main 3600 "]
 
 
 def test_why_shows_cached_explanation_with_age_when_scheduler_is_unreachable(site: Site, seer: Seer) -> None:
     job = queued(site)
-    explain_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
+    site.platform.explainer.explain_job(site.caller, job.id)
     asked = len(seer.trials)
     seer.silence = SchedulerUnreachable("the controller is away")
     site.clock.tick(120)
-    view = explain_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
+    view = site.platform.explainer.explain_job(site.caller, job.id)
     assert "the controller is away" in view.stale and "ago" in view.stale
     assert view.explanation is not None and view.explanation.known_at == 500.0
     assert len(seer.trials) == asked and site.platform.adapters.is_out("fake")
     explained = seer.explained
-    explain_job(site.platform.storage, site.platform.adapters, site.caller, job.id)  # left alone by the breaker
+    site.platform.explainer.explain_job(site.caller, job.id)  # left alone by the breaker
     assert seer.explained == explained
 
 
 def test_why_shows_last_pending_reason_when_unreachable_scheduler_left_no_cache(site: Site, seer: Seer) -> None:
     seer.silence = SchedulerUnreachable("the controller is away")
-    view = explain_job(site.platform.storage, site.platform.adapters, site.caller, queued(site).id)
+    view = site.platform.explainer.explain_job(site.caller, queued(site).id)
     assert view.explanation is None and view.sentence.startswith("it is in fake's queue; fake has not answered for 0 s")
-    assert "the controller is away; it said last, " in view.sentence and view.sentence.endswith(" ago: Resources")
+    assert "the controller is away; its last answer, " in view.sentence and view.sentence.endswith(" ago: Resources")
     assert view.actions == ("nothing: ask again when fake answers; it keeps its place meanwhile",)
 
 
 def test_why_reports_missing_scheduler_for_queued_job(site: Site, seer: Seer) -> None:
     job = queued(site)
     seer.silence = SchedulerMissing("there is no kubeconfig")
-    view = explain_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
-    assert "; fake cannot be asked: there is no kubeconfig; it said last, " in view.sentence
+    view = site.platform.explainer.explain_job(site.caller, job.id)
+    assert "; fake cannot be asked: there is no kubeconfig; its last answer, " in view.sentence
     assert view.actions == ("have that mended; it keeps its place meanwhile",)
 
 
@@ -208,24 +210,21 @@ def test_why_reports_cancel_request_that_scheduler_cannot_receive(site: Site, se
     job = queued(site)
     site.move(job, *([JobState.PROCESSING] if runs else []), columns={"requested_action": RequestedAction.CANCEL})
     begin = "it does not wait: it is being cancelled" if runs else "it is being cancelled"
-    view = explain_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
+    view = site.platform.explainer.explain_job(site.caller, job.id)
     assert (view.sentence, view.waits, view.actions) == (begin, not runs, ("nothing",))
     with pytest.raises(SchedulerMissing), site.platform.adapters.asking("fake"):
         raise SchedulerMissing("the token has expired")
-    view = explain_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
+    view = site.platform.explainer.explain_job(site.caller, job.id)
     assert view.sentence == f"{begin}, and fake cannot be asked: the token has expired"
-    assert view.actions == ("have that mended: it is told as soon as it answers",)
+    assert view.actions == ("have that mended: the cancel is sent as soon as it answers",)
 
 
 def test_why_reports_job_not_yet_submitted_without_scheduler_query(site: Site, seer: Seer) -> None:
     job = site.accept("k1", TYPED)
-    assert (
-        "about to be handed over"
-        in explain_job(site.platform.storage, site.platform.adapters, site.caller, job.id).sentence
-    )
+    assert "about to be handed over" in site.platform.explainer.explain_job(site.caller, job.id).sentence
     reason = "Dependency: training-0a1b2c3d4 has not ended"
     site.move(job, columns={"pending_reason": reason})
-    view = explain_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
+    view = site.platform.explainer.explain_job(site.caller, job.id)
     assert view.waits and view.sentence.endswith(reason) and "ffdl show" in view.actions[0]
     assert not seer.explained and not seer.trials
 
@@ -239,7 +238,7 @@ def test_why_advises_restart_of_daemon_that_is_older_than_group_membership(
     job = queued(site) if state is not JobState.PENDING else site.accept("k1", TYPED)
     if state is not JobState.PENDING:
         site.move(job, JobState.PROCESSING, *([JobState.STORING] if state is JobState.COMPLETED else []), state)
-    actions = explain_job(site.platform.storage, site.platform.adapters, site.caller, job.id).actions
+    actions = site.platform.explainer.explain_job(site.caller, job.id).actions
     assert any(f"'{joined_later}'; log in again and run: ffdl daemon restart" in one for one in actions) is told
 
 
@@ -248,14 +247,14 @@ def test_why_reports_time_of_next_submission_try_for_rejected_job(site: Site, se
     reason = "the quota of Jobs is used up"
     site.move(job, columns={"pending_reason": reason})
     rooms.turned_away(job, TooMany("another reason"))
-    assert explain_job(site.platform.storage, site.platform.adapters, site.caller, job.id).sentence.endswith(reason)
+    assert site.platform.explainer.explain_job(site.caller, job.id).sentence.endswith(reason)
     rooms.taken(job)
     rooms.turned_away(job, TooMany(reason))
     wait_s = round(rooms.wait_s(job))
-    sentence = explain_job(site.platform.storage, site.platform.adapters, site.caller, job.id).sentence
+    sentence = site.platform.explainer.explain_job(site.caller, job.id).sentence
     assert sentence.endswith(f"{reason}; it is tried again in {wait_s} s, or earlier if a job of this daemon ends")
     site.clock.tick(wait_s + 1)
-    assert explain_job(site.platform.storage, site.platform.adapters, site.caller, job.id).sentence.endswith(
+    assert site.platform.explainer.explain_job(site.caller, job.id).sentence.endswith(
         f"{reason}; it is tried again now"
     )
 
@@ -273,8 +272,9 @@ def test_why_reports_time_of_next_submission_try_for_rejected_job(site: Site, se
 def test_why_reports_state_of_job_that_does_not_wait(
     site: Site, seer: Seer, steps: list[JobState], changes: dict[str, Any], said: str
 ) -> None:
-    view = explain_job(
-        site.platform.storage, site.platform.adapters, site.caller, site.move(queued(site), *steps, **changes).id
+    view = site.platform.explainer.explain_job(
+        site.caller,
+        site.move(queued(site), *steps, **changes).id,
     )
     assert not view.waits and said in view.sentence and not seer.explained
 
@@ -293,7 +293,7 @@ def test_why_reports_waiting_learners_of_started_job_with_several_learners(
     job = queued(site, f"{MANIFEST}\n{learners}\n")
     site.move(job, JobState.DOWNLOADING)
     seer.reason = Reason(WaitKind.NO_CAPACITY, "Insufficient cpu")
-    view = explain_job(site.platform.storage, site.platform.adapters, site.caller, job.id, alternatives=False)
+    view = site.platform.explainer.explain_job(site.caller, job.id, alternatives=False)
     assert view.waits is waits
     assert view.sentence.startswith("some of its learners have their nodes, and others wait: ") is waits
 
@@ -304,12 +304,12 @@ def test_why_reports_missing_image_of_learner_while_data_downloads(site: Site, s
     job = queued(site, f"{MANIFEST}\nlearners: {learners}\n")
     site.move(job, JobState.DOWNLOADING, columns={"pending_reason": "the image x cannot be had"})
     seer.reason = Reason(WaitKind.IMAGE, "", "the image x cannot be had; correct its name, or push it")
-    view = explain_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
+    view = site.platform.explainer.explain_job(site.caller, job.id)
     assert view.waits and view.sentence.startswith("it has its nodes, but its image cannot be had (")
     assert view.actions == ("correct the image's name, or give credentials for its registry",)
     assert not seer.trials and not view.alternatives
     seer.reason = Reason(WaitKind.STARTING)
-    assert explain_job(site.platform.storage, site.platform.adapters, site.caller, job.id).sentence.startswith(
+    assert site.platform.explainer.explain_job(site.caller, job.id).sentence.startswith(
         "it does not wait: it has its nodes"
     )
 
@@ -320,22 +320,22 @@ def test_why_reports_job_that_scheduler_does_not_list_as_waiting(
     monkeypatch.setattr(seer, "explain_waiting", lambda requests: [None for _ in requests])
     job = queued(site)
     site.clock.at = job.updated_at + 10
-    assert "has taken it 10 s ago, and does not list it as waiting yet, or no more; ask again" in (
-        explain_job(site.platform.storage, site.platform.adapters, site.caller, job.id).sentence
+    assert "accepted it 10 s ago, and does not list it as waiting now; ask again" in (
+        site.platform.explainer.explain_job(site.caller, job.id).sentence
     )
     site.clock.tick(10)
-    view = explain_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
+    view = site.platform.explainer.explain_job(site.caller, job.id)
     assert "it is starting, or has just ended" in view.sentence and view.explanation is None
     site.move(site.job(job.id), columns={"pending_reason": "it was sent to another"})
-    view = explain_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
-    assert view.sentence.endswith("ask again in a few seconds; what was known last: it was sent to another")
+    view = site.platform.explainer.explain_job(site.caller, job.id)
+    assert view.sentence.endswith("ask again in a few seconds; the last known reason: it was sent to another")
     assert not seer.trials
 
 
 def test_why_predicts_start_and_alternatives_for_unsubmitted_manifest(site: Site, seer: Seer) -> None:
     now = site.clock.now()
     seer.starts = {"": now + 900, "4 v100 quick 3600 ": now}
-    outlook = look_ahead(site.platform.storage, site.platform.adapters, site.caller, site.submission("k", TYPED))
+    outlook = site.platform.explainer.look_ahead(site.caller, site.submission("k", TYPED))
     assert outlook.trial is not None and outlook.trial.at == now + 900
     assert [one.options for one in outlook.alternatives] == ["--partition=quick"]
     assert any("3 jobs wait for room" in line for line in outlook.evidence)
@@ -344,13 +344,16 @@ def test_why_predicts_start_and_alternatives_for_unsubmitted_manifest(site: Site
 
 def test_why_rejects_invalid_manifest(site: Site, seer: Seer) -> None:
     with pytest.raises(Refused):
-        look_ahead(site.platform.storage, site.platform.adapters, site.caller, site.submission("k", "name: [\n"))
+        site.platform.explainer.look_ahead(
+            site.caller,
+            site.submission("k", "name: [\n"),
+        )
 
 
 def test_why_shows_scheduler_reason_if_backend_cannot_explain(site: Site) -> None:
     job = queued(site)
     site.scheduler.seen[NativeId.parse(job.native_id)] = Observation(Phase.PENDING, "PENDING", reason="Resources")
-    view = explain_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
+    view = site.platform.explainer.explain_job(site.caller, job.id)
     assert view.sentence == "fake says: Resources" and not view.alternatives
 
 

@@ -13,7 +13,7 @@ from ffdl_batch.domain.outcome.controller_events import Outcome
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
 from ffdl_batch.domain.scheduler_errors import NotNow
 from ffdl_batch.services.job_files.control_cell import read_control
-from ffdl_batch.services.monitoring.request_delivery import AGAIN_S
+from ffdl_batch.services.monitoring.scheduler_calls import AGAIN_S
 from ffdl_batch.services.monitoring.watcher import SETTLE_S
 from tests.fakes.head import FakeHead
 from tests.unit.services.chains import at_work, end
@@ -161,7 +161,7 @@ def test_halt_withdraws_running_job_that_scheduler_requeued(site: Site) -> None:
 def test_halt_signals_job_if_control_file_cannot_be_written(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     running(site, RequestedAction.HALT)
     full = OSError("no space left on device")
-    monkeypatch.setattr("ffdl_batch.services.monitoring.request_delivery.write_control", Mock(side_effect=full))
+    monkeypatch.setattr("ffdl_batch.services.monitoring.scheduler_calls.write_control", Mock(side_effect=full))
     site.watch()
     assert len(site.scheduler.signalled) == 1
 

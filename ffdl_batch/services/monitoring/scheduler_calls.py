@@ -1,0 +1,254 @@
+"""Asks schedulers for the states of jobs, and passes owners' requests and node exclusions on to them.
+
+A request is repeated until it has taken effect, because it may be lost. All requests are idempotent. The control cell
+is written before the signal is sent: a controller that is signalled reads the cell, and one that starts later finds it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ffdl_batch.attempt.layout import Root
+from ffdl_batch.domain.circuit_breaker import Circuit
+from ffdl_batch.domain.job.job import Job, JobId
+from ffdl_batch.domain.job_state import RequestedAction
+from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, NotNow, SchedulerUnreachable
+from ffdl_batch.ports.capabilities import AvoidsNodes, DropsTasks, ForgetsJobs, LosesJobs, StopsMany, Withdraws
+from ffdl_batch.ports.scheduler import Scheduler
+from ffdl_batch.services.backends.adapters import Adapters, NotAsked
+from ffdl_batch.services.job_files.control_cell import write_control
+from ffdl_batch.services.job_storage import JobStorage
+from ffdl_batch.services.outcome.native_job_identity import may_ask_of
+
+log = logging.getLogger(__name__)
+
+AGAIN_S = 15.0
+_GONE_BY_S = 8 * AGAIN_S
+"""A failure this long ago that did not repeat is over."""
+CHECKPOINT_SIGNAL = "URG"
+"""Harmless to processes that do not know it (default action: ignore)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """The last request that was sent for a job."""
+
+    requested_action: RequestedAction
+    native_id: str
+    waits: bool
+    """Whether the job waited in the queue then."""
+    is_own: bool
+    """Whether the entry with its id was certainly the job, so that the scheduler was asked."""
+    at: float
+
+
+class RequestDelivery:
+    """Passes requests on and remembers when. The memory may be lost at a restart without harm."""
+
+    def __init__(self, storage: JobStorage) -> None:
+        self._storage = storage
+        self._sent: dict[JobId, _Sent] = {}
+
+    def pass_on(
+        self, adapter: Scheduler, jobs: Iterable[Job], seen: Mapping[JobId, Observation], doubtful: Collection[JobId]
+    ) -> None:
+        """Send the requests that are due for `jobs`. Raises SchedulerUnreachable.
+
+        `seen` has their listings. For jobs that are not listed, and for `doubtful` ones, the scheduler is not asked:
+        their controllers read the request when they begin.
+        """
+        now = self._storage.clock.monotonic()
+        due: list[tuple[Job, Phase]] = []
+        for job in jobs:
+            shown = seen.get(job.id)
+            if job.requested_action is RequestedAction.NONE or (shown is not None and shown.phase is Phase.ENDED):
+                continue
+            waits = shown is not None and shown.phase is Phase.PENDING
+            last = self._sent.get(job.id)
+            sent = _Sent(job.requested_action, job.native_id, waits, shown is not None and job.id not in doubtful, now)
+            is_new = last is None or _is_other(last, sent)
+            if not is_new and last is not None and now - last.at < AGAIN_S:
+                continue
+            self._sent[job.id] = sent
+            self._write(job)
+            if shown is not None and sent.is_own:
+                due.append((job, shown.phase))
+            elif shown is not None and is_new:
+                why = "the entry with this id may not be the job"
+                log.warning("job %s: %s is not asked to %s: %s", job.id, job.native_id, job.requested_action, why)
+        self._send(adapter, due)
+
+    def forget_others(self, live: Collection[JobId]) -> None:
+        """Forget the requests of all but `live` jobs."""
+        self._sent = {key: value for key, value in self._sent.items() if key in live}
+
+    def _write(self, job: Job) -> None:
+        try:
+            write_control(self._storage.root, job, requested_action=job.requested_action)
+        except OSError as error:  # the signal is sent nevertheless; the cell is written with the next one
+            log.error(
+                "job %s: the request to %s could not be written for its controllers: %s",
+                job.id,
+                job.requested_action,
+                error,
+            )
+
+    def _send(self, adapter: Scheduler, due: Sequence[tuple[Job, Phase]]) -> None:
+        many = adapter if isinstance(adapter, StopsMany) else None
+        _ask(
+            [job for job, _ in due if job.requested_action is RequestedAction.CANCEL],
+            adapter.cancel,
+            many.cancel_many if many else None,
+        )
+        halted = [(job, phase) for job, phase in due if job.requested_action is RequestedAction.HALT]
+        if isinstance(adapter, Withdraws):
+            waiting = [job for job, phase in halted if phase in (Phase.PENDING, Phase.UNKNOWN)]
+            _ask(waiting, adapter.withdraw, many.withdraw_many if many else None)
+        _ask(
+            [job for job, phase in halted if phase is not Phase.PENDING],
+            lambda native: adapter.signal(native, CHECKPOINT_SIGNAL),
+            (lambda natives: many.signal_many(natives, CHECKPOINT_SIGNAL)) if many else None,
+        )
+
+
+def _ask(
+    jobs: Sequence[Job], one: Callable[[NativeId], None], many: Callable[[Collection[NativeId]], None] | None
+) -> None:
+    """Send the same request for all of `jobs`: together if the backend can, one by one if it refuses that."""
+    if many is not None and len(jobs) > 1:
+        try:
+            many([NativeId.parse(job.native_id) for job in jobs])
+        except InvalidRequest as error:
+            log.warning("%d jobs are asked to stop one by one: %s", len(jobs), error)
+        else:
+            return
+    for job in jobs:
+        try:
+            one(NativeId.parse(job.native_id))
+        except InvalidRequest as error:
+            log.warning("job %s: the request to %s cannot be passed on: %s", job.id, job.requested_action, error)
+
+
+def _is_other(last: _Sent, now: _Sent) -> bool:
+    """Whether the request differs from the last one, so that it is sent at once."""
+    return replace(last, at=now.at) != now
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """What the scheduler reports about ids that listings left out."""
+
+    gone: frozenset[NativeId] = frozenset()
+    """Ids that it has forgotten."""
+    lost: frozenset[NativeId] = frozenset()
+    """Those of `gone` that it forgot although no process ended them."""
+    dropped: Mapping[NativeId, str] = field(default_factory=dict)
+    """Waiting tasks that it has removed from their arrays, with the tokens of their attempts."""
+
+
+class Questions:
+    """Calls schedulers for a watcher, through the circuit breaker. Reads and writes no job.
+
+    The circuit breaker logs outages. This class logs only requests that fail while the scheduler answers.
+    """
+
+    def __init__(self, storage: JobStorage, adapters: Adapters) -> None:
+        self._storage, self._adapters = storage, adapters
+        self._requests = RequestDelivery(storage)
+        self._late: dict[str, Circuit] = {}
+
+    def forget_others(self, live: Collection[JobId]) -> None:
+        """Forget the requests of all but `live` jobs."""
+        self._requests.forget_others(live)
+
+    def observe(self, backend: str, jobs: Iterable[Job]) -> Mapping[NativeId, Observation] | None:
+        """List all of `jobs` with one call. Return None if the scheduler does not answer."""
+        try:
+            with self._adapters.asking(backend) as adapter:
+                return adapter.observe([NativeId.parse(job.native_id) for job in jobs])
+        except SchedulerUnreachable as error:
+            log.debug("backend %s did not list its jobs: %s", backend, error)
+        except InvalidRequest as error:
+            self._adapters.failed(backend, str(error))
+            log.error("backend %s cannot be asked: %s", backend, error)
+        return None
+
+    def pass_on(
+        self, backend: str, jobs: Sequence[Job], found: Mapping[JobId, Observation], doubtful: Collection[JobId]
+    ) -> None:
+        """Pass the requests of `jobs` on. If that fails, the requests are repeated later."""
+        try:
+            with self._adapters.asking(backend) as adapter:
+                self._requests.pass_on(adapter, jobs, found, doubtful)
+        except NotAsked as error:
+            log.debug("requests to backend %s are repeated: %s", backend, error)
+        except NotNow as error:
+            self._log_late(backend, error)
+        except SchedulerUnreachable as error:
+            log.debug("backend %s takes no requests, they are repeated: %s", backend, error)
+
+    def _log_late(self, backend: str, error: NotNow) -> None:
+        """Log that a request failed although the scheduler answers, because a node may be down. As with outages, not
+        every repetition is logged."""
+        now = self._storage.clock.monotonic()
+        before = self._late.get(backend, Circuit())
+        if now - before.again_at > _GONE_BY_S:  # a repetition has succeeded since
+            before = Circuit()
+        asked, permit = before.ask(now)
+        assert permit is not None  # there is no pause between them
+        after = self._late[backend] = asked.failed(permit, str(error), self._storage.clock.now(), again_at=now)
+        if after.is_worth_logging(before):
+            log.warning("backend %s: %s", backend, error)
+
+    def absent(self, backend: str, asked: Collection[NativeId]) -> Absent:
+        """Ask the scheduler what became of `asked`. Nothing is known of ids that are missing in the answer."""
+        if not asked:
+            return Absent()
+        try:
+            with self._adapters.asking(backend) as adapter:
+                gone = adapter.is_forgotten(asked) if isinstance(adapter, ForgetsJobs) else frozenset[NativeId]()
+                lost = adapter.was_lost(gone) if gone and isinstance(adapter, LosesJobs) else frozenset[NativeId]()
+                tasks = [native for native in gone if native.task is not None]
+                dropped = adapter.dropped(tasks) if tasks and isinstance(adapter, DropsTasks) else {}
+                return Absent(gone, lost, dropped)
+        except SchedulerUnreachable as error:  # the circuit breaker logs it
+            log.debug("backend %s did not answer whether it has forgotten %d jobs: %s", backend, len(asked), error)
+        return Absent()
+
+
+def keep_off(root: Root, adapters: Adapters, job: Job, nodes: Collection[str]) -> None:
+    """Exclude `nodes`, which failed the waiting job, from its eligible nodes."""
+    try:
+        with adapters.asking(job.backend) as adapter:
+            if isinstance(adapter, AvoidsNodes) and may_ask_of(root, adapter, job):
+                adapter.avoid(NativeId.parse(job.native_id), nodes)
+    except (InvalidRequest, SchedulerUnreachable) as error:
+        log.warning("job %s cannot be kept off %s: %s", job.id, ", ".join(nodes), error)
+
+
+def let_back(root: Root, adapters: Adapters, job: Job) -> bool:
+    """Reduce the exclusions of the waiting job to those of its owner. Return whether that succeeded."""
+    try:
+        with adapters.asking(job.backend) as adapter:
+            if not isinstance(adapter, AvoidsNodes) or not may_ask_of(root, adapter, job):
+                return False
+            adapter.exclude_only(NativeId.parse(job.native_id), job.spec.batch.exclude)
+    except (InvalidRequest, SchedulerUnreachable) as error:
+        log.warning("job %s cannot be let back on %s: %s", job.id, ", ".join(job.overrides.exclude), error)
+        return False
+    return True
+
+
+def take_away(root: Root, adapters: Adapters, job: Job, why: str) -> None:
+    """Cancel the attempt with the job's native id, which is over or a duplicate. Leave the entry alone if it is another
+    job."""
+    try:
+        with adapters.asking(job.backend) as adapter:
+            if may_ask_of(root, adapter, job):
+                log.warning("job %s: cancelling %s: %s", job.id, job.native_id, why)
+                adapter.cancel(NativeId.parse(job.native_id))
+    except (InvalidRequest, SchedulerUnreachable) as error:
+        log.warning("job %s: %s could not be cancelled, cancel it by hand: %s", job.id, job.native_id, error)
