@@ -34,12 +34,11 @@ from ffdl_kubernetes.attach.claim_files import ClaimFiles
 from ffdl_kubernetes.attach.node_access import Reach
 from ffdl_kubernetes.client import UNAUTHORIZED, ClusterClient, Refused
 from ffdl_kubernetes.lifecycle import marker_files
-from ffdl_kubernetes.lifecycle.finished_job_cleanup import sent_after_cleanup
 from ffdl_kubernetes.lifecycle.marker_files import elsewhere, remember
 from ffdl_kubernetes.lifecycle.pending_uploads import StoresFromClaims
 from ffdl_kubernetes.lifecycle.pod_sync import Pods
 from ffdl_kubernetes.lifecycle.submission import is_released, read_objects, send
-from ffdl_kubernetes.lifecycle.termination import HEARD_S, AskedEnds
+from ffdl_kubernetes.lifecycle.termination import HEARD_S, AskedEnds, sent_after_cleanup
 from ffdl_kubernetes.objects.names import placed
 from ffdl_kubernetes.observing.cluster_watch import Watcher, token_of
 from ffdl_kubernetes.observing.job_states import (

@@ -38,11 +38,10 @@ from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
 from ffdl_batch.domain.scheduler_errors import AccountingUnreachable, NotNow
 from ffdl_batch.plugins import AdapterContext, Settings
 from ffdl_batch.runtimes.launch_request import ArrayPlan, AttemptNode, Chunk, LaunchPlan, LaunchRequest, NodeProgram
-from ffdl_slurm.cluster_selection import compare_cluster
 from ffdl_slurm.commands import beside_argv
 from ffdl_slurm.doctor.cluster_checks import Doctor
 from ffdl_slurm.gateways.cli_gateway import CommandLineGateway
-from ffdl_slurm.gateways.command_runner import KEPT, OPTION_VARIABLES, run_command
+from ffdl_slurm.gateways.command_runner import KEPT, OPTION_VARIABLES, compare_cluster, run_command
 from ffdl_slurm.gateways.gateway import RowsUnread, SiteShape, SlurmGateway
 from ffdl_slurm.gateways.pyslurm_gateway import PyslurmGateway
 from ffdl_slurm.gateways.submission_files import recover_reply

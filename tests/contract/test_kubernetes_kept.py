@@ -11,7 +11,7 @@ from ffdl_batch.domain.outcome.observation import EndCause
 from ffdl_batch.plugins import AdapterContext, create_adapter
 from ffdl_kubernetes.adapter import KubernetesScheduler
 from ffdl_kubernetes.api_errors import TooManyJobs
-from ffdl_kubernetes.lifecycle import finished_job_cleanup
+from ffdl_kubernetes.lifecycle import termination
 from tests.contract.kubernetes_harness import KubernetesHarness
 
 
@@ -31,10 +31,10 @@ class Full(KubernetesHarness):
 
     def await_spare_job(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A minute later: until a Job could go; its pods are let go a moment after its end is told."""
-        monkeypatch.setattr(finished_job_cleanup, "SETTLED_S", 0.0)
+        monkeypatch.setattr(termination, "SETTLED_S", 0.0)
         assert isinstance(self.scheduler, KubernetesScheduler)
         watcher = self.scheduler._watcher
-        self.wait(lambda: bool(finished_job_cleanup.spare_jobs(watcher, self.root)), lambda: f"{watcher.jobs()}")
+        self.wait(lambda: bool(termination.spare_jobs(watcher, self.root)), lambda: f"{watcher.jobs()}")
 
     def begin_anew(self) -> None:
         """Another daemon takes over."""
@@ -44,7 +44,7 @@ class Full(KubernetesHarness):
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Full]:
-    monkeypatch.setattr(finished_job_cleanup, "SETTLED_S", 3600.0)  # tests take a minute on a busy machine
+    monkeypatch.setattr(termination, "SETTLED_S", 3600.0)  # tests take a minute on a busy machine
     found = Full(tmp_path)
     yield found
     found.close()

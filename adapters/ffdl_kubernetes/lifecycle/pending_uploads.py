@@ -23,10 +23,10 @@ from ffdl_batch.domain.scheduler_errors import NotNow
 from ffdl_batch.runtimes.pod import SHIM_TEXT
 from ffdl_kubernetes.api_errors import explain
 from ffdl_kubernetes.client import ClusterClient, Refused
-from ffdl_kubernetes.lifecycle.finished_job_cleanup import sent_after_cleanup
 from ffdl_kubernetes.lifecycle.marker_files import elsewhere
 from ffdl_kubernetes.lifecycle.pod_sync import Pods
 from ffdl_kubernetes.lifecycle.submission import read_objects, send
+from ffdl_kubernetes.lifecycle.termination import sent_after_cleanup
 from ffdl_kubernetes.objects.job import job
 from ffdl_kubernetes.objects.names import STORING, Plain, labels, of_storing, placed
 from ffdl_kubernetes.objects.network_policy import Ways, places_of, policy

@@ -26,9 +26,8 @@ from ffdl_kubernetes.objects.names import NAME, USER, Plain, labels, placed
 from ffdl_kubernetes.objects.network_policy import NotAnAddress, Ways, policy, service
 from ffdl_kubernetes.objects.pod_files import configuration, hidden, private, pull_secret
 from ffdl_kubernetes.objects.pod_template import ClaimMount, Mount, PodShape, for_staging
-from ffdl_kubernetes.planning.manifest_checks import hints, refuse
 from ffdl_kubernetes.planning.network_access import Access, choose_access
-from ffdl_kubernetes.planning.pod_shape import KILL_WAIT_S, asked_shape, seats_of
+from ffdl_kubernetes.planning.pod_shape import KILL_WAIT_S, asked_shape, hints, refuse, seats_of
 from ffdl_kubernetes.settings import KubernetesSettings
 
 BACKEND = "kubernetes"

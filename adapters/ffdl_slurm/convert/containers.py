@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from ffdl_batch.domain.conversion import Fate, Judged, Origin
 from ffdl_batch.domain.sbatch.option_table import Takes
 from ffdl_slurm.convert.container_programs import started_in, variables_in
+from ffdl_slurm.convert.directives import IMAGE, MOUNTS, PLUGINS
 from ffdl_slurm.convert.executed_text import executed
 from ffdl_slurm.convert.launch_command import NotUnderstood, pyxis_image
 from ffdl_slurm.convert.output_variables import NO_IMAGE
 from ffdl_slurm.convert.shell_syntax import Line, Word, words_from
-from ffdl_slurm.convert.spank_options import IMAGE, MOUNTS, PLUGINS
-from ffdl_slurm.convert.variable_expansion import Known, expand, literal, sets_default
+from ffdl_slurm.convert.shell_variables import Known, expand, literal, sets_default
 
 _SRUN = re.compile(r"(?<![\w.-])srun(?=\s)")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)

@@ -9,15 +9,13 @@ from ffdl_batch.domain.conversion import CannotConvert, Conversion, Judged, Orig
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.runtimes.slurm_steps import TAKES
 from ffdl_slurm.convert.containers import Containers, judge_variables, read_containers
-from ffdl_slurm.convert.directives import read_directives
+from ffdl_slurm.convert.directives import IMAGE, Options, read_directives
 from ffdl_slurm.convert.launch_command import NotUnderstood, pyxis_image
 from ffdl_slurm.convert.manifest_keys import batch_keys, line_of, resources
-from ffdl_slurm.convert.option_dispositions import Options
 from ffdl_slurm.convert.output_variables import NODES, TASKS
 from ffdl_slurm.convert.script_body import Body, read_body
 from ffdl_slurm.convert.script_writer import compare, write_script
 from ffdl_slurm.convert.shell_syntax import lines_of
-from ffdl_slurm.convert.spank_options import IMAGE
 from ffdl_slurm.convert.task_layout import Layout, read_layout
 
 _WAITS = "sleep infinity"

@@ -13,8 +13,32 @@ from dataclasses import dataclass, replace
 from ffdl_batch.domain.conversion import CannotConvert, Fate, Judged, Origin
 from ffdl_batch.domain.sbatch.option_table import BY_LETTER, BY_NAME, BY_VARIABLE, OptionRow, Takes
 from ffdl_batch.domain.sbatch.values import is_flag_set
-from ffdl_slurm.convert.spank_options import FORMER, PLUGINS
 from ffdl_slurm.sbatch_script import MARK, comments_of, split_line
+
+IMAGE = "container-image"
+_PYXIS = "Pyxis is not asked: learners run in the manifest's image, and see no directory of the node"
+MOUNTS = "learners see no directory of the node: name what they read and write under data_stores"
+_SHIFTER = "Shifter is not asked: name the image by --image, as docker://REPOSITORY/NAME:TAG"
+_VIEW = "the plugin is not asked: the image has to have this environment, or choose one that has the software: --image"
+_NAMED = {
+    "container-mounts": MOUNTS, "container-workdir": _PYXIS, "container-name": _PYXIS, "container-save": _PYXIS,
+    "container-env": _PYXIS, "image": _SHIFTER, "module": _SHIFTER, "volume": MOUNTS, "environment": _VIEW,
+    "uenv": _VIEW, "view": _VIEW, "beeond": "no file system is made for the job: --tmp asks for room on the node",
+}  # fmt: skip
+_FLAGS = (
+    "container-mount-home", "no-container-mount-home", "container-remap-root", "no-container-remap-root",
+    "container-writable", "container-readonly", "container-entrypoint", "no-container-entrypoint",
+    "no-container-entrypoint-log",
+)  # fmt: skip
+PLUGINS = {
+    IMAGE: OptionRow(
+        IMAGE, "framework.version", differs="each learner runs in it, pulled by Apptainer in place of enroot"
+    ),
+    **{name: OptionRow(name, refused=reason) for name, reason in _NAMED.items()},
+    **{name: OptionRow(name, takes=Takes.NONE, refused=_PYXIS) for name in _FLAGS},
+}
+FORMER = {"workdir": "chdir", "share": "oversubscribe", "mem_bind": "mem-bind"}
+"""Former names of options, and the names of today."""
 
 _FOREIGN = ("#PBS", "#BSUB")
 _OF_COMMAND = "it is an option of the submitting command; ffdl-submit has it, too"
@@ -188,3 +212,69 @@ def _of_command(options: Sequence[str]) -> list[Given]:
 def _overridden(before: Given, by: Given) -> Judged:
     where = f"line {by.line}" if by.line else f"the {by.origin}"
     return Judged(before.origin, before.line, before.text, Fate.DROPPED, "", f"{where} says {by.text}, which counts")
+
+
+class Options:
+    """The options that count, by name, and what becomes of each: what the table has, unless a method set it."""
+
+    def __init__(self, given: Mapping[str, Given]) -> None:
+        self._given = given
+        self._reported: dict[str, tuple[Fate, str, str]] = {}
+
+    def get(self, name: str) -> Given | None:
+        """Return the option as it was given; None if it was not."""
+        return self._given.get(name)
+
+    def all(self) -> tuple[Given, ...]:
+        """Return all options, in the order in which they count."""
+        return tuple(self._given.values())
+
+    def fate(self, name: str) -> Fate | None:
+        """Return what becomes of the option so far; None if it was not given."""
+        one = self._given.get(name)
+        return self._judge(one).fate if one else None
+
+    def text(self, name: str) -> str:
+        """Return the value of the option; "" if it was not given."""
+        one = self._given.get(name)
+        return one.value.strip() if one else ""
+
+    def count(self, *names: str) -> int | None:
+        """Return the whole number of the first of `names` that was given. Raises CannotConvert for another text."""
+        for name in names:
+            one = self._given.get(name)
+            if one is not None:
+                return whole(one, one.value)
+        return None
+
+    def near(self, name: str, reason: str, to: str | None = None) -> None:
+        """Report the option as approximated."""
+        self._report(name, Fate.APPROXIMATED, reason, to)
+
+    def drop(self, name: str, reason: str) -> None:
+        """Report the option as dropped."""
+        self._report(name, Fate.DROPPED, reason, "")
+
+    def map(self, name: str, to: str, reason: str = "") -> None:
+        """Report the option as mapped, to another key than that of the table."""
+        self._report(name, Fate.MAPPED, reason, to)
+
+    def judged(self) -> tuple[Judged, ...]:
+        """Return what becomes of each option."""
+        return tuple(self._judge(one) for one in self._given.values())
+
+    def _report(self, name: str, fate: Fate, reason: str, to: str | None) -> None:
+        one = self._given.get(name)
+        if one is not None:
+            self._reported[name] = fate, one.option.key if to is None else to, reason
+
+    def _judge(self, one: Given) -> Judged:
+        fate, to, reason = self._reported.get(one.option.name) or usual(one.option)
+        return Judged(one.origin, one.line, one.text, fate, to, reason)
+
+
+def whole(one: Given, text: str) -> int:
+    """Read a whole number from 0 up. Raises CannotConvert."""
+    if not (text.isascii() and text.strip().isdigit()) or len(text) > 9:
+        raise CannotConvert(f"{one.text.strip()!r}: {text!r} is not a number", "write a whole number", one.line)
+    return int(text)

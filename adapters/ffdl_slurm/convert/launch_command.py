@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from ffdl_slurm.convert.container_programs import started_in
 from ffdl_slurm.convert.shell_syntax import Word, expanded
+from ffdl_slurm.convert.shell_variables import Known, defaults_in, literal, why_default
 from ffdl_slurm.convert.task_layout import Layout
-from ffdl_slurm.convert.variable_expansion import Known, defaults_in, literal, why_default
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
 _PER_TASK = re.compile(

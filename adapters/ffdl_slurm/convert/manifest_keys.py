@@ -12,8 +12,7 @@ from ffdl_batch.domain.quantity import format_size, format_time_limit, parse_tim
 from ffdl_batch.domain.sbatch.option_table import TABLE, OptionRow
 from ffdl_batch.domain.sbatch.values import UNTRAPPABLE, check_dependency, read_events, split_signal
 from ffdl_batch.runtimes.learner_contract import PROTECTED
-from ffdl_slurm.convert.directives import Given
-from ffdl_slurm.convert.option_dispositions import Options
+from ffdl_slurm.convert.directives import Given, Options
 from ffdl_slurm.convert.task_layout import Layout
 
 _ENDLESS = frozenset({"UNLIMITED", "INFINITE", "INFINITY", "0", "-1"})

@@ -14,11 +14,18 @@ from ffdl_batch.domain.conversion import Fate, Judged, Origin
 from ffdl_batch.domain.job.environment_variables import why_refused
 from ffdl_batch.runtimes.learner_contract import PROTECTED
 from ffdl_slurm.convert.executed_text import executed
-from ffdl_slurm.convert.inherited_variables import with_foreign
 from ffdl_slurm.convert.launch_command import Launch, NotUnderstood, check_same, read_launch, reads_arguments
 from ffdl_slurm.convert.shell_syntax import Line, Word, lines_of
+from ffdl_slurm.convert.shell_variables import (
+    Known,
+    defaults_in,
+    expand,
+    literal,
+    sets_default,
+    why_default,
+    with_foreign,
+)
 from ffdl_slurm.convert.task_layout import Layout
-from ffdl_slurm.convert.variable_expansion import Known, defaults_in, expand, literal, sets_default, why_default
 
 _SHELLS = frozenset({"sh", "bash"})
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)

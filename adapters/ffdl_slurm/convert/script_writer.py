@@ -13,8 +13,7 @@ from ffdl_batch.domain.sbatch.option_table import BY_NAME, Form
 from ffdl_batch.domain.sbatch.script_options import SbatchOption, scheduling_options
 from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.runtimes.slurm_steps import TAKES
-from ffdl_slurm.convert.directives import Directives, read_words
-from ffdl_slurm.convert.option_dispositions import Options
+from ffdl_slurm.convert.directives import Directives, Options, read_words
 from ffdl_slurm.convert.output_variables import NO_IMAGE, NODES, OF_CPUS, OF_GPUS, OF_MEMORY, OPTION_OF, starts_steps
 from ffdl_slurm.convert.task_layout import Layout, read_layout
 from ffdl_slurm.sbatch_script import render_option

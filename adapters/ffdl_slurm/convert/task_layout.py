@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 
 from ffdl_batch.domain.conversion import CannotConvert, Origin
 from ffdl_batch.domain.quantity import parse_slurm_memory
-from ffdl_slurm.convert.directives import Given
-from ffdl_slurm.convert.option_dispositions import Options, whole
+from ffdl_slurm.convert.directives import Given, Options, whole
 from ffdl_slurm.convert.output_variables import OF_MEMORY, OPTION_OF
 
 _MIB = 1024**2

@@ -17,12 +17,11 @@ from ffdl_batch.domain.scheduler_errors import NotNow, SchedulerUnreachable
 from ffdl_batch.host.users import user_name
 from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_slurm.gateways.gateway import SlurmGateway
-from ffdl_slurm.gateways.trial_output import parse_trial
 from ffdl_slurm.hostlist import expand
 from ffdl_slurm.pending import commands, parsers
 from ffdl_slurm.pending.capacity import Share, ahead_in, capacity_in, share_of
 from ffdl_slurm.pending.limit_usage import Whose, with_figures
-from ffdl_slurm.pending.parsers import LimitRecord, NodeNow, PartitionNow, ReservationNow
+from ffdl_slurm.pending.parsers import LimitRecord, NodeNow, PartitionNow, ReservationNow, parse_trial
 from ffdl_slurm.pending.reasons import read_reason
 from ffdl_slurm.pending.squeue import LiveJob, parse_live
 from ffdl_slurm.settings import SlurmSettings

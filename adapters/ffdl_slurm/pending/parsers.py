@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ffdl_batch.domain.pending.explanation import Blocker, BlockerKind, Factor
+from ffdl_batch.domain.pending.explanation import Blocker, BlockerKind, Factor, Foretold
 from ffdl_slurm.commands import SEPARATOR
 from ffdl_slurm.observing.parsers import Garbled, count_nodes, parse_gpus, parse_time
 from ffdl_slurm.output_text import begin
@@ -247,3 +247,16 @@ def parse_factors(text: str) -> dict[str, tuple[float, tuple[Factor, ...]]]:
 def _number(text: str) -> float:
     """Of ``1200``, or the sum of ``cpu=10,gres/gpu=20``."""
     return sum(float(number) for number in re.findall(r"(?:^|=)(-?\d+(?:\.\d+)?)(?=,|$)", text))
+
+
+_TRIAL = re.compile(r"to start at (\S+)(?: [ap])? using .*? on nodes? (\S+)", re.IGNORECASE)
+_PREEMPTS = re.compile(r"Preempts: (\S+)")
+
+
+def parse_trial(text: str) -> Foretold:
+    """The answer of ``sbatch --test-only``, whose times are local; 26.05 says ``a`` or ``p`` behind them."""
+    match, ends = _TRIAL.search(text), _PREEMPTS.search(text)
+    said = " ".join(text.replace("sbatch: ", "").split())
+    if match is None:
+        return Foretold(said)
+    return Foretold(said, parse_time(match[1]), match[2], len(ends[1].split(",")) if ends else 0)

@@ -1,18 +1,25 @@
-"""What squeue says of all that waits and runs (`live_argv` of waiting_commands), as typed values. Pure."""
+"""Parse squeue's list of waiting and running jobs (:func:`ffdl_slurm.pending.commands.live_argv`). Pure.
+
+``tres-alloc`` is what a running job has. For a waiting job it is what slurmctld counted, of all its nodes together. If
+a site does not account GPUs (AccountingStorageTRES), ``tres-alloc`` has none, and the options of the request count:
+``--gpus`` for the whole job, ``--gpus-per-node`` and ``--gres`` for each node, ``--gpus-per-task`` for each task and
+``--gpus-per-socket`` for each socket.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ffdl_batch.domain.outcome.observation import NativeId, Phase
 from ffdl_batch.domain.quantity import parse_time_limit
 from ffdl_slurm.commands import SEPARATOR
+from ffdl_slurm.observing.accounted_runs import parse_tres
 from ffdl_slurm.observing.job_states import interpret_state
-from ffdl_slurm.observing.parsers import Garbled, check_last_line, may_be_row, parse_time
+from ffdl_slurm.observing.parsers import Garbled, check_last_line, may_be_row, parse_gpus, parse_time
 from ffdl_slurm.output_text import begin
 from ffdl_slurm.pending.commands import LIVE_FIELDS
-from ffdl_slurm.pending.gpus import gpus_of
 from ffdl_slurm.pending.parsers import absent
 
 _COLUMNS = len(LIVE_FIELDS) + 1
@@ -136,3 +143,45 @@ def _limit(text: str) -> int | None:
         return parse_time_limit(text)
     except ValueError:  # UNLIMITED, NOT_SET, Partition_Limit
         return None
+
+
+_ALL = "gres/gpu"
+_NONE = frozenset({"", "N/A", "(null)", "None", "n/a"})
+
+
+def gpus_of(row: Mapping[str, str], nodes: int) -> tuple[int, tuple[str, ...]]:
+    """All GPUs of a row of squeue's on so many nodes, and their types, "" = any. Where it says several, the first of
+    these counts: what Slurm counted, what the job asks for as a whole, per node, per task, per socket."""
+    per_job, per_node, per_task, per_socket = (
+        _asked(row[f"tres-per-{what}"]) for what in ("job", "node", "task", "socket")
+    )
+    counted = _counted(row["tres-alloc"])
+    types = sorted({*per_job, *per_node, *per_task, *per_socket} or {name for name in counted if name})
+    sums = (
+        _total(counted),
+        sum(per_job.values()),
+        nodes * sum(per_node.values()),
+        _number(row["NumTasks"], nodes) * sum(per_task.values()),
+        nodes * _number(row["Sockets"], 1) * sum(per_socket.values()),
+    )
+    return next((count for count in sums if count), 0), tuple(types)
+
+
+def _asked(text: str) -> dict[str, int]:
+    """Of ``gpu:a100:2``, ``gres:gpu:2`` and ``cpu=1,gres/gpu=2``, as releases write it, by types."""
+    return {} if text in _NONE else parse_gpus(re.sub(r"gres[/:]", "", text).replace("=", ":"))
+
+
+def _counted(text: str) -> dict[str, int]:
+    """Of ``cpu=8,gres/gpu=4,gres/gpu:a100=4``: under "" stands the number of all, where the site has it."""
+    amounts = parse_tres(text)
+    return {name.partition(":")[2]: int(count) for name, count in amounts.items() if name.split(":")[0] == _ALL}
+
+
+def _total(counted: Mapping[str, int]) -> int:
+    return counted.get("", sum(counted.values()))
+
+
+def _number(text: str, otherwise: int) -> int:
+    """Sockets that were not asked for are ``*``."""
+    return int(text) if text.isascii() and text.isdigit() and int(text) else otherwise

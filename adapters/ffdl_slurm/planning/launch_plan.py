@@ -1,28 +1,31 @@
-"""Plan one attempt: the batch script, the launch file and the environment. Pure: no clock, no file, no network."""
+"""Plan one attempt: the batch script, the launch file, its devices and the environment. Pure: no clock, no file, no
+network."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from ffdl_batch.attempt.layout import BATCH_LOG, ArrayDir
 from ffdl_batch.domain.job.array import UNNUMBERED, chunk_name
+from ffdl_batch.domain.launch.devices import AMD, NVIDIA, Devices
 from ffdl_batch.domain.launch.launch_file import HostVariables, NodeCache, Succession
 from ffdl_batch.domain.launch.limits import Limits
 from ffdl_batch.domain.launch.network_level import OVERLAYS, NetworkLevel
 from ffdl_batch.domain.launch.placeholders import literal
 from ffdl_batch.domain.scheduler_errors import InvalidRequest
+from ffdl_batch.runtimes.apptainer import GpuLibraries
 from ffdl_batch.runtimes.launch_plan import assemble, base_succession, plan_base, require_image
 from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest, PlannedFile
 from ffdl_batch.runtimes.learner_start import Runtime, choose_network, refuse_unsupported
 from ffdl_batch.runtimes.slurm_environment import HOST_VALUES
 from ffdl_slurm.commands import limit_argv, requeue_argv, sbatch_argv, successor_argv
 from ffdl_slurm.gateways.command_runner import FOR_JOBS
-from ffdl_slurm.planning.devices import gpu_libraries, plan_devices, unknown_files
 from ffdl_slurm.planning.job_network import mark_of, offer
 from ffdl_slurm.planning.request_check import NodeRequest, fit_request, nodes_of
 from ffdl_slurm.planning.sbatch_options import batch_options, continues_in_place, effective_lead_s
 from ffdl_slurm.sbatch_script import NATIVE_ID, render_array_script, render_script
-from ffdl_slurm.settings import SlurmSettings
+from ffdl_slurm.settings import GpuFlag, SlurmSettings
 
 BACKEND = "slurm"
 _HOST = HostVariables(
@@ -164,3 +167,51 @@ def _hints(request: LaunchRequest) -> tuple[str, ...]:
     if request.spec.resources.storage_bytes is not None:
         found.append("storage: Slurm reserves no space for a job; the shared file system's quota is what counts")
     return tuple(found)
+
+
+_AMD_TYPE = re.compile(r"^(amd|mi\d{2,}|radeon|gfx|instinct)", re.IGNORECASE)
+_OF_GPUS = frozenset({"gpu", "shard", "mps"})
+_OPTIONS = {NVIDIA: (GpuLibraries.NVIDIA.value,), AMD: (GpuLibraries.AMD.value,)}
+
+
+def plan_devices(node: NodeRequest, settings: SlurmSettings) -> Devices:
+    """For the launch file."""
+    gpus = node.load.devices
+    each: dict[str, int] = {}
+    for name, number in node.generic.each.items():
+        kind = name.partition(":")[0]
+        each[kind] = each.get(kind, 0) + number
+    files = settings.gpu_devices if gpus else {}
+    auto = settings.gpu_flag is GpuFlag.AUTO
+    return Devices(
+        gpus=gpus,
+        shared=bool(node.load.shares),
+        each=each,
+        learners=node.load.equipped or 1,
+        gpu_files=files,
+        gres_files={name: files for name, files in settings.gres_devices.items() if files and name in each},
+        options={vendor: _OPTIONS.get(vendor, ()) for vendor in files} if auto else {},
+    )
+
+
+def unknown_files(node: NodeRequest, settings: SlurmSettings) -> tuple[str, ...]:
+    """A warning for each generic resource of which nobody knows whether nodes have device files for it."""
+    kinds = {name.partition(":")[0] for name in node.generic.each} - _OF_GPUS - set(settings.gres_devices)
+    return tuple(
+        f"batch.gres: {kind} is allocated, but no device file of it gets into containers: the configuration names "
+        f"none (gres_devices.{kind} of [backend.slurm]; [] where it has none)"
+        for kind in sorted(kinds)
+    )
+
+
+def gpu_libraries(node: NodeRequest, settings: SlurmSettings) -> GpuLibraries:
+    """The option that is the same on every node; where the node decides there is none. A site that names no device
+    files leaves its nodes nothing to decide by: then the names of the GPU types say whose they are."""
+    if not node.load.devices or settings.gpu_flag is GpuFlag.NONE:
+        return GpuLibraries.NONE
+    if settings.gpu_flag is not GpuFlag.AUTO:
+        return GpuLibraries.AMD if settings.gpu_flag is GpuFlag.ROCM else GpuLibraries.NVIDIA
+    if settings.gpu_devices:
+        return GpuLibraries.NONE
+    kinds = (node.generic.gpu_type,) if node.generic.gpu_type else node.kinds
+    return GpuLibraries.AMD if kinds and all(map(_AMD_TYPE.match, kinds)) else GpuLibraries.NVIDIA

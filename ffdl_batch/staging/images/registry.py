@@ -18,7 +18,7 @@ from typing import Any
 from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.staging.faults import Fault, TemporaryFailure
-from ffdl_batch.staging.stores.http_client import HttpClient, basic_authorization
+from ffdl_batch.staging.stores.http import HttpClient, basic_authorization
 
 _DOCKER, _HUB = "docker.io", "registry-1.docker.io"
 _NAME = re.compile(r"[a-z0-9]+(?:[._/-]+[a-z0-9]+)*", re.ASCII)

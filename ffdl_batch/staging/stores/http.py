@@ -1,17 +1,164 @@
-"""Files of a web server. HTTP has no listing, so each file has to be named."""
+"""HTTP requests of all stores that speak HTTP, and the store of files of a web server.
+
+There is one pool of connections for each store, and one mapping of HTTP statuses to failures. A web server has no
+listing, so each file has to be named.
+"""
 
 from __future__ import annotations
 
+import base64
+import email.utils
 import urllib.parse
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, BinaryIO
 
 from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.domain.data.store_kinds import StoreAddress
-from ffdl_batch.staging.faults import Fault
+from ffdl_batch.staging.faults import Fault, ObjectChanged, TemporaryFailure
 from ffdl_batch.staging.stores.digests import hex_of_base64
-from ffdl_batch.staging.stores.http_client import HttpClient, basic_authorization, etag_of, time_of
-from ffdl_batch.staging.stores.store import UNKNOWN, Item, Sent
+from ffdl_batch.staging.stores.store import CHUNK_BYTES, UNKNOWN, Item, Sent, library
+
+REDIRECTS = 5
+_MESSAGE_CHARACTERS = 200
+
+
+class HttpClient:
+    """Connections to one store."""
+
+    def __init__(self, address: StoreAddress, connections: int, extra: str) -> None:
+        self._urllib3 = library("urllib3", extra)
+        timeout_s = float(address.options.get("timeout_s", "60"))
+        proxy = _proxy(address.endpoint)
+        options: dict[str, Any] = {
+            "num_pools": 4,
+            "maxsize": connections,
+            "timeout": self._urllib3.Timeout(connect=min(timeout_s, 15), read=timeout_s),
+            "retries": self._urllib3.Retry(
+                total=None, connect=0, read=0, status=0, other=0, redirect=REDIRECTS, respect_retry_after_header=False
+            ),
+            "ca_certs": address.options.get("ca_file") or None,
+        }
+        self._pool = self._urllib3.ProxyManager(proxy, **options) if proxy else self._urllib3.PoolManager(**options)
+
+    def close(self) -> None:
+        """Close connections."""
+        self._pool.clear()
+
+    @contextmanager
+    def ask(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: BinaryIO | bytes | None = None,
+        key: str = "",
+        *,
+        also: tuple[int, ...] = (),
+    ) -> Iterator[Any]:
+        """Yield a reply with success, or with one of the statuses `also`. Its body is not read yet. Raises
+        TemporaryFailure, Fault, ObjectChanged."""
+        answer = None
+        try:
+            answer = self._pool.request(
+                method, url, headers={"Accept-Encoding": "identity", **headers}, body=body, preload_content=False
+            )
+            if answer.status >= 300 and answer.status not in also:
+                reply = answer.read(_MESSAGE_CHARACTERS, decode_content=True).decode("utf-8", "replace")
+                text = f"it answered {answer.status} {answer.reason or ''}".rstrip()
+                words = " ".join(reply.split())
+                raise failure_of_status(answer.status, f"{text} ({words})" if words else text, key)
+            yield answer
+        except self._urllib3.exceptions.HTTPError as error:
+            raise self._failed(error) from error
+        except OSError as error:
+            raise TemporaryFailure(str(error) or type(error).__name__) from error
+        finally:
+            if answer is not None:
+                answer.close() if answer.length_remaining else answer.release_conn()
+
+    @staticmethod
+    def _failed(error: Exception) -> Exception:
+        cause = getattr(error, "reason", None) or error
+        require_trusted(cause)
+        if type(error).__name__ in ("LocationParseError", "URLSchemeUnknown", "LocationValueError"):
+            return Fault(FaultClass.TASK, "its address cannot be used")
+        return TemporaryFailure(str(cause) or type(cause).__name__)
+
+    @contextmanager
+    def read(self, url: str, headers: Mapping[str, str], item: Item, start: int, end: int) -> Iterator[Iterator[bytes]]:
+        """Yield a range of an object. Raises ObjectChanged if the object has changed."""
+        asked = dict(headers)
+        if item.etag and not item.etag.startswith("W/"):
+            asked["If-Match"] = f'"{item.etag}"'
+        wanted = byte_range(item, start, end)
+        if wanted:
+            asked["Range"] = wanted
+        with self.ask("GET", url, asked, key=item.key) as answer:
+            if item.etag and etag_of(answer.headers) not in ("", item.etag):
+                raise ObjectChanged
+            if wanted and answer.status != 206:
+                raise Fault(FaultClass.REFUSED, "the server does not give parts of files any more", item.key)
+            yield answer.stream(CHUNK_BYTES, decode_content=False)
+
+
+def failure_of_status(status: int, text: str, key: str) -> Exception:
+    """Return the exception for a reply with this HTTP status. For all stores that speak HTTP, S3 included."""
+    if status in (412, 416):
+        return ObjectChanged()
+    if status in (401, 403, 407):
+        return Fault(FaultClass.CREDENTIALS, text, key)
+    if status in (404, 410):
+        return Fault(FaultClass.MISSING, text, key)
+    if status in (413, 507):
+        return Fault(FaultClass.FULL, text, key)
+    if status >= 500 or status in (408, 409, 422, 425, 429, 498):
+        return TemporaryFailure(text)
+    return Fault(FaultClass.REFUSED, text, key)
+
+
+def require_trusted(error: Exception) -> None:
+    """Raise Fault if the connection failed because of the server's certificate."""
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        raise Fault(FaultClass.REFUSED, "its certificate is not one that this machine trusts") from error
+
+
+def basic_authorization(credentials: Mapping[str, str]) -> str:
+    """Return the value of the Authorization header (RFC 7617); "" without a user name."""
+    if "user_name" not in credentials:
+        return ""
+    pair = f"{credentials['user_name']}:{credentials.get('password', '')}"
+    return f"Basic {base64.b64encode(pair.encode()).decode()}"
+
+
+def byte_range(item: Item, start: int, end: int) -> str:
+    """Return the value of the Range header; "" for the whole object."""
+    return "" if start == 0 and end in (UNKNOWN, item.size) else f"bytes={start}-{end - 1}"
+
+
+def etag_of(headers: Mapping[str, str]) -> str:
+    """Return the ETag without its quotes."""
+    return headers.get("ETag", "").replace('"', "")
+
+
+def time_of(text: str) -> float:
+    """Return the seconds of an HTTP date; 0 if it is not one."""
+    try:
+        return email.utils.parsedate_to_datetime(text).timestamp()
+    except (TypeError, ValueError):
+        return 0.0
+
+
+def _proxy(endpoint: str) -> str:
+    """Return the proxy that the node's environment names for this address, or ""."""
+    import urllib.parse
+    import urllib.request
+
+    parsed = urllib.parse.urlsplit(endpoint)
+    if not parsed.hostname or urllib.request.proxy_bypass(parsed.hostname):
+        return ""
+    return urllib.request.getproxies().get(parsed.scheme, "")
+
 
 _DIRECTORY = "it is a directory of the web server, which lists none: what it shows of it is a page for people"
 

@@ -26,7 +26,7 @@ from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.domain.data.store_kinds import StoreAddress
 from ffdl_batch.staging.faults import Fault, ObjectChanged, TemporaryFailure, UnknownUpload
 from ffdl_batch.staging.stores.digests import count_of_parts, is_md5
-from ffdl_batch.staging.stores.http_client import byte_range, failure_of_status, require_trusted
+from ffdl_batch.staging.stores.http import byte_range, failure_of_status, require_trusted
 from ffdl_batch.staging.stores.store import CHUNK_BYTES, Item, Sent, library
 
 _CLASSES = {

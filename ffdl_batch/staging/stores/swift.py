@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.domain.data.store_kinds import StoreAddress
 from ffdl_batch.staging.faults import Fault, TemporaryFailure
-from ffdl_batch.staging.stores.http_client import HttpClient, etag_of, time_of
+from ffdl_batch.staging.stores.http import HttpClient, etag_of, time_of
 from ffdl_batch.staging.stores.store import Item, Sent
 
 YOUNG_S = 60.0

@@ -11,7 +11,7 @@ from ffdl_batch.attempt.layout import Root
 from ffdl_batch.domain.job.job import JobId
 from ffdl_batch.domain.launch.pod_protocol import ATTEMPT_LABEL, JOB_LABEL
 from ffdl_kubernetes.client import ClusterClient
-from ffdl_kubernetes.lifecycle import finished_job_cleanup, marker_files
+from ffdl_kubernetes.lifecycle import marker_files, termination
 from ffdl_kubernetes.objects.names import STORES_LABEL, STORING
 from ffdl_kubernetes.observing.cluster_watch import Watcher
 from ffdl_kubernetes.settings import KubernetesSettings
@@ -28,7 +28,7 @@ def ended(name: str, **labels: str) -> dict[str, Any]:
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Root:
-    monkeypatch.setattr(finished_job_cleanup, "SETTLED_S", 0.0)
+    monkeypatch.setattr(termination, "SETTLED_S", 0.0)
     return Root(str(tmp_path))
 
 
@@ -36,7 +36,7 @@ def spare(root: Root, *jobs: dict[str, Any]) -> list[str]:
     watcher = Watcher(lambda: ClusterClient(KubernetesSettings()), lambda *_: None)
     for job in jobs:
         watcher.put("Job", job)
-    return [job["metadata"]["name"] for job in finished_job_cleanup.spare_jobs(watcher, root)]
+    return [job["metadata"]["name"] for job in termination.spare_jobs(watcher, root)]
 
 
 @pytest.mark.parametrize("stored", [False, True])

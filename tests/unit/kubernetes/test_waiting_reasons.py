@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from ffdl_batch.domain.pending.explanation import Limit, Reason, WaitKind
+from ffdl_kubernetes.pending.explanation import read_pods, read_scheduling
 from ffdl_kubernetes.pending.queues import position_in, queue_figures, read_queue
 from ffdl_kubernetes.pending.quotas import quota_figures, read_quota
-from ffdl_kubernetes.pending.reasons import read_pods, read_scheduling
 
 
 @pytest.mark.parametrize(("message", "kind", "figures"), [

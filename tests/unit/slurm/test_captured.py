@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.pending.explanation import Limit, Per, WaitKind
-from ffdl_slurm.gateways.trial_output import parse_trial
 from ffdl_slurm.observing.parsers import Garbled
 from ffdl_slurm.pending import parsers
 from ffdl_slurm.pending.capacity import ahead_in
 from ffdl_slurm.pending.limit_usage import Whose, with_figures
+from ffdl_slurm.pending.parsers import parse_trial
 from ffdl_slurm.pending.reasons import read_limit, read_reason
 from ffdl_slurm.pending.squeue import LiveJob, parse_live
 from tests.captured import answers, expected

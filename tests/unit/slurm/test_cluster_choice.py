@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_slurm.cluster_selection import compare_cluster
+from ffdl_slurm.gateways.command_runner import compare_cluster
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ import pytest
 
 from ffdl_batch.domain.conversion import CannotConvert, Fate, Origin
 from ffdl_batch.domain.sbatch.option_table import BY_LETTER, BY_NAME, BY_VARIABLE, TABLE, Takes
-from ffdl_slurm.convert.directives import read_directives, usual
-from ffdl_slurm.convert.spank_options import FORMER, PLUGINS
+from ffdl_slurm.convert.directives import FORMER, PLUGINS, read_directives, usual
 from tests.proof.convert.cases import read_cases, variables
 from tests.proof.convert.running import LETTERS, option_names
 
