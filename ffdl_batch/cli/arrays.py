@@ -1,4 +1,4 @@
-"""What commands have in common that take arrays where they take jobs."""
+"""Print arrays, and find their jobs, for commands that take ids of arrays as well as of jobs."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _RESUMABLE = frozenset({"HALTED", "FAILED"})
 
 
 def is_array(text: str) -> bool:
-    """Whether an argument names a whole array; ``array-0a1b2c3d4_3`` is a job."""
+    """Return whether an argument names a whole array; ``array-0a1b2c3d4_3`` is a job."""
     return text.startswith("array-") and "_" not in text
 
 
 def describe_array(array: ArrayView, what: str = "") -> str:
-    """The array on one line: ``array-0a1b2c3d4 3 QUEUED, 1 COMPLETED``."""
+    """Return the array on one line: ``array-0a1b2c3d4 3 QUEUED, 1 COMPLETED``."""
     counts = ", ".join(f"{count} {state}" for state, count in array.states.items())
     return f"{array.id} {counts}" + (f"; {what}" if what else "")
 
 
 def print_array(array: ArrayView) -> None:
-    """The array in labelled lines."""
+    """Print the array in labelled lines."""
     print_line("Array", array.id)
     print_line("Name", array.name)
     print_line("User", array.user)
@@ -44,8 +44,8 @@ def print_array(array: ArrayView) -> None:
 
 
 def resumable_jobs(client: Client, ids: Sequence[str]) -> Iterator[str]:
-    """`ids` with those jobs of an array in its place that are HALTED or FAILED. What is no array of the caller's is
-    left to the daemon to refuse."""
+    """Yield the ids, with each array replaced by its jobs that are HALTED or FAILED. An unknown array is yielded as it
+    is, so that the daemon refuses it."""
     for job_id in ids:
         jobs = client.arrays.elements(job_id) if is_array(job_id) else ()
         if not jobs:
@@ -58,7 +58,7 @@ def resumable_jobs(client: Client, ids: Sequence[str]) -> Iterator[str]:
 
 
 def exit_code_of(jobs: Sequence[JobView]) -> int:
-    """What a command that waited for all of `jobs` ends with: the largest of theirs."""
+    """Return the exit code of a command that waited for all of `jobs`: the largest of their exit codes."""
     from ffdl_batch.client.api import job_exit_code
 
     return max((job_exit_code(job) for job in jobs), default=0)

@@ -1,4 +1,4 @@
-"""The client as the commands use it: what it has to say goes to standard error, once. And where its daemon is."""
+"""Open the client for commands, with its warnings on standard error, and choose the host whose daemon it uses."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     from ffdl_batch.client.stores.user_secrets import Keys
 
 host_option = click.option(
-    "--host", "login_host", metavar="HOST", help="Of this login node, over SSH; its daemon, or one that starts there."
+    "--host",
+    "login_host",
+    metavar="HOST",
+    help="Use the daemon on this login node, over SSH. It is started if none runs.",
 )
 
 
 def given_host() -> str | None:
-    """What --host says, of this command or of the one before it; None where it was not given."""
+    """Return the value of --host, of this command or of a parent; None if it was not given."""
     context = click.get_current_context(silent=True)
     while context is not None:
         found = context.params.get("login_host")
@@ -32,7 +35,7 @@ def given_host() -> str | None:
 
 
 def find_elsewhere() -> HostPlace | None:
-    """The host that commands go to; None for this machine. Raises ClientError for a configuration that is wrong."""
+    """Return the host that commands go to; None for this machine. Raises ClientError for an invalid configuration."""
     from ffdl_batch.client.connection.daemon_location import read_settings
     from ffdl_batch.client.connection.remote_host import choose_place
 
@@ -40,7 +43,7 @@ def find_elsewhere() -> HostPlace | None:
 
 
 def find_keys() -> Keys:
-    """The person's own secrets, where the daemon has them."""
+    """Return the user's secrets, which are on the daemon's host."""
     from pathlib import Path
 
     from ffdl_batch.cli.commands.config import settings_or_stop
@@ -55,7 +58,7 @@ def find_keys() -> Keys:
 
 
 def open_client(*, quiet: bool = False, start: bool = True) -> Client:
-    """A client that warns in the command's name where the daemon runs with other settings than this command's."""
+    """Return a client. It prints a warning if the daemon runs with other settings, unless `quiet`."""
     from ffdl_batch.client import Client
     from ffdl_batch.client.connection.daemon_start import Dialling
 
@@ -68,4 +71,4 @@ def _warn(text: str) -> None:
 
 
 def _print_nothing(_text: str) -> None:
-    """For -Q."""
+    """Discard the warning, for -Q."""

@@ -20,7 +20,7 @@ _CLOSED_PIPE = 128 + signal.SIGPIPE
 
 
 class Stop(Exception):
-    """Ends the command with a code of our own; the message goes to standard error."""
+    """Ends the command with an exit code of ffdl; the message is printed on standard error."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -28,11 +28,11 @@ class Stop(Exception):
 
 
 class Detached(Exception):
-    """Ctrl-C while following or waiting; the message says that the job goes on."""
+    """Ctrl-C while following or waiting; the message says that the job continues."""
 
 
 def complain(text: str) -> None:
-    """One message for a person, on standard error."""
+    """Print a message on standard error, with the name of the program before each line."""
     context = click.get_current_context(silent=True)
     program = context.find_root().info_name if context else "ffdl"
     _print_error(program or "ffdl", text)
@@ -40,25 +40,24 @@ def complain(text: str) -> None:
 
 @contextmanager
 def detachable(job_ids: Sequence[str], again: str) -> Iterator[None]:
-    """Ctrl-C inside leaves the jobs alone and says so; `again` is the command that picks up where this ended."""
+    """Turn Ctrl-C inside into :class:`Detached`: the jobs continue. `again` is the command that continues this one."""
     try:
         yield
     except KeyboardInterrupt:
-        whom = job_ids[0] if len(job_ids) == 1 else f"{len(job_ids)} jobs"
-        verb = "goes" if len(job_ids) == 1 else "go"
-        raise Detached(f"detached; {whom} {verb} on. Again: {again}. To end: ffdl cancel {job_ids[0]}") from None
+        jobs = f"{job_ids[0]} continues" if len(job_ids) == 1 else f"{len(job_ids)} jobs continue"
+        raise Detached(f"detached; {jobs}. To follow again: {again}. To end: ffdl cancel {job_ids[0]}") from None
 
 
 def run(command: click.Command, program: str) -> NoReturn:
-    """Run a command as the whole process; every way out goes through here."""
+    """Run a command as the whole process. Every exit of the process passes through this function."""
     watch_output()
     code = _guard(lambda: _invoke(command, program), program)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # all is said: no traceback of the interpreter's end
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback while the interpreter ends
     sys.exit(code)
 
 
 def _invoke(command: click.Command, program: str) -> object:
-    """What click's own `main` does, without its ideas about exit codes."""
+    """Invoke the command as click's own `main` does, without its exit codes."""
     asked = os.environ.get(f"_{program.replace('-', '_').upper()}_COMPLETE")
     if asked:
         from click.shell_completion import shell_complete
@@ -96,7 +95,7 @@ def _guard(body: Callable[[], object], program: str) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except Exception as error:  # noqa: BLE001  (the last line of defence: no traceback reaches a user)
+    except Exception as error:  # noqa: BLE001  (no traceback reaches a user)
         return _explain(error, program)
 
 
@@ -114,14 +113,14 @@ def _print_error(program: str, text: str) -> None:
 
 
 def _explain(error: Exception, program: str) -> int:
-    if _debugs() or isinstance(error, MemoryError):  # the latter while the end was told; our caller says it with less
+    if _debugs() or isinstance(error, MemoryError):  # the entry point reports lack of memory with less code
         raise error
     problem = getattr(error, "problem", None)
     if problem is not None:  # a ClientError, without importing the client for commands that never use it
         _print_error(program, str(error))
         return int(problem.exit_code)
     if (found := _no_text(error)) is not None:
-        _print_error(program, f"{found!r} is not UTF-8, and stands in what was given: an argument, a name or a file")
+        _print_error(program, f"{found!r} is not UTF-8; it is in an argument, a name or a file")
         return ExitCode.USAGE
     message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     _print_error(program, f"unexpected error: {message}")
@@ -146,7 +145,7 @@ def _daemon_log() -> str:
 
 
 def _no_text(error: Exception) -> bytes | None:
-    """The bytes in question where some were given that are no text: no daemon takes what Python has for them."""
+    """Return the bytes that are not UTF-8, if the error is about bytes that Python took from an argument or a name."""
     if not isinstance(error, UnicodeEncodeError) or error.encoding != "utf-8":
         return None
     found = error.object[error.start : error.end]

@@ -1,4 +1,4 @@
-"""``ffdl``: one word, one verb. Each verb's module is imported when it is used, so that all of them start fast."""
+"""The command ``ffdl``. Each subcommand's module is imported when it is used, so that all of them start fast."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from ffdl_batch.lazy_group import LazyGroup
 VERBS: dict[str, tuple[str, str]] = {
     "submit": ("submit:submit", "Submit manifests with their model."),
     "list": ("job_list:list_jobs", "List jobs, newest first."),
-    "show": ("show:show", "Everything about a job."),
-    "logs": ("logs:logs", "The learners' output."),
-    "loglines": ("logs:loglines", "The learners' output by number, as FfDL prints it."),
-    "metrics": ("metrics:metrics", "What jobs measured, as a table or curves."),
-    "emetrics": ("emetrics:emetrics", "A learner's metrics by record, as FfDL prints them."),
-    "why": ("why:why", "Why a job waits, and what would start sooner."),
-    "events": ("show:events", "The changes of a job's state."),
-    "download": ("download:download", "What a job left: results, model, logs, checkpoint."),
+    "show": ("show:show", "Show everything about a job."),
+    "logs": ("logs:logs", "Show the learners' output."),
+    "loglines": ("logs:loglines", "Show the learners' output with line numbers, as FfDL does."),
+    "metrics": ("metrics:metrics", "Show what jobs measured, as a table or curves."),
+    "emetrics": ("emetrics:emetrics", "Show a learner's metrics by record, as FfDL does."),
+    "why": ("why:why", "Explain why a job is pending."),
+    "events": ("show:events", "List the state changes of a job."),
+    "download": ("download:download", "Download results, model, logs or checkpoint."),
     "wait": ("job_control:wait", "Wait until jobs have ended."),
-    "halt": ("job_control:halt", "Have jobs write a checkpoint and end."),
-    "resume": ("job_control:resume", "Go on with jobs that were halted, or failed."),
-    "drill": ("drill.command:drill", "Play an interruption and report the checkpoint."),
-    "cancel": ("job_control:cancel", "End jobs."),
-    "data": ("data:data", "Bring files to a store and back."),
-    "secret": ("secret:secret", "Named secrets: set, list, rm."),
+    "halt": ("job_control:halt", "Stop jobs after a checkpoint."),
+    "resume": ("job_control:resume", "Continue jobs that are HALTED or FAILED."),
+    "drill": ("drill.command:drill", "Test what an interruption does to a job."),
+    "cancel": ("job_control:cancel", "Cancel jobs."),
+    "data": ("data:data", "Copy files to a store and back."),
+    "secret": ("secret:secret", "Manage named secrets: set, list, rm."),
     "exec": ("exec_shell:exec_", "Run a command inside a running learner."),
-    "shell": ("exec_shell:shell", "A shell inside a running learner."),
-    "top": ("top_stack:top", "The processes of running learners."),
-    "stack": ("top_stack:stack", "Where a learner hangs: its Python stacks."),
-    "report": ("report:report", "Reports: what failed, who used what."),
-    "validate": ("manifest:validate", "Check manifests; needs no daemon."),
-    "plan": ("plan:plan", "What a submission would send."),
-    "schema": ("manifest:schema", "The manifest's JSON Schema."),
-    "convert": ("convert.command:convert", "Make a manifest of an sbatch script."),
-    "init": ("manifest:init", "Write a manifest and a model that run as they are."),
-    "cache": ("cache:cache", "What this node's cache holds: list, rm, verify."),
-    "config": ("config:config", "The configuration, and where each value came from."),
+    "shell": ("exec_shell:shell", "Start a shell inside a running learner."),
+    "top": ("top_stack:top", "Show the processes of running learners."),
+    "stack": ("top_stack:stack", "Show the Python stacks of running learners."),
+    "report": ("report:report", "Report failures, nodes and usage."),
+    "validate": ("manifest:validate", "Check manifests, without a daemon."),
+    "plan": ("plan:plan", "Show what a submission would send."),
+    "schema": ("manifest:schema", "Print the manifest's JSON Schema."),
+    "convert": ("convert.command:convert", "Convert an sbatch script into a manifest."),
+    "init": ("manifest:init", "Create a manifest and a model that run."),
+    "cache": ("cache:cache", "Manage this node's cache: list, rm, verify."),
+    "config": ("config:config", "Show the configuration and its origins."),
     "setup": ("setup:setup", "Install ffdl on a host, over SSH."),
-    "daemon": ("daemon:daemon", "Your daemon: status, stop, restart, metrics."),
-    "completion": ("program:completion", "Completion for bash, zsh or fish."),
-    "version": ("program:version", "The version of this program."),
+    "daemon": ("daemon:daemon", "Manage your daemon: status, stop, restart, metrics."),
+    "completion": ("program:completion", "Print shell completion for bash, zsh or fish."),
+    "version": ("program:version", "Print the version of this program."),
 }
 REMOTE_COMMANDS = ("exec", "shell", "top", "stack", "cache", "config", "daemon")
-"""Verbs that are about the machine on which they are given: with a host they run there."""
+"""Commands about the machine that they run on. With --host they run on that host."""
 _STAYS = ("daemon", "relay")
 ALIASES = {
     "train": "submit",
@@ -59,16 +59,16 @@ ALIASES = {
 
 
 class Verbs(LazyGroup):
-    """The verbs, their aliases, and those that run on the host."""
+    """The subcommands and their aliases. With a host, those of REMOTE_COMMANDS run there."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the verb that has this name or alias; None if there is no such verb."""
+        """Import the command with this name or alias; None if there is no such command."""
         return super().get_command(ctx, ALIASES.get(cmd_name, cmd_name))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does; a misspelt verb gets the nearest."""
+        """Find the command as click does. The error for an unknown command names the most similar one."""
         if args and self.get_command(ctx, args[0]) is None:
             from difflib import get_close_matches
 
@@ -82,7 +82,7 @@ class Verbs(LazyGroup):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the verbs, then the aliases."""
+        """Write the commands, then the aliases."""
         super().format_commands(ctx, formatter)
         with formatter.section("Other names"):
             formatter.write_dl([(alias, f"same as {verb}") for alias, verb in ALIASES.items()])
@@ -93,13 +93,13 @@ class Verbs(LazyGroup):
 )
 @host_option
 def ffdl(**_: object) -> None:
-    """Deep-learning training jobs from one manifest, on Slurm, Kubernetes or this machine.
+    """Run deep-learning training jobs from one manifest, on Slurm, Kubernetes or this machine.
 
-    With --host (or FFDL_HOST, or `host` in the configuration) they work from a laptop as on that login node:
+    With --host (or FFDL_HOST, or `host` in the configuration), commands use that login node from a laptop:
     ffdl --host login.example.org list
 
-    Every command that reads takes --json. Exit codes: 0 done, 1 failed, 2 wrong usage, 66 missing input, 69 something
-    needed is not there, 75 try again, 77 not allowed, 78 bad manifest, 124 timed out, 130 interrupted.
+    Every command that reads takes --json. Exit codes: 0 success, 1 failure, 2 wrong usage, 66 missing input,
+    69 unavailable, 75 try again, 77 not allowed, 78 invalid manifest or configuration, 124 timed out, 130 interrupted.
     """
 
 

@@ -1,4 +1,4 @@
-"""Streams of several jobs at once: a thread reads each, and hands over a bounded number of lines."""
+"""Read the streams of several jobs at once: one thread for each stream, with a bounded queue of lines."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _WAITING = 1000
 
 
 class _Over:
-    """A stream has ended; `error` where it failed."""
+    """The end of a stream, with the error if it failed."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
 
 
-class Together(Generic[T]):
-    """The streams by the name of each."""
+class ParallelStreams(Generic[T]):
+    """Several streams, each with a name."""
 
     def __init__(self, streams: Mapping[str, Callable[[], Iterator[T]]]) -> None:
         self._streams = dict(streams)
@@ -27,7 +27,8 @@ class Together(Generic[T]):
         self._closed = threading.Event()
 
     def lines(self, silence_s: float) -> Iterator[tuple[str, T | None]]:
-        """As they come, with their stream's name; None after so long without any. Raises what a stream raises."""
+        """Yield lines as they arrive, with the name of their stream; None after each `silence_s` without a line. Raises
+        the error of a stream."""
         for name in self._streams:
             threading.Thread(target=self._read, args=(name,), name=f"stream {name}", daemon=True).start()
         open_ = set(self._streams)
@@ -45,7 +46,7 @@ class Together(Generic[T]):
                 open_.discard(name)
 
     def close(self) -> None:
-        """Nobody reads any more; the threads end with the next line of theirs."""
+        """Stop reading; each thread ends at its next line."""
         self._closed.set()
 
     def _read(self, name: str) -> None:

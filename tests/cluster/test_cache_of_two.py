@@ -95,7 +95,7 @@ def test_shared_cache_evicts_only_entries_of_user_above_equal_share(
     assert "it has no room for 1.91 MiB" in bob.train("one")
     assert (bob.holds(), bob.cache()["own_wanted_bytes"] > 2_000_000) == ([], True)
     shown = alice.person.run("ffdl", "cache", node=NODE).stdout
-    assert "by others; who holds more than an equal share gives it" in shown
+    assert "by other users; users who hold more than an equal share give it back" in shown
 
     # Her next job gives what she did not use for longest; what she has then is below an equal share.
     assert "come from the cache of this node" in alice.train("two")

@@ -196,11 +196,11 @@ def test_daemon_completes_pending_upload_of_cancelled_job(alice: Person, jobs: M
     alice.run("ffdl", "cancel", job_id)
     job = alice.finish(job_id)
     assert (job["state"], job["attempts"][0]["upload_pending"]) == ("CANCELLED", True), job
-    assert "Results owed" in alice.run("ffdl", "show", job_id).stdout
+    assert "Pending upload" in alice.run("ffdl", "show", job_id).stdout
     job = until_paid(alice, job_id)
     assert count_stored(alice, job) == FILES
     assert alice.read(f"{job['results']}/learner-1/training-log.txt") == "begin\n"
-    assert "Results owed" not in alice.run("ffdl", "show", job_id).stdout
+    assert "Pending upload" not in alice.run("ffdl", "show", job_id).stdout
 
 
 @pytest.mark.full

@@ -122,7 +122,7 @@ def test_logs_follow_interleaves_lines_of_both_learners(followed: Followed) -> N
 @pytest.mark.full
 def test_logs_follow_detaches_on_ctrl_c_while_job_continues(alice: Person, followed: Followed) -> None:
     assert followed.detached_code == 130
-    assert f"detached; {followed.job_id} goes on" in followed.detached
+    assert f"detached; {followed.job_id} continues" in followed.detached
     assert followed.state_after_detach == "PROCESSING"
     assert alice.show(followed.job_id)["state"] == "COMPLETED"
 

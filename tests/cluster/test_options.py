@@ -204,7 +204,7 @@ def test_submit_rejects_unsupported_sbatch_option_by_name(alice: Person, given: 
     model, manifest = alice.model("empty", {"README": "nothing here\n"}), alice.manifest("refused", "true")
     done = alice.run("ffdl-submit", *given, manifest, model, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"sbatch's {named} is not taken: " in done.stderr
+    assert f"sbatch's {named} is not supported: " in done.stderr
     assert alice.job_ids() == before
 
 

@@ -93,7 +93,7 @@ def test_jobs_keep_last_known_state_while_slurmctld_is_down(outage: Outage) -> N
 
 def test_list_and_daemon_status_report_outage_while_slurmctld_is_down(outage: Outage) -> None:
     assert re.search(
-        r"^ffdl: slurm unreachable since .+ \(\d+ (s|min)\): .+; jobs go on, states are as last seen$",
+        r"^ffdl: slurm unreachable since .+ \(\d+ (s|min)\): .+; jobs continue; states are the last known ones$",
         outage.listed.stderr,
         re.MULTILINE,
     ), outage.listed.stderr

@@ -106,7 +106,7 @@ def test_data_put_ls_and_get_round_trip_a_directory(person: Person) -> None:
     assert out.startswith("3 files stored in ")
     assert sorted(person.rig.keys()) == [f"sets/a/{name}" for name in sorted(TREE)]
     out, _ = person.run("put", source, person.url("sets/a"))
-    assert "(0 B moved, 3 were there)" in out
+    assert "(0 B moved, 3 existed)" in out
 
     out, said = person.run("ls", person.url("sets"))
     assert [line.split(None, 2)[::2] for line in out.splitlines()] == [
@@ -239,7 +239,7 @@ def test_data_put_resumes_after_ctrl_c(person: Person) -> None:
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 130
-    assert "the same command goes on" in said
+    assert "run the same command again" in said
     stored = len(rig.keys())
     assert 5 <= stored < 30
     rig.proxy.rules = []
@@ -260,7 +260,7 @@ def test_data_get_keeps_complete_files_and_resumes_after_ctrl_c(person: Person) 
     os.killpg(process.pid, signal.SIGINT)
     out, said = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, out) == (130, "")
-    assert "the same command goes on" in said and ".ffdl-*.part" in said and "Traceback" not in said
+    assert "run the same command again" in said and ".ffdl-*.part" in said and "Traceback" not in said
     found = found_in(got)
     assert {name: data for name, data in found.items() if name in names} == {
         name: data for name, data in names.items() if name in found
@@ -326,12 +326,12 @@ def test_data_put_shows_progress_bar_only_on_a_terminal(person: Person) -> None:
         (("ls", "s3://no-such-bucket-here/a"), 66, "bucket no-such-bucket-here"),
         (("put", "none", "s3://b/a"), 66, "none is not there"),
         (("put", ".", "https://web/a"), 2, "nothing can be stored on a web server"),
-        (("get", "s3://b/a", "--out", "/dev/null"), 2, "/dev/null is no directory; name one, or a name that is free"),
+        (("get", "s3://b/a", "--out", "/dev/null"), 2, "/dev/null is not a directory; name a directory"),
         (("get", "bucket/a"), 2, "write for example s3://BUCKET/PREFIX"),
         (("ls", "s3://b/a", "--secret", "password"), 2, "write --secret FIELD=NAME"),
         (("get", "s3://b/a", "--option", "ca_file=/x", "--option", "ca_file=/y"), 2, "--option ca_file is given twice"),
         (("ls", "gs://b/a", "--secret", "token=none"), 77, "ffdl secret set none"),
-        (("ls", "swift://c/a"), 2, "give --endpoint URL, or set OS_AUTH_URL"),
+        (("ls", "swift://c/a"), 2, "use --endpoint URL, or set OS_AUTH_URL"),
         (("ls", "swift://c/a", "--endpoint", "host:8080"), 2, "'host:8080' is no address of a store; write https://"),
         (("ls", "zzz://b/a"), 78, "fsspec knows no protocol zzz"),
     ],

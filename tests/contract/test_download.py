@@ -196,7 +196,7 @@ def test_download_fetches_results_from_directory_store_of_manifest(desk: Desk) -
 
 def test_download_rejects_unknown_job_or_attempt_and_file_as_output(desk: Desk, ended: str) -> None:
     (desk.base / "desk" / "a-file").touch()
-    assert "a-file is no directory" in desk.ask("download", ended, "--out", "a-file", code=2).stderr
+    assert "a-file is not a directory" in desk.ask("download", ended, "--out", "a-file", code=2).stderr
     assert "there is no attempt 2" in desk.ask("download", ended, "--attempt", "2", code=2).stderr
     assert "there is no job" in desk.ask("download", "training-zzzzzzzzz", code=1).stderr
 

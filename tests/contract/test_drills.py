@@ -221,7 +221,7 @@ def test_drill_reports_missing_checkpoint_when_learner_ignores_signal(machine: M
         "in earnest the chain would have ended: it would start from the same point again"
     )
     assert lines["Checkpoint"].strip() == "asked for; the learners did not react and were ended"
-    assert lines["Lead"].strip() == "nothing was measured; this job keeps 12 s (from: default)"
+    assert lines["Lead"].strip() == "nothing was measured; this job has 12 s (from: default)"
     assert lines["Next attempt"].strip().startswith("2, PROCESSING")
     assert lines["What to do"].strip().startswith("catch the checkpoint signal (batch.checkpoint.signal, USR2")
 
@@ -248,7 +248,7 @@ def test_drill_cancels_queued_trial_run_after_queue_timeout(machine: Machine) ->
     told = errors.splitlines()
     trial_id = told[0].split()[3]
     assert told[0] == f"ffdl: trial run {trial_id} is submitted"
-    waiting = "waiting until it is PROCESSING, nothing is played before; --timeout counts from then on"
+    waiting = "waiting until it is PROCESSING; --timeout counts from then"
     assert waiting in told[1]
     assert told[-1].endswith("after 1 s (--queue-timeout), and not PROCESSING")
     until(lambda: machine.job(trial_id)["state"] == "CANCELLED", "the trial run to be taken back")

@@ -347,7 +347,8 @@ def test_report_faults_mails_each_recipient_once_when_another_is_rejected(
     mail = (*to, "--quiet", "--state-file", str(state))
     server.box.unknown = frozenset({"gone@example.org"})
     told = shared.ask("report", "faults", *mail, code=69)
-    assert "550 no such user; ops@example.org took it; the next report tells it again to who did not" in told.stderr
+    sent = "550 no such user; it was sent to ops@example.org; the next report has the same incidents for the others"
+    assert sent in told.stderr
     shared.ask("report", "faults", *mail, code=69)
     assert [one.rcpt_tos for one in server.box.taken] == [["ops@example.org"]]
     second = shared.fails("exit")

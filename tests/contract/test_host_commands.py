@@ -190,7 +190,7 @@ def test_remote_logs_detach_on_ctrl_c_and_job_keeps_running(laptop: Laptop, job:
         assert process.stdout is not None and process.stdout.readline()
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=LIMIT_S)
-        assert process.returncode == 130 and f"detached; {job} goes on" in errors and "Traceback" not in errors
+        assert process.returncode == 130 and f"detached; {job} continues" in errors and "Traceback" not in errors
         assert show(laptop, job)["state"] == "PROCESSING"
 
 
@@ -306,7 +306,7 @@ def test_client_reports_unreachable_login_node_with_remedy(
 
 def test_remote_submit_rejects_relative_output_path(laptop: Laptop) -> None:
     done = laptop.run("-o", "out.%j", "manifest.yml", "model", program="ffdl-submit")
-    assert done.returncode == 2 and "name an absolute path there" in done.stderr
+    assert done.returncode == 2 and "use an absolute path" in done.stderr
 
 
 def test_cli_runs_on_local_machine_when_host_option_is_empty(laptop: Laptop) -> None:

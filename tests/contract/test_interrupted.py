@@ -1,4 +1,4 @@
-"""Ctrl-C at commands that follow a job or bring what it left: exit code 130, no traceback, and the job goes on."""
+"""Ctrl-C at commands that follow a job or download its output: exit code 130, no traceback, and the job continues."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ def test_ctrl_c_ends_logs_metrics_and_download_while_job_keeps_running(desk: Des
     follower, heard, told = start(desk, "logs", "--follow", job_id)
     desk.await_text(heard, "begun")
     said = interrupted(follower, told)
-    assert f"detached; {job_id} goes on. Again: ffdl logs -f {job_id}." in said
+    assert f"detached; {job_id} continues. To follow again: ffdl logs -f {job_id}." in said
     assert heard.read_text().endswith("begun\n")
 
     metrics, samples, told = start(desk, "metrics", "--follow", "--usage", "--json", job_id)
     until(samples.read_text, "a sample")
     said = interrupted(metrics, told)
-    assert f"detached; {job_id} goes on. Again: ffdl metrics -f {job_id}." in said
+    assert f"detached; {job_id} continues. To follow again: ffdl metrics -f {job_id}." in said
     assert samples.read_text().endswith("}\n")
 
     got, kept = desk.base / "got", desk.base / "cache/ffdl/transfers"
     bringing, _, told = start(desk, "download", job_id, "--out", str(got))
     until(lambda: any(path.stat().st_size for path in kept.glob("*/sent/large")), "a part of the file")
-    assert "the same command goes on" in interrupted(bringing, told)
+    assert "run the same command again" in interrupted(bringing, told)
     assert not list(kept.glob("*/sent")), "what came through the daemon, and was in no directory of the person's yet"
     assert not got.exists() or not list(got.iterdir())
     assert desk.show(job_id)["state"] == "PROCESSING"

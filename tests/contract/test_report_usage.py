@@ -83,4 +83,4 @@ def test_report_usage_counts_finished_job_and_jobs_across_months(site: Site, tmp
     assert out.read_text().startswith("<!doctype html>")
     assert "| pytorch | 500 | 500.0 |" in site.run("report", "usage", "--month", "2026-10", "--format", "markdown")
     said = site.run("report", "usage", *since, "--check", code=69)
-    assert "No accounts are kept by local" in said
+    assert "local has no accounting" in said

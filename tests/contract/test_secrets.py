@@ -279,7 +279,7 @@ def test_secrets_api_never_returns_or_logs_a_value(desk: Desk) -> None:
 
 def test_secret_command_rejects_invalid_arguments_without_printing_value(desk: Desk) -> None:
     for argv, given, status, words in (
-        (("set", "n", "planted-1"), "", 2, "the value is no argument"),
+        (("set", "n", "planted-1"), "", 2, "the value must not be an argument"),
         (("set", "a/b"), "x", 2, "cannot be a secret's name"),
         (("set", "n"), "", 2, "the value is empty"),
         (("set", "n"), "planted" * 10000, 2, "the value has more than 65536 bytes"),

@@ -197,7 +197,7 @@ def test_documented_tour_succeeds_on_local_backend(place: Place) -> None:
         if "show" in command:
             assert "COMPLETED" in done.stdout
         if "ffdl plan" in command:
-            assert "### what awaits it\n# " in done.stdout
+            assert "### when it may start\n# " in done.stdout
         if "ffdl why" in command:
             assert job_id in done.stdout and ("\nWhy: " in done.stdout or "\nNow: " in done.stdout)
         if "--usage" in command:

@@ -68,7 +68,7 @@ def test_daemon_refuses_writes_after_database_is_deleted_and_restore_recovers(
     file_of(world).unlink()
     began = time.monotonic()
     line = await_word(world, "was deleted, moved or replaced while a daemon works with it")
-    assert STOPPED in line and "states are as last seen" in line and running in world.run("ffdl", "list").text
+    assert STOPPED in line and "states are the last known ones" in line and running in world.run("ffdl", "list").text
     assert f"the database {file_of(world)} was deleted" in world.run("ffdl", "daemon", "status").text
     for refused in (world.submit_by_command(), world.run("ffdl", "cancel", running)):
         assert (refused.code, CURE in refused.text) == (75, True), refused

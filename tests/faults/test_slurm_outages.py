@@ -59,7 +59,7 @@ def test_commands_and_controllers_keep_working_during_slurm_outage(office: Offic
     listed = office.run("list")
     sentence = (
         r"ffdl: slurm unreachable since \d\d:\d\d:\d\d \(\d+ (?:s|min)\): squeue gave no answer \(1: .*Unable to "
-        r"contact slurm controller \(connect failure\)\); jobs go on, states are as last seen\n"
+        r"contact slurm controller \(connect failure\)\); jobs continue; states are the last known ones\n"
     )
     assert re.fullmatch(sentence, listed.stderr), listed.stderr
     assert listed.stdout.count("PROCESSING") == 3
@@ -68,7 +68,7 @@ def test_commands_and_controllers_keep_working_during_slurm_outage(office: Offic
 
     submitted = office.submit("")
     assert submitted.returncode == 0
-    assert "jobs are kept, and handed over when it answers" in submitted.stderr
+    assert "jobs are stored, and submitted to it when it answers" in submitted.stderr
     kept = submitted.stdout.strip()
     assert office.show(kept)["state"] in ("PENDING", "DEPLOYING")  # it may be the one that is tried
     assert "a line of the log" in office.run("logs", runs).stdout
@@ -76,7 +76,7 @@ def test_commands_and_controllers_keep_working_during_slurm_outage(office: Offic
     for verb, job_id in (("halt", halted), ("cancel", cancelled)):
         done = office.run(verb, job_id)
         assert (done.returncode, f"{verb} requested" in done.stdout) == (0, True)
-        assert "the request is noted: what runs obeys as soon as it hears" in done.stderr
+        assert "the request is stored: running jobs get it now" in done.stderr
     finals = [Path(office.state, "jobs", job_id, "attempt-1", "final.json") for job_id in (halted, cancelled)]
     office.wait(lambda: all(final.exists() for final in finals), "the controllers to obey")
     assert [json.loads(final.read_text())["outcome"] for final in finals] == ["halted", "cancelled"]

@@ -1,4 +1,4 @@
-"""``ffdl cache``: what the cache of this node holds of yours, and how much others hold."""
+"""``ffdl cache``: the entries of the user in this node's cache, and how much all users hold."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 
 from ffdl_batch.cli.commands.config import settings_or_stop
 from ffdl_batch.cli.exit_handling import Stop, complain
+from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.render.formatting import format_time, print_json, print_line, print_table
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.number_text import counted, size_text
@@ -19,49 +20,48 @@ if TYPE_CHECKING:
     from ffdl_batch.staging.cache.capacity import CachedEntry
     from ffdl_batch.staging.cache.user_cache import Shelf
 
-_NAMES = {"help_option_names": ["-h", "--help"]}
 _SHORT = 12
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The configured cache, and your part of it (None = you have none there yet)."""
+    """The configured cache."""
 
     directory: str
     limit_bytes: int
     shelf: Shelf | None
+    """The user's part of it; None if the user has none there yet."""
 
 
-@click.group(context_settings=_NAMES, invoke_without_command=True)
-@_json
+@click.group(invoke_without_command=True)
+@json_option()
 @click.pass_context
 def cache(context: click.Context, as_json: bool) -> None:
-    """The cache of data sets on this machine: your entries, and how much all users hold.
+    """Show the cache of data sets on this machine: your entries, and how much all users hold.
 
-    A cache in a node's own directory is another one on each node: give the command there, as `srun -w NODE ffdl cache`.
+    If the cache is in a directory of its own on each node, run the command there: `srun -w NODE ffdl cache`.
     """
     if context.invoked_subcommand is None:
         _show(_place(), as_json)
 
 
-@cache.command("list", context_settings=_NAMES)
-@_json
+@cache.command("list")
+@json_option()
 def list_entries(as_json: bool) -> None:
-    """The same as `ffdl cache`."""
+    """Do the same as `ffdl cache`."""
     _show(_place(), as_json)
 
 
-@cache.command(context_settings=_NAMES)
+@cache.command()
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
-@click.option("--all", "all_of_them", is_flag=True, help="All of your entries.")
+@click.option("--all", "all_of_them", is_flag=True, help="Remove all of your entries.")
 def rm(keys: Sequence[str], all_of_them: bool) -> None:
-    """Remove entries of yours. A key may be given by its first characters. What a job uses stays (exit code 75)."""
+    """Remove your entries. KEY may be the beginning of a key. Entries that a job uses are kept (exit code 75)."""
     from ffdl_batch.staging.cache.capacity import discard, publish_usage
     from ffdl_batch.staging.cache.user_cache import locked
 
     if bool(keys) is all_of_them:
-        raise Stop(ExitCode.USAGE, "name entries by their keys, or give --all")
+        raise Stop(ExitCode.USAGE, "name the keys of entries, or give --all")
     place = _place()
     stays = []
     for seen in _chosen(place, keys):
@@ -77,10 +77,10 @@ def rm(keys: Sequence[str], all_of_them: bool) -> None:
         raise Stop(ExitCode.TRY_AGAIN, f"in use, and not removed: {', '.join(stays)}")
 
 
-@cache.command(context_settings=_NAMES)
+@cache.command()
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
 def verify(keys: Sequence[str]) -> int:
-    """Read your entries, or those named, against their digests. What is damaged is removed, and the exit code 1."""
+    """Check your entries, or the named ones, against their digests. Damaged entries are removed (exit code 1)."""
     from ffdl_batch.staging.cache.capacity import discard
     from ffdl_batch.staging.cache.entry import Damaged, check, note_checked, read_entry
 
@@ -93,7 +93,7 @@ def verify(keys: Sequence[str]) -> int:
             check(directory, wholly=True, go_on=lambda _size: None)
         except Damaged as why:
             damaged += 1
-            end = "it is removed" if discard(place.shelf, seen.key) else "it is in use, and not removed"
+            end = "removed" if discard(place.shelf, seen.key) else "not removed, because a job uses it"
             click.echo(f"{seen.key[:_SHORT]} damaged: {why}; {end}")
         else:
             note_checked(directory)
@@ -107,12 +107,12 @@ def _place() -> Place:
     settings = settings_or_stop()
     directory, host = settings.cache_dir, os.uname().nodename
     if not directory:
-        raise Stop(ExitCode.UNAVAILABLE, "no cache is configured; cache_dir of the configuration names its directory")
+        raise Stop(ExitCode.UNAVAILABLE, "no cache is configured; set cache_dir in the configuration")
     if not os.path.isdir(directory):  # noqa: PTH112
         raise Stop(
             ExitCode.UNAVAILABLE,
-            f"there is no directory {directory} on {host}; the cache may be that of the compute nodes: give the "
-            "command there, as srun -w NODE ffdl cache",
+            f"there is no directory {directory} on {host}; if the cache is on the compute nodes, run: srun -w NODE "
+            "ffdl cache",
         )
     try:
         return Place(directory, settings.cache_bytes, existing_shelf(directory, os.geteuid()))
@@ -127,7 +127,7 @@ def _entries(place: Place) -> list[CachedEntry]:
 
 
 def _chosen(place: Place, keys: Sequence[str]) -> list[CachedEntry]:
-    """Those named, or all where none is. Raises Stop."""
+    """Return the named entries, or all if none is named. Raises Stop for a key that names none or several."""
     found = _entries(place)
     if not keys:
         return found
@@ -146,15 +146,15 @@ def _show(place: Place, as_json: bool) -> None:
     from ffdl_batch.staging.cache.user_cache import usages
 
     found, host = _entries(place), os.uname().nodename
-    told, uid = dict(usages(place.directory)), os.geteuid()
-    held = {user: usage.bytes for user, usage in told.items()}
+    known, uid = dict(usages(place.directory)), os.geteuid()
+    held = {user: usage.bytes for user, usage in known.items()}
     mine = sum(seen.room for seen in found)
     held[uid] = max(mine, held.get(uid, 0))
     limit = most_of(place.directory, place.limit_bytes, sum(held.values()))
-    users = sum(1 for user, size in held.items() if size or user == uid or told[user].wanted)
+    users = sum(1 for user, size in held.items() if size or user == uid or known[user].wanted)
     share = limit // users
-    wanted = {user: usage.wanted for user, usage in told.items() if usage.wanted}
-    own_wish = wanted.pop(uid, 0)
+    wanted = {user: usage.wanted for user, usage in known.items() if usage.wanted}
+    own_wanted = wanted.pop(uid, 0)
     if as_json:
         print_json(
             {
@@ -165,7 +165,7 @@ def _show(place: Place, as_json: bool) -> None:
                 "users": users,
                 "share_bytes": share,
                 "own_bytes": mine,
-                "own_wanted_bytes": own_wish,
+                "own_wanted_bytes": own_wanted,
                 "others_wanted_bytes": sum(wanted.values()),
                 "entries": [_plain(seen) for seen in found],
             }
@@ -180,7 +180,7 @@ def _show(place: Place, as_json: bool) -> None:
                 str(seen.entry.files) if seen.entry else "-",
                 format_time(seen.used_at or None),
                 "no" if seen.free else "yes",
-                seen.entry.source if seen.entry else "damaged; filled anew when a job asks for it",
+                seen.entry.source if seen.entry else "damaged; filled again when a job needs it",
             )
             for seen in found
         ],
@@ -188,14 +188,13 @@ def _show(place: Place, as_json: bool) -> None:
     print_line("Cache", f"{place.directory} on {host}")
     print_line("Yours", f"{size_text(mine)}; an equal share is {size_text(share)}")
     print_line("All", f"{size_text(sum(held.values()))} of {size_text(limit)}, {counted(users, 'user')}")
-    if own_wish:
-        print_line("Wanted", f"{size_text(own_wish)} for a job of yours, which went on without the cache")
+    if own_wanted:
+        print_line("Wanted", f"{size_text(own_wanted)} for one of your jobs, which ran without the cache")
     if wanted:
-        print_line(
-            "Wanted", f"{size_text(sum(wanted.values()))} by others; who holds more than an equal share gives it"
-        )
+        size = size_text(sum(wanted.values()))
+        print_line("Wanted", f"{size} by other users; users who hold more than an equal share give it back")
     if limit < (place.limit_bytes or 0):
-        complain(f"warning: cache_bytes is {size_text(place.limit_bytes)}, but the file system has no room for that")
+        complain(f"warning: cache_bytes is {size_text(place.limit_bytes)}, but the file system has less space")
 
 
 def _plain(seen: CachedEntry) -> dict[str, object]:

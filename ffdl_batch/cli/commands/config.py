@@ -1,4 +1,4 @@
-"""``ffdl config``."""
+"""``ffdl config``: show the settings and where each value comes from."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ffdl_batch.cli.exit_handling import Stop, complain
+from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.render.formatting import print_json, print_table
 from ffdl_batch.domain.codec import CodecError, to_plain
 from ffdl_batch.domain.exit_codes import ExitCode
@@ -20,23 +21,26 @@ if TYPE_CHECKING:
 
 
 WIDEST = 48
-"""Columns of a value: one that is longer moves the others' origins nowhere."""
+"""Maximum width of the column of values. A longer value does not move the origins of the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One setting: its value, the same for people, and where it came from."""
+    """One setting."""
 
     key: str
     value: object
+    """The value in JSON."""
     text: str
+    """The value in the table."""
     origin: str
+    """The file, variable or default that it comes from."""
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.command()
+@json_option()
 def config(as_json: bool) -> None:
-    """The configuration of this shell, and where each value came from. A daemon that runs with another one is named."""
+    """Show the configuration of this shell and where each value comes from. Warn if the daemon runs with another."""
     settings = settings_or_stop()
     rows = sorted((*_of_core(settings), *_of_backends(settings)), key=lambda row: row.key)
     if as_json:
@@ -48,14 +52,14 @@ def config(as_json: bool) -> None:
 
 
 def _print_layers(environ: Mapping[str, str]) -> None:
-    """Print over which files the one of $FFDL_CONFIG is laid."""
+    """Print which other files apply below the one that $FFDL_CONFIG names."""
     from ffdl_batch.config.load import lasting_files
 
     named = environ.get("FFDL_CONFIG")
     below = [str(path) for path in lasting_files(environ) if named and not path.samefile(named)]
     if below:
         complain(
-            f"note: FFDL_CONFIG ({named}) replaces no other file: keys that it does not set have their values from "
+            f"note: FFDL_CONFIG ({named}) does not replace the other files: keys that it does not set are read from "
             f"{', '.join(below)}"
         )
 
@@ -72,7 +76,8 @@ def _of_core(settings: Settings) -> Iterator[Row]:
 
 
 def _of_backends(settings: Settings) -> Iterator[Row]:
-    """Every backend's table with its defaults, as the backend reads it; raises :class:`Stop` for a wrong one."""
+    """Yield the settings of every backend with their defaults, as the backend reads them. Raises :class:`Stop` for an
+    invalid table."""
     from ffdl_batch.config.settings import shown
     from ffdl_batch.domain.scheduler_errors import InvalidRequest
     from ffdl_batch.plugins import AdapterContext, adapter_names, create_adapter
@@ -92,7 +97,7 @@ def _of_backends(settings: Settings) -> Iterator[Row]:
 
 
 def _plain(value: object, text: str) -> object:
-    """The value as JSON has it; its text where JSON has nothing like it (a date of TOML)."""
+    """Return the value for JSON; its text if JSON has no such type (a date of TOML)."""
     try:
         plain: object = to_plain(value)
     except CodecError:
@@ -111,7 +116,7 @@ def _warn_of_daemon() -> None:
 
 
 def settings_or_stop() -> Settings:
-    """The configuration; ends the command with 78 where it cannot be used."""
+    """Return the settings. Raises :class:`Stop` with exit code 78 if the configuration cannot be used."""
     from ffdl_batch.config import ConfigError, load_settings
 
     try:
@@ -121,6 +126,6 @@ def settings_or_stop() -> Settings:
 
 
 def unusable_table(settings: Settings, name: str, error: Exception) -> Stop:
-    """The end of a command where ``[backend.<name>]`` cannot be used; `error` says why."""
+    """Return the error for a table ``[backend.<name>]`` that cannot be used because of `error`."""
     files = ", ".join(settings.backend_origins(name))
     return Stop(ExitCode.BAD_MANIFEST, f"the configuration cannot be used: {files}{': ' if files else ''}{error}")

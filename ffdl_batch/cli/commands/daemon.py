@@ -1,4 +1,4 @@
-"""``ffdl daemon``: look at this user's daemon, stop it, start it anew."""
+"""``ffdl daemon``: show, stop and restart this user's daemon."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.exit_handling import Stop
+from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.render.formatting import format_time, print_json, print_line
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.host.resource_exhaustion import FILES, of_daemon
@@ -19,23 +20,22 @@ if TYPE_CHECKING:
     from ffdl_batch.client.connection.daemon_settings import OwnSettings
     from ffdl_batch.domain.daemon_health import BackendHealth, Health
 
-_NAMES = {"help_option_names": ["-h", "--help"]}
 _PATIENCE_S = 10.0
-"""A daemon that is well answers at once; whoever asks for its status has reason to doubt that."""
+"""How long `status` waits for an answer. A working daemon answers at once."""
 
 _FEW_FILES = 256
-"""Below that a daemon may be left without any: its own files, its connections, and the pipes of what it starts."""
+"""With fewer descriptors a daemon may run out of them: for files, connections, and pipes of its child processes."""
 
 
-@click.group(context_settings=_NAMES)
+@click.group()
 def daemon() -> None:
-    """Your daemon: it starts when a command needs it, and ends when no job is live. Jobs run on without it."""
+    """Manage your daemon. It starts when a command needs it and exits when no job is live. Jobs run without it."""
 
 
-@daemon.command(context_settings=_NAMES)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@daemon.command()
+@json_option()
 def status(as_json: bool) -> int:
-    """Whether a daemon runs, since when, and whether its settings are those of this shell.
+    """Show whether a daemon runs, since when, and whether its settings are those of this shell.
 
     Exit code 1: none runs; 75: one runs and does not answer.
     """
@@ -54,7 +54,7 @@ def status(as_json: bool) -> int:
         raise Stop(
             ExitCode.TRY_AGAIN,
             f"your daemon is {describe_daemon(found[0])}, and does not answer; try again, or end it with: ffdl daemon "
-            f"stop (jobs that run go on); its log is {own.state_dir / LOG_NAME}",
+            f"stop (running jobs continue); its log is {own.state_dir / LOG_NAME}",
         )
     differs = own.differ_from(found[0]) if health and found and health.pid == found[0].pid else None
     if as_json:
@@ -69,7 +69,7 @@ def status(as_json: bool) -> int:
 
 
 def _health() -> Health | None:
-    """What the daemon says of itself; None where none answers."""
+    """Return the daemon's report about itself; None if none answers."""
     from ffdl_batch.client import DaemonUnreachable
 
     try:
@@ -97,24 +97,22 @@ def _print(health: Health, own: OwnSettings, socket: str, differs: str) -> None:
 
 
 def _describe_descriptors(pid: int) -> str:
-    """How many files the daemon may have open (prlimit(2)), and what helps where that is little; "" where that is not
-    known, as of a daemon that has just ended."""
+    """Return how many files the daemon may open (prlimit(2)), with advice if that is few; "" if it is not known, as for
+    a daemon that has just exited."""
     try:
         most = resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
     except (ProcessLookupError, PermissionError):
         return ""
     if most == resource.RLIM_INFINITY:
         return "no limit"
-    return f"{most} at most" + ("" if most >= _FEW_FILES else f", which is little; {of_daemon(FILES)}")
+    return f"{most} at most" + ("" if most >= _FEW_FILES else f", which is few; {of_daemon(FILES)}")
 
 
 def _describe_database(health: Health) -> str:
     from ffdl_batch.cli.render.job_messages import describe_database_outage
 
-    trouble = health.database_outage
-    return (
-        health.database if trouble is None else f"{health.database}; {describe_database_outage(trouble, time.time())}"
-    )
+    outage = health.database_outage
+    return health.database if outage is None else f"{health.database}; {describe_database_outage(outage, time.time())}"
 
 
 def _describe(backend: BackendHealth) -> str:
@@ -124,22 +122,22 @@ def _describe(backend: BackendHealth) -> str:
         f"; asked again at {format_time(backend.asked_again_at).partition('T')[2]}" if backend.asked_again_at else ""
     )
     outage = describe_outage(backend, time.time())
-    trouble = outage + again if outage else backend.detail
-    return ", ".join(part for part in (f"{backend.name} {backend.version}".strip(), trouble) if part)
+    detail = outage + again if outage else backend.detail
+    return ", ".join(part for part in (f"{backend.name} {backend.version}".strip(), detail) if part)
 
 
-@daemon.command(context_settings=_NAMES)
+@daemon.command()
 def stop() -> None:
-    """End the daemon. Jobs run on; the next command starts a daemon, which reads what they did."""
+    """Stop the daemon. Jobs continue; the next command starts a daemon, which reads what they did."""
     click.echo(_stop() or "no daemon ran")
 
 
-@daemon.command(context_settings=_NAMES)
-@click.option("--force", is_flag=True, help="End the daemon even if the disk has no room for another one to start.")
+@daemon.command()
+@click.option("--force", is_flag=True, help="Stop the daemon even if the disk has no space for another one to start.")
 def restart(force: bool) -> None:
-    """End the daemon and start one with the settings of this shell. Jobs run on meanwhile.
+    """Stop the daemon and start one with the settings of this shell. Jobs continue meanwhile.
 
-    If the disk has no room for a daemon to start, the running one is not ended (exit code 75; not with --force).
+    If the disk has no space for a daemon to start, the running one is not stopped (exit code 75), except with --force.
     """
     if ended := _stop(is_replaced=not force):
         click.echo(ended)
@@ -148,9 +146,9 @@ def restart(force: bool) -> None:
     click.echo(f"started process {health.pid} on {health.host}")
 
 
-@daemon.command(context_settings=_NAMES)
+@daemon.command()
 def metrics() -> None:
-    """The daemon's figures in Prometheus' text format: jobs, times, recoveries, how long schedulers take.
+    """Print the daemon's metrics in Prometheus' text format: jobs, times, recoveries, response times of schedulers.
 
     Exit code 1: none runs.
     """
@@ -165,10 +163,10 @@ def metrics() -> None:
         raise Stop(ExitCode.FAILED, "no daemon runs; the next command that needs one starts it") from None
 
 
-@daemon.command(context_settings=_NAMES)
+@daemon.command()
 @click.option("--no-forward", is_flag=True, help="Fail if the daemon runs on another host.")
 def relay(no_forward: bool) -> None:
-    """Join standard input and output with the daemon's socket. The daemon is started if none runs.
+    """Connect standard input and output to the daemon's socket. The daemon is started if none runs.
 
     ffdl itself runs this on a login node, over SSH.
     """
@@ -180,7 +178,7 @@ def relay(no_forward: bool) -> None:
 
 
 def _stop(*, is_replaced: bool = False) -> str:
-    """End the daemon and describe it; return "" if none ran. With `is_replaced` another one must be able to start."""
+    """Stop the daemon and describe it; return "" if none ran. With `is_replaced` another one must be able to start."""
     from ffdl_batch.client.connection.daemon_process import stop_daemon
     from ffdl_batch.client.connection.daemon_settings import describe_daemon, own_settings
 

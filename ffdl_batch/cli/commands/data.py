@@ -1,4 +1,4 @@
-"""``ffdl data``: bring files to a store and back, and see what is there."""
+"""``ffdl data``: copy files to a store and back, and list a store."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ffdl_batch.cli.exit_handling import Detached, Stop, complain
+from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.options.store_selection import Chosen, StoreOptions, as_source, choose_store, store_options
 from ffdl_batch.cli.render.formatting import format_time, print_json
 from ffdl_batch.cli.render.progress import Meter, describe_done
@@ -24,24 +25,25 @@ from ffdl_batch.domain.terminal_text import printable
 if TYPE_CHECKING:
     from ffdl_batch.client.stores.transfers import Move
 
-_NAMES = {"help_option_names": ["-h", "--help"]}
 _PARALLEL = click.option(
-    "-j", "--parallel", type=click.IntRange(1, 64), default=8, show_default=True, help="Requests at once."
+    "-j", "--parallel", type=click.IntRange(1, 64), default=8, show_default=True, help="Number of parallel requests."
 )
 _QUIET = click.option("-Q", "--quiet", is_flag=True, help="Print errors only.")
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_JSON = json_option()
 
 
 def read_directory(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """The callback of options that name a directory to put files into."""
+    """Check the name of a directory for files. Callback of an option."""
     if value is not None and os.path.lexists(value) and not Path(value).is_dir():
-        raise click.BadParameter(f"{value} is no directory; name one, or a name that is free", ctx, param)
+        raise click.BadParameter(
+            f"{value} is not a directory; name a directory, or a name that does not exist", ctx, param
+        )
     return value
 
 
-@click.group(context_settings=_NAMES)
+@click.group()
 def data() -> None:
-    """Bring files to a store and back, and see what is there. No daemon is needed.
+    """Copy files to a store and back, and list a store. No daemon is needed.
 
     \b
     A store is s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, swift://CONTAINER/PREFIX,
@@ -50,14 +52,14 @@ def data() -> None:
     (AWS_ACCESS_KEY_ID and so on) or from your secrets (--secret), sftp's from
     your keys.
 
-    With --manifest it is the data store of a manifest, with the credentials that the manifest names, and URL, if there
-    is one, a path below its container. What a job will read is stored by: ffdl data put DIRECTORY --manifest FILE
+    With --manifest, the store is the data store of a manifest, with the credentials that the manifest names. URL is
+    then a path below its container. To store what a job will read: ffdl data put DIRECTORY --manifest FILE
 
-    A transfer that ended early goes on where it was when the same command is given again.
+    If a transfer is interrupted, run the same command again to continue it.
     """
 
 
-@data.command(context_settings=_NAMES)
+@data.command()
 @click.argument("local", metavar="LOCAL")
 @click.argument("target", metavar="[URL]", required=False)
 @store_options
@@ -65,10 +67,10 @@ def data() -> None:
 @_QUIET
 @_JSON
 def put(*, local: str, target: str | None, options: StoreOptions, parallel: int, quiet: bool, as_json: bool) -> None:
-    """Store a directory's content, or a file, below URL.
+    """Store the content of a directory, or a file, below URL.
 
-    What the store has already, by checksum, does not move. Nothing is deleted there. Links, permission bits and empty
-    directories are stored, too. A link that leads out of the directory is left out.
+    Files that the store already has (by checksum) are skipped. Nothing is deleted in the store. Links, permission bits
+    and empty directories are stored, too. Links that lead out of the directory are left out.
     """
     from ffdl_batch.client.stores.transfers import Move
 
@@ -80,12 +82,12 @@ def put(*, local: str, target: str | None, options: StoreOptions, parallel: int,
     report_done(_moved(asked, quiet=quiet), "stored", quiet=quiet, as_json=as_json)
 
 
-@data.command(context_settings=_NAMES)
+@data.command()
 @click.argument("source", metavar="[URL]", required=False)
 @click.option(
-    "--out", metavar="DIR", default=".", show_default=True, callback=read_directory, help="Where the files go."
+    "--out", metavar="DIR", default=".", show_default=True, callback=read_directory, help="Directory for the files."
 )
-@click.option("--force", is_flag=True, help="Replace files in DIR that are not what the store has.")
+@click.option("--force", is_flag=True, help="Replace files in DIR that differ from the store.")
 @store_options
 @_PARALLEL
 @_QUIET
@@ -93,11 +95,11 @@ def put(*, local: str, target: str | None, options: StoreOptions, parallel: int,
 def get(  # noqa: PLR0913  (one parameter per option)
     *, source: str | None, out: str, force: bool, options: StoreOptions, parallel: int, quiet: bool, as_json: bool
 ) -> None:
-    """Bring what is below URL, or one object, into a directory.
+    """Copy all objects below URL, or one object, into a directory.
 
-    Files are held against the store's checksums, else against size and time. Where DIR has a file of the same name that
-    is neither what the store has nor what an earlier call brought, nothing is brought without --force.
-    Links, permission bits and empty directories are restored.
+    Files are compared with the store by checksum, or else by size and time. If a file in DIR differs from the store and
+    was not copied by an earlier call, nothing is copied without --force. Links, permission bits and empty directories
+    are restored.
     """
     from ffdl_batch.client.stores.transfers import Move
 
@@ -108,18 +110,18 @@ def get(  # noqa: PLR0913  (one parameter per option)
     report_done(_moved(asked, quiet=quiet), "brought", quiet=quiet, as_json=as_json)
 
 
-@data.command("ls", context_settings=_NAMES)
+@data.command("ls")
 @click.argument("source", metavar="[URL]", required=False)
 @store_options
 @_JSON
 def list_(*, source: str | None, options: StoreOptions, as_json: bool) -> None:
-    """What is below URL: size in bytes, time and name of each object."""
+    """List the objects below URL: size in bytes, time and name."""
     from ffdl_batch.client.stores.transfers import list_store
 
     chosen = as_source(choose_store(source, options))
     found = [0, 0]
 
-    def told(line: Line) -> None:
+    def show(line: Line) -> None:
         if not isinstance(line, Entry):
             return
         found[0], found[1] = found[0] + 1, found[1] + max(line.size, 0)
@@ -130,20 +132,20 @@ def list_(*, source: str | None, options: StoreOptions, as_json: bool) -> None:
             when = format_time(line.mtime) if line.mtime else "-"
             click.echo(f"{size:>14}  {when:<19}  {printable(line.name, one_line=True)}")
 
-    list_store(chosen.access, chosen.prefix, told)
+    list_store(chosen.access, chosen.prefix, show)
     if not as_json:
         complain(f"{counted(found[0], 'file')}, {size_text(found[1])}")
 
 
 def _source(local: Path) -> tuple[Path, tuple[str, ...]]:
-    """The directory, and the pattern that is one file of it."""
+    """Return the directory, and the pattern of the file if `local` is a file."""
     path = local.absolute()
     if path.is_dir():
         return path, ()
     if path.is_symlink():
-        raise Stop(ExitCode.NO_INPUT, f"{local} is a link, and links are not followed; name the file itself")
+        raise Stop(ExitCode.NO_INPUT, f"{local} is a symbolic link, which is not followed; name the file itself")
     if not path.is_file():
-        why = "is neither a file nor a directory" if path.exists() else "is not there"
+        why = "is neither a file nor a directory" if path.exists() else "does not exist"
         raise Stop(ExitCode.NO_INPUT, f"{local} {why}")
     return path.parent, (glob.escape(path.name),)
 
@@ -160,13 +162,13 @@ def _stored_roots(chosen: Chosen) -> tuple[str, ...]:
 def _make_target(chosen: Chosen) -> None:
     address = chosen.access.address
     if address.kind is StoreKind.HTTP:
-        raise click.UsageError("nothing can be stored on a web server by this; name a store that takes files")
+        raise click.UsageError("a web server takes no files; name another store")
     if address.kind is not StoreKind.FILE:
         return
     try:
         Path(address.container).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Stop(ExitCode.FAILED, f"{address.container} cannot be made: {error.strerror}") from None
+        raise Stop(ExitCode.FAILED, f"{address.container} cannot be created: {error.strerror}") from None
 
 
 def _moved(asked: Move, *, quiet: bool) -> Done:
@@ -178,18 +180,18 @@ def _moved(asked: Move, *, quiet: bool) -> Done:
 
 @contextmanager
 def resumable() -> Iterator[None]:
-    """Ctrl-C inside says that what has moved stays, and as what."""
+    """Turn Ctrl-C inside into :class:`Detached`: the message says how to continue the transfer."""
     try:
         yield
     except KeyboardInterrupt:
         raise Detached(
-            "interrupted; the same command goes on where this one ended (until then a file that came in part is called "
+            "interrupted; run the same command again to continue (until then, files that are incomplete are named "
             ".ffdl-*.part)"
         ) from None
 
 
 def report_done(done: Done, verb: str, *, quiet: bool, as_json: bool, kind: str = "") -> None:
-    """What was done, in a line or as JSON; `kind` says of what, where that is one of several."""
+    """Print what was done, as a line or as JSON. `kind` names it if there are several."""
     if as_json:
         print_json({"kind": kind, "done": done} if kind else {"done": done})
     elif not quiet:

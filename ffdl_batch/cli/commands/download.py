@@ -1,4 +1,4 @@
-"""``ffdl download``: what a job left, or has until now, into a directory."""
+"""``ffdl download``: copy results, model, logs or checkpoint of a job into a directory."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ffdl_batch.attempt.directory_tree import remove_tree
 from ffdl_batch.cli.commands.data import read_directory, report_done, resumable
 from ffdl_batch.cli.connection import find_elsewhere, find_keys, open_client
 from ffdl_batch.cli.exit_handling import complain
+from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.render.progress import Meter
 from ffdl_batch.domain.data.staging_protocol import Direction, Done, Note, Progress
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
@@ -26,42 +27,41 @@ if TYPE_CHECKING:
     from ffdl_batch.client.stores.credentials import Access
     from ffdl_batch.domain.job.views import LeftView
 
-_NAMES = {"help_option_names": ["-h", "--help"]}
 _RESULTS = "results"
 
 
-def _kinds(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that say what is brought; the command gets their names as `kinds`, results where there is none."""
-    told = {
-        _RESULTS: "What it wrote to $RESULT_DIR.  [default]",
-        "model": "The model archive as submitted, model.zip.",
-        "logs": "Logs, a directory per learner.",
-        "checkpoint": "What is in $CHECKPOINT_DIR.",
+def _kinds(command: Callable[..., object]) -> Callable[..., object]:
+    """Add the options that select what is copied. The command gets their names as `kinds`; the default is results."""
+    texts = {
+        _RESULTS: "Copy the files in $RESULT_DIR.  [default]",
+        "model": "Copy the model archive as submitted, model.zip.",
+        "logs": "Copy the logs, a directory for each learner.",
+        "checkpoint": "Copy the files in $CHECKPOINT_DIR.",
     }
 
     @functools.wraps(command)
     def wrapped(**options: object) -> None:
-        named = tuple(kind for kind in told if options.pop(kind))
+        named = tuple(kind for kind in texts if options.pop(kind))
         command(kinds=named or (_RESULTS,), **options)
 
-    for kind, text in reversed(told.items()):
+    for kind, text in reversed(texts.items()):
         wrapped = click.option(f"--{kind}", is_flag=True, help=text)(wrapped)
     return wrapped
 
 
-@click.command(context_settings=_NAMES)
+@click.command()
 @click.argument("job_id", metavar="ID")
 @_kinds
 @click.option(
-    "--out", metavar="DIR", callback=read_directory, help="Where the files go; ID/results and so on by default."
+    "--out", metavar="DIR", callback=read_directory, help="Directory for the files.  [default: ID/results etc.]"
 )
-@click.option(
-    "--attempt", type=click.IntRange(1), metavar="N", help="Of this attempt; by default of the last that ran."
-)
+@click.option("--attempt", type=click.IntRange(1), metavar="N", help="Attempt.  [default: the last one that ran]")
 @click.option("--force", is_flag=True, help="Replace files in DIR that differ.")
-@click.option("-j", "--parallel", type=click.IntRange(1, 64), default=8, show_default=True, help="Files at once.")
+@click.option(
+    "-j", "--parallel", type=click.IntRange(1, 64), default=8, show_default=True, help="Number of parallel requests."
+)
 @click.option("-Q", "--quiet", is_flag=True, help="Print errors only.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 def download(  # noqa: PLR0913  (one parameter per option)
     *,
     job_id: str,
@@ -73,15 +73,15 @@ def download(  # noqa: PLR0913  (one parameter per option)
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Bring what a job left into a directory: its results, or what flags name.
+    """Copy the results of a job, or what the flags name, into a directory.
 
-    With several flags each has a directory of its own below DIR: DIR/results, DIR/model and so on.
+    With several flags, each has a directory of its own: DIR/results, DIR/model and so on.
 
-    Of a job that goes on it is what there is now. Files that are there already do not move again. Where DIR has a file
-    of the same name that differs, and that no earlier call brought, nothing is brought without --force.
+    While a job runs, the files that exist now are copied. Files that DIR already has are skipped. If a file in DIR
+    differs and was not copied by an earlier call, nothing is copied without --force.
 
-    Links that stay in the directory, permissions, holes and empty directories are kept. Standard error names other
-    links.
+    Links within the directory, permissions, holes and empty directories are kept. Other links are listed on standard
+    error.
     """
     with open_client(quiet=quiet) as client:
         found = [client.left.find(job_id, kind, attempt) for kind in kinds]
@@ -120,8 +120,11 @@ def _bring(  # noqa: PLR0913  (what a move is made of)
 
 @contextmanager
 def _source(client: Client, left: LeftView, out: Path, meter: Meter) -> Iterator[tuple[Access, str, str]]:
-    """From where it comes: the store; the directory, if this machine sees it and nobody writes there; else what the
-    daemon sends, in a directory that is removed afterwards. And a prefix, and the name of the move."""
+    """Yield the source of the files, a prefix in it, and the name of the transfer.
+
+    The source is the store; or the job's directory, if this machine sees it and it is complete; or a directory with the
+    files that the daemon sends, which is removed afterwards.
+    """
     from ffdl_batch.client.stores.credentials import Access, of_job
     from ffdl_batch.client.stores.transfers import transfers_dir
 
@@ -151,7 +154,7 @@ def _source(client: Client, left: LeftView, out: Path, meter: Meter) -> Iterator
 
 
 def _is_seen(left: LeftView) -> bool:
-    """Whether the daemon's directory is the one of that path here."""
+    """Return whether the path is the same directory on this machine as on the daemon's."""
     try:
         return Path(left.directory).stat().st_ino == left.inode and os.access(left.directory, os.R_OK | os.X_OK)
     except OSError:

@@ -1,4 +1,4 @@
-"""``ffdl emetrics``: records of metrics as FfDL's command line has them."""
+"""``ffdl emetrics``: records of metrics in the format of FfDL's command line."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.exit_handling import detachable
+from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.options.selection import Page, page_options, read_attempt
 from ffdl_batch.cli.render.formatting import print_json
 from ffdl_batch.domain.terminal_text import printable
@@ -21,17 +22,16 @@ if TYPE_CHECKING:
     from ffdl_batch.domain.metrics.records import Measure
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.argument("job_id", metavar="ID")
 @page_options("record")
-@click.option("--attempt", metavar="N|all", callback=read_attempt, help="Only this attempt; all of them by default.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one record per line, in FfDL's form.")
+@click.option("--attempt", metavar="N|all", callback=read_attempt, help="Attempt.  [default: all]")
+@json_option("Print JSON, one record per line, in FfDL's format.")
 def emetrics(*, job_id: str, page: Page, attempt: AttemptChoice, as_json: bool) -> None:
-    """One learner's metrics by record: number, time in milliseconds, group, axes, values.
+    """Show one learner's metrics by record: number, time in milliseconds, group, axes, values.
 
-    Each attempt counts from 1. `ffdl metrics` has a table and curves of the same.
+    The records of each attempt are numbered from 1. For a table or curves, use `ffdl metrics`.
     """
-
     with open_client() as client, detachable([job_id], f"ffdl emetrics -f {job_id}"):
         lines: Iterable[MetricLine] = client.metrics(job_id, follow=page.follow, learner=page.learner, attempt=attempt)
         if page.since is not None:

@@ -19,37 +19,34 @@ from ffdl_batch.domain.exit_codes import ExitCode
 if TYPE_CHECKING:
     from ffdl_batch.domain.launch.attach_protocol import AttachPlan
 
-_HELP = {"help_option_names": ["-h", "--help"]}
 learner_option = click.option(
-    "--learner", type=click.IntRange(1), default=1, show_default=True, help="In which learner, from 1."
+    "--learner", type=click.IntRange(1), default=1, show_default=True, help="Learner, from 1."
 )
 
 
-@click.command(name="exec", context_settings=_HELP)
+@click.command(name="exec")
 @click.argument("job_id", metavar="ID")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @learner_option
-@click.option(
-    "-t", "--tty", "with_tty", is_flag=True, help="Give the command a terminal, as for editors and debuggers."
-)
+@click.option("-t", "--tty", "with_tty", is_flag=True, help="Give the command a terminal, for editors and debuggers.")
 def exec_(job_id: str, command: Sequence[str], learner: int, with_tty: bool) -> int:
     """Run a command inside a running learner, in its container, with its environment, network, devices and limits.
 
-    The command starts in $MODEL_DIR, as the learner's own did. Its exit code is this command's; 128 and the number of
-    the signal where one ended it. Ctrl-C goes to it, a second one gives it up. What it leaves running is ended with it,
-    and all of it when this command ends, however that happens, or the learner does. Standard input is passed on: give
-    `</dev/null` in loops of a shell.
+    The command starts in $MODEL_DIR, as the learner's own did. Its exit code is the exit code of this command, or 128
+    plus the number of the signal that killed it. The first Ctrl-C is sent to the command, the second one stops waiting
+    for it. The command and its child processes are killed when this command or the learner ends. Standard input is
+    passed on; use `</dev/null` in shell loops.
     """
     return _enter(job_id, learner, tuple(command), with_tty=with_tty)
 
 
-@click.command(context_settings=_HELP)
+@click.command()
 @click.argument("job_id", metavar="ID")
 @learner_option
 def shell(job_id: str, learner: int) -> int:
-    """A shell inside a running learner: bash, on this terminal, where `ffdl exec` runs its commands.
+    """Start bash inside a running learner, on this terminal, where `ffdl exec` runs its commands.
 
-    It ends with the learner. With a pipe or a file as standard input it runs what comes from there.
+    The shell ends when the learner ends. If standard input is a pipe or a file, the shell runs its commands.
     """
     with_tty = sys.stdin.isatty() and sys.stdout.isatty()
     words = ("bash", "-i") if with_tty else ("bash",)
@@ -61,33 +58,32 @@ def _enter(
 ) -> int:
     from ffdl_batch.client.attach import AttachRequest, Helper, run
 
-    plan = plan_of(job_id, learner)
+    (plan,) = plans_of(job_id, learner)
     if not with_tty:
         with Helper(plan) as helper:
             return run(helper, AttachRequest(command))
     if not sys.stdin.isatty():
-        raise Stop(ExitCode.USAGE, "standard input is no terminal: leave out --tty")
+        raise Stop(ExitCode.USAGE, "standard input is not a terminal; leave out --tty")
     named = {"TERM": os.environ.get("TERM", "dumb"), **(env or {})}
     with Helper(plan) as helper, _raw():
         return run(helper, AttachRequest(command, named, window_size()), window_size)
 
 
-def plan_of(job_id: str, learner: int) -> AttachPlan:
-    """How to get to one learner; the connection to the daemon is not kept."""
+def plans_of(job_id: str, learner: int | None) -> Sequence[AttachPlan]:
+    """Ask the daemon how to reach one learner, or all. The connection to the daemon is not kept."""
     with open_client() as client:
-        (plan,) = client.attach_plans(job_id, learner)
-    return plan
+        return client.attach_plans(job_id, learner)
 
 
 def window_size() -> tuple[int, int]:
-    """Rows and columns of the terminal."""
+    """Return the rows and columns of the terminal."""
     columns, rows = os.get_terminal_size(sys.stdin.fileno())
     return rows, columns
 
 
 @contextmanager
 def _raw() -> Iterator[None]:
-    """Every key goes to the other side; the terminal is as before afterwards."""
+    """Put the terminal into raw mode, and restore it afterwards."""
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
     tty.setraw(descriptor, termios.TCSADRAIN)  # what was typed meanwhile is not lost

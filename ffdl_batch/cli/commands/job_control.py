@@ -1,4 +1,4 @@
-"""Halt, resume and cancel jobs, and wait for their end."""
+"""``ffdl halt``, ``resume``, ``cancel`` and ``wait``."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import click
 from ffdl_batch.cli.arrays import describe_array, exit_code_of, is_array, resumable_jobs
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.exit_handling import complain, detachable
+from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.options.submission import Manner
 from ffdl_batch.cli.render.formatting import print_json
-from ffdl_batch.cli.render.job_messages import WISHED, print_outages, report_end, report_not_kept
+from ffdl_batch.cli.render.job_messages import REQUESTED, print_outages, report_end, report_not_kept
 
 if TYPE_CHECKING:
-    from ffdl_batch.client import Client
     from ffdl_batch.domain.job.views import ArrayView, JobView
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.argument("job_ids", nargs=-1, required=True, metavar="ID...")
 @click.option("--wait", "with_wait", is_flag=True, help="Wait until the jobs are HALTED and their GPUs are free.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per job.")
+@json_option("Print JSON, one line per job.")
 def halt(job_ids: Sequence[str], with_wait: bool, as_json: bool) -> int:
-    """Have jobs, or all jobs of an array, write a checkpoint and end as HALTED; `ffdl resume` goes on from there.
+    """Stop jobs, or all jobs of an array, after a checkpoint. They become HALTED; `ffdl resume` continues them.
 
-    A learner that does not react is ended after its grace period, and the job's message says so. A job that has ended
-    is left as it is. With --wait, a job that ended otherwise than HALTED gives its own exit code.
+    Learners that do not react are killed after their grace period, and the job's message says so. Jobs that have ended
+    do not change. With --wait, the exit code of a job that does not become HALTED is the exit code of this command.
     """
     from ffdl_batch.client import RequestRefused
 
@@ -42,11 +42,11 @@ def halt(job_ids: Sequence[str], with_wait: bool, as_json: bool) -> int:
                     arrays.append(client.arrays.halt(job_id))
                     continue
                 halted.append(client.halt(job_id))
-            except RequestRefused as error:  # one wrong id must not keep the others running
+            except RequestRefused as error:  # a wrong id must not protect the other jobs
                 complain(str(error))
                 code = code or error.problem.exit_code
         living = {job.backend for job in halted if job.ended_at is None}
-        print_outages(client.outages, WISHED, living.union(array.backend for array in arrays if not array.ended))
+        print_outages(client.outages, REQUESTED, living.union(array.backend for array in arrays if not array.ended))
         if with_wait:
             with detachable(job_ids, f"ffdl halt --wait {' '.join(job_ids)}"):
                 for job in halted:
@@ -54,21 +54,28 @@ def halt(job_ids: Sequence[str], with_wait: bool, as_json: bool) -> int:
                     code = max(code, _exit_code(ended))
                     _report(ended, as_json=as_json)
                 for array in arrays:
-                    _report_array(client.arrays.wait(array.id), as_json=as_json)
+                    _print_array(client.arrays.wait(array.id), "", as_json=as_json)
                     code = max([code, *map(_exit_code, client.arrays.elements(array.id))])
         else:
             for array in arrays:
-                _report_array(array, as_json=as_json)
+                _print_array(array, "halt requested", as_json=as_json)
             for job in halted:
                 _report(job, as_json=as_json)
     return code
 
 
-def _report_array(array: ArrayView, *, as_json: bool) -> None:
+def _print_array(array: ArrayView, request: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"array": array})
     else:
-        click.echo(describe_array(array, "" if array.ended else "halt requested"))
+        click.echo(describe_array(array, "" if array.ended else request))
+
+
+def _print_job(job: JobView, note: str = "", *, as_json: bool) -> None:
+    if as_json:
+        print_json({"job": job})
+    else:
+        click.echo(f"{job.id} {job.state}{note}")
 
 
 def _exit_code(job: JobView) -> int:
@@ -82,34 +89,32 @@ def _report(job: JobView, *, as_json: bool) -> None:
     from ffdl_batch.client.api import is_ended
     from ffdl_batch.domain.job_state import JobState, RequestedAction
 
+    ended = is_ended(job)
+    _print_job(job, "" if ended else f", {job.requested_action} requested", as_json=as_json)
     if as_json:
-        print_json({"job": job})
-    elif is_ended(job):
-        click.echo(f"{job.id} {job.state}")
+        return
+    if ended:
         if job.message:
             complain(f"{job.id}: {job.message}")
-    else:
-        click.echo(f"{job.id} {job.state}, {job.requested_action} requested")
-        if job.requested_action == RequestedAction.CANCEL:
-            complain(f"{job.id}: it is being cancelled, and a halt does not take that back")
-        elif job.pending_reason and job.state not in (JobState.QUEUED, JobState.DEPLOYING):
-            complain(f"{job.id}: {job.pending_reason}")
+    elif job.requested_action == RequestedAction.CANCEL:
+        complain(f"{job.id}: it is being cancelled, and a halt does not take that back")
+    elif job.pending_reason and job.state not in (JobState.QUEUED, JobState.DEPLOYING):
+        complain(f"{job.id}: {job.pending_reason}")
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.argument("job_ids", nargs=-1, required=True, metavar="ID...")
-@click.option("-G", "--gpus", type=click.FloatRange(0), metavar="N", help="GPUs of each learner from now on.")
-@click.option("-t", "--time", "time_limit", metavar="TIME", help="Time limit of each attempt from now on.")
+@click.option("-G", "--gpus", type=click.FloatRange(0), metavar="N", help="GPUs of each learner, from this attempt on.")
+@click.option("-t", "--time", "time_limit", metavar="TIME", help="Time limit of each attempt, from this one on.")
 @click.option("-W", "--wait", "with_wait", is_flag=True, help="Wait for the end and exit with the job's exit code.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per job.")
+@json_option("Print JSON, one line per job.")
 def resume(
     *, job_ids: Sequence[str], gpus: float | None, time_limit: str | None, with_wait: bool, as_json: bool
 ) -> int:
-    """Go on with jobs, or those of an array, that are HALTED or FAILED: a new attempt of the same job, from its
-    checkpoints.
+    """Continue jobs that are HALTED or FAILED, or those of an array, in a new attempt from their checkpoints.
 
-    The learners find their $CHECKPOINT_DIR as they left it, and RESUME=1. Budgets of batch.retry start anew. What a
-    submission would be warned of, or refused for, is said here, too.
+    The learners find their $CHECKPOINT_DIR as they left it, and RESUME=1. The retry budgets (batch.retry) are reset.
+    The job is checked as at submission, with the same warnings and errors.
     """
     from ffdl_batch.client import RequestRefused
     from ffdl_batch.client.api import job_exit_code
@@ -120,7 +125,7 @@ def resume(
         for job_id in resumable_jobs(client, job_ids):
             try:
                 job = client.resume(job_id, gpus=gpus, time=time_limit)
-            except RequestRefused as error:  # one wrong id must not hold up the others
+            except RequestRefused as error:  # a wrong id must not stop the other jobs
                 complain(str(error))
                 code = code or error.problem.exit_code
                 continue
@@ -137,21 +142,18 @@ def resume(
                     job = client.wait(job_id)
                     ended_with = job_exit_code(job)
                     code = max(code, ended_with)
-                    if as_json:
-                        print_json({"job": job})
-                    else:
-                        click.echo(f"{job.id} {job.state}")
+                    _print_job(job, as_json=as_json)
                     report_end(job, ended_with)
     return code
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.argument("job_ids", nargs=-1, required=True, metavar="ID...")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per job.")
+@json_option("Print JSON, one line per job.")
 def cancel(job_ids: Sequence[str], as_json: bool) -> int:
-    """End jobs, or all jobs of an array, also those that are HALTED. Records, logs and what was stored stay.
+    """Cancel jobs, or all jobs of an array, including HALTED ones. Records, logs and stored results are kept.
 
-    A job that has COMPLETED or FAILED is left as it is, which is said on standard error.
+    Jobs that have COMPLETED or FAILED do not change, and a message on standard error says so.
     """
     from ffdl_batch.client import RequestRefused
     from ffdl_batch.client.api import is_ended
@@ -163,41 +165,32 @@ def cancel(job_ids: Sequence[str], as_json: bool) -> int:
         for job_id in job_ids:
             try:
                 if is_array(job_id):
-                    array = _cancel_array(client, job_id, as_json=as_json)
+                    array = client.arrays.cancel(job_id)
+                    _print_array(array, "cancel requested", as_json=as_json)
                     requested |= set() if array.ended else {array.backend}
                     continue
                 job = client.cancel(job_id)
                 requested |= set() if is_ended(job) else {job.backend}
-            except RequestRefused as error:  # one wrong id must not keep the others running
+            except RequestRefused as error:  # a wrong id must not protect the other jobs
                 complain(str(error))
                 code = code or error.problem.exit_code
                 continue
-            if as_json:
-                print_json({"job": job})
-            else:
-                click.echo(f"{job.id} {job.state}" if is_ended(job) else f"{job.id} {job.state}, cancel requested")
+            _print_job(job, "" if is_ended(job) else ", cancel requested", as_json=as_json)
             if is_ended(job) and job.state != JobState.CANCELLED:
                 complain(f"{job.id} had ended already, as {job.state}; nothing was cancelled")
-        print_outages(client.outages, WISHED, requested)
+        print_outages(client.outages, REQUESTED, requested)
     return code
 
 
-def _cancel_array(client: Client, array_id: str, *, as_json: bool) -> ArrayView:
-    array = client.arrays.cancel(array_id)
-    if as_json:
-        print_json({"array": array})
-    else:
-        click.echo(describe_array(array, "" if array.ended else "cancel requested"))
-    return array
-
-
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.argument("job_ids", nargs=-1, required=True, metavar="ID...")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(0), metavar="SECONDS", help="Give up after so long.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per job.")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(0), metavar="SECONDS", help="Maximum time to wait.")
+@json_option("Print JSON, one line per job.")
 def wait(job_ids: Sequence[str], timeout_s: float | None, as_json: bool) -> int:
-    """Wait until jobs, or all jobs of an array, have ended; exits with the job's exit code (the largest of several),
-    124 after --timeout."""
+    """Wait until jobs, or all jobs of an array, have ended.
+
+    The exit code is that of the job, the largest one of several jobs, or 124 after --timeout.
+    """
     from ffdl_batch.client.api import job_exit_code
 
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -208,16 +201,11 @@ def wait(job_ids: Sequence[str], timeout_s: float | None, as_json: bool) -> int:
             if is_array(job_id):
                 array = client.arrays.wait(job_id, left)
                 code = max(code, exit_code_of(client.arrays.elements(job_id)))
-                if as_json:
-                    print_json({"array": array})
-                else:
-                    click.echo(describe_array(array))
+                _print_array(array, "", as_json=as_json)
                 continue
             job = client.wait(job_id, left)
             code = max(code, job_exit_code(job))
-            if as_json:
-                print_json({"job": job})
-            else:
-                click.echo(f"{job.id} {job.state}")
+            _print_job(job, as_json=as_json)
+            if not as_json:
                 report_not_kept(job)
     return code

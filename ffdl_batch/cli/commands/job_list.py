@@ -1,4 +1,4 @@
-"""``ffdl list``."""
+"""``ffdl list``: list jobs as a table."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from click.core import ParameterSource
 
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.exit_handling import complain
+from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.render.formatting import format_time, print_json, print_table, read_moment
 from ffdl_batch.cli.render.job_messages import SEEN, print_database_outage, print_outages
 from ffdl_batch.domain.number_text import counted
@@ -22,20 +23,24 @@ _NAME_WIDTH = 28
 
 
 @click.command("list", context_settings={"help_option_names": ["--help"]})
-@click.option("-t", "--state", "states", multiple=True, metavar="STATES", help="Only these states, as PENDING,QUEUED.")
-@click.option("-n", "--name", default="", help="Only jobs of this name.")
+@click.option(
+    "-t", "--state", "states", multiple=True, metavar="STATES", help="List only these states, such as PENDING,QUEUED."
+)
+@click.option("-n", "--name", default="", help="List only jobs with this name.")
 @click.option(
     "-S",
     "--since",
     metavar="MOMENT",
     callback=read_moment,
-    help="Only jobs submitted since: 2h, 2027-01-20, yesterday.",
+    help="List only jobs submitted since then: 2h, 2027-01-20, yesterday.",
 )
-@click.option("--array", default="", metavar="ID", help="Only the jobs of this array, by their index.")
-@click.option("-l", "--limit", type=click.IntRange(1, 9999), default=100, show_default=True, help="At most so many.")
-@click.option("-a", "--all-users", is_flag=True, help="Everybody's jobs; for administrators.")
-@click.option("-h", "--noheader", is_flag=True, help="No header line.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--array", default="", metavar="ID", help="List only the jobs of this array, by index.")
+@click.option(
+    "-l", "--limit", type=click.IntRange(1, 9999), default=100, show_default=True, help="Maximum number of jobs."
+)
+@click.option("-a", "--all-users", is_flag=True, help="List jobs of all users; for administrators.")
+@click.option("-h", "--noheader", is_flag=True, help="Print no header.")
+@json_option()
 def list_jobs(  # noqa: PLR0913  (one parameter per option)
     *,
     states: Sequence[str],
@@ -58,22 +63,22 @@ def list_jobs(  # noqa: PLR0913  (one parameter per option)
     with open_client() as client:
         found = client.list(which)
         if array and not found:
-            client.arrays.get(array)  # says that there is no such array
-        outages, trouble = client.outages, client.database_outage
+            client.arrays.get(array)  # raises if there is no such array
+        outages, database_outage = client.outages, client.database_outage
     jobs = found[:limit]
-    if len(found) > limit and is_default:  # one more was asked for, to know
-        complain(f"there are more than {counted(limit, 'job')}; -l shows more of them, -t and -S choose among them")
+    if len(found) > limit and is_default:  # one more than the limit was requested
+        complain(f"there are more than {counted(limit, 'job')}; list more with -l, or select with -t and -S")
     print_outages(outages, SEEN, {job.backend for job in jobs if job.ended_at is None})
-    print_database_outage(trouble)
+    print_database_outage(database_outage)
     if as_json:
-        print_json({"jobs": jobs, "outages": outages, "database_outage": trouble})
+        print_json({"jobs": jobs, "outages": outages, "database_outage": database_outage})
         return
     columns = (*_COLUMNS[:1], "USER", *_COLUMNS[1:]) if all_users else _COLUMNS
     print_table(columns, [_row(job, with_user=all_users) for job in jobs], header=not noheader)
 
 
 def read_states(texts: Sequence[str]) -> tuple[str, ...]:
-    """State names of ``-t A,b -t c``; 'all' means no restriction, as in squeue."""
+    """Return the states of ``-t A,b -t c``; none for 'all', which means no restriction, as in squeue."""
     from ffdl_batch.domain.job_state import JobState
 
     names = [word.strip().upper() for text in texts for word in text.split(",") if word.strip()]
@@ -82,7 +87,7 @@ def read_states(texts: Sequence[str]) -> tuple[str, ...]:
     known = [state.value for state in JobState]
     for name in names:
         if name not in known:
-            raise click.BadParameter(f"{name} is no state; states are {', '.join(known)}", param_hint="--state")
+            raise click.BadParameter(f"{name!r} is not a state; states are {', '.join(known)}", param_hint="--state")
     return tuple(dict.fromkeys(names))
 
 
@@ -101,13 +106,13 @@ def _row(job: JobView, *, with_user: bool) -> list[str]:
 
 
 def _short_name(job: JobView) -> str:
-    """The name cut to its column; the index of an array's element stays."""
+    """Return the name cut to its column. The index of an array's element is not cut off."""
     kept = f"[{job.array_index}]" if job.array else ""
     return job.name if len(job.name) <= _NAME_WIDTH else f"{job.name[: _NAME_WIDTH - 1 - len(kept)]}+{kept}"
 
 
 def place_or_reason(job: JobView) -> str:
-    """As squeue's last column: nodes, or in brackets why there are none, how it failed, or what a halt left."""
+    """Return the nodes, or in brackets the pending reason, the error, or the message of a halt, as in squeue."""
     if job.ended_at is None and (waits := _waits_for(job)):
         return f"({'; '.join(waits)})"
     if job.error_code not in ("", "000"):
@@ -118,8 +123,7 @@ def place_or_reason(job: JobView) -> str:
 
 
 def _waits_for(job: JobView) -> list[str]:
-    """What is to come before a job goes on: its owner's request, the scheduler's answer, or the reason that was
-    given."""
+    """Return what the job waits for: the user's request, the scheduler's answer, or its pending reason."""
     waits = [f"{job.requested_action} requested"] if job.requested_action not in ("", "none") else []
     if job.uncertain_since is not None:
         waits.append(job.pending_reason or "waiting for the scheduler's answer")

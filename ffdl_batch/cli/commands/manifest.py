@@ -1,4 +1,4 @@
-"""Write a first manifest, check manifests, and print their JSON Schema. No daemon is needed."""
+"""``ffdl init``, ``validate`` and ``schema``, which need no daemon."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ffdl_batch.cli.exit_handling import Stop, complain
+from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.render.formatting import print_json
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.findings import Finding, Severity
@@ -22,15 +23,15 @@ if TYPE_CHECKING:
 
 
 _README = """\
-Your code goes here. A learner gets a copy of this directory as $MODEL_DIR and starts the command of
+Put your code here. Each learner gets a copy of this directory as $MODEL_DIR, and starts the command of
 manifest.yml in it.
 """
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.argument("name")
 def init(name: str) -> None:
-    """Make a directory NAME with a manifest and a small model; it runs as it is."""
+    """Create a directory NAME with a manifest and a small model that run as they are."""
     from ffdl_batch.manifest import starter_manifest
 
     directory = Path(name)
@@ -43,7 +44,7 @@ def init(name: str) -> None:
     except FileExistsError:
         raise Stop(ExitCode.FAILED, f"{name} exists; nothing was changed") from None
     except OSError as error:
-        raise Stop(ExitCode.FAILED, f"{name} cannot be made: {error.strerror}") from None
+        raise Stop(ExitCode.FAILED, f"{name} cannot be created: {error.strerror}") from None
     model = directory / "model"
     model.mkdir()
     (directory / "manifest.yml").write_text(text, encoding="utf-8")
@@ -52,14 +53,15 @@ def init(name: str) -> None:
     click.echo(f"Submit it: {shlex.join(('ffdl-submit', f'{shown}/manifest.yml', f'{shown}/model'))}")
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--strict", is_flag=True, help="Unknown keys are errors.")
+@click.option("--strict", is_flag=True, help="Treat unknown keys as errors.")
 @click.option("-Q", "--quiet", is_flag=True, help="Print errors only.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per file.")
+@json_option("Print JSON, one line per file.")
 def validate(files: Sequence[str], strict: bool, quiet: bool, as_json: bool) -> int:
-    """Check manifests and say what is wrong, where, and what would be right. Exit code 78 if any is in error,
-    else 66 if any cannot be read.
+    """Check manifests, and print each error with its line and a correction.
+
+    The exit code is 78 if any manifest is invalid, else 66 if any cannot be read.
 
     A warning names each reference that a submission refuses without --allow-file or --allow-references. This command
     does not check resources, images and data against a site. To check them, run `ffdl plan FILE MODEL`.
@@ -67,7 +69,7 @@ def validate(files: Sequence[str], strict: bool, quiet: bool, as_json: bool) -> 
     from ffdl_batch.client.submissions.manifest_source import read_source
     from ffdl_batch.host.core_dumps import forbid_core_dumps
 
-    forbid_core_dumps()  # a manifest may have credentials in it
+    forbid_core_dumps()  # a manifest may contain credentials
     defaults = site_defaults()
     code, any_valid = 0, False
     for file in files:
@@ -87,12 +89,12 @@ def validate(files: Sequence[str], strict: bool, quiet: bool, as_json: bool) -> 
             _print(file, findings, valid=valid, quiet=quiet)
         any_valid = any_valid or valid
     if any_valid and not (as_json or quiet):
-        click.echo("resources, images and data were not checked against a site; for that: ffdl plan FILE MODEL")
+        click.echo("resources, images and data were not checked; to check them, run: ffdl plan FILE MODEL")
     return code
 
 
 def _report_unreadable(file: str, reason: str, *, as_json: bool) -> None:
-    """A file that cannot be read has its document too: a program that gave n names gets n answers."""
+    """Report a file that cannot be read. With JSON it has a document, so that there is one for each file."""
     if as_json:
         print_json({"file": file, "valid": False, "findings": [Finding(Severity.ERROR, reason, file=file)]})
     else:
@@ -116,7 +118,7 @@ def _check(data: bytes, file: str, origin: Origin, defaults: Defaults, *, strict
 
 
 def site_defaults() -> Defaults:
-    """What the daemon of this user would take for what a manifest leaves out."""
+    """Return the values that this user's daemon would use for keys that a manifest leaves out."""
     from ffdl_batch.cli.commands.config import settings_or_stop
     from ffdl_batch.config.images import known_frameworks
     from ffdl_batch.domain.quantity import parse_size
@@ -138,9 +140,9 @@ def _print(file: str, findings: Sequence[Finding], *, valid: bool, quiet: bool) 
         click.echo(f"{file}: ok")
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 def schema() -> None:
-    """The manifest's JSON Schema, for editors and checkers."""
+    """Print the manifest's JSON Schema, for editors and validators."""
     from ffdl_batch.manifest import json_schema
 
     click.echo(json.dumps(json_schema(), indent=2))

@@ -1,4 +1,4 @@
-"""``ffdl metrics``: what jobs said of themselves, and what they used, as a table, curves, or a file."""
+"""``ffdl metrics``: show the metrics and the resource usage of jobs as a table, curves, or a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import click
 
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.exit_handling import complain, detachable
-from ffdl_batch.cli.options.output_file import check_picture, check_written, writing
+from ffdl_batch.cli.options.output import check_picture, check_written, json_option, open_output, writing
 from ffdl_batch.cli.options.selection import read_attempt
 from ffdl_batch.cli.render.formatting import print_json
 from ffdl_batch.cli.render.metric_tables import (
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from ffdl_batch.domain.job.views import AttemptChoice
     from ffdl_batch.domain.metrics.series import Curves, Series
 
-_HELP = {"help_option_names": ["-h", "--help"]}
 _REDRAW_S = 1.0
 _CLEAR = "\x1b[H\x1b[J"
 _FILE = click.Path(allow_dash=True)
@@ -48,10 +47,11 @@ _MOST_NAMED = 20
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What is looked at, of which jobs, and how."""
+    """The request of the user, and what was found for it."""
 
     ids: tuple[str, ...]
     usage: bool
+    """Whether usage is shown, not metrics."""
     attempt: AttemptChoice
     learner: int | None
     only: tuple[str, ...]
@@ -59,25 +59,31 @@ class _Asked:
     follow: bool = False
     plot: bool = False
     labels: dict[str, bool] = field(default_factory=dict)
-    """Of all values that came by, also of those that are not wanted; whether they are numbers."""
+    """Whether each value that was read is a number, by its label, including values that are not shown."""
     answered: set[str] = field(default_factory=set)
-    """Jobs of which something came that is wanted."""
+    """Jobs with values that are shown."""
 
 
-@click.command(context_settings=_HELP)
+@click.command()
 @click.argument("job_ids", metavar="ID...", nargs=-1, required=True)
-@click.option("-f", "--follow", is_flag=True, help="Go on until the jobs have ended. Ctrl-C leaves them alone.")
-@click.option("--usage", is_flag=True, help="Processors, memory, storage, network and GPUs instead of metrics.")
-@click.option("--only", metavar="PATTERN", multiple=True, help="Only these, as train/loss, '*loss' or val/*.")
+@click.option("-f", "--follow", is_flag=True, help="Follow until the jobs end. Ctrl-C does not affect them.")
+@click.option("--usage", is_flag=True, help="Show usage of CPUs, memory, storage, network and GPUs, not metrics.")
+@click.option("--only", metavar="PATTERN", multiple=True, help="Show only these: train/loss, '*loss', val/*.")
 @click.option("--axis", metavar="NAME", default="", help="Horizontal axis: a name in etimes, or time.")
-@click.option("--attempt", metavar="N|all", callback=read_attempt, help="Only this attempt; all of them by default.")
-@click.option("--learner", type=click.IntRange(1), help="Only this learner (from 1).")
+@click.option("--attempt", metavar="N|all", callback=read_attempt, help="Attempt.  [default: all]")
+@click.option("--learner", type=click.IntRange(1), help="Show only this learner (from 1).")
 @click.option("--plot", is_flag=True, help="Draw curves in the terminal.")
-@click.option("--png", type=_FILE, callback=check_picture, help="Draw them into this file; needs ffdl-batch[plots].")
-@click.option("--html", type=_FILE, callback=check_written, help="Draw them into this file, which needs nothing else.")
-@click.option("--csv", type=_FILE, callback=check_written, help="Write all values there; - is the output.")
-@click.option("--parquet", type=_FILE, callback=check_written, help="Likewise; needs ffdl-batch[parquet].")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one record per line, in FfDL's form.")
+@click.option(
+    "--png", type=_FILE, callback=check_picture, help="Draw curves into this PNG file; needs ffdl-batch[plots]."
+)
+@click.option(
+    "--html", type=_FILE, callback=check_written, help="Draw curves into this HTML page, which needs no other file."
+)
+@click.option("--csv", type=_FILE, callback=check_written, help="Write all values as CSV; - is standard output.")
+@click.option(
+    "--parquet", type=_FILE, callback=check_written, help="Write all values as Parquet; needs ffdl-batch[parquet]."
+)
+@json_option("Print JSON, one record per line, in FfDL's format.")
 def metrics(  # noqa: PLR0913  (one parameter per option)
     *,
     job_ids: tuple[str, ...],
@@ -94,19 +100,20 @@ def metrics(  # noqa: PLR0913  (one parameter per option)
     parquet: str | None,
     as_json: bool,
 ) -> int:
-    """What jobs measure, by `evaluation_metrics` of their manifests: a table with the course of each value.
+    """Show what jobs measure, by `evaluation_metrics` of their manifests: a table with the course of each value.
 
-    Values of several jobs are drawn over each other. Each file option writes its file; without --plot no table comes
-    then. If there are no values, no file is written or replaced, and the exit code is 1.
+    Curves of several jobs are drawn in one chart. With an option that writes a file, no table is printed. If there are
+    no values, no file is written or replaced, and the exit code is 1.
     """
-
     files = [name for name in (png, html, csv, parquet) if name is not None]
     if follow and files:
-        raise click.UsageError("--follow goes with no file; leave it out, or use --json")
+        raise click.UsageError("--follow cannot write a file; leave it out, or use --json")
     if as_json and (plot or files):
-        raise click.UsageError("--json prints records; leave out what draws or writes files")
+        raise click.UsageError("--json prints records; leave out the options that draw or write files")
     if usage and only and (as_json or csv or parquet):
-        raise click.UsageError("--only chooses curves of --usage; its samples (--csv, --parquet, --json) are whole")
+        raise click.UsageError(
+            "with --usage, --only selects curves; it does not apply to samples (--csv, --parquet, --json)"
+        )
     asked = _Asked(tuple(dict.fromkeys(job_ids)), usage, attempt, learner, only, axis, follow, plot)
     with detachable(job_ids, f"ffdl metrics -f {' '.join(job_ids)}"):
         if as_json:
@@ -120,7 +127,7 @@ def metrics(  # noqa: PLR0913  (one parameter per option)
         return _report_missing(asked, is_document=as_json or follow, needs_values=bool(files))
 
 
-# ------------------------------------------------------------------------------------------------------ what comes in
+# --------------------------------------------------------------------------------------------------------------- input
 
 
 def _lines(asked: _Asked, client: Client, job_id: str) -> Iterator[MetricLine | UsageLine]:
@@ -145,16 +152,17 @@ def _samples(asked: _Asked, client: Client, job_id: str) -> Iterator[UsageLine]:
 
 
 def _all(asked: _Asked) -> Iterator[tuple[str, MetricLine | UsageLine | None]]:
-    """Of all jobs; while they are followed side by side, and None now and then."""
+    """Yield the lines of all jobs with their ids. With --follow, the jobs are read in parallel, and None is yielded
+    when nothing arrives for a while."""
     if not asked.follow:
         with open_client() as client:
             for job_id in asked.ids:
                 yield from ((job_id, line) for line in _lines(asked, client, job_id))
         return
-    from ffdl_batch.cli.parallel_streams import Together
+    from ffdl_batch.cli.parallel_streams import ParallelStreams
 
-    with closing(Together({job_id: partial(_stream, asked, job_id) for job_id in asked.ids})) as together:
-        yield from together.lines(_REDRAW_S)
+    with closing(ParallelStreams({job_id: partial(_stream, asked, job_id) for job_id in asked.ids})) as streams:
+        yield from streams.lines(_REDRAW_S)
 
 
 def _stream(asked: _Asked, job_id: str) -> Iterator[MetricLine | UsageLine]:
@@ -182,17 +190,17 @@ def _collect(asked: _Asked) -> list[Series]:
 
 
 def _chosen(asked: _Asked, curves: Curves) -> list[Series]:
-    """What is to be shown of it."""
+    """Return the curves to show."""
     found = wanted(curves, asked.only)
     asked.answered.clear()
     asked.answered.update(one.name.job for one in found)
     asked.labels.update((one.name.label, True) for one in curves)
     for label in [label for label, is_number in asked.labels.items() if not is_number]:
-        del asked.labels[label]  # what has no curve
+        del asked.labels[label]  # it has no curve
     return found
 
 
-# ------------------------------------------------------------------------------------------------------ what comes out
+# -------------------------------------------------------------------------------------------------------------- output
 
 
 def _print_records(asked: _Asked) -> None:
@@ -210,17 +218,22 @@ def _print_records(asked: _Asked) -> None:
 
 
 def _write_tables(asked: _Asked, csv: str | None, parquet: str | None) -> None:
-    from ffdl_batch.cli.render import metric_export as files
+    from ffdl_batch.cli.render.document import write_csv
+    from ffdl_batch.cli.render.metric_export import METRIC_COLUMNS, USAGE_COLUMNS, write_parquet
 
-    columns = files.USAGE_COLUMNS if asked.usage else files.METRIC_COLUMNS
-    for name, write in ((csv, files.write_csv), (parquet, files.write_parquet)):
-        if name is None:
-            continue
-        rows = _rows(asked)
-        first = next(rows, None)
-        if first is not None:
-            with writing(name) as path:
-                write(columns, chain((first,), rows), path)
+    columns = USAGE_COLUMNS if asked.usage else METRIC_COLUMNS
+    if csv is not None and (rows := _rows_if_any(asked)) is not None:
+        with open_output(csv) as file:
+            write_csv(file, columns, rows)
+    if parquet is not None and (rows := _rows_if_any(asked)) is not None:
+        with writing(parquet) as path:
+            write_parquet(columns, rows, path)
+
+
+def _rows_if_any(asked: _Asked) -> Iterator[tuple[object, ...]] | None:
+    rows = _rows(asked)
+    first = next(rows, None)
+    return None if first is None else chain((first,), rows)
 
 
 def _rows(asked: _Asked) -> Iterator[tuple[object, ...]]:
@@ -249,7 +262,7 @@ def _draw(asked: _Asked, png: str | None, html: str | None, *, with_table: bool)
             write_png(by_chart(series), title, Path(path))
     if series and asked.axis and all(one.name.axis != asked.axis for one in series):
         found = ", ".join(dict.fromkeys(one.name.axis for one in series))
-        complain(f"nothing has a place on an axis {asked.axis}; what follows is by {found}")
+        complain(f"no value has an axis {asked.axis}; the values are shown by {found}")
     if series and asked.plot:
         print_curves(series, *_size())
     elif series and with_table:
@@ -257,21 +270,24 @@ def _draw(asked: _Asked, png: str | None, html: str | None, *, with_table: bool)
 
 
 def _report_missing(asked: _Asked, *, is_document: bool, needs_values: bool) -> int:
-    """Report the jobs without values and return the exit status: a failure if there are none at all and some were asked
-    for by name or for a file. Records that are printed as they come show by themselves that there are none."""
+    """Report the jobs without values. Return the exit status: a failure if there are no values at all and they were
+    requested by name or for a file. Nothing is reported if records are printed as they arrive."""
     missing = [job_id for job_id in asked.ids if job_id not in asked.answered]
     if not missing:
         return ExitCode.OK
     if asked.answered:
-        what = "nothing of that name was measured" if asked.only else "nothing was measured"
+        what = "no values with that name" if asked.only else "no values"
         for job_id in missing:
-            complain(f"{job_id} is left out: {what}" + ("" if asked.only or asked.usage else "; ffdl show may say why"))
+            complain(
+                f"{job_id} is left out: {what}"
+                + ("" if asked.only or asked.usage else "; for warnings: ffdl show " + job_id)
+            )
         return ExitCode.OK
     if asked.only:
         named = [repr(label) if " " in label else label for label in asked.labels]
         more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
-        there = f"there is {', '.join(named[:_MOST_NAMED])}{more}" if named else "nothing was measured at all"
-        complain(f"nothing was measured that is called {' or '.join(asked.only)}; {there}")
+        known = f"there are {', '.join(named[:_MOST_NAMED])}{more}" if named else "there are no values at all"
+        complain(f"no values match {' or '.join(asked.only)}; {known}")
         return ExitCode.FAILED
     if not is_document:
         complain(_nothing(asked) + ("; no file was written" if needs_values else ""))
@@ -281,15 +297,15 @@ def _report_missing(asked: _Asked, *, is_document: bool, needs_values: bool) -> 
 def _nothing(asked: _Asked) -> str:
     if asked.usage:
         whose = "" if asked.learner is None else f" of learner {asked.learner}"
-        return f"nothing was sampled{whose} yet; jobs of older releases have no samples"
+        return f"there are no samples{whose} yet"
     return (
-        "no metrics were collected: evaluation_metrics in the manifest names no collector, or what it looks for was "
-        "not found so far; where a collector cannot work, ffdl show warns"
+        "no metrics were collected: evaluation_metrics in the manifest names no collector, or the collector has found "
+        "no values so far; if a collector fails, ffdl show prints a warning"
     )
 
 
 def _follow(asked: _Asked) -> None:
-    """On a terminal what is there, drawn anew; else each record as it comes."""
+    """Redraw the table or the curves on a terminal. Otherwise print each record as it arrives."""
     from ffdl_batch.domain.metrics.series import Curves
 
     if not sys.stdout.isatty():
@@ -316,7 +332,7 @@ def _named(asked: _Asked) -> Iterable[tuple[str, MetricLine | UsageLine]]:
 def _redraw(series: Sequence[Series], asked: _Asked) -> None:
     echo_styled(_CLEAR, nl=False)
     if not series:
-        click.echo("nothing was measured yet")
+        click.echo("there are no values yet")
     elif asked.plot:
         print_curves(series, *_size())
     else:

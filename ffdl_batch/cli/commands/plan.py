@@ -1,4 +1,4 @@
-"""``ffdl plan``: what a submission would send."""
+"""``ffdl plan``: show what a submission would send."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from ffdl_batch.cli.options.submission import (
 from ffdl_batch.cli.render.plan import print_outlooks, print_plans
 
 
-@click.command(cls=SbatchLike, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=SbatchLike)
 @shared_options()
 @click.option(
     "--test-only",
     "--server",
     is_flag=True,
-    help="Also ask the scheduler, or the API server, whether it takes the job, and when it would start.",
+    help="Also ask the scheduler, or the API server, whether it accepts the job, and when the job would start.",
 )
 @click.option(
     "--why/--no-why",
     default=None,
-    help="Print the capacity for it, and on Slurm its start and what would start sooner. Default for one manifest.",
+    help="Print the capacity for the job, and on Slurm its start and faster alternatives. Default for one manifest.",
 )
-@click.option("--only-why", is_flag=True, help="Say that alone, without what would be sent.")
+@click.option("--only-why", is_flag=True, help="Print only this, without the plan.")
 def plan(files: Sequence[str], test_only: bool, why: bool | None, only_why: bool, **given: Any) -> int:
-    """Print what a submission would send (script, files, commands, environment), and what awaits it. Sends nothing."""
-
+    """Print what a submission would send (script, files, commands, environment), and when it may start. Sends
+    nothing."""
     manner = Manner(as_json=given["as_json"], quiet=given["quiet"], verbose=given["verbose"])
     wanted = collect_options(given, os.environ, manner)
     manifests, model = split_files(files)
     if only_why and (test_only or why is False):
         raise click.UsageError(
-            f"--only-why asks for no plan; leave out {'--server, or --test-only' if test_only else '--no-why'}"
+            f"--only-why prints no plan; leave out {'--server, or --test-only' if test_only else '--no-why'}"
         )
     why = len(manifests) == 1 if why is None else why
     submissions = build_submissions(manifests, "", wanted)

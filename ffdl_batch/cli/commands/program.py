@@ -1,23 +1,24 @@
-"""Print the version of this program, and shell completion."""
+"""``ffdl version`` and ``ffdl completion``."""
 
 from __future__ import annotations
 
 import click
 
 from ffdl_batch import __version__
+from ffdl_batch.cli.options.output import json_option
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 def version(as_json: bool) -> None:
-    """The version of this program."""
+    """Print the version of this program."""
     click.echo(f'{{"schema": 1, "version": "{__version__}"}}' if as_json else f"ffdl {__version__}")
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the completion of ffdl and ffdl-submit for a shell.
+    """Print the completion script of ffdl and ffdl-submit for a shell.
 
     \b
     bash:  ffdl completion bash > ~/.local/share/bash-completion/completions/ffdl

@@ -1,4 +1,5 @@
-"""``ffdl secret``: named values that manifests refer to. A value is never an argument: others can read those."""
+"""``ffdl secret``: named values that manifests refer to. A value is never an argument, because others can read
+those."""
 
 from __future__ import annotations
 
@@ -10,35 +11,37 @@ import click
 
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.exit_handling import Stop
+from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.render.formatting import format_time, print_json, print_table
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.secret_references import MAX_BYTES, why_no_name, why_no_value, without_line_end
 
-_NAMES = {"help_option_names": ["-h", "--help"]}
 _LINE_END = 2
 
 
-@click.group(context_settings=_NAMES)
+@click.group()
 def secret() -> None:
-    """Values that manifests name and nobody reads: ${secret:NAME} in a data store or under batch.secrets."""
+    """Manage secrets: values that manifests refer to as ${secret:NAME}, in a data store or under batch.secrets."""
 
 
-@secret.command("set", context_settings={**_NAMES, "allow_extra_args": True})
+@secret.command("set", context_settings={"allow_extra_args": True})
 @click.argument("name")
 @click.option("--from-file", metavar="FILE", help="Read the value from FILE; - is standard input.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 @click.pass_context
 def set_secret(context: click.Context, name: str, from_file: str | None, as_json: bool) -> None:
-    """Set the secret NAME, anew where it is there; the value is asked for without being shown.
+    """Set the secret NAME, or replace its value. The command prompts for the value and does not echo it.
 
-    Where standard input is no terminal the value is read from it. It is text, 64 KiB at most; one line end behind it is
-    left out.
+    If standard input is not a terminal, the value is read from it. It must be UTF-8 text of at most 64 KiB. A line end
+    after it is removed.
     """
     from ffdl_batch.host.core_dumps import forbid_core_dumps
 
     if context.args:  # not repeated: it may be the value
-        message = "the value is no argument, because every user of the machine can read those; leave it out"
-        raise Stop(ExitCode.USAGE, f"{message}, and it is asked for (and set another one, if it was a value)")
+        message = (
+            "the value must not be an argument, because every user of the machine can read arguments; leave it out"
+        )
+        raise Stop(ExitCode.USAGE, f"{message}, and enter it at the prompt (if this was the value, choose another one)")
     if why := why_no_name(name):
         raise Stop(ExitCode.USAGE, why)
     with open_client() as client:
@@ -67,14 +70,14 @@ def _value(name: str, from_file: str | None) -> str:
     except OSError as error:
         raise Stop(ExitCode.NO_INPUT, f"{from_file}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise Stop(ExitCode.USAGE, "the value is not text in UTF-8: encode it, with base64 for one") from None
+        raise Stop(ExitCode.USAGE, "the value is not UTF-8 text; encode it, for example with base64") from None
 
 
-@secret.command("list", context_settings=_NAMES)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@secret.command("list")
+@json_option()
 def list_secrets(as_json: bool) -> None:
-    """The secrets by name: when each was set, and how many jobs that live, or owe a store, refer to it. Values
-    are not shown."""
+    """List the secrets by name: when each was set, and how many jobs need it, because they are live or have a pending
+    upload. Values are not shown."""
     with open_client() as client:
         found = client.secrets.list()
     if as_json:
@@ -83,10 +86,10 @@ def list_secrets(as_json: bool) -> None:
         print_table(("NAME", "SET", "JOBS"), [(one.name, format_time(one.set_at), str(one.jobs)) for one in found])
 
 
-@secret.command("rm", context_settings=_NAMES)
+@secret.command("rm")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--force", is_flag=True, help="Also where jobs need it: what starts of them or is stored later may fail.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--force", is_flag=True, help="Remove it even if jobs need it. Their next attempts and uploads may fail.")
+@json_option()
 def remove_secrets(names: Sequence[str], force: bool, as_json: bool) -> None:
     """Remove secrets."""
     with open_client() as client:

@@ -1,4 +1,4 @@
-"""``ffdl show``: everything about one job."""
+"""``ffdl show`` and ``ffdl events``: everything about jobs, and their state changes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 from ffdl_batch.cli.arrays import is_array, print_array
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.exit_handling import complain, detachable
+from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.render.formatting import format_number, format_time, paint_state, print_json, print_line
 from ffdl_batch.cli.render.job_messages import SEEN, print_database_outage, print_outages
 from ffdl_batch.cli.render.job_tables import print_attempts, print_learners
@@ -25,15 +26,15 @@ if TYPE_CHECKING:
 
 _RAN = frozenset({JobState.PROCESSING, JobState.STORING, JobState.COMPLETED})
 _EVIDENCE = 6
-"""Lines of evidence that are shown of each incident but the last, of which all are."""
+"""Maximum lines of evidence for each incident except the last one, which is shown with all lines."""
 _SHOWN_SOURCES = ("name", "framework.name", "framework.version", "learners", "cpus", "gpus", "gpu_type", "memory")
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.argument("job_ids", nargs=-1, required=True, metavar="ID...")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per job.")
+@json_option("Print JSON, one line per job.")
 def show(job_ids: Sequence[str], as_json: bool) -> int:
-    """Everything about a job: state and times, resources and where each value came from, results, faults."""
+    """Show everything about jobs: state, times, resources and where each value comes from, results, incidents."""
     from ffdl_batch.client import UnknownJob
 
     code = 0
@@ -58,9 +59,9 @@ def show(job_ids: Sequence[str], as_json: bool) -> int:
             if number:
                 click.echo()
             print_job(job)
-        trouble = client.database_outage
+        database_outage = client.database_outage
     print_outages(outages.values(), SEEN, living)
-    print_database_outage(trouble)
+    print_database_outage(database_outage)
     return code
 
 
@@ -74,7 +75,7 @@ def _show_array(array: ArrayView, *, first: bool, as_json: bool) -> None:
 
 
 def print_job(job: JobView) -> None:
-    """The job in labelled lines; what is empty is left out."""
+    """Print the job in labelled lines, without empty values."""
     print_line("ID", job.id)
     print_line("Name", job.name, _source(job, "name"))
     if job.array:
@@ -119,7 +120,7 @@ def _print_fault(job: JobView) -> None:
 
 
 def _print_incidents(job: JobView) -> None:
-    """What went wrong, the words that say so, and what helps where that is not said above."""
+    """Print each incident with its evidence."""
     if job.incidents:
         click.echo("Incidents:")
     for one in job.incidents:
@@ -153,7 +154,7 @@ def _print_request(job: JobView) -> None:
 
 
 def _has_run(job: JobView) -> bool:
-    """Whether the current attempt got as far as its learners: before that, a level of isolation is a plan."""
+    """Return whether the current attempt started its learners. Before that, its network isolation is only planned."""
     return not _RAN.isdisjoint({job.state, *job.timestamps}) or job.exit_code is not None
 
 
@@ -170,7 +171,7 @@ def _print_place(job: JobView) -> None:
 
 
 def _store_label(job: JobView) -> str:
-    """That anything is stored is said only of what is known to be."""
+    """Return the label of the store. It says "Stored in" only if it is known that everything is stored."""
     from ffdl_batch.domain.outcome.error_codes import NOT_STORED
 
     if job.ended_at is None or any(attempt.upload_pending for attempt in job.attempts):
@@ -180,7 +181,7 @@ def _store_label(job: JobView) -> str:
 
 
 def _attempt_of(job: JobView, path: str) -> str:
-    """The attempt whose directory this is, where it is not the newest."""
+    """Return the attempt whose directory this is; "" for the newest."""
     earlier = (attempt for attempt in job.attempts if path and path in (attempt.results, attempt.logs))
     return next((f"attempt {attempt.number}" for attempt in earlier if attempt.number != job.attempt), "")
 
@@ -196,7 +197,7 @@ def _print_times(job: JobView) -> None:
 
 
 def _attempt_of_times(job: JobView) -> int:
-    """The attempt that the times are of: one that is not handed over yet has no number of its own."""
+    """Return the attempt that the times belong to. An attempt that is not submitted yet has no number."""
     return job.attempt + 1 if job.state == JobState.PENDING else job.attempt
 
 
@@ -222,21 +223,21 @@ def _signal_name(number: int) -> str:
         return ""
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.argument("job_id", metavar="ID")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
-@click.option("--after", type=click.IntRange(0), default=0, help="Only events after this number.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per event.")
+@click.option("-f", "--follow", is_flag=True, help="Follow until the job ends.")
+@click.option("--after", type=click.IntRange(0), default=0, help="Show only events after this number.", metavar="N")
+@json_option("Print JSON, one line per event.")
 def events(*, job_id: str, follow: bool, after: int, as_json: bool) -> None:
-    """The changes of a job's state: time, state, attempt, the cause if a job went back, and what there is to say."""
+    """List the state changes of a job: time, state, attempt, cause if the job went back to a state, and message."""
     with open_client() as client, detachable([job_id], f"ffdl events -f {job_id}"):
         for event in client.events(job_id, follow=follow, after=after):
             if as_json:
                 print_json({"event": event})
                 continue
             code = f"{event.error_code} " if event.error_code not in ("", "000") else ""
-            is_told = event.cause == Cause.PROGRESS or event.message.startswith(event.cause)
-            cause = "" if is_told else f"{event.cause}: "
-            said = printable((cause + code + event.message).removesuffix(": "), one_line=True)
+            needs_no_cause = event.cause == Cause.PROGRESS or event.message.startswith(event.cause)
+            cause = "" if needs_no_cause else f"{event.cause}: "
+            text = printable((cause + code + event.message).removesuffix(": "), one_line=True)
             state = paint_state(event.state, f"{event.state:<11}")
-            echo_styled(f"{format_time(event.at)}  {state}  {event.attempt}  {said}".rstrip())
+            echo_styled(f"{format_time(event.at)}  {state}  {event.attempt}  {text}".rstrip())

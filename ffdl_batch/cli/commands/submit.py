@@ -1,7 +1,7 @@
 """``ffdl-submit``: sbatch for manifests.
 
-Speaks like sbatch: the same option letters, ``Submitted batch job ...`` on standard output, everything else on
-standard error. Nothing of the manifest is checked here; the daemon says what is wrong with it, with its lines.
+It behaves like sbatch: the same option letters, ``Submitted batch job ...`` on standard output, everything else on
+standard error. It does not check the manifest. The daemon checks it, and reports errors with their lines.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ if TYPE_CHECKING:
 @click.command(cls=SbatchLike, context_settings={"help_option_names": ["-h", "--help"]})
 @shared_options()
 @host_option
-@click.option("--parsable", is_flag=True, help="Print the bare id.")
-@click.option("-W", "--wait", is_flag=True, help="Wait for the end and exit with the job's exit code.")
-@click.option("--dry-run", "--dryrun", is_flag=True, help="Print what would be sent, and send nothing.")
-@click.option("--test-only", is_flag=True, help="Ask the scheduler when the job would start, and submit nothing.")
+@click.option("--parsable", is_flag=True, help="Print only the id.")
+@click.option("-W", "--wait", is_flag=True, help="Wait until the job ends, and exit with its exit code.")
+@click.option("--dry-run", "--dryrun", is_flag=True, help="Print what would be sent, but send nothing.")
+@click.option("--test-only", is_flag=True, help="Ask the scheduler when the job would start, but submit nothing.")
 @click.version_option(__version__, "-V", "--version", message="ffdl-submit %(version)s")
 def submit(files: Sequence[str], dry_run: bool, test_only: bool, **given: Any) -> int:
     """Submit manifests that share one model (a directory or a zip archive, the last argument).
 
-    A manifest with batch.array or batch.sweep, or one that is given --array, is an array: one job for each element.
+    A manifest with batch.array or batch.sweep, or with --array on the command line, is an array: one job for each
+    element.
 
-    Options win over the manifest, and the manifest over FFDL_* and SBATCH_* variables.
+    Options override the manifest, and the manifest overrides FFDL_* and SBATCH_* variables.
     """
-
     manner = _manner(given)
     wanted = collect_options(given, os.environ, manner)
     manifests, model = split_files(files)
@@ -97,7 +97,7 @@ def _submit(
 
 
 def _report(results: Sequence[SubmissionResult], manifests: Sequence[str], manner: Manner) -> int:
-    """Ids to standard output, everything else to standard error; the first refusal's exit code."""
+    """Print ids on standard output, everything else on standard error. Return the exit code of the first refusal."""
     from ffdl_batch.cli.render.formatting import print_json
     from ffdl_batch.client.errors import describe
 
@@ -122,18 +122,18 @@ def _report(results: Sequence[SubmissionResult], manifests: Sequence[str], manne
 
 
 def _print_elements(result: SubmissionResult, manner: Manner) -> None:
-    """What an array is made of: how many jobs for everybody, each of them for -v."""
+    """Print the number of jobs of an array, and with -v their ids."""
     if result.elements:
         complain(
             f"{result.id} is an array of {counted(len(result.elements), 'job')}; "
-            f"ffdl list --array {result.id} shows them"
+            f"to list them: ffdl list --array {result.id}"
         )
     for job_id in result.elements:
         manner.print_verbose(job_id)
 
 
 def _wait(client: Client, ids: Sequence[str], manner: Manner) -> int:
-    """The largest of the jobs' exit codes, as sbatch --wait for an array; a job is waited for over all its attempts."""
+    """Wait for the jobs, over all attempts. Return the largest exit code, as sbatch --wait does for an array."""
     from ffdl_batch.cli.render.formatting import print_json
     from ffdl_batch.cli.render.job_messages import report_end
     from ffdl_batch.client.api import job_exit_code
@@ -151,7 +151,7 @@ def _wait(client: Client, ids: Sequence[str], manner: Manner) -> int:
 
 
 def _ended(client: Client, job_id: str) -> Sequence[JobView]:
-    """The job, or the jobs of the array, once they have ended."""
+    """Wait for the job, or the jobs of the array, and return them."""
     if not is_array(job_id):
         return [client.wait(job_id)]
     client.arrays.wait(job_id)
@@ -159,5 +159,5 @@ def _ended(client: Client, job_id: str) -> Sequence[JobView]:
 
 
 def main() -> NoReturn:
-    """The console script ``ffdl-submit``."""
+    """Run the console script ``ffdl-submit``."""
     run(submit, "ffdl-submit")

@@ -1,4 +1,4 @@
-"""``ffdl top`` and ``ffdl stack``: what running learners do."""
+"""``ffdl top`` and ``ffdl stack``: processes and Python stacks of running learners."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ffdl_batch.cli.connection import open_client
+from ffdl_batch.cli.commands.exec_shell import plans_of
 from ffdl_batch.cli.exit_handling import complain
+from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.render.formatting import print_json, print_table, read_span
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.launch.attach_protocol import LOOK, STACK, TABLE, TOP
@@ -30,17 +31,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A table: lines that are always shown with it, and rows."""
+    """The size of a table."""
 
     head: int
+    """Lines above the rows, which are always shown."""
     rows: int
 
 
 def rows_that_fit(blocks: Sequence[Block], height: int) -> list[int]:
-    """How many rows of each table are shown on `height` lines, the last of which is kept for what is said of the rest.
+    """Return how many rows of each table are shown on `height` lines. The last line is kept for a note about the rest.
 
-    Each table has one row before any has more, and no table has rows to spare while another lacks some. Where not even
-    that fits, the last tables are left out: the list is shorter then, but has one, whatever the height.
+    Every table gets one row before any gets two, and so on. If there is no space for one row of each, the last tables
+    are left out, so that the list is shorter. It always has at least one table.
     """
     if sum(block.head + block.rows for block in blocks) <= height:
         return [block.rows for block in blocks]
@@ -61,37 +63,38 @@ def rows_that_fit(blocks: Sequence[Block], height: int) -> list[int]:
     return shown
 
 
-_HELP = {"help_option_names": ["-h", "--help"]}
 _COLUMNS = ("PID", "IN IT", "CPU %", "MEMORY", "GPU MEMORY", "THREADS", "STATE", "COMMAND")
 _HEAD = 2
-"""Lines above a learner's processes, but for those of its GPUs."""
+"""Lines above a learner's processes, without those of its GPUs."""
 _CLEAR = "\x1b[H\x1b[2J"
-_learner = click.option("--learner", type=click.IntRange(1), help="Only this one, from 1.  [default: all that run]")
+_learner = click.option(
+    "--learner", type=click.IntRange(1), help="Show only this learner, from 1.  [default: all that run]"
+)
 Fields = Mapping[str, Any]
 _LEAST_S, _EVERY_S = 0.1, 2.0
 """The shortest and the default time between two tables."""
 
 
 def _read_every(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """Return a span that leaves the nodes time for something else; None if it was not given."""
+    """Read a time span, which must not be too short for the nodes. Callback of an option."""
     every_s = read_span(context, parameter, value)
     if every_s is not None and every_s < _LEAST_S:
         raise click.BadParameter(f"{every_s:g} is not in the range x>={_LEAST_S:g} (seconds).", context, parameter)
     return every_s
 
 
-@click.command(context_settings=_HELP)
+@click.command()
 @click.argument("job_id", metavar="ID")
 @_learner
 @click.option("--once", is_flag=True, help="Print one table and exit; the default if standard output is no terminal.")
 @click.option("--every", metavar="SPAN", callback=_read_every,
-              help="Time between two tables, also without a terminal.  [default: 2s]")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per table.")
+              help="Interval between tables, also without a terminal.  [default: 2s]")  # fmt: skip
+@json_option("Print JSON, one line per table.")
 def top(job_id: str, learner: int | None, once: bool, every: float | None, as_json: bool) -> int:
-    """The processes of running learners: CPU, memory, and GPUs where the learner has nvidia-smi.
+    """Show the processes of running learners: CPU, memory, and GPUs if the learner has nvidia-smi.
 
-    It is read on the nodes while this command runs, and not otherwise; Ctrl-C ends it. CPU is in percent of one core.
-    A terminal shows as many processes as it has lines for, those that use most; --once shows all.
+    The nodes are read only while this command runs; Ctrl-C ends it. CPU is in percent of one core. A terminal shows as
+    many processes as it has lines, those with the highest use first; --once shows all.
     """
     from ffdl_batch.client.attach import AttachRequest
 
@@ -117,15 +120,15 @@ def top(job_id: str, learner: int | None, once: bool, every: float | None, as_js
     return 0 if ready else int(ExitCode.FAILED)
 
 
-@click.command(context_settings=_HELP)
+@click.command()
 @click.argument("job_id", metavar="ID")
 @_learner
 def stack(job_id: str, learner: int | None) -> int:
-    """Where the Python processes of running learners are, function by function, as py-spy says.
+    """Show the Python stacks of running learners, as py-spy prints them.
 
-    py-spy is looked for on the node, beside the interpreter that the controller runs with, then on PATH. Without it, or
-    where the node forbids it, the threads are told, and in which function of the kernel each waits; the exit code is 1
-    then. The learner stands still for the moment in which it is read.
+    py-spy is searched on the node, beside the Python of the controller, then on PATH. If there is none, or the node
+    forbids it, the threads are listed with the kernel function that each waits in, and the exit code is 1. The learner
+    is paused while its stacks are read.
     """
     from ffdl_batch.client import ClientError
     from ffdl_batch.client.attach import AttachRequest, run
@@ -141,14 +144,8 @@ def stack(job_id: str, learner: int | None) -> int:
     return code
 
 
-def plans_of(job_id: str, learner: int | None) -> Sequence[AttachPlan]:
-    """How to get to one learner, or all; the connection to the daemon is not kept."""
-    with open_client() as client:
-        return client.attach_plans(job_id, learner)
-
-
 def _open(stack: ExitStack, plans: Sequence[AttachPlan]) -> list[Helper]:
-    """A helper for each node; all start at the same time."""
+    """Start a helper on each node, all at once."""
     from ffdl_batch.client.attach import Helper
 
     return [stack.enter_context(Helper(plan)) for plan in plans]
@@ -166,7 +163,7 @@ def _begins(helper: Helper, request: AttachRequest, *, alone: bool) -> bool:
 
 
 def _print_error(error: ClientError, *, alone: bool) -> int:
-    """One node of several cannot be looked at: the others are shown all the same."""
+    """Report a node that cannot be read. Raises the error if it is the only node."""
     if alone:
         raise error
     complain(str(error))
@@ -174,7 +171,7 @@ def _print_error(error: ClientError, *, alone: bool) -> int:
 
 
 def _look(helper: Helper, ready: list[Helper]) -> Fields | None:
-    """A node's table; a node whose learners have ended is left out from then on."""
+    """Return a node's table; None if its learners have ended. The node is then removed from `ready`."""
     from ffdl_batch.client import ClientError
 
     helper.send(LOOK)
@@ -194,7 +191,7 @@ def _named(table: Fields) -> list[dict[str, Any]]:
 
 
 def _print_screen(learners: Sequence[Fields]) -> None:
-    """As many rows as the terminal has lines for; the cursor stands below them."""
+    """Print as many rows as the terminal has lines for, above the cursor."""
     blocks = [Block(_HEAD + len(one["gpus"]), len(one["processes"])) for one in learners]
     shown = rows_that_fit(blocks, shutil.get_terminal_size().lines - 1)
     _print(learners, shown)
@@ -202,11 +199,13 @@ def _print_screen(learners: Sequence[Fields]) -> None:
     if processes:
         others = len(learners) - len(shown)
         whose = f", {others} of {counted(len(learners), 'learner')}" if others else ""
-        click.echo(f"not shown{whose}: {counted(processes, 'process', 'processes')}; --learner N or --once shows them")
+        click.echo(
+            f"not shown{whose}: {counted(processes, 'process', 'processes')}; to show them: --learner N or --once"
+        )
 
 
 def _print(learners: Sequence[Fields], shown: Sequence[int]) -> None:
-    """The first of each learner's processes, which are those that use most; `shown` has how many of each."""
+    """Print the first processes of each learner, those with the highest use; `shown` has their numbers."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for one, count in zip(learners, shown, strict=False):
         click.echo(f"learner {one['learner']} on {one['host']}:")

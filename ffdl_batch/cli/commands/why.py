@@ -1,4 +1,4 @@
-"""``ffdl why``: why a job waits, and what would start sooner."""
+"""``ffdl why``: why a job is pending, and what would start sooner."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 from ffdl_batch.cli.arrays import is_array
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.exit_handling import complain
+from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.render.formatting import print_json
 from ffdl_batch.cli.render.job_messages import print_database_outage
 from ffdl_batch.cli.render.plan import print_why
@@ -20,15 +21,15 @@ if TYPE_CHECKING:
 _WAITS = frozenset({"PENDING", "DEPLOYING", "QUEUED"})
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.argument("job_ids", nargs=-1, required=True, metavar="ID...")
 @click.option("--alternatives/--no-alternatives", default=True, show_default=True,
-              help="Ask the scheduler what would start sooner; nothing is submitted.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per job.")
+              help="Ask the scheduler what would start sooner, without a submission.")  # fmt: skip
+@json_option("Print JSON, one line per job.")
 def why(job_ids: Sequence[str], alternatives: bool, as_json: bool) -> int:
-    """Why a job waits, on what evidence, what you can do, when it may start, and what would start sooner.
+    """Explain why a job is pending: the evidence, what you can do, when it may start, and what would start sooner.
 
-    Of a job that does not wait it says what it does. For example: ffdl why training-0a1b2c3d4
+    For a job that is not pending, show what it does. Example: ffdl why training-0a1b2c3d4
     """
     from ffdl_batch.client import UnknownJob
 
@@ -53,7 +54,7 @@ def why(job_ids: Sequence[str], alternatives: bool, as_json: bool) -> int:
 
 
 def _first_waiting(client: Client, array: str) -> str:
-    """The element of an array that is explained: the first one that waits, else the first one."""
+    """Return the element of an array to explain: the first pending one, or else the first one."""
     elements = client.arrays.elements(array)
     waiting = [job for job in elements if job.state in _WAITS]
     if waiting:

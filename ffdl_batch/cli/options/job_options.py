@@ -1,5 +1,4 @@
-"""The options of a job that ``ffdl-submit`` takes: those of sbatch that the table of options has a help text for, and
-three of its own.
+"""The job options of ``ffdl-submit``: the options of sbatch that have a help text in the table, and three of its own.
 
 Their values are sent to the daemon unchanged (``Submission.options``). The parsers of the manifest read them there.
 """
@@ -19,14 +18,16 @@ from ffdl_batch.domain.sbatch.values import is_flag_set
 
 @dataclass(frozen=True, slots=True)
 class JobOption:
-    """One option. It is a flag if `metavar` is "", and has no letter if `letter` is "". `repeats`: values of repeated
-    options are joined by commas."""
+    """One option."""
 
     name: str
     letter: str
+    """The letter of the short option; "" for none."""
     metavar: str
+    """The name of the value; "" for a flag."""
     help: str
     repeats: bool = False
+    """Whether the option can be repeated. Its values are joined by commas."""
 
     @property
     def parameter(self) -> str:
@@ -76,7 +77,7 @@ class FromEnvironment:
 
 def read_environment(environ: Mapping[str, str]) -> FromEnvironment:
     """Return the options of the job that are set in the environment. Raises UsageError for SBATCH_CLUSTERS."""
-    if environ.get(SBATCH_CLUSTERS) and not environ.get(CLUSTERS):  # which wins over it
+    if environ.get(SBATCH_CLUSTERS) and not environ.get(CLUSTERS):  # it overrides SBATCH_CLUSTERS
         raise click.UsageError(f"{SBATCH_CLUSTERS}={environ[SBATCH_CLUSTERS]}: {BY_NAME['clusters'].refusal}")
     options: dict[str, str] = {}
     for variable, name in TAKEN.items():
@@ -95,7 +96,7 @@ def absolute_output(pattern: str) -> str:
     from ffdl_batch.cli.connection import find_elsewhere
 
     if (place := find_elsewhere()) is not None:
-        raise click.UsageError(f"--output {pattern}: it is written on {place.host}; name an absolute path there")
+        raise click.UsageError(f"--output {pattern}: the file is written on {place.host}; use an absolute path")
     return os.path.join(Path.cwd(), pattern)  # noqa: PTH118
 
 

@@ -24,7 +24,7 @@ _NUMBER = re.compile("[1-9][0-9]{0,8}", re.ASCII)
 
 
 def read_attempt(ctx: click.Context, param: click.Parameter, value: str | None) -> AttemptChoice:
-    """The callback of options that choose an attempt."""
+    """Read the number of an attempt, or 'all'. Callback of an option."""
     if value is None:
         return None
     if value.lower() == "all":
@@ -38,38 +38,37 @@ attempt_option = click.option(
     "--attempt",
     metavar="N|all",
     callback=read_attempt,
-    help="Of this attempt, with -f and those after it; all: of every one in order. By default the newest with output.",
+    help="Attempt, or all in order. With -f, later attempts follow.  [default: the newest with output]",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class LineNames:
-    """What a line is named by."""
+    """The label of a line: its learner, its attempt, or both."""
 
     learner: bool
     attempt: bool
 
     def of(self, line: LogLine | LogText) -> str:
-        """What stands in front of the line."""
+        """Return the label, with a blank after it."""
         if self.attempt:
             return f"[{line.attempt}.{line.learner}] " if self.learner else f"[attempt {line.attempt}] "
         return f"[{line.learner}] " if self.learner else ""
 
 
 @dataclass(slots=True)
-class AttemptTeller:
-    """Says which attempt the output is of, where there are others, and when the next one begins.
-
-    `job` is as it was before, `asked` what the user chose. `shown` is the attempt of the latest line: None before the
-    first one, and with a daemon that does not say it.
-    """
+class AttemptNotes:
+    """Prints which attempt the output belongs to if there are others, and when the next one begins."""
 
     job: JobView
+    """The job before its output was read."""
     asked: AttemptChoice
+    """The user's choice."""
     shown: int | None = None
+    """The attempt of the latest line; None before the first line."""
 
-    def listen(self, lines: Iterable[Lines]) -> Iterator[Lines]:
-        """The lines, as they are."""
+    def watch(self, lines: Iterable[Lines]) -> Iterator[Lines]:
+        """Yield the lines unchanged."""
         for line in lines:
             if line.attempt and line.attempt != self.shown:
                 self._print(line.attempt)
@@ -77,7 +76,7 @@ class AttemptTeller:
             yield line
 
     def _print(self, attempt: int) -> None:
-        if self.asked == "all":  # each line says it
+        if self.asked == "all":  # each line has it
             return
         if self.shown is not None:
             complain(f"attempt {attempt} has begun")
@@ -89,13 +88,13 @@ class AttemptTeller:
         silent = range(attempt + 1, self.job.attempt + 1)
         if not silent and not has_earlier:
             return
-        said = [f"this is the output of attempt {attempt}"]
+        parts = [f"this is the output of attempt {attempt}"]
         if silent:
             many = len(silent) > 1
-            said.append(f"attempts {silent[0]} to {silent[-1]} have none" if many else f"attempt {silent[0]} has none")
+            parts.append(f"attempts {silent[0]} to {silent[-1]} have none" if many else f"attempt {silent[0]} has none")
         if has_earlier:
-            said.append("for earlier ones: --attempt N, or --attempt all")
-        complain("; ".join(said))
+            parts.append("for earlier ones: --attempt N, or --attempt all")
+        complain("; ".join(parts))
 
 
 T = TypeVar("T")
@@ -103,30 +102,32 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Which lines of one learner: since wins; pos > 0 starts at that number, pos < 0 so many before the end."""
+    """Which lines of one learner are shown."""
 
     learner: int
     follow: bool = False
     pagesize: int | None = None
     pos: int = 0
+    """The number of the first line; a negative number counts from the end."""
     since: float | None = None
+    """The time of the first line. It overrides `pos`."""
 
     @property
     def tail(self) -> int | None:
-        """How many lines before the end it begins; None where it does not count from there."""
+        """Return the number of last lines; None if the page does not count from the end."""
         return -self.pos if self.pos < 0 and self.since is None else None
 
     def cut(self, lines: Iterable[T], number_of: Callable[[T], int]) -> Iterator[T]:
-        """Of `lines`, which have been chosen by `tail` and `since`, those from `pos` on, and no more than asked for."""
+        """Yield at most `pagesize` of the lines, which were selected by `tail` and `since`, from `pos` on."""
         if self.pos > 0 and self.since is None:
             lines = (line for line in lines if number_of(line) >= self.pos)
         return islice(lines, self.pagesize)
 
 
-def page_options(noun: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The options; `noun` is what they choose from. The command gets them as `page`."""
+def page_options(noun: str) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    """Return the options that select lines; `noun` names a line. The command gets them as `page`."""
 
-    def adorned(command: Callable[..., None]) -> Callable[..., None]:
+    def adorned(command: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(command)
         def wrapped(
             *, follow: bool, pagesize: int | None, pos: int, since: float | None, learner: int, **rest: object
@@ -136,20 +137,20 @@ def page_options(noun: str) -> Callable[[Callable[..., None]], Callable[..., Non
             command(page=Page(learner, follow, pagesize, pos, since), **rest)
 
         options = (
-            click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended, over all attempts."),
-            click.option("--pagesize", type=click.IntRange(1), help=f"At most so many {noun}s; all without it."),
+            click.option("-f", "--follow", is_flag=True, help="Follow until the job ends, over all attempts."),
+            click.option("--pagesize", type=click.IntRange(1), help=f"Maximum number of {noun}s."),
             click.option(
-                "--pos", type=int, default=0, help=f"First {noun} by number; a negative one counts from the end."
+                "--pos", type=int, default=0, help=f"Number of the first {noun}; a negative number counts from the end."
             ),
             click.option(
                 "--since",
                 metavar="MOMENT",
                 callback=read_moment,
-                help=f"Only {noun}s since; --pos is not looked at then.",
+                help=f"Show only {noun}s since then; --pos is ignored.",
             ),
-            click.option("--learner", type=click.IntRange(1), default=1, show_default=True, help=f"Whose {noun}s."),
+            click.option("--learner", type=click.IntRange(1), default=1, show_default=True, help="Learner, from 1."),
         )
-        made: Callable[..., None] = wrapped
+        made: Callable[..., object] = wrapped
         for option in reversed(options):
             made = option(made)
         return made

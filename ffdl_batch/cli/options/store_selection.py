@@ -1,4 +1,4 @@
-"""Which store a command means: by URL, or one of a manifest's data stores."""
+"""Options that select a store: by URL, or one of the data stores of a manifest."""
 
 from __future__ import annotations
 
@@ -30,16 +30,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StoreOf:
-    """Which store of which manifest: the only one with data, or that with this id; `results`: its other container."""
+    """A data store of a manifest."""
 
     manifest: str
     allowed: AllowedReferences
     store: str = ""
+    """The id of the store; "" for the only one that has the container."""
     results: bool = False
+    """Whether the container of results is meant, not that of data."""
 
     @property
     def field(self) -> str:
-        """What the manifest calls the container."""
+        """Return the manifest's key of the container."""
         return "training_results" if self.results else "training_data"
 
 
@@ -53,7 +55,7 @@ def place_of_manifest(which: StoreOf, below: str, keys: Keys) -> tuple[Access, s
 
     parts = [part for part in below.split("/") if part not in ("", ".")]
     if ".." in parts or "://" in below:
-        raise click.UsageError(f"{below[:80]!r} is no path below the container that the manifest names")
+        raise click.UsageError(f"{below[:80]!r} is not a path below the manifest's container")
     manifest = read_manifest(Path(which.manifest))
     parsed = _parse(manifest)
     store = _choose(parsed, which)
@@ -79,7 +81,7 @@ def _parse(manifest: ManifestText) -> Parsed:
         for finding in parsed.findings:
             if finding.severity is Severity.ERROR:
                 complain(str(finding))
-        raise Stop(ExitCode.BAD_MANIFEST, f"{manifest.name} is in error")
+        raise Stop(ExitCode.BAD_MANIFEST, f"{manifest.name} is invalid")
     return parsed
 
 
@@ -92,12 +94,9 @@ def _choose(parsed: Parsed, which: StoreOf) -> DataStore:
     if len(found) == 1:
         return found[0]
     ids = ", ".join(store.id for store in found)
-    called = f"a data store {which.store!r}" if which.store else "a data store"
-    why = (
-        f"several have {which.field} ({ids}); choose with --store"
-        if found
-        else f"it has not {called} with {which.field}"
-    )
+    named = f"data store {which.store!r}" if which.store else "data store"
+    why = f"several data stores have {which.field} ({ids}); select one with --store"
+    why = why if found else f"no {named} has {which.field}"
     raise Stop(ExitCode.BAD_MANIFEST, f"{which.manifest}: {why}")
 
 
@@ -111,7 +110,7 @@ def _directory(store: DataStore, container: str, which: StoreOf) -> StoreAddress
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A store with what it is reached by, and a prefix in it."""
+    """A store with its credentials, and a prefix in it."""
 
     access: Access
     prefix: str
@@ -119,7 +118,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """What the options say."""
+    """The values of the options."""
 
     endpoint: str
     region: str
@@ -128,7 +127,7 @@ class StoreOptions:
     of: StoreOf | None = None
 
 
-_STORE_OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
+_STORE_OPTIONS: tuple[Callable[[Callable[..., object]], Callable[..., object]], ...] = (
     click.option("--endpoint", metavar="URL", default="", help="Endpoint of the store, for s3://, gs:// and swift://."),
     click.option("--region", metavar="NAME", default="", help="Region of the store."),
     click.option(
@@ -147,7 +146,7 @@ _STORE_OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...]
 )
 
 
-def store_options(command: Callable[..., None]) -> Callable[..., None]:
+def store_options(command: Callable[..., object]) -> Callable[..., object]:
     """Add the options that select a store and its connection. The command gets them as `options`."""
 
     @functools.wraps(command)
@@ -167,32 +166,31 @@ def store_options(command: Callable[..., None]) -> Callable[..., None]:
         of = None
         if manifest:
             allowed = allowed_references({"allow_files": allow_files, "allow_references": allow_references})
-            of = _store_of(manifest, store, results, allowed)
+            of = StoreOf(manifest, allowed, store, results)
         elif store or results or allow_files or allow_references:
             raise click.UsageError("--store, --results, --allow-file and --allow-references need --manifest")
         if of is not None and (endpoint or region or secrets or options):
-            raise click.UsageError("the manifest says where its store is, and names its secrets")
+            raise click.UsageError(
+                "--endpoint, --region, --secret and --option cannot be combined with --manifest, which has these values"
+            )
         command(options=StoreOptions(endpoint, region, secrets, options, of), **rest)
 
-    made: Callable[..., None] = wrapped
+    made: Callable[..., object] = wrapped
     for option in reversed((*_STORE_OPTIONS, *reference_options())):
         made = option(made)
     return made
 
 
-def _store_of(manifest: str, store: str, results: bool, allowed: AllowedReferences) -> StoreOf:
-
-    return StoreOf(manifest, allowed, store, results)
-
-
 def choose_store(url: str | None, options: StoreOptions) -> Chosen:
-    """The store that a URL names, or a manifest, in which `url` is a path below the container. Raises click.UsageError,
-    and what cannot be read as ClientError."""
+    """Return the store of a URL, or of a manifest; `url` is then a path below the container.
+
+    Raises click.UsageError, and ClientError for a manifest or secret that cannot be read.
+    """
     keys = find_keys()
     if options.of is not None:
         return Chosen(*place_of_manifest(options.of, url or "", keys))
     if url is None:
-        raise click.UsageError("name a store: by URL, or a manifest's with --manifest")
+        raise click.UsageError("name a store by URL, or a manifest with --manifest")
     return Chosen(*_by_url(url, options, keys))
 
 
@@ -207,13 +205,13 @@ def _by_url(url: str, given: StoreOptions, keys: Keys) -> tuple[Access, str]:
         raise click.UsageError(str(error)) from None
     address = with_environment(found.address, os.environ)
     if address.kind is StoreKind.SWIFT and not address.endpoint:
-        raise click.UsageError("swift:// says not where the store is: give --endpoint URL, or set OS_AUTH_URL")
+        raise click.UsageError("swift:// needs an endpoint: use --endpoint URL, or set OS_AUTH_URL")
     made = access(address, found.user, secrets, os.environ, keys)
     return made, found.prefix
 
 
 def as_source(chosen: Chosen) -> Chosen:
-    """Of a directory of this machine, which may be a file: that is a prefix of the directory around it."""
+    """Return a store to read. If it is a file of this machine, it becomes a prefix in the file's directory."""
     address = chosen.access.address
     path = Path(address.container, chosen.prefix)
     if address.kind is not StoreKind.FILE or not path.is_file():
@@ -222,7 +220,7 @@ def as_source(chosen: Chosen) -> Chosen:
 
 
 def _pairs(form: str, texts: Sequence[str]) -> Mapping[str, str]:
-    """Of an option that is written in this form."""
+    """Return the names and values of a repeated option of the form `form`. Raises click.UsageError."""
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")

@@ -1,4 +1,4 @@
-"""The options and files that commands share which submit or plan, and the submissions that are made of them."""
+"""Options and files of commands that submit or plan, and the submissions that they result in."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import click
 from ffdl_batch.cli.connection import given_host
 from ffdl_batch.cli.exit_handling import complain
 from ffdl_batch.cli.options.job_options import JOB_OPTIONS, FromEnvironment, absolute_output, read_environment
+from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.domain.sbatch.option_table import BY_LETTER, BY_NAME
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _SEVERITY = re.compile(r"(^|: )(warning|note): ")
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How the command prints and waits."""
+    """How a command prints and waits."""
 
     as_json: bool = False
     parsable: bool = False
@@ -35,18 +36,18 @@ class Manner:
     wait: bool = False
 
     def print_verbose(self, text: str) -> None:
-        """For -v."""
+        """Print a message with -v."""
         if self.verbose and not self.quiet:
             complain(text)
 
     def warn(self, text: str) -> None:
-        """For everybody but -Q. A finding says its own severity after its place; other texts get the word."""
+        """Print a warning, except with -Q. "warning:" is added unless the text has its own severity."""
         if not self.quiet:
             complain(text if _SEVERITY.search(text) else f"warning: {text}")
 
 
 class SbatchLike(click.Command):
-    """A command that refuses the other options of sbatch by name, with what to use instead."""
+    """A command that refuses other options of sbatch by name, and names what to use instead."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse as click does; an option that click does not know may be one of sbatch."""
@@ -60,7 +61,7 @@ class SbatchLike(click.Command):
         except click.BadOptionUsage as error:
             if error.option_name in ("--requeue", "requeue"):
                 raise click.UsageError(
-                    "--requeue takes no value here: whether a requeue is expedited is the administrators' to set", ctx
+                    "--requeue takes no value here: only administrators can expedite a requeue", ctx
                 ) from None
             raise
 
@@ -72,7 +73,7 @@ def explain_refusal(given: str) -> str | None:
     if row is None or not row.refusal:
         return None
     shown = f"--{row.name}" if is_long else f"{given[:2]} (--{row.name})"
-    return f"sbatch's {shown} is not taken: {row.refusal}"
+    return f"sbatch's {shown} is not supported: {row.refusal}"
 
 
 def job_options(function: AnyFunction) -> AnyFunction:
@@ -114,16 +115,18 @@ def allowed_references(given: Mapping[str, Any]) -> AllowedReferences:
 def shared_options(*, metavar: str = "MANIFEST... MODEL") -> Callable[[AnyFunction], AnyFunction]:
     """Declare the options of every command that submits or plans."""
     decorators: tuple[Callable[[AnyFunction], AnyFunction], ...] = (
-        # Whether a file can be read is found out by reading it: click would call it wrong usage.
+        # click would report a file that cannot be read as wrong usage. It is reported when it is read.
         click.argument("files", nargs=-1, type=click.Path(path_type=str, readable=False), metavar=metavar),
         job_options,
         click.option("--export", metavar="NAMES", help="Variables for the learners: NONE, ALL, NAME, NAME=value, ..."),
         click.option("--backend", metavar="NAME", envvar="FFDL_BACKEND", help="Backend: slurm, local, kubernetes."),
-        click.option("--strict", is_flag=True, envvar="FFDL_STRICT", help="Unknown keys of the manifest are errors."),
+        click.option(
+            "--strict", is_flag=True, envvar="FFDL_STRICT", help="Treat unknown keys of the manifest as errors."
+        ),
         *reference_options(),
         click.option("-Q", "--quiet", is_flag=True, help="Print errors only."),
-        click.option("-v", "--verbose", count=True, help="Say what is being done."),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+        click.option("-v", "--verbose", count=True, help="Print what is done."),
+        json_option(),
     )
 
     def decorate(function: AnyFunction) -> AnyFunction:
@@ -137,10 +140,10 @@ def shared_options(*, metavar: str = "MANIFEST... MODEL") -> Callable[[AnyFuncti
 def split_files(files: Sequence[str]) -> tuple[Sequence[str], str]:
     """Return the manifests and the model."""
     if len(files) < 2:
-        what = "the model's directory or zip archive is missing" if files else "a manifest and a model are needed"
+        what = "the model (a directory or zip archive) is missing" if files else "a manifest and a model are needed"
         raise click.UsageError(f"{what}: ffdl-submit [OPTIONS] MANIFEST... MODEL")
     if list(files).count("-") > 1 or files[-1] == "-":
-        raise click.UsageError("standard input (-) can be one manifest, and not the model")
+        raise click.UsageError("standard input (-) can be one manifest, but not the model")
     return files[:-1], files[-1]
 
 
@@ -170,7 +173,7 @@ def collect_options(given: Mapping[str, Any], environ: Mapping[str, str], manner
     except ExportError as error:
         raise click.UsageError(f"--export={export}: {error}") from None
     for name in exported.unset:
-        manner.warn(f"--export: {name} is not set and is left out")
+        manner.warn(f"--export: {name} is not set, so it is left out")
     if given.get("export"):  # the names alone: where a value comes from is recorded, and values may be secret
         options["export"] = ",".join(sorted(exported.values))
     return Wanted(
@@ -185,7 +188,8 @@ def collect_options(given: Mapping[str, Any], environ: Mapping[str, str], manner
 
 
 def build_submissions(manifests: Sequence[str], digest: str, wanted: Wanted) -> list[Submission]:
-    """Read every manifest; nothing is sent unless all of them can be read. No core dump has what they refer to."""
+    """Return a submission for each manifest. Raises if any cannot be read. Disables core dumps, because the submissions
+    contain secrets."""
     from ffdl_batch.client.submissions.manifest_source import read_manifest
     from ffdl_batch.client.submissions.submission_builder import build_submission
     from ffdl_batch.host.core_dumps import forbid_core_dumps

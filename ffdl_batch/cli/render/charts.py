@@ -1,4 +1,4 @@
-"""Draw curves in the terminal, or into a picture or an HTML page."""
+"""Draw curves in the terminal, into a PNG picture, or into an HTML page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STEPS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
 def short(number: float, unit: str = "") -> str:
-    """At most four digits; large ones with a letter where there is a unit of bytes: 1.5 GB, 0.0312, 1.2e-05."""
+    """Return a number with at most four digits, and a prefix if the unit is bytes: 1.5 GB, 0.0312, 1.2e-05."""
     if not math.isfinite(number):
         return "-" if math.isnan(number) else f"{number:g}"
     if unit.startswith("B"):
@@ -36,7 +36,7 @@ _MARGIN = 10
 
 
 class Canvas:
-    """Dots in `width` by `height` characters; of each character the curve that was drawn last counts for its colour."""
+    """Dots in `width` by `height` characters. The curve that was drawn last in a character has its colour."""
 
     def __init__(self, width: int, height: int) -> None:
         self.width, self.height = width, height
@@ -44,21 +44,21 @@ class Canvas:
         self._curves = [[-1] * width for _ in range(height)]
 
     def dot(self, x: int, y: int, curve: int) -> None:
-        """Counted from the lower left; what lies outside is left out."""
+        """Draw a dot, with the origin at the lower left. Dots outside of the canvas are ignored."""
         column, row = x // 2, self.height - 1 - y // 4
         if x >= 0 and y >= 0 and column < self.width and row >= 0:
             self._cells[row][column] |= _DOTS[3 - y % 4][x % 2]
             self._curves[row][column] = curve
 
     def line(self, start: tuple[int, int], end: tuple[int, int], curve: int) -> None:
-        """From one dot to another."""
+        """Draw a line between two dots."""
         steps = max(abs(end[0] - start[0]), abs(end[1] - start[1]), 1)
         for i in range(steps + 1):
             x = round(start[0] + (end[0] - start[0]) * i / steps)
             self.dot(x, round(start[1] + (end[1] - start[1]) * i / steps), curve)
 
     def rows(self) -> list[list[tuple[str, int]]]:
-        """From the top: each character with its curve, -1 where there is none."""
+        """Return the rows from the top: each character with the number of its curve, or -1."""
         return [
             [(chr(0x2800 + cell) if cell else " ", curve) for cell, curve in zip(cells, curves, strict=True)]
             for cells, curves in zip(self._cells, self._curves, strict=True)
@@ -66,8 +66,8 @@ class Canvas:
 
 
 def draw(series: Sequence[Series], width: int, height: int) -> list[list[tuple[str, int]]]:
-    """The lines of a chart of curves with one meaning: axis, curves, and below them the x axis' ends. Each piece of
-    text goes with the index of its curve, -1 = none."""
+    """Return the lines of a chart of curves with one unit: the y axis, the curves, and the x axis below them. Each
+    piece of text has the index of its curve, or -1."""
     points = [one.points for one in series]
     every = [point for some in points for point in some]
     if not every:
@@ -103,11 +103,11 @@ _STYLE = (
     "margin:0 .4em 0 1em;vertical-align:middle}text{font:11px system-ui,sans-serif;fill:#555}"
 )
 Titled = Mapping[str, Sequence[tuple[str, Series]]]
-"""Charts by their title: curves with what each is called."""
+"""Charts by title: curves with their labels."""
 
 
 def html(charts: Titled, title: str) -> str:
-    """A page of its own: no script, nothing that is loaded from elsewhere."""
+    """Return an HTML page with the charts. It has no script and loads no other file."""
     parts = [f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(title)}</title><style>{_STYLE}</style>"]
     parts.append(f"<h1>{escape(title)}</h1>")
     for name, curves in charts.items():
@@ -150,7 +150,7 @@ def _svg(curves: Sequence[Series]) -> str:
 
 
 def write_png(charts: Titled, title: str, path: Path) -> None:
-    """One chart below the other. Raises UsageError where matplotlib is not installed."""
+    """Write one chart below the other. Raises UsageError if matplotlib is not installed."""
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # the first picture takes a moment longer
     try:
         from matplotlib import rcdefaults
@@ -158,7 +158,7 @@ def write_png(charts: Titled, title: str, path: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError:
         raise click.UsageError(
-            "--png needs matplotlib; install ffdl-batch[plots], or write --html, which needs nothing"
+            "--png needs matplotlib; install ffdl-batch[plots], or use --html, which does not need it"
         ) from None
     rcdefaults()  # otherwise a matplotlibrc in the working directory applies, and it can run programs (text.usetex)
     figure = Figure(figsize=(9, 3.2 * max(1, len(charts))), layout="constrained")
@@ -180,5 +180,5 @@ def write_png(charts: Titled, title: str, path: Path) -> None:
 
 
 def _plain(text: str) -> str:
-    """No formula: matplotlib reads what stands between dollar signs as one."""
+    """Escape dollar signs: matplotlib reads text between them as a formula."""
     return text.replace("$", r"\$")

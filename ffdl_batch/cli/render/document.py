@@ -1,4 +1,4 @@
-"""A report as a value: sections with sentences, tables and bars. What renders it knows no report, and the other way."""
+"""A report as a value: sections with sentences, tables and bars. Renders it as text, Markdown or CSV."""
 
 from __future__ import annotations
 
@@ -11,30 +11,32 @@ from typing import IO
 from ffdl_batch.domain.terminal_text import printable
 
 Cell = str | float | None
-"""Text, a number, or None: nothing is known."""
+"""Text, a number, or None for an unknown value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. `digits` None: it is text; else numbers with so many digits behind the point."""
+    """One column."""
 
     title: str
     digits: int | None = None
+    """The decimal places of its numbers; None for text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows below a title ("" = none); `note` stands below them."""
+    """Rows with a title ("" = none)."""
 
     title: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     note: str = ""
+    """A sentence below the rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One set of bars: a value for each label, None where there is none."""
+    """One set of bars: a value for each label, or None."""
 
     name: str
     values: tuple[float | None, ...]
@@ -42,7 +44,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """A chart: for each label one bar of each series. Only what can draw shows it; tables say the same in numbers."""
+    """A chart: for each label one bar of each series. Only HTML shows it; tables have the same numbers."""
 
     title: str
     labels: tuple[str, ...]
@@ -52,7 +54,7 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a report; a section without any of these is left out."""
+    """A part of a report. An empty section is not shown."""
 
     title: str
     sentences: tuple[str, ...] = ()
@@ -61,26 +63,27 @@ class Section:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to be shown."""
+        """Return whether it has no sentences, rows and bars."""
         return not (self.sentences or any(table.rows for table in self.tables) or any(c.labels for c in self.charts))
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A report. `about` are the sentences below its title: subject, period and author."""
+    """A report."""
 
     title: str
     about: tuple[str, ...]
+    """The sentences below the title: subject, period and author."""
     sections: tuple[Section, ...]
 
     @property
     def shown(self) -> tuple[Section, ...]:
-        """The sections that have something."""
+        """Return the sections that are not empty."""
         return tuple(section for section in self.sections if not section.is_empty)
 
 
 def cell_text(column: Column, cell: Cell) -> str:
-    """The cell for a person."""
+    """Return the text of a cell."""
     if cell is None:
         return "-"
     return cell if isinstance(cell, str) else f"{cell:.{column.digits or 0}f}"
@@ -91,7 +94,7 @@ _FORMULA = tuple("=+-@\t\r")
 
 
 def text_lines(document: Document) -> Iterator[str]:
-    """The report for a terminal or a mail. Numbers stand right, below each other."""
+    """Yield the lines of the report for a terminal or a mail. Numbers are right-aligned."""
     yield document.title
     yield "=" * len(document.title)
     yield from (printable(sentence) for sentence in document.about)
@@ -100,13 +103,13 @@ def text_lines(document: Document) -> Iterator[str]:
         yield section.title
         yield "-" * len(section.title)
         yield from (printable(sentence) for sentence in section.sentences)
-        said = bool(section.sentences)
+        needs_blank = bool(section.sentences)
         for table in section.tables:
             if table.rows:
-                if said:
+                if needs_blank:
                     yield ""
                 yield from _text_table(table)
-                said = True
+                needs_blank = True
 
 
 def _text_table(table: Table) -> Iterator[str]:
@@ -131,7 +134,7 @@ def _in_line(text: str) -> str:
 
 
 def markdown_lines(document: Document) -> Iterator[str]:
-    """The report as GitHub-flavoured Markdown."""
+    """Yield the lines of the report as GitHub-flavoured Markdown."""
     yield f"# {marked(document.title)}"
     yield ""
     yield from _paragraphs(document.about)
@@ -169,39 +172,39 @@ def _bar(cells: Iterable[str]) -> str:
 
 
 def marked(text: str) -> str:
-    """Text that Markdown shows as it is, on one line."""
+    """Escape text for Markdown, on one line."""
     return _MARKED.sub(r"\\\1", _in_line(text))
 
 
 def write_csv(file: IO[str], columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A header, then the rows (RFC 4180, lines end with LF). Numbers as they are, nothing for None. Text that a
-    spreadsheet would take for a formula gets an apostrophe before it."""
+    """Write a header and the rows (RFC 4180, lines end with LF). None is an empty cell. Text that a spreadsheet would
+    read as a formula gets an apostrophe before it."""
     out = csv.writer(file, lineterminator="\n")
     out.writerow(columns)
     out.writerows([csv_cell(cell) for cell in row] for row in rows)
 
 
 def csv_cell(cell: object) -> object:
-    """Return the cell as it is written."""
+    """Return the value to write for a cell."""
     if not isinstance(cell, str) or not cell.startswith(_FORMULA):
         return cell
     try:
         float(cell)
     except ValueError:
         return f"'{cell}"
-    return cell  # a number in letters is no formula
+    return cell  # the text of a number is no formula
 
 
 def text_column(title: str) -> Column:
-    """A column of text."""
+    """Return a column of text."""
     return Column(title)
 
 
 def number_column(title: str, digits: int = 0) -> Column:
-    """A column of numbers."""
+    """Return a column of numbers."""
     return Column(title, digits)
 
 
 def table_of(title: str, columns: Sequence[Column], rows: Iterable[Sequence[Cell]], note: str = "") -> Table:
-    """A table of whatever sequences."""
+    """Return a table of any sequences."""
     return Table(title, tuple(columns), tuple(tuple(row) for row in rows), note)

@@ -1,4 +1,4 @@
-"""Reports as one HTML page: no script, nothing that is loaded from elsewhere, and a style for paper."""
+"""Render a report as one HTML page, with a style for printing. It has no script and loads no other file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from html import escape
 from typing import IO
 
-from ffdl_batch.cli.render.document import Bars, Document, Table, cell_text
+from ffdl_batch.cli.render.document import Bars, Document, Table, cell_text, markdown_lines, text_lines
 from ffdl_batch.domain.terminal_text import printable
 
 _PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
@@ -15,7 +15,7 @@ _WIDTH, _LABELS, _VALUES = 720, 190, 70
 _BAR, _GAP, _TITLE = 12, 8, 22
 _LONGEST_LABEL = 30
 _UNBROKEN = 30
-"""Characters of a cell that is not broken into lines: a time, a job's id, the name of a kind."""
+"""Maximum length of a cell that is not broken into lines: a time, a job's id, the name of a kind."""
 _SHORT = ' class="s"'
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE = (
@@ -33,7 +33,7 @@ _STYLE = (
 
 
 def html_page(document: Document) -> str:
-    """The whole page."""
+    """Return the page."""
     return "\n".join([*_head(document.title), *_body(document), "</body>", "</html>", ""])
 
 
@@ -80,7 +80,7 @@ def _table(table: Table) -> Iterator[str]:
 
 
 def svg(chart: Bars) -> str:
-    """The bars, lying: for each label one of each series."""
+    """Return a chart with horizontal bars: for each label one of each series."""
     top = _TITLE * (2 if len(chart.series) > 1 else 1)
     step = _BAR * len(chart.series) + _GAP
     height = top + step * len(chart.labels) + 4
@@ -122,16 +122,14 @@ def _with_unit(chart: Bars) -> str:
 
 
 def _shown(text: str) -> str:
-    """Text that a page shows as it is, control characters left out."""
+    """Escape text for HTML, including control characters."""
     return escape(printable(text))
 
 
 def write_document(document: Document, form: str, file: IO[str]) -> None:
-    """`form` is text, markdown or html."""
+    """Write the report. `form` is text, markdown or html."""
     if form == "html":
         file.write(html_page(document))
         return
-    from ffdl_batch.cli.render.document import markdown_lines, text_lines
-
     for line in markdown_lines(document) if form == "markdown" else text_lines(document):
         file.write(f"{line}\n")

@@ -1,4 +1,4 @@
-"""Text for people and JSON for programs; the only place that knows what a time or a table looks like."""
+"""Format times, tables and JSON for all commands, and read moments and time spans."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ _LABEL = 20
 
 
 def print_json(fields: Mapping[str, object], file: IO[str] | None = None) -> None:
-    """One JSON document on one line, with the schema's version in front; `file` None = standard output."""
+    """Print a JSON document on one line, beginning with the version of the schema. `file` None: standard output."""
     plain = {"schema": SCHEMA, **{key: to_plain(value) for key, value in fields.items()}}
     click.echo(json_text(plain), file=file)
 
 
 def is_colourful() -> bool:
-    """Colour is for terminals, and not where NO_COLOR is set (no-color.org)."""
+    """Return whether output has colours: on a terminal, unless NO_COLOR is set (no-color.org)."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def paint_state(state: str, text: str | None = None) -> str:
-    """The state, or `text` in the state's colour."""
+    """Return the state, or `text`, in the colour of the state."""
     shown = state if text is None else text
     return click.style(shown, fg=_COLOURS.get(state)) if is_colourful() and state in _COLOURS else shown
 
 
 def format_time(at: float | None) -> str:
-    """Local time as squeue prints it; N/A where there is none."""
+    """Return the local time as squeue prints it; N/A for None."""
     return "N/A" if at is None else time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at))
 
 
 def format_number(number: float) -> str:
-    """4 for 4.0, 0.5 for 0.5."""
+    """Return 4 for 4.0, 0.5 for 0.5."""
     return f"{number:g}"
 
 
@@ -77,8 +77,8 @@ def print_table(
     width: int | None = None,
     widest: int | None = None,
 ) -> None:
-    """Left-aligned columns two blanks apart, no blanks at the end; the last column is cut where `width` ends. No column
-    is made wider than `widest`: what is longer is whole, and what follows it stands further to the right."""
+    """Print left-aligned columns, two blanks apart. The last column is cut at `width`. A cell that is longer than
+    `widest` is printed in full, without making its column wider."""
     cells = [[printable(cell, one_line=True) for cell in row] for row in rows]
     lines = ([list(columns)] if header else []) + cells
     widths = [max((len(line[i]) for line in lines), default=0) for i in range(len(columns))]
@@ -96,10 +96,10 @@ def print_table(
 
 
 def parse_moment(text: str, now: float) -> float:
-    """Seconds since the epoch of a moment in the past.
+    """Return a moment in the past, in seconds since the epoch.
 
-    Taken are: ``2h30m`` or ``5m ago`` (so long ago), ``2027-01-20`` and ``2027-01-20T12:34[:56]`` (local time unless
-    a zone is given), ``now``, ``today``, ``yesterday``, seconds or milliseconds since the epoch. Raises ValueError.
+    `text` is ``2h30m`` or ``5m ago`` (time before now), ``2027-01-20`` or ``2027-01-20T12:34[:56]`` (local time unless
+    it has a zone), ``now``, ``today``, ``yesterday``, or seconds or milliseconds since the epoch. Raises ValueError.
     """
     word = text.strip().lower()
     midnight = datetime.fromtimestamp(now).replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
@@ -115,7 +115,7 @@ def parse_moment(text: str, now: float) -> float:
     try:
         return datetime.fromisoformat(text.strip()).timestamp()
     except ValueError:
-        raise ValueError(f"{text[:60]!r} is no moment; write for example 30m, 2027-01-20T12:34 or yesterday") from None
+        raise ValueError(f"{text[:60]!r} is not a time; use for example 30m, 2027-01-20T12:34 or yesterday") from None
 
 
 def _seconds(span: re.Match[str]) -> int:
@@ -123,7 +123,7 @@ def _seconds(span: re.Match[str]) -> int:
 
 
 def read_span(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """The callback of options that hold a time span: seconds, or 90s, 10m, 2h30m."""
+    """Read a time span: seconds, or 90s, 10m, 2h30m. Callback of an option."""
     if value is None:
         return None
     word = value.strip().lower()
@@ -131,12 +131,12 @@ def read_span(ctx: click.Context, param: click.Parameter, value: str | None) -> 
         return float(word)
     span = _AGO.fullmatch(word)
     if span is None or not any(span.groups()) or word.endswith("ago"):
-        raise click.BadParameter(f"{value[:60]!r} is no time span; write for example 90s, 10m or 2h30m", ctx, param)
+        raise click.BadParameter(f"{value[:60]!r} is not a time span; use for example 90s, 10m or 2h30m", ctx, param)
     return float(_seconds(span))
 
 
 def read_moment(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """The callback of options that hold a moment."""
+    """Read a moment. Callback of an option."""
     if value is None:
         return None
     try:

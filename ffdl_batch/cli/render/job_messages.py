@@ -1,4 +1,4 @@
-"""Report how a job ended, and which schedulers or databases do not answer."""
+"""Report how a job ended, and which schedulers and databases do not answer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def report_not_kept(job: JobView) -> None:
 
 
 def report_end(job: JobView, exit_code: int) -> None:
-    """How the job ended, its last words, and where the rest is; nothing of one that is done."""
+    """Print how the job ended, its last line, and how to see more. Print nothing for a completed job."""
     if job.error_code != "000":
         complain(f"{job.id}: {job.state}: {job.error_code} {job.message}")
     elif exit_code and job.message:
@@ -38,21 +38,21 @@ def report_end(job: JobView, exit_code: int) -> None:
     complain(f"{job.id}: the whole output: ffdl logs {job.id}; everything else: ffdl show {job.id}")
 
 
-SEEN = "jobs go on, states are as last seen"
-"""For a command that shows jobs."""
-WISHED = "the request is noted: what runs obeys as soon as it hears, and the scheduler is told when it answers"
-"""For a command that requests something of jobs."""
-KEPT = "jobs are kept, and handed over when it answers"
-"""For a command that submits them."""
-_ENDS = "jobs go on; how those ended that the scheduler has forgotten is told when it answers"
-"""Of an accounting, for a command that shows jobs. No other command depends on one."""
+SEEN = "jobs continue; states are the last known ones"
+"""The consequence for a command that shows jobs."""
+REQUESTED = "the request is stored: running jobs get it now, the scheduler gets it when it answers"
+"""The consequence for a command that sends requests to jobs."""
+KEPT = "jobs are stored, and submitted to it when it answers"
+"""The consequence for a command that submits jobs."""
+_ENDS = "jobs continue; how jobs ended that the scheduler no longer knows is not known until it answers"
+"""The consequence of an outage of an accounting, for a command that shows jobs. Other commands do not need one."""
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
 
 
 def print_outages(outages: Iterable[BackendHealth], meaning: str, backends: AbstractSet[str]) -> None:
-    """Say since when and why each of `outages` does not answer, and what that means for the reader, whose jobs live on
-    `backends` ("" among them = unknown). An outage of another backend is nothing to the reader."""
+    """Print since when and why each of `outages` does not answer, and what that means for jobs on `backends` ("" =
+    unknown). Outages of other backends are not printed."""
     for one in outages:
         if backends.isdisjoint({one.accounts_for or one.name, ""}) or (one.accounts_for and meaning != SEEN):
             continue
@@ -60,18 +60,18 @@ def print_outages(outages: Iterable[BackendHealth], meaning: str, backends: Abst
 
 
 def print_database_outage(outage: DatabaseOutage | None) -> None:
-    """Say, where there is one, that states of jobs stand still, since when and why."""
+    """Print since when and why the states of jobs do not change, if there is an outage."""
     if outage is not None:
         complain(f"{describe_database_outage(outage, time.time())}; {SEEN}")
 
 
 def describe_database_outage(outage: DatabaseOutage, now: float) -> str:
-    """``since 12:34:56 (4 min) the database ... cannot be used: <cause and cure>``."""
+    """Return ``since 12:34:56 (4 min) the database ... cannot be used: <cause and cure>``."""
     return f"since {_describe_moment(outage.since, now)} {outage.detail}"
 
 
 def describe_outage(one: BackendHealth, now: float) -> str:
-    """``unreachable since 12:34:56 (4 min): <cause>``; "" where the backend answers. An outage that the daemon has
+    """Return ``unreachable since 12:34:56 (4 min): <cause>``; "" if the backend answers. An outage that the daemon has
     known since its own start may be older."""
     if one.unreachable_since is None:
         return ""

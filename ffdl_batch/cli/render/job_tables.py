@@ -1,4 +1,4 @@
-"""The chain of a job's attempts as a table."""
+"""Print the learners and the attempts of a job as tables."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ LEARNER_COLUMNS = ("LEARNER", "ROLE", "NAME", "NODE", "STATE", "AGAIN")
 
 
 def print_learners(job: JobView) -> None:
-    """One line per learner, where there are several and it is known what they do. Columns in which nobody has anything
-    are left out."""
+    """Print a line for each learner if there are several and their states are known. Empty columns are left out."""
     if len(job.learner_list) < 2:
         return
     click.echo("Learners:")
@@ -36,7 +35,7 @@ def _learner_row(one: LearnerView) -> list[str]:
 
 
 def _learner_state(one: LearnerView) -> str:
-    """``ended with exit code 7``; with the reason for which the platform ended it, where it did."""
+    """Return how the learner ended, with the reason if ffdl killed it; its state if it has not ended."""
     from ffdl_batch.domain.launch.learner_text import describe_end
 
     if one.exit_code is None and one.exit_signal is None:
@@ -50,7 +49,7 @@ _COLUMNS = ("ATTEMPT", "SCHEDULER'S ID", "NODES", "FROM", "TO", "ENDED BECAUSE",
 
 
 def print_attempts(job: JobView) -> None:
-    """One line per attempt, oldest first; what they left, and which of them still owe results."""
+    """Print a line for each attempt, oldest first; then their restarts, directories and pending uploads."""
     if not job.attempts:
         return
     click.echo("Attempts:")
@@ -61,8 +60,7 @@ def print_attempts(job: JobView) -> None:
 
 
 def _print_restarts(attempts: Sequence[AttemptView]) -> None:
-    """The runs that the scheduler started by itself, and the learners that their controllers did: the table has a line
-    per attempt, not per run."""
+    """Print the further runs that the scheduler started, and the learners that a controller restarted."""
     for attempt in attempts:
         for restart in attempt.restarts:
             print_line(f"Attempt {attempt.number} again", f"{format_time(restart.at)} {restart.message}")
@@ -71,34 +69,32 @@ def _print_restarts(attempts: Sequence[AttemptView]) -> None:
 
 
 def _print_pending_uploads(job: JobView) -> None:
-    """Which attempts owed results, and when those were stored; which still do, where those lie, and who stores them."""
-    for paid in job.attempts:
-        if paid.uploaded_at is not None:
-            print_line(
-                f"Attempt {paid.number} paid", f"{format_time(paid.uploaded_at)} what it could not store is stored"
-            )
-    debts = [attempt for attempt in job.attempts if attempt.upload_pending]
-    if not debts:
+    """Print when pending uploads of attempts were stored; then which are still pending, where they are, and what will
+    store them."""
+    for attempt in job.attempts:
+        if attempt.uploaded_at is not None:
+            print_line(f"Attempt {attempt.number} upload", f"finished later, at {format_time(attempt.uploaded_at)}")
+    pending = [attempt for attempt in job.attempts if attempt.upload_pending]
+    if not pending:
         return
-    owing = [str(attempt.number) for attempt in debts]
-    which = f"attempt {owing[0]}" if len(owing) == 1 else f"attempts {', '.join(owing)}"
-    lies = f"lie in {job.job_dir}/attempt-{owing[0]}"
-    where = f"not everything could be stored: results and logs {debts[0].pending_upload_directory or lies}"
-    print_line("Results owed", f"by {which}: {where}, and are stored {_uploader(job, debts[-1])}")
+    numbers = [str(attempt.number) for attempt in pending]
+    which = f"attempt {numbers[0]}" if len(numbers) == 1 else f"attempts {', '.join(numbers)}"
+    where = pending[0].pending_upload_directory or f"are in {job.job_dir}/attempt-{numbers[0]}"
+    print_line("Pending upload", f"of {which}: results and logs {where}, and are stored {_uploader(job, pending[-1])}")
 
 
 def _uploader(job: JobView, last: AttemptView) -> str:
-    """Who stores what the attempt owes, and when."""
+    """Return which process stores the pending upload, and when."""
     is_daemons = job.ended_at is not None or (job.state == JobState.STORING and last.number == job.attempts[-1].number)
     if not is_daemons:
         return "by the next attempt, or by the daemon"
     if last.store_by is None:
-        return "by the daemon, which tries again and again"
-    return f"by the daemon, which begins at {format_time(last.store_by)} at the latest"
+        return "by the daemon, which retries until it succeeds"
+    return f"by the daemon, from {format_time(last.store_by)} at the latest"
 
 
 def _print_places(attempts: Sequence[AttemptView]) -> None:
-    """What each attempt left, where more than one of them ran."""
+    """Print the directories of each attempt if several attempts ran."""
     ran = [attempt for attempt in attempts if attempt.logs]
     for attempt in ran if len(ran) > 1 else ():
         print_line(f"Attempt {attempt.number} results", attempt.results)
@@ -118,21 +114,21 @@ def _row(job: JobView, attempt: AttemptView) -> list[str]:
 
 
 def _why(job: JobView, attempt: AttemptView) -> str:
-    """What ended the attempt, in words; a word of a newer release as it is."""
+    """Return why the attempt ended. An interruption of a newer release is printed unchanged."""
     code = attempt.error_code if attempt.error_code != "000" else ""
     if not attempt.interruption:
         is_last = attempt.number == job.attempts[-1].number and job.ended_at is not None
         return code or (job.state.lower() if is_last else "")
     known = {each.value for each in Interruption}
     if attempt.interruption in known:
-        said = describe_interruption(Interruption(attempt.interruption), played=attempt.played)
+        why = describe_interruption(Interruption(attempt.interruption), played=attempt.played)
     else:
-        said = attempt.interruption
-    return f"{said} ({code})" if code else said
+        why = attempt.interruption
+    return f"{why} ({code})" if code else why
 
 
 def describe_checkpoint(attempt: AttemptView) -> str:
-    """Return what the attempt left to continue from, in a few words."""
+    """Return a few words about the checkpoint of the attempt."""
     took = "" if attempt.checkpoint_took_s is None else f" after {attempt.checkpoint_took_s:.1f} s"
     if attempt.checkpoint_confirmed:
         return f"confirmed{took}"

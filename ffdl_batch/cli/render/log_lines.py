@@ -1,4 +1,4 @@
-"""Lines of logs on a terminal or in a pipe."""
+"""Print lines of logs on a terminal or in a pipe."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _quoted = json.encoder.encode_basestring_ascii
 _COLOUR = re.compile(r"(\x1b\[[0-9;:]*m)")
 """Matches SGR sequences of ECMA-48 8.3.117; the colons are those of ISO 8613-6."""
 _AGAIN = "\r\x1b[K"
-"""The line of the terminal is written again."""
+"""Moves the cursor to the start of the terminal's line and clears it."""
 
 
 class LinePrinter:
@@ -49,7 +49,7 @@ class LinePrinter:
         self._shown: dict[tuple[int, int], int] = {}
 
     def print(self, texts: Iterable[LogText]) -> None:
-        """All of them."""
+        """Print all of them."""
         for text in texts:
             if self._as_json:
                 click.echo(json_lines(text), nl=False)
@@ -60,21 +60,21 @@ class LinePrinter:
 
     def _print(self, text: LogText) -> None:
         whose = (text.attempt, text.learner, text.index)
-        goes_on = self._open == whose
-        if self._open is not None and not goes_on:
+        continues = self._open == whose
+        if self._open is not None and not continues:
             click.echo()
-        if self._separate and not goes_on and self._shown and self._is_apart(text):
+        if self._separate and not continues and self._shown and self._is_apart(text):
             click.echo("--")
         self._shown[text.attempt, text.learner] = text.index + text.count - 1
         self._open = whose if text.partial else None
         when = f"{format_time(text.at)} " if self._timestamps else ""
         head, shown = f"{when}{self._names.of(text)}", text.text
         if self._terminal:
-            is_bar = goes_on and "\r" in shown
+            is_bar = continues and "\r" in shown
             shown = "\n".join(terminal_line(line, colours=self._colours) for line in shown.split("\n"))
-            first = "" if goes_on and not is_bar else (_AGAIN if is_bar else "") + head
+            first = "" if continues and not is_bar else (_AGAIN if is_bar else "") + head
         else:
-            first = "" if goes_on else head
+            first = "" if continues else head
         if head and "\n" in shown:
             shown = shown.replace("\n", f"\n{head}")
         echo_styled(first + shown, nl=not text.partial)
@@ -85,9 +85,9 @@ class LinePrinter:
 
 
 def json_lines(text: LogText) -> str:
-    """Lines of a log as `--json` has them: what each :class:`LogLine` is, with `schema` beside it.
+    """Return the lines for `--json`: each :class:`LogLine` with `schema`.
 
-    Millions of lines may come: what all lines of a text share is encoded once, and of each line its text alone.
+    There may be millions of lines. So the values that are the same for all lines of `text` are encoded once.
     """
     head = f'{{"schema": {SCHEMA}, "line": {{"learner": {text.learner}, "index": '
     shared = f', "at": {encode_json(text.at)}, "attempt": {text.attempt}, "offset": '
@@ -103,7 +103,7 @@ def json_lines(text: LogText) -> str:
 
 
 def warn_of_lost_lines(lines: Iterable[LogText]) -> Iterator[LogText]:
-    """The lines; where the first ones of a learner are not there any more, standard error says so."""
+    """Yield the lines, and warn on standard error if the first lines of a learner are missing."""
     seen = set()
     for line in lines:
         whose = (line.attempt, line.learner)
@@ -112,12 +112,12 @@ def warn_of_lost_lines(lines: Iterable[LogText]) -> Iterator[LogText]:
             if line.index > 1:
                 what = "the first line" if line.index == 2 else f"the first {line.index - 1} lines"
                 gone = f"{what} of learner {line.learner} {'is' if line.index == 2 else 'are'} gone"
-                complain(f"{gone}: its log was too long, or the job itself shortened it")
+                complain(f"{gone}: the log was too long, or the job shortened it")
         yield line
 
 
 def is_terminal() -> bool:
-    """Whether standard output is a terminal."""
+    """Return whether standard output is a terminal."""
     return sys.stdout.isatty()
 
 
@@ -136,7 +136,7 @@ def terminal_line(text: str, *, colours: bool = False) -> str:
     return "".join(part if odd % 2 else printable(part) for odd, part in enumerate(parts)) + "\x1b[0m"
 
 
-def raw_option(command: Callable[..., None]) -> Callable[..., None]:
+def raw_option(command: Callable[..., object]) -> Callable[..., object]:
     """Add the option that keeps colours."""
     text = "Keep colours on a terminal. Other control characters are always escaped."
     return click.option("--raw", is_flag=True, help=text)(command)
@@ -146,13 +146,13 @@ _WAITING = (JobState.PENDING, JobState.DEPLOYING, JobState.QUEUED)
 
 
 def print_pending_reason(job: JobView) -> None:
-    """Before it is followed: that it has not begun, and is waited for."""
+    """Print that the job has no output yet, before the command waits for it."""
     if not _has_run(job) and job.state in _WAITING:
         complain(f"{job.id} is {job.state} and has no output yet; waiting for it")
 
 
 def explain_no_lines(job: JobView, texts: Iterable[LogText]) -> Iterator[LogText]:
-    """The lines; where there are none, why."""
+    """Yield the lines, and print the reason if there are none."""
     is_empty = True
     for text in texts:
         is_empty = False
@@ -162,16 +162,16 @@ def explain_no_lines(job: JobView, texts: Iterable[LogText]) -> Iterator[LogText
 
 
 def explain_none(job: JobView) -> str:
-    """Why a job has no output."""
+    """Return why a job has no output."""
     has_ended = job.state in TERMINAL
     if not _has_run(job):
         none = f"{job.id} is {job.state}"
         return f"{none}, and none of its learners started" if has_ended else f"{none} and has no output yet; -f waits"
     if not has_ended:
         return f"{job.id} is {job.state} and has printed nothing yet"
-    said = f"there is no output of {job.id} in {job.logs} (any more)"
+    none = f"{job.logs} has no output of {job.id} (any more)"
     kept = job.stored_in or ("" if f"{job.results}/".startswith(f"{job.job_dir}/") else job.results)
-    return f"{said}; what was stored of it is {kept}/learner-1/training-log.txt" if kept else said
+    return f"{none}; the stored log is {kept}/learner-1/training-log.txt" if kept else none
 
 
 def _has_run(job: JobView) -> bool:

@@ -1,16 +1,13 @@
-"""Metrics and usage as tables of other programs: CSV, Parquet. One row for each value of each record."""
+"""Metrics and usage as rows for CSV and Parquet: one for each value of each record."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ffdl_batch.domain.metrics.records import FLOAT, INT
-from ffdl_batch.output import data_output
 
 if TYPE_CHECKING:
     from ffdl_batch.client.api_calls.metric_streams import MetricLine, UsageLine
@@ -37,7 +34,7 @@ Row = tuple[Any, ...]
 
 
 def metric_rows(job: str, lines: Iterable[MetricLine], axis: str = "") -> Iterator[Row]:
-    """In the order of METRIC_COLUMNS; `time` is seconds since the epoch, `number` None for what is none."""
+    """Yield rows with METRIC_COLUMNS. `time` is seconds since the epoch. `number` is None if the value is no number."""
     from ffdl_batch.domain.metrics.series import AXES
 
     for line in lines:
@@ -51,7 +48,7 @@ def metric_rows(job: str, lines: Iterable[MetricLine], axis: str = "") -> Iterat
 
 
 def usage_rows(job: str, lines: Iterable[UsageLine]) -> Iterator[Row]:
-    """In the order of USAGE_COLUMNS; `learner` 0 is the whole node."""
+    """Yield rows with USAGE_COLUMNS. `learner` 0 is the whole node."""
     from ffdl_batch.domain.codec import to_plain
 
     for line in lines:
@@ -75,28 +72,8 @@ def _number(text: str) -> float | None:
         return None
 
 
-def write_csv(columns: tuple[str, ...], rows: Iterable[Row], path: str) -> int:
-    """With a line of names; `-` is standard output. How many rows."""
-    if path == "-":
-        return _write_rows(data_output(), columns, rows)
-    with Path(path).open("w", encoding="utf-8", newline="") as file:
-        return _write_rows(file, columns, rows)
-
-
-def _write_rows(file: Any, columns: tuple[str, ...], rows: Iterable[Row]) -> int:
-    from ffdl_batch.cli.render.document import csv_cell
-
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(columns)
-    count = 0
-    for row in rows:
-        writer.writerow(csv_cell(cell) for cell in row)
-        count += 1
-    return count
-
-
-def write_parquet(columns: tuple[str, ...], rows: Iterable[Row], path: str) -> int:
-    """In groups of some thousand rows; how many rows. Raises UsageError where pyarrow is not installed."""
+def write_parquet(columns: tuple[str, ...], rows: Iterable[Row], path: str) -> None:
+    """Write the rows, in groups of 10,000. Raises UsageError if pyarrow is not installed."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -106,15 +83,12 @@ def write_parquet(columns: tuple[str, ...], rows: Iterable[Row], path: str) -> i
     schema = pa.schema([(name, kinds.get(name, pa.string())) for name in columns])
     with pq.ParquetWriter(path, schema) as writer:
         batch: list[Row] = []
-        count = 0
         for row in rows:
             batch.append(row)
-            count += 1
             if len(batch) == _BATCH:
                 writer.write_table(_table(pa, schema, batch))
                 batch = []
         writer.write_table(_table(pa, schema, batch))
-    return count
 
 
 def _table(pa: Any, schema: Any, rows: list[Row]) -> Any:

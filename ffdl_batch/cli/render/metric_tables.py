@@ -1,4 +1,4 @@
-"""Tables and curves of what was measured, as they are printed."""
+"""Select metrics and usage, and print them as tables, curves and lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ffdl_batch.cli.render.charts import short
+from ffdl_batch.cli.render.charts import COLOURS, MARKS, draw, short
 from ffdl_batch.cli.render.formatting import format_time, is_colourful, print_table
 from ffdl_batch.domain.metrics.records import FLOAT, INT
 from ffdl_batch.domain.metrics.series import Curves, Series, sparkline
@@ -26,12 +26,12 @@ _LEAST_HEIGHT, _MOST_HEIGHT = 8, 18
 
 
 def wanted(curves: Curves, only: Sequence[str]) -> list[Series]:
-    """Those that a pattern fits, in order."""
+    """Return the curves that match a pattern, in order."""
     return [series for series in curves if _fits(series.name.label, series.name.value, only)]
 
 
 def wanted_values(line: MetricLine, only: Sequence[str]) -> MetricLine | None:
-    """The record with those values alone that a pattern fits; None where it has none."""
+    """Return the record with only the values that match a pattern; None if none does."""
     if not only:
         return line
     record = line.record
@@ -41,13 +41,13 @@ def wanted_values(line: MetricLine, only: Sequence[str]) -> MetricLine | None:
 
 
 def labels_of(line: MetricLine) -> dict[str, bool]:
-    """What the values of the record are called, and whether each is a number."""
+    """Return the labels of the record's values, and whether each is a number."""
     group = _group(line.record)
     return {f"{group}/{name}": one.type in (INT, FLOAT) for name, one in line.record.values.items()}
 
 
 def wanted_use(line: UsageLine, learner: int | None) -> UsageLine | None:
-    """The sample with the use of one learner alone, where one is named; None where it has nothing of that."""
+    """Return the sample with only the usage of `learner` (None: all); None if it has none."""
     if learner is None:
         return line
     sample = line.sample
@@ -68,7 +68,8 @@ def _fits(label: str, value: str, only: Sequence[str]) -> bool:
 
 
 def print_series(series: Sequence[Series], *, with_learner: bool = False) -> None:
-    """One line each; columns that say the same everywhere are left out, but for the learner's `with_learner`."""
+    """Print a line for each curve. The columns for job and learner are left out if they have only one value, except the
+    learner's with `with_learner`."""
     several_jobs = len({one.name.job for one in series}) > 1
     with_learner = with_learner or len({one.name.learner for one in series}) > 1
     columns = ["METRIC", "POINTS", "AT", "LAST", "LEAST", "MOST", "COURSE"]
@@ -117,10 +118,8 @@ def by_chart(series: Sequence[Series]) -> dict[str, list[tuple[str, Series]]]:
 
 
 def print_curves(series: Sequence[Series], width: int, height: int) -> None:
-    """A chart for each name, as high as there is room for all, and no less than can be read. Where there are not enough
-    colours, each curve consists of a mark of its own."""
-    from ffdl_batch.cli.render.charts import COLOURS, draw
-
+    """Print a chart for each name. All charts fit on the screen if they are readable at that height. If there are more
+    curves than colours, each curve has its own mark."""
     charts = by_chart(series)
     high = min(_MOST_HEIGHT, max(_LEAST_HEIGHT, height // max(1, len(charts)) - 3))
     for title, curves in charts.items():
@@ -136,8 +135,6 @@ def print_curves(series: Sequence[Series], width: int, height: int) -> None:
 
 
 def _painted(text: str, curve: int, marked: bool) -> str:
-    from ffdl_batch.cli.render.charts import COLOURS, MARKS
-
     if curve < 0:
         return text
     shown = MARKS[curve % len(MARKS)] * len(text) if marked else text
@@ -146,14 +143,16 @@ def _painted(text: str, curve: int, marked: bool) -> str:
 
 @dataclass
 class Shown:
-    """Of samples that were printed: whose they were, and what all that came by were called."""
+    """What :func:`print_lines` found in samples."""
 
     jobs: set[str] = field(default_factory=set)
+    """The jobs of printed samples."""
     labels: dict[str, None] = field(default_factory=dict)
+    """The labels of all samples."""
 
 
 def print_lines(lines: Iterable[tuple[str, MetricLine | UsageLine]], only: Sequence[str]) -> Shown:
-    """One line for each record or sample, as it comes; of samples what a pattern fits."""
+    """Print a line for each record or sample as it arrives; of samples, the values that match a pattern."""
     from ffdl_batch.client.api_calls.metric_streams import MetricLine
 
     curves, shown = Curves(), Shown()

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 def print_why(view: WhyView) -> None:
-    """The sentence, what to do, and all that it rests on; what is not known is left out."""
+    """Print the reason, what to do, and the evidence, without unknown values."""
     print_line("ID", view.job_id, view.name)
     print_line("State", view.state, state=view.state)
     print_line("Why" if view.waits else "Now", view.sentence)
-    print_line("Old news", view.stale if view.stale not in view.sentence else "")
+    print_line("Outdated", view.stale if view.stale not in view.sentence else "")
     for action in view.actions:
         print_line("What to do", action)
     known = view.explanation
@@ -43,17 +43,17 @@ def print_why(view: WhyView) -> None:
 
 
 def print_outlook(outlook: Outlook, mark: str = "# ") -> None:
-    """The same of what is not submitted yet; behind a plan as comments, which its reader passes over."""
+    """Print the evidence for a submission, each line after `mark`. After a plan the lines are comments."""
     lines = [*_evidence(outlook)]
     lines += [f"not asked: {outlook.stale}"] if outlook.stale else []
-    for line in lines or [f"the backend {outlook.backend} says nothing of what waits there"]:
+    for line in lines or [f"the backend {outlook.backend} does not report what is pending there"]:
         click.echo(f"{mark}{line}")
     for one in outlook.alternatives:
         click.echo(f"{mark}sooner: {alternative_text(one, time.time())}")
 
 
 def _evidence(view: WhyView | Outlook) -> Sequence[str]:
-    """Told anew by this machine's clock: the daemon's may be in another time zone."""
+    """Return the evidence in this machine's time zone. The daemon's may be another one."""
     return evidence_of(view.explanation, view.trial, view.history, time.time()) or view.evidence
 
 
@@ -69,7 +69,7 @@ def _print_alternatives(found: Sequence[Alternative], trial: Foretold | None) ->
     if found:
         _print_lines("Would start sooner", [alternative_text(one, now) for one in found])
     elif trial is not None:
-        click.echo("Nothing that was tried would start sooner.")
+        click.echo("No alternative that was tried would start sooner.")
 
 
 LAUNCH = "launch.json"
@@ -86,7 +86,7 @@ def print_plans(  # noqa: PLR0913  (the request, and how to print its answer)
     in_full: bool = False,
     why: bool = False,
 ) -> int:
-    """One plan per manifest. A trial alone prints the scheduler's sentence, on standard error as sbatch does."""
+    """Print a plan for each manifest. With only `trial`, print the scheduler's answer, on standard error as sbatch."""
     for submission in _with_model(submissions, model):
         view = client.plan_submission(submission, trial=trial)
         for warning in view.warnings:
@@ -100,26 +100,26 @@ def print_plans(  # noqa: PLR0913  (the request, and how to print its answer)
         elif in_full or not trial:
             print_plan(view, submission.manifest_name)
         if outlook is not None and not manner.as_json:
-            _print_outlook(outlook)
+            _section("when it may start")
+            print_outlook(outlook)
     return 0
 
 
 def print_outlooks(client: Client, submissions: Sequence[Submission], model: str, *, manner: Manner) -> int:
-    """What awaits each manifest, without its plan."""
-
+    """Print when each manifest may start, without its plan."""
     for submission in _with_model(submissions, model):
         outlook = client.outlook(submission)
         if manner.as_json:
             print_json({"manifest": submission.manifest_name, "outlook": outlook})
             continue
         if len(submissions) > 1:
-            _section(f"what awaits {submission.manifest_name}")
+            _section(f"when {submission.manifest_name} may start")
         print_outlook(outlook, mark="")
     return 0
 
 
 def _with_model(submissions: Sequence[Submission], model: str) -> Sequence[Submission]:
-    """As they would be sent: each names its model's archive."""
+    """Return the submissions as they would be sent, with the digest of the model's archive."""
     from dataclasses import replace
 
     from ffdl_batch.client.submissions.model_archive import open_model
@@ -128,15 +128,8 @@ def _with_model(submissions: Sequence[Submission], model: str) -> Sequence[Submi
         return [replace(one, archive=archive.digest) for one in submissions]
 
 
-def _print_outlook(outlook: Outlook) -> None:
-
-    _section("what awaits it")
-    print_outlook(outlook)
-
-
 def print_plan(view: PlanView, manifest: str) -> None:
-    """The plan in sections, each under a line that a reader can search for; of a backend with an API its objects, as
-    YAML that other programs read."""
+    """Print the plan in sections, each below a title line. For a backend with an API, print its objects as YAML."""
     _section(f"plan of {manifest} for backend {view.backend}")
     if view.objects:
         _print_objects(view)
@@ -164,19 +157,19 @@ def print_plan(view: PlanView, manifest: str) -> None:
 
 def _print_objects(view: PlanView) -> None:
     click.echo(f"# network isolation: {view.network or 'none proved'} (asked for: {view.network_requested})")
-    click.echo("# Sent in this order. Values of secrets, and the model, are put in when it is sent.")
+    click.echo("# The objects are sent in this order. Secret values and the model are added when they are sent.")
     for document in view.objects:
         click.echo("---")
         click.echo(document, nl=False, file=data_output())
 
 
 def _unescape(text: str) -> str:
-    """As it will run: doubled braces single, placeholders (only the node knows their values) as they stand."""
+    """Replace doubled braces by single ones, and keep placeholders, whose values only the node knows."""
     return fill(text, {name: f"{{{name}}}" for name in _NAME.findall(text)})
 
 
 def _templates(view: PlanView) -> Mapping[str, str]:
-    """The launch file's variables: templates, while what the user gave on top is literal."""
+    """Return the variables of the launch file, which are templates. Variables from the user are literal."""
     for file in view.files:
         if file.name == LAUNCH:
             found = json.loads(file.text).get("learner", {}).get("env", {})

@@ -1,4 +1,4 @@
-"""How far a transfer is: a bar where a person watches, a line now and then where none does."""
+"""Show the progress of a transfer: a bar on a terminal, otherwise a line from time to time."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ffdl_batch.output import echo_styled
 BAR_EACH_S, LINE_EACH_S = 0.25, 10.0
 _BAR = 24
 _FIGURE = re.compile(r"\b[0-9]{4,}\b")
-"""What differs between failures for one cause: how many bytes came, or an address."""
+"""Matches what differs between failures with one cause: a number of bytes, or an address."""
 
 
 class Meter:
-    """Hears a transfer's lines; `quiet` says nothing. Use as a context manager: the bar is wiped away at the end."""
+    """Shows the lines of a transfer, unless `quiet`. Use it as a context manager: the bar is removed at the end."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
@@ -28,7 +28,7 @@ class Meter:
 
     @property
     def each_s(self) -> float:
-        """Interval of progress reports."""
+        """Return the interval of progress reports."""
         return BAR_EACH_S if self._bar else LINE_EACH_S
 
     def __enter__(self) -> Meter:
@@ -50,8 +50,8 @@ class Meter:
             self._retry(line)
 
     def _retry(self, line: Retry) -> None:
-        """Once for each cause; how often it came back is said with the progress. All parts of a file that moves at once
-        fail when the store does."""
+        """Print each cause once. Its repetitions are counted and printed with the progress: if the store fails, all
+        parallel requests fail."""
         cause = _FIGURE.sub("…", line.cause)
         if cause in self._again:
             self._again[cause] += 1
@@ -86,30 +86,28 @@ class Meter:
 
 
 def draw_bar(line: Progress) -> str:
-    """``[######......]  52% 1.2 GiB of 2.3 GiB, 12 of 30 files, 110 MiB/s, 10 s left``."""
+    """Return ``[######......]  52% 1.2 GiB of 2.3 GiB, 12 of 30 files, 110 MiB/s, 10 s left``."""
     share = _share(line)
     filled = round(_BAR * share)
     return f"[{'#' * filled}{'.' * (_BAR - filled)}] {int(100 * share):3d}% {rate_line(line)}"
 
 
 def rate_line(line: Progress) -> str:
-    """``1.2 GiB of 2.3 GiB, 12 of 30 files, 110 MiB/s, 10 s left``."""
+    """Return ``1.2 GiB of 2.3 GiB, 12 of 30 files, 110 MiB/s, 10 s left``."""
     size = f"{size_text(line.bytes)} of {size_text(line.bytes_total)}"
     text = f"{size}, {line.files} of {counted(line.files_total, 'file')}, {size_text(line.rate)}/s"
     return text if line.left_s is None else f"{text}, {format_span(line.left_s)} left"
 
 
 def describe_done(done: Done, verb: str) -> str:
-    """``30 files (2.3 GiB moved, 12 files were there) stored in 21 s``."""
-    moved = f"{size_text(done.bytes)} moved" + (
-        f", {done.kept} {'was' if done.kept == 1 else 'were'} there" if done.kept else ""
-    )
+    """Return ``30 files stored in 21 s (2.3 GiB moved, 12 existed)``."""
+    moved = f"{size_text(done.bytes)} moved" + (f", {done.kept} existed" if done.kept else "")
     skipped = f", {done.skipped} left out" if done.skipped else ""
     return f"{counted(done.files, 'file')} {verb} in {format_span(done.seconds)} ({moved}{skipped})"
 
 
 def format_span(seconds: float) -> str:
-    """``9.5 s``, ``70 s``, ``12 min``, ``3 h 20 min``."""
+    """Return ``9.5 s``, ``70 s``, ``12 min``, ``3 h 20 min``."""
     if seconds < 120:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
     minutes = round(seconds / 60)

@@ -35,7 +35,7 @@ def test_submit_prints_one_array_id_per_manifest_like_sbatch(daemon: FakeDaemon,
     daemon.elements = 3
     done = run(FFDL_SUBMIT, "--array=0-2%2", manifest, model, daemon=daemon)
     assert (done.returncode, done.stdout) == (0, f"Submitted batch job {ARRAY}\n")
-    assert done.stderr == f"ffdl-submit: {ARRAY} is an array of 3 jobs; ffdl list --array {ARRAY} shows them\n"
+    assert done.stderr == f"ffdl-submit: {ARRAY} is an array of 3 jobs; to list them: ffdl list --array {ARRAY}\n"
     (sent,) = daemon.submissions.values()
     assert (sent.options, sent.expected) == ({"array": "0-2%2"}, "any")
     done = run(FFDL_SUBMIT, "--parsable", "-a", "1,3", manifest, manifest, model, daemon=daemon)

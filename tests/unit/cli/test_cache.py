@@ -61,9 +61,9 @@ def test_cache_list_prints_wanted_space_and_equal_share(cache: Path) -> None:
     shown, told = ffdl(cache), json.loads(ffdl(cache, "--json").stdout)
     assert (told["users"], told["share_bytes"], told["own_bytes"]) == (2, 500_000, 0)
     assert (told["own_wanted_bytes"], told["others_wanted_bytes"]) == (0, 250_000)
-    assert "244 KiB by others; who holds more than an equal share gives it" in shown.stdout
+    assert "244 KiB by other users; users who hold more than an equal share give it back" in shown.stdout
     publish(cache, os.getuid(), Usage(0, 300_000, time.time()))
-    assert "293 KiB for a job of yours, which went on without the cache" in ffdl(cache).stdout
+    assert "293 KiB for one of your jobs, which ran without the cache" in ffdl(cache).stdout
     publish(cache, os.getuid(), Usage(0, 300_000, time.time() - 2 * WANTED_S))
     assert "of yours" not in ffdl(cache).stdout
 
@@ -101,7 +101,7 @@ def test_cache_verify_removes_damaged_entries(cache: Path, entries: list[Cached]
     os.utime(victim, ns=(found.st_atime_ns, found.st_mtime_ns))
     done = ffdl(cache, "verify")
     assert done.returncode == 1
-    assert f"{entries[0].key[:12]} damaged: file has another content; it is removed" in done.stdout
+    assert f"{entries[0].key[:12]} damaged: file has another content; removed" in done.stdout
     assert f"{entries[1].key[:12]} ok" in done.stdout
     assert not Path(entries[0].tree).exists()
     assert ffdl(cache, "verify").returncode == 0

@@ -60,7 +60,7 @@ def test_convert_strict_and_check_report_options_lost_in_round_trip(script: Path
     assert run(*check).stdout == "- --overcommit\n"
     script.write_text(SCRIPT.replace(" --overcommit", ""))
     assert run(FFDL, "convert", script, "--strict").returncode == 0
-    assert run(*check).stdout == "round trip: the script made of the manifest asks the same\n"
+    assert run(*check).stdout == "round trip: the script of the manifest requests the same\n"
 
 
 def test_convert_prints_json_report(script: Path, tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_convert_copies_whole_script_unchanged_into_model_dir_unless_it_has_othe
     model = tmp_path / "model"
     done = run(FFDL, "convert", script, "-o", tmp_path / "m.yml", "--model-dir", model, "--", "-a", "b c")
     assert done.returncode == 0
-    assert "the script runs whole, as it is: it is given arguments" in done.stdout
+    assert "the whole script runs unchanged: it is given arguments" in done.stdout
     assert (model / "job.sbatch").read_bytes() == script.read_bytes()
     command = yaml.safe_load((tmp_path / "m.yml").read_text())["framework"]["command"]
     assert command == "bash job.sbatch -a 'b c'"
@@ -99,8 +99,8 @@ def test_convert_copies_whole_script_unchanged_into_model_dir_unless_it_has_othe
 
 
 OF_MANIFEST = (
-    ":1: it is none of the scripts that are known here (kubernetes, sbatch, slurm, wml); sbatch's begin with #!; "
-    "of a manifest, say what to make: --to kubernetes|sbatch|slurm\n"
+    ":1: no converter recognises this script (converters: kubernetes, sbatch, slurm, wml); "
+    "scripts of sbatch begin with #!; to convert a manifest, use --to kubernetes|sbatch|slurm\n"
 )
 
 
@@ -109,7 +109,7 @@ OF_MANIFEST = (
     [
         (b"name: a\n", OF_MANIFEST),
         (b"#!/bin/bash\n#SBATCH --nosuch\ntrue\n", ":2: sbatch has no option --nosuch (see sbatch --help)"),
-        (b"python train.py\n", ":1: it is none of the scripts that are known here"),
+        (b"python train.py\n", ":1: no converter recognises this script"),
         (b"#!/bin/bash\n\xff\xfe\n", ":2: it is not UTF-8"),
         (b"#!/bin/bash\nx\0y\n", ":2: it has a NUL byte"),
     ],
@@ -133,7 +133,7 @@ def test_convert_reports_here_document_as_one_line(script: Path, tmp_path: Path)
         "job.sbatch:2: mapped: cat <<EOF a b EOF -> framework.command (it runs as it is)",
         "job.sbatch:6: mapped: python x -> framework.command (it runs as it is)",
         "2 mapped, 0 approximated, 0 dropped",
-        "the script runs whole, as it is: line 2 has a here-document",
+        "the whole script runs unchanged: line 2 has a here-document",
     ]
 
 

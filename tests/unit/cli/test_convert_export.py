@@ -63,7 +63,7 @@ def test_convert_to_prints_json_report(manifest: Path) -> None:
 @pytest.mark.parametrize("to", ["pbs", "wml"])
 def test_convert_to_rejects_format_it_cannot_write(manifest: Path, to: str) -> None:
     code, out, err = invoke(str(manifest), "--to", to)
-    assert (code, out) == (2, "") and f"'{to}' is nothing that can be written: kubernetes, sbatch, slurm" in err
+    assert (code, out) == (2, "") and f"'{to}' is not a format that can be written: kubernetes, sbatch, slurm" in err
 
 
 def test_convert_reads_wml_manifest_without_copying_secrets(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_convert_reads_wml_manifest_without_copying_secrets(tmp_path: Path) -> N
     assert "ffdl secret set wml-data-password" in said
     assert "s3cr3t-value" not in text + said and "AKIA-IN-CLEAR" not in text + said
     code, _, err = invoke(str(source), "-o", str(out), "--check")
-    assert code == 2 and "nothing writes such scripts again" in err
+    assert code == 2 and "no writer for such scripts is installed" in err
 
 
 def test_convert_help_lists_history_and_target_options() -> None:

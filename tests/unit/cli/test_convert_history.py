@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.cli.commands.convert.history import FORMATS
+from ffdl_batch.cli.options.output import FORMATS
 from tests.unit.cli.programs import FFDL, run
 
 PARTED = "\x1f"
@@ -151,7 +151,7 @@ def test_history_warns_of_unparsable_sinfo_row_and_keeps_others(site: Site) -> N
     (site.base / "sinfo.txt").write_text(f"{SINFO}gpu*|1-00:00:00|64\n")
     code, out, err = invoke("--history", "--since", "2026-11-01", **site.env)
     assert (code, "4 jobs, 168.0 GPU-hours" in out) == (0, True)
-    assert "ffdl: warning: nodes are left out, a row of which cannot be read: sinfo printed 'gpu*|1-00" in err
+    assert "ffdl: warning: nodes with an unreadable row are left out: sinfo printed 'gpu*|1-00" in err
 
 
 def test_history_counts_and_reports_unparsable_sacct_rows(site: Site) -> None:
@@ -162,11 +162,11 @@ def test_history_counts_and_reports_unparsable_sacct_rows(site: Site) -> None:
     code, out, err = invoke("--history", "--since", "2026-11-01", **site.env)
     assert code == 0
     assert "4 jobs, 168.0 GPU-hours" in out
-    assert "7 rows of the accounting could not be read and are in none of the figures" in out
+    assert "7 rows of the accounting could not be read and are not included" in out
     assert "Rows that could not be read" in out
     assert "ffdl: warning: 7 rows of the accounting could not be read" in err
     assert "ffdl: warning: 20: sacct says" in err
-    assert "ffdl: warning: and 2 more; --format json names them all" in err
+    assert "ffdl: warning: and 2 more; --format json lists all" in err
     assert "\x1b" not in out + err
     code, out, err = invoke("--history", "--since", "2026-11-01", "--format", "json", **site.env)
     document = json.loads(out)

@@ -1,4 +1,4 @@
-"""What a drill found out, and how it is told: pure."""
+"""The report of a drill, and how it is printed."""
 
 from __future__ import annotations
 
@@ -49,23 +49,23 @@ def report_of(lead: Lead | None, *, trial: bool = False, attempt: AttemptView = 
 @pytest.mark.parametrize(
     ("lead", "trial", "line", "warning"),
     [
-        (Lead(70, LeadFrom.DEFAULT), False, "15 s needed; this job keeps 70 s (from: default)", ""),
-        (Lead(15, LeadFrom.MEASURED), False, "15 s needed; this job keeps 15 s (from: measured)", ""),
+        (Lead(70, LeadFrom.DEFAULT), False, "15 s needed; this job has 70 s (from: default)", ""),
+        (Lead(15, LeadFrom.MEASURED), False, "15 s needed; this job has 15 s (from: measured)", ""),
         (
-            Lead(14, LeadFrom.DEFAULT), True, "15 s needed; a job of this manifest keeps 14 s (from: default)",
-            "14 s before a time limit is too late to save; write into the manifest batch: checkpoint: lead_s: 15",
+            Lead(14, LeadFrom.DEFAULT), True, "15 s needed; a job of this manifest has 14 s (from: default)",
+            "14 s before a time limit is too late to save; set batch: checkpoint: lead_s: 15 in the manifest",
         ),
         (
-            Lead(10, LeadFrom.TIME_LIMIT), False, "15 s needed; this job keeps 10 s (from: time limit)",
-            "10 s before a time limit is too late to save; the lead is half of the time limit at most: "
-            "ask for 30 s or more (batch: time: …)",
+            Lead(10, LeadFrom.TIME_LIMIT), False, "15 s needed; this job has 10 s (from: time limit)",
+            "10 s before a time limit is too late to save; the lead is at most half of the time limit: "
+            "request 30 s or more (batch: time: …)",
         ),
         (
-            Lead(), False, "15 s needed; this job keeps none",
-            "nobody warns it before a time limit; leave out batch.signal (--signal) and batch.checkpoint.lead_s: 0 "
-            "to have it warned",
+            Lead(), False, "15 s needed; this job has none",
+            "it gets no warning before a time limit; to get one, leave out batch.signal (--signal) and "
+            "batch.checkpoint.lead_s: 0",
         ),
-        (None, False, "15 s needed; what this job keeps is not known here, its directory cannot be read", ""),
+        (None, False, "15 s needed; the lead of this job is not known, because its directory cannot be read here", ""),
     ],
 )  # fmt: skip
 def test_print_report_compares_kept_lead_with_needed_lead(
@@ -81,7 +81,7 @@ def test_print_report_compares_kept_lead_with_needed_lead(
 
 def test_print_report_notes_interruption_not_caused_by_drill(capsys: pytest.CaptureFixture[str]) -> None:
     print_report(report_of(None, attempt=replace(CONFIRMED, interruption="preemption", played=False)))
-    assert "(not by what was played: something else interrupted it first)" in capsys.readouterr().out
+    assert "(not because of the drill: something else interrupted it first)" in capsys.readouterr().out
     print_report(report_of(None))
     assert "something else" not in capsys.readouterr().out
 
@@ -102,7 +102,7 @@ def ended(event: str, attempt: AttemptView, *, gave_up: bool = False, state: str
     [
         (
             "preempt", replace(CONFIRMED, checkpoint_confirmed=False), "no checkpoint was confirmed",
-            "write a new file below $CHECKPOINT_DIR when asked, also where nothing is new, then exit with 0",
+            "at a checkpoint request, write a new file below $CHECKPOINT_DIR, even if nothing is new, then exit with 0",
         ),
         (
             "halt", replace(CONFIRMED, checkpoint_confirmed=False, checkpoint_answered=False),
@@ -112,10 +112,10 @@ def ended(event: str, attempt: AttemptView, *, gave_up: bool = False, state: str
         ),
         (
             "node-fail", replace(CONFIRMED, checkpoint_saved_at=None), "no saved checkpoint is known",
-            "save regularly below $CHECKPOINT_DIR: a lost node does not ask",
+            "save regularly below $CHECKPOINT_DIR: a node failure comes without a checkpoint request",
         ),
         (
-            "node-fail", CONFIRMED, "there is a checkpoint to go on from; the next attempt has not started", "",
+            "node-fail", CONFIRMED, "a checkpoint exists; the next attempt has not started", "",
         ),
     ],
 )  # fmt: skip

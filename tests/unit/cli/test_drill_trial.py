@@ -37,8 +37,7 @@ def test_drill_trial_cancels_job_after_timeout(daemon: FakeDaemon, trial: Path, 
     assert done.returncode == 124
     assert done.stderr.splitlines()[-2:] == [
         f"ffdl: trial run {JOB} is being cancelled",
-        f"ffdl: attempt 1 of {JOB} has not ended in 0 s of PROCESSING (--timeout); "
-        "what it made of the event is not known",
+        f"ffdl: attempt 1 of {JOB} has not ended in 0 s of PROCESSING (--timeout); the result is not known",
     ]
     assert next(iter(daemon.submissions.values())).options["job-name"] == "drill-mine"
     assert daemon.requests[-1] == f"POST /api/v1/jobs/{JOB}/cancel"
@@ -110,7 +109,7 @@ def test_drill_trial_reports_possible_submission_after_second_ctrl_c(daemon: Fak
     running.append(start(daemon, "timeout", trial / "manifest.yml"))
     _, errors = running[0].communicate(timeout=120)
     assert running[0].returncode == 130, errors
-    assert "the trial run may have been submitted: ffdl list -n drill-digits shows it" in errors
+    assert "the trial run may have been submitted; find it with ffdl list -n drill-digits" in errors
 
 
 def test_drill_trial_continues_if_hangup_is_ignored(daemon: FakeDaemon, trial: Path) -> None:
@@ -137,7 +136,7 @@ def test_drill_trial_cancel_times_out_if_daemon_does_not_answer(
     alarm = signal.getsignal(signal.SIGALRM)
     trial_job._cancel(Hanging(), JOB, Manner())  # type: ignore[arg-type]
     said = capsys.readouterr().err
-    assert said == f"ffdl: trial run {JOB} could not be cancelled: no answer in 1 s; again: ffdl cancel {JOB}\n"
+    assert said == f"ffdl: trial run {JOB} could not be cancelled: no answer in 1 s; try again: ffdl cancel {JOB}\n"
     assert signal.getsignal(signal.SIGALRM) is alarm
 
 
@@ -165,7 +164,7 @@ def test_drill_trial_submits_only_first_element_of_array(
     (sent,) = daemon.submissions.values()
     assert (sent.options["array"], sent.expected) == (index, Expected.ARRAY)
     assert done.stderr.splitlines()[0] == (
-        f"ffdl: trial run {element} is submitted; it is element {index} of the array, the others are left out"
+        f"ffdl: trial run {element} is submitted; it is element {index} of the array, without the others"
     )
     assert [verb for verb, job_id, _ in daemon.acts if job_id == element] == ["drill"]
     assert daemon.requests[-1] == f"POST /api/v1/jobs/{element}/cancel"

@@ -40,7 +40,7 @@ def test_show_prints_when_daemon_stores_pending_upload(jobs: FakeDaemon, state: 
     ended = T0 + 60 if state == "FAILED" else None
     jobs.jobs[JOB] = make_job(JOB, state=state, ended_at=ended, attempts=(owing,), job_dir="/jobs/x")
     shown = run(FFDL, "show", JOB, daemon=jobs, env={"TZ": "UTC"}).stdout
-    assert "are stored by the daemon, which begins at 2027-01-15T08:03:30 at the latest" in shown
+    assert "are stored by the daemon, from 2027-01-15T08:03:30 at the latest" in shown
 
 
 def test_halt_requests_other_jobs_after_unknown_job_id(jobs: FakeDaemon) -> None:
@@ -137,10 +137,7 @@ def test_show_prints_table_of_attempts_and_restart_by_scheduler(jobs: FakeDaemon
     assert table[1].endswith("the time limit was reached  confirmed after 3.1 s")
     assert table[2].split() == ["2", "none", "N/A", "2027-01-15T08:01:01", "N/A"]
     text = "\n".join(lines)
-    owed = (
-        "Results owed:        by attempt 1: not everything could be stored: results and logs lie in /jobs/x/attempt-1"
-    )
-    assert owed in text
+    assert "Pending upload:      of attempt 1: results and logs are in /jobs/x/attempt-1" in text
     assert "/jobs/x/attempt-1, and are stored by the next attempt, or by the daemon" in text
     assert "Altered:             batch.exclude is n3; gpus is 2" in text
     assert "Network planned:     none" in text
@@ -194,7 +191,7 @@ def test_show_prints_when_pending_upload_was_completed(jobs: FakeDaemon) -> None
     jobs.jobs[JOB] = replace(failed, settled_at=T0 + 90, attempts=(replace(FIRST, uploaded_at=T0 + 90),))
     shown = run(FFDL, "show", JOB, daemon=jobs, env={"TZ": "UTC"}).stdout
     assert f"\nSettled:             at 2027-01-15T08:01:30: all is stored in {where}\nWhat to do:" in shown
-    assert "\nAttempt 1 paid:      2027-01-15T08:01:30 what it could not store is stored\n" in shown
+    assert "\nAttempt 1 upload:    finished later, at 2027-01-15T08:01:30\n" in shown
 
 
 @pytest.mark.parametrize(
@@ -242,7 +239,7 @@ def test_show_prints_how_last_attempt_ended_and_time_of_saved_checkpoint(jobs: F
     jobs.jobs[JOB] = make_job(JOB, state="PENDING", attempts=(lost,))
     shown = run(FFDL, "show", JOB, daemon=jobs, env={"TZ": "UTC"}).stdout
     assert "  a node or controller failed  saved 2027-01-15T08:00:59\n" in shown
-    assert "Results owed" not in shown
+    assert "Pending upload" not in shown
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_logs_reports_lost_first_lines_unless_tail_is_given(job: FakeDaemon) -> 
     job.lines = [piece(1, 7, "a"), piece(2, 1, "b"), piece(1, 8, "c")]
     done = run(FFDL, "logs", JOB, daemon=job)
     assert done.stdout == "[1] a\n[2] b\n[1] c\n"
-    lost = "ffdl: the first 6 lines of learner 1 are gone: its log was too long, or the job itself shortened it\n"
+    lost = "ffdl: the first 6 lines of learner 1 are gone: the log was too long, or the job shortened it\n"
     assert done.stderr == lost
     assert run(FFDL, "logs", "-n", "2", JOB, daemon=job).stderr == ""
 
@@ -96,7 +96,7 @@ def test_logs_sends_search_options_to_daemon(job: FakeDaemon) -> None:
     run(FFDL, "logs", "--grep", "-x", "-F", "-n", "3", JOB, daemon=job)
     assert job.requests[-1] == f"{LOGS}?tail=3&grep=-x&fixed=true"
     done = run(FFDL, "logs", "-C", "2", JOB, daemon=job)
-    assert (done.returncode, "go with --grep" in done.stderr) == (2, True)
+    assert (done.returncode, "need --grep" in done.stderr) == (2, True)
 
 
 def test_line_printer_writes_many_lines_in_one_call(

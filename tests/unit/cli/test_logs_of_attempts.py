@@ -145,14 +145,17 @@ def test_logs_reports_no_output_before_job_starts(daemon: FakeDaemon, state: str
     [
         ({"state": "FAILED"}, "is FAILED, and none of its learners started"),
         ({"state": "PROCESSING", **PLACES}, "is PROCESSING and has printed nothing yet"),
-        ({"state": "COMPLETED", "results": "/j/attempt-1/results", **PLACES}, "in /j/attempt-1/logs (any more)"),
+        (
+            {"state": "COMPLETED", "results": "/j/attempt-1/results", **PLACES},
+            f"/j/attempt-1/logs has no output of {JOB} (any more)",
+        ),
         (
             {"state": "COMPLETED", "results": "/j/attempt-1/results", "stored_in": f"s3://bucket/{JOB}", **PLACES},
-            f"(any more); what was stored of it is s3://bucket/{JOB}/learner-1/training-log.txt",
+            f"(any more); the stored log is s3://bucket/{JOB}/learner-1/training-log.txt",
         ),
         (
             {"state": "COMPLETED", "results": f"/store/{JOB}", **PLACES},
-            f"(any more); what was stored of it is /store/{JOB}/learner-1/training-log.txt",
+            f"(any more); the stored log is /store/{JOB}/learner-1/training-log.txt",
         ),
     ],
 )

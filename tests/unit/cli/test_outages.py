@@ -35,7 +35,7 @@ def sentence(daemon: FakeDaemon, meaning: str) -> str:
 @pytest.mark.parametrize("verb", [["list"], ["show", JOB]], ids=lambda verb: verb[0])
 def test_list_and_show_warn_of_old_states_during_slurm_outage(away: FakeDaemon, verb: list[str]) -> None:
     done = run(FFDL, *verb, daemon=away, env={"TZ": "UTC"})
-    assert (done.returncode, done.stderr) == (0, sentence(away, "jobs go on, states are as last seen"))
+    assert (done.returncode, done.stderr) == (0, sentence(away, "jobs continue; states are the last known ones"))
     assert "PROCESSING" in done.stdout
     (document,) = json_lines(run(FFDL, *verb, "--json", daemon=away).stdout)
     (outage,) = document["outages"]
@@ -50,7 +50,7 @@ def test_list_and_show_warn_of_old_states_during_slurm_outage(away: FakeDaemon, 
 @pytest.mark.parametrize("verb", ["cancel", "halt"])
 def test_cancel_and_halt_note_request_during_slurm_outage(away: FakeDaemon, verb: str) -> None:
     done = run(FFDL, verb, JOB, daemon=away, env={"TZ": "UTC"})
-    meaning = "the request is noted: what runs obeys as soon as it hears, and the scheduler is told when it answers"
+    meaning = "the request is stored: running jobs get it now, the scheduler gets it when it answers"
     assert (done.returncode, done.stderr) == (0, sentence(away, meaning))
     assert done.stdout == f"{JOB} PROCESSING, {verb} requested\n"
 
@@ -58,7 +58,7 @@ def test_cancel_and_halt_note_request_during_slurm_outage(away: FakeDaemon, verb
 def test_submit_accepts_and_holds_job_during_slurm_outage(away: FakeDaemon, manifest: Path, model: Path) -> None:
     done = run(FFDL_SUBMIT, manifest, model, daemon=away, env={"TZ": "UTC"})
     assert done.stdout.startswith("Submitted batch job training-")
-    expected = sentence(away, "jobs are kept, and handed over when it answers").replace("ffdl:", "ffdl-submit:")
+    expected = sentence(away, "jobs are stored, and submitted to it when it answers").replace("ffdl:", "ffdl-submit:")
     assert (done.returncode, done.stderr) == (0, expected)
     assert run(FFDL_SUBMIT, "-Q", manifest, model, daemon=away).stderr == ""
 
@@ -80,7 +80,7 @@ def words(trouble: DatabaseOutage | None) -> str:
 @pytest.mark.parametrize("verb", [["list"], ["show", JOB]], ids=lambda verb: verb[0])
 def test_list_and_show_warn_of_database_trouble(stuck: FakeDaemon, verb: list[str]) -> None:
     done = run(FFDL, *verb, daemon=stuck, env={"TZ": "UTC"})
-    expected = f"ffdl: {words(stuck.trouble)}; jobs go on, states are as last seen\n"
+    expected = f"ffdl: {words(stuck.trouble)}; jobs continue; states are the last known ones\n"
     assert (done.returncode, done.stderr) == (0, expected)
     assert "PROCESSING" in done.stdout
     (document,) = json_lines(run(FFDL, *verb, "--json", daemon=stuck).stdout)
@@ -124,8 +124,8 @@ def test_list_and_show_warn_of_accounting_outage_after_scheduler_outage(away: Fa
         assert first.startswith("ffdl: slurm unreachable since ")
         began = time.strftime("%H:%M:%S", time.gmtime(since))
         assert second == (
-            f"ffdl: slurm's accounting unreachable since {began} (4 min): connection refused; jobs go on; how those "
-            "ended that the scheduler has forgotten is told when it answers"
+            f"ffdl: slurm's accounting unreachable since {began} (4 min): connection refused; jobs continue; how "
+            "jobs ended that the scheduler no longer knows is not known until it answers"
         )
     assert "accounting" not in run(FFDL, "cancel", JOB, daemon=away).stderr
 

@@ -28,7 +28,7 @@ def test_draw_bar_and_rate_line_print_transfer_progress() -> None:
 def test_transfer_summary_counts_files_bytes_and_skipped_files() -> None:
     assert describe_done(Done(3, 1000, 0, 1.0), "stored") == "3 files stored in 1.0 s (1000 B moved)"
     said = describe_done(Done(1, 0, 2, 1.0, 1), "brought")
-    assert said == "1 file brought in 1.0 s (0 B moved, 1 was there, 2 left out)"
+    assert said == "1 file brought in 1.0 s (0 B moved, 1 existed, 2 left out)"
 
 
 def test_meter_prints_each_retry_cause_once_and_counts_repeats(capsys: pytest.CaptureFixture[str]) -> None:

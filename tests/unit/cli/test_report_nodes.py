@@ -38,7 +38,7 @@ def test_report_nodes_prints_table_with_exclusion_threshold_or_that_no_node_fail
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     text = told(monkeypatch, REPORT)
-    assert "Jobs keep off nodes from 4 on." in text
+    assert "Nodes with 4 or more are excluded." in text
     (line,) = [line for line in text.splitlines() if line.lstrip().startswith("n3")]
     assert "6.25" in line and "1 node.failed, 3 node.gpu" in line
     assert any(line.rstrip().endswith("-") for line in text.splitlines() if line.lstrip().startswith("n2"))

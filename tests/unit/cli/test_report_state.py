@@ -1,4 +1,4 @@
-"""What was told is not told again, whatever becomes visible late; and what ends with which code."""
+"""What was reported is not reported again, whatever becomes visible late; and what ends with which code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from ffdl_batch.cli.commands.report.faults import status_of, subject_of
 from ffdl_batch.cli.commands.report.faults_document import (
     LAG_S,
-    Told,
+    Reported,
     locked,
     new_rows,
     read_reported,
@@ -40,35 +40,35 @@ def report(*rows: IncidentRow, as_of: float = NOW, until: float | None = None) -
 def test_new_rows_returns_all_rows_without_state_and_none_after_it() -> None:
     first = report(row(NOW - 5000), row(NOW - 10, "b"))
     assert len(new_rows(first, None)) == 2
-    told = reported_by(first, None)
-    assert told == Told(NOW, frozenset({"b/1/end-0"}))
+    reported = reported_by(first, None)
+    assert reported == Reported(NOW, frozenset({"b/1/end-0"}))
     later = replace(first, as_of=NOW + 60, until=NOW + 60)
-    assert new_rows(later, told) == ()
-    assert reported_by(later, told).keys == {"b/1/end-0"}
+    assert new_rows(later, reported) == ()
+    assert reported_by(later, reported).keys == {"b/1/end-0"}
 
 
 def test_new_rows_includes_incident_that_becomes_visible_late_until_lag_is_over() -> None:
     known, late = row(NOW - 10), row(NOW - 20, "late")
-    told = reported_by(report(known), None)
-    assert new_rows(report(known, late, as_of=NOW + 60), told) == (late,)
-    assert reported_by(report(known, as_of=NOW + 2 * LAG_S), told).keys == frozenset()
+    reported = reported_by(report(known), None)
+    assert new_rows(report(known, late, as_of=NOW + 60), reported) == (late,)
+    assert reported_by(report(known, as_of=NOW + 2 * LAG_S), reported).keys == frozenset()
 
 
 def test_reported_state_is_unchanged_by_report_of_past_period() -> None:
-    told = Told(NOW, frozenset({"x/1/end-0"}))
-    assert reported_by(report(as_of=NOW + 60, until=NOW - 5000), told) == told
+    reported = Reported(NOW, frozenset({"x/1/end-0"}))
+    assert reported_by(report(as_of=NOW + 60, until=NOW - 5000), reported) == reported
 
 
 def test_reported_state_file_is_read_back_and_never_partial(tmp_path: Path) -> None:
-    path, told = tmp_path / "state", Told(NOW, frozenset({"a/1/end-0", "b/2/end-1"}))
+    path, reported = tmp_path / "state", Reported(NOW, frozenset({"a/1/end-0", "b/2/end-1"}))
     assert read_reported(str(path)) is None
-    write_reported(str(path), told)
-    assert read_reported(str(path)) == told
+    write_reported(str(path), reported)
+    assert read_reported(str(path)) == reported
     assert list(tmp_path.iterdir()) == [path]
     path.unlink()
     path.mkdir()
-    with pytest.raises(Stop, match="will be told again") as raised:
-        write_reported(str(path), Told(NOW))
+    with pytest.raises(Stop, match="will have the same incidents") as raised:
+        write_reported(str(path), Reported(NOW))
     assert raised.value.code == ExitCode.TRY_AGAIN
     assert list(tmp_path.iterdir()) == [path]
 

@@ -89,15 +89,15 @@ def test_report_usage_text_prints_hours_cost_times_and_waste(told: FakeDaemon) -
     assert ["physics", "3", "7.0", "100.0", "28.0", "1.5", "12.25"] in lines
     assert ["tensorflow", "1", "25.0", "69.3"] in lines
     assert ["caffe", "0", "0.0", "17.7"] in lines
-    assert "Of 3 or more the paper says: about 25 %." in text
+    assert "For 3 or more, the paper has about 25 %." in text
     queueing = next(line for line in text.splitlines() if line.startswith("queueing"))
     assert "50.0 % up to 16 s" in queueing
     assert queueing.endswith("most within 16 s")
-    assert "GPUs were at work for 80.0 % of the time, weighted by GPU time. There are samples of 50.0 % of it" in text
+    assert "GPU utilisation was 80.0 %, weighted by GPU time. There are samples for 50.0 % of it" in text
     assert "The samples of 1 attempt were not read" in text
     assert ["time", "limit", "1", "1.5", "21.4"] in lines
     assert ["held", "while", "data", "came", "2", "0.5", "7.1"] in lines
-    assert ["idle", "by", "samples,", "whatever", "else", "it", "was", "-", "0.5", "7.1"] in lines
+    assert ["idle", "according", "to", "samples,", "whatever", "the", "cause", "-", "0.5", "7.1"] in lines
 
 
 def test_report_usage_month_follows_local_time_zone(told: FakeDaemon) -> None:
@@ -152,10 +152,10 @@ def test_report_usage_prints_no_figures_for_month_without_jobs_or_samples(told: 
     told.reports["usage"] = {"usage": to_plain(empty)}
     text = november(told)
     assert "0 jobs in 30.0 days" in text
-    assert "No rates are configured" in text
+    assert "no rates are configured" in text
     assert not any(word in text for word in ("TENANT", "Times", "Efficiency", "Waste"))
     told.reports["usage"] = {"usage": to_plain(report(efficiency=Efficiency(7.0)))}
-    assert "No samples of GPUs were found" in november(told)
+    assert "There are no samples of GPUs" in november(told)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_report_usage_prints_no_figures_for_month_without_jobs_or_samples(told: 
         (Agreement(2, 1, 0, 0, 4.0, 3.0, backends=("slurm",)), 1, "1 differ by more than 30 s a run"),
         (Agreement(2, 0, 1, 0, 4.0, 3.0, backends=("slurm",)), 1, "1 are unknown to it"),
         (Agreement(2, 0, 1, 0, 4.0, 4.0, backends=("slurm",), gpus_counted=1), 1, "theirs, of the 1 whose GPUs it"),
-        (Agreement(0, 0, 0, 0, 0.0, 0.0, without=("local",)), 69, "No accounts are kept by local"),
+        (Agreement(0, 0, 0, 0, 0.0, 0.0, without=("local",)), 69, "local has no accounting"),
         (Agreement(0, 0, 0, 0, 0.0, 0.0), 0, "There is nothing to compare with."),
     ],
 )
@@ -192,12 +192,12 @@ def test_report_usage_check_exits_by_agreement_with_accounting(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--month", "2026-13"], "no month"),
-        (["--month", "November"], "no month"),
-        (["--month", "2026-11", "--since", "1d"], "goes with neither"),
+        (["--month", "2026-13"], "is not a month"),
+        (["--month", "November"], "is not a month"),
+        (["--month", "2026-11", "--since", "1d"], "cannot be combined"),
         (["--until", "1d"], "needs --since"),
         (["--since", "1d", "--until", "2d"], "period is empty"),
-        (["--format", "csv", "--by", "user"], "one row for each job"),
+        (["--format", "csv", "--by", "user"], "has a row for each job"),
         (["--check", "--by", "user"], "--check compares jobs"),
         (["--json", "--format", "html"], "exclude each other"),
         (["--output", "/nowhere/x.html"], "no directory"),
@@ -249,7 +249,7 @@ def test_read_period_defaults_to_current_month() -> None:
 
 @pytest.mark.parametrize("text", ["", "2026", "2026-00", "0000-01", "9999-12", "2026-11-01", "2026-1١"])
 def test_read_month_rejects_invalid_text(text: str) -> None:
-    with pytest.raises(click.UsageError, match="no month"):
+    with pytest.raises(click.UsageError, match="is not a month"):
         read_month(text)
 
 

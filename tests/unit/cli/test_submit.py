@@ -113,7 +113,7 @@ def test_submit_rejects_missing_model_argument_and_conflicting_options(
     daemon: FakeDaemon, manifest: Path, tmp_path: Path
 ) -> None:
     alone = run(FFDL_SUBMIT, manifest, daemon=daemon)
-    assert (alone.returncode, "model's directory or zip archive is missing" in alone.stderr) == (2, True)
+    assert (alone.returncode, "the model (a directory or zip archive) is missing" in alone.stderr) == (2, True)
     assert run(FFDL_SUBMIT, daemon=daemon).returncode == 2
     both = run(FFDL_SUBMIT, "--requeue", "--no-requeue", manifest, tmp_path, daemon=daemon)
     assert (both.returncode, "exclude each other" in both.stderr) == (2, True)
@@ -214,7 +214,7 @@ def test_submit_wait_detaches_on_ctrl_c_without_cancelling(daemon: FakeDaemon, m
             process.kill()
     assert process.returncode == 130
     assert out == "Submitted batch job training-000000001\n"
-    assert "detached; training-000000001 goes on. Again: ffdl wait training-000000001" in err
+    assert "detached; training-000000001 continues. To follow again: ffdl wait training-000000001" in err
     assert not any("cancel" in request for request in daemon.requests)
 
 

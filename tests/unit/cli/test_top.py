@@ -51,12 +51,12 @@ def test_top_shows_as_many_rows_as_fit_on_terminal(
     assert len(whole) == 29 and "not shown" not in whole[-1]
     cut = drawn(29)
     assert len(cut) == 28
-    assert cut[-1] == "not shown: 2 processes; --learner N or --once shows them"
+    assert cut[-1] == "not shown: 2 processes; to show them: --learner N or --once"
     commands = [line.split()[-1] for line in cut if line.startswith("4711")]
     assert commands == [*(f"a{n}" for n in range(18)), "b0", "b1", "c0"]
     few = drawn(8)
     assert len(few) == 7
-    assert few[-1] == "not shown, 1 of 3 learners: 21 processes; --learner N or --once shows them"
+    assert few[-1] == "not shown, 1 of 3 learners: 21 processes; to show them: --learner N or --once"
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_list_filters_by_state_and_limit_and_reports_jobs_cut_by_default_limit(j
     cut = run(FFDL, "ls", "-h", "-l", "1", daemon=job)
     assert (len(cut.stdout.splitlines()), cut.stderr) == (1, "")
     wrong = run(FFDL, "list", "-t", "RUNNING", daemon=job)
-    assert (wrong.returncode, "RUNNING is no state; states are PENDING" in wrong.stderr) == (2, True)
+    assert (wrong.returncode, "'RUNNING' is not a state; states are PENDING" in wrong.stderr) == (2, True)
     assert json_lines(run(FFDL, "list", "--json", daemon=job).stdout)[0]["jobs"][0]["id"] == JOB
     job.jobs |= {f"training-{n}": make_job(f"training-{n}") for n in range(100)}
     cut = run(FFDL, "ls", "-h", daemon=job)
@@ -226,7 +226,7 @@ def test_validate_checks_manifests_without_daemon(tmp_path: Path) -> None:
     good.write_text("name: a\nframework: {name: custom, version: custom, command: 'true'}\nmemory: 1GB\n")
     bad.write_text("name: a\nframework: {name: nope, version: 1, command: x}\nmemory: 1\n")
     fine = run(FFDL, "validate", good, good)
-    closing = "resources, images and data were not checked against a site; for that: ffdl plan FILE MODEL"
+    closing = "resources, images and data were not checked; to check them, run: ffdl plan FILE MODEL"
     assert (fine.returncode, fine.stdout.splitlines()) == (0, [f"{good}: ok", f"{good}: ok", closing])
     assert run(FFDL, "validate", "-Q", good).stdout == ""
     both = run(FFDL, "validate", good, bad, "/no/file")
@@ -315,7 +315,7 @@ def test_config_prints_origin_of_values_and_rejects_unknown_keys(tmp_path: Path)
     (tmp_path / "ffdl/config.toml").write_text("lease_s = 20\n")
     files = {"XDG_CONFIG_HOME": str(tmp_path), "FFDL_CONFIG": str(tmp_path / "ffdl.toml")}
     laid = run(FFDL, "config", cwd=tmp_path, env=files).stderr
-    assert "replaces no other file" in laid and f"from {tmp_path / 'ffdl/config.toml'}" in laid
+    assert "does not replace the other files" in laid and f"from {tmp_path / 'ffdl/config.toml'}" in laid
     (tmp_path / "ffdl.toml").write_text("[backend.slurm]\nbatch_limit = 7\n")
     unknown = run(FFDL, "config", cwd=tmp_path, env={"FFDL_CONFIG": str(tmp_path / "ffdl.toml")})
     said = f"{tmp_path / 'ffdl.toml'}: [backend.slurm]: unknown key 'batch_limit'"

@@ -97,13 +97,13 @@ def test_plan_prints_outlook_of_one_manifest_or_with_why(daemon: FakeDaemon, man
     assert "awaits" not in plain and "POST /api/v1/outlook" not in daemon.requests
     shown = run(FFDL, "plan", manifest, model, daemon=daemon).stdout
     sooner = "partition quick (--partition=quick): starts now, 10 min sooner, and would preempt 1 running job"
-    assert shown == f"{plain}### what awaits it\n# 0 of 8 GPUs in main are free\n# sooner: {sooner}\n"
+    assert shown == f"{plain}### when it may start\n# 0 of 8 GPUs in main are free\n# sooner: {sooner}\n"
     (document,) = json_lines(run(FFDL, "plan", "--json", manifest, model, daemon=daemon).stdout)
     assert document["outlook"]["evidence"] == ["0 of 8 GPUs in main are free"]
     daemon.outlook = Outlook("slurm", ("0 of 8 GPUs in main are free",))
     assert "awaits" not in run(FFDL, "plan", manifest, manifest, model, daemon=daemon).stdout
     shown = run(FFDL, "plan", "--why", manifest, manifest, model, daemon=daemon).stdout
-    assert shown.count("### what awaits it\n# 0 of 8 GPUs in main are free\n") == 2
+    assert shown.count("### when it may start\n# 0 of 8 GPUs in main are free\n") == 2
 
 
 def test_plan_only_why_prints_outlook_without_plan(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
@@ -114,7 +114,7 @@ def test_plan_only_why_prints_outlook_without_plan(daemon: FakeDaemon, manifest:
     (document,) = json_lines(run(FFDL, "plan", "--only-why", "--json", manifest, model, daemon=daemon).stdout)
     assert set(document) == {"schema", "manifest", "outlook"}
     several = run(FFDL, "plan", "--only-why", manifest, manifest, model, daemon=daemon).stdout
-    assert several == 2 * f"### what awaits {manifest}\n0 of 8 GPUs in main are free\n"
+    assert several == 2 * f"### when {manifest} may start\n0 of 8 GPUs in main are free\n"
 
 
 @pytest.mark.parametrize("option", ["--test-only", "--no-why"])

@@ -1,4 +1,4 @@
-"""``ffdl convert``: job scripts of other systems, as manifests; and manifests, as their scripts. Needs no daemon."""
+"""``ffdl convert``: convert job scripts into manifests, and manifests into scripts or objects. Needs no daemon."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ffdl_batch.cli.commands.convert.history import FORMATS
 from ffdl_batch.cli.exit_handling import Stop
-from ffdl_batch.cli.options.output_file import check_written, writing
+from ffdl_batch.cli.options.output import FORMATS, check_written, writing
 from ffdl_batch.cli.render.formatting import read_moment
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.output import data_output
@@ -29,39 +28,47 @@ _DEFAULT_IMAGE = "custom"
 
 
 def _check_to(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """The callback of --to."""
+    """Check that a writer for this format is installed. Callback of --to."""
     if value is not None:
         from ffdl_batch.plugins import writer_names
 
         if value not in (known := writer_names()):
-            message = f"{value[:60]!r} is nothing that can be written: {', '.join(known) or 'no writer is installed'}"
+            message = (
+                f"{value[:60]!r} is not a format that can be written: {', '.join(known) or 'no writer is installed'}"
+            )
             raise click.BadParameter(message, context, parameter)
     return value
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.argument("file", metavar="FILE", required=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENT]...")
-@click.option("-o", "--output", default="-", metavar="FILE", callback=check_written, help="Write here; - is stdout.")
 @click.option(
-    "--model-dir", metavar="DIR", help="Directory of the model; the script is copied there where it is needed."
+    "-o", "--output", default="-", metavar="FILE", callback=check_written, help="Output file; - is standard output."
 )
-@click.option("--options", default="", metavar="TEXT", help="What sbatch was given, as '-N2 -t 30'.")
-@click.option("--image", default=_DEFAULT_IMAGE, metavar="IMAGE", help="Image to run in where the script names none.")
 @click.option(
-    "--report", type=click.Choice(["text", "json", "none"]), default="text", help="What became of each line, and why."
+    "--model-dir", metavar="DIR", help="Model directory. The script is copied there if the manifest needs it."
 )
-@click.option("--check", is_flag=True, help="Make a script of the manifest again, and show what it asks otherwise.")
-@click.option("--strict", is_flag=True, help="Exit with 1 where something was dropped.")
-@click.option("--to", metavar="FORMAT", callback=_check_to, help="Of a manifest: slurm, kubernetes, or sbatch.")
-@click.option("--history", is_flag=True, help="In place of FILE: past jobs, and where they would run.")
-@click.option("--user", default="", metavar="NAME", help="--history: jobs of NAME; without it, your own.")
-@click.option("--account", default="", metavar="NAME", help="--history: jobs of all users of an account.")
-@click.option("--since", metavar="TIME", default="30d", callback=read_moment, help="--history: from this day on; 30d.")
+@click.option("--options", default="", metavar="TEXT", help="Command-line options of sbatch, such as '-N2 -t 30'.")
+@click.option("--image", default=_DEFAULT_IMAGE, metavar="IMAGE", help="Image to run in if the script names none.")
 @click.option(
-    "--backend", "backends", multiple=True, metavar="NAME", help="--history: where they could run; repeatable."
+    "--report", type=click.Choice(["text", "json", "none"]), default="text", help="Report on each line of the script."
 )
-@click.option("--format", "form", type=click.Choice(FORMATS), default="text", help="--history: how it is told.")
+@click.option("--check", is_flag=True, help="Convert the manifest back, and show the differences of the scripts.")
+@click.option("--strict", is_flag=True, help="Exit with 1 if something was dropped.")
+@click.option(
+    "--to", metavar="FORMAT", callback=_check_to, help="Convert a manifest into this format: slurm, kubernetes, sbatch."
+)
+@click.option("--history", is_flag=True, help="Instead of FILE: report where past jobs would run.")
+@click.option("--user", default="", metavar="NAME", help="--history: jobs of this user.  [default: your own]")
+@click.option("--account", default="", metavar="NAME", help="--history: jobs of all users of this account.")
+@click.option(
+    "--since", metavar="TIME", default="30d", callback=read_moment, help="--history: from this day on.  [default: 30d]"
+)
+@click.option(
+    "--backend", "backends", multiple=True, metavar="NAME", help="--history: backends to consider; repeatable."
+)
+@click.option("--format", "form", type=click.Choice(FORMATS), default="text", help="--history: format of the report.")
 def convert(  # noqa: PLR0913, PLR0917  (click's signature)
     file: str | None,
     arguments: tuple[str, ...],
@@ -80,12 +87,12 @@ def convert(  # noqa: PLR0913, PLR0917  (click's signature)
     backends: tuple[str, ...],
     form: str,
 ) -> int:
-    """Make a manifest of the sbatch script FILE, which is run with the ARGUMENTs.
+    """Convert the sbatch script FILE, which runs with the ARGUMENTs, into a manifest.
 
-    Every directive and line is told as mapped, approximated or dropped, with the reason. SBATCH_* variables count as
-    they do for sbatch; ARGUMENTs that begin with - stand behind --. A script that is not understood runs whole, as it
-    is. With --to, FILE is a manifest, and a script or objects are made of it that need nothing of ffdl_batch. With
-    --history there is no FILE: past jobs are told, where they would run, with what loss, and what they would cost.
+    Every directive and line is reported as mapped, approximated or dropped, with the reason. SBATCH_* variables apply
+    as for sbatch. ARGUMENTs that begin with - must follow --. If the body of the script is not understood, the manifest
+    runs the whole script. With --to, FILE is a manifest, which is converted into a script or objects that do not need
+    ffdl. With --history, report where past jobs would run, with what loss, and at what cost.
 
     \b
     Example:
@@ -102,7 +109,7 @@ def convert(  # noqa: PLR0913, PLR0917  (click's signature)
             user=user, account=account, since=since, backends=backends, form=form, output=output
         )  # fmt: skip
     if file is None:
-        raise click.UsageError("name the FILE to convert, or ask for --history")
+        raise click.UsageError("name the FILE to convert, or use --history")
     text = _read(file)
     if to is not None:
         _export(to, text, file, output, report)
@@ -127,7 +134,7 @@ def _export(to: str, text: str, file: str, output: str, report: str) -> None:
 
     spec = _spec_of(text, file, Path.cwd() if file == "-" else Path(file).absolute().parent)
     written = export_to(to, spec, file, report, err=output == "-")
-    _write(output, _leave(to, spec, file) if written is None else written)
+    _write(output, _script_of(to, spec, file) if written is None else written)
 
 
 def _read(file: str) -> str:
@@ -140,12 +147,12 @@ def _read(file: str) -> str:
     except OSError as error:
         raise Stop(ExitCode.NO_INPUT, f"{file}: {error.strerror}") from None
     if len(data) > _MOST:
-        raise Stop(ExitCode.BAD_MANIFEST, f"{file}: it has more than {_MOST >> 20} MiB, so it is no job script")
+        raise Stop(ExitCode.BAD_MANIFEST, f"{file}: it has more than {_MOST >> 20} MiB, too much for a job script")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise Stop(ExitCode.BAD_MANIFEST, f"{file}:{line}: it is not UTF-8; write it so: iconv -t UTF-8") from None
+        raise Stop(ExitCode.BAD_MANIFEST, f"{file}:{line}: it is not UTF-8; convert it: iconv -t UTF-8") from None
 
 
 def _name(file: str) -> str:
@@ -160,7 +167,7 @@ def _split(options: str) -> tuple[str, ...]:
 
 
 def _convert(source: Source, file: str) -> tuple[ReadsScripts, Conversion]:
-    """By the converter that knows such texts. What is wrong with one is told with its line."""
+    """Convert the script with the converter that recognises it. Raises Stop with the line of an error."""
     from ffdl_batch.domain.conversion import CannotConvert
     from ffdl_batch.plugins import converter_names, create_converter, writer_names
     from ffdl_batch.ports.conversion import ReadsScripts
@@ -173,9 +180,9 @@ def _convert(source: Source, file: str) -> tuple[ReadsScripts, Conversion]:
             except CannotConvert as error:
                 raise Stop(ExitCode.BAD_MANIFEST, f"{_place(file, error.line)}: {error}") from None
     known = ", ".join(converter_names()) or "none is installed"
-    message = f"{file}:1: it is none of the scripts that are known here ({known}); sbatch's begin with #!"
+    message = f"{file}:1: no converter recognises this script (converters: {known}); scripts of sbatch begin with #!"
     if writers := writer_names():
-        message += f"; of a manifest, say what to make: --to {'|'.join(writers)}"
+        message += f"; to convert a manifest, use --to {'|'.join(writers)}"
     raise Stop(ExitCode.BAD_MANIFEST, message)
 
 
@@ -186,12 +193,13 @@ def _place(file: str, line: int) -> str:
 def _manifest_text(conversion: Conversion, file: str) -> str:
     from ffdl_batch.manifest.writer import write_manifest
 
-    how = f"It runs whole: {conversion.wrapped}" if conversion.wrapped else "Its body was understood."
-    return write_manifest(conversion.manifest, [f"Made of {file} by ffdl convert. {how}"])
+    how = f"It runs the whole script: {conversion.wrapped}" if conversion.wrapped else "The body was converted, too."
+    return write_manifest(conversion.manifest, [f"Converted from {file} by ffdl convert. {how}"])
 
 
 def _spec_of(text: str, name: str, base: Path | None = None) -> JobSpec:
-    """The checked manifest. What is wrong with it is told; of one that was just made that is a defect."""
+    """Return the checked manifest. Raises Stop with its errors. In a manifest that was just written, they are
+    defects."""
     from ffdl_batch.domain.findings import Severity
     from ffdl_batch.manifest import ManifestSource, parse_manifest
 
@@ -203,13 +211,13 @@ def _spec_of(text: str, name: str, base: Path | None = None) -> JobSpec:
 
 
 def _bring(source: Source, directory: Path) -> None:
-    """The script, byte for byte, in the model's directory. One of another content stays, and is told."""
+    """Copy the script into the model's directory. Raises Stop if another file has its name."""
     place = directory / source.name
     data = source.text.encode()
     try:
         if place.exists():
             if place.read_bytes() != data:
-                raise Stop(ExitCode.FAILED, f"{place} is another file; nothing was written: give another --model-dir")
+                raise Stop(ExitCode.FAILED, f"{place} is another file; nothing was written; use another --model-dir")
             return
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -225,7 +233,7 @@ def _write(output: str, text: str) -> None:
         Path(name).write_text(text, encoding="utf-8")
 
 
-def _leave(to: str, spec: JobSpec, file: str) -> str:
+def _script_of(to: str, spec: JobSpec, file: str) -> str:
     from ffdl_batch.domain.conversion import CannotConvert
     from ffdl_batch.plugins import create_converter
     from ffdl_batch.ports.conversion import WritesScripts
@@ -233,7 +241,7 @@ def _leave(to: str, spec: JobSpec, file: str) -> str:
     try:
         converter = create_converter(to)
         if not isinstance(converter, WritesScripts):
-            raise Stop(ExitCode.USAGE, f"{to} is not written")
+            raise Stop(ExitCode.USAGE, f"{to} cannot be written")
         return converter.write(spec)
     except CannotConvert as error:
         raise Stop(ExitCode.BAD_MANIFEST, f"{file}: {error}") from None
@@ -253,12 +261,12 @@ def _print_differences(
     from ffdl_batch.ports.conversion import WritesScripts
 
     if not isinstance(reader, WritesScripts):
-        raise Stop(ExitCode.USAGE, "--check: nothing writes such scripts again")
+        raise Stop(ExitCode.USAGE, "--check: no writer for such scripts is installed")
     try:
         lines: Sequence[str] = reader.differences(source, reader.write(spec, contained=contained))
     except CannotConvert as error:
         raise Stop(ExitCode.BAD_MANIFEST, f"{file}: {error}") from None
-    click.echo("\n".join(lines) if lines else "round trip: the script made of the manifest asks the same", err=err)
+    click.echo("\n".join(lines) if lines else "round trip: the script of the manifest requests the same", err=err)
 
 
 def _drops(conversion: Conversion) -> bool:

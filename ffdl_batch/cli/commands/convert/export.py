@@ -1,4 +1,5 @@
-"""``ffdl convert --to``: a manifest's job for a scheduler alone, without this software."""
+"""``ffdl convert --to``: export the job of a manifest for a scheduler without ffdl, and print reports of
+conversions."""
 
 from __future__ import annotations
 
@@ -22,17 +23,17 @@ _LONGEST = 60
 
 
 def as_text(conversion: Conversion, file: str) -> str:
-    """A line for each, in the order of the script, and the sums."""
+    """Return a line for each part of the script, and their numbers."""
     lines = [_line(one, file) for one in conversion.judged]
     counts = Counter(one.fate for one in conversion.judged)
     lines.append(", ".join(f"{counts[fate]} {fate}" for fate in Fate))
     if conversion.wrapped:
-        lines.append(f"the script runs whole, as it is: {conversion.wrapped}")
+        lines.append(f"the whole script runs unchanged: {conversion.wrapped}")
     return "\n".join(lines)
 
 
 def as_json(conversion: Conversion, file: str) -> str:
-    """One document."""
+    """Return a JSON document."""
     counts = Counter(one.fate for one in conversion.judged)
     document = {
         "schema": SCHEMA,
@@ -60,7 +61,7 @@ def _line(one: Judged, file: str) -> str:
 
 
 def export_to(to: str, spec: JobSpec, file: str, report: str, *, err: bool) -> str | None:
-    """The text, for whose keys `report` says what became of them; None where nobody writes jobs for `to`."""
+    """Return the exported text, and print a report about its keys. Return None if no converter exports to `to`."""
     from ffdl_batch.cli.commands.config import settings_or_stop, unusable_table
     from ffdl_batch.domain.conversion import CannotConvert, Conversion, ExportRequest
     from ffdl_batch.domain.scheduler_errors import InvalidRequest
@@ -78,18 +79,18 @@ def export_to(to: str, spec: JobSpec, file: str, report: str, *, err: bool) -> s
         except InvalidRequest as error:
             raise unusable_table(settings, to, error) from None
         if why and image in exported.text:
-            click.echo(f"ffdl: warning: {why}; the text names {image}, which you replace", err=True)
+            click.echo(f"ffdl: warning: {why}; replace {image} in the text", err=True)
     except CannotConvert as error:
         raise Stop(ExitCode.BAD_MANIFEST, f"{file}: {error}") from None
-    told = Conversion({}, exported.judged)
+    conversion = Conversion({}, exported.judged)
     if report != "none":
-        click.echo(as_json(told, file) if report == "json" else as_text(told, file), err=err)
+        click.echo(as_json(conversion, file) if report == "json" else as_text(conversion, file), err=err)
     return exported.text
 
 
 def _image(settings: Settings, framework: Framework, *, pulled: bool) -> tuple[str, str]:
-    """What the site's configuration has for the framework, and ""; where it has nothing, a name that is to be replaced,
-    and why."""
+    """Return the image that the configuration has for the framework, and "". If it has none, return a name that the
+    user has to replace, and the reason."""
     from ffdl_batch.config.images import UnknownImage, resolve_image, resolve_oci_image
 
     try:

@@ -1,5 +1,5 @@
-"""``ffdl convert --history``: which past jobs would run where, with what loss, and at what price. Asks the scheduler's
-accounting, and no daemon.
+"""``ffdl convert --history``: report where past jobs would run, with what loss, and at what cost. Reads the scheduler's
+accounting. Needs no daemon.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ffdl_batch.cli.exit_handling import Stop, complain
-from ffdl_batch.cli.options.output_file import writing
+from ffdl_batch.cli.options.output import open_output
 from ffdl_batch.cli.render.document import Cell, Column, Document, Section, Table, write_csv
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.past_job import Fit, PastJob, Place, Unread, Verdict, best_fit, judge
@@ -23,19 +22,16 @@ from ffdl_batch.domain.job.views import SCHEMA
 from ffdl_batch.domain.metrics.rates import Rates
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.terminal_text import json_text, printable
-from ffdl_batch.output import data_output
 
 if TYPE_CHECKING:
     from ffdl_batch.config import Settings
-    from ffdl_batch.domain.job.past_job import PastJobs, Place, Unread
-    from ffdl_batch.domain.metrics.rates import Rates
-
+    from ffdl_batch.domain.job.past_job import PastJobs
 
 Rows = Sequence[tuple[PastJob, Fit]]
 _NOWHERE = Place("-", "-")
 _HOUR_S = 3600
 _KINDS = 40
-"""Kinds of jobs in the table for people; CSV and JSON have every job."""
+"""Maximum rows of a table. CSV and JSON have every job."""
 _CSV = (
     "job", "user", "account", "name", "partition", "state", "started", "nodes", "cpus", "gpus", "gpu_type",
     "memory_mib", "elapsed_s", "gpu_hours", "cpu_hours", "cost", "currency", "place", "verdict", "reasons",
@@ -44,34 +40,37 @@ _CSV = (
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """Each job with its best place; what could not be read; whose jobs, and since which day."""
+    """Past jobs with their best places."""
 
     rows: Rows
     unread: Sequence[Unread]
+    """Rows of the accounting that could not be read."""
     whose: str
+    """The user or account of the jobs."""
     day: str
+    """The first day."""
 
 
 def weigh(jobs: Sequence[PastJob], places: Sequence[Place]) -> list[tuple[PastJob, Fit]]:
-    """Each job with its best place."""
+    """Return each job with its best place."""
     nowhere = Fit(_NOWHERE, Verdict.NOT, ("there is no place to send it to",))
     return [(job, best_fit(job, places) or nowhere) for job in jobs]
 
 
 def cost_of(job: PastJob, rates: Rates) -> float:
-    """What the job would have cost."""
+    """Return what the job would have cost."""
     return rates.cost(job.gpu_s, job.cpu_s, job.gpu_type)
 
 
 def unread_sentence(unread: Sequence[Unread]) -> str:
-    """How many rows of the accounting are in no figure."""
+    """Return a sentence about the rows of the accounting that could not be read."""
     are = "is" if len(unread) == 1 else "are"
     rows = counted(len(unread), "row")
-    return f"{rows} of the accounting could not be read and {are} in none of the figures; tell who runs the accounting."
+    return f"{rows} of the accounting could not be read and {are} not included; report this to your administrators."
 
 
 def document_of(weighed: Weighed, places: Sequence[Place], rates: Rates) -> Document:
-    """For people."""
+    """Return the report as a document."""
     rows = weighed.rows
     counts = {verdict: sum(fit.verdict is verdict for _, fit in rows) for verdict in Verdict}
     jobs = [job for job, _ in rows]
@@ -88,7 +87,7 @@ def document_of(weighed: Weighed, places: Sequence[Place], rates: Rates) -> Docu
         about.append(f"Those that would run come to {total:.2f} {rates.currency} (rates: {rates}).")
     else:
         about.append("No prices are set; [rates] of the configuration has them.")
-    about.append("A training runs in an image: what jobs loaded as modules of the nodes has to be in it.")
+    about.append("Jobs run in an image. It must contain what they loaded as environment modules.")
     return Document(
         "Moving past jobs",
         tuple(about),
@@ -103,7 +102,7 @@ def document_of(weighed: Weighed, places: Sequence[Place], rates: Rates) -> Docu
 
 
 def _by_place(jobs: Sequence[PastJob], places: Sequence[Place], rates: Rates) -> Table:
-    """Each place as if it were the only one."""
+    """Return a table of the places, each as if it were the only one."""
     rows = []
     for place in places:
         fits = [(job, judge(job, place).verdict) for job in jobs]
@@ -183,7 +182,7 @@ def _hours(seconds: int) -> str:
 
 
 def csv_lines(weighed: Rows, rates: Rates) -> Iterator[str]:
-    """A row for each job, with a head."""
+    """Yield a header and a row for each job."""
     rows = [_row(job, fit, rates) for job, fit in weighed]
     buffer = io.StringIO()
     write_csv(buffer, _CSV, ([_in_line(row[name]) for name in _CSV] for row in rows))
@@ -220,7 +219,7 @@ def _row(job: PastJob, fit: Fit, rates: Rates) -> dict[str, object]:
 
 
 def plain_of(weighed: Weighed, places: Sequence[Place], rates: Rates) -> dict[str, object]:
-    """One document for programs."""
+    """Return the report as a JSON document."""
     return {
         "schema": SCHEMA,
         "jobs_of": weighed.whose,
@@ -232,15 +231,14 @@ def plain_of(weighed: Weighed, places: Sequence[Place], rates: Rates) -> dict[st
     }
 
 
-FORMATS = ("text", "json", "csv", "markdown", "html")
 _SHOWN = 5
-"""So many rows that could not be read are named on standard error; the report has more of them, JSON all."""
+"""Maximum unreadable rows on standard error. The report has more of them, JSON all."""
 
 
 def print_history_report(
     *, user: str, account: str, since: float, backends: Sequence[str], form: str, output: str
 ) -> int:  # fmt: skip
-    """Ask, judge, and write the report."""
+    """Read the past jobs, find their places, and write the report."""
     from ffdl_batch.cli.commands.config import settings_or_stop
 
     if user and account:
@@ -250,34 +248,29 @@ def print_history_report(
     past, places = _ask(settings, user, account, day, backends)
     whose = f"user {user}" if user else f"account {account}" if account else "yours"
     lines = render(past, places, settings.rates, form, (whose, day))
-    if output == "-":
-        for line in lines:
-            click.echo(line, file=data_output())
-    else:
-        with writing(output) as name:
-            Path(name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    with open_output(output) as file:
+        file.writelines(f"{line}\n" for line in lines)
     _print_unread(past.unread)
     for odd in (one for place in places for one in place.unread):
-        complain(f"warning: nodes are left out, a row of which cannot be read: {odd.why}".replace("\n", " "))
+        complain(f"warning: nodes with an unreadable row are left out: {odd.why}".replace("\n", " "))
     return ExitCode.OK
 
 
 def _print_unread(unread: Sequence[Unread]) -> None:
-    """What the report leaves out, on standard error."""
-
+    """Print a warning about rows that the report leaves out."""
     if not unread:
         return
     complain(f"warning: {unread_sentence(unread)}")
     for one in unread[:_SHOWN]:
         complain(f"warning: {one.row}: {one.why}".replace("\n", " "))
     if len(unread) > _SHOWN:
-        complain(f"warning: and {len(unread) - _SHOWN} more; --format json names them all")
+        complain(f"warning: and {len(unread) - _SHOWN} more; --format json lists all")
 
 
 def _ask(
     settings: Settings, user: str, account: str, day: str, backends: Sequence[str]
 ) -> tuple[PastJobs, list[Place]]:
-    """The jobs, and all places of the named backends; of none named, those of each that is configured."""
+    """Return the jobs, and the places of the named backends, or of all configured ones if none is named."""
     from ffdl_batch.domain.job.past_job import HistoryMissing, HistoryUnknown, Period
     from ffdl_batch.plugins import history_names
     from ffdl_batch.ports.capabilities import KnowsJobs, KnowsPlaces
@@ -295,16 +288,16 @@ def _ask(
             if past is None and isinstance(found, KnowsJobs):
                 past = found.past_jobs(Period(day, user, account))
     except HistoryMissing as error:
-        raise Stop(ExitCode.UNAVAILABLE, f"the history cannot be told: {error}") from None
+        raise Stop(ExitCode.UNAVAILABLE, f"the history cannot be read: {error}") from None
     except HistoryUnknown as error:
-        raise Stop(ExitCode.TRY_AGAIN, f"the history cannot be told: {error}") from None
+        raise Stop(ExitCode.TRY_AGAIN, f"the history cannot be read: {error}") from None
     if past is None:
         raise Stop(ExitCode.FAILED, "no installed backend keeps a history of jobs")
     return past, places
 
 
 def _opened(settings: Settings, name: str) -> object:
-    """What the backend of that name knows."""
+    """Return the history of a backend. Raises Stop if its configuration is invalid."""
     from ffdl_batch.cli.commands.config import unusable_table
     from ffdl_batch.domain.scheduler_errors import InvalidRequest
     from ffdl_batch.plugins import open_history
@@ -318,8 +311,8 @@ def _opened(settings: Settings, name: str) -> object:
 def render(
     past: PastJobs, places: Sequence[Place], rates: Rates, form: str, about: tuple[str, str]
 ) -> Iterator[str]:  # fmt: skip
-    """The report's lines in one of FORMATS. `about` is whose jobs, and since which day."""
-
+    """Yield the lines of the report in one of FORMATS. `about` is the user or account of the jobs, and the first
+    day."""
     from ffdl_batch.cli.render.document import markdown_lines, text_lines
     from ffdl_batch.cli.render.document_html import html_page
 

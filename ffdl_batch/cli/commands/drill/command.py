@@ -1,4 +1,4 @@
-"""``ffdl drill``: play an interruption before a real one comes."""
+"""``ffdl drill``: interrupt a training on purpose, to test its checkpoints before a real interruption."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _ELEMENT = re.compile(r"array-[0-9a-z]{9}_[0-9]{1,7}", re.ASCII)
 
 
 class _TwoKinds(SbatchLike):
-    """Help with the drill's own options first: the job's are many, and for trial runs only."""
+    """A command whose help lists the options of the job, which are for trial runs only, after its own."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Two lists."""
+        """Write two lists of options."""
         options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
         for title, of_a_trial in (("Options", False), ("Options of the job, for a trial run (MANIFEST) only", True)):
             records = [each.get_help_record(ctx) for each in options if (each.name in _OF_A_TRIAL) is of_a_trial]
@@ -44,44 +44,45 @@ class _TwoKinds(SbatchLike):
                 formatter.write_dl([record for record in records if record is not None])
 
 
-@click.command(cls=_TwoKinds, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=_TwoKinds)
 @click.argument("event", type=click.Choice(EVENTS))
-@click.option("--after", metavar="SPAN", callback=read_span, help="Let the training run so long before; trial: 10s.")
+@click.option(
+    "--after", metavar="SPAN", callback=read_span, help="Time to train before the event.  [default for trial runs: 10s]"
+)
 @click.option(
     "--timeout",
     metavar="SPAN",
     callback=read_span,
-    help="Give up when the attempt has not ended so long after PROCESSING began (10m, 2h); exit code 124.",
+    help="Maximum time from PROCESSING to the end of the attempt (10m, 2h); then exit code 124.",
 )
 @click.option(
     "--queue-timeout",
     metavar="SPAN",
     callback=read_span,
-    help="Give up waiting for PROCESSING after so long, before the event or after it; exit code 124.",
+    help="Maximum time to wait for PROCESSING, before or after the event; then exit code 124.",
 )
 @click.option("--no-resume", is_flag=True, help="Leave the job HALTED after a halt.")
 @shared_options(metavar="ID | MANIFEST [MODEL]")
 def drill(*, event: str, files: Sequence[str], no_resume: bool, **given: Any) -> int:
-    """Play an interruption, and report what the training makes of it: whether it saved a checkpoint, how long that
-    took, what lead before a time limit that needs, and when the next attempt ran.
+    """Interrupt a training, and report the result: whether it saved a checkpoint, how long that took, the lead before a
+    time limit that it needs, and when the next attempt started.
 
     \b
-    halt       ffdl halt itself; the job is resumed afterwards
+    halt       the request of `ffdl halt`; the job is resumed afterwards
     timeout    the warning before the time limit
-    preempt    the TERM of a preemption; about 20 s are left
-    node-fail  KILL to all of it; what was saved before is all there is
+    preempt    TERM, as at a preemption; about 20 s remain
+    node-fail  KILL to all processes; only earlier checkpoints remain
 
-    With a MANIFEST, a trial run of it (named drill-NAME) is submitted, interrupted and at last cancelled, also by
-    Ctrl-C and TERM; no job of yours is touched. Of an array or a sweep, the trial run is the first element alone.
-    MODEL is the directory `model` beside the manifest unless given.
+    With a MANIFEST, a trial run (named drill-NAME) is submitted, interrupted and finally cancelled, also after Ctrl-C
+    and TERM. Your other jobs are not affected. Of an array or a sweep, only the first element runs. The default MODEL
+    is the directory `model` beside the manifest.
 
-    With the ID of a job, that job is really interrupted: the attempt ends, what was computed since its last checkpoint
-    is lost, and it goes on with the next attempt, which waits in the queue like any other. That uses up no budget of
-    batch.retry but gpu_hours, and it goes on although no checkpoint was confirmed. A training that fails when it is
-    asked has failed, though: ffdl resume goes on then.
+    With the ID of a job, that job is interrupted: its attempt ends, the work since its last checkpoint is lost, and the
+    next attempt waits in the queue. The job continues even without a confirmed checkpoint, and no retry budget is used
+    except gpu_hours. If the training fails at the checkpoint request, the job is FAILED; continue it with ffdl resume.
 
-    Exit code 0: a checkpoint was confirmed (node-fail: there is a saved one, and the next attempt started); 1: not;
-    124: not known, the time was over.
+    Exit code 0: a checkpoint was confirmed (node-fail: a checkpoint exists, and the next attempt started); 1: not;
+    124: unknown, because a time was exceeded.
     """
     from ffdl_batch.cli.commands.drill.report import print_report
     from ffdl_batch.cli.commands.drill.run import Course, Drill
@@ -93,22 +94,24 @@ def drill(*, event: str, files: Sequence[str], no_resume: bool, **given: Any) ->
     of_a_trial = {**wanted.options, "allow-file": given["allow_files"], "allow-references": given["allow_references"]}
     if not trial and (named := [name for name in sorted(of_a_trial) if name in wanted.options or of_a_trial[name]]):
         names = ", ".join(f"--{name}" for name in named)
-        raise click.UsageError(f"{names}: options of the job are for trial runs; {job_id} runs as it was submitted")
+        raise click.UsageError(
+            f"{names}: options of the job are for trial runs; {job_id} runs with the options of its submission"
+        )
     after_s = given["after"] if given["after"] is not None else AFTER_S if trial else 0.0
     timeout_s = given["timeout"]
     if timeout_s is not None and timeout_s < after_s:
         raise click.UsageError(
-            f"--timeout {timeout_s:g}s counts from PROCESSING on, and would be over before the event is played "
-            f"(--after {after_s:g}s)"
+            f"--timeout {timeout_s:g}s counts from PROCESSING, so it would be exceeded before the event (--after "
+            f"{after_s:g}s)"
         )
     plan = Drill(event, after_s, timeout_s, given["queue_timeout"], resumes=not no_resume, trial=trial)
-    tell = (lambda _: None) if manner.quiet else complain
+    note = (lambda _: None) if manner.quiet else complain
     with open_client(quiet=manner.quiet) as client:
         if trial:
             with trial_run(client, trial_submission(files, wanted), files, manner) as trial_id:
-                report = Course(client, trial_id, plan, tell).run()
+                report = Course(client, trial_id, plan, note).run()
         else:
-            report = _run(Course(client, client.get(job_id).id, plan, tell))
+            report = _run(Course(client, client.get(job_id).id, plan, note))
     if manner.as_json:
         print_json({"drill": report})
     else:
@@ -117,7 +120,7 @@ def drill(*, event: str, files: Sequence[str], no_resume: bool, **given: Any) ->
 
 
 def _run(course: Course) -> DrillReport:
-    """The drill of a job, which stays when nobody waits for it any longer."""
+    """Run the drill of a job. Ctrl-C leaves the job as it is."""
     try:
         return course.run()
     except KeyboardInterrupt:
@@ -125,32 +128,32 @@ def _run(course: Course) -> DrillReport:
 
 
 def _job_id(event: str, files: Sequence[str]) -> str:
-    """The id or its beginning, where the one argument is that; "" where it names a manifest."""
+    """Return the id of a job, or the beginning of one, if it is the only argument; "" for a manifest."""
     from ffdl_batch.domain.job.array import is_array_id
     from ffdl_batch.domain.job.job import is_job_id
 
     if not files:
-        raise click.UsageError(f"a manifest, or a job's id, is needed: ffdl drill {event} MANIFEST [MODEL]")
+        raise click.UsageError(f"a manifest or the id of a job is needed: ffdl drill {event} MANIFEST [MODEL]")
     if is_array_id(files[0]):
-        raise click.UsageError(f"{files[0]} is an array: name one of its jobs: ffdl drill {event} {files[0]}_INDEX")
+        raise click.UsageError(f"{files[0]} is an array; name one of its jobs: ffdl drill {event} {files[0]}_INDEX")
     is_id = is_job_id(files[0]) or _ELEMENT.fullmatch(files[0])
     found = files[0] if is_id or (_BEGINNING_OF_AN_ID.fullmatch(files[0]) and not Path(files[0]).exists()) else ""
     if found and len(files) > 1:
         raise click.UsageError(f"one job at a time: ffdl drill {event} ID")
     if len(files) > 2:
-        raise click.UsageError(f"one manifest and one model at most: ffdl drill {event} MANIFEST [MODEL]")
+        raise click.UsageError(f"only one manifest and one model are allowed: ffdl drill {event} MANIFEST [MODEL]")
     if not found:
         _refuse_directory(event, files)
     return found
 
 
 def _refuse_directory(event: str, files: Sequence[str]) -> None:
-    """Raises UsageError for a directory, with the manifest that is in it."""
+    """Raise UsageError for a directory, with the manifest in it."""
     directory = Path(files[0])
     if not directory.is_dir():
         return
     manifest = next((directory / name for name in MANIFESTS if (directory / name).is_file()), None)
     if manifest is None:
-        raise click.UsageError(f"{directory} is a directory without a {MANIFESTS[0]}: name the manifest")
+        raise click.UsageError(f"{directory} is a directory without a {MANIFESTS[0]}; name the manifest")
     again = shlex.join(["ffdl", "drill", event, str(manifest), *files[1:]])
-    raise click.UsageError(f"{directory} is a directory, and a manifest is needed: {again}")
+    raise click.UsageError(f"{directory} is a directory; name the manifest: {again}")

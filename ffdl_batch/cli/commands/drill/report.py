@@ -1,4 +1,4 @@
-"""What a drill found out: pure, from the job's record and its changes of state."""
+"""The result of a drill, from the job's record and its state changes, and how it is printed."""
 
 from __future__ import annotations
 
@@ -18,26 +18,20 @@ _STARTED = frozenset({JobState.PROCESSING, JobState.STORING, JobState.COMPLETED}
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What was played, on what, and when (seconds since the epoch). `after` is the number of the last change before."""
+    """The event of a drill."""
 
     event: str
     attempt: int
     at: float
+    """The time of the event, in seconds since the epoch."""
     after: int
+    """The number of the last state change before the event."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrillReport:
-    """One drill. Times are seconds, `saved_at` is seconds since the epoch.
-
-    `interruption` is what the attempt's end was taken for, and `played` says that this was the drill's. `asked`,
-    `confirmed`, `answered`, `took_s` and `saved_at` are those of :class:`~ffdl_batch.domain.job.views.AttemptView`;
-    `saved_age_s` is how old the newest saved checkpoint was when the event was played: what would be lost.
-    `lead_needed_s` is None where nothing was measured; `lead_s` is what the job keeps from now on (a trial run: what a
-    job of its manifest begins with; None = nobody warns, unless not `lead_known`), `lead_from` what decided that.
-    `next_started_after_s` is the time from the attempt's end (after a halt: from the resume) to the learners' next
-    start; None: there was none, or it was not waited for any longer (`gave_up`).
-    """
+    """The result of a drill. `asked`, `confirmed`, `answered`, `took_s` and `saved_at` are those of
+    :class:`~ffdl_batch.domain.job.views.AttemptView`."""
 
     job_id: str
     event: str
@@ -45,26 +39,35 @@ class DrillReport:
     trial: bool
     state: str
     interruption: str
+    """The kind of interruption that ended the attempt."""
     played: bool
+    """Whether the drill caused this interruption."""
     message: str
     asked: bool
     confirmed: bool
     answered: bool
     took_s: float | None
     lead_needed_s: int | None
+    """None if nothing was measured."""
     lead_s: int | None
+    """The lead of the job from now on; for a trial run, the first lead of a job of its manifest. None if the job gets
+    no warning before a time limit, or if the lead is not known (`lead_known`)."""
     lead_from: str
+    """What decided the lead."""
     lead_known: bool
     saved_at: float | None
     saved_age_s: float | None
+    """The age of the newest checkpoint at the event: the work that would be lost."""
     next_attempt: int | None
     next_started_after_s: float | None
+    """The time from the attempt's end, or from the resume after a halt, to the learners' next start; None if they did
+    not start, or if the drill stopped waiting (`gave_up`)."""
     gave_up: bool
     passed: bool
 
     @property
     def exit_code(self) -> ExitCode:
-        """Of the command. A checkpoint after a node failure proves nothing while the next attempt is waited for."""
+        """The exit code of the command. After a node failure, the result is unknown until the next attempt starts."""
         if self.passed:
             return ExitCode.OK
         unknown = self.event == NODE_FAIL and self.gave_up and self.saved_at is not None
@@ -72,17 +75,17 @@ class DrillReport:
 
     @property
     def lead_is_short(self) -> bool:
-        """Whether a checkpoint would not be done when the time limit comes."""
+        """Whether a checkpoint takes longer than the lead before the time limit."""
         return self.lead_known and self.lead_needed_s is not None and (self.lead_s or 0) < self.lead_needed_s
 
 
 def is_end(event: EventView) -> bool:
-    """Whether an attempt (or a run of it) ended with this change of state."""
+    """Return whether an attempt, or a run of it, ended with this state change."""
     return event.cause == Cause.REQUEUED or event.state in {state.value for state in TERMINAL}
 
 
 def is_start(event: EventView) -> bool:
-    """Whether learners were started by then. Polling may miss PROCESSING, what comes after it says as much."""
+    """Return whether learners had started by this state change. Polling may miss PROCESSING itself."""
     return event.state in {state.value for state in _STARTED}
 
 
@@ -95,7 +98,7 @@ def make_report(
     trial: bool = False,
     gave_up: bool = False,
 ) -> DrillReport:
-    """The report, once the attempt has ended and the next one has started, will not, or is not waited for any longer.
+    """Return the report when the attempt has ended, and the next one has started, will not start, or is not waited for.
     `lead` None: it is not known."""
     attempt = next((each for each in job.attempts if each.number == played.attempt), None)
     attempt = attempt or AttemptView(played.attempt, job.native_id, job.backend, job.submitted_at)
@@ -131,9 +134,10 @@ def make_report(
 def _next_start(
     played: Played, events: Sequence[EventView], attempt_ended_at: float | None
 ) -> tuple[EventView, float] | None:
-    """The first start after the attempt's end, and how long after; a halted job is waiting until it is resumed.
+    """Return the first start after the attempt's end, and the time between them. After a halt, the time counts from the
+    resume.
 
-    The daemon may have noticed the end later than it came (it was down, or looks every few seconds).
+    The daemon may have noticed the end late, because it was down or polls every few seconds.
     """
     ended_at: float | None = None
     for event in events:
@@ -155,11 +159,11 @@ def _passed(event: str, attempt: AttemptView, *, started: bool) -> bool:
 
 
 def print_report(report: DrillReport) -> None:
-    """The report."""
+    """Print the report."""
     print_line("Drill", f"{report.event} on attempt {report.attempt} of {report.job_id}")
     print_line("Ended because", report.message)
     if report.interruption and not report.played:
-        print_line("", "(not by what was played: something else interrupted it first)")
+        print_line("", "(not because of the drill: something else interrupted it first)")
     print_line("Checkpoint", _checkpoint(report))
     if report.saved_at is not None and report.saved_age_s is not None:
         age = f", {report.saved_age_s:.1f} s before the event" if report.event == NODE_FAIL else ""
@@ -186,30 +190,30 @@ def _checkpoint(report: DrillReport) -> str:
 
 
 def _lead(report: DrillReport) -> str:
-    """What is needed, and what is there."""
+    """Return the lead that is needed, and the lead that the job has."""
     needed = "nothing was measured" if report.lead_needed_s is None else f"{report.lead_needed_s} s needed"
     whose = "a job of this manifest" if report.trial else "this job"
     if not report.lead_known:
-        return f"{needed}; what {whose} keeps is not known here, its directory cannot be read"
+        return f"{needed}; the lead of {whose} is not known, because its directory cannot be read here"
     if report.lead_s is None:
-        return f"{needed}; {whose} keeps none"
-    return f"{needed}; {whose} keeps {report.lead_s} s (from: {report.lead_from or 'unknown'})"
+        return f"{needed}; {whose} has none"
+    return f"{needed}; {whose} has {report.lead_s} s (from: {report.lead_from or 'unknown'})"
 
 
 def _warning(report: DrillReport) -> str:
-    """What the time limit would do to it, and the cure; "" where it is well."""
+    """Return a warning if the lead before the time limit is missing or too short; "" if not."""
     if report.lead_known and report.lead_s is None:
         return (
-            "nobody warns it before a time limit; leave out batch.signal (--signal) and batch.checkpoint.lead_s: 0 "
-            "to have it warned"
+            "it gets no warning before a time limit; to get one, leave out batch.signal (--signal) and "
+            "batch.checkpoint.lead_s: 0"
         )
     if not report.lead_is_short:
         return ""
     late = f"{report.lead_s} s before a time limit is too late to save"
     if report.lead_from == LeadFrom.TIME_LIMIT.value:
         at_least = 2 * (report.lead_needed_s or 0)
-        return f"{late}; the lead is half of the time limit at most: ask for {at_least} s or more (batch: time: …)"
-    return f"{late}; write into the manifest batch: checkpoint: lead_s: {report.lead_needed_s}"
+        return f"{late}; the lead is at most half of the time limit: request {at_least} s or more (batch: time: …)"
+    return f"{late}; set batch: checkpoint: lead_s: {report.lead_needed_s} in the manifest"
 
 
 def _next(report: DrillReport) -> str:
@@ -217,9 +221,9 @@ def _next(report: DrillReport) -> str:
         since = "the resume" if report.event == "halt" else "the attempt's end"
         return f"{report.next_attempt}, PROCESSING {report.next_started_after_s:.1f} s after {since}"
     if report.state not in {state.value for state in TERMINAL}:
-        return f"the job is {report.state}; it was not waited for any longer (--queue-timeout)"
+        return f"the job is {report.state}; the drill stopped waiting (--queue-timeout)"
     if report.state == "HALTED":
-        return f"none; ffdl resume {report.job_id} goes on"
+        return f"none; to continue: ffdl resume {report.job_id}"
     return f"none; the job is {report.state}"
 
 
@@ -227,22 +231,28 @@ def _result(report: DrillReport) -> str:
     if report.event != NODE_FAIL:
         return "a checkpoint was confirmed" if report.passed else "no checkpoint was confirmed"
     if report.passed:
-        return "there is a checkpoint to go on from, and the next attempt started"
+        return "a checkpoint exists, and the next attempt started"
     if report.saved_at is None:
         return "no saved checkpoint is known"
-    return "there is a checkpoint to go on from; the next attempt has not started" + (" yet" if report.gave_up else "")
+    return "a checkpoint exists; the next attempt has not started" + (" yet" if report.gave_up else "")
 
 
 def _cure(report: DrillReport) -> str:
-    """What a training that failed the drill has to do."""
+    """Return what to change in a training that failed the drill."""
     if report.passed:
         return ""
     if report.event == NODE_FAIL:
-        return "save regularly below $CHECKPOINT_DIR: a lost node does not ask" if report.saved_at is None else ""
+        return (
+            "save regularly below $CHECKPOINT_DIR: a node failure comes without a checkpoint request"
+            if report.saved_at is None
+            else ""
+        )
     if not report.asked:
         return ""
     if report.answered:
-        return "write a new file below $CHECKPOINT_DIR when asked, also where nothing is new, then exit with 0"
+        return (
+            "at a checkpoint request, write a new file below $CHECKPOINT_DIR, even if nothing is new, then exit with 0"
+        )
     return (
         "catch the checkpoint signal (batch.checkpoint.signal, USR2 by default) or look for $JOB_STATE_DIR/halt, save "
         "below $CHECKPOINT_DIR, then exit with 0"

@@ -1,4 +1,4 @@
-"""The course of a drill: wait until the training runs, play the event, wait for what becomes of it."""
+"""Run a drill: wait until the training runs, send the event, and wait for the result."""
 
 from __future__ import annotations
 
@@ -26,24 +26,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Drill:
-    """What is wanted.
-
-    `after_s`: how long the training runs before. `timeout_s`: how long the attempt may take from PROCESSING to its end;
-    `queue_timeout_s`: how long each wait for PROCESSING may take (None = for ever). `resumes`: a halted job is resumed
-    afterwards.
-    """
+    """The parameters of a drill."""
 
     event: str
     after_s: float = 0.0
+    """How long the training runs before the event."""
     timeout_s: float | None = None
+    """Maximum time from PROCESSING to the end of the attempt; None for no limit."""
     queue_timeout_s: float | None = None
+    """Maximum time of each wait for PROCESSING; None for no limit."""
     resumes: bool = True
+    """Whether a halted job is resumed afterwards."""
     trial: bool = False
 
 
 @dataclass
 class Course:
-    """One drill on one job. `tell` hears what is being waited for."""
+    """One drill on one job. `report` gets the progress."""
 
     client: Client
     job_id: str
@@ -55,31 +54,31 @@ class Course:
     gave_up: bool = False
 
     def run(self) -> DrillReport:
-        """The whole drill; raises :class:`Stop` where it cannot be played or nothing is known when its time is over."""
+        """Run the whole drill. Raises :class:`Stop` if the event is not possible, or at a timeout without a result."""
         job, deadline = self._train()
         played = self._play(job)
         end = self._await_end(played, deadline)
-        if self._goes_on(end):
+        if self._continues(end):
             self._await_start()
         job = self.client.get(self.job_id)
         lead = read_lead(job, (played.attempt,) if self.drill.trial else (job.attempt, played.attempt))
         return make_report(played, job, self.events, lead, trial=self.drill.trial, gave_up=self.gave_up)
 
     def describe_rest(self) -> str:
-        """What becomes of the job if nobody waits any longer; "" for a trial run, which is cancelled then."""
+        """Return what happens to the job when the drill stops waiting; "" for a trial run, which is cancelled."""
         if self.drill.trial:
             return ""
         if self.played is None:
-            return f"nothing was played; {self.job_id} goes on as before"
+            return f"{self.job_id} was not interrupted and continues"
         if self.drill.event == HALT and not self.resumed:
-            return f"{self.job_id} ends as HALTED; it goes on with: ffdl resume {self.job_id}"
-        return f"{self.job_id} goes on by itself: ffdl events -f {self.job_id}"
+            return f"{self.job_id} becomes HALTED; to continue it: ffdl resume {self.job_id}"
+        return f"{self.job_id} continues by itself; to follow it: ffdl events -f {self.job_id}"
 
     # --------------------------------------------------------------------------------------- before the event
 
     def _train(self) -> tuple[JobView, float | None]:
-        """The job when the event is due, and until when its attempt may take. A run that is interrupted in earnest
-        meanwhile is followed by the next one."""
+        """Return the job when the event is due, and the deadline of its attempt. If a real interruption ends the
+        attempt before, wait for the next one."""
         while True:
             job = self._await_processing()
             deadline = _from_now(self.drill.timeout_s)
@@ -94,8 +93,8 @@ class Course:
     def _await_processing(self) -> JobView:
         self.events.extend(self.client.events(self.job_id, after=self._seen))
         job, deadline = self.client.get(self.job_id), _from_now(self.drill.queue_timeout_s)
-        waits = "; waiting until it is PROCESSING, nothing is played before"
-        waits += "; --timeout counts from then on" if self.drill.timeout_s is not None else ""
+        waits = "; waiting until it is PROCESSING"
+        waits += "; --timeout counts from then" if self.drill.timeout_s is not None else ""
         while job.state != JobState.PROCESSING and not is_ended(job):
             self.report(f"{_place(job)}{waits}")
             waits = ""
@@ -110,16 +109,16 @@ class Course:
             shorter = "; let it run longer, or give a shorter --after" if job.state == JobState.COMPLETED else ""
             raise Stop(
                 ExitCode.FAILED,
-                f"{self.job_id} is {job.state}, and nothing was played: an event can be played only while a training "
-                f"is PROCESSING{shorter}",
+                f"{self.job_id} is {job.state} and was not interrupted: an event is possible only while a training is "
+                f"PROCESSING{shorter}",
             )
         return job
 
     def _play(self, job: JobView) -> Played:
         self.events.extend(self.client.events(self.job_id, after=self._seen))
         played = Played(self.drill.event, job.attempt, time.time(), self._seen)
-        self.report(f"playing {self.drill.event} on attempt {job.attempt} of {self.job_id}")
-        self.played = played  # also where the answer is lost: it may have been
+        self.report(f"sending {self.drill.event} to attempt {job.attempt} of {self.job_id}")
+        self.played = played  # before the request, because it may have worked if its answer is lost
         self.client.drill(self.job_id, self.drill.event)
         return played
 
@@ -132,10 +131,10 @@ class Course:
         except WaitTimedOut:
             what = f"attempt {played.attempt} of {self.job_id} has not ended"
             span = f"in {self.drill.timeout_s:g} s of PROCESSING (--timeout)"
-            raise self._time_over(f"{what} {span}; what it made of the event is not known") from None
+            raise self._time_over(f"{what} {span}; the result is not known") from None
 
-    def _goes_on(self, end: EventView | None) -> bool:
-        """Whether there will be a next attempt; a job that the drill halted is resumed for it."""
+    def _continues(self, end: EventView | None) -> bool:
+        """Return whether there will be a next attempt. Resumes a job that the drill halted."""
         if end is None:
             return False
         if end.cause == Cause.REQUEUED:
@@ -162,7 +161,7 @@ class Course:
         return self.events[-1].seq if self.events else 0
 
     def _next(self, is_wanted: Callable[[EventView], bool], deadline: float | None) -> EventView | None:
-        """The next change of state that is wanted; None where the job has ended before. Raises WaitTimedOut."""
+        """Return the next wanted state change; None if the job ends before. Raises WaitTimedOut."""
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         for event in self.client.events(self.job_id, follow=True, after=self._seen, timeout_s=left):
             self.events.append(event)
@@ -176,15 +175,15 @@ def _from_now(span_s: float | None) -> float | None:
 
 
 def _place(job: JobView) -> str:
-    """Where the job is; in the queue with the scheduler's reason."""
+    """Return the state of the job, with its pending reason."""
     why = f" ({job.pending_reason})" if job.pending_reason else ""
     return f"{job.id} is {job.state}{why}"
 
 
 def read_lead(job: JobView, attempts: tuple[int, ...]) -> Lead | None:
-    """The lead of the first of these attempts that has a launch file: the very value that its controllers go by.
+    """Return the lead of the first of these attempts that has a launch file: the value that its controllers use.
 
-    None where the job's directory cannot be read from here.
+    Return None if the job's directory cannot be read from here.
     """
     for number in attempts:
         try:

@@ -1,4 +1,4 @@
-"""The trial run of a drill: one job of the manifest under another name, cancelled on every way out."""
+"""The trial run of a drill: one job of the manifest with another name, which is cancelled however the drill ends."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 PREFIX = "drill-"
 CANCEL_S = 20
-"""How long the daemon may take to hear that the trial run is to be cancelled; it does the rest by itself."""
+"""Maximum time for the cancel request to the daemon."""
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Signalled(KeyboardInterrupt):
-    """A signal that ends the command; like Ctrl-C, it passes through everything that deals with failures."""
+    """A signal that ends the command. Like Ctrl-C, it is not caught by handlers of failures."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"interrupted by {signal.Signals(number).name}")
@@ -38,9 +38,9 @@ class Signalled(KeyboardInterrupt):
 
 
 class Signals:
-    """Turns signals that end a command into :class:`Signalled`; those that are ignored (nohup) stay ignored.
+    """Turns signals that end a command into :class:`Signalled`. Ignored signals (nohup) stay ignored.
 
-    One that comes while they are held waits until they are let go. A second Ctrl-C does not wait.
+    While signals are held, a signal waits until they are released, except a second Ctrl-C.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Signals:
 
     @contextmanager
     def caught(self) -> Iterator[Signals]:
-        """Held at first; as before afterwards."""
+        """Catch the signals, at first held, and restore their handlers afterwards."""
         before = {n: signal.signal(n, self._catch) for n in ENDING if signal.getsignal(n) is not signal.SIG_IGN}
         try:
             yield self
@@ -57,11 +57,11 @@ class Signals:
                 signal.signal(number, handler)
 
     def hold(self) -> None:
-        """What comes from now on waits."""
+        """Hold signals from now on."""
         self._held = True
 
-    def let_go(self) -> None:
-        """Raise what came meanwhile, and at once what comes from now on."""
+    def release(self) -> None:
+        """Raise the signal that came while they were held, and later ones at once."""
         self._held = False
         if self._came:
             raise Signalled(self._came)
@@ -74,10 +74,10 @@ class Signals:
 
 
 def trial_submission(files: Sequence[str], wanted: Wanted) -> Submission:
-    """What is submitted: the same manifest under another name; of an array its first element alone.
+    """Return the submission of the trial run: the manifest with another name, and only the first element of an array.
 
-    What is wrong with the manifest is the daemon's to say. Raises :class:`Stop` where all jobs share one checkpoint
-    directory: a trial run would write into it.
+    The daemon reports errors of the manifest. Raises :class:`Stop` if all jobs share one checkpoint directory, because
+    the trial run would write into it.
     """
     from ffdl_batch.domain.job.submission import Expected
     from ffdl_batch.manifest import ManifestSource, parse_manifest
@@ -89,7 +89,7 @@ def trial_submission(files: Sequence[str], wanted: Wanted) -> Submission:
         raise Stop(
             ExitCode.BAD_MANIFEST,
             f"{submission.manifest_name}: batch.checkpoint.shared: the trial run would write into the checkpoints of "
-            "your other jobs (leave it out for the trial, or drill a job that runs: ffdl drill EVENT ID)",
+            "your other jobs (leave it out for the trial run, or interrupt a running job: ffdl drill EVENT ID)",
         )
     name = wanted.options.get("job-name") or (spec.name if spec is not None else "run")
     options = {**submission.options, "job-name": f"{PREFIX}{name}"}
@@ -100,26 +100,26 @@ def trial_submission(files: Sequence[str], wanted: Wanted) -> Submission:
 
 
 def _first_element(spec: JobSpec, submission: Submission) -> int | None:
-    """The index that the trial run gets; None where it is no array."""
+    """Return the array index of the trial run; None if the manifest is no array."""
     from ffdl_batch.domain.job.array import read_indexes
 
     text = spec.batch.array or ("" if spec.batch.sweep else submission.environment_options.get("array", ""))
     if not text:
         return 0 if spec.batch.sweep else None
-    with suppress(ValueError):  # of the environment's; the daemon says what is wrong with it
+    with suppress(ValueError):  # of a variable; the daemon reports the error
         return read_indexes(text).values[0]
     return None
 
 
 @contextmanager
 def trial_run(client: Client, submission: Submission, files: Sequence[str], manner: Manner) -> Iterator[str]:
-    """Submit the trial run, give its id, and cancel it on every way out; raises :class:`Stop` for a signal."""
+    """Submit the trial run, yield its id, and always cancel it afterwards. Raises :class:`Stop` for a signal."""
     digest = client.upload(_model(files), manner.print_verbose)
     try:
         with Signals().caught() as signals:
             trial_id = _submit(client, replace(submission, archive=digest), manner)
             try:
-                signals.let_go()
+                signals.release()
                 yield trial_id
             finally:
                 signals.hold()
@@ -129,14 +129,16 @@ def trial_run(client: Client, submission: Submission, files: Sequence[str], mann
 
 
 def _submit(client: Client, submission: Submission, manner: Manner) -> str:
-    """The id of the one job that it comes to."""
+    """Submit the trial run and return the id of its job."""
     from ffdl_batch.client import RequestRefused
 
     try:
         (result,) = client.send([submission])
     except Signalled:
         name = shlex.quote(submission.options["job-name"])
-        complain(f"the trial run may have been submitted: ffdl list -n {name} shows it, ffdl cancel ends it")
+        complain(
+            f"the trial run may have been submitted; find it with ffdl list -n {name}, and end it with ffdl cancel"
+        )
         raise
     for warning in result.warnings:
         manner.warn(warning)
@@ -145,13 +147,13 @@ def _submit(client: Client, submission: Submission, manner: Manner) -> str:
     trial_id = result.elements[0] if result.elements else result.id
     if not manner.quiet:
         index = submission.options.get("array")
-        alone = f"; it is element {index} of the array, the others are left out" if result.elements else ""
+        alone = f"; it is element {index} of the array, without the others" if result.elements else ""
         complain(f"trial run {trial_id} is submitted{alone}")
     return trial_id
 
 
 def _cancel(client: Client, trial_id: str, manner: Manner) -> None:
-    """Ask for its end, and say so. What the drill found out, or why it failed, must not be lost over a failure."""
+    """Cancel the trial run, and report it. A failure is only printed, so that the result of the drill is not lost."""
     from ffdl_batch.client import ClientError
     from ffdl_batch.client.api import is_ended
 
@@ -159,7 +161,7 @@ def _cancel(client: Client, trial_id: str, manner: Manner) -> None:
         with _at_most(CANCEL_S):
             job = client.cancel(trial_id)
     except (ClientError, Signalled, TimeoutError) as error:
-        complain(f"trial run {trial_id} could not be cancelled: {error}; again: ffdl cancel {trial_id}")
+        complain(f"trial run {trial_id} could not be cancelled: {error}; try again: ffdl cancel {trial_id}")
         return
     if not manner.quiet and (job.state == "CANCELLED" or not is_ended(job)):
         complain(f"trial run {trial_id} is {'cancelled' if is_ended(job) else 'being cancelled'}")
@@ -167,7 +169,7 @@ def _cancel(client: Client, trial_id: str, manner: Manner) -> None:
 
 @contextmanager
 def _at_most(span_s: int) -> Iterator[None]:
-    """End what takes longer with Signalled, which no part of a client takes for a failure that it can mend."""
+    """Raise TimeoutError after `span_s`. The alarm raises Signalled, which the client does not handle as a failure."""
 
     def ring(number: int, _frame: FrameType | None) -> None:
         raise Signalled(number)
@@ -190,5 +192,5 @@ def _model(files: Sequence[str]) -> Path:
         return Path(files[1])
     beside = (Path.cwd() if files[0] == "-" else Path(files[0]).parent) / "model"
     if not beside.is_dir():
-        raise click.UsageError(f"there is no {beside}: name the model: ffdl drill EVENT {files[0]} MODEL")
+        raise click.UsageError(f"there is no {beside}; name the model: ffdl drill EVENT {files[0]} MODEL")
     return beside

@@ -1,4 +1,4 @@
-"""``ffdl report``: what was used, and what failed. Each report's module is imported when it is asked for."""
+"""``ffdl report``: reports about failures, nodes and usage. Each report's module is imported when it is used."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import click
 from ffdl_batch.lazy_group import LazyGroup
 
 REPORTS: dict[str, tuple[str, str]] = {
-    "faults": ("faults:faults", "What failed: incidents with cause and evidence, trend, nodes, losses."),
-    "nodes": ("nodes:nodes", "Which nodes failed jobs: a score for each, and which ones jobs keep off."),
-    "usage": ("usage:usage", "Who used what: hours, times, efficiency, waste, cost."),
+    "faults": ("faults:faults", "Report failures: incidents, causes, trend, nodes, losses."),
+    "nodes": ("nodes:nodes", "Report nodes that fail jobs, and excluded nodes."),
+    "usage": ("usage:usage", "Report usage: hours, times, efficiency, waste, cost."),
 }
 
 
@@ -17,7 +17,6 @@ REPORTS: dict[str, tuple[str, str]] = {
     cls=LazyGroup,
     package="ffdl_batch.cli.commands.report",
     table=REPORTS,
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
 def report() -> None:
-    """Reports for people, for programs and for cron: text, JSON, CSV, Markdown, or an HTML page that stands alone."""
+    """Print reports as text, JSON, CSV, Markdown or HTML, for people, programs and cron."""

@@ -1,11 +1,11 @@
-"""``ffdl report faults``."""
+"""``ffdl report faults``: report what failed, and send the report by mail."""
 
 from __future__ import annotations
 
 import io
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -14,28 +14,25 @@ import click
 
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.exit_handling import Stop, complain
-from ffdl_batch.cli.options.output_file import check_written, writing
+from ffdl_batch.cli.options.output import FORMATS, check_written, chosen_format, json_option, open_output
 from ffdl_batch.cli.render.formatting import print_json, read_moment
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.output import data_output
 
 if TYPE_CHECKING:
-    from ffdl_batch.cli.commands.report.faults_document import Told
+    from ffdl_batch.cli.commands.report.faults_document import Reported
     from ffdl_batch.domain.incidents.incident import IncidentRow
     from ffdl_batch.domain.incidents.report import FaultsReport
     from ffdl_batch.notify.mail import Relay
 
-FORMATS = ("text", "json", "csv", "markdown", "html")
 USERS_ONLY, OURS = 1, 2
-"""Exit codes for monitoring, beside 0: nothing new."""
+"""Exit codes for monitoring, besides 0 for nothing new."""
 _USERS = frozenset({"user", "data"})
 _DAY_S = 86400.0
-_HELP = {"help_option_names": ["-h", "--help"]}
 
 
 @dataclass(frozen=True, slots=True)
 class Mailing:
-    """Whom the report is sent to, by whom, through what."""
+    """Recipients, sender and relay of the mail."""
 
     recipients: tuple[str, ...]
     sender: str
@@ -43,7 +40,7 @@ class Mailing:
 
 
 def _check_mail(context: click.Context, parameter: click.Parameter, value: Sequence[str]) -> tuple[str, ...]:
-    """The callback of options that hold addresses."""
+    """Read mail addresses. Callback of an option."""
     from ffdl_batch.notify.mail import read_address
 
     try:
@@ -57,31 +54,36 @@ def _check_sender(context: click.Context, parameter: click.Parameter, value: str
 
 
 @click.command(
-    context_settings=_HELP,
     epilog="Example: ffdl report faults --since 24h --quiet --state-file /var/lib/ffdl/faults.state "
     "--mail ops@example.org --smtp mail.example.org",
 )
 @click.option("-S", "--since", metavar="MOMENT", callback=read_moment,
-              help="From then on: 24h (which is the default), 7d, 2026-11-01, yesterday.")  # fmt: skip
-@click.option("--until", metavar="MOMENT", callback=read_moment, help="Up to then; up to now by default.")
+              help="Start of the period: 7d, 2026-11-01, yesterday.  [default: 24h]")  # fmt: skip
+@click.option("--until", metavar="MOMENT", callback=read_moment, help="End of the period.  [default: now]")
 @click.option("-a", "--all-users", "--all", "all_users", is_flag=True,
-              help="Jobs of all users; for administrators. A personal daemon has your own jobs only.")  # fmt: skip
+              help="Report jobs of all users; for administrators. A personal daemon has only your own.")  # fmt: skip
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True,
-              help="html is a page that stands alone; csv and json have the new incidents in full.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-@click.option("-o", "--output", metavar="FILE", callback=check_written, help="Write it there.")
-@click.option("-q", "--quiet", is_flag=True, help="Say, write and send nothing where nothing is new.")
+              help="Format. html needs no other file; csv and json have all new incidents.")  # fmt: skip
+@json_option("Same as --format json.")
+@click.option("-o", "--output", metavar="FILE", callback=check_written, help="Write the report to this file.")
+@click.option("-q", "--quiet", is_flag=True, help="Print, write and send nothing if nothing is new.")
 @click.option("--state-file", metavar="FILE", callback=check_written,
-              help="What was told is kept there and not told again; written once it was delivered.")  # fmt: skip
-@click.option("--mail", metavar="ADDRESS", multiple=True, callback=_check_mail, help="Send it there; may be repeated.")
+              help="Record of reported incidents, which are not reported again. Written after delivery.")  # fmt: skip
+@click.option(
+    "--mail",
+    metavar="ADDRESS",
+    multiple=True,
+    callback=_check_mail,
+    help="Send the report to this address; repeatable.",
+)
 @click.option("--smtp", metavar="HOST[:PORT]", default="localhost", show_default=True,
-              help="The mail relay; STARTTLS is used where it offers that, port 465 is TLS.")  # fmt: skip
+              help="Mail relay. STARTTLS is used if the relay offers it, TLS on port 465.")  # fmt: skip
 @click.option("--from", "sender", metavar="ADDRESS", callback=_check_sender,
-              help="Who sends it; the user's name at this host by default.")  # fmt: skip
+              help="Sender.  [default: your name at this host]")  # fmt: skip
 @click.option("--smtp-login", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
-              help="User and password for the relay, a line each; the file's mode has to be 0600.")  # fmt: skip
+              help="File with user and password for the relay, a line each; its mode must be 0600.")  # fmt: skip
 @click.option("--smtp-ca", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
-              help="Certificates that prove the relay's; the system's by default.")  # fmt: skip
+              help="CA certificates for the relay.  [default: the system's]")  # fmt: skip
 def faults(  # noqa: PLR0913  (one parameter per option)
     *,
     since: float | None,
@@ -98,29 +100,28 @@ def faults(  # noqa: PLR0913  (one parameter per option)
     smtp_login: str | None,
     smtp_ca: str | None,
 ) -> int:
-    """What failed: each abnormal end of an attempt as one incident with its cause and the lines that say so; how that
-    compares with the period before; the nodes, users and causes with the most; GPU-hours lost since the last
-    checkpoints.
+    """Report what failed: each abnormal end of an attempt is an incident with its cause and evidence. The report
+    compares them with the period before, and lists the nodes, users and causes with most incidents, and the GPU-hours
+    lost since the last checkpoints.
 
-    Exit codes: 0 nothing new, 1 new incidents of users' code and data only, 2 others among them, 75 not known, because
-    the daemon or the mail relay cannot be asked. An error of the command line is 2, too, with a message and no report.
+    Exit codes: 0 nothing new; 1 new incidents, all of users' code and data; 2 other new incidents; 75 unknown, because
+    the daemon or the mail relay does not answer. Errors of the command line also have 2, with a message and no report.
     """
-    if as_json and form not in ("text", "json"):
-        raise click.UsageError(f"--json and --format {form} exclude each other")
+    form = chosen_format(form, as_json=as_json)
     mailing = _mailing(mail, sender, smtp, smtp_login, smtp_ca) if mail else None
     now = time.time()
     begin = now - _DAY_S if since is None else since
     if begin >= now:
-        raise click.UsageError("the period is empty: --since has to lie before now")
+        raise click.UsageError("the period is empty: --since must be before now")
     if until is not None and until <= begin:
-        raise click.UsageError("the period is empty: --until has to lie after --since")
+        raise click.UsageError("the period is empty: --until must be after --since")
     with ExitStack() as stack:
         if state_file is not None:
             from ffdl_batch.cli.commands.report.faults_document import locked
 
             stack.enter_context(locked(state_file))
         asked = _Asked(begin, until, state_file, all_users=all_users)
-        return _report_separately(asked, _Form("json" if as_json else form, output, mailing, quiet=quiet))
+        return _report_separately(asked, _Form(form, output, mailing, quiet=quiet))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,7 @@ class _Form:
 
 
 def _report_separately(asked: _Asked, form: _Form) -> int:
-    """An error never ends as an incident does: monitoring could not tell them apart."""
+    """Run the report. Errors get exit codes that differ from those of incidents, for monitoring."""
     from ffdl_batch.client import ClientError
 
     try:
@@ -158,39 +159,39 @@ def _report_separately(asked: _Asked, form: _Form) -> int:
 def _report(asked: _Asked, form: _Form) -> int:
     from ffdl_batch.cli.commands.report.faults_document import new_rows, read_reported, reported_by, write_reported
 
-    told = read_reported(asked.state_file) if asked.state_file is not None else None
-    after = None if told is None or told.is_empty else told.rows_after
+    reported = read_reported(asked.state_file) if asked.state_file is not None else None
+    after = None if reported is None or reported.is_empty else reported.rows_after
     with open_client(quiet=form.quiet) as client:
         found = client.reports.faults(asked.since, asked.until, rows_after=after, all_users=asked.all_users)
     if asked.all_users and found.own_only and not form.quiet:
         complain("warning: the report covers your own jobs only: a personal daemon has no jobs of other users")
-    new = new_rows(found, told)
+    new = new_rows(found, reported)
     if new or not form.quiet:
         _deliver(found, new, form)
-        _mail(found, told, asked.state_file, form)
+        _mail(found, reported, asked.state_file, form)
     if asked.state_file is not None:
-        write_reported(asked.state_file, reported_by(found, told))
+        write_reported(asked.state_file, reported_by(found, reported))
     return status_of(new)
 
 
 def status_of(new: Sequence[IncidentRow]) -> int:
-    """The exit code for monitoring."""
+    """Return the exit code for monitoring."""
     if not new:
         return ExitCode.OK
     return USERS_ONLY if all(row.origin in _USERS for row in new) else OURS
 
 
 def _deliver(report: FaultsReport, new: Sequence[IncidentRow], form: _Form) -> None:
-    """To its file, and where neither that nor mail is asked for to standard output."""
+    """Write the report to its file, or to standard output if there is neither a file nor a mail."""
     if form.output is not None or form.mailing is None:
-        with _opened(form.output or "-") as file:
+        with open_output(form.output or "-") as file:
             _write(report, new, form.name, file)
             file.flush()
 
 
-def _mail(report: FaultsReport, reported: Told | None, state_file: str | None, form: _Form) -> None:
-    """To each what is new to that one: some may have taken a mail that others did not. Raises Stop, and remembers who
-    took it."""
+def _mail(report: FaultsReport, reported: Reported | None, state_file: str | None, form: _Form) -> None:
+    """Send each recipient the incidents that are new to them. Raises Stop if the relay refuses a recipient, and records
+    which recipients were accepted."""
     from ffdl_batch.cli.commands.report.faults_document import new_rows, reported_in_part, reported_to, write_reported
 
     if form.mailing is None:
@@ -212,17 +213,6 @@ def _mail(report: FaultsReport, reported: Told | None, state_file: str | None, f
         write_reported(state_file, reported_in_part(report, reported, taken))
     if unsent is not None:
         raise unsent
-
-
-@contextmanager
-def _opened(output: str) -> Iterator[IO[str]]:
-    """Standard output, or the file, which appears whole."""
-    with writing(output) as path:
-        if path == "-":
-            yield data_output()
-        else:
-            with open(path, "w", encoding="utf-8", newline="") as file:  # noqa: PTH123
-                yield file
 
 
 def _write(report: FaultsReport, new: Sequence[IncidentRow], form: str, file: IO[str]) -> None:
@@ -259,7 +249,7 @@ def _mailing(
 
 
 def _own_address() -> str:
-    """Cron may have told neither a home nor a name: the kernel's word counts."""
+    """Return the address of the process's user. Cron may set no variable with the name."""
     import os
     import socket
 
@@ -269,7 +259,7 @@ def _own_address() -> str:
 
 
 class Unsent(Stop):
-    """The mail was not taken for all; `taken` have it."""
+    """The relay did not accept the mail for all recipients. It accepted it for `taken`."""
 
     def __init__(self, code: int, message: str, taken: Sequence[str]) -> None:
         super().__init__(code, message)
@@ -277,7 +267,7 @@ class Unsent(Stop):
 
 
 def _send(report: FaultsReport, new: Sequence[IncidentRow], form: _Form, recipients: Sequence[str]) -> None:
-    """The report in its form as the mail's text, or beside a text where it is none. Raises Unsent."""
+    """Send the report as text of the mail, or as attachment if its format is not text. Raises Unsent."""
     from email.message import EmailMessage
     from email.utils import format_datetime, localtime, make_msgid
 
@@ -299,9 +289,9 @@ def _send(report: FaultsReport, new: Sequence[IncidentRow], form: _Form, recipie
         send(mailing.relay, message, mailing.sender, recipients)
     except MailNotSent as error:
         code = ExitCode.TRY_AGAIN if error.may_pass else ExitCode.UNAVAILABLE
-        again = "nothing is taken for told: the next report tells it again"
+        again = "the next report has the same incidents"
         if error.taken:
-            again = f"{', '.join(error.taken)} took it; the next report tells it again to who did not"
+            again = f"it was sent to {', '.join(error.taken)}; the next report has the same incidents for the others"
         code = ExitCode.NOT_ALLOWED if error.not_allowed else code
         raise Unsent(code, f"the report was not sent: {error}; {again}", error.taken) from error
 
@@ -313,7 +303,7 @@ def _text(report: FaultsReport, new: Sequence[IncidentRow], form: str) -> str:
 
 
 def subject_of(new: Sequence[IncidentRow]) -> str:
-    """What a person reads first."""
+    """Return the subject of the mail."""
     others = sum(row.origin not in _USERS for row in new)
     if not new:
         return "[ffdl] faults: nothing new"

@@ -1,4 +1,4 @@
-"""The report of faults for people: as a document, and as rows."""
+"""The report of faults as a document and as rows, and the state file with the incidents that were reported."""
 
 from __future__ import annotations
 
@@ -17,70 +17,72 @@ from ffdl_batch.cli.render.formatting import format_time
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.incidents.incident import IncidentRow
 from ffdl_batch.domain.incidents.report import FaultsReport, Ranked
+from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.quantity import format_time_limit
 from ffdl_batch.domain.terminal_text import printable
 
 FORMAT = 1
 LAG_S = 300.0
-"""An incident may become visible so long after the time that its row has: its transaction takes a while."""
+"""Maximum time from the time in an incident's row until its transaction makes it visible."""
 LOCK_S = 120.0
 _TICK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """Everything was told that was noticed up to `noticed_at`, but for what became visible later; and the keys of those
-    of the last LAG_S before it. None of both, and nothing was told yet."""
+class Reported:
+    """The incidents that were reported."""
 
     noticed_at: float
+    """All incidents noticed up to this time were reported, except those that became visible later; 0 for none."""
     keys: frozenset[str] = frozenset()
-    ahead: Mapping[str, Told] = field(default_factory=dict)
-    """What was told to those who took a mail that others did not, by their addresses."""
+    """The keys of the incidents of the last LAG_S before `noticed_at`."""
+    ahead: Mapping[str, Reported] = field(default_factory=dict)
+    """The state of recipients whose mail was accepted when others' was not, by address."""
 
     @property
     def rows_after(self) -> float:
-        """What may be new was noticed after this."""
+        """The time after which new incidents may have been noticed."""
         return self.noticed_at - LAG_S
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was told to all."""
+        """Whether nothing was reported to all recipients."""
         return self.noticed_at <= 0
 
 
-def new_rows(report: FaultsReport, reported: Told | None) -> tuple[IncidentRow, ...]:
-    """The incidents that nobody was told of."""
+def new_rows(report: FaultsReport, reported: Reported | None) -> tuple[IncidentRow, ...]:
+    """Return the incidents that were not reported."""
     if reported is None:
         return report.rows
     return tuple(row for row in report.rows if row.noticed_at > reported.rows_after and row.key not in reported.keys)
 
 
-def reported_by(report: FaultsReport, reported: Told | None) -> Told:
-    """What was told, once this report is delivered; never less than before."""
+def reported_by(report: FaultsReport, reported: Reported | None) -> Reported:
+    """Return the state after the delivery of this report. It never has less than before."""
     until = min(report.until, report.as_of)
     if reported is not None and reported.noticed_at > until:
         return replace(reported, ahead={})
     recent = {row.key for row in report.rows if row.noticed_at > until - LAG_S}
     kept = reported.keys if reported is not None and reported.noticed_at > until - LAG_S else frozenset()
-    return Told(until, frozenset(recent | kept))
+    return Reported(until, frozenset(recent | kept))
 
 
-def reported_in_part(report: FaultsReport, reported: Told | None, taken: Collection[str]) -> Told:
-    """What was told where only those of `taken` took the mail: to all as much as before, and to these all of it."""
-    before = reported or Told(0.0)
+def reported_in_part(report: FaultsReport, reported: Reported | None, taken: Collection[str]) -> Reported:
+    """Return the state after a delivery only to `taken`: unchanged for all others."""
+    before = reported or Reported(0.0)
     return replace(
         before, ahead={**before.ahead, **{one: reported_by(report, reported_to(reported, one)) for one in taken}}
     )
 
 
-def reported_to(reported: Told | None, who: str) -> Told | None:
-    """What was told to this one."""
+def reported_to(reported: Reported | None, who: str) -> Reported | None:
+    """Return what was reported to a recipient."""
     return reported.ahead.get(who, reported) if reported is not None else None
 
 
 @contextmanager
 def locked(path: str) -> Iterator[None]:
-    """One report at a time for a state file; a lock beside it that stays there. Raises Stop."""
+    """Hold the lock of a state file, so that one report at a time uses it. The lock file is kept. Raises Stop."""
     try:
         lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -100,8 +102,8 @@ def locked(path: str) -> Iterator[None]:
         os.close(lock)
 
 
-def read_reported(path: str) -> Told | None:
-    """None where the file is not there yet. Raises Stop for one that is damaged: what was told is not guessed."""
+def read_reported(path: str) -> Reported | None:
+    """Read a state file; None if it does not exist. Raises Stop if it is damaged."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -116,21 +118,21 @@ def read_reported(path: str) -> Told | None:
         if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
             raise TypeError
         ahead = {
-            str(who): Told(float(one["noticed_at"]), frozenset(one["keys"]))
+            str(who): Reported(float(one["noticed_at"]), frozenset(one["keys"]))
             for who, one in body.get("ahead", {}).items()
         }
-        return Told(float(body["noticed_at"]), frozenset(keys), ahead)
+        return Reported(float(body["noticed_at"]), frozenset(keys), ahead)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unusable(path, "it is damaged") from error
 
 
 def _unusable(path: str, why: str) -> Stop:
-    cure = "remove it, and the next report tells all of its period"
+    cure = "remove it; the next report then has all incidents of its period"
     return Stop(ExitCode.BAD_MANIFEST, f"the state file {path} cannot be used: {why}; {cure}")
 
 
-def write_reported(path: str, reported: Told) -> None:
-    """Beside, then in its place. Raises Stop."""
+def write_reported(path: str, reported: Reported) -> None:
+    """Write the state file as a whole. Raises Stop."""
     beside = f"{path}.{os.getpid()}.part"
     ahead = {who: {"noticed_at": one.noticed_at, "keys": sorted(one.keys)} for who, one in reported.ahead.items()}
     body = {"format": FORMAT, "noticed_at": reported.noticed_at, "keys": sorted(reported.keys)}
@@ -144,27 +146,27 @@ def write_reported(path: str, reported: Told) -> None:
         Path(beside).replace(path)
     except OSError as error:
         Path(beside).unlink(missing_ok=True)
-        told_twice = "what this report told will be told again"
-        raise Stop(ExitCode.TRY_AGAIN, f"{path} cannot be written: {error.strerror}; {told_twice}") from error
+        again = "the next report will have the same incidents"
+        raise Stop(ExitCode.TRY_AGAIN, f"{path} cannot be written: {error.strerror}; {again}") from error
 
 
 CSV_COLUMNS = (
     "at", "noticed_at", "kind", "origin", "title", "job", "attempt", "episode", "name", "user", "nodes", "learner",
     "code", "lost_gpu_hours", "message", "evidence",
 )  # fmt: skip
-"""Stable: new ones come at the end, none changes its meaning."""
+"""Stable: new columns are added at the end, and no column changes its meaning."""
 MOST_SHOWN = 200
 MOST_EXPLAINED = 25
 
 
 def faults_document(report: FaultsReport, new: Sequence[IncidentRow]) -> Document:
-    """The report; `new` are the incidents that it tells in full."""
+    """Return the report. `new` are the incidents with all details."""
     whose = "your own jobs only" if report.own_only else "jobs of all users"
     about = (f"From {format_time(report.since)} to {format_time(report.until)}, by local time; {whose}.",)
     sections = (
         Section("Summary", tuple(_summary(report, new))),
         Section("New", (), (_incidents(new),)),
-        Section("What helps", (), (_cures(new),)),
+        Section("What to do", (), (_cures(new),)),
         Section("Evidence", (), tuple(_evidence(new))),
         Section("When", (), (_trend(report),), (_trend_chart(report),) if report.happened or report.before else ()),
         Section("Whose", (), (_ranked("", "FROM", report.origins),)),
@@ -188,7 +190,7 @@ def _summary(report: FaultsReport, new: Sequence[IncidentRow]) -> Iterator[str]:
 
 
 def _number(count: int, word: str) -> str:
-    return f"{count} {word}{'' if count == 1 else 's'}" if count else f"no {word}s"
+    return counted(count, word) if count else f"no {word}s"
 
 
 def _incidents(rows: Sequence[IncidentRow]) -> Table:
@@ -223,7 +225,7 @@ def _cures(rows: Iterable[IncidentRow]) -> Table:
 def _evidence(rows: Sequence[IncidentRow]) -> Iterator[Table]:
     columns = (text_column("SOURCE"), text_column("WHEN"), text_column("LINE"))
     for row in rows[-MOST_EXPLAINED:]:
-        lines = [(said.source, format_time(said.at) if said.at is not None else "", said.text) for said in row.evidence]
+        lines = [(one.source, format_time(one.at) if one.at is not None else "", one.text) for one in row.evidence]
         yield table_of(f"{_attempt(row)}: {row.kind}", columns, lines)
 
 
@@ -247,11 +249,11 @@ def _chart(title: str, found: Sequence[Ranked]) -> tuple[Bars, ...]:
 
 
 def _trend(report: FaultsReport) -> Table:
-    """By when they happened, without the parts in which nothing did."""
+    """Return the numbers of incidents by time, without empty intervals."""
     columns = (text_column("FROM"), number_column("INCIDENTS"), number_column("BEFORE"))
-    told = [one for one in report.bins if one.incidents or one.before]
+    shown = [one for one in report.bins if one.incidents or one.before]
     note = "Before: in the period before, at the same distance from its beginning."
-    return table_of("", columns, [(format_time(one.at), one.incidents, one.before) for one in told], note)
+    return table_of("", columns, [(format_time(one.at), one.incidents, one.before) for one in shown], note)
 
 
 def _trend_chart(report: FaultsReport) -> Bars:
@@ -262,11 +264,11 @@ def _trend_chart(report: FaultsReport) -> Bars:
 
 
 def csv_rows(rows: Iterable[IncidentRow]) -> Iterator[tuple[object, ...]]:
-    """In the order of CSV_COLUMNS; times are seconds since the epoch, evidence is one line each."""
+    """Yield rows with CSV_COLUMNS. Times are seconds since the epoch. Evidence has a line for each."""
     for row in rows:
-        said = "\n".join(printable(f"{one.source}: {one.text}") for one in row.evidence)
+        evidence = "\n".join(printable(f"{one.source}: {one.text}") for one in row.evidence)
         yield (
             f"{row.at:.3f}", f"{row.noticed_at:.3f}", row.kind, row.origin, row.title, row.job, row.attempt,
             row.episode, row.name, row.user, " ".join(row.nodes), row.learner or "", row.code,
-            f"{row.lost_gpu_hours:.6f}", printable(row.message), said,
+            f"{row.lost_gpu_hours:.6f}", printable(row.message), evidence,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""``ffdl report nodes``."""
+"""``ffdl report nodes``: report nodes that fail jobs."""
 
 from __future__ import annotations
 
@@ -8,45 +8,37 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from ffdl_batch.cli.connection import open_client
-from ffdl_batch.cli.options.output_file import check_written, writing
+from ffdl_batch.cli.options.output import FORMATS, check_written, chosen_format, json_option, open_output
 from ffdl_batch.cli.render.formatting import format_time, print_json
-from ffdl_batch.output import data_output
 
 if TYPE_CHECKING:
     from ffdl_batch.cli.render.document import Document
     from ffdl_batch.domain.incidents.node_score import NodesReport
 
-FORMATS = ("text", "json", "csv", "markdown", "html")
 CSV_COLUMNS = ("node", "score", "kind", "incidents", "jobs", "last", "excluded_until")
-"""A line for each node and kind. Stable: new ones come at the end, none changes its meaning."""
+"""For a row for each node and kind. Stable: new columns are added at the end, and no column changes its meaning."""
 
 
-@click.command(
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Example: ffdl report nodes --format markdown -o nodes.md",
-)
+@click.command(epilog="Example: ffdl report nodes --format markdown -o nodes.md")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True,
-              help="html is a page that stands alone; csv has a line for each node and kind.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-@click.option("-o", "--output", metavar="FILE", callback=check_written, help="Write it there.")
-def nodes(*, form: str, as_json: bool, output: str | None) -> None:
-    """Which nodes failed jobs: each with its score, its incidents by kind, when the last one happened, and until when
-    jobs keep off it.
+              help="Format. html needs no other file; csv has a row for each node and kind.")  # fmt: skip
+@json_option("Same as --format json.")
+@click.option(
+    "-o", "--output", metavar="FILE", default="-", callback=check_written, help="Write the report to this file."
+)
+def nodes(*, form: str, as_json: bool, output: str) -> None:
+    """Report nodes that fail jobs: the score of each, its incidents by kind, the time of the last one, and until when
+    it is excluded.
 
-    The score adds the weights of a node's incidents, an attempt of a job once; each halves every fourteen days. What a
-    learner prints never counts. Nodes are left out for jobs of this platform alone, where the configuration says so
-    ([nodes] exclude_unreliable); none is drained.
+    The score is the sum of the weights of a node's incidents, one for each attempt. A weight halves every fourteen
+    days. The output of learners does not count. Nodes are excluded only for jobs of ffdl, and only if the
+    configuration says so ([nodes] exclude_unreliable). No node is drained.
     """
-    if as_json and form not in ("text", "json"):
-        raise click.UsageError(f"--json and --format {form} exclude each other")
+    form = chosen_format(form, as_json=as_json)
     with open_client() as client:
         report = client.reports.nodes()
-    with writing(output or "-") as path:
-        if path == "-":
-            _write(report, "json" if as_json else form, data_output())
-        else:
-            with open(path, "w", encoding="utf-8", newline="") as file:  # noqa: PTH123
-                _write(report, "json" if as_json else form, file)
+    with open_output(output) as file:
+        _write(report, form, file)
 
 
 def _write(report: NodesReport, form: str, file: IO[str]) -> None:
@@ -63,12 +55,12 @@ def _write(report: NodesReport, form: str, file: IO[str]) -> None:
 
 
 def nodes_document(report: NodesReport) -> Document:
-    """The report for people."""
+    """Return the report as a document."""
     from ffdl_batch.cli.render.document import Document, Section, number_column, table_of, text_column
 
     columns = (
         text_column("NODE"), number_column("SCORE", 2), number_column("JOBS", 0), text_column("INCIDENTS"),
-        text_column("LAST"), text_column("LEFT OUT UNTIL"),
+        text_column("LAST"), text_column("EXCLUDED UNTIL"),
     )  # fmt: skip
     rows = [
         (
@@ -81,10 +73,10 @@ def nodes_document(report: NodesReport) -> Document:
         )
         for one in report.nodes
     ]
-    rule = f"Jobs keep off nodes from {report.threshold:g} on." if report.threshold is not None else "None is left out."
-    said = (rule,) if rows else ("No node has failed a job.",)
-    about = (f"As of {format_time(report.at)}, by local time; each incident weighs half after fourteen days.",)
-    return Document("Nodes", about, (Section("Scores", said, (table_of("", columns, rows),)),))
+    excluded = f"Nodes with {report.threshold:g} or more are excluded." if report.threshold is not None else ""
+    sentence = (excluded or "No node is excluded.") if rows else "No node has failed a job."
+    about = (f"As of {format_time(report.at)}, local time. The weight of an incident halves every fourteen days.",)
+    return Document("Nodes", about, (Section("Scores", (sentence,), (table_of("", columns, rows),)),))
 
 
 def _rows(report: NodesReport) -> Iterator[tuple[object, ...]]:

@@ -1,4 +1,4 @@
-"""A usage report as a document: what it says, in which order, beside which published figure."""
+"""The usage report as a document, with published figures for comparison, and the period that it covers."""
 
 from __future__ import annotations
 
@@ -38,41 +38,41 @@ _MONTH = re.compile(r"(\d{4})-(\d{1,2})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """From `since` to before `until`, seconds since the epoch; `name` is what a person calls it."""
+    """The period of a report, in seconds since the epoch, without `until` itself."""
 
     since: float
     until: float
     name: str
+    """The text of the period in the title."""
 
 
 def read_period(month: str | None, since: float | None, until: float | None, now: float) -> Period:
-    """What the options of a report say; without any, the month that `now` is in. Raises UsageError."""
+    """Return the period of the options; without any, the current month. Raises UsageError."""
     if month is not None and (since is not None or until is not None):
-        raise click.UsageError("--month goes with neither --since nor --until")
+        raise click.UsageError("--month cannot be combined with --since or --until")
     if since is None and until is None:
         return read_month(month or f"{datetime.fromtimestamp(now):%Y-%m}")
     if since is None:
-        raise click.UsageError("--until needs --since, the beginning of the period")
+        raise click.UsageError("--until needs --since, the start of the period")
     end = now if until is None else until
     if end <= since:
-        raise click.UsageError("the period is empty: --until has to lie after --since")
+        raise click.UsageError("the period is empty: --until must be after --since")
     return Period(since, end, f"{local(since)} to {local(end)}")
 
 
 def read_month(text: str) -> Period:
-    """``2026-11``, from its first to before the next month's first midnight by local time; summer time counts. Raises
-    UsageError."""
+    """Return the period of a month such as ``2026-11``, in local time with summer time. Raises UsageError."""
     match = _MONTH.fullmatch(text.strip())
     year, number = (int(match[1]), int(match[2])) if match is not None else (0, 0)
     if not (1970 <= year <= 9998 and 1 <= number <= 12):
-        raise click.UsageError(f"{text[:60]!r} is no month; write for example 2026-11")
+        raise click.UsageError(f"{text[:60]!r} is not a month; use for example 2026-11")
     after = datetime(year + number // 12, number % 12 + 1, 1)
     begin = datetime(year, number, 1)
     return Period(begin.timestamp(), after.timestamp(), f"{year}-{number:02}")
 
 
 def local(at: float) -> str:
-    """A moment by local time, with its distance from UTC (ISO 8601)."""
+    """Return a moment in local time, with its UTC offset (ISO 8601)."""
     return datetime.fromtimestamp(at).astimezone().isoformat(timespec="seconds")
 
 
@@ -80,13 +80,13 @@ GROUPS = ("tenant", "user", "framework")
 _TITLES = {"tenant": "TENANT", "user": "USER", "framework": "FRAMEWORK"}
 _MOST_BARS = 15
 _PUBLISHED = "FfDL"
-_MANY, _ABOUT = "3 or more", "Of 3 or more the paper says: about 25 %."
-_IDLE = "idle by samples, whatever else it was"
+_MANY, _ABOUT = "3 or more", "For 3 or more, the paper has about 25 %."
+_IDLE = "idle according to samples, whatever the cause"
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 
 
 def usage_document(report: UsageReport, period: Period, by: Sequence[str]) -> Document:
-    """`by` are the groups that are shown."""
+    """Return the report with the groups `by`."""
     return Document(
         f"Usage {period.name}",
         _about(report),
@@ -95,7 +95,7 @@ def usage_document(report: UsageReport, period: Period, by: Sequence[str]) -> Do
             _shares_section(report),
             Section(
                 "Times",
-                ("Of attempts whose wait, download or processing ended in the period. Quantiles are exact.",)
+                ("Attempts whose queueing, download or processing ended in the period. Quantiles are exact.",)
                 if any(one.count for one in report.times)
                 else (),
                 (_quantiles(report.times), *(_histogram(one) for one in report.times if one.count)),
@@ -115,8 +115,7 @@ def _about(report: UsageReport) -> tuple[str, ...]:
         f"From {local(report.since)} to {local(report.until)}, local time{cut}. Jobs of {whose}.",
         f"{counted(report.jobs, 'job')} in {_days(end - report.since)}: {report.submitted} submitted in the period, "
         f"{report.never_ran} never ran, {report.running} running now; {counted(report.attempts, 'attempt')} ran.",
-        f"Published figures beside ours are FfDL's, of {PUBLISHED_JOBS} jobs in {PUBLISHED_DAYS} days (NIPS 2017 "
-        "workshop).",
+        f"Published figures are those of FfDL, of {PUBLISHED_JOBS} jobs in {PUBLISHED_DAYS} days (NIPS 2017 workshop).",
     )
 
 
@@ -128,16 +127,16 @@ def _hours(report: UsageReport) -> tuple[str, ...]:
     sentence = f"{report.gpu_hours:.1f} GPU-hours and {report.cpu_hours:.1f} CPU-hours were held"
     if report.has_costs:
         return (f"{sentence}; they cost {money(report.cost, report.currency)}.",)
-    return (f"{sentence}. No rates are configured, so nothing says what they cost.",)
+    return (f"{sentence}. The cost is not known, because no rates are configured.",)
 
 
 def money(amount: float, currency: str) -> str:
-    """An amount with its currency."""
+    """Return an amount with its currency."""
     return f"{amount:.2f} {currency}".rstrip()
 
 
 def groups_of(report: UsageReport, by: str) -> tuple[Group, ...]:
-    """The sums by tenant, user or framework."""
+    """Return the sums by tenant, user or framework."""
     return {"tenant": report.tenants, "user": report.users, "framework": report.frameworks}[by]
 
 
@@ -152,7 +151,7 @@ def _group(report: UsageReport, by: str) -> Table:
         columns.append(number_column(f"COST {report.currency}".rstrip(), 2))
         for row, one in zip(rows, groups_of(report, by), strict=True):
             row.append(one.cost)
-    note = "A tenant is the account that a job is charged to; - is none." if by == "tenant" else ""
+    note = "A tenant is the account that a job is charged to; - means none." if by == "tenant" else ""
     return table_of(f"By {by}", columns, rows, note)
 
 
@@ -220,7 +219,7 @@ def _quantiles(times: Sequence[Distribution]) -> Table:
 
 
 def span(seconds: float) -> str:
-    """A time to three digits in the unit that suits it: 12.3 s, 4.5 min, 2 h."""
+    """Return a time with three digits and a unit: 12.3 s, 4.5 min, 2 h."""
     for size, unit in _UNITS:
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
@@ -251,16 +250,17 @@ def _efficiency(seen: Efficiency) -> tuple[str, ...]:
     if not seen.gpu_hours:
         return ()
     if seen.utilisation is None or seen.covered is None:
-        found = ["No samples of GPUs were found, so nothing is known of how much they were at work."]
+        found = ["There are no samples of GPUs, so their utilisation is not known."]
     else:
         found = [
-            f"GPUs were at work for {100 * seen.utilisation:.1f} % of the time, weighted by GPU time. There are "
-            f"samples of {100 * seen.covered:.1f} % of it ({seen.sampled_gpu_hours:.1f} of {seen.gpu_hours:.1f} "
-            "GPU-hours).",
-            f"GPUs idled (at work for less than 5 %) for {seen.idle_gpu_hours:.1f} of the sampled GPU-hours.",
+            f"GPU utilisation was {100 * seen.utilisation:.1f} %, weighted by GPU time. There are samples for "
+            f"{100 * seen.covered:.1f} % of it ({seen.sampled_gpu_hours:.1f} of {seen.gpu_hours:.1f} GPU-hours).",
+            f"GPUs were idle (utilisation below 5 %) for {seen.idle_gpu_hours:.1f} of the sampled GPU-hours.",
         ]
     if seen.unread:
-        found.append(f"The samples of {counted(seen.unread, 'attempt')} were not read: it took too long, or failed.")
+        found.append(
+            f"The samples of {counted(seen.unread, 'attempt')} were not read: reading took too long, or failed."
+        )
     return tuple(found)
 
 
@@ -272,10 +272,10 @@ def _waste_section(report: UsageReport) -> Section:
     idle = [(_IDLE, None, seen.idle_gpu_hours, percent(seen.idle_gpu_hours, report.gpu_hours))]
     return Section(
         "Waste",
-        (f"{lost:.1f} GPU-hours of work were lost: processed after the last checkpoint of what did not end well.",),
+        (f"{lost:.1f} GPU-hours of work were lost: the work of failed attempts after their last checkpoints.",),
         (
             _waste_table("Lost, by cause", report.lost, report.gpu_hours),
-            _waste_table("Held for nothing", report.held, report.gpu_hours, idle if seen.sampled_gpu_hours else ()),
+            _waste_table("Held without use", report.held, report.gpu_hours, idle if seen.sampled_gpu_hours else ()),
         ),
         (
             Bars(
