@@ -12,99 +12,111 @@ from ffdl_batch.domain.outcome.observation import NativeId
 
 @dataclass(frozen=True, slots=True)
 class NodeShape:
-    """One kind of node. `gpus` maps a GPU type ("" = untyped) to how many one node has, `gres` the name of another
-    generic resource (``name`` or ``name:type``). `features` is what the site says that the nodes can do."""
+    """One kind of node."""
 
     name: str
     cpus: int
     memory_bytes: int
     gpus: Mapping[str, int] = field(default_factory=dict)
+    """GPU type ("" = untyped) → number of GPUs of a node."""
     partitions: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
+    """What the site says that these nodes can do."""
     gres: Mapping[str, int] = field(default_factory=dict)
+    """Other generic resource (``name`` or ``name:type``) → count of a node."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionShape:
-    """One partition. `max_time_s` None = unlimited."""
+    """One partition."""
 
     name: str
     is_default: bool = False
     max_time_s: int | None = None
+    """None = unlimited."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackendFacts:
-    """What a backend knew about its site when it was last asked; input of `plan`, so that `plan` is pure.
-
-    `network_levels` are the levels that every job can have: proved beforehand, or made by what starts the learner, so
-    that none starts without.
-    `python` is the interpreter that the controller runs with on the nodes, `controller` the argv after it. `staging`
-    starts the staging program there (empty = nodes do not see an installation).
-    `needs_image` is false where learners run as plain processes; `pulls_images`: images are references of registries,
-    never files. `max_array_size` is one more than the largest index
-    of a native array (0 = there are none). `elements_at_once`: how many elements of one array are handed over at the
-    same time, where each of them costs this machine something while it waits (None = all). `is_this_machine`: jobs run
-    on the machine that asks, and what it does not see is nowhere. `is_passing`: more will be known in a moment, so that
-    it is asked again soon. `cpu_limit`: containers need a CPU limit, and one that names none gets so many CPUs (0 = it
-    is refused; None = they need none).
-    """
+    """What a backend knew about its site when it was last asked; input of `plan`, so that `plan` is pure."""
 
     nodes: tuple[NodeShape, ...] = ()
     partitions: tuple[PartitionShape, ...] = ()
     network_levels: frozenset[NetworkLevel] = frozenset({NetworkLevel.HOST})
+    """Levels that every job can have: they were checked beforehand, or the program that starts a learner enforces
+    them."""
     version: str = ""
     python: str = ""
+    """Interpreter of the controllers on the nodes."""
     controller: tuple[str, ...] = ()
+    """The argv after `python`."""
     staging: tuple[str, ...] = ()
+    """The argv that starts the staging program on the nodes; empty = the nodes see no installation."""
     warnings: tuple[str, ...] = ()
     needs_image: bool = True
+    """False if learners run as plain processes."""
     pulls_images: bool = False
+    """Whether images are references of registries, never files."""
     max_array_size: int = 0
+    """The largest index of a native array plus one; 0 = there are no native arrays."""
     elements_at_once: int | None = None
+    """How many elements of one array may be submitted at the same time, if each waiting element costs this machine
+    resources; None = all."""
     is_this_machine: bool = False
+    """Whether jobs run on the machine that asks: a file that it does not see exists nowhere."""
     is_passing: bool = False
+    """Whether more will be known in a moment, so that the backend is asked again soon."""
     lacks: tuple[str, ...] = ()
+    """What this site cannot do, in sentences."""
     cpu_limit: float | None = None
+    """CPU limit of a container that names none, if the cluster demands a limit; 0 = such a container is refused; None =
+    no limit is needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingRequest:
-    """What is asked about: a job in the backend's queue, or (`native_id` None) a request that is not submitted."""
+    """A job in the backend's queue, or a request that is not submitted."""
 
     spec: JobSpec
     facts: BackendFacts
     native_id: NativeId | None = None
+    """None = it is not submitted."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccountingOutage:
-    """An accounting that does not answer: for how many seconds, why, and in how many it is asked again."""
+    """An accounting that does not answer."""
 
     for_s: float
+    """Seconds since the outage began."""
     detail: str
+    """The cause."""
     again_in_s: float
+    """Seconds until the next request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Storing:
-    """How the storing of what an attempt left goes: `why` it waits, or failed ("" = it goes on). `ended`: it does not
-    go on. `interrupted`: it failed by what says nothing of the store, or of what is to be stored: its place was taken,
-    its node lost, or it never began."""
+    """Progress of the upload of what an attempt left."""
 
     why: str = ""
+    """Why it waits or has failed; "" = it runs."""
     ended: bool = False
+    """Whether it has stopped."""
     interrupted: bool = False
+    """Whether it failed for a reason that concerns neither the store nor the data: it was preempted, its node was lost,
+    or it never started."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccountedRun:
-    """One start of an attempt by the accounting: how long it took in seconds, and the GPUs and CPUs that were allocated
-    (None = the accounting does not count them). `unread` ("" = it can be read) is why what the accounting has of the
-    attempt cannot be read: nothing else is known then."""
+    """One run of an attempt according to the accounting."""
 
     elapsed_s: float
     gpus: float | None
+    """Allocated GPUs; None = the accounting does not count them."""
     cpus: float | None
+    """Allocated CPUs; None = the accounting does not count them."""
     is_over: bool
     unread: str = ""
+    """Why the record cannot be read; the other fields then mean nothing. "" = it can be read."""

@@ -1,8 +1,8 @@
-"""A circuit breaker: whether somebody who did not answer may be asked again. Pure: no clock, no lock, no thread.
+"""A circuit breaker: whether a backend that did not answer may be asked again. Pure: no clock, no lock, no thread.
 
-Closed, everybody may ask. The first failure opens it, and nobody asks during a pause that grows with each failure in a
-row. When the pause is over, exactly one asks; what comes of that closes the circuit, or opens it again. What comes of a
-question that was put before the circuit last changed says nothing new and changes nothing.
+While the circuit is closed, every caller may ask. The first failure opens it, and no caller asks during a pause that
+grows with each failure in a row. After the pause exactly one caller asks; its result closes the circuit or opens it
+again. A result of a request that was sent before the circuit last changed is ignored.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 
 _LOG_AGAIN = 4
 _KINDS = 8
-"""So many causes of one outage are told apart."""
+"""How many causes of one outage are distinguished."""
 
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """Leave to ask, to be given back with what came of it."""
+    """Permission to ask; the caller returns it with the result."""
 
     change: int
     is_probe: bool = False
@@ -25,32 +25,36 @@ class Permit:
 
 @dataclass(frozen=True, slots=True)
 class Circuit:
-    """A circuit. `failures` counts in a row, `since` is when they began (seconds since the epoch), `cause` what the
-    last one said, `kinds` what all of them did. `is_missing`: the last one was that there is nobody who could answer.
-    `again_at` is when the pause ends, by a monotonic clock. `is_probed`: somebody asks at this moment whether all is
-    well again. `changes` counts openings, probes and closings.
-    """
+    """The state of a circuit."""
 
     failures: int = 0
+    """Failures in a row."""
     since: float | None = None
+    """When these failures began, in seconds since the epoch; None = the circuit is closed."""
     cause: str = ""
+    """Message of the last failure."""
     kinds: frozenset[str] = frozenset()
+    """Messages of all these failures, without numbers."""
     again_at: float = 0.0
+    """End of the pause, by a monotonic clock."""
     is_probed: bool = False
+    """Whether a caller is asking at this moment whether the outage is over."""
     changes: int = 0
+    """Number of openings, probes and closings."""
     is_missing: bool = False
+    """Whether the last failure was that this machine has no such scheduler."""
 
     @property
     def is_open(self) -> bool:
-        """Whether the last that is known is a failure."""
+        """Whether the last known result is a failure."""
         return self.since is not None
 
     def may_ask(self, now: float) -> bool:
-        """Whether one who asked now would be let through."""
+        """Return whether a caller who asked now would get a permit."""
         return not self.is_open or (now >= self.again_at and not self.is_probed)
 
     def ask(self, now: float) -> tuple[Circuit, Permit | None]:
-        """The circuit after somebody asked to be let through, and the leave to; None = not now."""
+        """Return the circuit after a caller asked for a permit, and the permit; None = not now."""
         if not self.is_open:
             return self, Permit(self.changes)
         if not self.may_ask(now):
@@ -59,13 +63,13 @@ class Circuit:
         return probed, Permit(probed.changes, is_probe=True)
 
     def succeeded(self, permit: Permit) -> Circuit:
-        """There was an answer."""
+        """Return the circuit after an answer."""
         if permit.change != self.changes or not self.is_open:
             return self
         return Circuit(changes=self.changes + 1)
 
     def failed(self, permit: Permit, cause: str, at: float, again_at: float, *, is_missing: bool = False) -> Circuit:
-        """There was none, at `at` (seconds since the epoch); nobody asks before `again_at`."""
+        """Return the circuit after a failure at `at` (seconds since the epoch); no caller asks before `again_at`."""
         if permit.change != self.changes:
             return self
         return Circuit(
@@ -79,13 +83,12 @@ class Circuit:
         )
 
     def returned(self, permit: Permit) -> Circuit:
-        """What came of it says nothing about an answer: as if nobody had asked."""
+        """Return the circuit after a result that shows nothing about the backend: as if the caller had not asked."""
         return replace(self, is_probed=False) if permit.is_probe and permit.change == self.changes else self
 
     def is_worth_logging(self, before: Circuit) -> bool:
-        """Whether what came of a question is worth a line in a log, when the circuit was `before`: the first failure,
-        another cause than all before (commands that fail in turn say the same in turn), now and then that it goes on
-        (the 4th failure, the 16th, the 64th ...), the first answer."""
+        """Return whether the change from `before` is worth a line in a log: the first failure, a new cause (commands
+        that fail in turn repeat their messages), the 4th, 16th, 64th ... failure in a row, and the first answer."""
         if not self.is_open or not before.is_open:
             return self.is_open != before.is_open
         if self.failures == before.failures:
@@ -93,12 +96,12 @@ class Circuit:
         return self.kinds != before.kinds or _is_power(self.failures)
 
     def hurried(self) -> Circuit:
-        """There is reason to ask again at once."""
+        """Return the circuit without its pause: there is a reason to ask again at once."""
         return replace(self, again_at=0.0)
 
 
 def _kind(cause: str) -> str:
-    """The cause without its numbers: process ids, seconds and ports make no new one."""
+    """Return the cause without its numbers, so that other process ids, seconds and ports are no new cause."""
     return re.sub(r"\d+", "0", cause)
 
 

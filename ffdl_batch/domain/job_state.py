@@ -36,15 +36,15 @@ class Cause(StrEnum):
     REQUEUED = "requeued"
     RESUMED = "resumed"
     CANCELLED = "cancelled"
-    """The owner gives up a job that was halted; a live job that is cancelled makes progress to its end."""
+    """The owner cancels a job that was halted. The cancel of a live job is progress to its end."""
     RESTARTED = "restarted"
-    """A learner failed and was started again while the others went on: the state stays."""
+    """A learner failed and was started again while the others continued: the state stays."""
     STORED = "stored"
-    """What an earlier attempt, or one whose job had ended, owed its stores is stored: the state stays."""
+    """The pending upload of an earlier attempt, or of a job that had ended, was stored: the state stays."""
 
 
 class RequestedAction(StrEnum):
-    """What the owner asked for and the platform has not yet brought about."""
+    """What the owner requested and the platform has not done yet."""
 
     NONE = "none"
     HALT = "halt"
@@ -52,7 +52,7 @@ class RequestedAction(StrEnum):
 
 
 class IllegalTransition(ValueError):
-    """A change of state that the table does not hold."""
+    """A change of state that the table does not allow."""
 
     def __init__(self, current: JobState, target: JobState, cause: Cause) -> None:
         super().__init__(f"a job cannot go from {current} to {target} because of {cause}")

@@ -10,7 +10,7 @@ from ffdl_batch.domain.outcome.observation import NativeId
 
 
 class SchedulerError(Exception):
-    """Base of what a backend may raise. The message says what was tried, what came back, what to do."""
+    """Base of what a backend may raise. The message says what was tried, what came back, and what to do."""
 
 
 class InvalidRequest(SchedulerError):
@@ -26,12 +26,12 @@ class SchedulerUnreachable(SchedulerError):
 
 
 class SchedulerMissing(SchedulerUnreachable):
-    """This machine has no such scheduler, or not now: a file system may be away, or credentials count no more. The
-    message says what lacks; to wait helps only whoever has somebody mend it."""
+    """This machine has no such scheduler at present: a file system may be unmounted, or credentials have expired. The
+    message says what is missing; waiting helps only if an administrator repairs it."""
 
 
 class NotNow(SchedulerUnreachable):
-    """Nothing was changed, for a reason that says nothing about whether the scheduler answers; try again later."""
+    """Nothing was changed, and the reason does not show whether the scheduler answers; try again later."""
 
 
 class NotTaken(NotNow):
@@ -40,8 +40,8 @@ class NotTaken(NotNow):
 
 
 class TooMany(NotTaken):
-    """The scheduler does not accept so many jobs now. Nothing was submitted, and fewer jobs may be accepted. Jobs that
-    meet the same limit wait until one of them is accepted."""
+    """The scheduler does not accept so many jobs now. Nothing was submitted; fewer jobs may be accepted. Jobs that meet
+    the same limit wait until one of them is accepted."""
 
 
 class NotUnderstood(NotTaken):
@@ -54,15 +54,16 @@ class NotUnderstood(NotTaken):
 
 
 class AccountingUnreachable(NotNow):
-    """The scheduler answered, and its accounting did not. `found` is what was found without it, by token; it is asked
-    again after `again_in_s` seconds."""
+    """The scheduler answered, and its accounting did not."""
 
     def __init__(
         self, message: str, again_in_s: float, found: Mapping[Token, frozenset[NativeId]] | None = None
     ) -> None:
         super().__init__(message)
         self.again_in_s = again_in_s
+        """Seconds until it is asked again."""
         self.found = found or {}
+        """What was found without it, by token."""
 
 
 class RefusedBySite(InvalidRequest):
@@ -71,20 +72,20 @@ class RefusedBySite(InvalidRequest):
 
 
 class NoResources(InvalidRequest):
-    """No node of the site, as it is now, holds what is asked for."""
+    """No node of the site has the requested resources."""
 
 
 class ArraysRefused(InvalidRequest):
-    """The scheduler takes no such array; its elements may be submitted one by one."""
+    """The scheduler accepts no such array; its elements may be submitted one by one."""
 
 
 class SubmissionUncertain(SchedulerError):
-    """The submission may or may not have been accepted: `find` first, never submit again at once."""
+    """The submission may or may not have been accepted: call `find` first, never submit again at once."""
 
 
 class NotPermitted(SchedulerError):
-    """The cluster does not let this user do it: the message says what on what."""
+    """The cluster does not let this user do it: the message names the permission and the object."""
 
 
 class NotOurs(SchedulerError):
-    """What is to be made is there and somebody else's. Nothing was changed."""
+    """An object of that name exists and ffdl did not create it. Nothing was changed."""

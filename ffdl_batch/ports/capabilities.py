@@ -1,5 +1,5 @@
-"""What a backend may be able to do beyond :class:`ffdl_batch.ports.scheduler.Scheduler`: small optional Protocols,
-asked for with isinstance."""
+"""Optional Protocols of a backend, beside :class:`ffdl_batch.ports.scheduler.Scheduler`. Callers ask for them with
+isinstance; each is small, so that a backend implements only what its scheduler can do."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ class TrialSubmission(Protocol):
     """A backend that can check a plan with the scheduler without submitting (sbatch --test-only)."""
 
     def test_only(self, plan: LaunchPlan) -> str:
-        """The scheduler's sentence (when and where it would start). Raises InvalidRequest when it would refuse."""
+        """Return the scheduler's sentence about when and where the job would start. Raises InvalidRequest if the
+        scheduler would refuse it."""
         ...
 
 
 @runtime_checkable
 class HasOwnKeys(Protocol):
-    """A backend that has a use for keys of `batch:` that not every backend has a use for."""
+    """A backend that uses keys of `batch:` that not every backend uses."""
 
     @property
     def own_keys(self) -> frozenset[str]:
-        """Those keys, of `profile` and `kubernetes`."""
+        """Those keys; a subset of `profile` and `kubernetes`."""
         ...
 
 
@@ -42,18 +43,18 @@ class ChoosesCluster(Protocol):
     """A backend whose commands choose a cluster by variables of their environment."""
 
     def compare_cluster(self, shell: Mapping[str, str]) -> tuple[str, str]:
-        """Why a shell with these variables ("" = not set) means another cluster, and what to do; "" twice if it does
-        not."""
+        """Return why a shell with these variables ("" = not set) uses another cluster, and how to correct it; two empty
+        texts if it uses the same one."""
         ...
 
 
 @runtime_checkable
 class LimitsModels(Protocol):
-    """A backend that brings models to its nodes by a way that is narrow."""
+    """A backend that transfers models to its nodes by a mechanism with a small size limit."""
 
     @property
     def model_bytes(self) -> int:
-        """The largest model archive that it takes."""
+        """Size of the largest model archive that it accepts."""
         ...
 
 
@@ -62,79 +63,80 @@ class SubmitsArrays(Protocol):
     """A backend whose scheduler takes equal jobs as one native array."""
 
     def plan_array(self, chunk: Chunk, members: Sequence[LaunchPlan]) -> ArrayPlan | None:
-        """What would be sent for `members`, whose `array_script` is the same text, by ascending index. None where one
-        script cannot serve them. Pure."""
+        """Return the plan for `members`, ordered by index, whose `array_script` is the same text; None if one script
+        cannot serve all of them. Pure."""
         ...
 
     def submit_array(self, plan: ArrayPlan) -> Mapping[Token, NativeId]:
-        """Hand over the attempts of `plan`, whose files are written: all of them or none.
+        """Submit all attempts of `plan`, whose files are written, or none of them.
 
         Raises what `submit` raises; TooMany, ArraysRefused.
         """
         ...
 
     def find_many(self, attempts: Mapping[Token, AttemptDir]) -> Mapping[Token, frozenset[NativeId]]:
-        """As `find` for each of `attempts`, with one round trip for all of them."""
+        """Return what `find` returns for each of `attempts`, with one round trip for all of them."""
         ...
 
 
 @runtime_checkable
 class StopsMany(Protocol):
-    """A backend that can be asked for the end of many jobs at once."""
+    """A backend that ends or signals many jobs with one request."""
 
     def cancel_many(self, ids: Collection[NativeId]) -> None:
-        """As `cancel` for each of `ids`."""
+        """Do for each of `ids` what `cancel` does."""
         ...
 
     def withdraw_many(self, ids: Collection[NativeId]) -> None:
-        """As `withdraw` (:class:`Withdraws`) for each of `ids`."""
+        """Do for each of `ids` what `withdraw` (:class:`Withdraws`) does."""
         ...
 
     def signal_many(self, ids: Collection[NativeId], signal: str) -> None:
-        """As `signal` for each of `ids`."""
+        """Do for each of `ids` what `signal` does."""
         ...
 
 
 @runtime_checkable
 class ForgetsJobs(Protocol):
-    """A backend whose scheduler forgets ended jobs."""
+    """A backend whose scheduler deletes its records of ended jobs."""
 
     def is_forgotten(self, ids: Collection[NativeId]) -> frozenset[NativeId]:
-        """Of `ids`, those that a *complete* answer of scheduler and accounting does not hold any more."""
+        """Return those of `ids` that are missing from a *complete* answer of scheduler and accounting."""
         ...
 
 
 @runtime_checkable
 class LosesJobs(Protocol):
-    """A backend whose scheduler may lose jobs that it was to start, and whose accounting shows that."""
+    """A backend whose scheduler may lose jobs before it starts them, and whose accounting shows that."""
 
     def was_lost(self, ids: Collection[NativeId]) -> frozenset[NativeId]:
-        """Of `ids`, which are forgotten, those that nobody ended: the accounting has them waiting or running still."""
+        """Return those of the forgotten `ids` that were not ended: the accounting still shows them as waiting or
+        running."""
         ...
 
 
 @runtime_checkable
 class DropsTasks(Protocol):
-    """A backend whose scheduler keeps no record of a task of a native array that was cancelled while it waited."""
+    """A backend whose scheduler keeps no record of an array task that was cancelled before it started."""
 
     def dropped(self, ids: Collection[NativeId]) -> Mapping[NativeId, str]:
-        """Of `ids`, the tasks that one *complete* listing does not hold any more although it holds something else of
-        their arrays, with the token of the attempt that each of them is. One that never started was cancelled."""
+        """Return those of `ids` that are array tasks missing from one *complete* listing which still has other tasks of
+        their arrays, each with the token of its attempt. A task that never started was cancelled."""
         ...
 
 
 @runtime_checkable
 class KeepsAccounts(Protocol):
-    """A backend whose accounting may be away while its scheduler answers."""
+    """A backend whose accounting may be unavailable while its scheduler answers."""
 
     def accounting_outage(self) -> AccountingOutage | None:
-        """None where the accounting answers, or nothing has been asked of it lately. Asks nobody."""
+        """Return the present outage; None if the accounting answers, or was not asked lately. Sends no request."""
         ...
 
 
 @runtime_checkable
 class CredentialLife(Protocol):
-    """A backend whose lost requests may still land for a while."""
+    """A backend that may accept a request some time after the caller stopped waiting for it."""
 
     @property
     def credential_life_s(self) -> float:
@@ -144,39 +146,41 @@ class CredentialLife(Protocol):
 
 @runtime_checkable
 class Withdraws(Protocol):
-    """A backend that can take back a job that has not started, without harm to one that just did."""
+    """A backend that can remove a job that has not started, without harm to one that just started."""
 
     def withdraw(self, native_id: NativeId) -> None:
-        """Request the end of the job if it still waits (scancel --state=PENDING); else nothing. Idempotent."""
+        """Request the end of the job if it still waits (scancel --state=PENDING); else do nothing. Idempotent."""
         ...
 
 
 @runtime_checkable
 class StoresApart(Protocol):
-    """A backend that stores, after their end, what attempts left whose files are not on this machine (``pod`` in their
-    launch file): those that were cut off from their stores, and those that were lost before they had stored."""
+    """A backend that stores results after the end of an attempt whose files are not on this machine (``pod`` in its
+    launch file): its pods could not reach the stores, or were lost before they had stored."""
 
     def begin_storing(self, token: Token, attempt_dir: AttemptDir) -> None:
-        """Have it stored, soon. Where that goes on already, nothing is begun. Raises what `submit` raises."""
+        """Start the upload; do nothing if it runs already. Raises what `submit` raises."""
         ...
 
     def how_storing_goes(self, token: Token) -> Storing:
-        """What ended has failed, unless ``paid.json`` is in the attempt's directory; it may be begun anew. Raises
-        SchedulerUnreachable."""
+        """Return the progress. An upload that has ended has failed, unless ``paid.json`` is in the attempt's directory;
+        it may be started again. Raises SchedulerUnreachable."""
         ...
 
 
 @runtime_checkable
 class AvoidsNodes(Protocol):
-    """A backend that can keep jobs off certain nodes: only there a node that failed a job is excluded for its next
-    attempts. One that has a single node cannot."""
+    """A backend that can keep jobs off certain nodes. Only with such a backend is a node that failed a job excluded for
+    the job's next attempts; a backend with a single node cannot do it."""
 
     def avoid(self, native_id: NativeId, nodes: Collection[str]) -> None:
-        """Have the waiting job exclude `nodes` too. Raises InvalidRequest where the scheduler refuses it."""
+        """Exclude `nodes` for the waiting job, in addition to those already excluded. Raises InvalidRequest if the
+        scheduler refuses it."""
         ...
 
     def exclude_only(self, native_id: NativeId, nodes: str) -> None:
-        """Have the waiting job exclude just these, a list as the owner wrote it ("" = none). Raises InvalidRequest."""
+        """Exclude exactly `nodes` for the waiting job: a list as its owner wrote it ("" = none). Raises
+        InvalidRequest."""
         ...
 
 
@@ -185,32 +189,33 @@ class KnowsNodes(Protocol):
     """A backend that knows the names of its nodes."""
 
     def nodes_of(self, facts: BackendFacts, partition: str) -> frozenset[str]:
-        """Those of a partition ("" = the default one), by what the site was; empty where that is not known. Pure."""
+        """Return the nodes of a partition ("" = the default one) according to `facts`; empty if they are not known.
+        Pure."""
         ...
 
 
 @runtime_checkable
 class ExplainsSettings(Protocol):
-    """A backend that can say what its table of the configuration comes to, for `ffdl config`."""
+    """A backend that can show its table of the configuration, for `ffdl config`."""
 
     def explain(self) -> Mapping[str, object]:
-        """Every key with its value, defaults included. Touches nothing."""
+        """Return every key with its value, defaults included. Does no I/O."""
         ...
 
 
 @runtime_checkable
 class ExplainsWaiting(Protocol):
-    """A backend that knows why jobs wait: in values, of which the core makes sentences."""
+    """A backend that knows why jobs wait. It returns values; the core turns them into sentences."""
 
     def explain_waiting(self, requests: Sequence[WaitingRequest]) -> Sequence[Explanation | None]:
-        """What is known of each of `requests`, in their order; None for a job that is not in the queue. So many round
-        trips for any number of requests. Raises SchedulerUnreachable."""
+        """Return what is known of each of `requests`, in their order; None for a job that is not in the queue. The
+        number of round trips does not depend on the number of requests. Raises SchedulerUnreachable."""
         ...
 
 
 @runtime_checkable
 class ForetellsStart(Protocol):
-    """A backend that can say when a request would start, without taking it."""
+    """A backend that can estimate when a request would start, without submitting it."""
 
     def foretell(self, plan: LaunchPlan) -> Foretold | None:
         """Return the answer to a trial; None if the backend cannot estimate a start.
@@ -222,68 +227,69 @@ class ForetellsStart(Protocol):
 
 @runtime_checkable
 class AccountsForRuns(Protocol):
-    """A backend whose scheduler keeps accounts of the time for which each job held what."""
+    """A backend whose scheduler records what each job held and for how long."""
 
     def accounted_runs(self, attempts: Mapping[NativeId, Token]) -> Mapping[NativeId, Sequence[AccountedRun]] | None:
-        """All starts of these attempts, those of a requeued one in order; one that the accounting does not have is left
-        out, and so is what has the id but is another's. One of which a start cannot be read has that alone. None where
-        this site keeps no accounts.
+        """Return all runs of these attempts, those of a requeued attempt in order. Attempts that the accounting does
+        not have are left out, and so are ids that belong to another job now. An attempt with a run that cannot be read
+        has only that one. None if this site has no accounting.
 
-        Raises NotNow (AccountingUnreachable) where the accounting does not answer.
+        Raises NotNow (AccountingUnreachable) if the accounting does not answer.
         """
         ...
 
 
 @runtime_checkable
 class Examines(Protocol):
-    """A backend that can look for what would make its jobs fail."""
+    """A backend that can look for faults that would make its jobs fail."""
 
     def examine(self, nodes: str, mounting: Mounting = Mounting.AUTO) -> Sequence[Item]:
-        """Look at the scheduler and at this machine; and at `nodes`, by a small job on each: a list as the scheduler
-        writes them, "all", "" for none. `mounting` is the site's word about mounted stores. Raises InvalidRequest for
-        what is no list, and where there is no such node; SchedulerMissing where this machine has no such scheduler."""
+        """Check the scheduler, this machine, and `nodes`, each by a small job: a list as the scheduler writes it,
+        "all", or "" for none. `mounting` is the site's setting for mounted stores. Raises InvalidRequest if `nodes` is
+        not a list or names an unknown node, and SchedulerMissing if this machine has no such scheduler."""
         ...
 
 
 @runtime_checkable
 class KeepsTenants(Protocol):
-    """A backend whose cluster has a room for each tenant."""
+    """A backend whose cluster has a namespace for each tenant."""
 
     def tenant_objects(self, tenant: Tenant) -> Sequence[Mapping[str, Any]]:
-        """What makes the tenant, in the order in which it is to be created. Asks nobody. Raises InvalidRequest."""
+        """Return the objects of the tenant, in the order of their creation. Sends no request. Raises InvalidRequest."""
         ...
 
     def permissions(self, tenant: Tenant) -> Sequence[Mapping[str, Any]]:
-        """Of these, what gives a daemon all that it needs, and no more. Raises InvalidRequest."""
+        """Return those of these objects that give a daemon the permissions it needs, and no others. Raises
+        InvalidRequest."""
         ...
 
     def create_tenant(self, tenant: Tenant, *, adopt: bool, update: bool, remove: bool) -> Sequence[TenantStep]:
-        """Create missing objects. `adopt`: also in a namespace that is not ours. `update`: change objects that differ;
-        otherwise they are not changed. `remove`: treat values that `tenant` does not name as differences, too.
+        """Create missing objects. `adopt`: also in a namespace that ffdl did not create. `update`: change objects that
+        differ; otherwise they are not changed. `remove`: treat values that `tenant` does not name as differences, too.
 
         Raises InvalidRequest, SchedulerUnreachable, NotPermitted, NotOurs.
         """
         ...
 
     def advise(self, tenant: Tenant) -> Mapping[str, str]:
-        """Settings of the backend with which jobs go to this tenant."""
+        """Return the settings of the backend for jobs of this tenant."""
         ...
 
 
 @runtime_checkable
 class ReachesNodes(Protocol):
-    """A backend on whose nodes a job's owner can start a program beside the job's controllers, with the program's
-    standard streams. The program needs none of the job's resources, ends with the job, and holds up nothing of it."""
+    """A backend on whose nodes a job's owner can start a program beside the controllers, with the program's standard
+    streams. The program uses none of the job's resources, ends with the job, and does not delay it."""
 
     def beside(self, place: AttemptNode, argv: Sequence[str]) -> NodeProgram:
-        """How `argv` is started there. Asks no scheduler. Raises InvalidRequest where it cannot be, and
-        SchedulerMissing where what it is reached with is not there."""
+        """Return how `argv` is started on the node. Sends no request. Raises InvalidRequest if it cannot be started
+        there, and SchedulerMissing if the program that reaches the node is missing."""
         ...
 
 
 @runtime_checkable
 class ReadsClaims(Protocol):
-    """A backend that can read the files of its jobs in volumes that only its nodes see."""
+    """A backend that can read the files of its jobs in volumes that only its nodes mount."""
 
     def read_claim(self, token: str, claim: str, below: str) -> Iterator[bytes]:
         """Return the content of the directory `below` of a claim as a tar; `claim` "" = the one that has the jobs'
@@ -300,14 +306,15 @@ class KnowsJobs(Protocol):
     """A scheduler with an accounting."""
 
     def past_jobs(self, period: Period) -> PastJobs:
-        """Jobs that have run, and rows that cannot be read: one odd row hides no other. Raises HistoryUnknown."""
+        """Return the jobs that have run, and the rows that cannot be read: a bad row hides no other. Raises
+        HistoryUnknown."""
         ...
 
 
 @runtime_checkable
 class KnowsPlaces(Protocol):
-    """Somewhere that jobs could run."""
+    """A scheduler or cluster on which jobs could run."""
 
     def places(self) -> Sequence[Place]:
-        """Partitions or profiles, the default one first. Raises HistoryUnknown."""
+        """Return its partitions or profiles, the default one first. Raises HistoryUnknown."""
         ...

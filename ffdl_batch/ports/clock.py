@@ -1,4 +1,4 @@
-"""Time as an argument, so that tests own it."""
+"""The Protocol of a clock, which tests replace."""
 
 from __future__ import annotations
 

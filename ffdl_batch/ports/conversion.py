@@ -17,25 +17,25 @@ class ReadsScripts(Protocol):
     """A converter that makes manifests of job scripts."""
 
     def recognises(self, text: str) -> bool:
-        """Whether the text is such a script, by its content alone."""
+        """Return whether the text is such a script, judging by its content alone."""
         ...
 
     def convert(self, source: Source) -> Conversion:
-        """The manifest, and what became of each directive and line. Raises CannotConvert."""
+        """Return the manifest, and what became of each directive and line. Raises CannotConvert."""
         ...
 
     def differences(self, source: Source, script: str) -> tuple[str, ...]:
-        """What `script`, written by :meth:`WritesScripts.write`, asks of its system otherwise than `source`: lines for
-        people, those of `source` after ``-``, those of `script` after ``+``. Raises CannotConvert."""
+        """Return how the request of `script`, written by :meth:`WritesScripts.write`, differs from that of `source`:
+        printable lines, those of `source` after ``-``, those of `script` after ``+``. Raises CannotConvert."""
         ...
 
 
 @runtime_checkable
 class WritesScripts(Protocol):
-    """A converter that makes a job script of a manifest, which needs this software no more."""
+    """A converter that makes a job script of a manifest. The script needs no ffdl installation."""
 
     def write(self, spec: JobSpec, *, contained: bool = True) -> str:
-        """The script; `contained`: learners run in their image, else as plain processes of the node. Raises
+        """Return the script. `contained`: learners run in their image, else as plain processes of the node. Raises
         CannotConvert for a job that it cannot express."""
         ...
 

@@ -4,7 +4,7 @@ A backend is a package with one entry point in the group ``ffdl_batch.adapters``
 ``create(settings, context) -> Scheduler`` (see :mod:`ffdl_batch.plugins`). One suite,
 ``tests/contract/test_scheduler_contract.py``, runs over all of them and is the contract's second half.
 
-Required are six methods. Everything else is a small optional Protocol of :mod:`ffdl_batch.ports.capabilities`.
+Seven methods are required. Everything else is a small optional Protocol of :mod:`ffdl_batch.ports.capabilities`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest
 
 
 class Scheduler(Protocol):
-    """A backend."""
+    """A backend: its name and seven methods."""
 
     @property
     def name(self) -> str:
@@ -28,17 +28,17 @@ class Scheduler(Protocol):
         ...
 
     def probe(self) -> BackendFacts:
-        """Ask the site what it is. Raises SchedulerUnreachable (SchedulerMissing where there is no such scheduler), or
-        InvalidRequest where the settings cannot work."""
+        """Return the facts about the site. Raises SchedulerUnreachable (SchedulerMissing if there is no such
+        scheduler), or InvalidRequest if the settings cannot work."""
         ...
 
     def plan(self, request: LaunchRequest) -> LaunchPlan:
-        """What would be sent. Pure: no I/O, same request, same plan. Raises InvalidRequest."""
+        """Return what would be sent. Pure: no I/O; the same request gives the same plan. Raises InvalidRequest."""
         ...
 
     def submit(self, plan: LaunchPlan) -> NativeId:
-        """Hand over one attempt whose files are written. Called at most once per process for a token unless
-        `find` came back empty after the credential's life.
+        """Submit one attempt whose files are written. A process calls it at most once for a token, unless `find`
+        returned nothing after the life of the credential.
 
         Raises InvalidRequest (refused permanently because of this request), RefusedBySite, SchedulerUnreachable (not
         accepted), NotTaken, TooMany, NotUnderstood, SubmissionUncertain (call `find` first).
@@ -46,21 +46,21 @@ class Scheduler(Protocol):
         ...
 
     def find(self, token: Token, attempt_dir: AttemptDir) -> frozenset[NativeId]:
-        """All own jobs of this token, living or ended, duplicates included; looks at the scheduler, its
-        accounting and the attempt's claim. An id that `submit` was answered with proves nothing. Empty is a
-        statement: raises SchedulerUnreachable rather than return half an answer.
-        """
+        """Return all own jobs of this token, living or ended, duplicates included. Looks at the scheduler, its
+        accounting and the attempt's claim; an id that `submit` returned proves nothing. Empty means that there is none:
+        raises SchedulerUnreachable if one of these sources does not answer."""
         ...
 
     def observe(self, ids: Collection[NativeId]) -> Mapping[NativeId, Observation]:
-        """One round trip for any number of jobs. An id left out is unknown, not ended."""
+        """Return the state of these jobs, with one round trip for any number of them. A missing id is unknown, not
+        ended."""
         ...
 
     def signal(self, native_id: NativeId, signal: str) -> None:
-        """Request that the node controllers get this signal (name without SIG), KILL included; the head and what
-        submitted it live on. A job that waits, has ended or is unknown is no error. Idempotent."""
+        """Request that the node controllers get this signal (name without SIG), KILL included. The head and the process
+        that submitted it keep running. Not an error for a job that waits, has ended or is unknown. Idempotent."""
         ...
 
     def cancel(self, native_id: NativeId) -> None:
-        """Request the end of the job; a job that has ended or is unknown is no error. Idempotent."""
+        """Request the end of the job; not an error for a job that has ended or is unknown. Idempotent."""
         ...

@@ -21,19 +21,9 @@ from ffdl_batch.host.permissions import PRIVATE_UMASK
 class LaunchRequest:
     """One attempt to plan.
 
-    `image` is what the configuration resolved the framework to ("" where the backend runs without one).
-    `results_store` is the directory that results and logs are stored into ("" = they stay in the attempt).
-    `user_env` are the literal variables for the learner (manifest and --export); values may be secret.
-    `lead_s` is how long before the time limit the learners are to be warned (None = not at all); `lead_from`, what
-    decided that, goes into the launch file as it is. `budget` and `spent` are the chain's. `carry` is the results
-    directory of the attempt before ("" = none). The template of the next attempt is a request of its own, whose token
-    and directory are named with :data:`ffdl_batch.domain.launch.launch_file.TEMPLATE`; its `attempt` is this one's
-    number plus 1. `array_dir` is set for the first attempt of an element of an array. `cache_dir` is the directory of
-    the nodes' cache
-    ("" = they have none), `cache_bytes` its size (0 = half of the file system). `images_dir` has the user's images that
-    want credentials, where there is no cache. `mounting` is the site's word; the manifest's counts more. `only_stages`:
-    the attempt brings data and starts no learner; `spec` asks for what that needs. `trains_from` is the number of the
-    first attempt that does, as far as is known. `user` is the name of the user who submitted the job.
+    The template of the next attempt is a request of its own. Its token and directory are named with
+    :data:`ffdl_batch.domain.launch.launch_file.TEMPLATE`, and its `attempt` is the number of the present attempt plus
+    1.
     """
 
     job_id: JobId
@@ -45,25 +35,40 @@ class LaunchRequest:
     doorbell: str
     facts: BackendFacts
     image: str = ""
+    """The image that the configuration has for the framework; "" if the backend runs without one."""
     results_store: str = ""
+    """The directory that results and logs are stored in; "" = they stay in the attempt."""
     user_env: Mapping[str, str] = field(default_factory=dict)
+    """Literal variables of the learner, from the manifest and --export; values may be secret."""
     minimum_network: NetworkLevel = NetworkLevel.HOST
     lead_s: int | None = None
+    """How long before the time limit the learners are warned; None = they are not."""
     lead_from: LeadFrom = LeadFrom.UNKNOWN
+    """What decided `lead_s`; goes into the launch file unchanged."""
     budget: Budget = field(default_factory=Budget)
     spent: Spent = field(default_factory=Spent)
+    """What the continuations so far have used of `budget`."""
     carry: str = ""
+    """Results directory of the previous attempt; "" = none."""
     confirmed: str = ""
     """Newest file of the checkpoint that the attempts before this one confirmed last; see :class:`LaunchFile`."""
     array_dir: ArrayDir | None = None
+    """Set for the first attempt of an element of an array."""
     logs: LogLimits = field(default_factory=LogLimits)
     cache_dir: str = ""
+    """Directory of the cache on the nodes; "" = they have none."""
     cache_bytes: int = 0
+    """Size of the cache; 0 = half of its file system."""
     images_dir: str = ""
+    """Directory of the user's images that need credentials, for nodes without a cache."""
     mounting: Mounting = Mounting.NEVER
+    """The site's setting; the manifest's wins over it."""
     only_stages: bool = False
+    """Whether the attempt brings data and starts no learner; `spec` has the resources for that."""
     trains_from: int = 1
+    """Number of the first attempt that starts learners, as far as it is known."""
     user: str = ""
+    """Name of the user who submitted the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,56 +82,55 @@ class PlannedFile:
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """What is sent, exactly: `ffdl-submit --dry-run` prints this value, `submit` sends this value.
-
-    `script` is the batch script ("" where the backend has none), `submit_argv` the command that submits it,
-    `objects` what a backend with an API creates. `files` are written into the attempt's directory before
-    `submit`; they hold `script`, the launch file and the environment.
-
-    `array_script` is the script of a native array that the attempt can be a task of ("" = it can be none): attempts
-    with the same text differ in nothing that the scheduler is told but in their `array_index`. The number of the chunk
-    (see :class:`Chunk`) stands in it as :data:`ffdl_batch.domain.job.array.UNNUMBERED`. `kept_off` says which nodes the
-    platform, not the owner, keeps the attempt off, and why.
-    """
+    """Exactly what is sent: `ffdl-submit --dry-run` prints this value, and `submit` sends it."""
 
     backend: str
     token: Token
     attempt_dir: AttemptDir
     launch: LaunchFile
     files: tuple[PlannedFile, ...]
+    """Written into the attempt's directory before `submit`: `script`, the launch file and the environment."""
     submit_argv: tuple[str, ...] = ()
+    """The command that submits `script`."""
     script: str = ""
+    """The batch script; "" if the backend has none."""
     objects: tuple[Mapping[str, object], ...] = ()
+    """What a backend with an API creates."""
     environment: Mapping[str, str] = field(default_factory=dict)
     network: Network = field(default_factory=Network)
     warnings: tuple[str, ...] = ()
     array_script: str = ""
+    """Script of a native array that the attempt can be a task of; "" = it can be a task of none. For the scheduler,
+    attempts with the same text differ only in their `array_index`. The number of the chunk (see :class:`Chunk`) is
+    written in it as :data:`ffdl_batch.domain.job.array.UNNUMBERED`."""
     array_index: int = 0
     kept_off: tuple[str, ...] = ()
+    """Nodes that the platform, not the owner, excludes for this attempt, and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A native array to be planned, of elements of one array. `token` is its name in the scheduler, `directory` its
-    own; `limit` of its tasks may run at once (None = all), and their numbers are below `max_array_size`."""
+    """A native array to plan: elements of one array."""
 
     token: Token
+    """Name of the native array in the scheduler."""
     directory: AttemptDir
     max_array_size: int
+    """The numbers of its tasks are below this."""
     limit: int | None = None
+    """How many of its tasks may run at once; None = all."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayPlan:
-    """A native array: what is sent, exactly.
-
-    Before `submit_array`, `files` (the script and the table of its tasks) are written into its directory, and each
-    attempt's mark says which task of it the attempt is (:func:`ffdl_batch.domain.job.array.mark_of`), as `tasks` does.
-    """
+    """Exactly what is sent for a native array."""
 
     chunk: Chunk
     files: tuple[PlannedFile, ...]
+    """Script and table of tasks; written into the directory of the chunk before `submit_array`."""
     tasks: Mapping[Token, str]
+    """Token of an attempt → which task it is. Before `submit_array`, each attempt's mark says the same
+    (:func:`ffdl_batch.domain.job.array.mark_of`)."""
     script: str
     submit_argv: tuple[str, ...] = ()
     umask: int = PRIVATE_UMASK
@@ -134,18 +138,19 @@ class ArrayPlan:
 
 @dataclass(frozen=True, slots=True)
 class AttemptNode:
-    """A node of a running attempt. `allocation` is what its controller was told the allocation is called ("" = it does
-    not say), `node_rank` the node's number in it."""
+    """A node of a running attempt."""
 
     native_id: NativeId
     attempt_dir: AttemptDir
     allocation: str
+    """The allocation as its controller reported it; "" = it did not."""
     node_rank: int
+    """Number of the node in the allocation."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeProgram:
-    """How the owner starts a program there; fields as in
+    """How the owner starts a program on a node; the fields mean what they mean in
     :class:`ffdl_batch.domain.launch.attach_protocol.AttachPlan`."""
 
     argv: tuple[str, ...]

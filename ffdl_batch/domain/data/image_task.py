@@ -1,8 +1,8 @@
-"""What the staging program is told of an image that is to lie in the cache as a SIF file. Runs on Python 3.9.
+"""The task of the staging program that stores an image in the cache as a SIF file. Runs on Python 3.9.
 
-``python -m ffdl_batch.staging --image FILE`` says what :mod:`ffdl_batch.domain.data.staging_protocol` has: ``cached``,
-whose tree has the one file :data:`SIF`, and ``done``; or a note and ``done``, where the image is to be used by its
-reference as it is; or ``failed``, where the registry has no such image, or refuses the credentials that it was given.
+``python -m ffdl_batch.staging --image FILE`` prints lines of :mod:`ffdl_batch.domain.data.staging_protocol`:
+``cached``, whose tree has the one file :data:`SIF`, and ``done``; or a note and ``done``, if the reference is to be
+used as it is; or ``failed``, if the registry has no such image, or refuses the credentials.
 """
 
 from __future__ import annotations
@@ -16,42 +16,43 @@ from ffdl_batch.domain.data.staging_protocol import Cache, StageTaskError
 
 SIF = "image.sif"
 NO_IMAGE = "S103"
-"""The error code of a job whose image is not there."""
+"""Error code of a job whose image does not exist."""
 NO_RUNTIME = "S105"
-"""That of one whose node's program cannot do what the image needs."""
+"""Error code of a job whose image needs what the node's program cannot do."""
 TOKEN_USER = "token"  # noqa: S105 - a user's name
-"""Who asks with a token, as in FfDL; registries that give tokens read no name, or this one."""
+"""User name for a token, as in FfDL; registries with tokens ignore the name or accept this one."""
 SCHEMES = ("docker://", "oras://")
 
 
 @dataclass(frozen=True)
 class ImageTask:
-    """The image that `reference` names now. `program` is Apptainer; `credentials` maps ``user_name`` and ``password``
-    to names of secrets, whose values stand in `secrets_file`; with none the registry is asked as anybody. Without a
-    ``user_name`` it is :data:`TOKEN_USER`."""
+    """The image that `reference` names now."""
 
     reference: str
     cache: Cache
     program: str = "apptainer"
+    """Apptainer."""
     secrets_file: str = ""
     credentials: Mapping[str, str] = field(default_factory=dict)
+    """``user_name`` and ``password`` → names of secrets, whose values are in `secrets_file`; empty = the registry is
+    asked anonymously. Without a ``user_name`` it is :data:`TOKEN_USER`."""
     rate_line_s: float = 10.0
     tries: int = 5
     pause_s: float = 1.0
 
 
 def is_convertible(image: str) -> bool:
-    """Whether the image is one that the cache turns into a SIF file."""
+    """Return whether the cache turns this image into a SIF file."""
     return image.startswith(SCHEMES)
 
 
 def encode_image_task(task: ImageTask) -> str:
-    """The text of the task's file."""
+    """Return the text of the task's file."""
     return json.dumps(to_plain(task), indent=1) + "\n"
 
 
 def decode_image_task(text: str) -> ImageTask:
-    """The task that the text is. Raises StageTaskError."""
+    """Return the task in the text. Raises StageTaskError."""
     try:
         task = from_plain(ImageTask, json.loads(text))
     except (CodecError, ValueError) as error:

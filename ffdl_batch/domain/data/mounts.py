@@ -1,5 +1,5 @@
-"""Stores that nodes mount instead of bringing what is in them: who wants it, and how such a mount is known. Runs on
-Python 3.9."""
+"""Stores that nodes mount instead of copying their data: the settings, and how a mount is recognised. Runs on Python
+3.9."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from enum import Enum
 from ffdl_batch.domain.data.store_kinds import KINDS, StoreAddress, StoreKind
 
 SFTP = ("sftp", "ssh")
-"""Protocols of fsspec's that are one and the same."""
+"""Protocols of fsspec that are the same."""
 
 
 class Mounting(str, Enum):
-    """Whether the stores of types that FfDL mounts are mounted."""
+    """Whether stores of the types that FfDL mounts are mounted."""
 
     AUTO = "auto"
-    """Where the node can; else their data are brought, to the same paths."""
+    """If the node can; else their data are copied to the same paths."""
     ALWAYS = "always"
-    """A node that cannot ends the attempt."""
+    """An attempt on a node that cannot mount ends."""
     NEVER = "never"
-    """Their data are brought."""
+    """Their data are copied."""
 
 
 @dataclass(frozen=True)
 class Brought:
-    """A fetch, by its place, that no node could mount, and why."""
+    """A fetch, by its index, that no node can mount, and why."""
 
     transfer: int
     why: str
@@ -33,20 +33,20 @@ class Brought:
 
 @dataclass(frozen=True)
 class Mounts:
-    """What nodes mount: the places of `transfers` among the launch file's fetches, read-only.
-
-    `must`: where a node cannot mount, the attempt ends; else data are brought.
-    `cache_bytes` are what a node keeps of what was read. `brought`: what would be mounted were it of another kind.
-    """
+    """What nodes mount."""
 
     transfers: tuple[int, ...]
+    """Indexes of the launch file's fetches that are mounted, read-only."""
     must: bool = False
+    """Whether the attempt ends on a node that cannot mount; else data are copied."""
     cache_bytes: int = 0
+    """How much of the data that were read a node keeps."""
     brought: tuple[Brought, ...] = ()
+    """Fetches that would be mounted if their stores were of another kind."""
 
 
 def why_brought(store: StoreAddress) -> str:
-    """Why nodes never mount a store of this kind, "" = they may."""
+    """Return why nodes never mount a store of this kind; "" = they may."""
     if KINDS[store.kind].has_buckets:
         return ""
     if store.kind is StoreKind.FSSPEC:
@@ -60,20 +60,21 @@ SIGN = "ffdl-batch"
 
 @dataclass(frozen=True)
 class MountOwner:
-    """Who made a mount, as its source says: the scheduler's number of the job ("0" where there is none), and the
-    process that holds it, by its number and start time."""
+    """The owner of a mount, which the mount's source names."""
 
     job: str
+    """The scheduler's number of the job; "0" = none."""
     pid: int
+    """The process that holds the mount."""
     start_ticks: int
 
     def source(self) -> str:
-        """The mount's source in the mount table. The site's epilog knows it, too."""
+        """Return the mount's source in the mount table. The site's epilog uses the same form."""
         return f"{SIGN}:{self.job}:{self.pid}:{self.start_ticks}"
 
 
 def read_source(text: str) -> MountOwner | None:
-    """Who made the mount with this source; None where it is none of ours."""
+    """Return the owner of the mount with this source; None if it is not a mount of ffdl."""
     parts = text.split(":")
     if len(parts) != 4 or parts[0] != SIGN or not (parts[2].isdigit() and parts[3].isdigit()):
         return None

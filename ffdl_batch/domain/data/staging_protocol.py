@@ -29,37 +29,36 @@ class Direction(str, Enum):
 
 @dataclass(frozen=True)
 class Transfer:
-    """What is below `prefix` in the store, and the absolute directory `local`; one is copied to the other.
-
-    `prefix` is the name of a directory, or of one object if the store is read. `only` are patterns of names below it
-    (``*`` matches ``/``, too); none = all. `optional`: there may be nothing below the prefix; the cache is not used.
-    `link`: no process writes in `local`, so it may become a link to a tree in the cache; if it has files already, they
-    are used. `roots` are absolute paths by which the programs that wrote the directory may know it. With any, links
-    that stay in the directory, modes and empty directories are kept.
-    """
+    """A directory tree that is copied between a store and this node."""
 
     store: StoreAddress
     prefix: str
+    """A directory in the store, or one object if the store is read."""
     local: str
+    """Absolute path of the directory."""
     only: Tuple[str, ...] = ()
+    """Patterns of names below the prefix (``*`` matches ``/``, too); none = all."""
     optional: bool = False
+    """Whether the prefix may be empty; the cache is then not used."""
     link: bool = False
+    """Whether `local` may become a link to a tree in the cache, because no process writes in it; if it has files
+    already, they are used."""
     roots: Tuple[str, ...] = ()
+    """Absolute paths under which the programs that wrote the directory may know it. With any, links that stay in the
+    directory, modes and empty directories are kept."""
 
 
 @dataclass(frozen=True)
 class Cache:
-    """Where downloads are kept for other jobs of the same user on this node, or at this site.
-
-    `limit_bytes` is for all users (0 = half of the file system). A process that fills an entry and gives no sign of
-    life for `stale_s` counts as dead. A process that waits continues without the cache if the other one makes no
-    progress for `patience_s`.
-    """
+    """Where downloads are kept for other jobs of the same user on this node, or at this site."""
 
     directory: str
     limit_bytes: int = 0
+    """For all users; 0 = half of the file system."""
     stale_s: float = 60.0
+    """A process that fills an entry and gives no sign of life for so long counts as dead."""
     patience_s: float = 600.0
+    """A process that waits continues without the cache if the other one makes no progress for so long."""
 
 
 MIB = 1 << 20
@@ -67,35 +66,35 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class StageTask:
-    """One call of the staging program.
-
-    `secrets_file` is JSON, name to value ("" = no secrets). `state_dir` is a directory on this node that is the task's
-    own: what was done before is remembered there. `rate_line_s` is the time between two lines of progress.
-    `keep_newer`: what was written to the store later than the local file was stays (only on the way out). `replaces`:
-    local files that this task has not brought, and that are not what the store has, are replaced (only on the way in);
-    else nothing is brought where there is one. `pause_s` is
-    the first pause before another try; each one is twice as long as the one before. Files larger than `part_bytes` move
-    in parts. `rest_s` (only on the way out, 0 = all goes): another run follows, so what is written now may wait for it.
-    Large files go when they have rested for so long, or after ten minutes all the same, others once in a run; and what
-    the journal says that the store has is believed, where it says anything.
-    Another process at work on the same task is waited for `wait_s`. `cache` is for the way in; without one
-    all comes from the store.
-    """
+    """One call of the staging program."""
 
     direction: Direction
     transfers: Tuple[Transfer, ...]
     state_dir: str
+    """A directory of the task's own on this node; it records what was done before."""
     secrets_file: str = ""
+    """JSON, name → value; "" = no secrets."""
     parallel: int = 8
     rate_line_s: float = 10.0
+    """Time between two lines of progress."""
     keep_newer: bool = False
+    """Whether objects that were written later than the local file are kept (OUT only)."""
     replaces: bool = True
+    """Whether local files that this task has not brought, and that differ from the store, are replaced (IN only); if
+    not, one such file prevents the transfer."""
     tries: int = 5
     pause_s: float = 1.0
+    """The first pause before another try; each one is twice as long as the one before."""
     part_bytes: int = 8 * MIB
+    """Larger files are transferred in parts."""
     wait_s: float = 0.0
+    """How long to wait for another process that works on the same task."""
     cache: Optional[Cache] = None
+    """IN only; None = all is read from the store."""
     rest_s: float = 0.0
+    """OUT only; 0 = everything is transferred. Otherwise another run follows, so files that are being written may wait
+    for it: large files are transferred when they have not changed for so long, or after ten minutes all the same,
+    others once in a run. What the journal records of the store is taken as true."""
 
 
 def encode_task(task: StageTask) -> str:
@@ -173,17 +172,18 @@ SMALL_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Progress:
-    """How far it is. `files` and `bytes` include what was in place before. `rate` is that of moving bytes, in bytes/s.
-    `early`: so little has moved that the rate cannot predict the remaining time. `files_rate` is in completed files/s:
-    the time of many small files depends on their number (0 from older releases)."""
+    """How far the transfer is. `files` and `bytes` include what was in place before."""
 
     files: int
     files_total: int
     bytes: int
     bytes_total: int
     rate: float
+    """Of moving bytes, in bytes/s."""
     early: bool = False
+    """Whether so little has moved that the rate cannot predict the remaining time."""
     files_rate: float = 0.0
+    """Completed files/s: the time of many small files depends on their number. 0 from older releases."""
 
     @property
     def left_s(self) -> Optional[float]:
@@ -199,12 +199,12 @@ class Progress:
 
 @dataclass(frozen=True)
 class Retry:
-    """Something failed and is tried again after the pause. `cause` is `why` without the name ("" from older releases):
-    simultaneous parts and files fail for the same cause."""
+    """Something failed and is tried again after the pause."""
 
     why: str
     in_s: float
     cause: str = ""
+    """`why` without the name: simultaneous parts and files fail for the same cause. "" from older releases."""
 
 
 @dataclass(frozen=True)
@@ -216,51 +216,56 @@ class Note:
 
 @dataclass(frozen=True)
 class Entry:
-    """An object below the prefix, of a listing. `size` is -1 and `mtime` 0 if the store does not report them."""
+    """An object below the prefix, of a listing."""
 
     name: str
     size: int
+    """-1 = the store does not report it."""
     mtime: float
+    """0 = the store does not report it."""
 
 
 @dataclass(frozen=True)
 class Cached:
-    """The data of a transfer (its index in the task) are in the cache: `tree` of `bytes`. `filled`: by this process,
-    else they were there.
-
-    The process holds a shared lock of `lock` until its end. A process that continues to use the tree takes its own lock
-    and checks that `tree` still exists; then it is not removed.
-    """
+    """The data of a transfer are in the cache. The process holds a shared lock of `lock` until its end. A process that
+    continues to use the tree takes its own lock and checks that `tree` still exists; then it is not removed."""
 
     transfer: int
+    """Index in the task."""
     key: str
     tree: str
     lock: str
     bytes: int
+    """Size of the tree."""
     filled: bool
+    """Whether this process filled the entry; else the data were in the cache before."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """Everything is in place: `files` files, `kept` of which were in place before; `bytes` have moved. `skipped` were
-    left out. `later` were being written, and are not in place as they are now."""
+    """Everything is in place."""
 
     files: int
     bytes: int
+    """Bytes that were transferred."""
     skipped: int
+    """Files that were left out."""
     seconds: float
     kept: int = 0
+    """Files that were in place before, among `files`."""
     later: int = 0
+    """Files that were being written, and are not in place in their present state."""
 
 
 @dataclass(frozen=True)
 class Failed:
-    """The end without success. `cause` is the message without what helps ("" from older releases)."""
+    """The end without success."""
 
     code: str
     message: str
     class_: FaultClass
     cause: str = ""
+    """The message without the cure; "" from older releases."""
 
 
 Line = Union[Progress, Retry, Note, Entry, Cached, Done, Failed]

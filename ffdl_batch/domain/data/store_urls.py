@@ -1,4 +1,4 @@
-"""Stores as people name them on a command line: one URL for store, container and prefix. Pure."""
+"""URLs that name store, container and prefix on a command line. Pure."""
 
 from __future__ import annotations
 
@@ -26,34 +26,36 @@ _HOME = "~/"
 
 
 class StoreUrlError(ValueError):
-    """A text that names no store; the message shows nothing of a password in it."""
+    """A text that names no store; the message hides a password in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """A store without credentials, a prefix in it, and the user whom the URL names ("" = nobody)."""
+    """A store without credentials, and a prefix in it."""
 
     address: StoreAddress
     prefix: str
     user: str = ""
+    """The user in the URL; "" = none."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """What a command line says beside the URL. `secrets`: field of the credentials → the secret's name."""
+    """The command-line options beside the URL."""
 
     endpoint: str = ""
     region: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
+    """Field of the credentials → name of the secret."""
 
 
 def read_store_url(url: str, options: StoreOptions) -> StorePlace:
-    """Raises StoreUrlError."""
+    """Return the store and the prefix that `url` and `options` name. Raises StoreUrlError."""
     found = _URL.fullmatch(url)
     if found is None:
         raise StoreUrlError(
-            f"{_shown(url)} is no URL of a store; write for example s3://BUCKET/PREFIX, sftp://HOST/PATH or file:///PATH"
+            f"{_shown(url)} is not the URL of a store; write for example s3://BUCKET/PREFIX, sftp://HOST/PATH or file:///PATH"
         )
     scheme, place, rest = found[1].lower(), found[2], found[3] or ""
     user, place = _user(place)
@@ -71,8 +73,8 @@ def read_store_url(url: str, options: StoreOptions) -> StorePlace:
 
 
 def format_store_url(address: StoreAddress, prefix: str) -> str:
-    """The URL of a prefix of a store, which :func:`read_store_url` reads; without credentials, and where the address
-    names no host, without the endpoint."""
+    """Return the URL of a prefix of a store, which :func:`read_store_url` reads; without credentials, and without the
+    endpoint if the address names no host."""
     if address.kind is StoreKind.HTTP:
         return f"{address.endpoint.rstrip('/')}/{urllib.parse.quote(prefix)}"
     path = f"{address.container.rstrip('/')}/{prefix}" if address.container else prefix
@@ -148,7 +150,7 @@ def _with_options(address: StoreAddress, options: StoreOptions) -> StoreAddress:
 
 
 def _check_fields(address: StoreAddress, options: StoreOptions) -> None:
-    """Raises StoreUrlError where an option or a credential would be read by nobody, or by nobody as it is."""
+    """Raise StoreUrlError for an option or a credential that the store would ignore or refuse."""
     for option, names, is_secret in (("--option", options.options, False), ("--secret", options.secrets, True)):
         if why := why_unknown(address, names, secret=is_secret):
             raise StoreUrlError(f"{option}: {why}")

@@ -15,59 +15,58 @@ ArrayId = NewType("ArrayId", str)
 """`array-` and nine characters: also a DNS label and a directory name."""
 
 MAX_ELEMENTS = 10_000
-"""Of one array. Each element is a job with a record and a directory of its own."""
+"""Maximum of one array. Each element is a job with a record and a directory of its own."""
 MAX_INDEX = 4_000_000
-"""The largest that Slurm can be set up for (slurm.conf(5), MaxArraySize)."""
+"""The largest index that Slurm can be configured for (slurm.conf(5), MaxArraySize)."""
 UNNUMBERED = "unnumbered"
-"""Stands for a chunk's number in names that are planned before there is one."""
+"""Placeholder for the number of a chunk in names that are planned before it has one."""
 _ARRAY_ID = re.compile(r"array-[0-9a-z]{9}", re.ASCII)
 _CHUNK_NAME = re.compile(r"(array-[0-9a-z]{9})-([1-9][0-9]*)", re.ASCII)
 _FORM = re.compile(r"(?P<indexes>\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*)(%(?P<limit>\d+))?", re.ASCII)
 _PART = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?", re.ASCII)
 _MARK = re.compile(r"^array (array-[0-9a-z]{9}-[1-9][0-9]*) (\d+)$", re.ASCII | re.MULTILINE)
 _DIGITS = 9
-"""Numbers with more digits are refused before anything is counted with them."""
+"""Numbers with more digits are refused before they are evaluated."""
 
 
 def new_array_id() -> ArrayId:
-    """A fresh id."""
+    """Return a new id."""
     return ArrayId(f"array-{draw_characters()}")
 
 
 def is_array_id(text: str) -> bool:
-    """Whether `text` has the form of an array's id (so that it may stand in a path)."""
+    """Return whether `text` has the form of an array's id, so that it may be used in a path."""
     return _ARRAY_ID.fullmatch(text) is not None
 
 
 def chunk_name(array: str, number: int | str) -> Token:
-    """The scheduler's name of one native array: elements of `array` that were submitted together, as its
-    `number`-th. Never given to another."""
+    """Return the scheduler's name of the `number`-th native array of `array`. No other native array gets it."""
     return Token(f"{array}-{number}")
 
 
 def number_chunk(text: str, array: str, number: int) -> str:
-    """A text of a chunk that was planned before it had a number, for number `number`.
+    """Return a text that was planned for a chunk without a number, with its number.
 
-    No user's text can hold these names: the id was drawn after it was written.
+    No user's text can hold these names: the id was drawn after the text was written.
     """
     named = text.replace(f"{array}/chunk-{UNNUMBERED}", f"{array}/chunk-{number}")
     return named.replace(chunk_name(array, UNNUMBERED), chunk_name(array, number))
 
 
 def parse_chunk_name(text: str) -> tuple[ArrayId, int] | None:
-    """The inverse of :func:`chunk_name`; None where `text` is none."""
+    """Return the parts of a name from :func:`chunk_name`; None if `text` is no such name."""
     match = _CHUNK_NAME.fullmatch(text)
     return (ArrayId(match[1]), int(match[2])) if match is not None else None
 
 
 def mark_of(chunk: Token, task: str) -> str:
-    """The line in an attempt's mark (:attr:`ffdl_batch.attempt.layout.AttemptDir.submit_begun`) that says as which task
-    of which native array it was submitted."""
+    """Return the line in an attempt's mark (:attr:`ffdl_batch.attempt.layout.AttemptDir.submit_begun`) that says as
+    which task of a native array it was submitted."""
     return f"array {chunk} {task}\n"
 
 
 def read_marks(text: str) -> list[tuple[Token, str]]:
-    """The native arrays that a mark names, with the attempt's task in each."""
+    """Return the native arrays that a mark names, with the attempt's task in each."""
     return [(Token(match[1]), match[2]) for match in _MARK.finditer(text)]
 
 
@@ -114,14 +113,14 @@ def _read_range(text: str) -> range:
 
 
 def is_array(spec: JobSpec) -> bool:
-    """Whether `spec` stands for several jobs."""
+    """Return whether `spec` describes several jobs."""
     return bool(spec.batch.array or spec.batch.sweep)
 
 
 def expand(spec: JobSpec, array: ArrayId) -> list[JobSpec]:
-    """The spec of each element, by index. `spec` was checked: its indexes can be read, and a sweep has them all.
+    """Return the spec of each element, by index. `spec` was checked: its indexes can be read, and a sweep has them all.
 
-    Beside a sweep, `array` chooses among the sweep's elements; alone, it says how many there are.
+    With a sweep, `array` selects some of its elements; alone, it says how many there are.
     """
     indexes = read_indexes(spec.batch.array) if spec.batch.array else Indexes(tuple(range(len(spec.batch.sweep))))
     sweep: Mapping[int, Mapping[str, str]] = dict(enumerate(spec.batch.sweep))
@@ -148,18 +147,18 @@ def expand(spec: JobSpec, array: ArrayId) -> list[JobSpec]:
 
 
 def element_name(array_name: str, index: int) -> str:
-    """``digits[3]``."""
+    """Return ``digits[3]``."""
     return f"{array_name}[{index}]"
 
 
 def _step(values: Sequence[int]) -> int:
-    """The distance of the indexes where it is the same everywhere, else 1 (as sbatch's SLURM_ARRAY_TASK_STEP)."""
+    """Return the distance between neighbouring indexes if it is always the same, else 1 (as SLURM_ARRAY_TASK_STEP)."""
     steps = {b - a for a, b in pairwise(values)}
     return steps.pop() if len(steps) == 1 else 1
 
 
 def join_indexes(values: Sequence[int]) -> str:
-    """Ascending indexes in sbatch's words: ``0-3,5,7-8``."""
+    """Return ascending indexes in sbatch's notation: ``0-3,5,7-8``."""
     parts: list[list[int]] = []
     for value in values:
         if parts and value == parts[-1][-1] + 1:
@@ -170,7 +169,7 @@ def join_indexes(values: Sequence[int]) -> str:
 
 
 def element_environment(element: Element) -> dict[str, str]:
-    """What tells a learner which element it is; beside our words those that Slurm has for it.
+    """Return the variables that say which element a learner belongs to: FfDL's and Slurm's.
 
     SLURM_ARRAY_JOB_ID is not among them: each attempt of an element is another job of the scheduler.
     """
@@ -186,6 +185,6 @@ def element_environment(element: Element) -> dict[str, str]:
 
 
 def why_elements_wait(limit: int | None) -> str:
-    """For a person: so many elements run at once (None = it is not known how many)."""
+    """Return why further elements wait: only `limit` of them may run at once."""
     elements = "1 element of its array runs" if limit == 1 else f"{limit} elements of its array run"
     return f"{elements} at once, and no more"

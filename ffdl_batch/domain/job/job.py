@@ -1,4 +1,4 @@
-"""Identity of jobs and attempts, and a job as the services hand it around."""
+"""Identifiers of jobs and attempts, and the record of a job that the services pass on."""
 
 from __future__ import annotations
 
@@ -22,42 +22,44 @@ _JOB_ID = re.compile(r"training-[0-9a-z]{9}", re.ASCII)
 _TOKEN = re.compile(r"training-[0-9a-z]{9}-[1-9][0-9]*", re.ASCII)
 MAX_TOKEN = 40
 RESUMED = "resume"
-"""Where the value of a resumed job came from, among the sources of its spec."""
+"""Origin of a value that a resume changed, among the sources of a spec."""
 
 
 def new_job_id() -> JobId:
-    """A fresh id of 45 random bits; the store refuses the one collision in 3·10¹³ and the caller draws again."""
+    """Return a new id of 45 random bits. The store refuses a collision (one in 3·10¹³), and the caller draws again."""
     return JobId(f"training-{draw_characters()}")
 
 
 def draw_characters() -> str:
-    """What follows the word in an id: nine random characters, 45 bits."""
+    """Return the random part of an id: nine characters, 45 bits."""
     return "".join(secrets.choice(_ALPHABET) for _ in range(9))
 
 
 def parse_job_id(text: str) -> JobId:
-    """The id in `text`; ValueError where it is none (so that it may stand in a path)."""
+    """Return the id in `text`, which may then be used in a path. Raises ValueError if it is not an id."""
     if not is_job_id(text):
         raise ValueError(f"{text[:60]!r} is not a training id; ids look like training-0a1b2c3d4")
     return JobId(text)
 
 
 def is_job_id(text: str) -> bool:
-    """Whether `text` has the form of a job's id."""
+    """Return whether `text` has the form of a job's id."""
     return _JOB_ID.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What was altered for the next attempts, beside the spec that was submitted. `gpus` are per learner, `time_s`
-    is the time limit in seconds (None = as submitted); `exclude` are nodes that failed this job."""
+    """What a resume or a failed node changed for the next attempts. The submitted spec stays as it is."""
 
     gpus: float | None = None
+    """Per learner; None = as submitted."""
     time_s: int | None = None
+    """Time limit in seconds; None = as submitted."""
     exclude: tuple[str, ...] = ()
+    """Nodes that failed this job."""
 
     def apply(self, spec: JobSpec) -> JobSpec:
-        """The spec that the next attempt is planned from."""
+        """Return the spec that the next attempt is planned from."""
         resources, batch, sources = spec.resources, spec.batch, dict(spec.sources)
         if self.gpus is not None:
             resources = replace(resources, gpus=self.gpus)
@@ -72,7 +74,7 @@ class Overrides:
 
 
 def attempt_token(job: JobId, attempt: int) -> Token:
-    """The token of one attempt; never given to another."""
+    """Return the token of one attempt, which no other attempt gets."""
     token = f"{job}-{attempt}"
     if attempt < 1 or len(token) > MAX_TOKEN:
         raise ValueError(f"attempt {attempt} of {job} has no token")
@@ -80,18 +82,13 @@ def attempt_token(job: JobId, attempt: int) -> Token:
 
 
 def is_token(text: str) -> bool:
-    """Whether `text` has the form of an attempt's token."""
+    """Return whether `text` has the form of an attempt's token."""
     return _TOKEN.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job's row. Times are seconds since the epoch (UTC); `revision` guards every write.
-
-    `backend` is the adapter's name, `native_id` the scheduler's id of the current attempt ("" until it has one).
-    `uncertain_since` is set while nobody knows whether the scheduler took the current attempt. `overrides` and `spent`
-    belong to the chain of attempts since the submission or the last resume.
-    """
+    """A job's row. Times are seconds since the epoch (UTC)."""
 
     id: JobId
     uid: int
@@ -100,9 +97,12 @@ class Job:
     state: JobState
     requested_action: RequestedAction
     backend: str
+    """Name of the adapter."""
     attempt: int
     native_id: str
+    """The scheduler's id of the current attempt; "" until it has one."""
     revision: int
+    """Guards every write."""
     submitted_at: float
     updated_at: float
     ended_at: float | None = None
@@ -116,29 +116,32 @@ class Job:
     results: str = ""
     model_digest: str = ""
     uncertain_since: float | None = None
+    """Set while it is not known whether the scheduler accepted the current attempt."""
     warnings: tuple[str, ...] = ()
     log_tail: tuple[str, ...] = ()
     overrides: Overrides = field(default_factory=Overrides)
+    """Holds for the attempts since the submission or the last resume; so does `spent`."""
     spent: Spent = field(default_factory=Spent)
 
     @property
     def effective_spec(self) -> JobSpec:
-        """The spec with what a resume altered."""
+        """The spec with the changes of a resume."""
         return self.spec if self.overrides == Overrides() else self.overrides.apply(self.spec)
 
     @property
     def token(self) -> Token:
-        """The current attempt's token."""
+        """Token of the current attempt."""
         return attempt_token(self.id, max(1, self.attempt))
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """One change of state, or what happened beside it: a learner was started again, or what an attempt owed was stored.
-    `seq` counts from 1 without gaps within a job."""
+    """One change of state, or an event that changes none: a learner was started again, or a pending upload was
+    stored."""
 
     job_id: JobId
     seq: int
+    """Counts from 1 without gaps within a job."""
     at: float
     state: JobState
     attempt: int
@@ -147,51 +150,55 @@ class HistoryEntry:
     error_code: str = "000"
 
     def is_restart_of(self, attempt: int) -> bool:
-        """Whether the scheduler started this attempt anew by itself."""
+        """Return whether the scheduler itself started this attempt again."""
         return (self.attempt, self.state, self.cause) == (attempt, JobState.QUEUED, Cause.REQUEUED)
 
     def is_learner_restart_of(self, attempt: int) -> bool:
-        """Whether a learner of this attempt was started again by its node controller."""
+        """Return whether the node controller started a learner of this attempt again."""
         return (self.attempt, self.cause) == (attempt, Cause.RESTARTED)
 
     def is_upload_of(self, attempt: int) -> bool:
-        """Whether what this attempt owed was stored, later than it had to be."""
+        """Return whether the pending upload of this attempt was stored."""
         return (self.attempt, self.cause) == (attempt, Cause.STORED)
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnd:
-    """What is kept of an attempt that ended. `interruption` is an Interruption's value ("" = it was done or failed),
-    `played`: a drill played it. `owed`: results or logs could not be stored yet. `gpu_seconds` is GPU time. `at` is
-    when it ended, where that is not when its job does (None = it is, or the attempt has not ended after all)."""
+    """What is stored about an attempt that ended."""
 
     interruption: str = ""
+    """Value of an Interruption; "" = it was done or failed."""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     gpu_seconds: float = 0.0
+    """GPU time."""
     upload_pending: bool = False
+    """Whether results or logs could not be stored yet."""
     played: bool = False
+    """Whether a drill played the interruption."""
     at: float | None = None
+    """When it ended, if that is not when its job ends; None = it is, or the attempt has not ended after all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a step wants written: states to pass through, in order, and the columns that change with them.
-
-    `columns` names fields of :class:`Job`. State change and history commit together. `attempt_end` is noted with the
-    current attempt. `succeeded`: the last step is DEPLOYING, and belongs to the next attempt, whose submission
-    somebody else (the head controller) has begun; its row is made with it. `unsent`: the one step is PENDING, because
-    the scheduler surely did not take the current attempt; it was none, and its number is the next one's. `restarts`
-    are learners that were started again, oldest first: when, and what to say; entries beside those of the steps.
-    `incidents` are of this job; one that is known (attempt and episode) is not written again.
-    """
+    """What a step writes: states to pass through, and the columns that change with them. Both commit together."""
 
     steps: tuple[tuple[JobState, float], ...] = ()
+    """States in order, each with its time."""
     cause: str = "progress"
     message: str = ""
     error_code: str = "000"
     columns: dict[str, object] = field(default_factory=dict)
+    """Fields of :class:`Job`."""
     attempt_end: AttemptEnd | None = None
+    """Stored with the current attempt."""
     succeeded: bool = False
+    """The last step is DEPLOYING and belongs to the next attempt, which the head controller has begun to submit. The
+    row of that attempt is made with it."""
     unsent: bool = False
+    """The only step is PENDING, because the scheduler certainly did not accept the current attempt. It does not count,
+    and the next attempt gets its number."""
     restarts: tuple[tuple[float, str], ...] = ()
+    """Learners that were started again, oldest first: time and message. Each is an entry beside those of the steps."""
     incidents: tuple[Incident, ...] = ()
+    """Incidents of this job; one that is known (attempt and episode) is not written again."""

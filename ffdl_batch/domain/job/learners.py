@@ -1,4 +1,4 @@
-"""What the events of an attempt tell of each of its learners. Pure."""
+"""Reads from the events of an attempt what happened to each of its learners. Pure."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from ffdl_batch.domain.outcome.facts import latest_run
 
 @dataclass(frozen=True, slots=True)
 class StartedAgain:
-    """A learner that failed, and when and where it was started again; `number`: the how many-th restart of its node
-    controller it is, over all runs of the attempt."""
+    """A learner that failed and was started again."""
 
     learner_id: int
     at: float
     host: str
     end: Event
     number: int
+    """Count of restarts by its node controller, over all runs of the attempt."""
 
 
 def started_again(events: Sequence[Event]) -> list[StartedAgain]:
-    """Those of an attempt, in the order of `events`. One whose controller died before it had started the learner again
-    is none: the next run starts all of them."""
+    """Return the restarted learners of an attempt, in the order of `events`. A learner whose controller died before it
+    had started it again is left out: the next run starts all learners."""
     failed: dict[tuple[str, int], tuple[Event, int]] = {}
     counts: Counter[str] = Counter()
     hosts: dict[str, str] = {}
@@ -49,7 +49,7 @@ def started_again(events: Sequence[Event]) -> list[StartedAgain]:
 
 
 def describe_restart(one: StartedAgain, launch: LaunchFile | None) -> str:
-    """``learner 2 ended with exit code 7 and was started again (1 of 3)``; `launch` None = it cannot be read."""
+    """Return ``learner 2 ended with exit code 7 and was started again (1 of 3)``; `launch` None = it cannot be read."""
     who = name_learner(launch, one.learner_id, one.host) if launch is not None else f"learner {one.learner_id}"
     count = f"{one.number} of {launch.restarts_max}" if launch is not None else str(one.number)
     fields = one.end.fields
@@ -67,7 +67,7 @@ def hosts_of(events: Sequence[Event]) -> dict[str, str]:
 
 
 def learner_list(launch: LaunchFile, events: Sequence[Event], *, is_over: bool) -> tuple[LearnerView, ...]:
-    """Every learner of the attempt's latest run, by its number. `is_over`: the attempt has ended."""
+    """Return every learner of the attempt's latest run, by number. `is_over`: the attempt has ended."""
     run = latest_run(events)
     hosts, again = hosts_of(run), Counter(one.learner_id for one in started_again(run))
     last: dict[object, Event] = {}

@@ -1,4 +1,4 @@
-"""From `evaluation_metrics` of a job to what collects them, and what keeps them from being collected."""
+"""Translates `evaluation_metrics` of a job for its collector, and finds mistakes in it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ffdl_batch.domain.metrics.records import (
 )
 
 _WITHOUT_EFFECT = ("type", "meta", "time")
-"""Last names of places where a mistake costs no metric, or where FfDL ran what we have not: an unknown type was an
-image of that name. One that is a known type but for a slip is an error all the same."""
+"""Last names of places where a mistake loses no metric, or where FfDL started an image: an unknown type was the name of
+one. A type that is a misspelt known one is an error all the same."""
 
 
 def collecting_of(metrics: EvaluationMetrics) -> Collecting | None:
-    """What a collector is told of the job; None where there is nothing to collect, or no way to."""
+    """Return the task of the job's collector; None if there is nothing to collect, or no way to do it."""
     try:
         kind = kind_of(metrics.type)
     except UnknownKind:
@@ -36,7 +36,7 @@ def collecting_of(metrics: EvaluationMetrics) -> Collecting | None:
 
 
 def find_metric_mistakes(metrics: EvaluationMetrics) -> tuple[tuple[MetricFinding, bool], ...]:
-    """Each mistake, and whether no collector can work with it."""
+    """Return each mistake, and whether no collector can work with it."""
     found = check_metrics(metrics.type, _groups(metrics), metrics.line_lookahead)
     is_slip = bool(nearest_kind(metrics.type))
     return tuple((one, one.path[-1] not in _WITHOUT_EFFECT or (is_slip and one.path == ("type",))) for one in found)
@@ -55,7 +55,8 @@ def _measures(values: Mapping[str, MetricValue]) -> dict[str, Measure]:
 
 
 def _usable(group: ExtractionGroup) -> ExtractionGroup:
-    """Without what FfDL's extractor does not look at either: a time that the expression does not find, other types."""
+    """Return the group without what FfDL's extractor ignores, too: a time that the expression does not find, unknown
+    types."""
     try:
         names = compile_regex(group.regex).groupindex
     except PatternError:

@@ -1,4 +1,4 @@
-"""Jobs that a scheduler remembers, and where they would run now: which of its places, and with what loss. Pure."""
+"""Jobs that a scheduler's accounting remembers, and on which partition or profile they would run now. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ _MIB_PER_GIB = 1024
 
 @dataclass(frozen=True, slots=True)
 class PastJob:
-    """One job as it was allocated. `cpus`, `gpus` and `memory_mib` are of all nodes together; `limit_s` None = it had
-    no limit. `gpu_type` "" = not told. `licences` and `shares` (of GPUs) are names. `interactive`: a person sat at it;
-    `heterogeneous`: it was one of several jobs that ran as one."""
+    """One job as it was allocated. Amounts are totals of all its nodes."""
 
     id: str
     user: str
@@ -30,13 +28,19 @@ class PastJob:
     memory_mib: int = 0
     gpus: int = 0
     gpu_type: str = ""
+    """"" = not recorded."""
     limit_s: int | None = None
+    """None = it had no limit."""
     started: str = ""
     is_array: bool = False
     licences: tuple[str, ...] = ()
+    """Names."""
     shares: tuple[str, ...] = ()
+    """Names of shares of GPUs."""
     interactive: bool = False
+    """Whether a person used it interactively."""
     heterogeneous: bool = False
+    """Whether it was one component of a heterogeneous job."""
 
     @property
     def gpu_s(self) -> int:
@@ -49,21 +53,22 @@ class PastJob:
         return self.cpus * self.elapsed_s
 
     def each(self, amount: int) -> int:
-        """What a node has of an amount of all, rounded up."""
+        """Return the share of one node in `amount`, rounded up."""
         return -(-amount // max(1, self.nodes))
 
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A row of the accounting that is no job to us: `row` is its job's id, or how it begins."""
+    """A row of the accounting that cannot be read as a job."""
 
     row: str
+    """The job's id, or how the row begins."""
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class PastJobs:
-    """All jobs that have run, as far as their rows could be read."""
+    """All jobs whose rows could be read, and the other rows."""
 
     jobs: Sequence[PastJob]
     unread: Sequence[Unread] = ()
@@ -71,49 +76,53 @@ class PastJobs:
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
-    """Nodes that are alike: how many, and what each has. None = not known. `gpus` maps a type ("" = untyped) to the
-    number on a node."""
+    """A number of equal nodes. None = not known."""
 
     nodes: int | None
     cpus: int | None
     memory_mib: int | None
     gpus: Mapping[str, int] = field(default_factory=dict)
+    """GPU type ("" = untyped) → number on a node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Somewhere jobs can be sent: a partition, a profile. `rooms` None = its nodes are not known; `gpu_types` None =
-    any type may be there. `limit_s` None = unlimited. `lacks` names what jobs never have there. `unread` is what could
-    not be read of its nodes, which count for nothing then."""
+    """A partition or a profile that jobs can be sent to."""
 
     name: str
     backend: str
     node_groups: tuple[NodeGroup, ...] | None = None
+    """None = its nodes are not known."""
     gpu_types: frozenset[str] | None = None
+    """None = it may have any type."""
     limit_s: int | None = None
+    """None = unlimited."""
     lacks: frozenset[str] = frozenset()
+    """What jobs never get there: SHARES, LICENCES, QUEUES."""
     unread: tuple[Unread, ...] = ()
+    """Rows about its nodes that could not be read; these nodes are not counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """Whose jobs, since which day (YYYY-MM-DD). Both "" = those of whoever asks."""
+    """Which jobs to read. `user` and `account` "" = those of the user who asks."""
 
     since: str
+    """A day, YYYY-MM-DD."""
     user: str = ""
     account: str = ""
 
 
 class HistoryUnknown(Exception):
-    """It cannot be asked, or what it says cannot be read; the message says what was tried and what to do."""
+    """The history cannot be read; the message says what was tried and what to do."""
 
 
 class HistoryMissing(HistoryUnknown):
-    """What would have to be asked is not there at all, so that trying again does not help."""
+    """The source of the history does not exist on this machine, so a retry does not help."""
 
 
 SHARES, LICENCES, QUEUES = "shares", "licences", "queues"
-"""What a place may lack: shares of a GPU, licences, and accounts and partitions of another scheduler."""
+"""What a place may lack: shares of a GPU, licences, and the accounts and partitions of another scheduler."""
 
 
 class Verdict(StrEnum):
@@ -126,7 +135,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Whether, where, and why not or with what loss."""
+    """Whether a job would run at a place, and why not or with what loss."""
 
     place: Place
     verdict: Verdict
@@ -134,7 +143,7 @@ class Fit:
 
 
 def judge(job: PastJob, place: Place) -> Fit:
-    """Whether this place could have run it, by what it has and allows."""
+    """Return whether the place could have run the job, by its nodes and limits."""
     refused = [*_never(job), *_too_large(job, place)]
     if refused:
         return Fit(place, Verdict.NOT, tuple(refused))
@@ -143,8 +152,8 @@ def judge(job: PastJob, place: Place) -> Fit:
 
 
 def best_fit(job: PastJob, places: Sequence[Place]) -> Fit | None:
-    """Where it would best run: without loss before with loss, where it ran before elsewhere, and then in the order of
-    `places`; None where there is no place at all."""
+    """Return the best place: one without loss first, then the partition in which the job ran, then the order of
+    `places`. None if there is no place."""
     order = {Verdict.RUNS: 0, Verdict.LOSS: 1, Verdict.NOT: 2}
     fits = [judge(job, place) for place in places]
     return min(fits, key=lambda fit: (order[fit.verdict], fit.place.name != job.partition), default=None)
@@ -153,7 +162,7 @@ def best_fit(job: PastJob, places: Sequence[Place]) -> Fit | None:
 def _never(job: PastJob) -> list[str]:
     found = []
     if job.interactive:
-        found.append("a person sat at it; `ffdl shell` and `ffdl exec` go into running trainings only")
+        found.append("it was interactive; `ffdl shell` and `ffdl exec` go into running trainings only")
     if job.heterogeneous:
         found.append("it was one of several jobs that ran as one; write them as roles of one manifest")
     return found
@@ -179,7 +188,7 @@ def _too_large(job: PastJob, place: Place) -> list[str]:
 
 
 def _has_type(job: PastJob, place: Place) -> bool:
-    """Untyped GPUs may be of any type."""
+    """Return whether the place may have the type; untyped GPUs may be of any type."""
     types = {name.lower() for name in place.gpu_types or ()}
     return job.gpu_type.lower() in types or "" in types
 
@@ -213,7 +222,7 @@ def _losses(job: PastJob, place: Place) -> list[str]:
     elif place.limit_s is not None and job.limit_s is not None and job.limit_s > place.limit_s:
         found.append(f"the time limit is {format_time_limit(place.limit_s)}, which was enough then")
     if job.licences and LICENCES in place.lacks:
-        found.append(f"nobody counts licences ({', '.join(job.licences)}) there")
+        found.append(f"licences are not counted there ({', '.join(job.licences)})")
     if QUEUES in place.lacks and job.account:
         found.append("its account and priority are Slurm's; quotas there are the cluster's own")
     return found

@@ -1,4 +1,4 @@
-"""Secrets: how manifests name them, what may be one, and which of them a job needs. Values are nowhere here."""
+"""Names, references and limits of secrets, and which secrets a job needs. Never holds their values."""
 
 from __future__ import annotations
 
@@ -10,30 +10,32 @@ from dataclasses import dataclass
 from ffdl_batch.domain.job.spec import JobSpec, StoreType
 
 REFERENCE = re.compile(r"\$\{(secret|env|file):([^{}\s]+)\}")
-"""How a manifest names a value that is kept elsewhere; a reference is the whole value."""
+"""A reference in a manifest to a value that is stored elsewhere; it must be the whole value."""
 SECRET, ENV, FILE = "secret", "env", "file"
 MOVED = "moved to a secret at submission"
-"""In warnings of credentials that stand in a manifest: what they say is over with the submission."""
+"""In warnings about credentials in a manifest."""
 MAX_BYTES = 64 * 1024
-"""Of one value, in UTF-8: a process can be given about twice as much in one variable."""
+"""Of one value, in UTF-8; one variable of a process can have about twice as much."""
 CUSTOM = "custom"
 """The framework whose version is the image."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _WITHOUT = frozenset({StoreType.HOST_MOUNT, StoreType.DIRECTORY, StoreType.MOUNT_VOLUME})
-"""Stores that are directories: what their manifests say of credentials is read by nobody."""
+"""Stores that are directories: credentials in their manifests are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One place of a job that refers to a value: the manifest's field, what kind of reference, and to what."""
+    """One place of a job that refers to a value."""
 
     path: str
+    """Field of the manifest."""
     kind: str
+    """Kind of the reference: SECRET, ENV or FILE."""
     name: str
 
 
 def why_no_name(name: str) -> str:
-    """Why no secret can be called so; "" where one can."""
+    """Return why `name` cannot be the name of a secret; "" = it can."""
     if _NAME.fullmatch(name):
         return ""
     return (
@@ -43,7 +45,7 @@ def why_no_name(name: str) -> str:
 
 
 def why_no_value(value: str) -> str:
-    """Why this cannot be a secret's value, in words that do not hold it; "" where it can."""
+    """Return why `value` cannot be the value of a secret, without quoting it; "" = it can."""
     if not value:
         return "the value is empty"
     if "\0" in value:
@@ -58,23 +60,23 @@ def why_no_value(value: str) -> str:
 
 
 def without_line_end(text: str) -> str:
-    """`text` as it was meant: the line end that editors and `echo` put behind it is no part of a secret."""
+    """Return `text` without the line end that editors and `echo` append: it is no part of a secret."""
     return text[:-2] if text.endswith("\r\n") else text.removesuffix("\n")
 
 
 def reference(name: str) -> str:
-    """The reference to the secret of this name."""
+    """Return the reference to the secret of this name."""
     return f"${{{SECRET}:{name}}}"
 
 
 def read_reference(value: str) -> tuple[str, str] | None:
-    """Kind and name of a value that is a reference; None where it is none."""
+    """Return kind and name if `value` is a reference, else None."""
     found = REFERENCE.fullmatch(value)
     return (found[1], found[2]) if found else None
 
 
 def uses_of(spec: JobSpec) -> Iterator[Use]:
-    """Every reference of the job that something is done with."""
+    """Yield every reference of the job that has an effect."""
     for i, store in enumerate(spec.data_stores):
         if store.effective_type not in _WITHOUT:
             for key, value in store.connection.items():
@@ -89,7 +91,7 @@ def uses_of(spec: JobSpec) -> Iterator[Use]:
 
 
 def _of_image(spec: JobSpec) -> dict[str, str]:
-    """What the manifest has for the registry of the image: that of `image_location`, or the one of a custom image."""
+    """Return the credentials for the registry of the image: of `image_location`, or of a custom image."""
     location = spec.framework.image_location
     if location is None or not location.access_token or not (location.registry or spec.framework.name == CUSTOM):
         return {}
@@ -98,31 +100,31 @@ def _of_image(spec: JobSpec) -> dict[str, str]:
 
 
 def image_credentials(spec: JobSpec) -> dict[str, str]:
-    """Fields of :class:`ffdl_batch.domain.data.image_task.ImageTask` → the secrets that hold them; none = asked as
-    anybody."""
+    """Return fields of :class:`ffdl_batch.domain.data.image_task.ImageTask` → the secrets that hold them; empty = the
+    registry is asked anonymously."""
     fields = {"user_name": "user_name", "access_token": "password"}
     found = ((fields[key], read_reference(value)) for key, value in _of_image(spec).items())
-    return {field: told[1] for field, told in found if told is not None and told[0] == SECRET}
+    return {field: used[1] for field, used in found if used is not None and used[0] == SECRET}
 
 
 def needed_secrets(spec: JobSpec) -> tuple[str, ...]:
-    """The names of the secrets that an attempt needs, each once."""
+    """Return the names of the secrets that an attempt needs, each once."""
     return tuple(dict.fromkeys(use.name for use in uses_of(spec) if use.kind == SECRET))
 
 
 def secret_variables(spec: JobSpec) -> dict[str, str]:
-    """Variables of the learners → the secret that each of them holds."""
+    """Return variables of the learners → the secret that each of them holds."""
     found = ((variable, read_reference(value)) for variable, value in spec.batch.secrets.items())
-    return {variable: told[1] for variable, told in found if told is not None and told[0] == SECRET}
+    return {variable: used[1] for variable, used in found if used is not None and used[0] == SECRET}
 
 
 def to_text(values: Mapping[str, str]) -> str:
-    """The file of a job's or an attempt's secrets."""
+    """Return the content of a job's or an attempt's file of secrets."""
     return json.dumps(dict(values), sort_keys=True) + "\n"
 
 
 def from_text(text: str) -> dict[str, str]:
-    """What :func:`to_text` has written. Raises ValueError, which says nothing of what is in it."""
+    """Return the values in the text of :func:`to_text`. Raises ValueError, whose message quotes nothing of the text."""
     try:
         body = json.loads(text)
     except ValueError:

@@ -1,7 +1,7 @@
-"""What a user asked for, checked and typed: the manifest and the command line after parsing.
+"""What a user requests, checked and typed: the manifest and the command line after parsing.
 
-A JobSpec is a value. It is written once at submission, stored as JSON (see :mod:`ffdl_batch.domain.codec`)
-and never changed; what a resume alters goes beside it.
+A JobSpec is a value. It is written once at submission, stored as JSON (see :mod:`ffdl_batch.domain.codec`) and never
+changed; changes by a resume are stored beside it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ffdl_batch.domain.launch.network_level import NetworkLevel as NetworkLevel 
 from ffdl_batch.host.permissions import PRIVATE_UMASK
 
 SITE_DEFAULT = "site default"
-"""In `JobSpec.sources`: the manifest and the options say nothing, the site's configuration does."""
+"""In `JobSpec.sources`: the value is from the site's configuration, not from the manifest or an option."""
 
 
 class StoreType(StrEnum):
-    """FfDL's data store types (manifest `data_stores[].type`), and ours: `directory` for plain directories,
+    """FfDL's types of data stores (manifest `data_stores[].type`), and ours: `directory` for plain directories,
     `gcs_datastore` for Google's store, `http_datastore` for files of web servers, `fsspec_datastore` for others."""
 
     MOUNT_VOLUME = "mount_volume"
@@ -41,11 +41,11 @@ class SavedBy(StrEnum):
 
     ALL = "all"
     FIRST = "first"
-    """The first saves for all."""
+    """The first learner saves for all."""
 
 
 class Placement(StrEnum):
-    """How learners are laid over nodes."""
+    """How learners are distributed over nodes."""
 
     NODE = "node"
     PACK = "pack"
@@ -53,41 +53,42 @@ class Placement(StrEnum):
 
 
 class Staging(StrEnum):
-    """When data come from stores."""
+    """When data are brought from stores."""
 
     INLINE = "inline"
     """In the training's own allocation."""
     AHEAD = "ahead"
-    """In an attempt of their own without GPUs, which the training follows."""
+    """In an attempt of its own without GPUs, before the one that trains."""
 
 
 class Restart(StrEnum):
     """What is started again when a training learner fails."""
 
     JOB = "job"
-    """The whole job, by its next attempt, as far as `retry` allows it."""
+    """The whole job, by its next attempt, if `retry` allows it."""
     LEARNER = "learner"
-    """That learner alone, while the others go on."""
+    """Only that learner, while the others continue."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageLocation:
-    """A private image (dialect of AISphere's command line). `user_name` and `access_token` are references to secrets,
-    or ""."""
+    """A private image (dialect of AISphere's command line)."""
 
     registry: str
     namespace: str
     email: str = ""
     user_name: str = ""
+    """Reference to a secret, or ""; so is `access_token`."""
     access_token: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """`framework:` of the manifest. For `custom`, `version` is the whole image reference."""
+    """`framework:` of the manifest."""
 
     name: str
     version: str
+    """For `custom` the whole image reference."""
     command: str
     image_tag: str = ""
     image_location: ImageLocation | None = None
@@ -95,18 +96,18 @@ class Framework:
 
 @dataclass(frozen=True, slots=True)
 class DataStore:
-    """One data store. `connection` holds no secret: those are references (`${secret:name}`) or `***`.
-
-    `effective_type` is what FfDL would act on: `connection.type` where given, else `type`.
-    `training_data` and `training_results` are container names (buckets, sub-directories), "" where absent.
-    """
+    """One data store."""
 
     id: str
     type: StoreType
     effective_type: StoreType
+    """The type that FfDL would act on: `connection.type` if it is set, else `type`."""
     training_data: str = ""
+    """Name of a container (bucket, sub-directory); "" = none."""
     training_results: str = ""
+    """Name of a container (bucket, sub-directory); "" = none."""
     connection: Mapping[str, str] = field(default_factory=dict)
+    """Holds no secret: values of secrets are references (`${secret:name}`) or `***`."""
 
     @property
     def is_copied(self) -> bool:
@@ -148,31 +149,31 @@ class EvaluationMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What each learner gets, and how many learners there are (those of all roles together).
-
-    `cpus` and `gpus` may be fractions; `memory_bytes` and `storage_bytes` are bytes.
-    `gres` are further generic resources (`type[:kind]` → count).
-    """
+    """What each learner gets, and how many learners there are."""
 
     learners: int = 1
+    """Those of all roles together."""
     cpus: float = 5.0
+    """May be a fraction; so may `gpus`."""
     gpus: float = 0.0
     gpu_type: str = ""
     memory_bytes: int = 8 * 1000**3
     storage_bytes: int | None = None
     gres: Mapping[str, int] = field(default_factory=dict)
+    """Other generic resources: `type[:kind]` → count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """How a learner is asked to checkpoint. Seconds; `signal` without SIG, as USR2. `saved_by`: whose answers confirm
-    a checkpoint of the job."""
+    """How a learner is asked for a checkpoint."""
 
     signal: str = "USR2"
+    """Name without SIG."""
     grace_s: int = 60
     lead_s: int | None = None
     shared: bool = False
     saved_by: SavedBy = SavedBy.ALL
+    """Whose answers confirm a checkpoint of the job."""
 
 
 HANG_S = 1800
@@ -182,18 +183,19 @@ HANG_S = 1800
 @dataclass(frozen=True, slots=True)
 class Retry:
     """How often each kind of abnormal end is followed by another attempt; None = the default of
-    :class:`ffdl_batch.domain.outcome.continuation.Budget`. `gpu_hours` caps the whole chain."""
+    :class:`ffdl_batch.domain.outcome.continuation.Budget`."""
 
     timeouts: int | None = None
     preemptions: int | None = None
     node_failures: int | None = None
     failures: int | None = None
     gpu_hours: float | None = None
+    """Limit for all attempts together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """A named role of a distributed job. None and "" mean what the job has; a `service` waits for ever."""
+    """A named role of a distributed job. None and "" = the value of the job."""
 
     learners: int = 1
     cpus: float | None = None
@@ -201,14 +203,16 @@ class Role:
     memory_bytes: int | None = None
     command: str = ""
     service: bool = False
+    """Its learners run until the others are done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notify:
-    """Who is told of which events; `events` are sbatch's --mail-type words in upper case."""
+    """Recipients of notices, and the events that cause one."""
 
     mail_user: str = ""
     events: tuple[str, ...] = ()
+    """sbatch's --mail-type words in upper case."""
     webhook: str = ""
 
 
@@ -222,14 +226,10 @@ class Egress:
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
-    """`batch:` of the manifest and its equals on the command line (design: flag > manifest > …).
+    """`batch:` of the manifest and its equivalents on the command line (an option wins over the manifest).
 
-    Empty text and None mean "not asked for". `dependency`, `begin`, `nodelist`, `exclude`, `constraint`,
-    `output`, `mail`, `comment` are as sbatch means them; `slurm_args` are further, allow-listed sbatch
-    options. `env` holds values for the learner's environment; `secrets` maps a variable to a reference. `mount` None =
-    as the site has it. `array` and `sweep` (the variables of each element, a grid already multiplied out) are of the
-    whole array; a job never has them. `slurm_environment`: learners find Slurm's variables, srun and scontrol on every
-    backend.
+    Empty text and None mean "not requested". `dependency`, `begin`, `nodelist`, `exclude`, `constraint`, `output`,
+    `mail`, `comment` are as sbatch means them.
     """
 
     time_s: int | None = None
@@ -245,19 +245,25 @@ class BatchOptions:
     network: NetworkLevel = NetworkLevel.AUTO
     egress: tuple[Egress, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the learner's environment."""
     secrets: Mapping[str, str] = field(default_factory=dict)
+    """Variable → reference to a secret."""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     hang_s: int = HANG_S
     retry: Retry = field(default_factory=Retry)
     restart: Restart = Restart.JOB
     staging: Staging = Staging.INLINE
     mount: Mounting | None = None
+    """None = the site's setting."""
     roles: Mapping[str, Role] = field(default_factory=dict)
     array: str = ""
+    """Of the whole array; a job never has it."""
     sweep: tuple[Mapping[str, str], ...] = ()
+    """Variables of each element, a grid already multiplied out. Of the whole array; a job never has it."""
     elastic: Mapping[str, str] = field(default_factory=dict)
     notify: Notify = field(default_factory=Notify)
     slurm_args: tuple[str, ...] = ()
+    """Other sbatch options from the list of allowed ones."""
     kubernetes: Mapping[str, str] = field(default_factory=dict)
     nodelist: str = ""
     exclude: str = ""
@@ -269,36 +275,32 @@ class BatchOptions:
     comment: str = ""
     output: str = ""
     slurm_environment: bool = False
+    """Whether learners find Slurm's variables, srun and scontrol on every backend."""
 
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """Which element of an array a job is.
-
-    `array` is the array's id, `name` its name. `count`, `first`, `last` and `step` are the array's (step 1 unless the
-    indexes are evenly spaced wider). `limit` is how many of its elements may run at once (None = all). `values` are the
-    variables that the sweep gives to this element.
-    """
+    """Which element of an array a job is. `count`, `first`, `last` and `step` describe the indexes of the array."""
 
     array: str
+    """Id of the array."""
     name: str
+    """Name of the array."""
     index: int
     count: int
     first: int
     last: int
     step: int = 1
+    """1 unless the indexes are evenly spaced by more."""
     limit: int | None = None
+    """How many elements may run at once; None = all."""
     values: Mapping[str, str] = field(default_factory=dict)
+    """Variables that the sweep sets for this element."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """One training job as asked for. `sources` says where each value came from, by dotted path.
-
-    `base_dir` is the directory that relative paths of the manifest start from (where the manifest lies).
-    `manifest_text` is the manifest as submitted, credentials replaced by ``***`` ("" where it lies with the array).
-    `element` is set for an element of an array.
-    """
+    """One training job as requested."""
 
     name: str
     framework: Framework
@@ -309,10 +311,14 @@ class JobSpec:
     metrics: EvaluationMetrics = field(default_factory=EvaluationMetrics)
     batch: BatchOptions = field(default_factory=BatchOptions)
     base_dir: str = ""
+    """Directory of the manifest; its relative paths start there."""
     umask: int = PRIVATE_UMASK
-    """With which learners and stored results create files: the submitter's."""
+    """The submitter's umask, with which learners and stored results create files."""
     gid: int | None = None
     """Group of stored results: the submitter's at submission; None = that of the daemon."""
     manifest_text: str = ""
+    """The manifest as submitted, credentials replaced by ``***``; "" if it is stored with the array."""
     sources: Mapping[str, str] = field(default_factory=dict)
+    """Where each value is from, by dotted path."""
     element: Element | None = None
+    """Set for an element of an array."""

@@ -1,6 +1,6 @@
-"""What no backend can make a job of, told from the job alone. Pure.
+"""Finds requests that no backend can serve, from the spec alone. Pure.
 
-It is refused where manifests are read, and by every plan.
+Manifests with such a request are refused, and so is every plan.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from ffdl_batch.domain.launch.egress_destination import DESTINATIONS_MOST, why_n
 
 INTO_A_FILE = "put the value into a file of the model, or into a data store"
 MOST_LEARNERS = 4096
-"""Of one job: all their addresses have to go into TF_CONFIG, and Linux takes no variable of more than 128 KiB
+"""Maximum of one job: the addresses of all of them are in TF_CONFIG, and Linux accepts no variable of more than 128 KiB
 (execve(2), MAX_ARG_STRLEN)."""
 SHARING = ("shard", "mps")
-"""The generic resources that shares of a GPU are counted in (gres.conf(5))."""
+"""Generic resources that count shares of a GPU (gres.conf(5))."""
 _ROLE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}", re.ASCII)
 _BOTH = "shares of a GPU and whole GPUs, or two kinds of shares: Slurm gives a job one of them"
 
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """What is wrong with a job: the place in the manifest, what, and what would be right."""
+    """What is wrong with a job: where in the manifest, what, and what would be right."""
 
     place: tuple[str | int, ...]
     message: str
@@ -39,7 +39,7 @@ class Mistake:
 
 
 def find_mistakes(spec: JobSpec) -> Iterator[Mistake]:
-    """All of them, by topic."""
+    """Yield all mistakes, by topic."""
     yield from _of_learners(spec)
     yield from _of_gpus(spec)
     yield from _of_destinations(spec)
@@ -85,7 +85,7 @@ def _of_gpus(spec: JobSpec) -> Iterator[Mistake]:
 
 
 def is_share(part: Part) -> bool:
-    """Whether its learners asked for a part of a GPU."""
+    """Return whether the learners of this part requested a fraction of a GPU."""
     return part.gpus != int(part.gpus)
 
 

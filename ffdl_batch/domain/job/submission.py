@@ -1,4 +1,4 @@
-"""One job or array to submit, and what became of it; see :mod:`ffdl_batch.domain.job.views`."""
+"""One job or array to submit, and the result; see :mod:`ffdl_batch.domain.job.views`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Caller:
 
 
 class Expected(StrEnum):
-    """What a submission has to come to, for who can do with nothing else."""
+    """What a submission must be, for callers that can use nothing else."""
 
     ANY = "any"
     JOB = "job"
@@ -28,29 +28,30 @@ class Expected(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """One job to submit.
-
-    `manifest` is the text, `manifest_name` and `base_dir` say where it came from (for messages and relative
-    paths). `archive` is the SHA-256 (hex) of a model archive that was uploaded before. `options` are sbatch-like
-    long option names without dashes to their texts ("" for flags), as given on the command line;
-    `environment_options` likewise but read from SBATCH_* and FFDL_* (lower precedence than the manifest's values).
-    `environ` holds the variables that --export needs, `references` the values of what the manifest may refer to where
-    it was submitted, by ``env:NAME`` and ``file:PATH``. `key` makes a repeated request harmless. What does not
-    come to `expected` is refused.
-    """
+    """One job to submit."""
 
     manifest: str
+    """Its text."""
     manifest_name: str
+    """For messages."""
     base_dir: str
+    """Relative paths of the manifest start here."""
     archive: str
+    """SHA-256 (hex) of a model archive that was uploaded before."""
     key: str
+    """Makes a repeated request harmless."""
     options: Mapping[str, str] = field(default_factory=dict)
+    """Options of the command line: long sbatch-like names without dashes → texts ("" for flags)."""
     environment_options: Mapping[str, str] = field(default_factory=dict)
+    """Likewise from SBATCH_* and FFDL_*; the manifest wins over them."""
     environ: Mapping[str, str] = field(default_factory=dict)
+    """Variables that --export needs."""
     backend: str = ""
     strict: bool = False
     expected: Expected = Expected.ANY
+    """A submission that is something else is refused."""
     references: Mapping[str, str] = field(default_factory=dict)
+    """Values of the manifest's references on the submitting host, by ``env:NAME`` and ``file:PATH``."""
     umask: int | None = None
     """The submitter's umask; None = files stay closed to other users."""
     gid: int | None = None
@@ -64,15 +65,14 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class SubmissionResult:
-    """What became of one submission: an id, or a problem. Never both.
-
-    Of an array, `id` is the array's and `elements` are those of its jobs, by index. `backend` is where it runs (""
-    from a daemon of a release that did not say it).
-    """
+    """The result of one submission: an id or a problem, never both."""
 
     id: str = ""
+    """Of an array its own id."""
     problem: Problem | None = None
     warnings: tuple[str, ...] = ()
     network: str = ""
     elements: tuple[str, ...] = ()
+    """Ids of the jobs of an array, by index."""
     backend: str = ""
+    """Where it runs; "" from a daemon of an older release."""

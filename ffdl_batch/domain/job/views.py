@@ -1,6 +1,6 @@
-"""What the daemon says about jobs over its socket, and what ``--json`` prints: one schema for both.
+"""What the daemon returns about jobs over its socket, and what ``--json`` prints: one schema for both.
 
-`SCHEMA` counts up when a field changes its meaning or goes; a new field is no change. All times are seconds since
+`SCHEMA` increases if a field is removed or changes its meaning; a new field is no change. All times are seconds since
 the epoch, UTC. The client reads these with :mod:`ffdl_batch.domain.codec`, so it needs no other library.
 """
 
@@ -18,33 +18,21 @@ from ffdl_batch.domain.incidents.incident import IncidentRow
 SCHEMA = 1
 
 AttemptChoice = int | Literal["all"] | None
-"""Whose log: that of one attempt, of all in order, or (None) of the newest one of which there is any."""
+"""Which log: that of one attempt, of all in order, or (None) of the newest attempt that has one."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestartView:
-    """The scheduler started an attempt anew by itself, under the same id: when it had ended the run before, and why."""
+    """A run of an attempt that ended and was followed by another, which the scheduler started under the same id."""
 
     at: float
+    """When the run ended."""
     message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptView:
-    """One attempt of a job.
-
-    `interruption` says what ended it before the training was done ("" = nothing, or it has not ended): halt, timeout,
-    preemption, node_failure, failure. `checkpoint_*`: asked for, confirmed, answered (see
-    :class:`ffdl_batch.domain.outcome.continuation.Checkpoint`), seconds from the request to the learners' end, and when
-    the newest file of $CHECKPOINT_DIR was written. `played`: a drill played the interruption. `upload_pending`:
-    results or logs could not be stored yet; unless a next attempt stores them, the daemon begins at `store_by` at the
-    latest (None = it may have begun). `pending_upload_directory`: in words, where they are, unless in the attempt's own
-    directory. `uploaded_at`: when they were stored after the job had gone on or ended (None = nothing was pending, or
-    it still is).
-    `results` and `logs` are the attempt's own directories, "" where none of its learners is known to have started.
-    `restarts`: how often the scheduler started it anew, oldest first. `learner_restarts`: each learner that failed and
-    was started again while the others went on, oldest first.
-    """
+    """One attempt of a job."""
 
     number: int
     native_id: str
@@ -54,88 +42,90 @@ class AttemptView:
     ended_at: float | None = None
     error_code: str = ""
     interruption: str = ""
+    """What ended it before the training was done: halt, timeout, preemption, node_failure, failure; "" = nothing, or it
+    has not ended."""
     nodes: str = ""
     network: str = ""
     network_by: str = ""
     checkpoint_asked: bool = False
+    """See :class:`ffdl_batch.domain.outcome.continuation.Checkpoint` for this field and the two below."""
     checkpoint_confirmed: bool = False
     checkpoint_answered: bool = False
     checkpoint_took_s: float | None = None
+    """Seconds from the checkpoint request to the end of the learners."""
     checkpoint_saved_at: float | None = None
+    """When the newest file of $CHECKPOINT_DIR was written."""
     gpu_seconds: float = 0.0
     upload_pending: bool = False
+    """Whether results or logs could not be stored yet."""
     played: bool = False
+    """Whether a drill played the interruption."""
     results: str = ""
+    """Directory of this attempt; "" if none of its learners is known to have started. So is `logs`."""
     logs: str = ""
     pending_upload_directory: str = ""
+    """Where the pending upload is, in words, if it is not in the directory of the attempt."""
     store_by: float | None = None
+    """When the daemon starts the pending upload at the latest, unless a next attempt does it; None = it may have
+    begun."""
     restarts: tuple[RestartView, ...] = ()
+    """Runs that the scheduler followed by another one, oldest first."""
     learner_restarts: tuple[RestartView, ...] = ()
+    """Each failure of a learner after which only that learner was started again, oldest first."""
     uploaded_at: float | None = None
+    """When a pending upload was stored; None = nothing was pending, or it still is."""
 
 
 class LearnerState(StrEnum):
-    """What a learner does."""
+    """What a learner is doing."""
 
     WAITING = "waiting"
-    """It was not started yet; of an attempt that has ended: it never was."""
+    """It was not started yet. In an attempt that has ended: it was never started."""
     RUNNING = "running"
     RESTARTING = "restarting"
-    """It failed, and is about to be started again."""
+    """It failed, and will be started again."""
     ENDED = "ended"
     LOST = "lost"
-    """The attempt has ended, and nobody saw the learner's end."""
+    """The attempt has ended, and the learner's end was not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearnerView:
-    """One learner of an attempt. `role` "" = the job has none; `index` is its number in its role, from 0, `name` what
-    the others reach it by, `node` "" = it is not known yet. `exit_code` and `exit_signal` are those of its last end,
-    `ended_by` is why the platform ended it ("" = it ended of itself). `restarts`: how often it was started again after
-    it had failed, in the latest run of the attempt."""
+    """One learner of an attempt."""
 
     number: int
     state: str
     role: str = ""
+    """"" = the job has no roles."""
     index: int = 0
+    """Number in its role, from 0."""
     service: bool = False
     name: str = ""
+    """Host name by which the other learners reach it."""
     node: str = ""
+    """"" = not known yet."""
     exit_code: int | None = None
+    """Of its last end; so is `exit_signal`."""
     exit_signal: int | None = None
     ended_by: str = ""
+    """Why the platform ended it; "" = it ended by itself."""
     restarts: int = 0
+    """How often it was started again after a failure, in the latest run of the attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """What a resume alters; None = as it was. `gpus` are per learner, `time` is a time limit as sbatch reads it."""
+    """What a resume changes; None = no change."""
 
     gpus: float | None = None
+    """Per learner."""
     time: str | None = None
+    """A time limit as sbatch reads it."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """One job. `timestamps` holds when each state was reached since the job last went back: the times of its newest
-    attempt (of the newest run of that, where the scheduler started it anew), from its waiting on. Those of the
-    attempts before are in `attempts` and among the events.
-
-    `network_requested` is the manifest's word, `network` the level ("" before deployment), `network_by` by what its
-    learners have it, once they were found in it ("" = they were not yet).
-    `results` and `logs` are directories: those of the last attempt whose learners started, or where they are kept
-    for the whole job; `results_note`: where results are, though there is no directory of them here. `stored_in` is the
-    URL of the store that results go to ("" = they go to none, or to a directory), `stored_at` its endpoint, where the
-    URL does not say it. `settled_at`: when that was stored that could not be, which is the job's error (None = it is
-    not, or not yet). `log_tail` holds the last lines of the learner that failed.
-    `attempts` is the chain, oldest first; a list of jobs leaves it out. `overrides` are what a resume or a failed node
-    altered for the next attempts, in words by manifest key (gpus, batch.time, batch.exclude). `array` is the id of the
-    array that the job is element `array_index` of ("" = none), `array_values` what its sweep sets for it.
-    `learner_list`, of one job with several learners: those of the last attempt whose learners started; a list of jobs
-    leaves it out, and it is empty where the attempt's files cannot be read. `moving` says what moves to or from the
-    job's stores, and how far it was at `moving_at`; likewise left out of lists. So are `incidents`, what went wrong
-    with it, in the order in which it happened.
-    """
+    """One job. A list of jobs leaves out `attempts`, `learner_list`, `moving`, `moving_at` and `incidents`."""
 
     id: str
     name: str
@@ -163,63 +153,86 @@ class JobView:
     pending_reason: str = ""
     nodes: str = ""
     network_requested: str = ""
+    """The level in the manifest."""
     network: str = ""
+    """The level of the job; "" before deployment."""
     network_by: str = ""
+    """What enforces the level, once the learners were found in it; "" = not checked yet."""
     results: str = ""
+    """Directory of the last attempt whose learners started, or of the whole job if results are kept for all attempts.
+    So is `logs`."""
     logs: str = ""
     job_dir: str = ""
     warnings: tuple[str, ...] = ()
     log_tail: tuple[str, ...] = ()
+    """Last lines of the learner that failed."""
     timestamps: Mapping[str, float] = field(default_factory=dict)
+    """When each state was reached, since the job last returned to PENDING or QUEUED: the times of the latest run of its
+    newest attempt. Times of earlier attempts are in `attempts` and among the events."""
     sources: Mapping[str, str] = field(default_factory=dict)
     uncertain_since: float | None = None
     attempts: tuple[AttemptView, ...] = ()
+    """Oldest first."""
     overrides: Mapping[str, str] = field(default_factory=dict)
+    """What a resume or a failed node changed for the next attempts, in words by manifest key (gpus, batch.time,
+    batch.exclude)."""
     array: str = ""
+    """Id of the array that the job is an element of; "" = none."""
     array_index: int | None = None
     array_values: Mapping[str, str] = field(default_factory=dict)
+    """Variables that the sweep sets for this element."""
     learner_list: tuple[LearnerView, ...] = ()
+    """Learners of the last attempt that started any, of a job with several; empty if the files of the attempt cannot be
+    read."""
     moving: str = ""
+    """What is transferred to or from the stores of the job, as of `moving_at`."""
     moving_at: float | None = None
     stored_in: str = ""
+    """URL of the store that results go to; "" = to no store, or to a directory."""
     stored_at: str = ""
+    """Endpoint of that store, if the URL does not have it."""
     settled_at: float | None = None
+    """When results were stored whose failed upload is the job's error; None = not so, or not yet."""
     incidents: tuple[IncidentRow, ...] = ()
+    """What went wrong with the job, in order of time."""
     results_note: str = ""
+    """Where the results are, if no directory of this host has them."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftView:
-    """Where something lies that a job left: in a directory of the daemon's host, or below `prefix` in a store. Beside a
-    store, `directory` is the attempt's own, which is had by its number ("" = there is none).
-
-    `kind`: results, model, logs or checkpoint. `attempt`: whose it is, 0 = the whole job's. `name`: only this file of
-    the directory. `inode` is the directory's, by which it is told from another of that path. `is_partial`: the job has
-    not ended. `secrets` is the job's file of secrets, which the store's credentials name. `note` is for people. `roots`
-    are absolute paths by which learners may know the directory. `claimed`: the directory is in a cluster's claim, as
-    ``claim/path``; ``/path`` is in the claim of jobs' directories.
-    """
+    """Where files that a job left are: in a directory of the daemon's host, or below `prefix` in a store."""
 
     job_id: str
     kind: str
+    """results, model, logs or checkpoint."""
     state: str
     attempt: int = 0
+    """0 = of the whole job."""
     directory: str = ""
+    """With a `store`: the directory of the attempt; "" = there is none."""
     name: str = ""
+    """Only this file of the directory."""
     inode: int = 0
+    """Of the directory, to detect another directory with the same path."""
     store: StoreAddress | None = None
     prefix: str = ""
     secrets: str = ""
+    """The job's file of secrets, which the credentials of the store refer to."""
     is_partial: bool = False
+    """Whether the job has not ended."""
     note: str = ""
+    """A sentence for the user."""
     roots: tuple[str, ...] = ()
+    """Absolute paths under which learners may know the directory."""
     claimed: str = ""
+    """The directory if it is in a claim of a cluster, as ``claim/path``; ``/path`` is in the claim of the jobs'
+    directories."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayView:
-    """An array of jobs. `states` counts its elements by state; `limit` is how many of them may run at once (None =
-    all), `variables` are the names that its sweep sets. `ended`: all of its elements have."""
+    """An array of jobs."""
 
     id: str
     name: str
@@ -227,20 +240,25 @@ class ArrayView:
     backend: str
     elements: int
     states: Mapping[str, int]
+    """State → number of elements."""
     submitted_at: float
     ended: bool
+    """Whether all elements have ended."""
     limit: int | None = None
+    """How many elements may run at once; None = all."""
     variables: tuple[str, ...] = ()
+    """Names of the variables that the sweep sets."""
     directory: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class EventView:
-    """One change of state, or (`cause` restarted) a learner that was started again, or (stored) that what an attempt
-    owed was stored after its job had gone on or ended; `seq` counts from 1 without gaps within a job."""
+    """One change of state, or an event with cause `restarted` (a learner was started again) or `stored` (a pending
+    upload was stored after the job continued or ended)."""
 
     job_id: str
     seq: int
+    """Counts from 1 without gaps within a job."""
     at: float
     state: str
     attempt: int
@@ -251,57 +269,59 @@ class EventView:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line of one learner's log in one attempt, or a piece of a line that is very long.
-
-    `index` counts lines from 1; `at` is None where no time is known. `attempt` is 0 from a daemon of a release that
-    did not say it. `offset` is where the text begins in all that the learner printed, `end` where it ends with its
-    newline, in bytes; 0 from a daemon that does not say it. `partial`: the line goes on with another piece.
-    """
+    """One line of one learner's log in one attempt, or a piece of a very long line."""
 
     learner: int
     index: int
+    """Number of the line, from 1."""
     line: str
     at: float | None = None
+    """None = no time is known."""
     attempt: int = 0
+    """0 from a daemon of an older release."""
     offset: int = 0
+    """Where the text begins in the learner's output, in bytes; 0 from a daemon of an older release."""
     end: int = 0
+    """Where it ends with its newline, in bytes; 0 from a daemon of an older release."""
     partial: bool = False
+    """Whether another piece of the line follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a request was refused. `exit_code` is what a command ends with (see domain.exit_codes)."""
+    """Why a request was refused."""
 
     code: str
     message: str
     exit_code: int
+    """Exit status of the command; see domain.exit_codes."""
     cure: str = ""
     findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SecretView:
-    """A named secret of the user's: its name, when its value was set, and how many jobs refer to it that live or owe a
-    store."""
+    """A named secret of the user."""
 
     name: str
     set_at: float
     jobs: int = 0
+    """How many jobs that are live, or have a pending upload, refer to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedFileView:
-    """A file that would be written, by its name in the attempt's directory."""
+    """A file that would be written."""
 
     name: str
+    """Relative to the attempt's directory."""
     text: str
     mode: int
 
 
 @dataclass(frozen=True, slots=True)
 class PlanView:
-    """What ``--dry-run`` prints: exactly what would be sent. `objects` are those of a backend with an API, each as a
-    document of YAML, in the order in which they are sent."""
+    """What ``--dry-run`` prints: exactly what would be sent."""
 
     backend: str
     script: str
@@ -314,3 +334,4 @@ class PlanView:
     warnings: tuple[str, ...] = ()
     trial: str = ""
     objects: tuple[str, ...] = ()
+    """Objects of a backend with an API, each as a YAML document, in the order in which they are sent."""

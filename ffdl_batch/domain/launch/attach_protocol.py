@@ -1,8 +1,8 @@
-"""What a command on a login node and the helper beside a running learner say to each other.
+"""The protocol between a command on a login node and the helper beside a running learner.
 
-Frames are lines, ``<kind> <base64>``: job steps carry lines whole and unaltered, other bytes with pauses. The helper's
-standard input ends when the command has ended, however it did; the helper then ends what it started. Read by Python
-3.9: the helper is part of the controller.
+A frame is a line, ``<kind> <base64>``, because job steps transfer lines complete and unchanged, and other bytes with
+delays. The helper's standard input ends when the command has ended for any reason; the helper then ends what it
+started. Runs on Python 3.9: the helper is part of the controller.
 """
 
 from __future__ import annotations
@@ -21,51 +21,49 @@ READY, OUTPUT, ERRORS, TAKEN, EXIT, REFUSED, TABLE = "R", "O", "X", "A", "Z", "M
 RUN, TOP, STACK = "run", "top", "stack"
 
 AGAIN = 75
-"""Exit status of a helper that refused only for now (sysexits.h, EX_TEMPFAIL)."""
+"""Exit status of a helper that refused only for the moment (sysexits.h, EX_TEMPFAIL)."""
 PING_S = 5.0
-"""How often a command says that it is there."""
+"""Interval at which a command shows that it is alive."""
 SILENCE_S = 60.0
-"""How long a helper that hears nothing waits before it takes the command for dead: its host may be gone."""
+"""A helper that receives nothing for so long assumes that the command is dead: its host may be down."""
 CREDIT_BYTES = 1 << 18
-"""How much input may be under way that the learner's process has not taken."""
+"""How much input may be in transit that the learner's process has not read."""
 PIECE_BYTES = 3 << 10
 LONGEST_BYTES = 1 << 21
-"""Of one frame."""
+"""Maximum of one frame."""
 
 
 @dataclass(frozen=True)
 class AttachPlan:
-    """How the helper is started for the learners of one node, by a process of the job's owner.
-
-    `host` is the machine on which that process has to run ("" = any that has the program `argv[0]`). Its environment
-    is the caller's without variables that begin with one of `unset`, but for those in `keep`.
-    """
+    """How a process of the job's owner starts the helper for the learners of one node."""
 
     argv: Tuple[str, ...]
     learners: Tuple[int, ...]
     node: str = ""
     host: str = ""
+    """The machine on which that process has to run; "" = any that has the program `argv[0]`."""
     unset: Tuple[str, ...] = ()
+    """Variables with these prefixes are removed from the caller's environment, except those in `keep`."""
     keep: Tuple[str, ...] = ()
 
 
 class FrameError(ValueError):
-    """What came is no frame; the message shows it."""
+    """A line that is no frame; the message quotes it."""
 
 
 def encode_frame(kind: str, payload: bytes = b"") -> bytes:
-    """One frame."""
+    """Return the line of one frame."""
     return kind.encode("ascii") + b" " + base64.b64encode(payload) + b"\n"
 
 
 class FrameReader:
-    """Cuts what comes into frames."""
+    """Splits a stream into frames."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> List[Tuple[str, bytes]]:
-        """The frames that are whole by now. Raises FrameError."""
+        """Return the frames that are complete by now. Raises FrameError."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > LONGEST_BYTES:
             raise FrameError(f"a line of more than {LONGEST_BYTES} bytes")

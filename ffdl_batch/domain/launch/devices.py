@@ -1,4 +1,4 @@
-"""What the devices of a node's learners are held against before they start. Runs on Python 3.9."""
+"""The devices of a node's learners, which are checked before the learners start. Runs on Python 3.9."""
 
 from __future__ import annotations
 
@@ -7,28 +7,27 @@ from typing import Mapping, Tuple
 
 NVIDIA, AMD, INTEL = "nvidia", "amd", "intel"
 VENDORS = (NVIDIA, AMD, INTEL)
-"""In this order a node is asked whose GPUs it has."""
+"""The order in which a node's files are searched for GPUs."""
 DEVICE_OPTIONS = "{device_options}"
-"""A word of a learner's argv that stands for as many options as its devices need on its node, none among them."""
+"""A word of a learner's argv that is replaced by the options for its devices on its node, or by nothing."""
 
 
 @dataclass(frozen=True)
 class Devices:
-    """What was asked for, and where a node has it.
-
-    `gpus` are those of each node of the allocation, 0 = none; `shared`: it is one that others may have a share of, and
-    all learners of the node are told the same. `each` has how many of another generic resource each learner takes, by
-    its name, and `learners` how many learners the fullest node has: all nodes are asked for as much as that one.
-
-    `gpu_files` are patterns of device files by vendor; a node has a vendor's GPUs where each pattern has a file, and
-    what ends in a digit is a GPU. `gres_files` are patterns by the name of the resource. What has no pattern is not
-    looked at. `options` are the container's options by vendor.
-    """
+    """What was requested, and where a node has it."""
 
     gpus: int = 0
+    """GPUs of each node of the allocation; 0 = none."""
     shared: bool = False
+    """Whether other jobs may have a share of the GPU; all learners of the node then get the same one."""
     each: Mapping[str, int] = field(default_factory=dict)
+    """Other generic resource → how many each learner takes."""
     learners: int = 1
+    """How many learners the fullest node has; every node gets resources for that many."""
     gpu_files: Mapping[str, Tuple[str, ...]] = field(default_factory=dict)
+    """Vendor → patterns of device files. A node has GPUs of a vendor if each pattern matches a file; a file whose name
+    ends in a digit is a GPU."""
     gres_files: Mapping[str, Tuple[str, ...]] = field(default_factory=dict)
+    """Resource → patterns of device files. A resource without patterns is not checked."""
     options: Mapping[str, Tuple[str, ...]] = field(default_factory=dict)
+    """Vendor → options of the container."""

@@ -1,4 +1,4 @@
-"""What may be a destination of network level `egress`: the rule of every backend. Pure."""
+"""Checks the destinations of network level `egress`, for every backend. Pure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import ipaddress
 import re
 
 DESTINATIONS_MOST = 16
-"""Of one job; ``slurm-configs/libexec/ffdl_network/mark.py`` takes no more."""
+"""Maximum of one job; ``slurm-configs/libexec/ffdl_network/mark.py`` accepts no more."""
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(?:\.{_LABEL})*\.?", re.ASCII)
 _NUMBER = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*", re.ASCII)
 
 
 def why_no_destination(host: str, port: int) -> tuple[str, str]:
-    """What is wrong with it, and what would be right; ("", "") where nothing is."""
+    """Return what is wrong with a destination, and what would be right; two empty texts if nothing is."""
     message = f"{host[:60]!r}, port {port}, cannot be a destination"
     if not 0 < port < 65536:
         return message, "write a port from 1 to 65535"

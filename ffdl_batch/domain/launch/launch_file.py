@@ -1,17 +1,16 @@
 """The launch file: everything a controller needs to run one attempt. Runs on Python 3.9.
 
-`plan` of an adapter writes it, the head and node controllers obey it. The controller builds no command line
-of its own: every argv here is complete but for placeholders, which
-:func:`ffdl_batch.domain.launch.placeholders.fill` replaces.
+`plan` of an adapter writes it; the head and node controllers execute it. The controller builds no command line of its
+own: every argv here is complete except for placeholders, which :func:`ffdl_batch.domain.launch.placeholders.fill`
+replaces.
 
 Placeholders: ``{attempt_dir}`` ``{job_dir}`` ``{launch}`` ``{python}`` ``{controller}`` ``{scratch}`` (node-local,
 0700, one per attempt and node) ``{learner_id}`` (from 1) ``{rank}`` (from 0) ``{local_rank}`` ``{node_rank}``
-``{gpus}`` (the learner's device list, comma separated) ``{gpu_count}`` ``{env_file}`` ``{hostname}``
-``{master_addr}`` ``{netns}`` ``{attempt}`` (from 1) ``{restart}`` (how often the scheduler started this attempt anew)
-``{resume}`` (1 where an earlier attempt or run may have left a checkpoint, else 0) ``{confirmed}`` (as in
-:class:`LaunchFile`), and how the learners find each other: ``{local_world_size}`` ``{machine_rank}`` ``{machines}``
-``{local_index}`` ``{role}`` ``{role_index}`` ``{name}``
-``{address}`` ``{master_port}`` ``{port}`` ``{tf_config}`` ``{hosts_file}`` ``{command}``, see
+``{gpus}`` (the learner's device list, comma separated) ``{gpu_count}`` ``{env_file}`` ``{hostname}`` ``{master_addr}``
+``{netns}`` ``{attempt}`` (from 1) ``{restart}`` (how often the scheduler started this attempt again) ``{resume}`` (1 if
+an earlier attempt or run may have left a checkpoint, else 0) ``{confirmed}`` (as in :class:`LaunchFile`), and for the
+rendezvous: ``{local_world_size}`` ``{machine_rank}`` ``{machines}`` ``{local_index}`` ``{role}`` ``{role_index}``
+``{name}`` ``{address}`` ``{master_port}`` ``{port}`` ``{tf_config}`` ``{hosts_file}`` ``{command}``, see
 :mod:`ffdl_batch.controller.rendezvous.learner_addresses`. ``{image}`` is the container's image on the node. A literal
 brace is doubled. The word ``{device_options}`` of a learner's argv becomes any number of words
 (:mod:`ffdl_batch.domain.launch.devices`).
@@ -37,9 +36,9 @@ from ffdl_batch.domain.untrusted_json import parse_json
 from ffdl_batch.host.permissions import PRIVATE_UMASK
 
 TEMPLATE = "next"
-"""Stands for an attempt's number in the names of a template: ``<job id>-next``, ``<job id>/attempt-next``."""
+"""Replaces an attempt's number in the names of a template: ``<job id>-next``, ``<job id>/attempt-next``."""
 EXPORTS_VARIABLE = "FFDL_EXPORTS"
-"""Carries, as shell text in ANSI-C quoting, variables that a container runtime would alter; the learner's shell
+"""Carries variables that a container runtime would alter, as shell text in ANSI-C quoting; the learner's shell
 evaluates it first (FILE delivery only)."""
 
 
@@ -54,22 +53,22 @@ class EnvDelivery(str, Enum):
 
 @dataclass(frozen=True)
 class LearnerCommand:
-    """How one learner is started.
-
-    `argv` and the values of `env` may hold placeholders. `env` is FfDL's contract with user code; what the
-    user asked for on top (the attempt's ``environment.json``, literal values) wins over it, but never over
-    `protected` names. `pass_host` are names (or prefixes ending in ``*``) of the node's environment that the
-    started process keeps; with PROCESS delivery the learner sees them. `host_values` are variables whose value is
-    that of another one of the node's environment, where the node has it.
-    """
+    """How one learner is started."""
 
     argv: Tuple[str, ...]
+    """May hold placeholders; so may the values of `env`."""
     env: Mapping[str, str]
+    """FfDL's contract with user code. The user's own variables (the attempt's ``environment.json``, literal values) win
+    over it."""
     delivery: EnvDelivery = EnvDelivery.PROCESS
     pass_host: Tuple[str, ...] = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ")
+    """Names (or prefixes ending in ``*``) of the node's environment that the started process keeps. With PROCESS
+    delivery the learner sees them."""
     protected: Tuple[str, ...] = ()
+    """Names whose value in `env` wins over the user's own."""
     working_dir: str = "{attempt_dir}"
     host_values: Mapping[str, str] = field(default_factory=dict)
+    """Variable → variable of the node's environment whose value it gets, if the node has it."""
 
 
 @dataclass(frozen=True)
@@ -82,53 +81,53 @@ class Copy:
 
 @dataclass(frozen=True)
 class Stores:
-    """Where results go when the learners have ended; empty text = they stay where they are.
-
-    `results` receives the content of $RESULT_DIR, `logs` receives ``learner-<n>/``, `model` the model archive
-    (FfDL's ``_submitted_code/model.zip``).
-    """
+    """Where results are stored when the learners have ended; empty text = they stay in the attempt's directory."""
 
     results: str = ""
+    """Receives the content of $RESULT_DIR."""
     logs: str = ""
+    """Receives ``learner-<n>/``."""
     model: str = ""
+    """Receives the model archive (FfDL's ``_submitted_code/model.zip``)."""
 
 
 @dataclass(frozen=True)
 class NodeCache:
-    """The cache of each node, or of all, for what comes from stores, and of how many bytes (0 = half of its file
-    system). `image` is what ``{image}`` becomes, there as a file that `program` made ("" = that is not used), with
-    `credentials` of its registry (:class:`ffdl_batch.domain.data.image_task.ImageTask`), whose values the attempt's
-    file of secrets has. Where `directory` is "", data are not cached, and `images` has the image."""
+    """The cache of each node, or of all nodes, for data from stores."""
 
     directory: str
+    """"" = data are not cached, and `images` has the image."""
     limit_bytes: int = 0
+    """0 = half of its file system."""
     image: str = ""
+    """Replaces ``{image}`` by a file of the cache that `program` makes from this image; "" = it does not."""
     program: str = "apptainer"
     credentials: Mapping[str, str] = field(default_factory=dict)
+    """Of the image's registry, as in :class:`ffdl_batch.domain.data.image_task.ImageTask`; the values are in the
+    attempt's file of secrets."""
     images: str = ""
 
 
 RESTART_LEARNER = "learner"
-"""`LaunchFile.restart`: a training learner that fails is started again, and the others go on."""
+"""`LaunchFile.restart`: a training learner that fails is started again, and the others continue."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """What was asked for and what the plan proved it can have; `mechanism` says by what. `directory` is where the
-    site's prolog tells, on each node, of the network that it has made for a job ("" = the job has none of its own)."""
+    """The network that was requested, and the one that the plan proved available."""
 
     requested: str = "auto"
     level: str = "host"
     mechanism: str = "none"
+    """What enforces the level."""
     directory: str = ""
+    """Where the site's prolog describes, on each node, the network that it has made for a job; "" = the job has none of
+    its own."""
 
 
 @dataclass(frozen=True)
 class HostVariables:
-    """Names of the node's environment variables that carry the scheduler's facts ("" = there is none). `allocation` is
-    the number under which root programs of the site know the job on its nodes; for a task of an array it is not its
-    `native_id`. `address` is where the others reach this node, where that is told, and `machine` what the node is
-    called, where its host has another name."""
+    """Names of the node's environment variables that carry the scheduler's facts; "" = there is none."""
 
     native_id: str = "FFDL_NATIVE_ID"
     restart_count: str = ""
@@ -136,31 +135,36 @@ class HostVariables:
     node_list: str = ""
     gpus: str = "CUDA_VISIBLE_DEVICES"
     allocation: str = ""
+    """The number by which root programs of the site know the job on its nodes. For a task of an array it is not its
+    `native_id`."""
     address: str = ""
+    """The address of this node for the others, if the scheduler sets it."""
     machine: str = ""
+    """The name of the node, if its host has another one."""
 
 
 @dataclass(frozen=True)
 class Pod:
-    """The node controllers run in pods (:mod:`ffdl_batch.domain.launch.pod_protocol`), each beside a container with one
-    learner.
-
-    `directory` is the pod's own. `apart`: each pod has a tree of jobs of its own, and what the others' controllers said
-    is brought by the platform. `cut_off`: stores cannot be reached from here. What is fetched was brought before, and
-    what goes out is stored when the pods are gone, by one that `pays`: it has the attempt's files, starts no learner,
-    and stores. `claims`: directories that pods have from claims of the cluster, each as ``claim/path in it``.
-    `store_patience_s`: for so long a pod of its own tree tries to store what goes with it.
-    """
+    """Node controllers run in pods (:mod:`ffdl_batch.domain.launch.pod_protocol`), each beside a container with one
+    learner."""
 
     directory: str
+    """The pod's own."""
     apart: bool = True
+    """Whether each pod has a tree of jobs of its own; the platform then transfers what the others' controllers
+    wrote."""
     cut_off: bool = False
+    """Whether the pods cannot reach the stores. Data were brought before, and results are stored after the pods are
+    gone."""
     uploads_pending: bool = False
+    """Whether this pod stores what the attempt left: it has the attempt's files and starts no learner."""
     claims: Mapping[str, str] = field(default_factory=dict)
+    """Directory in the pod → ``claim/path in it`` of the cluster."""
     store_patience_s: float = 0.0
+    """How long a pod with its own tree tries to store what is deleted with it."""
 
     def place_of(self, path: str) -> str:
-        """Return where it is, as ``claim/path in it``; "" if it is in none of `claims`."""
+        """Return where `path` is, as ``claim/path in it``; "" if it is in none of `claims`."""
         for top in sorted(self.claims, key=len, reverse=True):
             if f"{path}/".startswith(f"{top.rstrip('/')}/"):
                 claim, _, base = self.claims[top].partition("/")
@@ -169,82 +173,59 @@ class Pod:
         return ""
 
     def claimed(self, path: str) -> str:
-        """Return where it is in which claim, as text; "" if it is in none of `claims`."""
+        """Return the claim and the path in it as text; "" if `path` is in none of `claims`."""
         claim, _, below = self.place_of(path).partition("/")
         return f"in the cluster's claim {claim}, at {below or 'its top'}" if claim else ""
 
 
 @dataclass(frozen=True)
 class Succession:
-    """How the head arranges the next attempt alone.
-
-    `template` is a directory with the files of the attempt called :data:`TEMPLATE`, in whose texts :func:`succeed` puts
-    the next attempt's names. `submit` is the argv that submits it (placeholders ``{native_id}`` of this attempt,
-    ``{script}``, ``{lead_s}``, ``{token}``), run with only `keep_env` of the environment; empty = whoever started this
-    attempt submits the next one when the head has ended. `requeue` is the argv that has this attempt started anew in
-    place (``{native_id}``), where the site continues like that. `gpus` are those of all nodes. `deadline_variables`
-    are environment variables that hold the epoch second of the time limit; `limit_s` is the limit that was asked for,
-    for schedulers that set none of them (Slurm 22.05 and older). `limit_now` is the argv that prints the limit as it is
-    while the job runs (``{native_id}``), in the form [[days-]hours:]minutes:seconds: somebody may have changed it.
-    """
+    """How the head submits the next attempt without the daemon."""
 
     template: str
+    """Directory with the files of the attempt called :data:`TEMPLATE`; :func:`succeed` puts the next attempt's names
+    into their texts."""
     submit: Tuple[str, ...] = ()
+    """The argv that submits the next attempt (placeholders ``{native_id}`` of this attempt, ``{script}``, ``{lead_s}``,
+    ``{token}``); empty = the process that started this attempt submits it after the head has ended."""
     requeue: Tuple[str, ...] = ()
+    """The argv that has this attempt started again in place (``{native_id}``), if the site continues jobs like that."""
     keep_env: Tuple[str, ...] = ()
+    """`submit` runs with only these variables of the environment."""
     timeout_s: float = 60.0
     budget: Budget = field(default_factory=Budget)
     spent: Spent = field(default_factory=Spent)
     gpus: float = 0.0
+    """Of all nodes."""
     lead_s: Optional[int] = None
     deadline_variables: Tuple[str, ...] = ()
+    """Environment variables that hold the epoch second of the time limit."""
     limit_s: Optional[int] = None
+    """The requested limit, for schedulers that set none of these variables (Slurm 22.05 and older)."""
     limit_now: Tuple[str, ...] = ()
+    """The argv that prints the present limit of the running job (``{native_id}``), which may have been changed, in the
+    form [[days-]hours:]minutes:seconds."""
 
 
 @dataclass(frozen=True)
 class Seat:
-    """Where one learner sits. `node` is a node's rank; `role` is its role ("" = the job has none), `index` its number
-    within it, from 0. A `service` waits for ever: it is ended when the others are done. `gpus` are whole devices."""
+    """The place of one learner."""
 
     node: int
+    """Rank of its node."""
     role: str = ""
+    """"" = the job has no roles."""
     index: int = 0
+    """Number within its role, from 0."""
     service: bool = False
+    """Whether it runs until the other learners are done."""
     gpus: int = 0
+    """Whole devices."""
 
 
 @dataclass(frozen=True)
 class LaunchFile:
-    """One attempt, ready to run. Paths are absolute paths on the nodes.
-
-    `seats` says of each learner, in the order of their ids, where it sits; empty = each of `nodes` node controllers
-    runs `learners_per_node` of them (the last one fewer if `learners` runs out).
-    `step` is the argv by which the head starts all node controllers at once; with empty `step` the head runs
-    one node controller itself. `echo_output`: node controllers copy their learners' log to standard output too.
-    `needs_dirs` are directories with input that every node has to be able to read before its learners start; plain
-    paths, no placeholders. `checkpoints` is $CHECKPOINT_DIR on the host. `carry` is the results directory of an earlier
-    attempt, copied into this one's before the learners start ("" = none). `secrets` are variables of the learners, and
-    for each the name of its value in the attempt's ``secrets.json``; they win over all others but the protected.
-    Without `succession` the head leaves every next attempt to the platform. In a `pod` nobody starts all nodes at once:
-    each pod starts its own, and the head, in the first, waits for the others' last words.
-
-    `fetches` come from stores before the learners start, `uploads` go to stores while they run and when they have
-    ended, both by the staging program, whose argv is `staging`; the file of its task follows. Texts of `uploads` may
-    hold ``{learner_id}``: such a one is made for each learner, by its node. A literal brace is doubled there. `cache`
-    is for `fetches`, and for the image. Those of `fetches` that `mounts` names may be
-    mounted on each node instead. `only_stages`: what is fetched is all there is to do, and no learner starts.
-    `trains_from` is the number of the first attempt that starts learners.
-
-    `names` is the prefix of the learners' names, ``<names>-<rank>``; with "" no hosts file
-    is written, and nodes do not wait for each other before their learners start. `ports` is the first port of a range
-    that is the job's own (0 = none). `commands` are those of roles, where they differ from the framework's command;
-    `command` is that one. `restart` says what follows on the failure of a training learner: "" = the end of the job;
-    :data:`RESTART_LEARNER` = it is started again, `restarts_max` times in all on a node, and then the end. `metrics` is
-    what collects them from what each learner writes (None = nothing does), by the program whose argv begins with
-    `collectors` and ends with the name of its spec. `health` is where, on each node, a program of the site's writes
-    down what is wrong with the node ("" = there is none).
-    """
+    """One attempt, ready to run. Paths are absolute paths on the nodes."""
 
     job_id: str
     attempt: int
@@ -257,23 +238,42 @@ class LaunchFile:
     nodes: int = 1
     learners_per_node: int = 1
     seats: Tuple[Seat, ...] = ()
+    """By learner id; empty = each of `nodes` node controllers runs `learners_per_node` learners (the last one fewer if
+    `learners` runs out)."""
     names: str = ""
+    """Prefix of the learners' host names, ``<names>-<rank>``; "" = no hosts file is written, and nodes do not wait for
+    each other before their learners start."""
     ports: int = 0
+    """First port of a range of the job's own; 0 = none."""
     command: str = ""
+    """The framework's command."""
     commands: Mapping[str, str] = field(default_factory=dict)
+    """Role → its command, if it differs from `command`."""
     restart: str = ""
+    """What follows the failure of a training learner: "" = the end of the job; :data:`RESTART_LEARNER` = it is started
+    again, `restarts_max` times in all on a node, and then the job ends."""
     restarts_max: int = 0
     step: Tuple[str, ...] = ()
+    """The argv by which the head starts all node controllers at once; empty = it runs one node controller itself. In a
+    `pod` each pod starts its own, and the head, in the first pod, waits for the final events of the others."""
     out_of_memory: Tuple[str, ...] = ()
     """Texts that the program of `step` prints to standard error if the kernel killed a process of it for memory."""
     model_archive: str = ""
     copies: Tuple[Copy, ...] = ()
     fetches: Tuple[Transfer, ...] = ()
+    """Brought from stores before the learners start, by the staging program. Those that `mounts` names may be mounted
+    instead."""
     uploads: Tuple[Transfer, ...] = ()
+    """Stored while the learners run and when they have ended. A transfer with ``{learner_id}`` in a text is made for
+    each learner, by its node. A literal brace is doubled."""
     only_stages: bool = False
+    """Whether the attempt only brings data and starts no learner."""
     trains_from: int = 1
+    """Number of the first attempt that starts learners."""
     staging: Tuple[str, ...] = ()
+    """The argv of the staging program; the file of its task follows."""
     cache: Optional[NodeCache] = None
+    """For `fetches` and for the image."""
     mounts: Optional[Mounts] = None
     stores: Stores = field(default_factory=Stores)
     limits: Limits = field(default_factory=Limits)
@@ -287,32 +287,43 @@ class LaunchFile:
     scratch_base: str = "/tmp"  # noqa: S108 - a default that sites override; the directory in it is made 0700
     make_dirs: Tuple[str, ...] = ()
     needs_dirs: Tuple[str, ...] = ()
+    """Directories with input that every node must be able to read before its learners start; plain paths, no
+    placeholders."""
     echo_output: bool = False
+    """Whether node controllers copy their learners' log to standard output, too."""
     checkpoints: str = ""
+    """$CHECKPOINT_DIR on the host."""
     carry: str = ""
+    """Results directory of an earlier attempt, which is copied into this one's before the learners start; "" = none."""
     confirmed: str = ""
-    """Newest file of the checkpoint that earlier attempts confirmed last, below `checkpoints`; "" = none was."""
+    """Newest file of the checkpoint that earlier attempts confirmed last, below `checkpoints`; "" = none."""
     secrets: Mapping[str, str] = field(default_factory=dict)
+    """Variable of the learners → name of its value in the attempt's ``secrets.json``. They win over all others except
+    the protected ones."""
     collectors: Tuple[str, ...] = ()
+    """Beginning of the argv of the program that collects metrics; the name of its spec follows."""
     metrics: Optional[Collecting] = None
+    """What the collectors read from each learner; None = there are none."""
     health: str = ""
+    """Where, on each node, a program of the site records what is wrong with the node; "" = there is none."""
     succession: Optional[Succession] = None
+    """None = the head leaves every next attempt to the platform."""
     pod: Optional[Pod] = None
     umask: int = PRIVATE_UMASK
-    """Of learners, their logs, and what is stored outside the job's directory."""
+    """For learners, their logs, and what is stored outside the job's directory."""
     gid: Optional[int] = None
     """Group of what is stored, if neither its directory nor a learner has chosen one; None = that of the process."""
     written_by: str = ""
     format: int = FORMAT
 
     def seat_of(self, learner_id: int) -> Seat:
-        """Where the learner sits; ids begin with 1."""
+        """Return the seat of a learner; ids begin with 1."""
         if self.seats:
             return self.seats[learner_id - 1]
         return Seat((learner_id - 1) // self.learners_per_node, index=learner_id - 1)
 
     def learners_on(self, node_rank: int) -> Tuple[int, ...]:
-        """The ids of the learners of one node."""
+        """Return the ids of the learners of one node."""
         ids = range(1, self.learners + 1)
         return tuple(number for number in ids if self.seat_of(number).node == node_rank)
 
@@ -328,12 +339,12 @@ class LaunchFile:
 
     @property
     def stores_elsewhere(self) -> bool:
-        """Whether anything of it goes elsewhere than into its own directory."""
+        """Whether anything of the attempt is stored outside its own directory."""
         return bool(self.uploads or self.stores.results or self.stores.logs or self.stores.model)
 
     @property
     def trainees(self) -> Tuple[int, ...]:
-        """The learners whose end is the job's: all but the services."""
+        """The learners that decide the end of the job: all but the services."""
         return tuple(number for number in range(1, self.learners + 1) if not self.seat_of(number).service)
 
 
@@ -343,7 +354,7 @@ def encode(launch: LaunchFile) -> str:
 
 
 def decode(text: str) -> LaunchFile:
-    """Read ``launch.json``; raises :class:`LaunchFileError` that says what does not fit, and
+    """Read ``launch.json``. Raises :class:`LaunchFileError`, whose message says what is wrong, and
     :class:`~ffdl_batch.domain.file_format.NewerFormat`."""
     try:
         plain = parse_json(text)
@@ -359,9 +370,9 @@ def decode(text: str) -> LaunchFile:
 
 
 def succeed(text: str, job_id: str, attempt: int) -> str:
-    """The text of a template's file for attempt number `attempt`.
+    """Return the text of a template's file with the names of attempt number `attempt`.
 
-    No user's text can hold these names: the id was drawn after it was written.
+    No user's text can hold these names: the id was drawn after the text was written.
     """
     named = text.replace(f"{job_id}/attempt-{TEMPLATE}", f"{job_id}/attempt-{attempt}")
     return named.replace(f"{job_id}-{TEMPLATE}", f"{job_id}-{attempt}")

@@ -1,4 +1,4 @@
-"""Words for a learner and for how it ended. Runs on Python 3.9."""
+"""Phrases about a learner and how it ended. Runs on Python 3.9."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def name_learner(launch: LaunchFile, learner_id: int, node: str) -> str:
 
 
 def describe_end(code: object, number: object) -> str:
-    """How a process ended, by its exit code or the signal that killed it."""
+    """Return how a process ended, from its exit code or the signal that killed it."""
     if isinstance(number, int):
         return f"was killed by {_signal_name(number) or f'signal {number}'}"
     if isinstance(code, int) and code > 128 and _signal_name(code - 128):

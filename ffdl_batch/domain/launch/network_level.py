@@ -11,18 +11,18 @@ from typing import Sequence, Tuple
 
 
 def network_text(level: str, mechanism: str) -> str:
-    """What a job's row says of the network that its learners were found in; before that it says the level alone."""
+    """Return the text in a job's row about the network in which its learners were found."""
     return f"{level} ({mechanism})"
 
 
 def split_network(text: str) -> Tuple[str, str]:
-    """Level and mechanism; "" = it was not looked at (yet)."""
+    """Return level and mechanism of such a text; mechanism "" = not checked yet."""
     level, _, rest = text.partition(" (")
     return level, rest.removesuffix(")")
 
 
 class NetworkLevel(str, Enum):
-    """The ladder of network isolation, tightest first; AUTO is the tightest that works and can be proved."""
+    """The levels of network isolation, tightest first. AUTO is the tightest that works and can be proved."""
 
     AUTO = "auto"
     NONE = "none"
@@ -35,9 +35,9 @@ class NetworkLevel(str, Enum):
 
 
 ONLY_HOST = "only network level host is offered"
-"""So begins what a backend says of a site whose networks isolate nobody, and why that is so may change."""
+"""Beginning of a backend's warning about a site without isolated networks; the reason for that may change."""
 OVERLAYS = frozenset({NetworkLevel.JOB, NetworkLevel.EGRESS})
-"""Levels with a network of the job's own, which the site makes for it on each node: each learner has an address."""
+"""Levels with a network of the job's own, which the site makes on each node: each learner has an address."""
 
 _UNREACHABLE = re.compile(
     r"name or service not known|failure in name resolution|no address associated with hostname|name does not resolve"
@@ -50,7 +50,7 @@ _UNREACHABLE = re.compile(
 
 
 def is_unreachable(text: str) -> bool:
-    """Return whether a program complains in `text` that a name cannot be resolved, or that no network leads there."""
+    """Return whether a program reports in `text` that a name cannot be resolved or a network is unreachable."""
     return _UNREACHABLE.search(text) is not None
 
 

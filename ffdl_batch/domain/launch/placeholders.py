@@ -8,7 +8,7 @@ from typing import FrozenSet, Mapping
 
 
 class LaunchFileError(ValueError):
-    """A launch file that this release cannot obey."""
+    """A launch file that this release cannot use."""
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
@@ -31,7 +31,7 @@ def fill(text: str, values: Mapping[str, str]) -> str:
 
 
 def placeholders(text: str) -> FrozenSet[str]:
-    """The names that :func:`fill` would replace; none of a text that it refuses."""
+    """Return the names that :func:`fill` would replace; none for a text that it refuses."""
     try:
         return frozenset(name for _, name, _, _ in string.Formatter().parse(text) if name)
     except ValueError:
@@ -39,5 +39,5 @@ def placeholders(text: str) -> FrozenSet[str]:
 
 
 def literal(text: str) -> str:
-    """`text` such that :func:`fill` gives it back unchanged."""
+    """Return `text` so that :func:`fill` returns it unchanged."""
     return text.replace("{", "{{").replace("}", "}}")

@@ -1,14 +1,13 @@
-"""What a pod's controller and the daemon have agreed on: paths in the pod, keys of annotations, and lines on standard
+"""The protocol between a pod's controller and the daemon: paths in the pod, keys of annotations, and lines on standard
 output. Runs on Python 3.9.
 
-A pod has no way to the daemon. What its controller writes into the attempt's directory it also says, line by line, on
-standard output, and the daemon writes it into its own copy of that directory. What the platform requests comes as
-annotations of the pod, which are files in it (downward API).
+A pod cannot connect to the daemon. Its controller prints everything that it writes into the attempt's directory, line
+by line, and the daemon writes it into its own copy of that directory. Requests of the platform are annotations of the
+pod, which it sees as files (downward API).
 
 A line is :data:`PREFIX` and a JSON object. ``run`` is the run of the pod's controller (a container that is started
-anew begins the next one), ``n`` counts the lines of a run from 1: so a reader knows what it has, and what it missed.
-``kind`` is one of :class:`FrameKind`; ``file`` is relative to the attempt's directory. Bytes are base64 where they are
-no UTF-8.
+again begins the next one), and ``n`` counts the lines of a run from 1, so a reader detects lost lines. ``kind`` is one
+of :class:`FrameKind`; ``file`` is relative to the attempt's directory. Bytes that are not UTF-8 are in base64.
 """
 
 from __future__ import annotations
@@ -25,104 +24,105 @@ from ffdl_batch.domain.untrusted_json import parse_json
 
 PREFIX = "@ffdl "
 LINE_BYTES = 12 * 1024
-"""The longest line that is said. Container runtimes cut lines at 16 KiB (kubelet joins them again, others need not)."""
+"""The longest line. Container runtimes cut lines at 16 KiB (kubelet joins them again, others need not)."""
 
 TREE = "/ffdl"
-"""The tree of jobs in a pod; only the pod's own job is in it, at ``<TREE>/jobs/<job id>``."""
+"""The tree of jobs in a pod; it has only the pod's own job, at ``<TREE>/jobs/<job id>``."""
 POD_DIR = "/ffdl-pod"
-"""The pod's own directory, gone with it: doorbell/, scratch/, seat/."""
+"""The pod's own directory, which is deleted with it: doorbell/, scratch/, seat/."""
 SEAT_DIR = "/ffdl-seat"
-"""What the learner's container sees of it: ``<POD_DIR>/seat``."""
+"""Where the learner's container mounts ``<POD_DIR>/seat``."""
 PLAN_DIR = "/ffdl-in/plan"
 """launch.json and the learner's shim, from a ConfigMap."""
 MODEL_DIR = "/ffdl-in/model"
-"""The model archive in parts, ``model.zip.000`` and on."""
+"""The model archive in parts: ``model.zip.000``, ``model.zip.001``, ..."""
 PRIVATE_DIR = "/ffdl-in/private"
 """environment.json and secrets.json, from a Secret."""
 ANNOTATIONS_DIR = "/ffdl-in/annotations"
-"""Annotations of the pod as files, by the names of :class:`Wish`."""
+"""Annotations of the pod as files, by the names of :class:`PodAnnotation`."""
 
 INDEX = "JOB_COMPLETION_INDEX"
 """Variable of an Indexed Job's containers: the pod's number, which is the rank of its node."""
 PLAIN_ANNOTATION_BYTES = 32 * 1024
-"""Characters: longer requests are packed."""
+"""Maximum length of a request in characters; longer ones are packed."""
 PACKED = "zlib:"
-"""What a packed request begins with; base64 follows."""
+"""Prefix of a packed request; base64 follows."""
 
 RUNS = "runs"
-"""In the pod's directory: how often its controller was started."""
+"""In the pod's directory: the number of starts of its controller."""
 HOSTS = "hosts"
 """In the pod's directory: /etc/hosts of the learner's container."""
 
 SHIM = "shim.sh"
-"""In the seat, too: the sidecar puts it there before the learner's container starts."""
+"""Also in the seat: the sidecar copies it there before the learner's container starts."""
 OPEN = "open"
-"""In the seat: made when everything is loaded; the learner's container starts then (startup probe)."""
+"""In the seat: created when everything is loaded; the learner's container starts then (startup probe)."""
 GO = "go"
-"""In the seat: how the learner is started, made by one rename; the shim waits for it. A shell reads it. Its first line
-is ``# <id>``; each start has another id, and one container may be told to start its learner more than once."""
+"""In the seat: how the learner is started, created by one rename; the shim, a shell, waits for it and reads it. Its
+first line is ``# <id>``. Each start has another id, and a container may start its learner more than once."""
 TAKEN = "taken"
 """In the seat: the id of the start whose `go` the shim has read, so that it can be removed."""
 BELL = "bell"
-"""In the seat: a pipe, on which the shim waits; a line in it means that there is news in the seat."""
+"""In the seat: a pipe, from which the shim reads; a line means that a file in the seat has changed."""
 OUTPUT = "output"
-"""In the seat: a pipe; what the learner prints goes into it."""
+"""In the seat: a pipe for the learner's output."""
 BEGUN = "begun"
-"""In the seat: process id of the shim, as the pod sees it; the line is whole once it has its end."""
+"""In the seat: process id of the shim in the pod; the line is complete when it has its line end."""
 ENDED = "ended"
-"""In the seat: one line, whole once it has its end: the id of the start, the exit status that the shim saw, and how
-many processes of its container the kernel had killed for memory, before and after (-1 = not known)."""
+"""In the seat: one line, complete when it has its line end: the id of the start, the exit status that the shim saw, and
+the number of processes of its container that the kernel had killed for memory, before and after (-1 = not known)."""
 DONE = "done"
-"""In the seat: made by one rename when results are stored; has the exit status with which the shim ends then."""
+"""In the seat: created by one rename when results are stored; has the exit status for the shim."""
 TERMINATING = "terminating"
-"""In the seat: made by the preStop hook of the learner's container: the pod is being deleted."""
+"""In the seat: created by the preStop hook of the learner's container when the pod is being deleted."""
 
 ANNOTATIONS = "ffdl-batch"
 """Prefix of our labels, annotations and finalizers."""
 TIME_LIMIT = f"{ANNOTATIONS}/time-limit-s"
-"""The annotation of a pod with what its job may run for: its own deadline is much later."""
+"""Annotation of a pod with the time limit of its job; the pod's own deadline is much later."""
 JOB_LABEL = f"{ANNOTATIONS}/job"
 ATTEMPT_LABEL = f"{ANNOTATIONS}/attempt"
 FINALIZER = f"{ANNOTATIONS}/final-word"
 
 
 NO_BASH = "this image has no bash"
-"""Part of what a learner's container says whose image lacks it."""
+"""Part of what a learner's container prints if its image lacks bash."""
 
 
 class PodAnnotation(str, Enum):
     """Annotations (behind :data:`ANNOTATIONS`) that the daemon sets on running pods; each is a file in the pod."""
 
     CONTROL = "control"
-    """The attempt's ``control.json``, as it is."""
+    """The attempt's ``control.json``, unchanged."""
     SIBLINGS = "siblings"
-    """What the pods' controllers said: JSON, file -> text, as events files; a long one is packed (:func:`pack`)."""
+    """What the other pods' controllers wrote: JSON, file → text of the event file; a long one is packed
+    (:func:`pack`)."""
     RESEND = "resend"
-    """JSON, file -> offset: from there on the daemon has it not."""
+    """JSON, file → offset from which on the daemon lacks the bytes."""
     SIGNAL = "signal"
-    """``<number> <name>``: the latest signal that was asked for; each number once."""
+    """``<number> <name>``: the latest signal request; each number is obeyed once."""
     LOOK = "look"
-    """JSON, :func:`encode_look`: what somebody wants to see of the learners; each id once."""
+    """JSON, :func:`encode_look`: a request for tables or stacks of the learners; each id is answered once."""
 
 
 class FrameKind(str, Enum):
-    """What a line says about a file."""
+    """What a line contains of a file."""
 
     APPEND = "append"
     """Bytes at `offset` of a file that only grows."""
     CELL = "cell"
     """The whole content of a file that changes by rename; long ones in parts, `offset` and `size` say which."""
     LOG = "log"
-    """Bytes of what a learner printed, `offset` counts all that it printed; `file` is ``logs/learner-<n>``."""
+    """Bytes of a learner's output; `offset` counts all of it; `file` is ``logs/learner-<n>``."""
     SIZES = "sizes"
-    """The snapshot, once a minute: `sizes` of all files that only grow and of logs."""
+    """A summary, once a minute: `sizes` of all append-only files and of logs."""
     ANSWER = "answer"
-    """What was seen, :func:`encode_answer`; `file` is the look's id. Long ones in parts, as cells."""
+    """The answer to a look, :func:`encode_answer`; `file` is the look's id. Long ones in parts, as cells."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One line. `size` is that of the whole cell."""
+    """One line."""
 
     run: int
     n: int
@@ -131,36 +131,41 @@ class Frame:
     offset: int = 0
     data: bytes = b""
     size: int = 0
+    """Of the whole cell."""
     sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Look:
-    """A request to see something; `do` is TOP or STACK of :mod:`ffdl_batch.domain.launch.attach_protocol`."""
+    """A request for a table or for stacks."""
 
     id: str
     do: str
+    """TOP or STACK of :mod:`ffdl_batch.domain.launch.attach_protocol`."""
     learners: Tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What was seen: the stacks as `text`, with the `status` of the command, or a `table` as the helper tells it.
-    `refused` says why nothing was."""
+    """The answer to a look."""
 
     status: int = 0
+    """Exit status of the command that printed the stacks."""
     text: str = ""
+    """The stacks."""
     table: Optional[Mapping[str, Any]] = None
+    """The table as the helper sends it."""
     refused: str = ""
+    """Why there is no answer; "" = there is one."""
 
 
 def encode_look(look: Look) -> str:
-    """The annotation's value."""
+    """Return the annotation's value."""
     return json.dumps({"id": look.id, "do": look.do, "learners": list(look.learners)}, sort_keys=True)
 
 
 def decode_look(text: str) -> Look:
-    """The inverse. Raises ValueError."""
+    """Return the look in an annotation's value. Raises ValueError."""
     plain = parse_json(text)
     if not isinstance(plain, dict) or not isinstance(plain.get("learners"), list):
         raise ValueError(f"{text[:100]!r} is no look")
@@ -168,13 +173,13 @@ def decode_look(text: str) -> Look:
 
 
 def encode_answer(answer: Answer) -> bytes:
-    """What is said of it, over all its lines."""
+    """Return the bytes that are printed, in one or more lines."""
     plain = {"status": answer.status, "text": answer.text, "table": answer.table, "refused": answer.refused}
     return json.dumps(plain, separators=(",", ":")).encode("ascii")
 
 
 def decode_answer(data: bytes) -> Answer:
-    """The inverse. Raises ValueError."""
+    """Return the answer in these bytes. Raises ValueError."""
     plain = parse_json(data)
     table = plain.get("table")
     text, refused = str(plain.get("text", "")), str(plain.get("refused", ""))
@@ -182,7 +187,7 @@ def decode_answer(data: bytes) -> Answer:
 
 
 def encode_frame(frame: Frame) -> str:
-    """The line, without its end."""
+    """Return the line of a frame, without its line end."""
     plain: Dict[str, object] = {"run": frame.run, "n": frame.n, "kind": frame.kind.value}
     if frame.kind is FrameKind.SIZES:
         plain["sizes"] = dict(frame.sizes)
@@ -198,7 +203,7 @@ def encode_frame(frame: Frame) -> str:
 
 
 def decode_frame(line: str) -> Optional[Frame]:
-    """The inverse; None of a line that is none of ours, or of a later release's kind."""
+    """Return the frame in a line; None if the line is no frame, or of a later release's kind."""
     if not line.startswith(PREFIX):
         return None
     try:
@@ -214,7 +219,7 @@ def decode_frame(line: str) -> Optional[Frame]:
 
 
 def pieces(data: bytes) -> Iterator[bytes]:
-    """Parts of `data` whose lines are no longer than :data:`LINE_BYTES`, cut between characters where that can be."""
+    """Yield parts of `data` whose lines are no longer than :data:`LINE_BYTES`, cut between characters if possible."""
     start = 0
     while start < len(data):
         end = _between(data, start, start + _TEXT_BYTES)
@@ -225,15 +230,15 @@ def pieces(data: bytes) -> Iterator[bytes]:
 
 
 def pack(text: str) -> str:
-    """A request as an annotation has it: long ones compressed, because all annotations of a pod together have 256 KiB
-    (kubernetes.io, "Annotations")."""
+    """Return a request as the value of an annotation: long ones compressed, because all annotations of a pod together
+    have at most 256 KiB (kubernetes.io, "Annotations")."""
     if len(text) <= PLAIN_ANNOTATION_BYTES:
         return text
     return PACKED + base64.b64encode(zlib.compress(text.encode("utf-8"), 9)).decode("ascii")
 
 
 def unpack(text: str) -> str:
-    """The inverse. Raises ValueError."""
+    """Return the request in the value of an annotation. Raises ValueError."""
     if not text.startswith(PACKED):
         return text
     try:
@@ -243,11 +248,11 @@ def unpack(text: str) -> str:
 
 
 _TEXT_BYTES = LINE_BYTES - 512
-"""What a line has for bytes as they are written in it."""
+"""Space of a line for its bytes, as they are written in it."""
 
 
 def _between(data: bytes, start: int, end: int) -> int:
-    """`end`, or up to three bytes before it, where a character begins there."""
+    """Return `end`, or a position up to three bytes before it at which a character begins."""
     for place in range(end, max(start, end - 4), -1):
         if place >= len(data) or data[place] & 0xC0 != 0x80:
             return min(place, len(data))

@@ -1,4 +1,4 @@
-"""The regular expressions of `evaluation_metrics.groups`: their macros, and what is wrong with them.
+"""The regular expressions of `evaluation_metrics.groups`: their macros, and a check for mistakes.
 
 `%{NAME}` and `%{NAME:group}` stand for the patterns of MACROS, the latter as a named group. Runs on Python 3.9.
 """
@@ -48,7 +48,7 @@ class MetricFinding:
 
 
 def expand(regex: str) -> str:
-    """The expression with its macros in full. Raises :class:`PatternError`."""
+    """Return the expression with its macros replaced. Raises :class:`PatternError`."""
 
     def full(found: re.Match[str]) -> str:
         name, group = found.groups()
@@ -64,7 +64,7 @@ def expand(regex: str) -> str:
 
 
 def compile_regex(regex: str) -> Pattern[str]:
-    """The expression, ready for use. Raises :class:`PatternError`."""
+    """Return the compiled expression. Raises :class:`PatternError`."""
     try:
         return re.compile(expand(regex), FLAGS)
     except (re.error, OverflowError, RecursionError) as error:
@@ -72,13 +72,13 @@ def compile_regex(regex: str) -> Pattern[str]:
 
 
 def reference(text: str) -> Optional[str]:
-    """The group that `$group` means; None where the text stands for itself."""
+    """Return the group that `$group` names; None if the text is literal."""
     found = _REFERENCE.match(text)
     return found.group(1) if found else None
 
 
 def check_metrics(kind: str, groups: Sequence[ExtractionGroup], line_lookahead: int) -> Tuple[MetricFinding, ...]:
-    """All that keeps `evaluation_metrics` from being collected, in the order of the groups; empty = nothing."""
+    """Return every mistake that prevents `evaluation_metrics` from being collected, in the order of the groups."""
     try:
         known = kind_of(kind)
     except UnknownKind as error:

@@ -1,4 +1,4 @@
-"""What an hour of a GPU and of a CPU costs, as a site sets it."""
+"""The prices of an hour of a GPU and of a CPU, as a site sets them."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Prices in `currency`, which is printed as it is and converted by nobody. `gpu_hour` is that of GPUs whose type is
-    not among `gpu_types`, or was not asked for. Types are compared without regard to case."""
+    """Prices in `currency`, which is printed as it is and never converted."""
 
     currency: str = ""
     gpu_hour: float = 0.0
+    """For GPUs whose type is not among `gpu_types`, or was not requested."""
     cpu_hour: float = 0.0
     gpu_types: Mapping[str, float] = field(default_factory=dict)
+    """Type → price; upper and lower case do not matter."""
 
     @property
     def is_set(self) -> bool:
-        """Whether anything costs anything. Where nothing does, reports have no column for it."""
+        """Whether there is any price. Without one, reports have no column for costs."""
         return bool(self.gpu_hour or self.cpu_hour or any(self.gpu_types.values()))
 
     def of_gpu(self, gpu_type: str) -> float:
-        """The price of an hour of one GPU of this type ("" = any)."""
+        """Return the price of an hour of one GPU of this type ("" = any)."""
         wanted = gpu_type.lower()
         return next((price for name, price in self.gpu_types.items() if name.lower() == wanted), self.gpu_hour)
 
     def cost(self, gpu_seconds: float, cpu_seconds: float, gpu_type: str = "") -> float:
-        """What so much comes to."""
+        """Return the price of this use."""
         return (gpu_seconds * self.of_gpu(gpu_type) + cpu_seconds * self.cpu_hour) / _HOUR_S
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
-"""Metrics: FfDL's records and their lines, the kinds of collectors, what a collector is told. Runs on Python 3.9.
+"""Metrics: FfDL's records and their lines, the kinds of collectors, and a collector's task. Runs on Python 3.9.
 
-A file of metrics has one record a line, in the form of FfDL's `emetrics`. It grows by whole lines; a reader leaves out
-a last line without an end. `rindex` counts the records of one file from 1, without gaps.
+A file of metrics has one record a line, in the form of FfDL's `emetrics`. It grows by whole lines; a reader ignores a
+last line without an end. `rindex` counts the records of one file from 1, without gaps.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LATEST_MS = 10**14
 
 
 class UnknownKind(ValueError):
-    """A type of `evaluation_metrics` that there is no collector for; the message lists those there are."""
+    """A type of `evaluation_metrics` without a collector; the message lists the known ones."""
 
 
 class RecordError(ValueError):
@@ -40,7 +40,7 @@ class RecordError(ValueError):
 
 
 def kind_of(word: str) -> str:
-    """The kind of collector of `evaluation_metrics.type`. Raises :class:`UnknownKind`."""
+    """Return the kind of collector of `evaluation_metrics.type`. Raises :class:`UnknownKind`."""
     kind = KINDS.get(word)
     if kind is None:
         known = ", ".join(sorted(name for name in KINDS if name))
@@ -49,8 +49,8 @@ def kind_of(word: str) -> str:
 
 
 def nearest_kind(word: str) -> str:
-    """The known type that an unknown one was most likely to be; "" where it is none's likeness, as the name of an image
-    is that has its place or its tag in it."""
+    """Return the known type that an unknown one resembles; "" if there is none, or if it looks like the name of an
+    image, with a path or a tag."""
     import difflib  # controllers load this module, and ask for no such thing
 
     folded = word.strip().lower().replace("-", "_").replace(" ", "_")
@@ -64,7 +64,7 @@ def nearest_kind(word: str) -> str:
 
 @dataclass(frozen=True)
 class Measure:
-    """A value as FfDL has them: one of TYPES, and its text."""
+    """A value in FfDL's form: one of TYPES, and its text."""
 
     type: str
     value: str
@@ -72,25 +72,26 @@ class Measure:
 
 @dataclass(frozen=True)
 class MetricRecord:
-    """What was measured at one point: `etimes` are its places on the time axes, `values` what was measured.
-
-    `time_ms` is milliseconds since the epoch. `subid` names a sub-run, "" for none.
-    """
+    """What was measured at one point in time."""
 
     training_id: str
     time_ms: int
+    """Milliseconds since the epoch."""
     rindex: int
     subid: str
+    """Name of a sub-run; "" = none."""
     group: str
     etimes: Mapping[str, Measure] = field(default_factory=dict)
+    """Positions on the time axes."""
     values: Mapping[str, Measure] = field(default_factory=dict)
+    """The measured values."""
 
 
 @dataclass(frozen=True)
 class ExtractionGroup:
-    """One of `evaluation_metrics.groups`: what the regular expression finds becomes a record with this label.
+    """One of `evaluation_metrics.groups`: a match of the regular expression becomes a record with this label.
 
-    `time` and `subid`, and the values' texts, are `$group` of the expression or stand for themselves.
+    `time` and `subid`, and the values' texts, are `$group` of the expression or literal.
     """
 
     label: str
@@ -103,9 +104,10 @@ class ExtractionGroup:
 
 @dataclass(frozen=True)
 class Collecting:
-    """What a job's manifest says of its collectors. `kind` is a type as manifests have it."""
+    """What a job's manifest says about its collectors."""
 
     kind: str
+    """A type as manifests have it."""
     groups: Tuple[ExtractionGroup, ...] = ()
     line_lookahead: int = 4
 
@@ -168,9 +170,9 @@ def _plain(measures: Mapping[str, Measure]) -> Dict[str, Dict[str, str]]:
 
 
 def decode_record(line: str, *, training_id: str = "", time_ms: int = 0) -> MetricRecord:
-    """The record of a line, as FfDL's tools or users write them: `type` may be missing, `meta` too.
+    """Return the record of a line, as FfDL's tools or users write them: `type` may be missing, `meta` too.
 
-    The arguments are what a line without them means. Raises :class:`RecordError`.
+    The arguments replace what the line lacks. Raises :class:`RecordError`.
     """
     try:
         body = parse_json(line, finite=False)
@@ -180,7 +182,7 @@ def decode_record(line: str, *, training_id: str = "", time_ms: int = 0) -> Metr
 
 
 def read_record(body: Any, *, training_id: str = "", time_ms: int = 0) -> MetricRecord:
-    """The record of a line that is read already; see :func:`decode_record`."""
+    """Return the record of a line that is parsed already; see :func:`decode_record`."""
     if not isinstance(body, dict):
         raise RecordError("is no JSON object")
     meta = body.get("meta") or {}
@@ -244,7 +246,7 @@ def _measure(name: str, found: Any) -> Measure:
 
 
 def measure(value: Any) -> Measure:
-    """A JSON value, with the type that it has by itself; a text that is a number is one."""
+    """Return a JSON value with its type; a text that is a number is one."""
     if isinstance(value, bool) or value is None or isinstance(value, (dict, list)):
         return Measure(JSONSTRING, json.dumps(value))
     if isinstance(value, int):
@@ -275,7 +277,7 @@ def float_text(value: float) -> str:
 
 
 def typed(type_: str, text: str) -> Optional[Measure]:
-    """`text` as a value of that type ("" = the one that it has); None where it is none."""
+    """Return `text` as a value of that type ("" = its own type); None if it is not of that type."""
     if not type_:
         return measure(text)
     try:
@@ -289,7 +291,7 @@ def typed(type_: str, text: str) -> Optional[Measure]:
 
 
 def _integer(text: str) -> int:
-    """Decimal, or with 0x, 0o, 0b; a number with a fraction of zero is one, too."""
+    """Return a decimal number, or one with 0x, 0o, 0b; a number with a fraction of zero is an integer, too."""
     try:
         return int(text)
     except ValueError:

@@ -1,4 +1,5 @@
-"""Curves of what was measured: points of one value, kept few, with what all of them came to. Pure."""
+"""Curves of measured values: a limited number of points of each, with count, last, least and most of all values.
+Pure."""
 
 from __future__ import annotations
 
@@ -11,23 +12,25 @@ from ffdl_batch.domain.metrics.records import FLOAT, INT, MetricRecord
 from ffdl_batch.domain.metrics.usage import UsageSample, Use
 
 MOST_POINTS = 4000
-"""More points of a curve than this are thinned out: each second one goes, again and again."""
+"""A curve with more points than this loses every second one."""
 TIME = "time"
 AXES = ("iteration", "step", "global_step", "epoch")
-"""Time axes that are taken where there are several, in this order; without any, the seconds since the first record."""
+"""Preferred time axes, in this order; without any, the seconds since the first record."""
 _BARS = "▁▂▃▄▅▆▇█"
 
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """Whose curve it is. `learner` 0 = of a whole node; `unit` is "" for what users measure."""
+    """What a curve shows."""
 
     job: str
     learner: int
+    """0 = of a whole node."""
     group: str
     value: str
     axis: str = TIME
     unit: str = ""
+    """"" for users' own values."""
 
     @property
     def label(self) -> str:
@@ -37,7 +40,7 @@ class Name:
 
 @dataclass(slots=True)
 class Series:
-    """One curve. What is not finite is counted, and is no point of it. The last point is always there."""
+    """One curve. Values that are not finite are counted, but are no points. The last point is always kept."""
 
     name: Name
     count: int = 0
@@ -51,7 +54,7 @@ class Series:
     _end: tuple[float, float] | None = None
 
     def add(self, x: float, y: float) -> None:
-        """One more point."""
+        """Add a point."""
         self.count += 1
         self.last, self.last_x = y, x
         if not (math.isfinite(x) and math.isfinite(y)):
@@ -66,14 +69,14 @@ class Series:
 
     @property
     def points(self) -> list[tuple[float, float]]:
-        """At most MOST_POINTS and the last, in their order."""
+        """At most MOST_POINTS and the last one, in order."""
         if self._end is not None and self._points[-1] != self._end:
             return [*self._points, self._end]
         return list(self._points)
 
 
 class Curves:
-    """The curves of some jobs, in the order in which they began. `axis` "" = the first of AXES that a record has."""
+    """The curves of some jobs, in the order of their first points. `axis` "" = the first of AXES that a record has."""
 
     def __init__(self, axis: str = "") -> None:
         self._axis = axis
@@ -85,7 +88,7 @@ class Curves:
         return iter(self._series.values())
 
     def add_record(self, job: str, learner: int, record: MetricRecord) -> None:
-        """All values of a record that are numbers."""
+        """Add all numbers of a record."""
         axis, x = self._place(job, record)
         group = f"{record.subid}/{record.group}" if record.subid else record.group
         for value, measure in record.values.items():
@@ -93,7 +96,7 @@ class Curves:
                 self._add(Name(job, learner, group, value, axis), x, number)
 
     def add_sample(self, job: str, node: int, sample: UsageSample) -> None:
-        """Rates and amounts of a sample, by the seconds since the job's first one."""
+        """Add rates and amounts of a sample, by the seconds since the job's first one."""
         x = sample.at - self._began.setdefault(job, sample.at)
         where = f"node {node}"
         if sample.node is not None:
@@ -118,7 +121,8 @@ class Curves:
             self._add(name, x, float(value))
 
     def _rate(self, name: Name, x: float, counter: float | None) -> None:
-        """Of a counter, between two samples; one that began anew (another attempt) begins a new pair."""
+        """Add the rate of a counter between two samples. A counter that was reset (by another attempt) begins a new
+        pair."""
         if counter is None:
             return
         key = _key(name)
@@ -153,7 +157,7 @@ def _number(text: str) -> float | None:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """The course of the values in so many characters at most, each the mean of its share."""
+    """Return the values as at most `width` characters, each the mean of its share."""
     if not values:
         return ""
     shares = min(width, len(values))

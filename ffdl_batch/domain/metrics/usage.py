@@ -1,6 +1,6 @@
-"""What learners use: samples of one node, one a line of `metrics/usage-<n>.jsonl`. Runs on Python 3.9.
+"""Samples of what learners use on one node, one a line of `metrics/usage-<n>.jsonl`. Runs on Python 3.9.
 
-Numbers that end in `_s` and `_bytes` but for those of memory grow from sample to sample. None is not known.
+Numbers that end in `_s` and `_bytes` grow from sample to sample, except those of memory. None = not known.
 """
 
 from __future__ import annotations
@@ -27,37 +27,38 @@ class Use:
 
 @dataclass(frozen=True)
 class GpuUse:
-    """One GPU. `name` is the scheduler's, `learner_id` whose it is; `used` is the share of the last moments in which it
-    was at work, from 0 to 1."""
+    """One GPU."""
 
     name: str
+    """The scheduler's name."""
     learner_id: int
+    """The learner that has it."""
     used: Optional[float] = None
+    """Share of the last moments in which it was busy, from 0 to 1."""
     memory_bytes: Optional[int] = None
     memory_total_bytes: Optional[int] = None
 
 
 @dataclass(frozen=True)
 class UsageSample:
-    """At `at`, seconds since the epoch by the node's clock.
-
-    `node` is of all that runs in the job's own control group there, None where it has none. `learners` are sums over
-    the processes of each learner, by its id: memory that they share counts once for each. `network` says whose the
-    bytes received and sent are: `job` (a network namespace of its own) or `node`; "" where nothing was looked at.
-    """
+    """One sample of a node."""
 
     at: float
+    """Seconds since the epoch by the node's clock."""
     host: str
     node: Optional[Use] = None
+    """Use of the job's own control group there; None = it has none."""
     learners: Mapping[str, Use] = field(default_factory=dict)
+    """Sums over the processes of each learner, by its id; memory that they share counts once for each."""
     gpus: Tuple[GpuUse, ...] = ()
     network: str = ""
+    """Whose bytes were counted: `job` (a network namespace of its own) or `node`; "" = not measured."""
     received_bytes: Optional[int] = None
     sent_bytes: Optional[int] = None
 
 
 def encode_sample(sample: UsageSample) -> str:
-    """One line, with its end; what is not known is left out."""
+    """Return the line with its line end; what is not known is left out."""
     return json.dumps(_without_none(to_plain(sample)), separators=(",", ":"), ensure_ascii=True) + "\n"
 
 
@@ -69,7 +70,7 @@ def _without_none(plain: Any) -> Any:
 
 
 def decode_sample(line: str) -> Optional[UsageSample]:
-    """The sample of a line; None of one that is none."""
+    """Return the sample of a line; None if it is no sample."""
     try:
         return read_sample(parse_json(line))
     except ValueError:

@@ -1,6 +1,6 @@
-"""Who used what: the values of a report, and FfDL's published figures, which ours stand beside. Pure.
+"""Values of a usage report, with FfDL's published figures for comparison. Pure.
 
-Times are seconds, hours are hours of one GPU or one CPU that was held, whether it was at work or not.
+Times are seconds; hours are hours of one GPU or one CPU that was held, busy or not.
 """
 
 from __future__ import annotations
@@ -22,22 +22,21 @@ PUBLISHED_TIMES: Mapping[str, tuple[float, str]] = {
     "queueing": (16.0, "most within 16 s"),
     "download": (60.0, "mostly under a minute"),
 }
-"""Of each time the bound that the paper names, and what it says."""
+"""For each time the bound that the paper names, and its words."""
 BOUNDS_S: Mapping[str, tuple[float, ...]] = {
     "queueing": (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384),
     "download": (1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600),
     "processing": (10, 60, 300, 900, 1800, 3600, 14400, 43200, 86400, 259200, 604800),
 }
-"""Upper bounds of the histograms' bins; what is above the last has one more."""
+"""Upper bounds of the histograms' bins; one more bin has what is above the last."""
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
 IDLE_BELOW = 0.05
-"""A GPU that is at work for a smaller share of a moment is idle in it."""
+"""A GPU that is busy for a smaller share of an interval is idle in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobUse:
-    """What one job used in a period: a row of the accounting. `queued_s` is how long attempts waited whose wait ended
-    in the period. `lost_gpu_hours` is work after the last checkpoint that nobody has."""
+    """What one job used in a period: a row of the accounting."""
 
     job: str
     array: str
@@ -58,19 +57,22 @@ class JobUse:
     started_at: float | None
     ended_at: float | None
     queued_s: float
+    """Waits of attempts that ended in the period."""
     gpu_hours: float
     cpu_hours: float
     lost_gpu_hours: float
+    """Work after the last checkpoint that was lost."""
     cost: float
     currency: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The sums of one tenant, user or framework. `jobs` are those that there were in the period."""
+    """The sums of one tenant, user or framework."""
 
     name: str
     jobs: int
+    """Jobs that existed in the period."""
     gpu_hours: float
     cpu_hours: float
     lost_gpu_hours: float
@@ -79,19 +81,18 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How many jobs or learners are of a kind, and their share in percent; `published` is the paper's, None where it
-    says nothing."""
+    """How many jobs or learners are of a kind, and their share in percent."""
 
     kind: str
     count: int
     percent: float
     published: float | None = None
+    """The paper's share; None = it has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Times of one kind that ended in the period. `counts` has one more than `bounds_s`; `quantiles_s` are by
-    QUANTILES, empty without any time. `within` is the share in percent of those up to `published_s`."""
+    """Times of one kind that ended in the period."""
 
     kind: str
     count: int
@@ -99,15 +100,18 @@ class Distribution:
     longest_s: float
     bounds_s: tuple[float, ...]
     counts: tuple[int, ...]
+    """One more than `bounds_s`."""
     quantiles_s: tuple[float, ...] = ()
+    """By QUANTILES; empty without any time."""
     published_s: float | None = None
     published: str = ""
     within: float | None = None
+    """Share in percent of the times up to `published_s`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waste:
-    """GPU-hours that came to nothing, by cause, and of how many attempts."""
+    """Wasted GPU-hours by cause, and the number of attempts."""
 
     cause: str
     gpu_hours: float
@@ -116,15 +120,17 @@ class Waste:
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """How much the GPUs were at work, by samples. `sampled_gpu_hours` is the time that they speak of, of `gpu_hours` in
-    all; `used_gpu_hours` is its part in which a kernel ran, `idle_gpu_hours` that in which hardly any did. `unread` are
-    attempts whose samples were not read, because reading took too long or their files cannot be read."""
+    """How busy the GPUs were, by samples."""
 
     gpu_hours: float = 0.0
     sampled_gpu_hours: float = 0.0
+    """The part of `gpu_hours` that has samples."""
     used_gpu_hours: float = 0.0
+    """The part of the sampled time in which a kernel ran."""
     idle_gpu_hours: float = 0.0
+    """The part of the sampled time in which the GPU was idle."""
     unread: int = 0
+    """Attempts whose samples were not read, because reading took too long or their files cannot be read."""
 
     @property
     def utilisation(self) -> float | None:
@@ -133,14 +139,13 @@ class Efficiency:
 
     @property
     def covered(self) -> float | None:
-        """The share of the GPU time that there are samples of, from 0 to 1."""
+        """The share of the GPU time that has samples, from 0 to 1."""
         return min(1.0, self.sampled_gpu_hours / self.gpu_hours) if self.gpu_hours else None
 
 
 @dataclass(frozen=True, slots=True)
 class UsageReport:
-    """A period from `since` to before `until`, cut at `now` where it has not ended. Groups come by use, the largest
-    first. `currency` and costs are the daemon's rates (`has_costs`)."""
+    """A period from `since` to before `until`, cut at `now` if it has not ended. Groups are ordered by use."""
 
     since: float
     until: float
@@ -155,6 +160,7 @@ class UsageReport:
     cost: float
     currency: str = ""
     has_costs: bool = False
+    """Whether the daemon has rates, from which `currency` and the costs are."""
     all_users: bool = False
     tenants: tuple[Group, ...] = ()
     users: tuple[Group, ...] = ()
@@ -170,9 +176,7 @@ class UsageReport:
 
 @dataclass(frozen=True, slots=True)
 class AgreementRow:
-    """One job by our reckoning and by the scheduler's accounting, over all runs that have ended. GPU-seconds are None
-    where the accounting counts no GPUs. `differs`: by more than was tolerated. `known` is false where the accounting
-    does not have it, or what it has cannot be read: `why`."""
+    """One job in our records and in the scheduler's accounting, over all runs that have ended."""
 
     job: str
     native_ids: tuple[str, ...]
@@ -181,32 +185,40 @@ class AgreementRow:
     theirs_s: float
     ours_gpu_s: float
     theirs_gpu_s: float | None
+    """None = the accounting counts no GPUs."""
     known: bool
+    """False if the accounting does not have the job, or its record cannot be read; see `why`."""
     differs: bool
+    """Whether the difference is above the tolerance."""
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """`rows` are the jobs that differ or that the accounting does not have, the largest difference first (no more than
-    are worth printing), of `compared` ones. `running` were left out. GPU-hours are those of the `gpus_counted` jobs
-    that the accounting knows and counts GPUs of, on both sides. `backends` are those that keep accounts, `without`
-    those of our jobs that do not."""
+    """Our records of a period compared with the accounting."""
 
     compared: int
     differing: int
     unknown: int
     running: int
+    """Jobs that were left out because they run."""
     ours_gpu_hours: float
+    """Of the `gpus_counted` jobs; so is `theirs_gpu_hours`."""
     theirs_gpu_hours: float
     rows: tuple[AgreementRow, ...] = ()
+    """Jobs that differ or that the accounting does not have, the largest difference first; no more than are worth
+    printing."""
     backends: tuple[str, ...] = ()
+    """Backends with an accounting."""
     without: tuple[str, ...] = ()
+    """Backends of our jobs that have none."""
     gpus_counted: int = 0
+    """Jobs that the accounting knows and counts GPUs of."""
 
 
 def distribution(kind: str, times: Sequence[float]) -> Distribution:
-    """Of times in seconds, in any order. Quantiles are those of the sample: the least time that so many are up to."""
+    """Return the distribution of times in seconds, in any order. A quantile is the least time of the sample that so
+    many are not above."""
     bounds, said = BOUNDS_S[kind], PUBLISHED_TIMES.get(kind)
     ordered = sorted(times)
     counts = [0] * (len(bounds) + 1)
@@ -228,7 +240,8 @@ def distribution(kind: str, times: Sequence[float]) -> Distribution:
 
 
 def shares(counts: Mapping[str, int], published: Mapping[str, float], order: Sequence[str] = ()) -> tuple[Share, ...]:
-    """Counts as shares of all, in `order`, or else the largest first; what is published alone comes as well."""
+    """Return counts as shares of all, in `order`, or else the largest first. Kinds that only the paper has are
+    included."""
     whole = sum(counts.values())
     names = order or sorted(
         {*counts, *published}, key=lambda name: (-counts.get(name, 0), -published.get(name, 0), name)
@@ -241,12 +254,12 @@ def shares(counts: Mapping[str, int], published: Mapping[str, float], order: Seq
 
 
 def percent(part: float, whole: float) -> float:
-    """0 of nothing."""
+    """Return `part` in percent of `whole`; 0 if `whole` is 0."""
     return 100.0 * part / whole if whole else 0.0
 
 
 def kind_of_gpus(gpus: float) -> str:
-    """In the paper's classes, and those that it has not."""
+    """Return the class of the paper, or one that it does not have."""
     if gpus <= 0:
         return "none"
     if gpus < 1:
@@ -256,7 +269,7 @@ def kind_of_gpus(gpus: float) -> str:
 
 
 def kind_of_learners(learners: int) -> str:
-    """1, or powers of two."""
+    """Return 1, 2, or a range between powers of two."""
     if learners <= 2:
         return str(learners)
     high = 1 << (learners - 1).bit_length()

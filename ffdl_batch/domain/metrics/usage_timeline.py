@@ -1,7 +1,7 @@
-"""For how long a job held what: runs and waits out of its history and its attempts. Pure.
+"""How long a job held which resources: runs and waits from its history and its attempts. Pure.
 
-A *run* is one stay of an attempt on its nodes: from the first of DOWNLOADING, PROCESSING, STORING to what follows them.
-A scheduler that starts an attempt anew under the same id makes a second run of it.
+A *run* is one stay of an attempt on its nodes: from the first of DOWNLOADING, PROCESSING, STORING to the next other
+state. If the scheduler starts an attempt again under the same id, that is a second run.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ RUNNING = (JobState.DOWNLOADING, JobState.PROCESSING, JobState.STORING)
 _BESIDE = frozenset({Cause.RESTARTED.value, Cause.STORED.value})
 """Entries of a history that change no state."""
 _STAGING_CPUS = 4.0
-"""What an attempt that only brings data gets at most (``services.ahead``)."""
+"""Maximum for an attempt that only brings data (``services.ahead``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a job's attempts are given, all learners together; `gpus_each` is that of each learner (of the hungriest,
-    where roles differ). `stages_ahead`: an attempt without GPUs brings the data before."""
+    """What the attempts of a job get, all learners together."""
 
     learners: int = 1
     gpus_each: float = 0.0
+    """Of each learner; of the one with the most GPUs, if roles differ."""
     gpus: float = 0.0
     cpus: float = 0.0
     stages_ahead: bool = False
+    """Whether an attempt without GPUs brings the data first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
-    """What is known of an attempt beside the history. `gpu_seconds` are those of its last run, by its controller or its
-    scheduler (0 = nobody said). `saved_at` is the time of its newest checkpoint."""
+    """What is known of an attempt beside the history."""
 
     number: int
     created_at: float
@@ -54,14 +54,14 @@ class AttemptRecord:
     outcome_code: str = ""
     interruption: str = ""
     gpu_seconds: float = 0.0
+    """Of its last run, according to its controller or its scheduler; 0 = not reported."""
     saved_at: float | None = None
+    """Time of its newest checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run. `phases` are state, beginning and end, in order. `gpus` and `cpus` are held all the time; the first is
-    the mean of what was recorded, where something was. `end` is the state that it ended in: QUEUED = started anew,
-    None = it has not ended."""
+    """One run. It holds `gpus` and `cpus` all the time; `gpus` is the mean of recorded values, if there are any."""
 
     attempt: int
     began: float
@@ -69,39 +69,42 @@ class Run:
     gpus: float
     cpus: float
     phases: tuple[tuple[JobState, float, float], ...] = ()
+    """State, beginning and end, in order."""
     end: JobState | None = None
+    """State in which it ended; QUEUED = started again, None = it has not ended."""
 
     @property
     def length_s(self) -> float:
-        """How long it took, up to now where it goes on."""
+        """Its duration, up to now if it has not ended."""
         return self.ended - self.began
 
     def within(self, since: float, until: float) -> float:
-        """The seconds of it that lie in a period."""
+        """Return the seconds of the run in a period."""
         return overlap(self.began, self.ended, since, until)
 
     def phase_within(self, state: JobState, since: float, until: float) -> float:
-        """Of one state."""
+        """Return the seconds of one state in a period."""
         return sum(overlap(a, b, since, until) for which, a, b in self.phases if which is state)
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What a history comes to. `waits` are attempt, beginning and end of each wait for the nodes that is over. `alive`
-    are the times in which the job had not ended."""
+    """The runs and waits of a job."""
 
     runs: tuple[Run, ...] = ()
     waits: tuple[tuple[int, float, float], ...] = ()
+    """Attempt, beginning and end of each wait for the nodes that is over."""
     alive: tuple[tuple[float, float], ...] = ()
+    """The periods in which the job had not ended."""
 
 
 def overlap(began: float, ended: float, since: float, until: float) -> float:
-    """The seconds that two stretches of time share."""
+    """Return the seconds that two periods share."""
     return max(0.0, min(ended, until) - max(began, since))
 
 
 def timeline(steps: Sequence[Step], attempts: Mapping[int, AttemptRecord], asked: Asked, now: float) -> Timeline:
-    """Of one job; `steps` are all of its history in order, `now` is where what goes on is cut."""
+    """Return the timeline of one job. `steps` is its whole history in order; what has not ended is cut at `now`."""
     entries = [step for step in steps if step.cause not in _BESIDE]
     runs = _with_unseen(list(_runs(entries, now)), entries, attempts, asked)
     last = {run.attempt: number for number, run in enumerate(runs)}
@@ -126,7 +129,7 @@ def _runs(entries: Sequence[Step], now: float) -> Iterable[Run]:
 def _with_unseen(
     runs: list[Run], entries: Sequence[Step], attempts: Mapping[int, AttemptRecord], asked: Asked
 ) -> list[Run]:
-    """And the runs of attempts of which no phase was seen, though they held GPUs: they failed before they said one."""
+    """Return the runs, and those of attempts that held GPUs and failed before they reported a phase."""
     seen = {run.attempt for run in runs}
     for record in attempts.values():
         if record.number in seen or not record.gpu_seconds or record.ended_at is None or not asked.gpus:
@@ -139,7 +142,7 @@ def _with_unseen(
 
 
 def _weigh(run: Run, attempts: Mapping[int, AttemptRecord], asked: Asked, *, is_last: bool) -> Run:
-    """With what it held, and with the end of its attempt, which may lie before that of its job."""
+    """Return the run with its resources, and with the end of its attempt, which may be before that of its job."""
     record = attempts.get(run.attempt)
     if record is None:
         return replace(run, gpus=asked.gpus, cpus=asked.cpus)
@@ -166,7 +169,8 @@ def _cut(run: Run, at: float) -> Run:
 
 
 def _waits(entries: Sequence[Step]) -> Iterable[tuple[int, float, float]]:
-    """From when an attempt could wait (its job was submitted, or what was before it had ended) to its first phase."""
+    """Yield waits: from the submission of the job or the end of the previous attempt to the first phase of an
+    attempt."""
     since: float | None = None
     for entry in entries:
         if entry.state in RUNNING:
@@ -194,7 +198,7 @@ def _alive(entries: Sequence[Step], now: float) -> Iterable[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Work of one run that nobody has: of `attempt`, between two times, by `gpus`."""
+    """Lost work of one run."""
 
     attempt: int
     began: float
@@ -203,13 +207,13 @@ class Loss:
     end: JobState | None = None
 
     def within(self, since: float, until: float) -> float:
-        """GPU-seconds of it in a period."""
+        """Return its GPU-seconds in a period."""
         return self.gpus * overlap(self.began, self.ended, since, until)
 
 
 def losses(line: Timeline, attempts: Mapping[int, AttemptRecord]) -> list[Loss]:
-    """What was processed after the last checkpoint of runs that did not end well. Of a run that was started anew no
-    checkpoint is known but one that lies in it."""
+    """Return what was processed after the last checkpoint of runs that did not end well. For a run that was followed by
+    another of the same attempt, only a checkpoint within the run is known."""
     found = []
     last = {run.attempt: run for run in line.runs}
     for run in line.runs:
@@ -227,7 +231,8 @@ def losses(line: Timeline, attempts: Mapping[int, AttemptRecord]) -> list[Loss]:
 
 
 def _has_its_work(record: AttemptRecord | None) -> bool:
-    """It brought the data, which are there; or it was done, and what it left is stored later."""
+    """Return whether the work is not lost: the attempt brought data, which exist, or it was done and has a pending
+    upload."""
     if record is None:
         return False
     return record.interruption == Interruption.STAGED.value or record.outcome_code == UNSTORED[0]

@@ -86,7 +86,7 @@ def test_history_report_prints_placement_and_cost(site: Site) -> None:
     assert f"Those that would run come to {2 * (6 + 4) + 100 * (3 + 4):.2f} EUR" in out
     assert "gpu: 5 attempts of 1-00:00:00: the training has to write checkpoints" in out
     assert "it has no GPUs of type h100 (it has a100)" in out
-    assert "a person sat at it" in out
+    assert "it was interactive" in out
 
 
 def test_history_passes_filters_to_sacct(site: Site) -> None:

@@ -36,7 +36,7 @@ def test_past_job_judge_accepts_untyped_gpus_and_rejects_place_without_gpus_or_s
         ({"cpus": 130}, "none of its nodes"),
         ({"memory_mib": 2_000_000}, "none of its nodes"),
         ({"nodes": 5, "gpus": 5}, "5 nodes with"),
-        ({"interactive": True}, "a person sat at it"),
+        ({"interactive": True}, "it was interactive"),
         ({"heterogeneous": True}, "several jobs that ran as one"),
     ],
 )
@@ -50,7 +50,7 @@ def test_past_job_judge_returns_not_with_reason_if_place_does_not_fit(changes: d
     [
         ({"elapsed_s": 200_000}, GPU, "3 attempts of 1-00:00:00"),
         ({"limit_s": 100_000}, GPU, "the time limit is 1-00:00:00, which was enough"),
-        ({"licences": ("abaqus",), "account": ""}, CLUSTER, "nobody counts licences (abaqus)"),
+        ({"licences": ("abaqus",), "account": ""}, CLUSTER, "licences are not counted there (abaqus)"),
         ({}, CLUSTER, "its account and priority are Slurm's"),
     ],
 )
