@@ -1,18 +1,17 @@
-"""From what is known of an attempt that ended abnormally to one incident. Pure.
+"""Turns what is known of an abnormal end of an attempt into one incident. Pure.
 
-The order of evidence; the first that speaks decides:
+The order of evidence; the first that applies decides:
 
-1. A policy of the site.
-2. What ended the attempt from outside and is nobody's fault on a node: preemption, the time limit, a cancel, a requeue.
-3. A node: lines of its health within a minute of the end, then the scheduler's and the controllers' words, then what
-   lasts there since earlier, where the words of the end are those of one who met just that (node_findings).
-4. Container and image; data and stores; the network; what else has an error code of its own.
-5. Memory, by the kernel's count; what the learner printed; its signal; its exit code.
+1. A policy of the site. 2. What ended the attempt from outside and is no node's fault: preemption, the time limit, a
+cancel, a requeue. 3. A node: lines of its health within a minute of the end, then the messages of the scheduler and the
+controllers, then lasting faults, if the messages of the end match them (node_health). 4. Container and image; data and
+stores; the network; other errors with a code of their own. 5. Memory, by the kernel's count; what the learner printed;
+its signal; its exit code.
 
-Of several learners the one that failed first decides, unless its log only tells that a peer was gone: clocks of nodes
+Of several learners the one that failed first decides, unless its log only reports that a peer was gone: clocks of nodes
 differ, and a learner that loses its peer fails a moment after it. What a learner prints is its owner's claim. It may
-classify this one incident, and never counts against a node: such an incident names none. Only what root has found on
-the node, and what such words then confirm, does.
+classify this one incident, and never counts against a node: such an incident names none. Only findings of root's
+program on the node, which such messages then confirm, count.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ _BY_CLASS = {
     "library": "platform.staging",
     "internal": "platform.staging",
 }
-"""Classes of what the staging program fails of."""
+"""Fault classes of the staging program."""
 _DATA_CODES = frozenset({"C103", "S302", "S303", "S305"})
 _DATA_PHRASES = (
     ("data.disk_full", ("no space left", "disk quota", "is full", "not enough room", "enough space")),
@@ -71,14 +70,14 @@ _DATA_PHRASES = (
     ("data.corrupt", ("checksum", "digest", "is not what", "corrupt")),
     ("data.network", ("does not answer", "timed out", "connection", "unreachable")),
 )
-"""What a message of a store's failure says of its class, where nobody told the class."""
+"""Phrases in a message about a store that show the class of the fault, if the staging program did not report it."""
 _LEARNERS_OWN = frozenset({"C201", "C202"})
 _ON_NODES = frozenset({"C103", "S103", "S105", "S301", "S302", "S303", "S305", "S306"})
-"""Error codes of what controllers do on nodes with files: their message has the system's words."""
+"""Error codes of what controllers do with files on nodes: their messages quote the system's."""
 _LASTING = 5
-"""So many findings that last are evidence, also where they explain nothing."""
+"""So many lasting findings are evidence even if they explain nothing."""
 _MORE = 12
-"""CUDA and NCCL say in so many lines what an exception of theirs is about."""
+"""CUDA and NCCL explain their exceptions in so many lines."""
 _OUTSIDE: dict[EndCause, str] = {
     EndCause.PREEMPTED: "scheduler.preempted",
     EndCause.TIMEOUT: "scheduler.time_limit",
@@ -89,15 +88,16 @@ _OUTSIDE: dict[EndCause, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """A line of a learner's log; `at` in seconds since the epoch, None where that is not known."""
+    """A line of a learner's log."""
 
     text: str
     at: float | None = None
+    """Seconds since the epoch; None = not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearnerEnd:
-    """How one learner failed of itself, and the end of its log. `node` is its host ("" = not known)."""
+    """How one learner failed by itself, and the end of its log."""
 
     learner: int
     at: float
@@ -105,12 +105,13 @@ class LearnerEnd:
     exit_signal: int | None = None
     out_of_memory: bool = False
     node: str = ""
+    """Its host; "" = not known."""
     log: Sequence[Printed] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyHit:
-    """A policy of the site whose expression a line of the log matched."""
+    """A policy of the site whose expression matched a line of the log."""
 
     policy: str
     kind: str
@@ -121,35 +122,40 @@ class PolicyHit:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What is known of one abnormal end. Nobody's request, and no drill, ended the attempt.
-
-    `episode` is the incident's. `message` and `code` are what the job got, `fault_class` the staging program's class of
-    what could not be moved. `why` is what interrupted it (None = a failure that no next attempt follows), `seen` the
-    scheduler's word, None where it has none. `requeued`: the scheduler started it anew by itself, `cancelled`: somebody
-    cancelled it there. `nodes` are all of the attempt's, `failed_nodes` those that took it down, `silent`: nothing was
-    heard of them. `learners` are those that failed of themselves, first ones first. `has_gpus`: it was given some.
-    `refused`: the scheduler answered that it will never take such a request.
-    """
+    """What is known of one abnormal end. No request and no drill ended the attempt."""
 
     job_id: str
     attempt: int
     episode: str
+    """Of the incident."""
     at: float
     code: str = "000"
+    """Error code of the job; so is `message` its message."""
     message: str = ""
     fault_class: str = ""
+    """The staging program's class of a failed transfer."""
     why: Interruption | None = None
+    """What interrupted the attempt; None = a failure that no next attempt follows."""
     seen: Observation | None = None
+    """What the scheduler reports; None = nothing."""
     requeued: bool = False
+    """Whether the scheduler itself started it again."""
     cancelled: bool = False
+    """Whether it was cancelled in the scheduler."""
     nodes: tuple[str, ...] = ()
+    """All nodes of the attempt."""
     failed_nodes: tuple[str, ...] = ()
+    """Nodes that made it fail."""
     silent: bool = False
+    """Whether `failed_nodes` did not report any more."""
     learners: Sequence[LearnerEnd] = ()
+    """Learners that failed by themselves, first ones first."""
     health: Sequence[HealthLine] = ()
     lost_gpu_s: float = 0.0
     has_gpus: bool = True
+    """Whether it had GPUs."""
     refused: bool = False
+    """Whether the scheduler answered that it will never accept such a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,14 +170,14 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Cause:
-    """The learner that failed first of its own, and what its log says."""
+    """The learner that failed first by itself, and what its log shows."""
 
     end: LearnerEnd
     sign: Sign | None = field(default=None)
 
 
 def classify(ended: Ended, policy: PolicyHit | None = None) -> Incident:
-    """The one incident that this end is."""
+    """Return the incident of this end."""
     found = _by_policy(policy) or _outside(ended) or _by_node(ended) or _by_lasting(ended)
     found = found or _by_code(ended) or _by_learner(ended) or _Found(UNKNOWN)
     evidence = (*found.evidence, *_message_evidence(ended), *_lasting(ended, found.kind))
@@ -199,13 +205,13 @@ def _by_policy(hit: PolicyHit | None) -> _Found | None:
 
 
 def _outside(ended: Ended) -> _Found | None:
-    """What ended it from outside; not what a node or a learner did to it."""
+    """Return what ended it from outside; None if a node or a learner did."""
     end = ended.seen.end if ended.seen is not None else None
     if ended.why is Interruption.TIMEOUT or ended.code == "C203":
         return _Found("scheduler.time_limit")
     if ended.requeued and ended.why is not Interruption.NODE_FAILURE and ended.why is not Interruption.FAILURE:
-        told = ended.seen is not None and end is EndCause.PREEMPTED
-        return _Found("scheduler.preempted" if told else "scheduler.requeued")
+        is_preempted = ended.seen is not None and end is EndCause.PREEMPTED
+        return _Found("scheduler.preempted" if is_preempted else "scheduler.requeued")
     if ended.why is Interruption.PREEMPTION or ended.code == "S111":
         return _Found("scheduler.preempted")
     if ended.cancelled:
@@ -236,7 +242,7 @@ def _by_node(ended: Ended) -> _Found | None:
 
 
 def _by_lasting(ended: Ended) -> _Found | None:
-    """What has lasted on the node since earlier, where the end's own words tell of just that."""
+    """Return a lasting fault of the node, if the messages of the end match it."""
     last = [line for line in ended.health if line.lasts and line.at <= ended.at + HEALTH_S]
     if not last:
         return None
@@ -261,14 +267,14 @@ def _by_lasting(ended: Ended) -> _Found | None:
 
 
 def _named(ended: Ended) -> tuple[str, ...]:
-    """The nodes that the message names; of an attempt that has one, that."""
+    """Return the nodes that the message names; if the attempt has only one node, that one."""
     words = {word.strip(".,:;()'\"") for word in ended.message.split()}
     return tuple(node for node in ended.nodes if node in words) or _only(ended.nodes)
 
 
 def _last_output(cause: _Cause) -> tuple[str, ...]:
-    """What the learner said of its end: its last exception, or where it has none its last lines. Nothing where that
-    has a cause of its own: no memory, no room, no access, a peer that was gone."""
+    """Return what the learner printed about its end: its last exception, or without one its last lines. Nothing if that
+    has a cause of its own: no memory, no space, no access, a peer that was gone."""
     end, sign = cause.end, cause.sign
     if end.out_of_memory:
         return ()
@@ -282,7 +288,7 @@ def _last_output(cause: _Cause) -> tuple[str, ...]:
 
 
 def _lasting(ended: Ended, kind: str) -> tuple[Evidence, ...]:
-    """What lasts on the nodes, for people to judge; of no use where the scheduler ended it."""
+    """Return lasting faults of the nodes, for people to judge; none if the scheduler ended the attempt."""
     if kind_of(kind).origin is Origin.SCHEDULER:
         return ()
     last = sorted((line for line in ended.health if line.lasts), key=lambda line: not line.drains)
@@ -290,7 +296,7 @@ def _lasting(ended: Ended, kind: str) -> tuple[Evidence, ...]:
 
 
 def _only(nodes: tuple[str, ...]) -> tuple[str, ...]:
-    """The node of an attempt that has one; of several nobody knows which it was."""
+    """Return the node of an attempt that has one; of several it is not known which one it was."""
     return nodes if len(nodes) == 1 else ()
 
 
@@ -341,15 +347,15 @@ def _by_learner(ended: Ended) -> _Found | None:
 
 
 def _is_its_end(end: LearnerEnd, sign: Sign) -> bool:
-    """Whether the log's sign can be why the learner ended as it did: Python ends with 1 after an exception, and a shell
-    or a launcher may make something else of it. A KILL or a crash that followed a traceback did not come of it."""
+    """Return whether the log's sign explains how the learner ended: Python exits with status 1 after an exception, and
+    a shell or a launcher may change that. A KILL or a crash that followed a traceback is not its result."""
     if sign.kind == "user.traceback" and end.exit_signal is not None:
         return False
     return not (sign.kind == "user.traceback" and end.exit_code in (134, 135, 136, 137, 139))
 
 
 def _cause(ended: Ended) -> _Cause | None:
-    """The first learner that failed of its own, not because a peer was gone; where all say that, the first."""
+    """Return the first learner that failed by itself, not because a peer was gone; if all report that, the first."""
     read = [_Cause(end, _sign(end, has_gpus=ended.has_gpus)) for end in ended.learners]
     starved = [one for one in read if one.end.out_of_memory]
     own = [one for one in read if one.sign is None or not one.sign.is_victims]
@@ -357,14 +363,14 @@ def _cause(ended: Ended) -> _Cause | None:
 
 
 def _sign(end: LearnerEnd, *, has_gpus: bool) -> Sign | None:
-    """What its log says. Who was given no GPU knows nothing of one that failed, whatever its exceptions say."""
+    """Return what the log shows. A learner without GPU cannot report a failed one, whatever its exceptions say."""
     sign = read_signs([line.text for line in end.log])
     is_of_gpu = sign is not None and sign.kind == "node.gpu"
     return replace(sign, kind="user.traceback") if sign is not None and is_of_gpu and not has_gpus else sign
 
 
 def _quoted(end: LearnerEnd, sign: Sign | None) -> tuple[Evidence, ...]:
-    """The deciding lines: of a traceback its innermost frame and its last line, and what stands before that."""
+    """Return the deciding lines: of a traceback its innermost frame and its last line, and the lines before that."""
     source = f"learner-{end.learner}"
     last = sign.line + 1 if sign is not None else len(end.log)
     lines = end.log[max(0, last - _AROUND) : last]
@@ -372,7 +378,7 @@ def _quoted(end: LearnerEnd, sign: Sign | None) -> tuple[Evidence, ...]:
 
 
 def _message_evidence(ended: Ended) -> tuple[Evidence, ...]:
-    """What the controllers and the scheduler said."""
+    """Return the messages of the controllers and of the scheduler."""
     said = [Evidence("controller", ended.message, ended.at)] if ended.message else []
     if ended.seen is not None and ended.seen.end is not None:
         reason = f" ({ended.seen.reason})" if ended.seen.reason else ""

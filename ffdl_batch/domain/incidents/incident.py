@@ -1,7 +1,7 @@
-"""One thing that went wrong with one attempt: what kind it is, whose it is, and the words that say so.
+"""One thing that went wrong with one attempt: its kind, its origin, and the evidence.
 
-An abnormal end of an attempt is one incident. So is what ends nothing but costs as much: a learner that hangs, or that
-keeps all others waiting. `docs/faults.md` has the kinds with their cures.
+An abnormal end of an attempt is one incident. So is a fault that ends nothing but costs as much: a learner that hangs,
+or one that makes all others wait. `docs/faults.md` has the kinds with their cures.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 LINES = 20
-"""How many lines of evidence an incident keeps at most."""
+"""Maximum number of lines of evidence of an incident."""
 LINE_CHARS = 400
-"""How long each may be."""
+"""Maximum length of each of them."""
 
 
 class Origin(StrEnum):
-    """Where a fault comes from. Not who pays for a retry: that is the error code's."""
+    """Where a fault comes from. The error code, not the origin, decides which retry budget pays."""
 
     USER = "user"
     DATA = "data"
@@ -28,13 +28,14 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class IncidentKind:
-    """`name` is ``origin.word``. `weight` is what one incident adds to the score of its node: 0 = it is not the node's
-    fault."""
+    """A kind of incidents."""
 
     name: str
+    """``origin.word``."""
     title: str
     cure: str
     weight: float = 0.0
+    """What one incident adds to the score of its node; 0 = it is not the node's fault."""
 
     @property
     def origin(self) -> Origin:
@@ -44,58 +45,60 @@ class IncidentKind:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A line that speaks for the kind, and who said it: ``scheduler``, ``learner-2``, ``health``, ``controller``.
-
-    `at` is in seconds since the epoch, None where the source has no time.
-    """
+    """A line that supports the kind."""
 
     source: str
+    """Who wrote it: ``scheduler``, ``learner-2``, ``health``, ``controller``."""
     text: str
     at: float | None = None
+    """Seconds since the epoch; None = the source has no time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """`episode` tells incidents of one attempt apart: ``end-0`` (the end of its run after no requeue), ``hang-2``...
-    A second incident of the same job, attempt and episode is the first one.
-
-    `at` is when it happened, in seconds since the epoch; `code` the error code that the job got (``000``: it ended
-    nothing); `nodes` those that had a part in it, and of a node's fault the nodes at fault. `learner` counts from 1,
-    0 = none in particular. `lost_gpu_s` are GPU-seconds of work after the last checkpoint, which are to be done again.
-    """
+    """One incident of an attempt."""
 
     job_id: str
     attempt: int
     episode: str
+    """Distinguishes incidents of one attempt: ``end-0`` (the end of its run after no requeue), ``hang-2``... A second
+    incident with the same job, attempt and episode is the first one."""
     kind: str
     at: float
+    """When it happened, in seconds since the epoch."""
     code: str = "000"
+    """Error code of the job; ``000`` = it ended nothing."""
     message: str = ""
     nodes: tuple[str, ...] = ()
+    """Nodes that were involved; if the node is the origin, the nodes at fault."""
     learner: int = 0
+    """From 1; 0 = none in particular."""
     evidence: tuple[Evidence, ...] = ()
     lost_gpu_s: float = 0.0
+    """GPU-seconds of work after the last checkpoint, which is lost."""
 
     @property
     def origin(self) -> Origin:
-        """Where the fault comes from; a kind of a newer release is the platform's."""
+        """Where the fault comes from; the platform, if the kind is of a newer release."""
         word = self.kind.partition(".")[0]
         return Origin(word) if word in Origin.__members__.values() else Origin.PLATFORM
 
 
 @dataclass(frozen=True, slots=True)
 class EvidenceRow:
-    """A line, who said it, and when (None = not known)."""
+    """A line of evidence in a report."""
 
     source: str
+    """Who wrote it."""
     text: str
     at: float | None = None
+    """None = not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class IncidentRow:
-    """One incident, with its job's name and owner. `lost_gpu_hours` is work after the last checkpoint. Times are
-    seconds since the epoch: `at` when it happened, `noticed_at` when it was recorded."""
+    """One incident in a report or in ``ffdl show``, with its job's name and owner. Times are seconds since the
+    epoch."""
 
     job: str
     attempt: int
@@ -105,7 +108,9 @@ class IncidentRow:
     title: str
     cure: str
     at: float
+    """When it happened."""
     noticed_at: float
+    """When it was recorded."""
     code: str
     message: str
     name: str = ""
@@ -113,9 +118,10 @@ class IncidentRow:
     nodes: tuple[str, ...] = ()
     learner: int = 0
     lost_gpu_hours: float = 0.0
+    """Work after the last checkpoint."""
     evidence: tuple[EvidenceRow, ...] = ()
 
     @property
     def key(self) -> str:
-        """What tells it from all others."""
+        """Unique among all incidents."""
         return f"{self.job}/{self.attempt}/{self.episode}"

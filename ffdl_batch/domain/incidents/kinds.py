@@ -1,6 +1,6 @@
-"""The kinds of incident: what each is called, what helps, and what it adds to the score of the node at fault.
+"""The kinds of incidents: title, cure, and what each adds to the score of the node at fault.
 
-`docs/faults.md` shows this table. Kinds are stored by name, so a name that was given stays.
+`docs/faults.md` shows this table. Kinds are stored by name, so a name never changes.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import re
 from ffdl_batch.domain.incidents.incident import IncidentKind
 
 _LOG = "read its log with ffdl logs, and correct the training"
-_ADMINS = "tell the administrators; jobs that went there lately are in ffdl report faults"
-_STORE_SPACE = "make room on the disk or in the bucket that the line names"
-_OURS = "the platform is at fault: submit again, and tell who runs it what the message says"
+_ADMINS = "inform the administrators; ffdl report faults lists recent jobs on it"
+_STORE_SPACE = "free space on the disk or in the bucket that the line names"
+_OURS = "the platform is at fault: submit again, and send the message to its administrators"
 
 _TABLE = (
     IncidentKind("user.exit", "the learner ended with an exit code", _LOG),
@@ -31,33 +31,33 @@ _TABLE = (
     ),
     IncidentKind("user.model", "the model could not be loaded", "check the model archive: zip its files again"),
     IncidentKind(
-        "user.resources", "no node has what was asked for", "ask for fewer GPUs, CPUs or less memory, or elsewhere"
+        "user.resources", "no node has the requested resources", "ask for fewer GPUs, CPUs or less memory, or use another partition"
     ),
     IncidentKind(
         "user.request",
-        "the scheduler refuses what the job asks for",
+        "the scheduler refuses the request",
         "read the scheduler's message, correct the request, and submit again",
     ),
     IncidentKind(
-        "user.dependency", "what the job waits for cannot happen", "ffdl show the job that it waits for; submit again"
+        "user.dependency", "a dependency of the job cannot be met", "ffdl show the job that it waits for; submit again"
     ),
     IncidentKind(
         "user.hang",
-        "learners stood still",
+        "learners hung",
         "read the stack dumps among its evidence: most often one rank waits for another in a collective call",
     ),
     IncidentKind(
         "user.straggler",
-        "one learner kept the others waiting",
+        "one learner slowed down the others",
         "compare its data share and its node with the others'; see ffdl metrics",
     ),
     IncidentKind(
         "data.credentials", "a store refused the credentials", "check the secrets that the manifest names; ffdl secret"
     ),
-    IncidentKind("data.missing", "data are not where they should be", "check bucket, prefix and directory by name"),
+    IncidentKind("data.missing", "data were not found", "check bucket, prefix and directory by name"),
     IncidentKind("data.disk_full", "a disk or a store is full", _STORE_SPACE),
-    IncidentKind("data.network", "a store did not answer", "try again later; where it lasts, ask who runs the store"),
-    IncidentKind("data.corrupt", "what came is not what the store says it has", "store the data again"),
+    IncidentKind("data.network", "a store did not answer", "try again later; if it lasts, ask the administrators of the store"),
+    IncidentKind("data.corrupt", "data do not match the store's checksum or size", "store the data again"),
     IncidentKind(
         "scheduler.preempted",
         "preempted",
@@ -68,18 +68,18 @@ _TABLE = (
     ),
     IncidentKind(
         "scheduler.requeued",
-        "the scheduler started the job anew",
-        "nothing, where it was preempted or requeued by hand; the scheduler's log says which",
+        "the scheduler requeued the job",
+        "nothing, if it was preempted or requeued by hand; see the scheduler's log",
     ),
     IncidentKind(
         "scheduler.cancelled_by_others",
         "cancelled in the scheduler, not by the platform",
-        "Slurm: sacct -X --format=jobid,state%30 prints by whom; Kubernetes: the audit log of the API server",
+        "Slurm: sacct -X --format=jobid,state%30 prints the user; Kubernetes: the audit log of the API server",
     ),
     IncidentKind(
         "scheduler.ended", "the scheduler ended the job", "its message has the reason; ask the administrators"
     ),
-    IncidentKind("scheduler.lost", "the scheduler lost the job", "nothing: it is submitted again; tell who runs it"),
+    IncidentKind("scheduler.lost", "the scheduler lost the job", "nothing: it is submitted again; inform the administrators"),
     IncidentKind("node.failed", "a node failed", _ADMINS, 1.0),
     IncidentKind("node.gpu", "a GPU or its links failed", f"reset or replace it: {_ADMINS}", 2.0),
     IncidentKind("node.disk", "a node's disk or mount failed", f"check its disks and mounts: {_ADMINS}", 1.0),
@@ -88,12 +88,12 @@ _TABLE = (
     IncidentKind("node.slurmd", "a node's slurmd did not answer", f"check slurmd there: {_ADMINS}", 1.0),
     IncidentKind(
         "node.devices",
-        "a node's devices are not those of the allocation",
+        "a node's devices differ from the allocation",
         f"check gres.conf and cgroups: {_ADMINS}",
         1.0,
     ),
     IncidentKind(
-        "node.silent", "a node's controller fell silent", f"check its load and its file systems: {_ADMINS}", 0.5
+        "node.silent", "a node's controller stopped reporting", f"check its load and its file systems: {_ADMINS}", 0.5
     ),
     IncidentKind(
         "container.image_missing", "the image is missing or cannot be used", "check the image's name, or build it again"
@@ -101,7 +101,7 @@ _TABLE = (
     IncidentKind(
         "container.runtime",
         "the container runtime failed",
-        "look at what the message quotes, on the node or of the image that it names",
+        "check what the message quotes, on the node or in the image",
     ),
     IncidentKind("platform.controller_died", "a controller died", _OURS),
     IncidentKind(
@@ -116,7 +116,7 @@ _TABLE = (
     IncidentKind(
         "platform.submission", "the job could not be submitted", "read the scheduler's message, and correct the request"
     ),
-    IncidentKind("platform.unknown", "an end that nothing explains", _OURS),
+    IncidentKind("platform.unknown", "an unexplained end", _OURS),
 )
 KINDS: dict[str, IncidentKind] = {kind.name: kind for kind in _TABLE}
 UNKNOWN = "platform.unknown"
@@ -124,12 +124,12 @@ _NAME = re.compile(r"(user|data|scheduler|node|container|platform)\.[a-z][a-z0-9
 
 
 def is_kind_name(text: str) -> bool:
-    """Whether a site may give a kind of its own this name: ``origin.word``."""
+    """Return whether a site may use this name for a kind of its own: ``origin.word``."""
     return _NAME.fullmatch(text) is not None
 
 
 def kind_of(name: str) -> IncidentKind:
-    """The kind of that name; one of a site's own, or of a newer release, is titled by its word."""
+    """Return the kind of that name; the title of a site's own kind, or of one of a newer release, is its word."""
     known = KINDS.get(name)
     if known is not None:
         return known

@@ -1,6 +1,6 @@
-"""What the end of a learner's log says about why it failed. Pure; a learner's words are its own claim.
+"""Reads from the end of a learner's log why it failed. Pure; what a learner prints is its owner's claim.
 
-A failure has one cause, and its log many voices: ranks that lost their peer, launchers that tell of their children,
+A failure has one cause, and its log several messages: ranks that lost their peer, launchers that report their children,
 exceptions that others were raised from. The last exception decides that is neither a victim's nor a launcher's.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 AFTERWORDS = 60
-"""So many lines may follow a traceback that ended the learner: what launchers and other ranks still say."""
+"""So many lines may follow a traceback that ended the learner: messages of launchers and other ranks."""
 _PREFIX = re.compile(r"(?:\s*(?:\[(?:default)?\d+\]:?\s?|\[rank\s?\d+\]:\s?|\d+:\s))+")
 _TRACEBACK = re.compile(r"(?P<margin>[\s|+]*)(?:Exception Group )?Traceback \(most recent call last\):\s*")
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:\.<locals>\.\w+)?(?:: .*|:)?")
@@ -55,27 +55,29 @@ _SIGNS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("data.missing", re.compile(r"NoSuchBucket|NoSuchKey|An error occurred \(404\)")),
     ("user.memory", re.compile(r"MemoryError\b|DefaultCPUAllocator: (?:can't allocate|not enough) memory")),
 )
-"""What exceptions' last lines say of a kind more precise than a traceback; the first that is found."""
+"""Last lines of exceptions that show a kind more precise than a traceback; the first match decides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """An exception that a traceback ends with. `line` is where among the lines it stands, `where` the innermost frame
-    of the traceback ("" = it has none), `leaf` the first exception of a group."""
+    """An exception that a traceback ends with."""
 
     text: str
     line: int
+    """Index of the line."""
     where: str = ""
+    """Innermost frame of the traceback; "" = it has none."""
     leaf: str = ""
+    """First exception of a group."""
 
     @property
     def is_victims(self) -> bool:
-        """Whether it tells that another learner was gone."""
+        """Whether it reports that another learner was gone."""
         return _VICTIM.search(self.text) is not None
 
     @property
     def is_launchers(self) -> bool:
-        """Whether it tells of a child that failed."""
+        """Whether it reports a child that failed."""
         return _LAUNCHERS.match(self.text) is not None
 
     @property
@@ -86,18 +88,20 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """What a log says: the kind, the line that says so, where the exception was raised ("" = not known), and whether
-    it is only the word of one whose peer was gone."""
+    """What a log shows."""
 
     kind: str
     text: str
+    """The deciding line."""
     line: int
     where: str = ""
+    """Where the exception was raised; "" = not known."""
     is_victims: bool = False
+    """Whether it only reports that a peer was gone."""
 
 
 def read_signs(lines: Sequence[str]) -> Sign | None:
-    """What the last lines of a failed learner's log say about its end; None where they explain nothing."""
+    """Return what the last lines of a failed learner's log show about its end; None if they explain nothing."""
     plain = [bare(line) for line in lines]
     late = [one for one in tracebacks(plain) if len(plain) - one.line <= AFTERWORDS]
     own = [one for one in late if not one.is_victims and not one.is_launchers]
@@ -112,7 +116,7 @@ def read_signs(lines: Sequence[str]) -> Sign | None:
 
 
 def tracebacks(lines: Sequence[str]) -> list[Raised]:
-    """The exception that each chain of tracebacks ends with, in their order."""
+    """Return the exception that each chain of tracebacks ends with, in order."""
     found: list[Raised] = []
     number = 0
     while number < len(lines):
@@ -128,13 +132,14 @@ def tracebacks(lines: Sequence[str]) -> list[Raised]:
 
 
 def bare(line: str) -> str:
-    """Without what launchers write before the lines of their ranks."""
+    """Return the line without the prefix that launchers write before the lines of their ranks."""
     match = _PREFIX.match(line)
     return line[match.end() :] if match and match.end() else line
 
 
 def _read_one(lines: Sequence[str], start: int) -> Raised | None:
-    """The exception of the traceback that begins at `start`: the first line after its frames that is not indented."""
+    """Return the exception of the traceback that begins at `start`: the first line after its frames that is not
+    indented."""
     is_group = "Exception Group" in lines[start]
     where = ""
     for number in range(start + 1, len(lines)):
@@ -152,7 +157,7 @@ def _read_one(lines: Sequence[str], start: int) -> Raised | None:
 
 
 def _leaf(lines: Sequence[str], start: int) -> str:
-    """The first exception within a group that is none itself."""
+    """Return the first exception in a group that is not a group itself."""
     for text in lines[start + 1 :]:
         said = text.lstrip(" |")
         if not text.lstrip().startswith(("|", "+")):
@@ -170,7 +175,7 @@ def _kind_of(sentence: str) -> str:
 
 
 def _without_traceback(lines: Sequence[str]) -> Sign | None:
-    """Programs that are no Python say it in a line of their own."""
+    """Return what programs other than Python print in a line of their own."""
     first = max(0, len(lines) - AFTERWORDS)
     for number in range(len(lines) - 1, first - 1, -1):
         if _CUDA_OOM.search(lines[number]):

@@ -1,10 +1,10 @@
-"""What root's program on a node found: the kind of incident that it is, and when something that lasts there explains an
-end that came long after it began. Pure.
+"""Findings of root's health program on a node: the kind of incident of each, and whether a lasting one explains an end
+that came long after it began. Pure.
 
-That a node has been sick since yesterday does not make it guilty of all that fails there. A finding that lasts explains
-an end only where the node is not fit with it, and the words of the end are those of one who met just that: no GPU where
-one was given, an error of input or output, a file system that is suddenly read-only. What programs say that do wrong
-themselves (an illegal address on a GPU, no memory, no such file) is never enough.
+A node that has had a fault since yesterday is not the cause of every failure there. A lasting finding explains an end
+only if the node is unfit for jobs with it, and the messages of the end are those of a process that met this fault: a
+GPU is missing, an I/O error, a file system that is suddenly read-only. Messages that faulty programs print, too (an
+illegal address on a GPU, no memory, no such file), are never enough.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ffdl_batch.domain.incidents.incident import Evidence, Origin
 from ffdl_batch.domain.incidents.kinds import KINDS
 
 HEALTH_S = 60.0
-"""A finding about a node speaks for the end of an attempt that ended so soon before or after it."""
+"""A finding about a node is evidence for the end of an attempt that ended so soon before or after it."""
 _KINDS = {
     "xid": "node.gpu",
     "sxid": "node.gpu",
@@ -37,7 +37,7 @@ _KINDS = {
     "clock": "node.clock",
     "slurmd": "node.slurmd",
 }
-"""Kinds of findings of a node's health to those of incidents; a finding may also have a kind's whole name."""
+"""Kinds of findings → kinds of incidents. A finding may also have the full name of a kind."""
 _NO_GPU = re.compile(
     r"no CUDA-capable device|No CUDA GPUs are available|CUDA_ERROR_NO_DEVICE|cudaErrorNoDevice"
     r"|invalid device ordinal|CUDA_ERROR_INVALID_DEVICE"
@@ -48,28 +48,31 @@ _NO_GPU = re.compile(
     r"|uncorrectable NVLink error|CUDA_ERROR_NVLINK_UNCORRECTABLE"
     r"|GPU has fallen off the bus|GPU is lost|Unable to determine the device handle"
 )
-"""What CUDA and NVML say of a GPU that is gone or refuses. Not what they say of programs that do wrong."""
+"""What CUDA and NVML report about a GPU that is missing or fails; not what they report about faulty programs."""
 _NO_IO = re.compile(r"\[Errno (?:5|116)\]|Input/output error|Stale (?:NFS )?file handle")
-"""EIO and ESTALE: no program brings them about by itself."""
+"""EIO and ESTALE: programs do not cause them."""
 _NO_IO_ON_DEVICE = re.compile(
     r"\[Errno (?:30|107|112)\]|Read-only file system|Transport endpoint is not connected|Host is down"
 )
-"""An image's root is read-only, too, and sockets say the others: they count with a path below the sick place."""
+"""The root of an image is read-only, too, and sockets cause the others: they count with a path below the faulty
+place."""
 
 
 @dataclass(frozen=True, slots=True)
 class HealthLine:
-    """One finding about a node, by root's program there. `device` is what it is about ("" = the node).
-
-    `lasts`: it began at `at`, and lasted when the attempt ended. `drains`: with it the node is not fit for jobs."""
+    """One finding of root's program about a node."""
 
     node: str
     at: float
+    """When it began, in seconds since the epoch."""
     kind: str
     text: str
     device: str = ""
+    """What it is about; "" = the node."""
     lasts: bool = False
+    """Whether it still lasted when the attempt ended."""
     drains: bool = False
+    """Whether the node is unfit for jobs with it."""
 
     @property
     def sentence(self) -> str:
@@ -79,7 +82,7 @@ class HealthLine:
 
     @property
     def evidence(self) -> Evidence:
-        """As a line of an incident."""
+        """The finding as a line of an incident."""
         return Evidence(f"health {self.node}", f"{self.text}{self._since}", self.at)
 
     @property
@@ -88,14 +91,14 @@ class HealthLine:
 
 
 def nodes_kind(finding: str) -> str:
-    """The kind of incident that a finding of a node's health is, "" where it is none."""
+    """Return the kind of incident of a finding; "" if it is none."""
     if finding in KINDS and KINDS[finding].origin is Origin.NODE:
         return finding
     return _KINDS.get(finding, "")
 
 
 def explains(line: HealthLine, words: Iterable[str], *, has_gpus: bool) -> bool:
-    """Whether a finding that lasts is why something ended with these words. `has_gpus`: it was to have some."""
+    """Return whether a lasting finding explains an end with these messages. `has_gpus`: the attempt had GPUs."""
     if not (line.lasts and line.drains):
         return False
     kind = nodes_kind(line.kind)
@@ -105,7 +108,8 @@ def explains(line: HealthLine, words: Iterable[str], *, has_gpus: bool) -> bool:
 
 
 def _is_below(place: str, text: str) -> bool:
-    """Whether a line complains of a path below that place. Below `/` is everything, so nothing is told by that."""
+    """Return whether a line reports an error of a path below that place. Every path is below `/`, so that proves
+    nothing."""
     if not place.startswith("/") or place == "/" or _NO_IO_ON_DEVICE.search(text) is None:
         return False
     return re.search(rf"(?:^|[\s'\"=:(]){re.escape(place.rstrip('/'))}(?:[/\s'\":)]|$)", text) is not None

@@ -1,4 +1,4 @@
-"""How often nodes failed jobs lately: a score for each, and which of them jobs had better keep off. Pure."""
+"""Scores of nodes that failed jobs lately, and which of them jobs should keep off. Pure."""
 
 from __future__ import annotations
 
@@ -15,34 +15,38 @@ DAY_S = 86400.0
 HALF_LIFE_S = 14 * DAY_S
 """After so long a fault weighs half."""
 LOOK_BACK_S = 10 * HALF_LIFE_S
-"""Older ones weigh less than a thousandth, and are left out."""
+"""Older faults weigh less than a thousandth, and are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeScore:
-    """`score` is the sum of its faults' weights, each halved every fourteen days. `kinds` counts its incidents by kind,
-    `last` is when the last one happened. `excluded_until`: until then jobs keep off it (None = they do not)."""
+    """The score of a node."""
 
     node: str
     score: float
+    """Sum of the weights of its faults, each halved every fourteen days."""
     kinds: Mapping[str, int] = field(default_factory=dict)
+    """Kind → number of its incidents."""
     last: float = 0.0
+    """Time of the last incident."""
     jobs: int = 0
     excluded_until: float | None = None
+    """None = jobs do not keep off it."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodesReport:
-    """The scores at a moment, the highest first; `threshold` is the one from which jobs keep off a node, None where the
-    site does not want that."""
+    """The scores at a moment, the highest first."""
 
     at: float
     nodes: tuple[NodeScore, ...] = ()
     threshold: float | None = None
+    """Score from which jobs keep off a node; None = the site does not exclude nodes."""
 
 
 def score_nodes(incidents: Iterable[Incident], now: float) -> list[NodeScore]:
-    """The nodes at fault, the highest score first. An attempt counts once for a node: by its heaviest incident."""
+    """Return the nodes at fault, the highest score first. An attempt counts once for a node: by its heaviest
+    incident."""
     heaviest: dict[tuple[str, str, int], tuple[float, Incident]] = {}
     kinds: dict[str, Counter[str]] = {}
     last: dict[str, float] = {}
@@ -65,7 +69,8 @@ def score_nodes(incidents: Iterable[Incident], now: float) -> list[NodeScore]:
 
 
 def unreliable_nodes(scores: Sequence[NodeScore], rules: NodeRules, now: float) -> list[NodeScore]:
-    """Those that jobs keep off, where the site wants that: above the threshold, for so long after their last fault."""
+    """Return the nodes that jobs keep off, if the site excludes nodes: above the threshold, for some hours after the
+    last fault."""
     if not rules.exclude_unreliable:
         return []
     until_s = rules.hours * 3600.0
@@ -73,8 +78,8 @@ def unreliable_nodes(scores: Sequence[NodeScore], rules: NodeRules, now: float) 
 
 
 def left_out(found: Sequence[NodeScore], partition: Collection[str], rules: NodeRules) -> list[NodeScore]:
-    """Of `found`, the worst first, as many as may be left out of a partition with these nodes: the site's share,
-    rounded up to one node, and never the last one."""
+    """Return as many of `found`, the worst first, as may be excluded from a partition with these nodes: the site's
+    share, rounded up to one node, and never the last node."""
     here = [one for one in found if one.node in partition]
     most = min(math.ceil(len(partition) * rules.percent / 100.0), len(partition) - 1)
     return here[: max(0, most)]

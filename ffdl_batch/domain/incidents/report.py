@@ -1,7 +1,7 @@
-"""What failed in a period: the values of a report, and what they come to. Pure.
+"""The report of what failed in a period. Pure.
 
-Incidents are chosen by when they were noticed, so that nothing falls between two reports; the trend compares by when
-they happened.
+Incidents are selected by when they were noticed, so that each is in one report; the trend compares by when they
+happened.
 """
 
 from __future__ import annotations
@@ -17,58 +17,63 @@ HOUR_S = 3600.0
 BINS = 24
 TOP = 10
 MOST_ROWS = 5000
-"""Incidents that a report holds in full, the newest ones; all are counted."""
+"""Maximum number of incidents that a report has in full, the newest ones; all are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """How many incidents have this cause, node or user, how many had in the period before, and what was lost."""
+    """A cause, node or user with its incidents."""
 
     name: str
     title: str
     incidents: int
     before: int
+    """Incidents in the period before."""
     lost_gpu_hours: float
 
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """A part of the period, from `at` on; `before` is that of the period before, at the same distance."""
+    """A part of the period, from `at` on."""
 
     at: float
     incidents: int
     before: int
+    """Incidents in the corresponding part of the period before."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultsReport:
-    """What failed from `since` to `until`. `as_of` is the recorder's clock when the report was made: an incident that
-    is noticed later is a later report's. `rows` are those noticed after `rows_after`, oldest first, `left_out` how many
-    more there are. Sums are of what was noticed in the period; `before` and `bins` compare by when it happened.
-    `jobs` is how many jobs had any. `own_only`: it covers the caller's jobs only."""
+    """What failed from `since` to `until`. Sums count incidents that were noticed in the period; `before` and `bins`
+    compare by when they happened."""
 
     since: float
     until: float
     as_of: float
+    """The recorder's clock when the report was made: an incident that is noticed later is in a later report."""
     rows_after: float
     own_only: bool = False
+    """Whether it covers only the caller's jobs."""
     incidents: int = 0
     happened: int = 0
     before: int = 0
     jobs: int = 0
+    """Jobs with incidents."""
     lost_gpu_hours: float = 0.0
     left_out: int = 0
+    """How many more rows there are."""
     origins: tuple[Ranked, ...] = ()
     causes: tuple[Ranked, ...] = ()
     nodes: tuple[Ranked, ...] = ()
     users: tuple[Ranked, ...] = ()
     bins: tuple[Bin, ...] = ()
     rows: tuple[IncidentRow, ...] = field(default=())
+    """Incidents that were noticed after `rows_after`, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The times that a report is about: from after `since` to `until`, at `as_of`, with all rows after `rows_after`."""
+    """The times of a report: from after `since` to `until`, at `as_of`, with all rows after `rows_after`."""
 
     since: float
     until: float
@@ -77,7 +82,7 @@ class Scope:
 
     @property
     def first(self) -> float:
-        """From then on incidents have to be read: the beginning of the period before, or of the rows."""
+        """The time from which incidents have to be read: the beginning of the period before, or of the rows."""
         return min(self.since - (self.until - self.since), self.rows_after)
 
 
@@ -85,7 +90,7 @@ Names = Callable[[IncidentRow], Iterable[str]]
 
 
 def make_report(rows: Sequence[IncidentRow], scope: Scope, *, own_only: bool = False) -> FaultsReport:
-    """The report of all incidents that were noticed from the scope's first moment on."""
+    """Return the report of all incidents that were noticed since the scope's first moment."""
     noticed = [row for row in rows if scope.since < row.noticed_at <= scope.until]
     happened = [row for row in rows if scope.since < row.at <= scope.until]
     before = [row for row in rows if 2 * scope.since - scope.until < row.at <= scope.since]
@@ -118,7 +123,7 @@ def _nodes_at_fault(row: IncidentRow) -> Iterable[str]:
 def _rank(
     now: Iterable[IncidentRow], before: Iterable[IncidentRow], names: Names, title: Callable[[str], str], most: int
 ) -> tuple[Ranked, ...]:
-    """The names with the most incidents. What was lost with several nodes is each one's in equal parts."""
+    """Return the names with the most incidents. The loss with several nodes is divided equally among them."""
     counts, earlier = Counter[str](), Counter[str]()
     lost: defaultdict[str, float] = defaultdict(float)
     for row in now:

@@ -1,4 +1,4 @@
-"""Incidents that end nothing: learners that hang, and learners that keep the others waiting. Pure."""
+"""Finds incidents that end nothing: learners that hang, and learners that make the others wait. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ffdl_batch.domain.outcome.controller_events import Event, EventKind
 
 HANG, STRAGGLER = "user.hang", "user.straggler"
 SLOW = 1.5
-"""A learner is a straggler that takes so many times the median of the others for a step."""
+"""A learner is a straggler if a step takes more than so many times the median of the others."""
 ALARMS = frozenset({EventKind.HANG, EventKind.PACE})
 
 
@@ -21,10 +21,11 @@ class _Pace(NamedTuple):
 
 
 def alarms(job_id: str, attempt: int, events: Sequence[Event]) -> list[Incident]:
-    """Those of an attempt's events, in their order. The same events, and some more, begin with the same incidents.
+    """Return the incidents in an attempt's events, in their order. The same events with more after them begin with the
+    same incidents.
 
-    A learner is called a straggler once. Learners that are silent at the same time are one incident, of the one that
-    was told first. `lost_gpu_s` is 0: whether work is lost is told by the end.
+    A learner is reported as a straggler once. Learners that are silent at the same time are one incident, of the
+    learner that was reported first. `lost_gpu_s` is 0: whether work is lost depends on the end.
     """
     found: list[Incident] = []
     hangs, still_until = 0, -math.inf
@@ -54,13 +55,13 @@ def alarms(job_id: str, attempt: int, events: Sequence[Event]) -> list[Incident]
 
 
 def _number(event: Event, field: str) -> float:
-    """0 where it is none: what a file of the user's has may be anything."""
+    """Return the field, or 0 if it is no finite number: users can write these files."""
     value = event.fields.get(field)
     return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else 0.0
 
 
 def _usual(paces: dict[int, _Pace], learner: int) -> float:
-    """The median of the others; 0 while nothing is known of any."""
+    """Return the median of the others; 0 while no step of theirs is known."""
     others = sorted(pace.step_s for other, pace in paces.items() if other != learner)
     return others[(len(others) - 1) // 2] if others else 0.0
 

@@ -114,36 +114,39 @@ class Collecting:
 
 @dataclass(frozen=True)
 class CollectorSpec:
-    """What `python -m ffdl_batch.collectors SPEC.json` is told. Paths are absolute.
+    """The task of `python -m ffdl_batch.collectors SPEC.json`. Paths are absolute.
 
-    `out` grows; what was read so far is kept beside it in `<out>.position`. `kind` is a type as manifests have it.
-    `more_dirs` are read like `log_dir` by the collectors of files (not the one of logs); directories that are not there
-    yet are waited for. The collector ends when `stop_file` exists and all is read, or when `out` has `max_bytes` (0 =
-    it may grow without end). `marks` and `log_files` are what the writer of the log has beside it: by them the
-    collector of logs knows when a line was printed ("" = it has the time at which it reads the line).
+    The collector ends when `stop_file` exists and everything is read, or when `out` has `max_bytes`.
     """
 
     kind: str
+    """A type as manifests have it."""
     training_id: str
     learner_id: int
     log_dir: str
     out: str
+    """Grows; the position of the collector is stored in `<out>.position`."""
     stop_file: str
     groups: Tuple[ExtractionGroup, ...] = ()
     line_lookahead: int = 4
     more_dirs: Tuple[str, ...] = ()
+    """Read like `log_dir` by the collectors of files (not the one of logs); the collector waits for directories that do
+    not exist yet."""
     max_bytes: int = 0
+    """0 = unlimited."""
     marks: str = ""
+    """Written beside the log, as `log_files` is: shows when a line was printed; "" = the time at which the line is read
+    counts."""
     log_files: str = ""
 
 
 def encode_spec(spec: CollectorSpec) -> str:
-    """The text of SPEC.json."""
+    """Return the text of SPEC.json."""
     return json.dumps(to_plain(spec), ensure_ascii=True, indent=1) + "\n"
 
 
 def decode_spec(text: str) -> CollectorSpec:
-    """The spec in the text of SPEC.json. Raises CodecError and UnknownKind."""
+    """Return the spec in the text of SPEC.json. Raises CodecError and UnknownKind."""
     try:
         spec = from_plain(CollectorSpec, parse_json(text))
     except ValueError as error:

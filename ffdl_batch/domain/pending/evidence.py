@@ -1,4 +1,4 @@
-"""What an explanation rests on, in sentences with figures. Pure; times are this machine's local time."""
+"""Sentences with the figures that an explanation is based on. Pure; times are this machine's local time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DAY_S, FAR_S = 86400.0, 366 * 86400.0
 def evidence_of(
     known: Explanation | None, trial: Foretold | None, history: WaitHistory | None, now: float
 ) -> tuple[str, ...]:
-    """One sentence for each thing that is known."""
+    """Return one sentence for each fact that is known."""
     said = list(_sentences(known, now)) if known is not None else []
     if trial is not None:
         said.append(trial_text(trial, now))
@@ -53,7 +53,7 @@ def _sentences(known: Explanation, now: float) -> Iterator[str]:
 
 
 def capacity_text(capacity: Capacity) -> str:
-    """Return the capacity of a partition's nodes, and for what that suffices."""
+    """Return the sentence about the capacity of a partition's nodes, and what it suffices for."""
     kind = f" of type {capacity.gpu_type}" if capacity.gpu_type else ""
     where = f" in {capacity.partition}" if capacity.partition else ""
     away = ""
@@ -87,7 +87,7 @@ def _fitting_text(room: Capacity) -> str:
 
 
 def ahead_text(ahead: Ahead, now: float, *, is_queued: bool) -> str:
-    """Who is before it, and when the first of those that run has to end."""
+    """Return the sentence about the jobs before it, and when the first running one reaches its time limit."""
     own = f", {ahead.own} of them yours" if ahead.own else ""
     gpus = f", for {counted(ahead.gpus, 'GPU')}" if ahead.gpus else ""
     one = ahead.jobs == 1
@@ -110,22 +110,22 @@ def _blocker_text(blocker: Blocker, now: float) -> str:
 
 
 def history_text(history: WaitHistory) -> str:
-    """Quantiles of own jobs."""
+    """Return the sentence with quantiles of own jobs."""
     median, most, longest = map(span_text, (history.median_s, history.ninth_decile_s, history.longest_s))
     jobs = f"your last {history.jobs} jobs with {history.shape}"
-    return f"{jobs} waited {median} (median), nine of ten of them at most {most}, and the longest {longest}"
+    return f"{jobs} waited {median} (median), 90 % of them up to {most}, the longest {longest}"
 
 
 def trial_text(trial: Foretold, now: float) -> str:
-    """What a trial of the request as it is came to."""
+    """Return the sentence about a trial of the request as it is."""
     if trial.at is None:
-        return f"asked about it anew, the scheduler says: {trial.sentence}"
-    start = f"it would start {moment_text(trial.at, now)}, says the scheduler"
+        return f"submitted now, the scheduler would answer: {trial.sentence}"
+    start = f"by the scheduler's estimate it would start {moment_text(trial.at, now)}"
     return f"submitted now, behind what waits, {start}{_preempts(trial.preempts)}"
 
 
 def alternative_text(one: Alternative, now: float) -> str:
-    """How to ask for it, and what is gained."""
+    """Return the sentence about another request and its gain."""
     gain = f", {span_text(one.sooner_s)} sooner" if one.sooner_s is not None else ""
     when = moment_text(one.at, now) if one.at is not None else "at an unknown time"
     return f"{one.change} ({one.options}): starts {when}{gain}{_preempts(one.preempts)}"
@@ -141,9 +141,9 @@ def _are(count: int) -> str:
 
 
 def moment_text(at: float, now: float) -> str:
-    """``now``, ``at 12:34 (in 5 min)``, ``on 2027-01-20 at 12:34``, or that nobody can say."""
+    """Return ``now``, ``at 12:34 (in 5 min)``, ``on 2027-01-20 at 12:34``, or that the time cannot be predicted."""
     if at - now > FAR_S:
-        return "when jobs without a time limit have ended, which nobody can say"
+        return "when jobs without a time limit have ended, which cannot be predicted"
     if at <= now + 1:
         return "now"
     clock = time.strftime("%H:%M", time.localtime(at))

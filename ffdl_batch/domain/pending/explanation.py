@@ -1,5 +1,5 @@
-"""Why a job waits, as values: what a backend says of it, in words that no scheduler owns. The sentences for people are
-:mod:`ffdl_batch.domain.pending.reason_text`'s."""
+"""Why a job waits, as values that a backend returns in terms that no scheduler owns. :mod:`.reason_text` turns them
+into sentences."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class WaitKind(StrEnum):
     """What a job waits for."""
 
     UNCONSIDERED = "unconsidered"
-    """The scheduler has not looked at it yet, or is doing so."""
+    """The scheduler has not considered it yet, or is doing so."""
     RESOURCES = "resources"
     PRIORITY = "priority"
-    """Others are before it."""
+    """Other jobs are before it."""
     TURN = "turn"
-    """Others are before it, and whoever came first starts first, whatever is asked for."""
+    """Jobs that came earlier are before it, and the first one starts first, whatever it requests."""
     DEPENDENCY = "dependency"
     DEPENDENCY_NEVER = "dependency_never"
     BEGIN_TIME = "begin_time"
@@ -26,9 +26,9 @@ class WaitKind(StrEnum):
     HELD_AFTER_FAILURES = "held_after_failures"
     """The scheduler itself put it on hold, because it could not start it."""
     NODES_AWAY = "nodes_away"
-    """Nodes that it needs are down, drained, or kept for something else."""
+    """Nodes that it needs are down, drained, or reserved."""
     RESERVATION = "reservation"
-    """Its own reservation has not begun, or has no room."""
+    """Its own reservation has not begun, or has no free nodes."""
     RESERVATION_GONE = "reservation_gone"
     PARTITION_CLOSED = "partition_closed"
     PARTITION_SIZE = "partition_size"
@@ -37,12 +37,12 @@ class WaitKind(StrEnum):
     IMPOSSIBLE = "impossible"
     """No node can ever hold it."""
     CONSTRAINTS = "constraints"
-    """No node that has what it asks for is usable now."""
+    """No node with what it requests is usable now."""
     LICENSES = "licenses"
     LIMIT = "limit"
     """A limit of a user, an account, a QOS or a quota; see :class:`Limit`."""
     NOT_ALLOWED = "not_allowed"
-    """Account or QOS may not be used, or not there."""
+    """Account or QOS may not be used, or does not exist."""
     ARRAY_LIMIT = "array_limit"
     CLEANING = "cleaning"
     STARTING = "starting"
@@ -53,48 +53,48 @@ class WaitKind(StrEnum):
     DEVICE_CHANNELS = "device_channels"
     PORTS = "ports"
     POWER = "power"
-    """So many nodes are switched on as the site allows."""
+    """As many nodes are powered on as the site allows."""
     DEFERRED = "deferred"
-    """The scheduler tries no start at submission; it does so in its rounds."""
+    """The scheduler does not try to start jobs at submission, only in its rounds."""
     BROKEN = "broken"
     """The scheduler failed to start it."""
     ENDED = "ended"
-    """The word is about how a run ended."""
+    """The reason is about how a run ended."""
     KEPT_FOR_OTHERS = "kept_for_others"
-    """Nodes would have room, and are kept for others (taints)."""
+    """Nodes have capacity, but their taints exclude it."""
     WRONG_LABELS = "wrong_labels"
-    """No node has the labels that it asks for."""
+    """No node has the labels that it requests."""
     NO_CAPACITY = "no_room"
-    """No node has room for it now, and the scheduler keeps no order."""
+    """No node has capacity for it now, and the scheduler keeps no order."""
     TOO_MUCH = "too_much"
     """The nodes of the cluster cannot hold it, even if nothing else runs."""
     NODES_CLOSED = "nodes_closed"
-    """Nodes that it could have take nothing at this moment."""
+    """Nodes that it could use accept nothing at this moment."""
     QUEUE = "queue"
     """A queue in front of the scheduler has not admitted it."""
     QUEUE_CLOSED = "queue_closed"
     IMAGE = "image"
     VOLUME = "volume"
     REFUSED = "refused"
-    """Its parts are refused by a rule."""
+    """A rule of the cluster refuses its parts."""
     OURS = "ours"
-    """It waits with us, and no scheduler has it."""
+    """It waits in the daemon, and no scheduler has it."""
     OTHER = "other"
 
 
 class Per(StrEnum):
-    """Of whom a limit counts the use."""
+    """Whose use a limit counts."""
 
     JOB = "job"
     NODE = "node"
     USER = "user"
     ACCOUNT = "account"
     ALL = "all"
-    """Of all that the owner of the limit has."""
+    """The use of all that the owner of the limit has."""
 
 
 class Measure(StrEnum):
-    """What of a resource is counted."""
+    """How a resource is counted."""
 
     AMOUNT = "amount"
     MINUTES = "minutes"
@@ -102,52 +102,59 @@ class Measure(StrEnum):
     RUN_MINUTES = "run_minutes"
     """Minutes that the running jobs may still use."""
     SUBMITTED = "submitted"
-    """Those that wait are counted, too."""
+    """Waiting jobs count, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit that a job meets. `owner` is what it belongs to (QOS, association, quota, ...), `name` its name ("" = not
-    known), `resource` what is limited, in words. Figures are texts as the backend has them, "" where it does not say:
-    `most` is the limit, `used` what of it is in use, `asked` what the job asks for; of a resource ``time`` in minutes.
-    `least`: it is a lower bound."""
+    """A limit that a job meets. Figures are texts of the backend, "" if it does not report them; those of a resource
+    ``time`` are minutes."""
 
     owner: str
+    """What has the limit: QOS, association, quota, ..."""
     resource: str
+    """What is limited, in words."""
     per: Per = Per.ALL
     measure: Measure = Measure.AMOUNT
     name: str = ""
+    """Name of the owner; "" = not known."""
     most: str = ""
+    """The limit."""
     used: str = ""
+    """How much of it is in use."""
     asked: str = ""
+    """What the job requests."""
     least: bool = False
+    """Whether it is a lower bound."""
 
     @property
     def passes(self) -> bool:
-        """Whether it is met because others run: alone, the job would keep to it."""
+        """Whether other jobs use it up: alone, the job would keep to it."""
         if self.most.isdecimal() and self.asked.isdecimal() and int(self.asked) > int(self.most):
             return False
         return self.is_shared and not self.least
 
     @property
     def is_shared(self) -> bool:
-        """Whether what other jobs use counts for it."""
+        """Whether the use of other jobs counts for it."""
         return self.per not in (Per.JOB, Per.NODE)
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why it waits. `word` is the scheduler's own, `detail` what else it says."""
+    """Why a job waits."""
 
     kind: WaitKind
     code: str = ""
+    """The scheduler's own word."""
     detail: str = ""
+    """What the scheduler says beside `code`."""
     limit: Limit | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NodeAway:
-    """A node that takes no jobs: its state and why, in its scheduler's words."""
+    """A node that accepts no jobs: its state and the reason, in its scheduler's words."""
 
     name: str
     state: str
@@ -156,47 +163,51 @@ class NodeAway:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The capacity of the nodes of a partition for a request, now or, if it is not known what is free, empty."""
+    """The capacity of the nodes of a partition for a request: what is free now or, if that is not known, all of it."""
 
     partition: str
     gpu_type: str
     """"" = any type."""
     gpus: int
-    """Those of the type on `nodes`."""
+    """GPUs of the type on `nodes`."""
     gpus_free: int | None
-    """None = it is not known what is free: `fitting` and `learners_fitting` are of empty nodes."""
+    """None = not known; `fitting` and `learners_fitting` then assume that nothing else runs."""
     nodes: int
-    """Nodes that take jobs."""
+    """Nodes that accept jobs."""
     fitting: int
     """How many of the nodes can hold their share of the request."""
     wanted: int
-    """How many nodes the request wants; with `learners_fitting` how many learners."""
+    """How many nodes the request needs; with `learners_fitting` how many learners."""
     gpus_each: int
     away: tuple[NodeAway, ...] = ()
-    """Nodes that would do and take no jobs."""
+    """Suitable nodes that accept no jobs."""
     away_more: int = 0
     """How many more of these there are."""
     learners_fitting: int | None = None
-    """How many learners the nodes can hold, if several may share a node (None = the request wants nodes)."""
+    """How many learners the nodes can hold, if several may share a node; None = the request is for whole nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """Who is before it in a partition: `jobs` that wait with a higher priority, or the same and longer, of which `own`
-    are the user's; `gpus` is what they ask for together. `waiting` and `running` are all jobs there. `next_end` is when
-    the first running one reaches its time limit."""
+    """The jobs before a job in a partition."""
 
     partition: str
     jobs: int
+    """Jobs that wait with a higher priority, or with the same one for longer."""
     own: int
+    """How many of these are the user's."""
     gpus: int
+    """GPUs that these request together."""
     waiting: int
+    """All jobs that wait in the partition."""
     running: int
+    """All jobs that run in the partition."""
     next_end: float | None = None
+    """When the first running job reaches its time limit."""
 
 
 class BlockerKind(StrEnum):
-    """What stands in the way beside other jobs."""
+    """What delays a job beside other jobs."""
 
     RESERVATION = "reservation"
     DEPENDENCY = "dependency"
@@ -205,7 +216,7 @@ class BlockerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """Something by name that stands in the way, with when it begins and ends where that is known."""
+    """A named obstacle, with its begin and end if they are known."""
 
     kind: BlockerKind
     name: str
@@ -224,55 +235,60 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a backend knows of one request that waits, or would. `reason` None = the request is not in the queue.
-
-    `expected_start` is the scheduler's own estimate. `position` is the place in a queue that tells it, from 1.
-    `known_at` is when the backend reported all this. `lacks` has what could not be found out, and why.
-    """
+    """What a backend knows of one request that waits, or would wait."""
 
     known_at: float
+    """When the backend reported this."""
     reason: Reason | None = None
+    """None = the request is not in the queue."""
     partitions: tuple[str, ...] = ()
     priority: float | None = None
     expected_start: float | None = None
+    """The scheduler's own estimate."""
     position: int | None = None
+    """Position in a queue that reports it, from 1."""
     capacity: tuple[Capacity, ...] = ()
     ahead: tuple[Ahead, ...] = ()
     factors: tuple[Factor, ...] = ()
     blockers: tuple[Blocker, ...] = ()
     figures: Mapping[str, str] = field(default_factory=dict)
     lacks: tuple[str, ...] = ()
+    """What could not be found out, and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Foretold:
-    """What is answered to a trial: when and where a request would start. `preempts` is how many running jobs it would
-    preempt; some of them may be the caller's. `said` is the answer itself."""
+    """The scheduler's answer to a trial: when and where a request would start."""
 
     sentence: str
+    """The answer as the scheduler gave it."""
     at: float | None = None
     nodes: str = ""
     preempts: int = 0
+    """How many running jobs it would preempt; some of them may be the caller's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Another request for the same work, and when that would start. `change` names what differs, `options` how to ask
-    for it. `sooner_s`: by so much it is before the request as it is (None = it is not, or nobody knows)."""
+    """Another request for the same work, and when it would start."""
 
     change: str
+    """The difference from the request as it is."""
     options: str
+    """How to request it."""
     at: float | None = None
     sooner_s: float | None = None
+    """How much earlier it would start than the request as it is; None = it would not, or it is not known."""
     preempts: int = 0
     sentence: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitHistory:
-    """How long own jobs of a shape waited, in seconds. `shape` says which jobs were counted."""
+    """How long own jobs of a shape waited, in seconds."""
 
     shape: str
+    """Which jobs were counted."""
     jobs: int
     median_s: float
     ninth_decile_s: float
@@ -281,9 +297,7 @@ class WaitHistory:
 
 @dataclass(frozen=True, slots=True)
 class WhyView:
-    """Why a job waits, or what it does instead. `sentence` and `actions` are for people, `evidence` as well: each of
-    its sentences rests on the values beside it. `trial` is what the scheduler says of the request as it is, submitted
-    anew. `stale` says why nothing newer is known (\"\" = it is new)."""
+    """Why a job waits, or what it is doing instead. Each sentence of `evidence` is based on the values below it."""
 
     job_id: str
     name: str
@@ -292,18 +306,21 @@ class WhyView:
     native_id: str
     waits: bool
     sentence: str
+    """For the user, as `actions` and `evidence` are."""
     actions: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
     explanation: Explanation | None = None
     trial: Foretold | None = None
+    """The scheduler's answer for the request as it is, if it were submitted again."""
     history: WaitHistory | None = None
     alternatives: tuple[Alternative, ...] = ()
     stale: str = ""
+    """Why nothing newer is known; "" = it is new."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What awaits a request that is not submitted: the same, before."""
+    """The same for a request that is not submitted."""
 
     backend: str
     evidence: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Why a job waits, in plain sentences: one for each kind of reason, and what its owner can do about it. Pure."""
+"""Sentences about why a job waits, one for each kind of reason, and what its owner can do about it. Pure."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ SENTENCES: dict[WaitKind, tuple[str, tuple[str, ...]]] = {
     ),
     WaitKind.IMPOSSIBLE: (
         "no node of the cluster can ever hold what it asks for",
-        ("cancel it, and ask for less or for what is there",),
+        ("cancel it, and ask for less or for resources that the cluster has",),
     ),
     WaitKind.CONSTRAINTS: (
         "no node that has what it asks for can be used now",
@@ -172,33 +172,33 @@ SENTENCES: dict[WaitKind, tuple[str, tuple[str, ...]]] = {
         (f"{_ASK_SITE} what it means",),
     ),
 }
-"""All but LIMIT, which is said by its figures."""
+"""All kinds except LIMIT, whose sentence has its figures."""
 
 
 def sentence_of(reason: Reason) -> str:
-    """One plain sentence, with the scheduler's own word behind it."""
+    """Return one plain sentence, followed by the scheduler's own word."""
     plain = limit_sentence(reason.limit) if reason.limit is not None else SENTENCES[reason.kind][0]
     said = ": ".join(dict.fromkeys(part for part in (reason.code, reason.detail) if part and part != "None"))
     return f"{plain} ({said})" if said else plain
 
 
 def actions_of(reason: Reason) -> tuple[str, ...]:
-    """What its owner can do."""
+    """Return what the owner can do."""
     if reason.limit is None:
         return SENTENCES[reason.kind][1]
     limit = reason.limit
     if limit.least:
         return (f"ask for at least as much as {_owner(limit)} wants, or use another one",)
     if limit.measure is Measure.MINUTES and limit.is_shared:
-        anew = f"wait until the use of {_owner(limit)} is counted anew"
-        return (f"{anew}, use another account or qos, or {_ASK_SITE} for more",)
+        reset = f"wait until the use of {_owner(limit)} is reset"
+        return (f"{reset}, use another account or qos, or {_ASK_SITE} for more",)
     if limit.passes:
         return (f"wait until other jobs that count for it end, ask for fewer, or {_elsewhere(limit)}",)
     return (f"it will never start like this: ask for less, or {_elsewhere(limit)}",)
 
 
 def limit_sentence(limit: Limit) -> str:
-    """A limit with its figures, as far as they are known."""
+    """Return the sentence about a limit with its figures, as far as they are known."""
     what = {
         Measure.AMOUNT: limit.resource,
         Measure.MINUTES: f"minutes of {limit.resource}",
@@ -210,12 +210,12 @@ def limit_sentence(limit: Limit) -> str:
     figures = [f"the limit is {limit.most}{unit}"] if limit.most else []
     figures += [f"{limit.used}{unit} in use"] if limit.used else []
     figures += [f"it asks for {limit.asked}"] if limit.asked else []
-    told = f": {', '.join(figures)}" if figures else ""
+    known = f": {', '.join(figures)}" if figures else ""
     if limit.least:
-        return f"{_owner(limit)} takes no job with so little {what}{told}"
+        return f"{_owner(limit)} takes no job with so little {what}{known}"
     if limit.passes:
-        return f"{_owner(limit)} has used up its {what}{per[limit.per]}{told}"
-    return f"it asks for more {what} than {_owner(limit)} gives{per[limit.per]}{told}"
+        return f"{_owner(limit)} has used up its {what}{per[limit.per]}{known}"
+    return f"it asks for more {what} than {_owner(limit)} gives{per[limit.per]}{known}"
 
 
 def _owner(limit: Limit) -> str:
@@ -233,7 +233,7 @@ def _other(limit: Limit) -> str:
 
 
 def span_text(seconds: float) -> str:
-    """Roughly: ``40 s``, ``12 min``, ``3.5 h``, ``2 days``."""
+    """Return a rounded duration: ``40 s``, ``12 min``, ``3.5 h``, ``2 days``."""
     if seconds < 90:
         return f"{max(0, round(seconds))} s"
     if seconds < 5400:

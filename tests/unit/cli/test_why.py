@@ -46,7 +46,7 @@ Because:
   0 of 8 GPUs in main are free; 0 of 2 nodes have room for 2 GPUs each, and it wants 1 node
   in main 0 jobs are before it, and 2 run
   by the scheduler's own plan it starts now
-  submitted now, behind what waits, it would start now, says the scheduler
+  submitted now, behind what waits, by the scheduler's estimate it would start now
 Would start sooner:
   partition quick (--partition=quick): starts now, 10 min sooner, and would preempt 1 running job
 

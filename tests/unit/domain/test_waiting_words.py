@@ -61,7 +61,7 @@ def test_pending_reason_sentence_appends_scheduler_reason() -> None:
          "it asks for more time than its association gives a job: the limit is 60 min",
          "it will never start like this: ask for less, or use another account"),
         (Limit("association", "CPUs", Per.ALL, Measure.MINUTES), "its association has used up its minutes of CPUs",
-         "wait until the use of its association is counted anew, use another account or qos, or ask who runs the site "
+         "wait until the use of its association is reset, use another account or qos, or ask who runs the site "
          "for more"),
         (Limit("QOS", "GPUs", Per.JOB, least=True, most="2"),
          "its QOS takes no job with so little GPUs: the limit is 2",
@@ -86,7 +86,7 @@ def test_span_text_rounds_seconds_to_readable_unit(seconds: float, text: str) ->
         (-100, "now"),
         (600, "at 12:10 (in 10 min)"),
         (2 * 86400, "on 2027-01-22 at 12:00"),
-        (1700 * 365 * 86400, "when jobs without a time limit have ended, which nobody can say"),
+        (1700 * 365 * 86400, "when jobs without a time limit have ended, which cannot be predicted"),
     ],
 )
 def test_moment_text_prints_clock_time_date_or_unknown(later_s: float, text: str) -> None:
@@ -136,12 +136,12 @@ def test_evidence_lists_each_known_fact_once_in_order() -> None:
 
 def test_evidence_texts_describe_wait_history_trial_and_alternative() -> None:
     assert history_text(WaitHistory("4 GPUs and a like time limit", 12, 300, 4000, 9000)) == (
-        "your last 12 jobs with 4 GPUs and a like time limit waited 5 min (median), nine of ten of them at most "
-        "67 min, and the longest 2.5 h"
+        "your last 12 jobs with 4 GPUs and a like time limit waited 5 min (median), 90 % of them up to "
+        "67 min, the longest 2.5 h"
     )
     assert trial_text(Foretold("said", NOW, "n1", 2), NOW) == (
-        "submitted now, behind what waits, it would start now, says the scheduler, and would preempt 2 running jobs"
+        "submitted now, behind what waits, by the scheduler's estimate it would start now, and would preempt 2 running jobs"
     )
-    assert trial_text(Foretold("what it said"), NOW).endswith("says: what it said")
+    assert trial_text(Foretold("what it said"), NOW).endswith("would answer: what it said")
     text = alternative_text(Alternative("partition quick", "--partition=quick", NOW + 600, 3600), NOW)
     assert text == "partition quick (--partition=quick): starts at 12:10 (in 10 min), 60 min sooner"
