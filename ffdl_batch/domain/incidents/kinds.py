@@ -31,7 +31,9 @@ _TABLE = (
     ),
     IncidentKind("user.model", "the model could not be loaded", "check the model archive: zip its files again"),
     IncidentKind(
-        "user.resources", "no node has the requested resources", "ask for fewer GPUs, CPUs or less memory, or use another partition"
+        "user.resources",
+        "no node has the requested resources",
+        "ask for fewer GPUs, CPUs or less memory, or use another partition",
     ),
     IncidentKind(
         "user.request",
@@ -56,7 +58,9 @@ _TABLE = (
     ),
     IncidentKind("data.missing", "data were not found", "check bucket, prefix and directory by name"),
     IncidentKind("data.disk_full", "a disk or a store is full", _STORE_SPACE),
-    IncidentKind("data.network", "a store did not answer", "try again later; if it lasts, ask the administrators of the store"),
+    IncidentKind(
+        "data.network", "a store did not answer", "try again later; if it lasts, ask the administrators of the store"
+    ),
     IncidentKind("data.corrupt", "data do not match the store's checksum or size", "store the data again"),
     IncidentKind(
         "scheduler.preempted",
@@ -79,7 +83,9 @@ _TABLE = (
     IncidentKind(
         "scheduler.ended", "the scheduler ended the job", "its message has the reason; ask the administrators"
     ),
-    IncidentKind("scheduler.lost", "the scheduler lost the job", "nothing: it is submitted again; inform the administrators"),
+    IncidentKind(
+        "scheduler.lost", "the scheduler lost the job", "nothing: it is submitted again; inform the administrators"
+    ),
     IncidentKind("node.failed", "a node failed", _ADMINS, 1.0),
     IncidentKind("node.gpu", "a GPU or its links failed", f"reset or replace it: {_ADMINS}", 2.0),
     IncidentKind("node.disk", "a node's disk or mount failed", f"check its disks and mounts: {_ADMINS}", 1.0),

@@ -140,7 +140,8 @@ def test_evidence_texts_describe_wait_history_trial_and_alternative() -> None:
         "67 min, the longest 2.5 h"
     )
     assert trial_text(Foretold("said", NOW, "n1", 2), NOW) == (
-        "submitted now, behind what waits, by the scheduler's estimate it would start now, and would preempt 2 running jobs"
+        "submitted now, behind what waits, by the scheduler's estimate it would start now, and would preempt 2 running "
+        "jobs"
     )
     assert trial_text(Foretold("what it said"), NOW).endswith("would answer: what it said")
     text = alternative_text(Alternative("partition quick", "--partition=quick", NOW + 600, 3600), NOW)
