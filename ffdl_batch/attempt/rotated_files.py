@@ -1,6 +1,6 @@
 """Read one learner's log as a sequence of bytes with positions and times, over all files that its writer rotated.
 
-docs/architecture.md, "Logs", describes the files. This is the only reader of marks. It does not know lines as users see
+docs/internals.md, "Logs", describes the files. This is the only reader of marks. It does not know lines as users see
 them: `ffdl_batch.services.logs.log_reader` makes those.
 """
 

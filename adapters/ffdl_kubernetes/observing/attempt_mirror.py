@@ -3,7 +3,7 @@
 Only lines that continue a file are applied. Known lines change nothing, so they may be read any number of times. The
 mirror asks again for what is behind a gap (:attr:`Mirror.missing`), because the pod has the files. Pods name the files,
 so names are compared with those that controllers write, and nothing outside of the attempt's directory is changed. Logs
-are kept as the files and cells that readers of logs know (docs/architecture.md, "Logs").
+are kept as the files and cells that readers of logs know (docs/internals.md, "Logs").
 """
 
 from __future__ import annotations

@@ -37,7 +37,8 @@ PAGES = {
         *StoreType,
         *NetworkLevel,
     ],
-    "architecture.md": [*JobState, *(kind.value for kind in EventKind), *NetworkLevel],
+    "architecture.md": [*JobState],
+    "internals.md": [*(kind.value for kind in EventKind), *NetworkLevel],
     "reference/contract.md": [MARK],
     "images.md": [path.name for path in sorted((ROOT / "containers").glob("*.def"))],
 }
