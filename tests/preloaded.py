@@ -118,7 +118,9 @@ class Popen(subprocess.Popen[Any]):
         if self.returncode is not None:
             return True
         assert self._ended is not None
-        if not select.select([self._ended], [], [], timeout)[0]:
+        looking = select.poll()
+        looking.register(self._ended, select.POLLIN)
+        if not looking.poll(None if timeout is None else timeout * 1000):
             return False
         words = os.read(self._ended, 64).split()
         os.close(self._ended)

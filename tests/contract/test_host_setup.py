@@ -15,7 +15,12 @@ from ffdl_batch import __version__
 from ffdl_batch.client.setup.wheels import pack_wheel
 from tests.login_node import Laptop, LoginNode
 
-NO_INDEX = {"PIP_CONFIG_FILE": "/dev/null", "PIP_INDEX_URL": "http://127.0.0.1:1/simple", "PYTHONPATH": ""}
+NO_INDEX = {
+    "PIP_CONFIG_FILE": "/dev/null",
+    "PIP_INDEX_URL": "http://127.0.0.1:1/simple",
+    "PIP_COMPILE": "0",  # most modules are never imported
+    "PYTHONPATH": "",
+}
 SHARE = Path(".local", "share", "ffdl-batch")
 
 
@@ -65,11 +70,15 @@ def laptop(tmp_path: Path, node: LoginNode) -> Laptop:
     return found
 
 
+def test_command_names_setup_when_host_has_no_ffdl(laptop: Laptop) -> None:
+    missing = laptop.run("list")
+    assert missing.returncode == 69 and "ffdl setup login" in missing.stderr
+
+
+@pytest.mark.full
 def test_setup_installs_from_index_of_host_and_replaces_older_installation(
     laptop: Laptop, node: LoginNode, wheels: Path
 ) -> None:
-    missing = laptop.run("list")
-    assert missing.returncode == 69 and "ffdl setup login" in missing.stderr
     node.known |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
     node.write_profile("echo Welcome")
     done = laptop.run("setup", "login")
@@ -88,15 +97,19 @@ def test_setup_installs_from_index_of_host_and_replaces_older_installation(
     assert laptop.run("daemon", "restart").returncode == 0
 
 
+@pytest.mark.full
+def test_setup_leaves_nothing_when_no_index_is_reachable(laptop: Laptop, node: LoginNode) -> None:
+    failed = laptop.run("setup", "login")
+    assert failed.returncode == 69 and "pip could not download the packages" in failed.stderr
+    assert "no package index is reachable there" in failed.stderr
+    assert list((node.home / SHARE).iterdir()) == [], "nothing is left"
+
+
 def test_setup_sends_all_packages_to_host_without_index(laptop: Laptop, node: LoginNode, wheels: Path) -> None:
     (node.home / ".local" / "bin").mkdir(parents=True)
     other = node.home / ".local" / "bin" / "ffdl"
     other.write_text("#!/bin/sh\necho 9.9\n")
     other.chmod(0o755)
-    failed = laptop.run("setup", "login")
-    assert failed.returncode == 69 and "pip could not download the packages" in failed.stderr
-    assert "no package index is reachable there" in failed.stderr
-    assert list((node.home / SHARE).iterdir()) == [], "nothing is left"
     laptop.environ |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
     done = laptop.run("setup", "login", "--offline", "--directory", "my programs")
     assert done.returncode == 0, done.stderr

@@ -12,14 +12,21 @@ from tests.contract.test_daemon_logs import Desk, desk
 from tests.preloaded import FFDL
 
 __all__ = ["desk"]
-COMMAND = "truncate -s 2G $RESULT_DIR/large; echo begun; exec sleep 600"
+COMMAND = "head -c 16M /dev/urandom >$RESULT_DIR/large; echo begun; exec sleep 600"
+STOPPING = f"""\
+import signal
+from ffdl_batch.cli.render.progress import Meter
+Meter.show = lambda _, line: signal.pause() if getattr(line, "bytes", 0) > 4 << 20 else None
+{FFDL[-1]}
+"""
+"""ffdl, with downloads that stop after 4 MiB."""
 
 
-def start(desk: Desk, *words: str) -> tuple[subprocess.Popen[str], Path, Path]:
+def start(desk: Desk, *words: str, program: str = FFDL[-1]) -> tuple[subprocess.Popen[str], Path, Path]:
     """A command in the background, and the files of its output and errors."""
     output, errors = (desk.base / f"{kind}-{words[0]}" for kind in ("out", "err"))
     with output.open("w") as out, errors.open("w") as err:
-        argv = [*FFDL, *words]
+        argv = [*FFDL[:-1], program, *words]
         env = {**desk.site.environment(), "XDG_CACHE_HOME": str(desk.base / "cache")}
         process = preloaded.Popen(
             argv, cwd=desk.base, env=env, stdout=out, stderr=err, text=True, start_new_session=True
@@ -52,7 +59,7 @@ def test_ctrl_c_ends_logs_metrics_and_download_while_job_keeps_running(desk: Des
     assert samples.read_text().endswith("}\n")
 
     got, kept = desk.base / "got", desk.base / "cache/ffdl/transfers"
-    bringing, _, told = start(desk, "download", job_id, "--out", str(got))
+    bringing, _, told = start(desk, "download", job_id, "--out", str(got), program=STOPPING)
     until(lambda: any(path.stat().st_size for path in kept.glob("*/sent/large")), "a part of the file")
     assert "run the same command again" in interrupted(bringing, told)
     assert not list(kept.glob("*/sent")), "what came through the daemon, and was in no directory of the person's yet"

@@ -18,9 +18,17 @@ from pathlib import Path
 
 import pytest
 
+from tests import preloaded
 from tests.contract.daemon_rig import signal_daemon
 from tests.unit.docs.shown import ROOT, commands_in, shown_commands, site_only
 
+PROGRAMS = {
+    "ffdl": preloaded.FFDL,
+    "ffdl-submit": preloaded.FFDL_SUBMIT,
+    "ffdl-admin": (sys.executable, "-c", "from ffdl_batch.admin.main import main; main()"),
+    "python3": (sys.executable,),
+}
+"""The installed scripts are run by the tier `quickstart`."""
 EXAMPLE_ID = "training-0a1b2c3d4"
 SUBMIT = "ffdl-submit docs/examples/digits/manifest.yml docs/examples/digits/model"
 # Run as they stand, in a copy of what they name; no daemon.
@@ -139,11 +147,11 @@ class Place:
 
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
         """Run a shown command; it must succeed."""
-        argv = shlex.split(command)
-        argv[0] = sys.executable if argv[0] == "python3" else str(Path(sys.executable).with_name(argv[0]))
-        done = subprocess.run(
-            argv, cwd=self.path, env=self.env, capture_output=True, text=True, check=False, timeout=600
-        )
+        program, *words = shlex.split(command)
+        done = preloaded.run(
+            [*PROGRAMS[program], *words],
+            cwd=self.path, env=self.env, capture_output=True, text=True, check=False, timeout=600,
+        )  # fmt: skip
         assert done.returncode == 0, f"{command}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 

@@ -21,7 +21,7 @@ import pytest
 from ffdl_batch.domain.data.staging_protocol import FaultClass, Note, Progress, Retry
 from tests.cache_rig import until
 from tests.fakes.fault_proxy import Rule
-from tests.fakes.s3_server import S3Server
+from tests.fakes.s3_server import QuickServer, S3Server
 from tests.staging_rig import MIB, SECRET, StagingRig, rig
 
 __all__ = ["rig"]
@@ -258,10 +258,17 @@ def test_stage_in_check_transfers_nothing_and_detects_full_disk(
     assert not any(path.endswith("/a") for _, path, _ in rig.proxy.requests)
 
 
+@pytest.fixture
+def quick(tmp_path: Path) -> Iterator[QuickServer]:
+    server = QuickServer(tmp_path / "quick")
+    yield server
+    server.stop()
+
+
 @pytest.mark.timeout(600 + MANY // 20)
-def test_stage_in_downloads_many_small_files_in_bounded_memory(rig: StagingRig) -> None:
-    rig.server.put_many(rig.bucket, ((f"many/{n % 50:02}/{n:06}", b"%d" % n) for n in range(MANY)))
-    store = replace(rig.store, endpoint=rig.server.endpoint)
+def test_stage_in_downloads_many_small_files_in_bounded_memory(rig: StagingRig, quick: QuickServer) -> None:
+    quick.put_many(rig.bucket, ((f"many/{n % 50:02}/{n:06}", b"%d" % n) for n in range(MANY)))
+    store = replace(rig.store, endpoint=quick.endpoint)
     process = rig.start(rig.task(prefix="many", parallel=8, store=store))
     peak_kib = 0
     while process.poll() is None:
