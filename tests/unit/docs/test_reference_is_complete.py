@@ -57,3 +57,12 @@ def test_image_definition_and_page_agree_on_unbuilt_mark(definition: Path) -> No
     row = next(line for line in (ROOT / "docs/images.md").read_text().splitlines() if f"`{definition.name}`" in line)
     assert header.startswith(("# ffdl-image: built", "# ffdl-image: unbuilt ("))
     assert ("unbuilt" in header) == ("unbuilt" in row)
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md", "docs/internals.md"])
+def test_page_for_developers_names_existing_modules(page: str) -> None:
+    """Paths of modules are relative to the checkout or to the core package."""
+    paths = set(re.findall(r"`([\w.-]+(?:/[\w.-]+)*\.py)\b", (ROOT / page).read_text()))
+    assert len(paths) > 3
+    tops = (ROOT, ROOT / "ffdl_batch")
+    assert [path for path in sorted(paths) if not any((top / path).is_file() for top in tops)] == []
