@@ -12,8 +12,8 @@ from ffdl_batch.cli.exit_handling import complain
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client
-    from ffdl_batch.client.connection.remote_host import HostPlace
-    from ffdl_batch.client.stores.user_secrets import Keys
+    from ffdl_batch.client.connection.daemon_location import HostPlace
+    from ffdl_batch.client.stores.user_secrets import UserSecrets
 
 host_option = click.option(
     "--host",
@@ -36,25 +36,24 @@ def given_host() -> str | None:
 
 def find_elsewhere() -> HostPlace | None:
     """Return the host that commands go to; None for this machine. Raises ClientError for an invalid configuration."""
-    from ffdl_batch.client.connection.daemon_location import read_settings
-    from ffdl_batch.client.connection.remote_host import choose_place
+    from ffdl_batch.client.connection.daemon_location import choose_place, read_settings
 
     return choose_place(given_host(), os.environ, read_settings(os.environ))
 
 
-def find_keys() -> Keys:
+def find_user_secrets() -> UserSecrets:
     """Return the user's secrets, which are on the daemon's host."""
     from pathlib import Path
 
     from ffdl_batch.cli.commands.config import settings_or_stop
-    from ffdl_batch.client.stores.user_secrets import Keys, RemoteKeys
+    from ffdl_batch.client.stores.user_secrets import RemoteUserSecrets, UserSecrets
 
     place = find_elsewhere()
     if place is None:
-        return Keys(Path(settings_or_stop().jobs_dir))
+        return UserSecrets(Path(settings_or_stop().jobs_dir))
     from ffdl_batch.client.connection.host_relay import connector_of
 
-    return RemoteKeys(place, connector_of(place.host, os.environ))
+    return RemoteUserSecrets(place, connector_of(place.host, os.environ))
 
 
 def open_client(*, quiet: bool = False, start: bool = True) -> Client:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from ffdl_batch.cli.connection import host_option
+from ffdl_batch.cli.connection import find_elsewhere, host_option
 from ffdl_batch.cli.exit_handling import run
 from ffdl_batch.lazy_group import LazyGroup
+
+if TYPE_CHECKING:
+    from ffdl_batch.client.connection.daemon_location import HostPlace
 
 VERBS: dict[str, tuple[str, str]] = {
     "submit": ("submit:submit", "Submit manifests with their model."),
@@ -74,11 +80,9 @@ class Verbs(LazyGroup):
 
             near = get_close_matches(args[0], [*VERBS, *ALIASES], n=1)
             ctx.fail(f"there is no command {args[0]!r}" + (f"; did you mean {near[0]}?" if near else ""))
-        if args and args[0] in REMOTE_COMMANDS and tuple(args[:2]) != _STAYS and not {"-h", "--help"} & set(args):
-            from ffdl_batch.cli.remote_command import remote_command
-
-            if (elsewhere := remote_command(args)) is not None:
-                return args[0], elsewhere, args
+        is_remote = args and args[0] in REMOTE_COMMANDS and tuple(args[:2]) != _STAYS
+        if is_remote and not {"-h", "--help"} & set(args) and (elsewhere := _remote_command(args)) is not None:
+            return args[0], elsewhere, args
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -86,6 +90,27 @@ class Verbs(LazyGroup):
         super().format_commands(ctx, formatter)
         with formatter.section("Other names"):
             formatter.write_dl([(alias, f"same as {verb}") for alias, verb in ALIASES.items()])
+
+
+def _remote_command(words: Sequence[str]) -> click.Command | None:
+    """Return the command that runs `words` on the chosen host; None without a host."""
+    place = find_elsewhere()
+    if place is None:
+        return None
+    return click.Command(
+        words[0],
+        callback=lambda: _run_on_host(place, words),
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False},
+        add_help_option=False,
+    )
+
+
+def _run_on_host(place: HostPlace, words: Sequence[str]) -> int:
+    from ffdl_batch.client.connection.host_relay import connector_of
+    from ffdl_batch.client.connection.remote_command import run_remotely
+
+    with_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    return run_remotely(place, connector_of(place.host, os.environ), words, with_terminal=with_terminal)
 
 
 @click.group(
@@ -104,5 +129,5 @@ def ffdl(**_: object) -> None:
 
 
 def main() -> NoReturn:
-    """The console script ``ffdl``."""
+    """Run the console script ``ffdl``."""
     run(ffdl, "ffdl")

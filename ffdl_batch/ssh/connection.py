@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from typing import IO, Protocol
 
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.ssh.destination import read_destination
 from ffdl_batch.ssh.errors import CommandLost, ProgramMissing, SshFailed
 from ffdl_batch.ssh.framing import FrameMissing, at_login, framed, read_frame
-from ffdl_batch.ssh.host_config import PARAMIKO, read_host
+from ffdl_batch.ssh.host_config import PARAMIKO, read_destination, read_host
 
 START_S = 100.0
 """For a login shell, and for Python from a network file system."""

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.ssh.authentication import Login
-from ffdl_batch.ssh.destination import read_destination
 from ffdl_batch.ssh.errors import CommandLost, SshFailed
-from ffdl_batch.ssh.host_config import HostConfig, check_jumps, read_host
+from ffdl_batch.ssh.host_config import HostConfig, check_jumps, read_destination, read_host
 from ffdl_batch.ssh.host_keys import HostKey, check_host_key, known_keys
+from ffdl_batch.ssh.host_sockets import ProxyProcess, connect_directly
 from ffdl_batch.ssh.terminal_prompt import Person, find_person
-from ffdl_batch.ssh.ways import ProxyProcess, connect_straight
 
 if TYPE_CHECKING:
     import paramiko
@@ -216,7 +215,7 @@ def _reach(chain: _Chain, config: HostConfig, environ: Mapping[str, str], person
         chain.carry(proxy)
         connected = proxy.connection
     else:
-        connected = connect_straight(config)
+        connected = connect_directly(config)
     return _log_in(chain, connected, config, person, is_behind=bool(config.proxy_jump or config.proxy_command))
 
 

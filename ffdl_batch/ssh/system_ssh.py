@@ -19,9 +19,8 @@ from dataclasses import replace
 from typing import IO
 
 from ffdl_batch.domain.terminal_text import printable
-from ffdl_batch.ssh.destination import read_destination
 from ffdl_batch.ssh.errors import CommandLost, SshFailed
-from ffdl_batch.ssh.host_config import HostConfig, check_jumps, read_host
+from ffdl_batch.ssh.host_config import HostConfig, check_jumps, read_destination, read_host
 from ffdl_batch.ssh.ssh_messages import explain, is_final, is_host_key_unknown
 
 _KEPT_S = 600

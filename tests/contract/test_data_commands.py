@@ -324,8 +324,8 @@ def test_data_put_shows_progress_bar_only_on_a_terminal(person: Person) -> None:
     ("words", "code", "text"),
     [
         (("ls", "s3://no-such-bucket-here/a"), 66, "bucket no-such-bucket-here"),
-        (("put", "none", "s3://b/a"), 66, "none is not there"),
-        (("put", ".", "https://web/a"), 2, "nothing can be stored on a web server"),
+        (("put", "none", "s3://b/a"), 66, "none does not exist"),
+        (("put", ".", "https://web/a"), 2, "a web server takes no files"),
         (("get", "s3://b/a", "--out", "/dev/null"), 2, "/dev/null is not a directory; name a directory"),
         (("get", "bucket/a"), 2, "write for example s3://BUCKET/PREFIX"),
         (("ls", "s3://b/a", "--secret", "password"), 2, "write --secret FIELD=NAME"),

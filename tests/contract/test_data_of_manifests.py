@@ -111,8 +111,8 @@ def test_data_put_and_get_use_directory_store_of_manifest(person: Person) -> Non
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
-        (("ls", "--manifest", "MANIFEST"), 78, "several have training_data (one, two); choose with --store"),
-        (("ls", "--manifest", "MANIFEST", "--store", "three"), 78, "has not a data store 'three' with training_data"),
+        (("ls", "--manifest", "MANIFEST"), 78, "several data stores have training_data (one, two); select one with"),
+        (("ls", "--manifest", "MANIFEST", "--store", "three"), 78, "no data store 'three' has training_data"),
         (("ls", "--manifest", "none.yml"), 66, "none.yml: there is no such file"),
         (
             ("ls", "../up", "--manifest", "MANIFEST", "--store", "one"),

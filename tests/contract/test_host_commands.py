@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from ffdl_batch import Client, __version__
+from ffdl_batch.client.connection.daemon_location import HostPlace
 from ffdl_batch.client.connection.daemon_start import Dialling
-from ffdl_batch.client.connection.remote_host import HostPlace
 from ffdl_batch.client.errors import DaemonUnreachable
-from ffdl_batch.client.stores.user_secrets import RemoteKeys
+from ffdl_batch.client.stores.user_secrets import RemoteUserSecrets
 from ffdl_batch.config.daemon_location import Machine, this_machine
 from ffdl_batch.ssh.connection import Connector
 from tests import preloaded
@@ -333,7 +333,7 @@ def test_remote_secret_and_data_commands_use_secrets_of_the_host(
     place = HostPlace("login")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(os, "environ", laptop.environ)
-        keys = RemoteKeys(place, Connector("login", laptop.environ))
+        keys = RemoteUserSecrets(place, Connector("login", laptop.environ))
         assert keys.own("store-key") == b"planted"
         with pytest.raises(FileNotFoundError):
             keys.file(tmp_path / "none")

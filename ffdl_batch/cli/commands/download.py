@@ -15,7 +15,7 @@ import click
 
 from ffdl_batch.attempt.directory_tree import remove_tree
 from ffdl_batch.cli.commands.data import read_directory, report_done, resumable
-from ffdl_batch.cli.connection import find_elsewhere, find_keys, open_client
+from ffdl_batch.cli.connection import find_elsewhere, find_user_secrets, open_client
 from ffdl_batch.cli.exit_handling import complain
 from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.render.progress import Meter
@@ -132,7 +132,7 @@ def _source(client: Client, left: LeftView, out: Path, meter: Meter) -> Iterator
     memory = hashlib.sha256("\0".join(words).encode("utf-8", "surrogateescape")).hexdigest()[:32]
     if left.store is not None:
         near = bool(left.directory)
-        yield of_job(left.store, Path(left.secrets), find_keys(), os.environ, near=near), left.prefix, memory
+        yield of_job(left.store, Path(left.secrets), find_user_secrets(), os.environ, near=near), left.prefix, memory
         return
     directory = StoreAddress(StoreKind.FILE, container=left.directory)
     if not left.is_partial and find_elsewhere() is None and _is_seen(left):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ffdl_batch.cli.connection import find_keys
+from ffdl_batch.cli.connection import find_user_secrets
 from ffdl_batch.cli.exit_handling import Stop, complain
 from ffdl_batch.cli.options.submission import allowed_references, reference_options
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
@@ -22,7 +22,7 @@ from ffdl_batch.domain.job.secret_references import without_line_end
 
 if TYPE_CHECKING:
     from ffdl_batch.client.stores.credentials import Access
-    from ffdl_batch.client.stores.user_secrets import Keys
+    from ffdl_batch.client.stores.user_secrets import UserSecrets
     from ffdl_batch.client.submissions.manifest_source import AllowedReferences, ManifestText
     from ffdl_batch.domain.job.spec import DataStore
     from ffdl_batch.manifest import Parsed
@@ -45,7 +45,7 @@ class StoreOf:
         return "training_results" if self.results else "training_data"
 
 
-def place_of_manifest(which: StoreOf, below: str, keys: Keys) -> tuple[Access, str]:
+def place_of_manifest(which: StoreOf, below: str, keys: UserSecrets) -> tuple[Access, str]:
     """Return the store with its connection, and the prefix: that of the container, joined with `below`.
 
     Raises Stop if the manifest is wrong, and ClientError if a value is missing or not allowed.
@@ -186,7 +186,7 @@ def choose_store(url: str | None, options: StoreOptions) -> Chosen:
 
     Raises click.UsageError, and ClientError for a manifest or secret that cannot be read.
     """
-    keys = find_keys()
+    keys = find_user_secrets()
     if options.of is not None:
         return Chosen(*place_of_manifest(options.of, url or "", keys))
     if url is None:
@@ -194,7 +194,7 @@ def choose_store(url: str | None, options: StoreOptions) -> Chosen:
     return Chosen(*_by_url(url, options, keys))
 
 
-def _by_url(url: str, given: StoreOptions, keys: Keys) -> tuple[Access, str]:
+def _by_url(url: str, given: StoreOptions, keys: UserSecrets) -> tuple[Access, str]:
     from ffdl_batch.client.stores.credentials import access, with_environment
     from ffdl_batch.domain.data.store_urls import StoreOptions, StoreUrlError, read_store_url
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ffdl_batch import __version__
-from ffdl_batch.client.connection.daemon_location import SocketPlace, read_settings
-from ffdl_batch.config.daemon_location import DaemonLock, LockUnreadable, read_lock
+from ffdl_batch.client.connection.daemon_location import read_settings
+from ffdl_batch.config.daemon_location import DaemonLock, LockUnreadable, SocketPlace, read_lock
 
 if TYPE_CHECKING:
     from ffdl_batch.config import Settings

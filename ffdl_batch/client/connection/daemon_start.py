@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ffdl_batch.client.connection.daemon_location import SocketPlace, locate_socket
+from ffdl_batch.client.connection.daemon_location import locate_socket
 from ffdl_batch.client.connection.daemon_settings import own_settings
 from ffdl_batch.client.connection.http_client import Channel, DirectChannel
 from ffdl_batch.client.errors import DaemonUnreachable
@@ -30,6 +30,7 @@ from ffdl_batch.config.daemon_location import (
     Holder,
     LockUnreadable,
     Machine,
+    SocketPlace,
     judge_holder,
     make_own_directory,
     read_lock,
@@ -41,7 +42,7 @@ from ffdl_batch.host.peer_credentials import read_credentials
 from ffdl_batch.host.resource_exhaustion import explain_lack, find_lack
 
 if TYPE_CHECKING:
-    from ffdl_batch.client.connection.remote_host import HostPlace
+    from ffdl_batch.client.connection.daemon_location import HostPlace
     from ffdl_batch.config import Settings
 
 DAEMON_ARGV = (sys.executable, "-E", "-P", "-m", "ffdl_batch.daemon.main", "--personal")
@@ -119,7 +120,7 @@ class Dialling:
 
     def elsewhere(self, settings: Settings) -> HostPlace | None:
         """The host that was named; a socket or a state directory that was named is this machine's."""
-        from ffdl_batch.client.connection.remote_host import choose_place
+        from ffdl_batch.client.connection.daemon_location import choose_place
 
         is_here = self.host is None and (self.socket_path is not None or self.state_dir is not None)
         return None if is_here else choose_place(self.host, self.environ, settings)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ffdl_batch import __version__
-from ffdl_batch.client.connection.remote_host import PROGRAM, HostPlace
+from ffdl_batch.client.connection.daemon_location import PROGRAM, HostPlace
 from ffdl_batch.client.errors import DaemonUnreachable
 from ffdl_batch.config.daemon_location import DaemonLock
 from ffdl_batch.domain.exit_codes import ExitCode

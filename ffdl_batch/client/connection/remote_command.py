@@ -10,8 +10,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from ffdl_batch.client.connection.daemon_location import HostPlace
 from ffdl_batch.client.connection.host_relay import ProgramNotFound, unreachable
-from ffdl_batch.client.connection.remote_host import HostPlace
 from ffdl_batch.client.errors import DaemonUnreachable
 from ffdl_batch.ssh.connection import Connector, RemoteCommand
 from ffdl_batch.ssh.errors import ProgramMissing, SshFailed

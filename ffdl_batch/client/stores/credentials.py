@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ffdl_batch.client.errors import InputUnusable
-from ffdl_batch.client.stores.user_secrets import Keys
+from ffdl_batch.client.stores.user_secrets import UserSecrets
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.secret_references import ENV, FILE, why_no_name
@@ -35,7 +35,7 @@ class Access:
 
 
 def access(
-    address: StoreAddress, user: str, named: Mapping[str, str], environ: Mapping[str, str], keys: Keys
+    address: StoreAddress, user: str, named: Mapping[str, str], environ: Mapping[str, str], keys: UserSecrets
 ) -> Access:
     """`named`: field of the credentials → the secret that it is. Without any, the environment counts.
 
@@ -51,7 +51,7 @@ def access(
 
 
 def of_job(
-    address: StoreAddress, secrets_file: Path, keys: Keys, environ: Mapping[str, str], *, near: bool = False
+    address: StoreAddress, secrets_file: Path, keys: UserSecrets, environ: Mapping[str, str], *, near: bool = False
 ) -> Access:
     """A store of a job, whose address names the job's secrets: those of its manifest lie in the job's own file, others
     are the person's. Where they cannot be read, the environment counts. `near`: attempts have directories of their own
@@ -79,14 +79,14 @@ def of_job(
         return Access(replace(address, credentials={name: name for name in found}), found)
 
 
-def of_references(address: StoreAddress, given: Mapping[str, str], keys: Keys) -> Access:
+def of_references(address: StoreAddress, given: Mapping[str, str], keys: UserSecrets) -> Access:
     """Return a store of a manifest. `given` has the secret values of the manifest, and those of its ``env:NAME`` and
     ``file:PATH``. Other names are the user's secrets. Raises InputUnusable."""
     forbid_core_dumps()
     return Access(address, {name: given.get(name) or _value(name, keys) for name in address.credentials.values()})
 
 
-def _value(name: str, keys: Keys) -> str:
+def _value(name: str, keys: UserSecrets) -> str:
     kind, _, rest = name.partition(":")
     if kind == ENV:
         raise InputUnusable(f"the manifest names the variable {rest}, which is not set", code="C103")
@@ -129,7 +129,7 @@ def from_environment(kind: StoreKind, environ: Mapping[str, str]) -> dict[str, s
     return {}
 
 
-def read_own_secret(keys: Keys, name: str) -> str:
+def read_own_secret(keys: UserSecrets, name: str) -> str:
     """The value of one of the person's secrets. Raises InputUnusable."""
     if wrong := why_no_name(name):
         raise InputUnusable(wrong, code="C103")

@@ -15,13 +15,13 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.ssh.errors import SshFailed
 
 if TYPE_CHECKING:
-    from ffdl_batch.client.connection.remote_host import HostPlace
+    from ffdl_batch.client.connection.daemon_location import HostPlace
     from ffdl_batch.ssh.connection import Connector
 
 _READ_S = 60.0
 
 
-class Keys:
+class UserSecrets:
     """Those of this machine, below `jobs_dir`."""
 
     def __init__(self, jobs_dir: Path) -> None:
@@ -41,7 +41,7 @@ class Keys:
         return path.read_bytes()
 
 
-class RemoteKeys(Keys):
+class RemoteUserSecrets(UserSecrets):
     """Those of the host; nothing is asked before one is needed. Raises DaemonUnreachable, too."""
 
     def __init__(self, place: HostPlace, connector: Connector) -> None:
@@ -49,13 +49,13 @@ class RemoteKeys(Keys):
         self._known: Path | None = None
 
     def own(self, name: str) -> bytes:
-        """See :class:`Keys`."""
+        """See :class:`UserSecrets`."""
         if self._known is None:
             self._known = self._ask_jobs_dir()
         return self.file(Path(Root(str(self._known)).secrets, name))
 
     def file(self, path: Path) -> bytes:
-        """See :class:`Keys`."""
+        """See :class:`UserSecrets`."""
         words = ["/bin/sh", "-c", f'[ -e "$1" ] || exit {ExitCode.NO_INPUT}; exec cat -- "$1"', "sh", str(path)]
         try:
             ended = self._connector.run(words, _READ_S)

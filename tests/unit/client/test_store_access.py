@@ -8,7 +8,7 @@ import pytest
 
 from ffdl_batch.client.errors import DaemonUnreachable, InputUnusable
 from ffdl_batch.client.stores.credentials import access, from_environment, of_job, of_references, with_environment
-from ffdl_batch.client.stores.user_secrets import Keys
+from ffdl_batch.client.stores.user_secrets import UserSecrets
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 
 AWS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "planted"}
@@ -46,11 +46,11 @@ def test_with_environment_fills_missing_store_address() -> None:
 def test_access_prefers_secrets_over_environment(tmp_path: Path) -> None:
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "my-key").write_text("theirs")
-    made = access(BUCKET, "", {"user_name": "my-key", "password": "my-key"}, AWS, Keys(tmp_path))
+    made = access(BUCKET, "", {"user_name": "my-key", "password": "my-key"}, AWS, UserSecrets(tmp_path))
     assert made.values == {"user_name": "theirs", "password": "theirs"}
     assert made.address.credentials == {"user_name": "user_name", "password": "password"}
     assert "theirs" not in repr(made)
-    named = access(StoreAddress(StoreKind.FSSPEC), "ada", {}, AWS, Keys(tmp_path))
+    named = access(StoreAddress(StoreKind.FSSPEC), "ada", {}, AWS, UserSecrets(tmp_path))
     assert named.values == {"user_name": "ada"}
 
 
@@ -59,21 +59,21 @@ def test_access_refuses_secrets_below_directory_that_others_can_write(tmp_path: 
     (tmp_path / "secrets" / "my-key").write_text("planted")
     tmp_path.chmod(0o770)
     with pytest.raises(DaemonUnreachable, match=r"jobs_dir\) has mode 0770, which lets others write") as caught:
-        access(BUCKET, "", {"password": "my-key"}, {}, Keys(tmp_path))
+        access(BUCKET, "", {"password": "my-key"}, {}, UserSecrets(tmp_path))
     assert caught.value.problem.exit_code == 77
 
 
 def test_of_references_takes_given_values_and_names_missing_file(tmp_path: Path) -> None:
     address = StoreAddress(StoreKind.HTTP, credentials={"token": "file:token"})
-    assert of_references(address, {"file:token": "planted"}, Keys(tmp_path)).values == {"file:token": "planted"}
+    assert of_references(address, {"file:token": "planted"}, UserSecrets(tmp_path)).values == {"file:token": "planted"}
     with pytest.raises(InputUnusable, match="the manifest names the file 'token', which cannot be read"):
-        of_references(address, {}, Keys(tmp_path))
+        of_references(address, {}, UserSecrets(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["none", "../secrets/x", "", "a/b"])
 def test_access_rejects_missing_secret_and_invalid_name(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputUnusable) as raised:
-        access(BUCKET, "", {"password": name}, {}, Keys(tmp_path))
+        access(BUCKET, "", {"password": name}, {}, UserSecrets(tmp_path))
     assert raised.value.problem.code == "C103"
 
 
@@ -82,7 +82,7 @@ def test_of_job_explains_secret_deleted_with_job(tmp_path: Path) -> None:
     bucket = StoreAddress(StoreKind.S3, container="b", credentials={"password": "cos-password"})
     kept = tmp_path / "secrets.json"
     with pytest.raises(InputUnusable) as over:
-        of_job(bucket, kept, Keys(tmp_path), {}, near=True)
+        of_job(bucket, kept, UserSecrets(tmp_path), {}, near=True)
     problem = over.value.problem
     assert problem.message == (
         "there is no secret cos-password, and what the submission brought along is gone with the job's end"
@@ -93,10 +93,13 @@ def test_of_job_explains_secret_deleted_with_job(tmp_path: Path) -> None:
     )
     assert (problem.code, problem.exit_code) == ("C103", 77)
     with pytest.raises(InputUnusable) as far:
-        of_job(bucket, kept, Keys(tmp_path), {})
+        of_job(bucket, kept, UserSecrets(tmp_path), {})
     assert far.value.problem.cure == problem.cure.rpartition("; ")[0]
     kept.write_text('{"other": "planted"}')
     with pytest.raises(InputUnusable) as lives:
-        of_job(bucket, kept, Keys(tmp_path), {})
+        of_job(bucket, kept, UserSecrets(tmp_path), {})
     assert lives.value.problem.cure == "set it: ffdl secret set cos-password"
-    assert of_job(bucket, tmp_path / "none", Keys(tmp_path), AWS).values == {"user_name": "key", "password": "planted"}
+    assert of_job(bucket, tmp_path / "none", UserSecrets(tmp_path), AWS).values == {
+        "user_name": "key",
+        "password": "planted",
+    }

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.ssh.destination import Destination, read_destination
 from ffdl_batch.ssh.errors import SshFailed
 from ffdl_batch.ssh.framing import at_login
-from ffdl_batch.ssh.host_config import HostConfig, interpret, parse_options
+from ffdl_batch.ssh.host_config import Destination, HostConfig, interpret, parse_options, read_destination
 from ffdl_batch.ssh.host_keys import HostKey, KnownKey, check_host_key, read_lines
 
 KEY = HostKey("ssh-ed25519", b"a key")

@@ -12,7 +12,7 @@ from ffdl_batch.ssh.host_config import HostConfig
 _ENDS_WITHIN_S = 2.0
 
 
-def connect_straight(config: HostConfig) -> socket.socket:
+def connect_directly(config: HostConfig) -> socket.socket:
     """A TCP connection. Raises SshFailed (exit 75)."""
     try:
         connected = socket.create_connection((config.hostname, config.port), config.connect_timeout_s)
