@@ -9,7 +9,7 @@ from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, find_text
 from ffdl_batch.domain.file_format import NewerFormat
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, decode_events, node_source
-from ffdl_batch.host.boot import boot_id
+from ffdl_batch.host.processes import boot_id
 from ffdl_local.records import process_stat
 
 SUPERVISOR, HEAD = "supervisor", "head"

@@ -19,7 +19,7 @@ from typing import Any
 
 from ffdl_batch.attempt.file_writer import restore_directory, write_text
 from ffdl_batch.attempt.reader import NO_FILE, DamagedFile, open_regular, read_object
-from ffdl_batch.host.boot import boot_id
+from ffdl_batch.host.processes import boot_id
 
 LOCK, STARTED, STATE, EXIT = "lock", "started.json", "state.json", "exit.json"
 JOB_FILE = "local.json"

@@ -9,7 +9,6 @@ later), HUP ends it while it waits, URG, USR1 and USR2 are passed to the head.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import os
 import signal
@@ -23,8 +22,8 @@ from typing import Any
 
 from ffdl_batch.attempt.file_writer import open_own
 from ffdl_batch.attempt.reader import read_object
-from ffdl_batch.host.boot import boot_id
 from ffdl_batch.host.permissions import PRIVATE_UMASK, umask_set
+from ffdl_batch.host.processes import adopt_orphans, boot_id
 from ffdl_batch.host.signals import wait_for_signal
 from ffdl_local.machine_queue import Queue, Slots
 from ffdl_local.records import (
@@ -39,7 +38,6 @@ from ffdl_local.records import (
     write_record,
 )
 
-PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>, since Linux 3.4
 TURN_S = 0.1
 AGAIN_S = 1.0
 EXIT_PATIENCE_S = 120.0
@@ -177,7 +175,7 @@ class Supervisor:
     def _run_head(self, slots: Slots) -> int:
         # Whatever the head leaves behind becomes our child, so that it can be found and ended. The head holds the
         # slots too: a killed supervisor must not give away the GPUs of a job that continues.
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        adopt_orphans()
         env = {**os.environ, "FFDL_NATIVE_ID": self.job["token"], "FFDL_NODE_RANK": "0"}
         env.pop("CUDA_VISIBLE_DEVICES", None)
         if slots.gpus:

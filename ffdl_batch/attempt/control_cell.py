@@ -10,7 +10,7 @@ from ffdl_batch.attempt.layout import AttemptDir, JobDir
 from ffdl_batch.attempt.reader import find_object
 from ffdl_batch.domain.file_format import FORMAT
 from ffdl_batch.domain.launch.launch_file import LaunchFile
-from ffdl_batch.host.boot import boot_id
+from ffdl_batch.host.processes import boot_id
 
 RUN = "FFDL_RUN"
 """Variable in which the head says which run of the attempt it is (from 1)."""
@@ -62,10 +62,10 @@ def own_run(environ: Mapping[str, str]) -> int:
     return int(text) if text.isdigit() and int(text) else 1
 
 
-def restarts(launch: LaunchFile, environ: Mapping[str, str]) -> int:
-    """How often this attempt was started anew: the scheduler's count where it has one."""
+def count_restarts(launch: LaunchFile, environ: Mapping[str, str], run: int) -> int:
+    """Return how often the attempt was started again before its `run`: the scheduler's count if it has one."""
     text = environ.get(launch.host.restart_count, "") if launch.host.restart_count else ""
-    return int(text) if text.isdigit() else own_run(environ) - 1
+    return int(text) if text.isdigit() else run - 1
 
 
 def newer_run(launch: LaunchFile, run: int) -> int:

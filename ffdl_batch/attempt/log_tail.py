@@ -11,6 +11,7 @@ from ffdl_batch.attempt.reader import NO_FILE, open_regular
 LINES = 20
 LINE_CHARACTERS = 400
 READ_BYTES = 64 * 1024
+_LAST_BYTES = 2000
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
@@ -34,6 +35,15 @@ def _end(path: str, most: int) -> Tuple[bytes, bool]:
             return file.read(most), start > 0
     except NO_FILE:
         return b"", False
+
+
+def last_line(path: str) -> str:
+    """Return the last line of a file of messages; "" if it has none or cannot be read."""
+    try:
+        lines = _end(path, _LAST_BYTES)[0].decode("utf-8", "replace").strip().splitlines()
+    except OSError:
+        return ""
+    return lines[-1].strip() if lines else ""
 
 
 def last_lines(data: bytes, *, cut: bool = False) -> Tuple[str, ...]:

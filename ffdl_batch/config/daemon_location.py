@@ -30,7 +30,7 @@ from ffdl_batch.attempt.reader import SMALL_BYTES, DamagedFile, read_whole
 from ffdl_batch.domain.codec import CodecError, from_plain
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.untrusted_json import parse_json
-from ffdl_batch.host.boot import boot_id
+from ffdl_batch.host.processes import boot_id
 from ffdl_batch.host.users import home_of_caller
 
 SOCKET_NAME = "ffdl.sock"

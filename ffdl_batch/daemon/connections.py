@@ -25,7 +25,7 @@ from ffdl_batch.daemon.replies import problem_reply, raw_problem_reply
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import Problem
-from ffdl_batch.host.peer_credentials import read_credentials
+from ffdl_batch.host.users import read_credentials
 from ffdl_batch.services.os_errors import explain
 
 KEPT = 192

@@ -1,4 +1,4 @@
-"""Calculates the pause before something that failed is tried again. Pure: no clock, no sleeping."""
+"""Calculate the pause before a retry. Pure: no clock, no sleeping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the control groups of this process are, and the numbers in their files (cgroups(7)), versions 1 and 2."""
+"""Find the control groups of this process, and read numbers from their files (cgroups(7), versions 1 and 2)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def group_paths(proc: str) -> Tuple[Dict[str, str], Optional[str]]:
                     v2 = path
                 elif names:
                     v1[names] = path
-    except (OSError, ValueError):  # a kernel without them, or with another form
+    except (OSError, ValueError):  # a kernel without control groups, or with another format
         return {}, None
     return v1, v2
 
 
 def read_number(path: str) -> Optional[int]:
-    """Return the number that is all of the file; None if this kernel has no such file, or it holds a word ("max")."""
+    """Return the number that is all of the file; None if the file does not exist or holds a word ("max")."""
     try:
         with open(path, encoding="ascii") as file:
             return int(file.read())
@@ -33,7 +33,7 @@ def read_number(path: str) -> Optional[int]:
 
 
 def read_field(path: str, name: str) -> Optional[int]:
-    """Return the number after `name` in a file of lines; None if this kernel has no such file or line."""
+    """Return the number after `name` in a file of lines; None if the file or the line does not exist."""
     try:
         with open(path, encoding="ascii") as file:
             for line in file:

@@ -1,4 +1,4 @@
-"""Keeps secrets out of core dumps, and out of the reach of other processes (core(5), prctl(2))."""
+"""Keep secrets out of core dumps and out of the reach of other processes (core(5), prctl(2))."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _PR_SET_DUMPABLE = 4
 
 
 def forbid_core_dumps(*, permanently: bool = False) -> None:
-    """Let this process and those it starts leave no core dump. They can raise the limit again (``ulimit -c``), unless
-    `permanently`.
+    """Forbid core dumps of this process and those it starts. They can raise the limit again (``ulimit -c``), unless
+    `permanently` is true.
 
-    A limit of 0 stops no core that goes to a program (core_pattern with ``|``, core(5)). One byte does: Linux takes
-    that limit for its own mark of a dump that must not be (fs/coredump.c), and no file of a core fits into it.
+    A limit of 0 does not stop a core dump that is piped to a program (core_pattern with ``|``, core(5)). A limit of one
+    byte does: Linux uses it as its own mark of a forbidden dump (fs/coredump.c), and no core file fits into it.
     """
     hard = core_limits()[1]
     least = 0 if hard == 0 else 1
@@ -22,26 +22,28 @@ def forbid_core_dumps(*, permanently: bool = False) -> None:
 
 
 def core_limits() -> Tuple[int, int]:
-    """Return this process's limits of core dumps in bytes: the soft and the hard one."""
+    """Return the soft and the hard limit of this process's core dumps, in bytes."""
     return resource.getrlimit(resource.RLIMIT_CORE)
 
 
 def restore_core_limits(pid: int, limits: Tuple[int, int]) -> None:
-    """Give a child that is to outlive this process the limits that this process had before."""
-    if limits[1] == core_limits()[1]:  # else the program has set both, for all that it starts
+    """Give a child that outlives this process the limits that this process had before."""
+    if limits[1] == core_limits()[1]:  # else the program has set both limits for everything that it starts
         with contextlib.suppress(ProcessLookupError):  # it has ended
             resource.prlimit(pid, resource.RLIMIT_CORE, limits)
 
 
 def hide_memory() -> None:
-    """Let this process leave no core dump, and let no process without privilege read its memory."""
+    """Forbid core dumps of this process, and reading its memory by processes without privileges."""
     _set_dumpable(0)
     forbid_core_dumps()
 
 
 def open_proc_files() -> None:
-    """Let this process write its files in /proc again, which belong to root after :func:`hide_memory` (proc(5)). For a
-    child that is about to become a learner, which has the secrets in its environment."""
+    """Let this process write its files in /proc again, which belong to root after :func:`hide_memory` (proc(5)).
+
+    For a child that is about to become a learner: the learner has the secrets in its environment anyway.
+    """
     _set_dumpable(1)
 
 

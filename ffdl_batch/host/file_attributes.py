@@ -1,4 +1,4 @@
-"""Keeps what a tree has besides names and content when it is copied: links that stay in it, modes, groups and holes.
+"""Preserve links, modes, groups and holes when a tree is copied.
 
 Learners write such trees. A link is never followed, and permission bits are the only bits of a mode that are copied.
 Standard library; runs on Python 3.9.
@@ -56,7 +56,7 @@ def set_mode(descriptor: int, mode: int, umask: int) -> None:
     """Give a new file or directory the mode of its original, if its file system and its owner allow it. Bits that its
     file system gave it, as setgid, stay. Raises OSError.
 
-    If the original has the mode that `umask` gives to every new file, no program has chosen it, and nothing is done:
+    If the original has the mode that `umask` gives to every new file, nothing is changed, because no program chose it:
     chmod(2) would change the mask of an ACL that the file inherited (acl(5)).
     """
     is_directory = stat.S_ISDIR(mode)

@@ -1,8 +1,8 @@
-"""Which kind of file system a directory lies on, and what it refuses: SQLite's fast mode is right on a local one only.
+"""Find out on which file system a directory is, and why it cannot be written.
 
-SQLite's write-ahead log needs memory shared by all its users, which no network file system gives
-(sqlite.org/wal.html), and caches of NFS or Lustre clients may differ. Only types that are known to be local
-count as local: an unknown type costs some speed, a wrong guess could cost the database.
+SQLite's write-ahead log needs memory that all its users share (sqlite.org/wal.html). Network file systems do not have
+it, and caches of NFS or Lustre clients may differ. So only types that are known to be local count as local: for an
+unknown type SQLite is slower, but a wrong guess could damage the database.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def is_network(directory: Path) -> bool:
-    """Whether `directory` lies on a network file system (nfs, lustre, gpfs, beegfs, ceph, cifs, fuse.*, 9p, ...)
-    or on one that is not known to be local; also where the machine does not say."""
+    """Return whether `directory` is on a file system that is not known to be local (nfs, lustre, gpfs, beegfs, ceph,
+    cifs, fuse.*, 9p, ...), or whose type cannot be read."""
     real = os.path.realpath(directory)
     try:
         Path(real).stat()  # an automounter mounts now, before the table is read
@@ -34,17 +34,17 @@ def is_network(directory: Path) -> bool:
 
 
 def is_read_only(directory: Path) -> bool:
-    """Whether the file system that holds `directory` is mounted for reading alone. Raises OSError."""
+    """Return whether the file system of `directory` is mounted read-only. Raises OSError."""
     return bool(os.statvfs(directory).f_flag & os.ST_RDONLY)
 
 
 def why_unwritable(file: Path) -> OSError | None:
-    """What the file system says to a block beside `file`, or to writing `file`; None where it takes them.
+    """Return why `file`, or a file beside it, cannot be written; None if both can.
 
-    SQLite has one error for many refusals. The file itself is not opened: closing it would end the locks that SQLite
-    holds in this process.
+    SQLite has one error for many causes. The file itself is not opened, because closing it would release the locks that
+    SQLite holds in this process.
     """
-    # The janitor knows this form of name for something that was being written when somebody was killed.
+    # The janitor removes files with such a name: a process was killed while it wrote them.
     hidden = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
     try:
         descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -63,10 +63,10 @@ def why_unwritable(file: Path) -> OSError | None:
 
 
 def filesystem_type(mountinfo: str, path: str) -> str:
-    """The type of the file system that holds the absolute `path`, "" if the table names none.
+    """Return the type of the file system that has the absolute `path`; "" if the table names none.
 
-    `mountinfo` is the text of /proc/self/mountinfo (proc(5)): the mount point is field 5, the type comes after
-    the separating ` - `; blanks in names are octal. Of nested mounts the deepest counts, of stacked ones the last.
+    `mountinfo` is the text of /proc/self/mountinfo (proc(5)): field 5 is the mount point, and the type follows the
+    separator ` - `. Of nested mounts, the deepest is used, and of stacked mounts, the last.
     """
     found, depth = "", -1
     for line in mountinfo.splitlines():
@@ -74,10 +74,15 @@ def filesystem_type(mountinfo: str, path: str) -> str:
         fields = left.split(" ")
         if not separator or len(fields) < 5:
             continue
-        point = _OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4])
+        point = mount_point(fields[4])
         if _holds(point, path) and len(point) >= depth:
             found, depth = right.split(" ")[0], len(point)
     return found
+
+
+def mount_point(field: str) -> str:
+    """Return the path in a field of mountinfo, where blanks are octal escapes."""
+    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), field)
 
 
 def _holds(point: str, path: str) -> bool:

@@ -1,7 +1,8 @@
-"""Standard error of a controller: a file of the job's on the shared file system, as the batch system opened it.
+"""Write to a controller's standard error without failing or waiting long.
 
-It may be full or may hang, and what is said there is a courtesy: events and records are what counts. So writing to it
-never fails, and never waits for long once :func:`begin` was called.
+The batch system opened standard error as a file on the shared file system, which may be full or hang. Messages there
+are additional information: events and records are what readers rely on. Writes wait at most :data:`PATIENCE_S` once
+:func:`begin` was called.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ from ffdl_batch.host.worker_thread import Full, WorkerThread
 
 PATIENCE_S = 0.2
 MOST_WAITING = 64
-"""NonblockingStderr that wait behind a write that hangs: nobody says how many there will be."""
+"""Maximum number of messages that wait behind a write that hangs."""
 
 
 class NonblockingStderr(io.TextIOBase):
-    """Takes the place of ``sys.stderr``. What could not be written is counted, and said when there is room again."""
+    """Replaces ``sys.stderr``. It counts messages that cannot be written, and reports their number later."""
 
     def __init__(self, target: int = 2) -> None:
         super().__init__()
         self._target, self._lost = target, 0
         self._counting = threading.Lock()
-        self._worker = WorkerThread("complaints", MOST_WAITING)
+        self._worker = WorkerThread("standard-error", MOST_WAITING)
 
     def begin(self) -> None:
-        """From here on a thread writes."""
+        """Start the thread that writes from now on."""
         self._worker.begin()
 
     def writable(self) -> bool:
@@ -36,7 +37,7 @@ class NonblockingStderr(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
-        """Write it, or do without."""
+        """Write the text, or count it as lost."""
         try:
             self._worker.ask(lambda: self._put(text), None, PATIENCE_S)
         except Full:
@@ -45,12 +46,12 @@ class NonblockingStderr(io.TextIOBase):
 
     def _put(self, text: str) -> None:
         lost = self._lost
-        missing = f"ffdl-controller: {lost} complaints could not be written here\n" if lost else ""
+        missing = f"ffdl-controller: {lost} messages could not be written here\n" if lost else ""
         data = (missing + text).encode("utf-8", "backslashreplace")
         try:
             while data:
                 data = data[os.write(self._target, data) :]
-        except OSError:  # full, closed, gone: there is nobody to complain to
+        except OSError:  # full, closed or gone: the error cannot be reported anywhere
             self._lose(1)
         else:
             self._lose(-lost)
@@ -60,12 +61,25 @@ class NonblockingStderr(io.TextIOBase):
             self._lost += count
 
 
+class ErrorReporter:
+    """Prints the errors of something that is done again and again; the same error twice in a row only once."""
+
+    def __init__(self, outcome: str = "will be tried again") -> None:
+        self._outcome, self._last = outcome, ""
+
+    def report(self, error: Exception, what: str = "") -> None:
+        """Print the error after `what`, unless it equals the last one."""
+        if str(error) != self._last:
+            self._last = str(error)
+            sys.stderr.write(f"ffdl-controller: {what}{error}{'; ' if self._outcome else ''}{self._outcome}\n")
+
+
 def install() -> None:
-    """Use it in this process."""
+    """Use it as this process's standard error."""
     sys.stderr = NonblockingStderr()
 
 
 def begin() -> None:
-    """No complaint holds up anything from here on. Call after the learners were started."""
+    """Write in a thread from now on. Call this after the learners were started, which are forked."""
     if isinstance(sys.stderr, NonblockingStderr):
         sys.stderr.begin()

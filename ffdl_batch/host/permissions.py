@@ -1,4 +1,4 @@
-"""Reads with which umask and groups this process creates and opens files.
+"""Read the umask and groups with which this process creates and opens files.
 
 Standard library, Python 3.9: nodes run this module, too.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Iterator, List, Optional
 
 PRIVATE_UMASK = 0o077
-"""Of the platform's own processes: job directories, state and secrets are closed to other users."""
+"""The umask of the platform's own processes: other users cannot read job directories, state and secrets."""
 MAX_UMASK = 0o777
 MAX_GID = 2**32 - 2
 """gid_t has 32 bits, and its last value means "none" (chown(2))."""
@@ -42,12 +42,12 @@ def umask_set(umask: int) -> Iterator[None]:
 
 
 def is_default_mode(mode: int, umask: int, *, directory: bool = False) -> bool:
-    """Return whether a file has the mode that programs give to new files, so that nobody has chosen it."""
+    """Return whether a file has the mode that programs give to new files, so that no program has chosen it."""
     return mode & 0o777 == creation_mode(mode, directory=directory) & ~umask
 
 
 def creation_mode(mode: int, *, directory: bool = False) -> int:
-    """Return the mode with which programs create such a file, before umask or default ACL take something away."""
+    """Return the mode with which programs create such a file, before the umask or a default ACL removes bits."""
     return 0o777 if directory or mode & 0o111 else 0o666
 
 
@@ -83,7 +83,7 @@ def group_name(gid: int) -> str:
 
 @dataclass(frozen=True)
 class OldGroups:
-    """Why a path may be closed to this process and open to its user, and what the user can do."""
+    """Why this process may lack access to a path that its user has, and what the user can do."""
 
     why: str
     cure: str

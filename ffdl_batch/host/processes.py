@@ -1,23 +1,32 @@
-"""What /proc says about processes on this machine (proc(5))."""
+"""Read about processes of this machine in /proc (proc(5)), signal and end them."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
+import subprocess
 import time
 from dataclasses import dataclass
 from typing import Collection, Dict, List, Mapping, Optional, Union
 
-from ffdl_batch.host.boot import boot_id
-
 NAME = "ffdl-controller"
 """The name of controllers in process lists; the kernel keeps 15 bytes."""
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
+
+
+def boot_id() -> str:
+    """Return the id that Linux draws at each boot (proc(5)); "" on another system."""
+    try:
+        with open(_BOOT_ID, encoding="ascii") as file:
+            return file.read().strip()
+    except FileNotFoundError:
+        return ""
 
 
 @dataclass(frozen=True)
 class Process:
-    """One line of /proc/PID/stat: parent, process group, session, start time in ticks since boot."""
+    """A process, from /proc/PID/stat."""
 
     pid: int
     state: str
@@ -25,11 +34,16 @@ class Process:
     group: int
     session: int
     start_ticks: int
+    """When it started, in clock ticks since the boot."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Return whether it has not ended. A zombie has ended."""
+        return self.state not in "ZX"
 
 
 def name_process() -> None:
-    """Give this process :data:`NAME` in place of the interpreter's: a learner that ends all
-    processes called ``python3`` ends no controller."""
+    """Name this process :data:`NAME`, so that a learner that kills all processes called ``python3`` spares it."""
     with open("/proc/self/comm", "w", encoding="ascii") as file:
         file.write(NAME)
 
@@ -44,7 +58,7 @@ def name_of(pid: int) -> str:
 
 
 def read_process(pid: int) -> Optional[Process]:
-    """The process, or None where it is gone."""
+    """Return the process, which may be a zombie; None if it does not exist."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             text = file.read()
@@ -54,14 +68,20 @@ def read_process(pid: int) -> Optional[Process]:
     return Process(pid, rest[0], int(rest[1]), int(rest[2]), int(rest[3]), int(rest[19]))
 
 
+def read_living(pid: int) -> Optional[Process]:
+    """Return the process; None if it does not exist or has ended."""
+    process = read_process(pid)
+    return process if process is not None and process.is_alive else None
+
+
 def all_processes() -> Dict[int, Process]:
-    """Every process that lives (zombies left out)."""
-    found = (read_process(int(name)) for name in os.listdir("/proc") if name.isdigit())
-    return {p.pid: p for p in found if p is not None and p.state not in "ZX"}
+    """Return every living process by its id."""
+    found = (read_living(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {process.pid: process for process in found if process is not None}
 
 
 def descendants(root: int, table: Mapping[int, Process]) -> List[int]:
-    """`root` and everything below it, parents first."""
+    """Return `root` and all its descendants, parents first."""
     children: Dict[int, List[int]] = {}
     for process in table.values():
         children.setdefault(process.parent, []).append(process.pid)
@@ -72,10 +92,10 @@ def descendants(root: int, table: Mapping[int, Process]) -> List[int]:
 
 
 def session_members(session: int, table: Mapping[int, Process]) -> List[int]:
-    """Processes of a session, and what their descendants made elsewhere; parents before their children.
+    """Return the processes of a session and their descendants in other sessions, parents first.
 
-    Killed in this order, none sees the end of its child: a shell that did could begin to note it on a file system that
-    hangs, and nothing ends who waits there.
+    If they are killed in this order, no process sees the end of its child. A shell that does might write to a file
+    system that hangs, and then cannot be killed.
     """
     members = {p.pid for p in table.values() if p.session == session}
     for pid in list(members):
@@ -85,7 +105,7 @@ def session_members(session: int, table: Mapping[int, Process]) -> List[int]:
 
 
 def status_field(pid: int, name: str) -> str:
-    """One field of /proc/PID/status; "" where the process is gone."""
+    """Return a field of /proc/PID/status; "" if the process does not exist."""
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
             for line in file:
@@ -97,13 +117,13 @@ def status_field(pid: int, name: str) -> str:
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether the process has a handler for the signal (SigCgt)."""
+    """Return whether the process has a handler for the signal (SigCgt)."""
     mask = status_field(pid, "SigCgt")
     return bool(mask) and bool(int(mask, 16) >> (number - 1) & 1)
 
 
 def send(pid: int, number: int) -> bool:
-    """Send a signal; False where the process is gone already."""
+    """Send a signal. Return False if the process does not exist."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:
@@ -112,7 +132,7 @@ def send(pid: int, number: int) -> bool:
 
 
 def send_group(group: int, number: int) -> bool:
-    """Send a signal to a process group; False where it is gone already."""
+    """Send a signal to a process group. Return False if it does not exist."""
     try:
         os.killpg(group, number)
     except ProcessLookupError:
@@ -121,14 +141,37 @@ def send_group(group: int, number: int) -> bool:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of whatever descendants lose theirs (prctl(2), PR_SET_CHILD_SUBREAPER, Linux 3.4)."""
-    ctypes.CDLL(None, use_errno=True).prctl(36, 1, 0, 0, 0)
+    """Become the parent of descendants that lose theirs (prctl(2), PR_SET_CHILD_SUBREAPER, Linux 3.4)."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_with_parent(number: int) -> None:
+    """Have the kernel send this process a signal when its parent ends (prctl(2), PR_SET_PDEATHSIG)."""
+    _prctl(_PR_SET_PDEATHSIG, number)
+
+
+def _prctl(option: int, value: int) -> None:
+    import ctypes  # most programs that import this module do not need it
+
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def end_child(process: "subprocess.Popen[bytes]", patience_s: float) -> None:
+    """Send TERM to a child that has not ended, and KILL after `patience_s` seconds. Wait for its end."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def end_strays(spared: Collection[int] = ()) -> None:
-    """Kill the descendants of this process that are left, but for those `spared`, which are ours: they left their
-    learner's session to live on."""
-    end = time.monotonic() + 5.0  # a process stuck in the kernel must not hold up the job's last words
+    """Kill the remaining descendants of this process except `spared`. They left their learner's session, or it would
+    have ended them."""
+    end = time.monotonic() + 5.0  # a process that is stuck in the kernel must not delay the job's final record
     while time.monotonic() < end:
         strays = [p for p in descendants(os.getpid(), all_processes()) if p != os.getpid() and p not in spared]
         if not sum(send(pid, signal.SIGKILL) for pid in strays):
@@ -137,7 +180,7 @@ def end_strays(spared: Collection[int] = ()) -> None:
 
 
 def identity(pid: int) -> Dict[str, Union[bool, int, float, str, None]]:
-    """What names a process for ever: host, boot, pid and start time."""
+    """Return what identifies a process for ever: host, boot, process id and start time."""
     process = read_process(pid)
     return {
         "host": os.uname().nodename,
@@ -148,9 +191,9 @@ def identity(pid: int) -> Dict[str, Union[bool, int, float, str, None]]:
 
 
 def lives_here(fields: Mapping[str, object]) -> bool:
-    """Whether the process that :func:`identity` described still lives on this machine."""
+    """Return whether the process that :func:`identity` described is alive on this machine."""
     pid = fields.get("pid")
     if not isinstance(pid, int) or fields.get("host") != os.uname().nodename or fields.get("boot_id") != boot_id():
         return False
-    process = read_process(pid)
-    return process is not None and process.state not in "ZX" and process.start_ticks == fields.get("start_ticks")
+    process = read_living(pid)
+    return process is not None and process.start_ticks == fields.get("start_ticks")

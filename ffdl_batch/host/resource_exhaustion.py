@@ -1,6 +1,6 @@
-"""What this machine, or a limit of it, does not let a process have: as one sentence that says what helps.
+"""Explain errors that mean too little memory, too many files or too many threads, with what to do about them.
 
-It imports nothing that has to be opened: it is asked when there is nothing left.
+It imports nothing that must be opened, because it is called when a resource is exhausted.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _BY_PHRASE = (
     ("can't start new thread", THREADS),
 )
 WRAPPED = (ImportError, RuntimeError, SystemError)
-"""What may be for want of something, too: of these the words alone tell."""
+"""Exceptions that may have such a cause. Only their text shows it."""
 
 
 def explain_lack(error: BaseException | None) -> str:
-    """What was lacking where `error`, or what it was raised from, is for want of memory, files or threads; else ""."""
+    """Return the sentence for `error` if it, or its cause, means that memory, files or threads ran out; else ""."""
     seen = 0
-    while error is not None and seen < len(_BY_PHRASE) * 2:  # a chain of exceptions may be a ring
+    while error is not None and seen < len(_BY_PHRASE) * 2:  # a chain of exceptions may be circular
         if isinstance(error, MemoryError):
             return MEMORY
         if isinstance(error, OSError) and error.errno in _BY_ERRNO:
@@ -48,17 +48,17 @@ def explain_lack(error: BaseException | None) -> str:
 
 
 def explain_unstarted(error: OSError) -> str:
-    """As :func:`explain_lack`, where the system was asked for a new process: EAGAIN is a limit then (fork(2))."""
+    """Like :func:`explain_lack`, for starting a process: EAGAIN means a limit then (fork(2))."""
     return THREADS if error.errno == errno.EAGAIN else explain_lack(error)
 
 
 def of_daemon(lack: str) -> str:
-    """The same as a daemon says it of itself, which tries again without being asked."""
+    """Return the sentence for a daemon, which tries again by itself."""
     whose = "" if lack == ALL_FILES else f"; {WHOSE_LIMITS}"
     return f"in the daemon, {lack.removesuffix('then try again').rstrip(',; ')}{whose}"
 
 
 def find_lack(words: str) -> str:
-    """As :func:`explain_lack`, of the last words of another process."""
+    """Like :func:`explain_lack`, for the last output of another process."""
     lowered = words.lower()
     return next((sentence for sign, sentence in _BY_PHRASE if sign in lowered), "")

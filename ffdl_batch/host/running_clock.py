@@ -10,13 +10,16 @@ import threading
 import time
 
 STOPPED_S = 5.0
-"""A gap between two looks at the clock from which on the process is taken to have been stopped."""
+"""If the clock was not read for longer than this, the process is assumed to have been stopped."""
 BEAT_S = 1.0
 
 
 class RunningTime:
-    """Seconds that this process ran. Between :meth:`begin` and :meth:`finish` a thread looks once a second, so that a
-    thread that only waits for a hanging file system is not taken for a stop."""
+    """Counts the seconds that this process ran.
+
+    Between :meth:`begin` and :meth:`finish` a thread reads the clock once a second, so that waiting for a file system
+    that hangs does not look like a stop.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -25,7 +28,7 @@ class RunningTime:
         self._done = threading.Event()
 
     def now(self) -> float:
-        """The time; comparable only with other times of this clock."""
+        """Return the time in seconds. Compare it only with other times of this clock."""
         with self._lock:
             at = time.monotonic()
             if at - self._seen > STOPPED_S:
@@ -34,12 +37,12 @@ class RunningTime:
             return at - self._lost
 
     def begin(self) -> None:
-        """Start looking. After the learners were started, for they are forked."""
+        """Start the thread. Call this after the learners were started, which are forked."""
         self.now()
         threading.Thread(target=self._beat, name="running-time", daemon=True).start()
 
     def finish(self) -> None:
-        """Stop looking."""
+        """Stop the thread."""
         self._done.set()
 
     def _beat(self) -> None:

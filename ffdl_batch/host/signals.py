@@ -1,4 +1,4 @@
-"""Signals as controllers take them: none is missed, and none interrupts anything."""
+"""Receive signals one at a time, so that none is missed and none interrupts anything."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import sys
 from typing import AbstractSet, Optional
 
 FORWARDED = frozenset({signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU})
-"""Signals that mean nothing to controllers: a user asked for them, and they go on to the learners."""
+"""Signals that mean nothing to controllers and are passed on to the learners, because a user requested them."""
 HANDLED = FORWARDED | {signal.SIGTERM, signal.SIGINT, signal.SIGURG, signal.SIGCHLD}
-"""Signals that controllers take one at a time from :func:`next_signal`; none interrupts anything else."""
+"""Signals that controllers receive from :func:`next_signal`."""
 _CODES = frozenset((0, 0x80, *range(-6, 0), *range(1, 7)))
 """Every `si_code` of a signal from a process, from the kernel, from a timer or of a child (siginfo.h)."""
 
@@ -19,18 +19,18 @@ _senders = {"only_family": False}
 
 
 def hold_signals(*, only_family: bool = False) -> None:
-    """Block the handled signals for this thread and those it starts later; they wait for :func:`next_signal`.
+    """Block the handled signals in this thread and in those it starts later. They wait for :func:`next_signal`.
 
-    `only_family`: those of processes of this pod that are no controllers are dropped. A learner has the controller's
-    user and sees its processes; signals from outside the pod, as kubelet's, have no sender here (sigaction(2), si_pid;
-    pid_namespaces(7)).
+    With `only_family`, signals of other processes in this pod are dropped, unless they are controllers: a learner has
+    the controller's user and sees its processes. Signals from outside the pod, such as kubelet's, have no sender here
+    (sigaction(2), si_pid; pid_namespaces(7)).
     """
     _senders["only_family"] = only_family
     signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
 
 
 def release_signals() -> None:
-    """For a child between fork and exec: block and ignore nothing, whatever this process or its parent did."""
+    """Unblock all signals and reset their handlers, in a child between fork and exec."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -49,7 +49,7 @@ def wait_for_signal(signals: AbstractSet[signal.Signals], timeout_s: float) -> O
 
 
 def next_signal(timeout_s: float) -> Optional[int]:
-    """The next waiting signal, or None after `timeout_s` seconds."""
+    """Return the next signal, or None after `timeout_s` seconds."""
     info = wait_for_signal(HANDLED, timeout_s)
     if info is None or (_senders["only_family"] and _is_of_learner(info)):
         return None
@@ -57,7 +57,7 @@ def next_signal(timeout_s: float) -> Optional[int]:
 
 
 def _is_of_learner(info: signal.struct_siginfo) -> bool:
-    """Return whether another process of the pod than a controller sent it (`si_code` <= 0: by kill, not the kernel)."""
+    """Return whether a process of the pod that is no controller sent it (`si_code` <= 0: by kill, not the kernel)."""
     from ffdl_batch.host.processes import NAME, name_of  # too much for log writers to load
 
     if info.si_code > 0 or info.si_pid in (0, os.getpid(), os.getppid()) or name_of(info.si_pid) == NAME:

@@ -1,4 +1,4 @@
-"""Reads the rules of this process's time zone, as UTC offsets.
+"""Read the rules of this process's time zone as UTC offsets.
 
 Standard library, Python 3.9.
 """

@@ -1,10 +1,18 @@
-"""Reads who a user is. A container may run with a user id that is in no password database."""
+"""Read who this user is, and who is at the other end of a Unix socket.
+
+A container may run with a user id that is in no password database.
+"""
 
 from __future__ import annotations
 
 import os
 import pwd
-from typing import Mapping
+import socket
+import struct
+from typing import Any, Mapping, NamedTuple
+
+_UCRED = struct.Struct("=iII")
+"""struct ucred (unix(7)). uid and gid are unsigned, because directory services of sites use ids of 2^31 and above."""
 
 
 def user_name(uid: int) -> str:
@@ -24,3 +32,16 @@ def home_of_caller(environ: Mapping[str, str]) -> str:
         raise FileNotFoundError(
             f"HOME is not set, and user {os.getuid()} is not in the password database; set HOME"
         ) from None
+
+
+class Credentials(NamedTuple):
+    """The process at the other end, as it was when it connected or listened."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
+def read_credentials(connection: Any) -> Credentials:
+    """Return the peer of a connected Unix socket, or of an object with its `getsockopt`. Raises OSError."""
+    return Credentials(*_UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)))

@@ -1,7 +1,7 @@
-"""A thread that does what may take for ever, so that whoever must not wait goes on without it.
+"""A thread for work that may take for ever, such as access to a file system that hangs.
 
-A system call on a file system that hangs cannot be ended by anybody. So the thread that watches learners hands such
-work over, waits for a bounded time, and then goes on as if the answer were not known.
+Such a system call cannot be interrupted. So the thread that watches learners hands the work over, waits for a bounded
+time, and then continues as if the result were unknown.
 """
 
 from __future__ import annotations
@@ -15,36 +15,37 @@ T = TypeVar("T")
 
 
 class Full(Exception):
-    """No more work is taken: too much of it waits. Nothing will be done."""
+    """Too much work is waiting already. The work will not be done."""
 
 
 class _Piece(Generic[T]):
-    """One piece of work and what came of it."""
+    """One piece of work and its result."""
 
     def __init__(self, work: Callable[[], T], otherwise: T) -> None:
         self.work, self.result = work, otherwise
         self.error: Optional[Exception] = None
         self.done = threading.Event()
-        self.is_given_up = False
+        self.is_abandoned = False
+        """Whether the caller has stopped waiting."""
 
     def do(self) -> None:
-        """In the thread."""
+        """Do the work, in the thread."""
         try:
             self.result = self.work()
-        except Exception as error:  # noqa: BLE001 - for whoever asked, if anybody still waits; the thread must live on
+        except Exception as error:  # noqa: BLE001 - raised in the caller if it still waits; the thread must continue
             self.error = error
         finally:
             self.done.set()
 
 
 class WorkerThread:
-    """Does one piece of work after the other, in order. Before :meth:`begin` whoever asks does it alone.
+    """Does pieces of work one after the other. Before :meth:`begin` the caller does them itself.
 
-    What it has taken it does, however long that takes. At most `most_waiting` pieces wait (None = any number, for
-    askers whose requests have an end). Begin after the learners were started: they are forked.
+    Work that was accepted is done, however long it takes.
     """
 
     def __init__(self, name: str, most_waiting: Optional[int] = None) -> None:
+        """`most_waiting` is the maximum number of waiting pieces; None means no limit."""
         self._name, self._most_waiting = name, most_waiting
         self._pieces: "Deque[_Piece[object]]" = deque()
         self._changed = threading.Condition()
@@ -52,20 +53,20 @@ class WorkerThread:
         self._working = False
 
     def begin(self) -> None:
-        """Start the thread; call :func:`signals.hold_signals` before."""
+        """Start the thread. Call :func:`signals.hold_signals` before, and start learners before, which are forked."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
 
     @property
     def is_behind(self) -> bool:
-        """Whether something that was handed over is not done yet."""
+        """Return whether some accepted work is not done yet."""
         return self._working or bool(self._pieces)
 
     def ask(self, work: Callable[[], T], otherwise: T, patience_s: float) -> T:
-        """What `work` gives, or `otherwise` where that is not known within `patience_s`; the work is done all the same.
+        """Return the result of `work`, or `otherwise` after `patience_s` seconds; then the work continues.
 
-        Raises what `work` raises, where that came in time, and :class:`Full`.
+        Raises what `work` raises, if it does so in time, and :class:`Full`.
         """
         if self._thread is None:
             return work()
@@ -73,10 +74,10 @@ class WorkerThread:
         with self._changed:
             if self._most_waiting is not None and len(self._pieces) >= self._most_waiting:
                 raise Full(f"{self._name}: {len(self._pieces)} pieces of work wait already")
-            self._pieces.append(piece)  # type: ignore[arg-type]  # the thread asks no piece for its result
+            self._pieces.append(piece)  # type: ignore[arg-type]  # the thread does not use the result
             self._changed.notify()
         if not piece.done.wait(patience_s):
-            piece.is_given_up = True
+            piece.is_abandoned = True
             if not piece.done.is_set():
                 return otherwise
         if piece.error is not None:
@@ -91,5 +92,5 @@ class WorkerThread:
                 self._working = True
                 piece = self._pieces.popleft()
             piece.do()
-            if piece.error is not None and piece.is_given_up:
+            if piece.error is not None and piece.is_abandoned:
                 sys.stderr.write(f"ffdl-controller: {self._name}: {type(piece.error).__name__}: {piece.error}\n")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ffdl_batch.domain.data.staging_protocol import Direction, Transfer
-from ffdl_batch.host.boot import boot_id
+from ffdl_batch.host.processes import boot_id
 from ffdl_batch.staging.stores.store import Item
 
 _PAGE = 500

@@ -365,7 +365,7 @@ def test_storing_stops_before_scheduler_kill_and_leaves_pending_upload(run: Rig)
     head.send_signal(signal.SIGTERM)
     assert head.wait(timeout=240) == 143, run.errors
     assert (run.final().outcome, run.final().stored) == (Outcome.CANCELLED, False)
-    assert "what is missing is owed" in run.errors
+    assert "the rest is a pending upload" in run.errors
     assert run.run("pay") == 0
     assert (run.store / "x").read_text() == "out\n"
 

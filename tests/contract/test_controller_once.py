@@ -134,8 +134,8 @@ def test_head_controller_records_wait_for_controller_of_earlier_attempt(run: Rig
     run.start(native_id="8")
     surely_s = LIMITS.fence_s + LIMITS.heartbeat_s + SILENCE_MARGIN_S
     why = (
-        "waiting for the controller of node 0 of attempt 1 (pid 7 on elsewhere); it has not said that it ended, "
-        f"and surely has {surely_s:.0f} s after it was heard of last"
+        "waiting for the controller of node 0 of attempt 1 (pid 7 on elsewhere); it did not report its end, "
+        f"and has certainly ended {surely_s:.0f} s after its last sign of life"
     )
     run.wait(lambda: told() == [why], "the event of the wait")
     assert (run.base / "doorbell" / JOB_ID).exists()

@@ -359,7 +359,7 @@ def test_continuation_is_left_to_platform_when_requeue_command_fails(run: Rig) -
     assert head.wait(timeout=180) == 0, run.errors
     told = run.final()
     assert (told.outcome, told.goes_on) == (Outcome.HALTED, GoesOn.PLATFORM)
-    assert "false ended with 1" in told.message
+    assert "false exited with status 1" in told.message
     assert [e.fields["by"] for e in run.events("head") if e.kind is EventKind.CONTINUED] == ["requeue", "platform"]
 
 

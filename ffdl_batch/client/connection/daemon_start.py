@@ -38,8 +38,8 @@ from ffdl_batch.config.daemon_location import (
 )
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.host.core_dumps import core_limits, restore_core_limits
-from ffdl_batch.host.peer_credentials import read_credentials
 from ffdl_batch.host.resource_exhaustion import explain_lack, find_lack
+from ffdl_batch.host.users import read_credentials
 
 if TYPE_CHECKING:
     from ffdl_batch.client.connection.daemon_location import HostPlace

@@ -23,7 +23,7 @@ from ffdl_batch.client.errors import ClientError, DaemonUnreachable, NotAllowed,
 from ffdl_batch.domain.codec import CodecError, from_plain
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import SCHEMA, Problem
-from ffdl_batch.host.peer_credentials import read_credentials
+from ffdl_batch.host.users import read_credentials
 
 REQUEST_TIMEOUT_S = 120.0
 """For an ordinary request: a plan may ask a slow scheduler what its nodes are."""

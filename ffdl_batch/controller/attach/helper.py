@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ffdl_batch.controller.attach.session import NoSession, start
 from ffdl_batch.controller.attach.session_relay import Peer, PeerGone, Running, collect
-from ffdl_batch.controller.learner.agents import Agent, comm, dump, environment, find_agents, lives, members, read
+from ffdl_batch.controller.learner.agents import Agent, dump, environment, find_agents, lives, members, read
 from ffdl_batch.domain.launch.attach_protocol import (
     BEGIN,
     LOOK,
@@ -27,7 +27,7 @@ from ffdl_batch.domain.launch.attach_protocol import (
     TOP,
     FrameError,
 )
-from ffdl_batch.host.processes import all_processes, status_field
+from ffdl_batch.host.processes import all_processes, name_of, status_field
 
 FIRST_S = 0.5
 """Over which time the use of CPUs is measured at the first look."""
@@ -140,7 +140,7 @@ def _row(pid: int) -> Optional[Fields]:
     return {
         "pid": pid,
         "pid_inside": int(inside[-1]) if inside else pid,
-        "name": comm(pid),
+        "name": name_of(pid),
         "state": rest[0],
         "threads": int(rest[17]),
         "cpu_s": (int(rest[11]) + int(rest[12])) / _TICKS,

@@ -21,9 +21,9 @@ import termios
 import time
 from typing import List, Mapping, Optional, Sequence, Tuple
 
-from ffdl_batch.controller.learner.agents import Agent, children, comm, lives
+from ffdl_batch.controller.learner.agents import Agent, children, lives
 from ffdl_batch.controller.learner.environment import ansi_c
-from ffdl_batch.host.processes import all_processes, descendants, send, session_members
+from ffdl_batch.host.processes import all_processes, descendants, name_of, send, session_members
 
 START_S = 10.0
 """How long an agent may take to fork."""
@@ -187,7 +187,7 @@ def _fork(agent: Agent, name: str) -> int:
     end = time.monotonic() + START_S
     while time.monotonic() < end:
         for pid in children(agent.pid):
-            if comm(pid) == name:
+            if name_of(pid) == name:
                 return pid
         if not lives(agent):
             raise NoSession(f"learner {agent.learner} has ended")

@@ -1,14 +1,19 @@
-"""The directories that an attempt's learners need, made before anything starts."""
+"""Make the directories of an attempt before its learners start, and remove its scratch directories from nodes.
+
+A node controller has a scratch directory on its node for files that no other node needs.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import os
 import stat
+import sys
 from typing import Dict, List, Optional
 
-from ffdl_batch.attempt.directory_tree import Directories, is_in, make_below
+from ffdl_batch.attempt.directory_tree import Directories, is_in, make_below, remove_tree
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.controller.data.cache_entries import unlink_links
 from ffdl_batch.controller.mounts.node_mounts import clear_left
@@ -87,3 +92,26 @@ def _planned(launch: LaunchFile) -> List[str]:
             if path not in made:
                 made.append(path)
     return made
+
+
+def scratch_of(launch: LaunchFile, node_rank: int) -> str:
+    """The controller removes it when it ends; see :func:`remove_scratch` for one that is killed."""
+    return os.path.join(launch.scratch_base, f"ffdl-{launch.token}-{node_rank}")
+
+
+def scratch_of_earlier(launch: LaunchFile) -> List[str]:
+    """What is here of the job's attempts before this one."""
+    base = os.path.join(launch.scratch_base, f"ffdl-{launch.job_id}")
+    return [left for number in range(1, launch.attempt) for left in glob.glob(f"{glob.escape(base)}-{number}-*")]
+
+
+def remove_scratch(path: str) -> None:
+    """Remove the directory of a controller of this user that has ended. What cannot be removed stays, and is reported
+    on standard error."""
+    try:
+        if os.lstat(path).st_uid == os.geteuid():
+            remove_tree(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        sys.stderr.write(f"ffdl-controller: {path} stays on {os.uname().nodename}: {error}\n")

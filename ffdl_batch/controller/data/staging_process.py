@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Callable, Dict, Optional, Tuple, Union
 
 from ffdl_batch.attempt.file_writer import open_own, write_text
+from ffdl_batch.attempt.log_tail import last_line
 from ffdl_batch.attempt.phase_files import PhaseFailed
-from ffdl_batch.attempt.reader import DamagedFile, open_regular
 from ffdl_batch.controller.learner.orphans import MARK
 from ffdl_batch.controller.own_program import starter_argv
 from ffdl_batch.domain.data.image_task import ImageTask, encode_image_task
@@ -28,13 +28,13 @@ from ffdl_batch.domain.data.staging_protocol import (
     fault_code,
     read_line,
 )
+from ffdl_batch.host.processes import end_child
 
 TICK_S = 0.2
 END_S = 2.0
 """How long the program has after TERM; it needs none of it, unless the kernel holds on to it."""
 ENDED_OUTSIDE = (128 + signal.SIGTERM, 128 + signal.SIGINT, -signal.SIGTERM, -signal.SIGINT)
 STARTS = 5
-MESSAGE_BYTES = 2000
 TASK, ERRORS = "task.json", "errors"
 
 
@@ -129,7 +129,7 @@ def _run(
         return process.wait(), last
     finally:
         process.stdout.close()
-        _end(process)
+        end_child(process, END_S)
 
 
 def _listen(
@@ -156,33 +156,11 @@ def _listen(
                 report(line)
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    if process.poll() is not None:
-        return
-    process.terminate()
-    try:
-        process.wait(END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
 def _failure(status: int, last: "Optional[Union[Done, Failed]]", call: _Call) -> StagingFailed:
     if isinstance(last, Failed):
         return StagingFailed(last.code, last.message, last.class_)
     kind = next((kind for kind, number in EXIT_STATUS.items() if number == status), FaultClass.INTERNAL)
     how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-    said = _last_message(call.directory)
+    said = last_line(os.path.join(call.directory, ERRORS))  # of an interpreter that does not exist, for example
     code = fault_code(kind, call.direction) if status >= 0 else "S303" if call.direction is Direction.OUT else "S302"
     return StagingFailed(code, f"the staging program {how}" + (f": {said}" if said else ""), kind)
-
-
-def _last_message(directory: str) -> str:
-    """The last line of what the program said on standard error, of an interpreter that is not there for one."""
-    try:
-        with open_regular(os.path.join(directory, ERRORS)) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - MESSAGE_BYTES))
-            lines = file.read(MESSAGE_BYTES).decode("utf-8", "replace").strip().splitlines()
-    except (OSError, DamagedFile):
-        return ""
-    return lines[-1].strip() if lines else ""

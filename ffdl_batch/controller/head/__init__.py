@@ -1,1 +1,1 @@
-"""The head controller, the batch script's process, and whoever stands in for it after its attempt has ended."""
+"""The head controller, which is the batch script's process, and what stores pending uploads after the attempt."""

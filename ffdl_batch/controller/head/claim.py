@@ -1,8 +1,8 @@
-"""Who executes an attempt: at most one head, whatever the scheduler delivers twice.
+"""Claim an attempt, so that at most one head executes it even if the scheduler delivers it twice.
 
-``claim/`` comes into being by one rename of a directory that already holds ``owner.json``, so exactly one of any
-number of racing heads gets it. A scheduler that starts the same job anew (same native id) goes on as run 2, 3, …:
-each run claims ``claim/run-<k>`` in the same way.
+``claim/`` is created by one rename of a directory that already has ``owner.json``. So exactly one of several heads
+gets it. If the scheduler starts the same job again (same native id), that start is run 2, 3, …, and claims
+``claim/run-<k>`` in the same way.
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ from ffdl_batch.host.processes import identity, lives_here
 
 @dataclass(frozen=True)
 class Claim:
-    """The result of a claim. `run` counts from 1; 0 means that another head has the attempt.
-
-    `owner` is the head that has the attempt; it is empty if the claim is damaged.
-    """
+    """The result of a claim."""
 
     run: int
+    """From 1; 0 if another head has the attempt."""
     owner: Dict[str, Any]
+    """The head that has the attempt; empty if the claim is damaged."""
 
 
 def claim_attempt(attempt: AttemptDir, native_id: str) -> Claim:
-    """Claim the attempt for `native_id`, or learn that another has it. Raises OSError, NewerFormat among them."""
+    """Claim the attempt for `native_id`, or find out which head has it. Raises OSError, also NewerFormat."""
     run = 1
     while True:
         path = attempt.claim if run == 1 else os.path.join(attempt.claim, f"run-{run}")
@@ -43,7 +42,7 @@ def claim_attempt(attempt: AttemptDir, native_id: str) -> Claim:
             return Claim(run, mine)
         owner = owner or _owner(path) or {}
         if all(owner.get(key) == mine[key] for key in ("native_id", "pid", "host", "start_ticks", "boot_id")):
-            return Claim(run, mine)  # the rename had worked, and its answer was lost, or what came after it
+            return Claim(run, mine)  # the rename succeeded before, but its reply was lost or a later step failed
         if owner.get("native_id") != native_id or lives_here(owner):
             return Claim(0, owner)
         run += 1

@@ -1,4 +1,4 @@
-"""Decides, at the end of an attempt, whether the training goes on, and arranges it as far as a head can."""
+"""Decide at the end of an attempt whether the job is continued, and submit the next attempt if a head can do that."""
 
 from __future__ import annotations
 
@@ -14,51 +14,54 @@ from ffdl_batch.domain.launch.launch_file import LaunchFile, Succession
 from ffdl_batch.domain.outcome.continuation import PLAYED, Interruption, Spent, decide, describe, describe_interruption
 from ffdl_batch.domain.outcome.controller_events import FinalRecord, GoesOn, Outcome
 
-OURS = (Interruption.TIMEOUT.value, Interruption.PREEMPTION.value, Interruption.STAGED.value)
-"""What a head goes on after alone; everything else is the platform's to judge."""
+CONTINUED_BY_HEAD = (Interruption.TIMEOUT.value, Interruption.PREEMPTION.value, Interruption.STAGED.value)
+"""Interruptions after which a head continues the job. The daemon decides about all others."""
 CODES = {Interruption.TIMEOUT.value: "C203", Interruption.PREEMPTION.value: "S111"}
-"""Codes of chains that end; those of the verdict on a scheduler's ends."""
+"""Error codes if the job is not continued, the same as for an end that the scheduler reports."""
 
 
 @dataclass(frozen=True)
 class Arrangement:
-    """How it goes on. `attempt` is the number of the one that follows; "" and None leave the conclusion's word.
-    `played`: the interruption was a drill's."""
+    """How the job is continued after the attempt."""
 
     interruption: str = ""
     played: bool = False
+    """Whether a drill played the interruption."""
     goes_on: GoesOn = GoesOn.NO
     attempt: int = 0
+    """Number of the next attempt."""
     spent: Optional[Spent] = None
     message: str = ""
+    """"" means the message of the conclusion."""
     error_code: str = ""
+    """"" means the code of the conclusion."""
 
 
 class Continuation:
-    """The attempts of one job, as the head of this one sees them. `earlier`: what an earlier run's head left; this is
-    number `run` of the attempt."""
+    """Decides for the head of one attempt how the job is continued."""
 
     def __init__(self, launch: LaunchFile, native_id: str, earlier: Optional[FinalRecord] = None, run: int = 1) -> None:
+        """`earlier` is the final record of an earlier run; this is run number `run` of the attempt."""
         self.launch, self.native_id, self.earlier, self.run = launch, native_id, earlier, run
 
     @property
     def requested_action(self) -> str:
-        """What the owner wants of this attempt: "" | halt | cancel."""
+        """Return the owner's request for this attempt: "", halt or cancel."""
         return self._control().requested_action
 
     @property
     def played(self) -> Optional[Interruption]:
-        """The interruption that a drill plays on this run of the attempt."""
+        """Return the interruption that a drill plays on this run of the attempt."""
         control = self._control()
         return PLAYED.get(control.drill) if control.run == self.run else None
 
     @property
     def plays_timeout(self) -> bool:
-        """Whether a drill plays the time limit now."""
+        """Return whether a drill plays the time limit now."""
         return self.played is Interruption.TIMEOUT
 
     def _control(self) -> Control:
-        """The cell; one that cannot be read says nothing."""
+        """Return the control cell; an empty one if it cannot be read."""
         try:
             return read_control(AttemptDir(self.launch.attempt_dir))
         except OSError as error:
@@ -67,18 +70,21 @@ class Continuation:
 
     @property
     def is_continued(self) -> bool:
-        """Whether the next attempt's submission was begun: an earlier run of this one has said all it had to."""
+        """Return whether the submission of the next attempt has begun.
+
+        Then an earlier run has finished this attempt.
+        """
         return was_begun(next_attempt(self.launch))
 
     def arrange(self, conclusion: Conclusion, gpu_seconds: float, limit_s: Optional[float]) -> Arrangement:
-        """Decide, and submit the next attempt where that is what follows. Never raises."""
-        if conclusion.interruption not in OURS:
+        """Decide how the job is continued, and submit the next attempt if that is the decision. Never raises."""
+        if conclusion.interruption not in CONTINUED_BY_HEAD:
             return self._halted(conclusion)
         why, succession = Interruption(conclusion.interruption), self.launch.succession
         kept = Arrangement(why.value, played=self.played is why)
         if succession is None:
-            said = f"{describe_interruption(why, played=True)}; {describe(conclusion.checkpoint)}"
-            return replace(kept, message=said) if kept.played else kept
+            message = f"{describe_interruption(why, played=True)}; {describe(conclusion.checkpoint)}"
+            return replace(kept, message=message) if kept.played else kept
         request = self.requested_action
         if request == HALT and conclusion.outcome is Outcome.HALTED:
             return replace(kept, interruption=Interruption.HALT.value, played=False)
@@ -92,12 +98,10 @@ class Continuation:
         return self._continue(kept, succession, conclusion, limit_s)
 
     def _halted(self, conclusion: Conclusion) -> Arrangement:
-        """Nothing follows. A halt that a drill played is told as one."""
+        """Return an arrangement without a next attempt. Its message names the drill if a drill played the halt."""
         played = conclusion.interruption == HALT and self.played is Interruption.HALT
-        said = describe_interruption(Interruption.HALT)
-        message = (
-            conclusion.message.replace(said, describe_interruption(Interruption.HALT, played=True), 1) if played else ""
-        )
+        plain, drilled = (describe_interruption(Interruption.HALT, played=by_drill) for by_drill in (False, True))
+        message = conclusion.message.replace(plain, drilled, 1) if played else ""
         return Arrangement(conclusion.interruption, played=played, message=message)
 
     def _continue(
@@ -118,11 +122,12 @@ class Continuation:
         return replace(kept, goes_on=GoesOn.SUCCESSOR, attempt=number)
 
     def requeue(self) -> str:
-        """Ask the scheduler to start this attempt anew; why it did not, "" if it will."""
+        """Ask the scheduler to start this attempt again. Return why it refuses; "" if it does not."""
         return requeue(self.launch.succession, self.native_id) if self.launch.succession else "nothing was planned"
 
     def _spent_before(self, succession: Succession) -> Spent:
-        """What the chain had used up before this run: an earlier run's count is newer than the launch file."""
+        """Return what the job had used of its retry budget before this run. An earlier run of this attempt knows more
+        than the launch file."""
         earlier = self.earlier
         if earlier is None:
             return succession.spent

@@ -1,7 +1,7 @@
-"""What came before this run: older attempts, and older runs of this one, whose node controllers may still live.
+"""Wait for older attempts, and for older runs of this one, whose node controllers may still be alive.
 
-Their learners must not write while ours do. An older controller sees the newer number in its cells and ends its
-learners; the head waits until that is certain. It also has stored what they could not store.
+Their learners must not write while the new ones do. An older controller reads the newer number in its control cell and
+ends its learners. The head waits until that is certain, and then has their pending uploads stored.
 """
 
 from __future__ import annotations
@@ -25,24 +25,23 @@ from ffdl_batch.domain.file_format import NewerFormat
 from ffdl_batch.domain.launch.launch_file import LaunchFile, decode
 from ffdl_batch.domain.launch.placeholders import LaunchFileError
 from ffdl_batch.domain.outcome.controller_events import EventKind, node_source
-from ffdl_batch.host.boot import boot_id
-from ffdl_batch.host.processes import lives_here
+from ffdl_batch.host.processes import boot_id, lives_here
 from ffdl_batch.host.signals import release_signals
 
 TICK_S = 0.2
 SILENCE_MARGIN_S = 5.0
 UPLOAD_LIMIT_S = 300.0
-"""How long storing for one earlier attempt may take; the daemon tries again what this leaves."""
+"""Seconds that storing for one earlier attempt may take. The daemon stores the rest later."""
 Pause = Callable[[float], None]
-"""Waits up to so many seconds and takes signals; raises what ends the waiting."""
+"""Wait up to so many seconds and handle signals. Raises what ends the waiting."""
 Report = Callable[[str], None]
-"""Told what is waited for when that changes, "" when it is nothing any more."""
+"""Called with what is awaited when that changes; "" when the waiting is over."""
 
 
 def earlier_attempts(launch: LaunchFile) -> List[LaunchFile]:
-    """The launch files of this job's older attempts. One that cannot be read is named on standard error.
+    """Return the launch files of the job's older attempts. One that cannot be read is reported on standard error.
 
-    Raises NewerFormat, and OSError where the file system is gone.
+    Raises NewerFormat, and OSError if the file system does not answer.
     """
     found = []
     for number in range(1, launch.attempt):
@@ -50,8 +49,8 @@ def earlier_attempts(launch: LaunchFile) -> List[LaunchFile]:
         try:
             found.append(decode(read_whole(path, MAX_EVENT_BYTES, below=launch.job_dir).decode("utf-8")))
         except FileNotFoundError:
-            continue  # it was never written, so nothing of it ever ran
-        except NewerFormat:  # its learners may live, and nobody here can tell
+            continue  # never written, so the attempt never ran
+        except NewerFormat:  # this release cannot find out whether its learners are alive
             raise
         except (OSError, DamagedFile, LaunchFileError, UnicodeDecodeError) as error:
             if isinstance(error, OSError) and is_passing(error, launch.job_dir):
@@ -61,9 +60,10 @@ def earlier_attempts(launch: LaunchFile) -> List[LaunchFile]:
 
 
 def fence_older_attempts(earlier: List[LaunchFile], number: int) -> None:
-    """Write into the cells of older attempts that this one is newer: their controllers end their learners then.
+    """Write this attempt's number into the control cells of older attempts, so that their controllers end their
+    learners.
 
-    One that cannot be told is only waited for longer.
+    If a cell cannot be written, the head waits longer for that attempt.
     """
     for launch in earlier:
         attempt = AttemptDir(launch.attempt_dir)
@@ -74,12 +74,15 @@ def fence_older_attempts(earlier: List[LaunchFile], number: int) -> None:
             if not isinstance(known, int) or known < number:
                 write_cell(path, {**cell, "attempt": number})
         except OSError as error:
-            sys.stderr.write(f"ffdl-controller: {path}: {error}; attempt {launch.attempt} is not told to end\n")
+            sys.stderr.write(f"ffdl-controller: {path}: {error}; attempt {launch.attempt} may run on for a while\n")
 
 
 def await_earlier(launches: List[LaunchFile], own: AttemptDir, pause: Pause, report: Report) -> None:
-    """Until no node controller of these launches can have a learner that lives. Raises what `pause` raises, OSError."""
-    told = ""
+    """Wait until no node controller of these attempts can have a living learner.
+
+    Raises what `pause` raises, OSError.
+    """
+    reported = ""
     waiting = [(launch, rank) for launch in launches for rank in range(launch.nodes)]
     try:
         while waiting:
@@ -88,17 +91,17 @@ def await_earlier(launches: List[LaunchFile], own: AttemptDir, pause: Pause, rep
             if not why:
                 waiting.pop(0)
                 continue
-            if why != told:
-                told = why
+            if why != reported:
+                reported = why
                 report(f"waiting for {why}")
             pause(TICK_S)
     finally:
-        if told:
+        if reported:
             report("")
 
 
 def _may_live(launch: LaunchFile, rank: int, own: AttemptDir) -> str:
-    """Which earlier node controller may still have learners; "" where it is certain that none has."""
+    """Return which node controller may still have learners, and why; "" if this one certainly has none."""
     attempt = AttemptDir(launch.attempt_dir)
     events = read_events(attempt, node_source(rank))
     started = [e for e in events if e.kind is EventKind.STARTED]
@@ -108,7 +111,7 @@ def _may_live(launch: LaunchFile, rank: int, own: AttemptDir) -> str:
     who = f"the controller of node {rank} of attempt {launch.attempt} (pid {fields.get('pid')} on {fields.get('host')})"
     if fields.get("host") == os.uname().nodename:
         if lives_here(fields):
-            return f"{who}; it still lives"
+            return f"{who}; it is still running"
         if fields.get("boot_id") == boot_id():
             end_learners(events, mark(launch.token, rank), spared(launch))
         return ""
@@ -117,15 +120,15 @@ def _may_live(launch: LaunchFile, rank: int, own: AttemptDir) -> str:
     longest_s = limits.fence_s + limits.heartbeat_s + SILENCE_MARGIN_S
     if silent_s is None or silent_s > longest_s:
         return ""
-    return f"{who}; it has not said that it ended, and surely has {longest_s:.0f} s after it was heard of last"
+    return f"{who}; it did not report its end, and has certainly ended {longest_s:.0f} s after its last sign of life"
 
 
 def _silence_s(attempt: AttemptDir, rank: int, own: AttemptDir) -> Optional[float]:
-    """Seconds since the controller was heard of, by the shared file system's clock; None where it never was."""
+    """Return the seconds since the controller's last sign of life, by the file system's clock; None if it gave none."""
     clock = os.path.join(own.events, "head.clock")
-    touch(clock)  # without times of ours: the file server gives its own
-    heard = [_mtime(attempt.heartbeat(rank)), _mtime(attempt.event_file(node_source(rank)))]
-    times = [at for at in heard if at is not None]
+    touch(clock)  # no time is given, so the file server sets its own
+    signs = [_mtime(attempt.heartbeat(rank)), _mtime(attempt.event_file(node_source(rank)))]
+    times = [at for at in signs if at is not None]
     return os.lstat(clock).st_mtime - max(times) if times else None
 
 
@@ -137,10 +140,10 @@ def _mtime(path: str) -> Optional[float]:
 
 
 def upload_pending_results(earlier: List[LaunchFile], pause: Pause) -> None:
-    """Have results and logs of older attempts stored that could not be; best effort, each in a process of its own. What
-    was cut off from stores is the platform's.
+    """Store pending uploads of older attempts, each in a process of its own. A failure is reported and ignored.
 
-    Raises what `pause` raises, after ending the process.
+    The daemon stores those of attempts whose nodes reach no store. Raises what `pause` raises, after ending the
+    process.
     """
     for launch in earlier:
         attempt = AttemptDir(launch.attempt_dir)
@@ -155,7 +158,10 @@ def upload_pending_results(earlier: List[LaunchFile], pause: Pause) -> None:
             continue
         status = _await_upload(process, pause)
         if status:
-            sys.stderr.write(f"ffdl-controller: storing for attempt {launch.attempt} ended with {status}; still owed\n")
+            sys.stderr.write(
+                f"ffdl-controller: storing for attempt {launch.attempt} exited with status {status}; "
+                "its upload is still pending\n"
+            )
 
 
 def _await_upload(process: "subprocess.Popen[bytes]", pause: Pause) -> int:

@@ -1,4 +1,4 @@
-"""The head controller, the batch script's process: claims the attempt, starts the nodes', has the last word."""
+"""The head controller: claims the attempt, starts the node controllers, and writes the final record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Callable, List, Optional, Tuple, TypeVar
 
 from ffdl_batch.attempt.conclusion import Conclusion, StepEnd, conclude, exit_status, may_run_again
-from ffdl_batch.attempt.control_cell import CANCEL, HALT
+from ffdl_batch.attempt.control_cell import CANCEL, HALT, count_restarts
 from ffdl_batch.attempt.event_journal import Journal
 from ffdl_batch.attempt.file_writer import create_empty, remove, restore_directory, write_cell, write_text
 from ffdl_batch.attempt.filesystem_retry import patiently
@@ -18,9 +18,7 @@ from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.learner_endings import ended_of_itself, endings_of_run, has_ended, unreported_ends
 from ffdl_batch.attempt.log_tail import tail
 from ffdl_batch.attempt.phase_files import PhaseFiles
-from ffdl_batch.attempt.reader import find_object
 from ffdl_batch.controller.data.job_directories import DirectoryRefused, make_places
-from ffdl_batch.controller.head.attempt_end import forget_attempt, forget_template, left_to_others
 from ffdl_batch.controller.head.claim import Claim, claim_attempt
 from ffdl_batch.controller.head.continuation import Arrangement, Continuation
 from ffdl_batch.controller.head.earlier_attempts import (
@@ -29,6 +27,7 @@ from ffdl_batch.controller.head.earlier_attempts import (
     fence_older_attempts,
     upload_pending_results,
 )
+from ffdl_batch.controller.head.final_record import forget_attempt, forget_template, left_to_others, read_final
 from ffdl_batch.controller.head.step import Step, count_events
 from ffdl_batch.controller.head.time_limit import TimeLimit, deadline, limit_now_s
 from ffdl_batch.controller.learner.orphans import end_learners, living_controller, mark
@@ -48,23 +47,22 @@ from ffdl_batch.domain.outcome.controller_events import (
     GoesOn,
     Outcome,
     Phase,
-    decode_final,
     merge,
     node_source,
 )
-from ffdl_batch.host.processes import identity, read_process, send
+from ffdl_batch.host.processes import identity, read_living, send
 from ffdl_batch.host.signals import FORWARDED, hold_signals, next_signal
 
 T = TypeVar("T")
 EXIT_CLAIMED_BY_ANOTHER = 73
-"""The attempt is another head's; nothing was written and nothing started (sysexits.h EX_CANTCREAT)."""
+"""Another head has the attempt. Nothing was written or started (sysexits.h EX_CANTCREAT)."""
 TICK_S = 0.5
 REQUEUED_WAIT_S = 120.0
-"""How long a head that had its job requeued waits for the scheduler to end it."""
+"""Seconds that a head waits for the scheduler to end it after it requested a requeue."""
 
 
 def run_head(launch: LaunchFile, launch_path: str) -> int:
-    """Execute the attempt if it is ours; see :mod:`ffdl_batch.attempt.conclusion` for the exit code."""
+    """Execute the attempt if this head can claim it. :mod:`ffdl_batch.attempt.conclusion` has the exit codes."""
     hold_signals(only_family=launch.pod is not None)
     attempt = AttemptDir(launch.attempt_dir)
     native_id = os.environ.get(launch.host.native_id, "") or f"{os.uname().nodename}-{os.getpid()}"
@@ -81,17 +79,8 @@ def run_head(launch: LaunchFile, launch_path: str) -> int:
     return Head(launch, launch_path, native_id, claim, earlier).run()
 
 
-def read_final(attempt: AttemptDir) -> Optional[FinalRecord]:
-    """Return the final record of an earlier run; None if it is missing or damaged. Raises OSError, also NewerFormat."""
-    body = find_object(attempt.final, below=attempt.path)
-    try:
-        return decode_final(body) if body else None
-    except ValueError:
-        return None
-
-
 class EndedEarly(Exception):
-    """The attempt ends before its learners have started: how."""
+    """The attempt ends before its learners have started."""
 
     def __init__(self, conclusion: Conclusion) -> None:
         super().__init__(conclusion.message)
@@ -99,14 +88,15 @@ class EndedEarly(Exception):
 
 
 class Head:
-    """One run of the head. `earlier` is the final record of the run before, where there is one."""
+    """One run of the head."""
 
     def __init__(
         self, launch: LaunchFile, launch_path: str, native_id: str, claim: Claim, earlier: Optional[FinalRecord] = None
     ) -> None:
+        """`earlier` is the final record of the run before, if there was one."""
         self.launch, self.launch_path, self.native_id, self.claim = launch, launch_path, native_id, claim
         self.attempt = AttemptDir(launch.attempt_dir)
-        self.restart = _restart_count(launch, claim)
+        self.restart = count_restarts(launch, os.environ, claim.run)
         self.continuation = Continuation(launch, native_id, earlier, claim.run)
         self.terminated = False
         self.node_pid = 0
@@ -115,7 +105,7 @@ class Head:
         self._limit = TimeLimit(launch)
 
     def run(self) -> int:
-        """From the claim to the final record."""
+        """Execute the attempt and write the final record. Return the exit code."""
         journal = self._patiently(self._open_journal, awaits_space=True)
         journal.append(EventKind.CLAIMED, native_id=self.native_id, host=os.uname().nodename, restart=self.restart)
         journal.append(EventKind.STARTED, **identity(os.getpid()))
@@ -126,10 +116,10 @@ class Head:
             conclusion = self._conclude(self.terminated)
         except EndedEarly as early:
             conclusion = early.conclusion
-        except NewerFormat:  # a last word without having understood the others would be a wrong one
+        except NewerFormat:  # a final record that ignores what cannot be read might be wrong
             journal.close()
             raise
-        except Exception as error:  # noqa: BLE001 - whatever went wrong, the record must say so
+        except Exception as error:  # noqa: BLE001 - the record must report every error
             conclusion = self._own_failure(journal, error)
         self._limit.note()
         arranged = self.continuation.arrange(conclusion, self._gpu_seconds(), self._length_s())
@@ -156,17 +146,18 @@ class Head:
     def _patiently(
         self, work: Callable[[], T], pause: Optional[Callable[[float], None]] = None, *, awaits_space: bool = False
     ) -> T:
-        """What `work` gives once the file system lets it. Raises OSError, and what `pause` raises in between."""
+        """Do `work`, and retry while the file system does not answer. Raises OSError, and what `pause` raises."""
         patience_s = self.launch.limits.fence_s
         return patiently(work, self.attempt.path, patience_s, pause or self._rest, awaits_space=awaits_space)
 
     def _rest(self, wait_s: float) -> None:
-        """Wait; a request to end is noted."""
+        """Wait. Remember a request to end."""
         if next_signal(wait_s) in (signal.SIGTERM, signal.SIGINT):
             self.terminated = True
 
     def _requeue(self, final: FinalRecord, journal: Journal) -> FinalRecord:
-        """Have the scheduler start this attempt anew, and wait for it to end us; the record where it will not."""
+        """Ask the scheduler to start this attempt again, and wait until it ends this process. Return the final record,
+        which changes if the scheduler refuses."""
         failed = self.continuation.requeue()
         if failed:
             final = replace(final, goes_on=GoesOn.PLATFORM, message=f"{final.message}; {failed}")
@@ -185,34 +176,34 @@ class Head:
         sys.stderr.write(f"ffdl-controller: {message}\n")
         journal.append(EventKind.FAULT, code=code, message=message)
         try:
-            told = self._conclude(self.terminated)
-        except OSError:  # what nobody can read explains nothing
-            told = Conclusion(Outcome.FAILED, False)
-        if told.outcome is Outcome.COMPLETED:
-            return told
-        return Conclusion(Outcome.FAILED, False, error_code=code, message=message, checkpoint=told.checkpoint)
+            found = self._conclude(self.terminated)
+        except OSError:  # the events cannot be read, so they explain nothing
+            found = Conclusion(Outcome.FAILED, False)
+        if found.outcome is Outcome.COMPLETED:
+            return found
+        return Conclusion(Outcome.FAILED, False, error_code=code, message=message, checkpoint=found.checkpoint)
 
     def _conclude(self, terminated: bool) -> Conclusion:
-        # A drill plays the time limit at any moment, so how far the real one is says nothing.
+        # A drill may play the time limit at any moment, so the real one does not matter.
         limit = None if self.continuation.plays_timeout else deadline(self.launch, os.environ, self._started_at)
         events = self._patiently(self._events)
         terminated = terminated or self.continuation.requested_action == CANCEL
         step = replace(self._step_end, unheard=is_cut_off(self.launch))
-        told = conclude(self.launch, events, terminated, limit, step)
-        if told.interruption != Interruption.PREEMPTION.value or limit is None:
-            return told
-        # The warning came early. Somebody may have shortened the limit since the job began.
+        found = conclude(self.launch, events, terminated, limit, step)
+        if found.interruption != Interruption.PREEMPTION.value or limit is None:
+            return found
+        # The warning came early. The limit may have been shortened since the job began.
         now_s = limit_now_s(self.launch, self.native_id)
-        return told if now_s is None else conclude(self.launch, events, terminated, self._started_at + now_s, step)
+        return found if now_s is None else conclude(self.launch, events, terminated, self._started_at + now_s, step)
 
     # -------------------------------------------------------------------------------------- preparation
 
     def _execute(self, journal: Journal) -> None:
         adopted = 0 if self.launch.step else living_controller(self._patiently(lambda: self._node_events(0)))
         if not adopted:
-            told = self._conclude(terminated=False)
-            interrupted = told.interruption not in ("", Interruption.HALT.value)
-            if told.stored and told.outcome is not Outcome.CANCELLED and not interrupted:
+            found = self._conclude(terminated=False)
+            interrupted = found.interruption not in ("", Interruption.HALT.value)
+            if found.stored and found.outcome is not Outcome.CANCELLED and not interrupted:
                 return
             self._patiently(self._prepare, self._pause, awaits_space=True)
             self._patiently(lambda: self._await_earlier(journal), self._pause)
@@ -223,7 +214,10 @@ class Head:
             self._follow(0)
 
     def _only_storing_is_left(self) -> bool:
-        """Whether a node controller died although every learner had ended of itself: new ones store, and start none."""
+        """Return whether a node controller died after every learner had ended by itself.
+
+        New node controllers then store the results and start no learner.
+        """
         done = endings_of_run(self._events())
         ended = {n for n, e in done.items() if ended_of_itself(e)}
         died = False
@@ -235,31 +229,30 @@ class Head:
         return died and not self.terminated and ended >= set(self.launch.trainees)
 
     def _prepare(self) -> None:
-        """Everything that node controllers and readers on other nodes expect to be there."""
+        """Create the files and directories that node controllers and readers on other nodes expect."""
         make_places(self.launch)
         for rank in range(self.launch.nodes):
             create_empty(self.attempt.event_file(node_source(rank)))
         write_text(self.attempt.stop, "")
         names = ["halt"] + [f"{p.value}.exit" for p in (Phase.LEARNER, Phase.STORE_RESULTS, Phase.STORE_LOGS)]
         for name in names:  # of an earlier run, whose learners were ended from outside
-            path = os.path.join(self.attempt.state, name)
-            remove(path)
+            remove(os.path.join(self.attempt.state, name))
 
     def _await_earlier(self, journal: Journal) -> None:
-        """Until nothing of older attempts and runs can write any more; what they owe is stored first."""
+        """Wait until older attempts and runs can no longer write, and store their pending uploads."""
 
-        def tell(why: str) -> None:
+        def report(why: str) -> None:
             if why:
                 sys.stderr.write(f"ffdl-controller: {why}\n")
             journal.append(EventKind.WAITING, message=why)
 
         older = earlier_attempts(self.launch)
         fence_older_attempts(older, self.launch.attempt)
-        await_earlier([*older, *([self.launch] if self.claim.run > 1 else [])], self.attempt, self._pause, tell)
+        await_earlier([*older, *([self.launch] if self.claim.run > 1 else [])], self.attempt, self._pause, report)
         upload_pending_results(older, self._pause)
 
     def _pause(self, wait_s: float) -> None:
-        """Wait before the learners have started; raises EndedEarly when they are not to start any more."""
+        """Wait, before the learners have started. Raises EndedEarly if they must not start any more."""
         number = next_signal(wait_s)
         self._limit.look()
         request = self.continuation.requested_action
@@ -271,10 +264,10 @@ class Head:
             message, why = halted_before(self.launch.attempt), Interruption.HALT.value
             raise EndedEarly(Conclusion(Outcome.HALTED, False, message=message, interruption=why))
 
-    # ------------------------------------------------------------------------------------- the one step
+    # ------------------------------------------------------------------------------------------ the step
 
     def _follow(self, adopted: int) -> None:
-        """Start the step, or follow a node controller that outlived an earlier head; until it has ended."""
+        """Start the step, or follow a node controller that outlived an earlier head, until it has ended."""
         step = None
         if adopted:
             self.node_pid = adopted
@@ -282,23 +275,24 @@ class Head:
             before = self._patiently(lambda: count_events(self.launch))
             step = Step(self.launch, self.launch_path, self.claim.run, before)
             self.node_pid = 0 if self.launch.step else step.process.pid
-        while step.runs() if step else _alive(adopted):
+        while step.runs() if step else read_living(adopted) is not None:
             number = next_signal(TICK_S if step else 0.1)
             if number in (signal.SIGTERM, signal.SIGINT):
                 self.terminated = True
-            # A step's processes get the scheduler's signals from the scheduler itself.
+            # The scheduler itself signals the processes of a step.
             if self.node_pid and number in (signal.SIGTERM, signal.SIGINT, signal.SIGURG):
                 send(self.node_pid, number)
                 if step:
                     step.hurry(number)
-            # One for the batch script alone (sbatch's --signal=B:...) is meant for the training; srun passes it on.
+            # A signal for the batch script alone (sbatch's --signal=B:...) is meant for the learners. srun passes it
+            # on.
             elif number in FORWARDED:
                 send(step.process.pid if step else adopted, number)
             self._limit.look()
         if step:
             self._step_end = StepEnd(self._step_end.out_of_memory or step.out_of_memory(), step.last_output())
 
-    # --------------------------------------------------------------------------------------- last words
+    # --------------------------------------------------------------------------------- the final record
 
     def _node_events(self, rank: int) -> List[Event]:
         return read_events(self.attempt, node_source(rank))
@@ -307,7 +301,7 @@ class Head:
         return merge(self._node_events(rank) for rank in range(self.launch.nodes))
 
     def _gpu_seconds(self) -> float:
-        """GPU time of this run: the GPUs are held from its first moment to its last, as schedulers charge them."""
+        """Return the GPU time of this run. Schedulers charge the GPUs from its first moment to its last."""
         succession = self.launch.succession
         return succession.gpus * self._limit.used_s if succession else 0.0
 
@@ -345,7 +339,7 @@ class Head:
         )
 
     def _write_final(self, final: FinalRecord, journal: Journal) -> None:
-        """The record, durably; where the disk stays full or away, to standard error."""
+        """Write the record durably, or to standard error if the disk stays full or does not answer."""
         end = time.monotonic() + self.launch.limits.fence_s
         while True:
             try:
@@ -355,17 +349,8 @@ class Head:
                 if not journal.drop_ballast():
                     if time.monotonic() > end:
                         sys.stderr.write(f"ffdl-controller: {self.attempt.final}: {error}: {to_plain(final)}\n")
-                        journal.patience_s = 0.0  # it would be refused as well, and the allocation be held for longer
+                        journal.patience_s = (
+                            0.0  # events could not be written either, and waiting would hold the allocation
+                        )
                         return
                     self._rest(TICK_S)
-
-
-def _restart_count(launch: LaunchFile, claim: Claim) -> int:
-    """The scheduler's count where it has one, else how often this attempt was claimed before."""
-    text = os.environ.get(launch.host.restart_count, "") if launch.host.restart_count else ""
-    return int(text) if text.isdigit() else claim.run - 1
-
-
-def _alive(pid: int) -> bool:
-    process = read_process(pid)
-    return process is not None and process.state not in "ZX"

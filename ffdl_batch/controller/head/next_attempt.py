@@ -1,8 +1,8 @@
-"""How a training goes on after this attempt, without the platform: the next attempt's files, and their submission.
+"""Write the next attempt's files and submit it without the daemon.
 
-The template was planned and written by the deployer; nothing here builds a command line. The mark that a submission
-began is durable before the submitting command runs, and that command holds the lock on ``submit/lock`` for as long
-as it lives, so that a platform that comes later finds out what became of it.
+The deployer planned and wrote the template; this module builds no command line. The mark that a submission has begun is
+durable before the submitting command runs. That command holds the lock on ``submit/lock`` while it runs, so the daemon
+can find out later how the submission ended.
 """
 
 from __future__ import annotations
@@ -30,35 +30,37 @@ MESSAGE_CHARACTERS = 300
 
 
 class Refused(Exception):
-    """The next attempt could not be arranged here; the message says why. The platform may do better."""
+    """The next attempt could not be submitted from here; the message says why. The daemon may succeed later."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What this attempt showed: GPU time and budgets used with it, how long a checkpoint took (None = not known),
-    how long the allocation is (None = not known)."""
+    """What is known after this attempt."""
 
     spent: Spent
+    """Parts of the retry budget and GPU time that were used up to its end."""
     took_s: Optional[float] = None
+    """Seconds that a checkpoint took."""
     limit_s: Optional[float] = None
+    """Seconds that the allocation lasts."""
     confirmed: str = ""
-    """Newest file of the checkpoint that was confirmed, if one was."""
+    """Newest file of the confirmed checkpoint."""
 
 
 def next_attempt(launch: LaunchFile) -> AttemptDir:
-    """Where the attempt after this one lies."""
+    """Return the directory of the next attempt."""
     return JobDir(launch.job_dir).attempt(launch.attempt + 1)
 
 
 def was_begun(attempt: AttemptDir) -> bool:
-    """Whether somebody began to submit it."""
+    """Return whether a submission of the attempt has begun."""
     return os.path.lexists(attempt.submit_begun)
 
 
 def submit_next(launch: LaunchFile, succession: Succession, native_id: str, measured: Measured) -> None:
-    """Write the next attempt's files, mark its submission as begun, and submit it where that is ours to do.
+    """Write the next attempt's files, mark its submission as begun, and submit it if the plan has a command for that.
 
-    An attempt whose submission somebody has begun is left as it is. Raises Refused.
+    Nothing is changed if a submission has begun already. Raises Refused.
     """
     attempt = next_attempt(launch)
     if was_begun(attempt):
@@ -87,7 +89,7 @@ def submit_next(launch: LaunchFile, succession: Succession, native_id: str, meas
 
 
 def fill_all(argv: Sequence[str], values: Dict[str, str]) -> List[str]:
-    """The argv with its placeholders replaced. Raises LaunchFileError."""
+    """Return the argv with its placeholders filled. Raises LaunchFileError."""
     return [fill(part, values) for part in argv]
 
 
@@ -95,7 +97,7 @@ def fill_all(argv: Sequence[str], values: Dict[str, str]) -> List[str]:
 
 
 def _write(launch: LaunchFile, succession: Succession, attempt: AttemptDir, measured: Measured) -> LaunchFile:
-    """Everything that the deployer writes for an attempt; the launch file that was written."""
+    """Write the files that the deployer writes for an attempt. Return the launch file."""
     for directory in (
         attempt.path, attempt.submit, attempt.events, attempt.state, attempt.model, attempt.data, attempt.results,
         attempt.logs,
@@ -115,7 +117,7 @@ def _write(launch: LaunchFile, succession: Succession, attempt: AttemptDir, meas
         os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
         mode = stat.S_IMODE(os.lstat(path).st_mode)
         write_text(target, text, mode)
-        os.chmod(target, mode)  # whatever the umask is
+        os.chmod(target, mode)  # the umask must not change it
     if planned is None:
         raise LaunchFileError(f"{succession.template} holds no launch file")
     if os.path.exists(AttemptDir(launch.attempt_dir).secrets) and not os.path.exists(attempt.secrets):
@@ -126,7 +128,7 @@ def _write(launch: LaunchFile, succession: Succession, attempt: AttemptDir, meas
 
 
 def _template_files(root: str) -> Iterator[Tuple[str, str]]:
-    """Names relative to the template, and paths; hidden names are half-written files."""
+    """Yield the relative name and the path of each file. Hidden files are incomplete and left out."""
     for directory, _, names in sorted(os.walk(root)):
         for name in sorted(names):
             if not name.startswith("."):
@@ -135,7 +137,7 @@ def _template_files(root: str) -> Iterator[Tuple[str, str]]:
 
 
 def _numbered(planned: LaunchFile, launch: LaunchFile, succession: Succession, measured: Measured) -> LaunchFile:
-    """The template's launch file with what only this attempt knows."""
+    """Return the template's launch file, completed with what only this attempt knows."""
     number = launch.attempt + 1
     token, path = f"{launch.job_id}-{number}", next_attempt(launch).path
     if (planned.token, planned.attempt_dir) != (token, path):
@@ -154,8 +156,11 @@ def _numbered(planned: LaunchFile, launch: LaunchFile, succession: Succession, m
 
 
 def next_lead(launch: LaunchFile, succession: Succession, measured: Measured) -> Lead:
-    """How long before the limit the next attempt is warned: as the manifest says it; else never less than this one was,
-    what its checkpoint needed, at most half of the limit."""
+    """Return how long before the time limit the next attempt is warned.
+
+    It is the manifest's value if there is one. Else it is what this attempt's checkpoint needed, but at most half of
+    the limit and at least this attempt's lead.
+    """
     known = succession.lead_s if succession.lead_s is not None else launch.limits.lead_s
     kept = Lead(known, launch.limits.lead_from)
     if known is None or measured.took_s is None or kept.origin is LeadFrom.MANIFEST:
@@ -176,20 +181,20 @@ def _submit(argv: List[str], succession: Succession, attempt: AttemptDir, lock: 
     try:
         failed = run_command(argv, succession, out, err, lock, umask)
     except OSError:
-        os.unlink(attempt.submit_begun)  # the scheduler surely never heard of it
+        os.unlink(attempt.submit_begun)  # the command did not start, so the scheduler has no such job
         raise
     finally:
         os.close(out)
         os.close(err)
     if failed:
-        said = " ".join(find_text(complaint, MAX_TEXT_BYTES)[before:].split())[-MESSAGE_CHARACTERS:]
-        raise Refused(f"{argv[0]} {failed}: {said or 'it said nothing'}")
+        output = " ".join(find_text(complaint, MAX_TEXT_BYTES)[before:].split())[-MESSAGE_CHARACTERS:]
+        raise Refused(f"{argv[0]} {failed}: {output or 'it printed nothing'}")
 
 
 def run_command(argv: List[str], succession: Succession, out: int, err: int, lock: int = -1, umask: int = -1) -> str:
-    """Run a command of the scheduler with only the environment that it may see; how it failed, "" if it did not.
+    """Run a command of the scheduler with a reduced environment. Return how it failed; "" if it succeeded.
 
-    Raises OSError where it cannot be started.
+    Raises OSError if it cannot be started.
     """
     process = subprocess.Popen(
         argv,
@@ -199,7 +204,7 @@ def run_command(argv: List[str], succession: Succession, out: int, err: int, loc
         env=kept_environment(succession.keep_env, os.environ),
         pass_fds=(lock,) if lock >= 0 else (),
         umask=umask,
-        preexec_fn=release_signals,  # noqa: PLW1509 - there are no threads here
+        preexec_fn=release_signals,  # noqa: PLW1509 - this process has one thread
     )
     try:
         status = process.wait(timeout=succession.timeout_s)
@@ -207,17 +212,17 @@ def run_command(argv: List[str], succession: Succession, out: int, err: int, loc
         process.kill()
         process.wait()
         return f"did not answer in {succession.timeout_s:g} s"
-    return f"ended with {status}" if status else ""
+    return f"exited with status {status}" if status else ""
 
 
 def kept_environment(names: Sequence[str], environment: "os._Environ[str] | Dict[str, str]") -> Dict[str, str]:
-    """The variables of these names, or that begin with a name that ends in ``*``."""
+    """Return the variables with these names. A name that ends in ``*`` is a prefix."""
     prefixes = tuple(name[:-1] for name in names if name.endswith("*"))
     return {k: v for k, v in environment.items() if k in names or (prefixes and k.startswith(prefixes))}
 
 
 def requeue(succession: Succession, native_id: str) -> str:
-    """Ask the scheduler to start this very attempt anew; why it did not, "" if it will."""
+    """Ask the scheduler to start this attempt again. Return why it refuses; "" if it does not."""
     try:
         argv = fill_all(succession.requeue, {"native_id": native_id})
         failed = run_command(argv, succession, 1, 2)

@@ -22,10 +22,9 @@ from ffdl_batch.attempt.layout import AttemptDir, JobDir
 from ffdl_batch.attempt.learner_endings import unreported_ends
 from ffdl_batch.attempt.log_tail import tail
 from ffdl_batch.attempt.phase_files import PhaseFailed, PhaseFiles
-from ffdl_batch.attempt.scratch_directory import remove_scratch, scratch_of
+from ffdl_batch.controller.data.job_directories import remove_scratch, scratch_of
 from ffdl_batch.controller.data.result_storage import clear_stores, do_each, store_logs, store_results
-from ffdl_batch.controller.head.attempt_end import learners_not_stored, remove
-from ffdl_batch.controller.head.head_controller import read_final
+from ffdl_batch.controller.head.final_record import learners_not_stored, read_final, remove_secrets
 from ffdl_batch.controller.learner.orphans import end_learners
 from ffdl_batch.controller.rendezvous.node_barrier import read_events
 from ffdl_batch.domain.codec import to_plain
@@ -52,14 +51,14 @@ def upload(launch: LaunchFile, last_word: str = "") -> int:
     """Store pending uploads and write ``paid.json``. Return 0, also if none are pending,
     EXIT_PLATFORM if storing fails, or EXIT_STILL_RUNNING.
 
-    `termination_message`: whether to write the final record, too, if the head left none ("", WHEN_STORED, ANYWAY).
+    `last_word` decides when to write the final record as well, if the head wrote none: "" (never), WHEN_STORED, ANYWAY.
     """
     attempt = AttemptDir(launch.attempt_dir)
     if launch.cut_off:
         sys.stderr.write(f"ffdl-controller: {launch.token}: no store is reached from here\n")
         return EXIT_PLATFORM
     if os.path.lexists(attempt.uploaded):
-        remove(attempt)
+        remove_secrets(attempt)
         return 0
     files = [read_events(attempt, node_source(rank)) for rank in range(launch.nodes)]
     for events in files:
@@ -71,25 +70,25 @@ def upload(launch: LaunchFile, last_word: str = "") -> int:
         end_learners(events)  # learners that outlived their controller must not write during the upload
         if any(one.kind is EventKind.STARTED and one.fields.get("host") == os.uname().nodename for one in events):
             remove_scratch(scratch_of(launch, rank))
-    told = merge(files)
-    told += _unreported_ends(launch, told)
-    owed = learners_not_stored(told)
+    found = merge(files)
+    found += _unreported_ends(launch, found)
+    pending = learners_not_stored(found)
     late = os.path.exists(JobDir(launch.job_dir).attempt(launch.attempt + 1).launch)
     try:
-        if owed:
-            logged = [number for number in owed if os.path.isdir(attempt.learner_logs(number))]
+        if pending:
+            logged = [number for number in pending if os.path.isdir(attempt.learner_logs(number))]
             results = [partial(store_results, launch, late=late)] if os.path.isdir(attempt.results) else []
             do_each([*results, partial(store_logs, launch, logged, late=late)])
             clear_stores(launch, _Dead(files).has)
         if last_word:
-            _write_final_record(launch, [*told, *(_event(EventKind.STORED, learner_id=number) for number in owed)])
-        write_cell(attempt.uploaded, {"at": time.time(), "host": os.uname().nodename, "learners": owed})
-        remove(attempt)
+            _write_final_record(launch, [*found, *(_event(EventKind.STORED, learner_id=number) for number in pending)])
+        write_cell(attempt.uploaded, {"at": time.time(), "host": os.uname().nodename, "learners": pending})
+        remove_secrets(attempt)
     except (OSError, PhaseFailed) as error:
         message = f"results and logs cannot be stored: {error}"
         sys.stderr.write(f"ffdl-controller: {launch.token}: {message}\n")
         if last_word == ANYWAY:
-            _write_final_record(launch, [*told, _event(EventKind.FAULT, code="S303", message=message)])
+            _write_final_record(launch, [*found, _event(EventKind.FAULT, code="S303", message=message)])
         return EXIT_PLATFORM
     finally:
         if last_word:
@@ -125,11 +124,11 @@ def _write_final_record(launch: LaunchFile, events: List[Event]) -> None:
     the learners' ends show how the attempt ended. Raises OSError."""
     attempt = AttemptDir(launch.attempt_dir)
     claims = [event for event in read_events(attempt, HEAD) if event.kind is EventKind.CLAIMED]
-    said = read_final(attempt)
-    told = conclude(launch, events, terminated=False)
-    is_known = told.outcome is Outcome.COMPLETED or told.learner_id or told.error_code == "S303"
-    if claims and is_known and (said is None or may_run_again(said)):
-        write_cell(attempt.final, to_plain(_record(attempt, told, claims[-1])))
+    written = read_final(attempt)
+    found = conclude(launch, events, terminated=False)
+    is_known = found.outcome is Outcome.COMPLETED or found.learner_id or found.error_code == "S303"
+    if claims and is_known and (written is None or may_run_again(written)):
+        write_cell(attempt.final, to_plain(_record(attempt, found, claims[-1])))
 
 
 def _record(attempt: AttemptDir, conclusion: Conclusion, claim: Event) -> FinalRecord:

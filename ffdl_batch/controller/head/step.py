@@ -1,6 +1,6 @@
-"""The one step of an attempt as the head sees it: the child that starts the node controllers, and their own words.
+"""Run the step of an attempt: the child process that starts the node controllers, and the events that they write.
 
-srun may outlive its tasks: at the end of a step it talks to slurmctld, which may be away for hours.
+srun may outlive its tasks: at the end of a step it needs slurmctld, which may not answer for hours.
 """
 
 from __future__ import annotations
@@ -28,30 +28,31 @@ from ffdl_batch.domain.outcome.controller_events import node_source
 from ffdl_batch.host.signals import release_signals
 
 LOOK_S = 5.0
-"""How often the node controllers' own words are read while the child runs."""
+"""Seconds between two reads of the node controllers' events while the child runs."""
 LINGERS_S = 10.0
-"""How long the child may outlive the last of them."""
+"""Seconds that the child may outlive the last node controller."""
 OTHERS_S, LOOK_AT_OTHERS_S = 3600.0, 0.5
-"""In a pod: how long the words of other pods are waited for when this one's controller has ended (whoever brings them
-may be away, and what has been trained is not lost by waiting), and how often they are looked for."""
+"""In a pod: how long to wait for the events of other pods when this pod's controller has ended, and how often to look.
+The daemon, which brings the events, may be away, and waiting loses no results."""
 PRINTED_LINES = 4
-"""How many of a step's last lines a message quotes."""
+"""Number of last lines of a step that a message quotes."""
 PRINTED_BYTES = 64 * 1024
-"""How much of what a step has printed is read: the program that starts it prints the ends of its tasks last."""
+"""Bytes of a step's output that are read. srun prints the ends of its tasks last."""
 
 
 def count_events(launch: LaunchFile) -> List[int]:
-    """How many events each node has of earlier runs; to be asked before the step starts. Raises OSError."""
+    """Return how many events of earlier runs each node has. Call this before the step starts. Raises OSError."""
     attempt = AttemptDir(launch.attempt_dir)
-    if launch.pod is not None:  # the others begin when they can, and no two runs of them are in one attempt
+    if launch.pod is not None:  # other pods start at any time, and their attempt has one run
         return [0] * launch.nodes
     return [len(read_events(attempt, node_source(rank))) for rank in range(launch.nodes)]
 
 
 class Step:
-    """A child that runs; `before` is what :func:`count_events` said."""
+    """A running step."""
 
     def __init__(self, launch: LaunchFile, launch_path: str, run: int, before: List[int]) -> None:
+        """Start it. `before` is the result of :func:`count_events`."""
         self.attempt, self._before, self._launch = AttemptDir(launch.attempt_dir), before, launch
         self._waits_for_others = launch.pod is not None and launch.nodes > 1
         self._others_until: Optional[float] = None
@@ -63,16 +64,18 @@ class Step:
         self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, env=env, preexec_fn=release_signals)  # noqa: PLW1509
 
     def runs(self) -> bool:
-        """Whether it is to be waited for. A child that has outlived all node controllers is killed."""
+        """Return whether the head must wait for it. A child that outlives all node controllers is killed."""
         if self.process.poll() is None and self._lingers():
-            sys.stderr.write(f"ffdl-controller: process {self.process.pid} outlived the step's tasks and is ended\n")
+            sys.stderr.write(f"ffdl-controller: process {self.process.pid} outlived the step's tasks and is killed\n")
             self.process.kill()
             self.process.wait()
         return self.process.poll() is None or (self._waits_for_others and self._others_run())
 
     def out_of_memory(self) -> str:
-        """Return, in words, that the kernel killed a process of the step for memory; "" if it did not, as far as is
-        known. For a step that has ended. The program that started it knows of all nodes, and prints it."""
+        """Return a sentence if the kernel killed a process of the step for memory; "" if no kill is known.
+
+        Call this after the end of the step. The program that started it knows about all nodes and prints such kills.
+        """
         if self._launch.step:
             printed = _printed_since(self._printed_from)
             killed = any(words in printed for words in self._launch.out_of_memory)
@@ -88,7 +91,7 @@ class Step:
         return " ".join(line.strip() for line in last_lines(printed.encode())[-PRINTED_LINES:])
 
     def hurry(self, number: int) -> None:
-        """The signal says that there is little time left: the others' words are waited for no longer than that."""
+        """Limit the wait for other pods' events to the time that the signal leaves."""
         limits = self._launch.limits
         left_s = limits.kill_wait_s * STORE_SHARE
         if number == signal.SIGURG:
@@ -97,7 +100,7 @@ class Step:
         self._others_until = until if self._others_until is None else min(self._others_until, until)
 
     def _others_run(self) -> bool:
-        """Whether the last words of other pods are still to come."""
+        """Return whether other pods may still write events."""
         now = time.monotonic()
         if self._others_until is None:
             self._others_until = now + OTHERS_S
@@ -120,11 +123,11 @@ class Step:
         return now - self._over_at >= LINGERS_S
 
     def _is_over(self, ranks: Optional[Iterable[int]] = None) -> bool:
-        """Whether all node controllers of this step, or those of `ranks`, said that they ended."""
+        """Return whether all node controllers of this step, or those of `ranks`, have reported their end."""
         wanted = range(len(self._before)) if ranks is None else ranks
         try:
             return all(has_ended(read_events(self.attempt, node_source(rank))[self._before[rank] :]) for rank in wanted)
-        except OSError:  # nothing is known then; the next look tells
+        except OSError:  # unknown now; it is read again soon
             return False
 
 
@@ -140,7 +143,7 @@ def _printed_since(position: int) -> str:
     if position < 0:
         return ""
     try:
-        with open("/proc/self/fd/2", "rb") as file:  # under whatever name, and with a position of its own
+        with open("/proc/self/fd/2", "rb") as file:  # the same file, with a position of its own
             file.seek(max(position, os.fstat(2).st_size - PRINTED_BYTES))
             return file.read(PRINTED_BYTES).decode("utf-8", "replace")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The time limit, where no scheduler keeps it: the learners are warned before it and ended at it."""
+"""Enforce the time limit if no scheduler does: request a checkpoint before it, and end the learners at it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ffdl_batch.domain.outcome.controller_events import TIME
 from ffdl_batch.host.running_clock import RunningTime
 
 ASKING_S = 5.0
-"""How long the scheduler may take to tell the limit: who asks has little time left."""
+"""Seconds that the scheduler may take to answer. The attempt has little time left then."""
 _LIMIT = re.compile(r"^(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)$", re.ASCII | re.MULTILINE)
 _PARTS_S = (86400, 3600, 60, 1)
 
 
 class TimeLimit:
-    """One run's time. `used_s` is how long it ran, without the time that it was stopped."""
+    """Measures the time of one run, without the time for which it was stopped, and enforces the limit."""
 
     def __init__(self, launch: LaunchFile, clock: Optional[Callable[[], float]] = None) -> None:
         self._limits, self._cell = launch.limits, AttemptDir(launch.attempt_dir).stop
@@ -35,18 +35,18 @@ class TimeLimit:
 
     @property
     def used_s(self) -> float:
-        """Seconds of this run up to the last look."""
+        """Return the seconds of this run up to the last :meth:`note`."""
         return self._seen - self._started
 
     def note(self) -> float:
-        """Note the time, without any consequence; `used_s`."""
+        """Read the clock. Return `used_s`."""
         self._seen = self._clock()
         return self.used_s
 
     def look(self) -> None:
-        """Note the time; ask for a checkpoint before the limit, have the learners ended at it.
+        """Read the clock. Request a checkpoint before the limit, and have the learners ended at it.
 
-        A cell that cannot be written now is tried again at the next look.
+        If the cell cannot be written, the next call tries again.
         """
         self.note()
         limit = self._limits.time_s
@@ -63,13 +63,14 @@ class TimeLimit:
             sys.stderr.write(f"ffdl-controller: {self._cell}: {error}; will be tried again\n")
 
     def _lead_s(self, limit: int) -> int:
-        """Without a planned lead, the grace period; never more than half of the limit."""
+        """Return the planned lead, else the grace period; at most half of the limit."""
         lead = self._limits.lead_s
         return min(self._limits.grace_s if lead is None else lead, limit // 2)
 
 
 def deadline(launch: LaunchFile, environment: Mapping[str, str], started_at: float) -> Optional[float]:
-    """The epoch second of the time limit: the scheduler's word, else the limit that we keep or asked for, else None."""
+    """Return the time limit in epoch seconds: the scheduler's value, else the enforced or requested one; None if there
+    is no limit."""
     succession = launch.succession
     for name in succession.deadline_variables if succession else ():
         text = environment.get(name, "")
@@ -80,7 +81,7 @@ def deadline(launch: LaunchFile, environment: Mapping[str, str], started_at: flo
 
 
 def limit_now_s(launch: LaunchFile, native_id: str) -> Optional[int]:
-    """Seconds of the time limit as the scheduler has it by now; None where it does not say, or there is none."""
+    """Return the current time limit in seconds according to the scheduler; None if it is unknown or there is none."""
     succession = launch.succession
     if succession is None or not succession.limit_now:
         return None
@@ -93,9 +94,9 @@ def limit_now_s(launch: LaunchFile, native_id: str) -> Optional[int]:
             failed = str(error)
         finally:
             os.close(theirs)
-        said = "" if failed else reply.read()
+        answer = "" if failed else reply.read()
     if failed:
-        sys.stderr.write(f"ffdl-controller: the time limit as it is now is not known: {failed}\n")
+        sys.stderr.write(f"ffdl-controller: the current time limit is unknown: {failed}\n")
         return None
-    found = _LIMIT.search(said)  # there is none in UNLIMITED
+    found = _LIMIT.search(answer)  # UNLIMITED does not match
     return None if found is None else sum(int(n or 0) * unit_s for n, unit_s in zip(found.groups(), _PARTS_S))

@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ffdl_batch.host.processes import Process, all_processes, read_process, session_members, status_field
+from ffdl_batch.host.processes import Process, all_processes, name_of, read_living, session_members, status_field
 
 NAME = "ffdl-agent"
 OWN = "ffdl-"
@@ -31,7 +31,7 @@ class Agent:
 def find_agents(job_id: str, attempt: int, learners: Sequence[int]) -> Dict[int, Agent]:
     """Those of these learners that run here, by learner. Looks at /proc alone."""
     table, own = all_processes(), os.getuid()
-    named = [process for process in table.values() if _is_own(process.pid, own) and comm(process.pid) == NAME]
+    named = [process for process in table.values() if _is_own(process.pid, own) and name_of(process.pid) == NAME]
     agents = {process.pid for process in named}
     found = {}  # type: Dict[int, Agent]
     for process in sorted(named, key=lambda one: one.start_ticks):  # the last start of a learner counts
@@ -48,13 +48,12 @@ def find_agents(job_id: str, attempt: int, learners: Sequence[int]) -> Dict[int,
 
 def lives(agent: Agent) -> bool:
     """Whether the learner has not ended: its agent ends with it, and may lie about as a zombie then."""
-    process = read_process(agent.pid)
-    return process is not None and process.state not in "ZX" and comm(agent.pid) == NAME
+    return read_living(agent.pid) is not None and name_of(agent.pid) == NAME
 
 
 def members(agent: Agent, table: Mapping[int, Process]) -> List[int]:
     """The processes of the agent's learner without those that serve debugging, parents first."""
-    return [pid for pid in session_members(agent.session, table) if not comm(pid).startswith(OWN)]
+    return [pid for pid in session_members(agent.session, table) if not name_of(pid).startswith(OWN)]
 
 
 def children(pid: int) -> List[int]:
@@ -63,11 +62,6 @@ def children(pid: int) -> List[int]:
     if text is not None:
         return [int(word) for word in text.split()]
     return [process.pid for process in all_processes().values() if process.parent == pid]
-
-
-def comm(pid: int) -> str:
-    """The name of a process; "" where it is gone."""
-    return (read(f"/proc/{pid}/comm") or "").strip()
 
 
 def environment(pid: int) -> Dict[str, str]:

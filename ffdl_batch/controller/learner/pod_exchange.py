@@ -19,7 +19,7 @@ from ffdl_batch.attempt.reader import find_text
 from ffdl_batch.controller.learner.out_of_memory import OomCounters
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.launch.pod_protocol import BEGUN, BELL, ENDED, OPEN, OUTPUT, TERMINATING
-from ffdl_batch.host.processes import Process, all_processes, descendants, read_process, session_members
+from ffdl_batch.host.processes import Process, all_processes, descendants, read_living, session_members
 
 SEAT = "seat"
 GONE_CODE = "S106"
@@ -90,13 +90,12 @@ class PodExchange:
         text = _line(self.file(BEGUN)).strip()
         known = self._shim
         if known is None or str(known.pid) != text:
-            known = read_process(int(text)) if _NUMBER.fullmatch(text) and int(text) > 1 else None
-            if known is None or known.state in "ZX":
+            known = read_living(int(text)) if _NUMBER.fullmatch(text) and int(text) > 1 else None
+            if known is None:
                 return None
             self._shim, self._group = known, _control_group(known.pid)
-        now = read_process(known.pid)
-        is_it = now is not None and now.start_ticks == known.start_ticks and now.state not in "ZX"
-        return now if is_it else None
+        now = read_living(known.pid)
+        return now if now is not None and now.start_ticks == known.start_ticks else None
 
     def members(self, table: Mapping[int, Process]) -> List[int]:
         """The learner's processes, parents first: those below the shim, those of its session, and what else is in its

@@ -10,6 +10,7 @@ from typing import Callable, Dict, List, Sequence, Tuple, Union
 from ffdl_batch.controller.learner.learner import Learner
 from ffdl_batch.domain.launch.launch_file import RESTART_LEARNER, LaunchFile
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Scalar
+from ffdl_batch.host.backoff import growing_pause
 from ffdl_batch.host.worker_thread import WorkerThread
 
 MOST_PAUSE_S = 30.0
@@ -19,7 +20,7 @@ Spawned = Union[Learner, Exception]
 
 def pause_s(count: int) -> float:
     """How long the learner waits that is started again as number `count` (from 1) of its node."""
-    return min(MOST_PAUSE_S, 2.0 ** min(count - 1, 10))
+    return growing_pause(count, 1.0, MOST_PAUSE_S)
 
 
 def count_restarts(events: Sequence[Event]) -> "Counter[int]":

@@ -12,6 +12,7 @@ from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.metrics.records import CollectorSpec, encode_spec
 from ffdl_batch.domain.untrusted_json import parse_json
+from ffdl_batch.host.backoff import growing_pause
 
 MAX_BYTES = 256 * 1024**2
 """How large a learner's file of records may become."""
@@ -137,7 +138,7 @@ class Collector:
         said = self._failure or self._last_line or how
         if status < 0 or status in (EXIT_TAKEN, EXIT_CANNOT_WRITE, EXIT_CANNOT_READ):
             if self._starts < STARTS_MAX:
-                self._start_at = now if self.is_stopping else now + PAUSE_S * 2.0 ** max(0, self._starts - 1)
+                self._start_at = now if self.is_stopping else now + growing_pause(max(1, self._starts), PAUSE_S, WELL_S)
                 return
             said = f"{said} ({self._starts} times in a row)"
         self._give_up(f"their collector ended: {said}")

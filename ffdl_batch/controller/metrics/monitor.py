@@ -6,7 +6,6 @@ Only :meth:`Monitor.finish` waits for the thread, and for a bounded time: a file
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -22,6 +21,7 @@ from ffdl_batch.controller.metrics.resource_usage import Cgroup, Gpus, ProcessUs
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.metrics.usage import GpuUse, UsageSample, encode_sample
 from ffdl_batch.domain.outcome.controller_events import EventKind
+from ffdl_batch.host.nonblocking_stderr import ErrorReporter
 from ffdl_batch.host.processes import all_processes, descendants
 from ffdl_batch.host.worker_thread import Full, WorkerThread
 
@@ -126,7 +126,7 @@ class Monitor:
         self._finishing = self._given_up = False
         self._woken = threading.Event()
         self._thread = threading.Thread(target=self._run, name="meter", daemon=True)
-        self._complained = ""
+        self._errors = ErrorReporter("metrics may be incomplete")
 
     def begin(self, roots: Roots, gpus: Mapping[int, str]) -> None:
         """Start the thread, after the learners were started, for they are forked."""
@@ -203,6 +203,4 @@ class Monitor:
         try:
             work()
         except OSError as error:
-            if str(error) != self._complained:
-                self._complained = str(error)
-                sys.stderr.write(f"ffdl-controller: {error}; what is measured may be incomplete\n")
+            self._errors.report(error)

@@ -11,10 +11,8 @@ Signals of the scheduler do not reach it, but for KILL: a learner that is asked 
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import re
 import select
 import signal
 import subprocess
@@ -23,6 +21,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Collection, Dict, List, Optional
 
+from ffdl_batch.attempt.log_tail import last_line
 from ffdl_batch.controller.learner.orphans import HOLDER_MARK, marked_sessions
 from ffdl_batch.controller.mounts import rclone
 from ffdl_batch.controller.mounts.rclone import made_ready, obscured, remote_of
@@ -30,13 +29,13 @@ from ffdl_batch.domain.codec import from_plain
 from ffdl_batch.domain.data.mounts import MountOwner, Mounts, read_source
 from ffdl_batch.domain.data.staging_protocol import Transfer
 from ffdl_batch.host.core_dumps import hide_memory
-from ffdl_batch.host.processes import read_process
+from ffdl_batch.host.filesystem import mount_point
+from ffdl_batch.host.processes import end_child, end_with_parent, read_living
 from ffdl_batch.host.signals import HANDLED, release_signals
 
 FUSERMOUNT = ("fusermount3", "fusermount")
 UNMOUNT_S = 10.0
 TABLE = "/proc/self/mountinfo"
-_ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True)
@@ -64,8 +63,7 @@ def _read(line: str) -> "Mounted | None":
     users = [option[len("user_id=") :] for option in words[2].split(",") if option.startswith("user_id=")]
     if owner is None or not users:
         return None
-    point = _ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields[4])
-    return Mounted(point, owner, int(users[0]))
+    return Mounted(mount_point(fields[4]), owner, int(users[0]))
 
 
 def unmount(point: str) -> str:
@@ -99,18 +97,16 @@ def clear_dead(holders: Collection[int] = ()) -> List[str]:
 
 
 def _lives(owner: MountOwner) -> bool:
-    process = read_process(owner.pid)
-    return process is not None and process.state not in "ZX" and process.start_ticks == owner.start_ticks
+    process = read_living(owner.pid)
+    return process is not None and process.start_ticks == owner.start_ticks
 
 
 READY_S = 60.0
 """Until the program has mounted the store, and until the store has listed its first directory."""
 LOOK_S, TICK_S, LEFT_S, END_S = 0.02, 0.1, 0.5, 5.0
-MESSAGE_BYTES = 2000
 END = b"."
 """The byte."""
 ERRORS, CACHE = "errors", "cache"
-_PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: List[str]) -> int:
@@ -156,7 +152,7 @@ class _Holder:
         self._transfer = from_plain(Transfer, wanted["transfer"])
         self._mounts = from_plain(Mounts, wanted["mounts"])
         self._secrets: Dict[str, str] = wanted["secrets"]
-        own = read_process(os.getpid())
+        own = read_living(os.getpid())
         self._source = MountOwner(wanted["job"], os.getpid(), own.start_ticks if own else 0).source()
         self._hidden = [value for value in self._secrets.values() if value]
         self._environ = rclone.environment(os.environ, directory)
@@ -211,14 +207,8 @@ class _Holder:
                 said = unmount(one.point)
                 if said:
                     sys.stderr.write(f"ffdl-controller: {said}\n")
-        if self._program is None:
-            return
-        self._program.terminate()
-        try:
-            self._program.wait(END_S)
-        except subprocess.TimeoutExpired:
-            self._program.kill()
-            self._program.wait()
+        if self._program is not None:
+            end_child(self._program, END_S)
 
     def _obscured(self, text: str) -> str:
         found = obscured(text, self._environ)
@@ -262,13 +252,7 @@ class _Holder:
 
     def _last_message(self) -> str:
         """The last line of what the program said, after a colon."""
-        try:
-            with open(self._path(ERRORS), "rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - MESSAGE_BYTES))
-                lines = file.read().decode("utf-8", "replace").strip().splitlines()
-        except OSError:
-            return ""
-        text = lines[-1].strip() if lines else ""
+        text = last_line(self._path(ERRORS))
         for value in self._hidden:
             text = text.replace(value, "***")
         return f": {text}" if text else ""
@@ -277,7 +261,7 @@ class _Holder:
 def _end_with_parent() -> None:
     """In the program before it begins: it ends when this process is killed (prctl(2))."""
     release_signals()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    end_with_parent(signal.SIGTERM)
 
 
 def _controller_is_gone(wait_s: float) -> bool:

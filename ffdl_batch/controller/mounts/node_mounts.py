@@ -16,7 +16,7 @@ from ffdl_batch.attempt.file_writer import make_private, read_text
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.reader import DamagedFile, read_object
 from ffdl_batch.controller.learner.orphans import HOLDER_MARK, mark
-from ffdl_batch.controller.mounts.mount_process import END, FUSERMOUNT, clear_dead
+from ffdl_batch.controller.mounts.mount_process import END, FUSERMOUNT, TABLE, clear_dead
 from ffdl_batch.controller.mounts.rclone import PROGRAM
 from ffdl_batch.controller.own_program import module_argv
 from ffdl_batch.domain.codec import to_plain
@@ -24,6 +24,7 @@ from ffdl_batch.domain.data.mounts import Mounts
 from ffdl_batch.domain.data.staging_protocol import Transfer
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.untrusted_json import parse_json
+from ffdl_batch.host.filesystem import filesystem_type
 from ffdl_batch.host.processes import all_processes, descendants
 
 DATA_CODE = "S302"
@@ -155,21 +156,10 @@ def _cache_bytes(directory: str, wanted: int) -> int:
     """How much of what was read is kept: nothing where the directory is in memory."""
     try:
         found = os.statvfs(directory)
-        kind = _file_system(directory)
+        kind = filesystem_type(read_text(TABLE), os.path.realpath(directory))
     except OSError:
         return 0
     return 0 if kind in _MEMORY else min(wanted, found.f_bavail * found.f_frsize // CACHE_SHARE)
-
-
-def _file_system(path: str) -> str:
-    """The type of the file system that a directory is in, by its device's number."""
-    device = os.stat(path).st_dev
-    sign = f"{os.major(device)}:{os.minor(device)}"
-    for line in read_text("/proc/self/mountinfo").splitlines():
-        place, _, rest = line.partition(" - ")
-        if place.split(" ")[2:3] == [sign]:
-            return rest.split(" ")[0]
-    return ""
 
 
 class _MountProcess:

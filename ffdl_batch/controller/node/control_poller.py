@@ -1,8 +1,8 @@
-"""A node controller's second thread: everything that touches the shared file system again and again.
+"""Poll the attempt's cells and write the heartbeat, in a second thread of the node controller.
 
-A file system that hangs stops this thread, not the one that watches the learners; the other one sees by
-`last_read` that nothing was readable for too long, and ends them. It ends them too where the heartbeat was refused
-for as long: a dead disk can still be read from its cache, and others take a node that is not heard of for dead.
+If the shared file system hangs, it stops this thread and not the one that watches the learners. That one ends the
+learners if nothing could be read for too long (`last_read`). It also ends them if the heartbeat could not be written
+for too long: a dead disk may still be readable from the cache, and other nodes assume that a silent node is dead.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from ffdl_batch.attempt.reader import NO_FILE, find_object, open_regular, size_o
 from ffdl_batch.domain.file_format import FORMAT
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.outcome.controller_events import HALT, LIMITS, TERM, WARNED
+from ffdl_batch.host.nonblocking_stderr import ErrorReporter
 from ffdl_batch.host.running_clock import RunningTime
 from ffdl_batch.host.signals import next_signal
 
 INTERVAL_S = 1.0
 ECHO_S, ECHO_REST_S = 0.2, 5.0
 FRESH_S = 1.5
-"""How long a signal waits for the cells to be read again."""
+"""Seconds that a signal waits until the cells are read again."""
 
 
 class ControlPoller:
-    """Polls the cells, beats the heart. Attributes are read by the other thread."""
+    """Polls the cells and writes the heartbeat. The other thread reads its attributes."""
 
     def __init__(
         self, launch: LaunchFile, node_rank: int, learner_ids: List[int], clock: Optional[RunningTime] = None
@@ -52,22 +53,22 @@ class ControlPoller:
         self._echo = Echo([self.attempt.training_log(n) for n in learner_ids]) if launch.echo_output else None
         self._last_beat = 0.0
         self._refused: Optional[Tuple[float, str]] = None
-        """Since when the heartbeat cannot be written, and why; None while it can."""
-        self._complained, self._reported_newer = "", False
+        """Since when and why the heartbeat cannot be written; None while it can."""
+        self._errors, self._reported_newer = ErrorReporter(), False
         self._done = False
         self._wake, self._changed = threading.Event(), threading.Condition()
         self._rounds_begun = self._rounds_done = 0
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
     def begin(self) -> None:
-        """Start the thread; call :func:`signals.hold_signals` before."""
+        """Start the thread. Call :func:`signals.hold_signals` before."""
         self.clock.begin()
         self._thread.start()
         if self._echo:
             self._echo.begin()
 
     def finish(self) -> None:
-        """Stop it; a thread that hangs in the file system is left behind."""
+        """Stop the thread. If it hangs in the file system, it is left behind."""
         self.clock.finish()
         if self._thread.ident is not None:
             self._done = True
@@ -77,7 +78,7 @@ class ControlPoller:
                 self._echo.finish()
 
     def read_now(self) -> Control:
-        """What the platform wants as of now; as of the last round where the file system does not answer in time."""
+        """Return the requests as of now; those last read if the file system does not answer in time."""
         if self._thread.ident is None:
             self.look()
             return self.control
@@ -89,11 +90,11 @@ class ControlPoller:
 
     @property
     def superseded(self) -> str:
-        """What came after this run, be it that it was given up; "" where nothing did, by all that was read."""
+        """Return why this run is no longer valid: a newer attempt or run, or it was abandoned; "" if it is valid."""
         if (newest := max(self.control.attempt, self.newer_attempt)) > self.launch.attempt:
             return f"attempt {newest} of this job has been started"
         if self.control.given_up >= self._run_number:
-            return "this run was given up, because nothing was heard of a controller of it"
+            return "the daemon abandoned this run, because one of its controllers gave no sign of life"
         if self.newer_run:
             return f"run {self.newer_run} of this attempt has been started"
         return ""
@@ -112,14 +113,12 @@ class ControlPoller:
         return ""
 
     def look(self) -> None:
-        """One round."""
+        """Do one round. An error in one step does not stop the others."""
         for step in (self._note_began, self._read_cells, self._beat):
             try:
                 step()
             except OSError as error:
-                if str(error) != self._complained:
-                    self._complained = str(error)
-                    sys.stderr.write(f"ffdl-controller: {error}; will be tried again\n")
+                self._errors.report(error)
 
     def _run(self) -> None:
         while not self._done:
@@ -133,24 +132,24 @@ class ControlPoller:
         self.look()
 
     def inner_pid(self, learner_id: int) -> str:
-        """The process id, as seen inside, of the shell that reached the user's command; "" where that is not known."""
+        """Return the process id, as seen inside, of the shell that reached the user's command; "" if unknown."""
         return self._began.get(learner_id) or ""
 
     def has_begun(self, learner_id: int) -> bool:
-        """Whether the user's command was reached. Where the file system does not say so now, it was: most were."""
+        """Return whether the user's command was reached. If the file system does not answer, assume that it was."""
         asked_at = self.clock.now()
         if self._began.get(learner_id) is None:
             self.read_now()
         return self._began.get(learner_id) is not None or self._looked_at < asked_at
 
     def forget(self, learner_id: int) -> None:
-        """The learner is started: what a look that is under way has read is about the one before."""
+        """Forget what was read about the learner, because it is started again."""
         with self._noting:
             self._starts[learner_id] += 1
             self._began[learner_id] = None
 
     def _note_began(self) -> None:
-        """Of the learners of this run: before the thread begins, the files are an earlier run's."""
+        """Read which learners have begun. Before the thread starts, the files are those of an earlier run."""
         if self._thread.ident is None:
             return
         at = self.clock.now()
@@ -175,7 +174,7 @@ class ControlPoller:
             self._reported_newer = True
             sys.stderr.write(
                 f"ffdl-controller: {self.attempt.control} has format {self.control.format}, and this release reads "
-                f"{FORMAT}: what it understands of it is obeyed\n"
+                f"{FORMAT}: it obeys what it understands\n"
             )
 
     def _beat(self) -> None:
@@ -185,7 +184,7 @@ class ControlPoller:
         try:
             touch(self.attempt.heartbeat(self.node_rank))
         except OSError as error:
-            # Want of room is the word of a file system that answers.
+            # A file system without space still answers.
             since = self._refused[0] if self._refused else at
             self._refused = None if error.errno in NO_SPACE else (since, str(error))
             raise
@@ -193,15 +192,14 @@ class ControlPoller:
 
 
 class Echo:
-    """Copies what learners' logs get to a file descriptor, in order, whole reads at a time; in a thread of its own, for
-    whoever reads at the other end may be slow."""
+    """Copies new output of learners' logs to a file descriptor, in a thread, because its reader may be slow."""
 
     def __init__(self, logs: List[str], target: int = 1) -> None:
         self.target = target
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="echo", daemon=True)
         self._logs = {log: size_of(log) for log in logs}
-        """Where to begin."""
+        """The position in each log at which copying begins."""
         self._open: Dict[str, BinaryIO] = {}
 
     def begin(self) -> None:
@@ -209,7 +207,7 @@ class Echo:
         self._thread.start()
 
     def finish(self) -> None:
-        """Copy the rest, as far as it is taken in time."""
+        """Copy the rest, for at most :data:`ECHO_REST_S` seconds."""
         self._done.set()
         self._thread.join(timeout=ECHO_REST_S)
 
@@ -219,7 +217,7 @@ class Echo:
         self.copy()
 
     def copy(self) -> None:
-        """Copy what is new; a target that refuses it (closed, full) ends the copying, not the job."""
+        """Copy new output. If the target is closed or full, copying ends and the job continues."""
         for log in self._logs:
             try:
                 self._copy(log)
@@ -231,7 +229,7 @@ class Echo:
                 return
 
     def _copy(self, log: str) -> None:
-        """The rest of the file that was read last, and the one that has its name now."""
+        """Copy the rest of the file that was read last, and of the one that has its name now."""
         file = self._open.get(log)
         if file is not None:
             self._copy_rest(file)
@@ -252,33 +250,31 @@ class Echo:
 
 
 class InterruptionCheck:
-    """Asked between two pieces of work and at every wait; each method raises Ended or Fenced where the work has no
-    purpose any more."""
+    """Checks, before the learners start, whether the attempt must end. Its methods raise Ended or Fenced then."""
 
     def __init__(self, journal: Journal, watch: ControlPoller, phases: PhaseFiles) -> None:
         self._journal, self._watch, self._phases = journal, watch, phases
         self._looked_at = 0.0
 
     def check(self) -> None:
-        """Signals and requests that came while this node was loading; the learners are not started then."""
+        """Check signals and requests before the learners start."""
         self._take_signals(0.0)
         self._look()
 
     def rest(self) -> None:
-        """A moment of waiting for another node, which may wait for a word of this one that found no room on the disk.
-        Raises Ended, Fenced."""
+        """Wait a moment for another node, which may wait for an event that this node could not write yet."""
         self._journal.flush()
         self._take_signals(0.2)
         self._look()
 
     def go_on(self) -> None:
-        """Between two pieces of what is loaded: whether it still has a purpose. Raises Ended, Fenced."""
+        """Check between two steps of loading. The cells are read once a second."""
         self._take_signals(0.0)
         if time.monotonic() - self._looked_at >= 1.0:
             self._look()
 
     def _look(self) -> None:
-        """The cells, before the learners have started. Raises Ended, Fenced."""
+        """Read the cells and obey them."""
         self._looked_at = time.monotonic()
         self._watch.look()
         if self._watch.fenced:
@@ -286,7 +282,7 @@ class InterruptionCheck:
         self._obey_request()
         what, reason = self._watch.stop.get("what"), str(self._watch.stop.get("reason", "stop"))
         if what == "stop" or (what == "halt" and reason in LIMITS):
-            raise Ended(reason, f"told to end before the learners started: {reason}")
+            raise Ended(reason, f"ended before the learners started: {reason}")
         if what == "halt":
             self._halted()
 

@@ -98,23 +98,25 @@ class Equipment:
     options: Tuple[str, ...] = ()
 
 
-def inspect(wanted: Devices, environ: Mapping[str, str], told_by: str, look: Look) -> Found:
-    """Compare the devices that the scheduler names with those that open. `told_by` is the variable to read if the
-    vendor is unknown. Raises PhaseFailed (S108) if too few devices open."""
+def inspect(wanted: Devices, environ: Mapping[str, str], variable: str, look: Look) -> Found:
+    """Compare the devices that the scheduler names with those that open.
+
+    `variable` names them if the vendor is unknown. Raises PhaseFailed (S108) if too few devices open.
+    """
     by_vendor = {vendor: _existing(wanted.gpu_files.get(vendor, ())) for vendor in VENDORS} if wanted.gpus else {}
     by_gres = {name: _existing(patterns) for name, patterns in wanted.gres_files.items() if wanted.each.get(name)}
-    said = look([path for there in (*by_vendor.values(), *by_gres.values()) for path in there])
-    vendor = _vendor({name: Files(there, said) for name, there in by_vendor.items()}, environ)
-    told = _assigned(environ, VISIBLE_BY.get(vendor, (told_by,)) if vendor else (told_by,))
-    gres = {name: Files(there, said) for name, there in by_gres.items()}
+    errors = look([path for there in (*by_vendor.values(), *by_gres.values()) for path in there])
+    vendor = _vendor({name: Files(there, errors) for name, there in by_vendor.items()}, environ)
+    assigned = _assigned(environ, VISIBLE_BY.get(vendor, (variable,)) if vendor else (variable,))
+    gres = {name: Files(there, errors) for name, there in by_gres.items()}
     doubts: List[str] = []
     gpus = Files()
     if wanted.gpus and wanted.gpu_files:
-        gpus = Files(tuple(path for path in by_vendor.get(vendor, ()) if path[-1:].isdigit()), said)
-        _check_gpus(wanted, vendor, told, gpus, environ.get(STEP_GPUS, ""), doubts)
+        gpus = Files(tuple(path for path in by_vendor.get(vendor, ()) if path[-1:].isdigit()), errors)
+        _check_gpus(wanted, vendor, assigned, gpus, environ.get(STEP_GPUS, ""), doubts)
     for name, files in gres.items():
         _check_gres(name, wanted.each[name] * wanted.learners, wanted.gres_files[name], files, doubts)
-    return Found(vendor, told, gpus, gres, tuple(doubts))
+    return Found(vendor, assigned, gpus, gres, tuple(doubts))
 
 
 def _existing(patterns: Iterable[str]) -> Tuple[str, ...]:
@@ -142,7 +144,7 @@ def _assigned(environ: Mapping[str, str], names: Iterable[str]) -> Tuple[str, ..
 
 
 def _check_gpus(
-    wanted: Devices, vendor: str, told: Sequence[str], files: Files, step_gpus: str, doubts: List[str]
+    wanted: Devices, vendor: str, assigned: Sequence[str], files: Files, step_gpus: str, doubts: List[str]
 ) -> None:
     if not vendor:
         patterns = ", ".join(pattern for patterns in wanted.gpu_files.values() for pattern in patterns)
@@ -150,24 +152,25 @@ def _check_gpus(
             f"has no device file of a GPU ({patterns}), and the allocation has {_gpus(wanted.gpus)}; load the driver, "
             "or name the files in gpu_devices of [backend.slurm]"
         )
-    if len(told) < wanted.gpus:
+    if len(assigned) < wanted.gpus:
         raise _refused(
-            f"got {_gpus(len(told))} in {' or '.join(VISIBLE_BY[vendor])}, but {wanted.gpus} were requested; check "
+            f"got {_gpus(len(assigned))} in {' or '.join(VISIBLE_BY[vendor])}, but {wanted.gpus} were requested; check "
             "Flags in gres.conf"
         )
-    whole = sum(not name.startswith("MIG-") for name in told)
-    if len(files.open) < whole + (whole < len(told)):  # MIG instances may all be of one GPU
-        hint = _lacking(files, told, step_gpus) if vendor == NVIDIA else ""
-        raise _refused(f"lets the learners open {_these(files)}, and the allocation has GPUs {','.join(told)}{hint}")
-    if len(files.open) > len(told):
-        doubts.append(_too_many(files, f"GPUs {','.join(told)}"))
+    named = f"GPUs {','.join(assigned)}"
+    whole = sum(not name.startswith("MIG-") for name in assigned)
+    if len(files.open) < whole + (whole < len(assigned)):  # MIG instances may all be of one GPU
+        hint = _lacking(files, assigned, step_gpus) if vendor == NVIDIA else ""
+        raise _refused(f"lets the learners open {_these(files)}, and the allocation has {named}{hint}")
+    if len(files.open) > len(assigned):
+        doubts.append(_too_many(files, named))
 
 
-def _lacking(files: Files, told: Sequence[str], step_gpus: str) -> str:
+def _lacking(files: Files, assigned: Sequence[str], step_gpus: str) -> str:
     """Name broken files for the message, and missing ones on the assumption that Slurm's numbers are the files'."""
-    numbers = _numbers(step_gpus.split(",")) or ([] if files.is_confined else _numbers(told))
+    numbers = _numbers(step_gpus.split(",")) or ([] if files.is_confined else _numbers(assigned))
     stem = _by_number(files.present[0])[0] if files.present else ""
-    named = {f"{stem}{number}" for number in numbers if stem and _numbers(told)}
+    named = {f"{stem}{number}" for number in numbers if stem and _numbers(assigned)}
     errors = {path: files.messages.get(path, "ENOENT") for path in named.union(files.present)}
     broken = [f"{path} ({errors[path]})" for path in sorted(errors, key=_by_number) if errors[path] in _BROKEN]
     return f"; look for {', '.join(broken)}" if broken else ""
@@ -285,7 +288,7 @@ def look(paths: Sequence[str], go_on: Callable[[], None], limit_s: float = LOOK_
     if not child:
         _open_all(paths, writer)
     os.close(writer)
-    said: Dict[str, str] = {}
+    errors: Dict[str, str] = {}
     try:
         text, deadline = b"", time.monotonic() + limit_s
         while True:
@@ -298,7 +301,7 @@ def look(paths: Sequence[str], go_on: Callable[[], None], limit_s: float = LOOK_
                 asked = [path for path in paths if path not in _lines(text)]
                 raise _refused(f"did not open {asked[0]} within {limit_s:.0f} s: look after its driver")
             go_on()
-        said = _lines(text)
+        errors = _lines(text)
     except BaseException:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, os.WNOHANG)
@@ -306,7 +309,7 @@ def look(paths: Sequence[str], go_on: Callable[[], None], limit_s: float = LOOK_
     finally:
         os.close(reader)
     os.waitpid(child, 0)
-    return said
+    return errors
 
 
 def _lines(text: bytes) -> Dict[str, str]:

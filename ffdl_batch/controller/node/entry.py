@@ -1,4 +1,4 @@
-"""One run of the node controller: what it finds of an earlier one, its phases, its last word, and its exit code."""
+"""Run the node controller once: end what an earlier run left, do the phases, and report the end."""
 
 from __future__ import annotations
 
@@ -23,13 +23,11 @@ from ffdl_batch.host.processes import all_processes, descendants, identity
 from ffdl_batch.host.signals import hold_signals
 
 EXIT_FENCED = 75
-PARTED = (
-    "the controller of one pod of several was started anew: its learner lost the others, and cannot find them again"
-)
+PARTED = "the controller of one of several pods was started again: its learner lost the connection to the others"
 
 
 def run_node(launch: LaunchFile, launch_path: str, node_rank: int) -> int:
-    """Run the phases of one node; the exit code of its first failing learner, else 0."""
+    """Run the phases of one node. Return the exit code of its first failing learner, else 0."""
     hold_signals(only_family=launch.pod is not None)
     attempt = AttemptDir(launch.attempt_dir)
     journal = _open_journal(launch, attempt, node_source(node_rank))
@@ -51,12 +49,12 @@ def run_node(launch: LaunchFile, launch_path: str, node_rank: int) -> int:
     except Fenced as fence:
         journal.append(EventKind.FAULT, code="S106", message=f"the learners were killed: {fence}")
         return EXIT_FENCED
-    except NewerFormat as error:  # no fault of the job's
+    except NewerFormat as error:  # not a failure of the job
         sys.stderr.write(f"ffdl-controller: {error}\n")
         return EXIT_PLATFORM
     except (OSError, LaunchFileError) as error:
         return fail(launch, node_rank, journal, "S105", f"node {node_rank} on {os.uname().nodename}: {error}")
-    except Exception as error:  # noqa: BLE001 - whatever went wrong, the others must not wait for this node
+    except Exception as error:  # noqa: BLE001 - the other nodes must not wait for this one
         traceback.print_exc()
         what = f"failed on {os.uname().nodename}: {type(error).__name__}: {error}"
         return fail(launch, node_rank, journal, "S106", f"the controller of node {node_rank} {what}")
@@ -71,7 +69,7 @@ def _open_journal(launch: LaunchFile, attempt: AttemptDir, source: str) -> Journ
 
 
 def _record_end(launch: LaunchFile, node_rank: int, journal: Journal) -> None:
-    """The last event, where it is true: a newer attempt relies on it."""
+    """Write the last event if no process of the learners is left. A newer attempt relies on it."""
     own = [pid for pid in descendants(os.getpid(), all_processes()) if pid != os.getpid()]
     if not own and not marked_sessions(mark(launch.token, node_rank)):
         journal.append(EventKind.ENDED)

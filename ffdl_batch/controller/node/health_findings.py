@@ -1,7 +1,7 @@
-"""What root's program of the site found on this node while the attempt was there, and where something failed what lasts
-there since earlier: copied into events, for the daemon.
+"""Copy findings of the site's health program about this node into events.
 
-Nothing here looks for anything itself, and nothing is read while nothing new was written down: one stat a minute.
+They are findings from the time of the attempt, and if something failed, older findings that persist. This module checks
+nothing itself. While nothing new was found, it costs one stat(2) a minute.
 """
 
 from __future__ import annotations
@@ -15,30 +15,31 @@ from typing import Callable, List, Optional, Set
 
 from ffdl_batch.attempt.event_journal import Journal
 from ffdl_batch.domain.outcome.controller_events import EventKind
-from ffdl_batch.host.boot import boot_id
+from ffdl_batch.host.processes import boot_id
 
 EARLIER_S = 60.0
-"""What was found so long before the attempt came to the node may still be why it ends."""
+"""A finding from this many seconds before the attempt may still explain its end."""
 PAUSE_S = 60.0
 FINDINGS_MOST = 60
-"""Maximum number of findings reported for one run, the first ones, and as many more for the time about its end."""
+"""Maximum number of findings reported for one run (the first ones), and of further ones about its end."""
 LINE_MOST = 1024
 BYTES_MOST = 1 << 20
 WAIT_MOST_S = 20.0
 LASTING_MOST = 20
-"""Maximum number of lasting findings reported, the first ones: those that make a node unfit come first."""
+"""Maximum number of persistent findings reported. The first ones are those that make a node unfit."""
 CHECKS_MISSED = 4.0
 FORGOTTEN_S = 600.0
-"""What lasts is believed where the program has looked so lately, or CHECKS_MISSED times its interval ago at most."""
+"""Persistent findings count if the program checked at most this long, or CHECKS_MISSED intervals, ago."""
 _INCIDENTS = ("incidents.1", "incidents")
 _LOOKED = "looked"
 _LASTING = "lasting"
 
 
 class HealthFindings:
-    """Of one run of a node controller. `directory` is where that program writes ("" = the site has none)."""
+    """Reports the findings for one run of a node controller."""
 
     def __init__(self, directory: str, journal: Journal) -> None:
+        """`directory` is where the program writes; "" if the site has none."""
         self._directory, self._journal = directory, journal
         self._since = time.time() - EARLIER_S
         self._reported: Set[str] = set()
@@ -47,13 +48,16 @@ class HealthFindings:
         self._at_work = threading.Lock()
 
     def look_again(self) -> None:
-        """As `look`, once a minute at most."""
+        """Do the same as `look`, at most once a minute."""
         if time.monotonic() >= self._next_look:
             self.look()
 
     def look(self, ended_at: Optional[float] = None, failed: bool = False) -> None:
-        """Tell of findings that are new. Something ended at `ended_at` (None = nothing did): what was found about that
-        time is told, however much was told before; where it `failed`, also what lasts since earlier."""
+        """Report new findings.
+
+        If something ended at `ended_at`, findings about that time are reported beyond the maximum. If it `failed`,
+        persistent findings are reported as well.
+        """
         if not self._directory:
             return
         with self._at_work:
@@ -68,8 +72,10 @@ class HealthFindings:
                 self._journal.append(EventKind.HEALTH, lines="\n".join(found))
 
     def await_look(self, ended_at: float, failed: bool, rest: Callable[[], bool]) -> None:
-        """Something ended at `ended_at`: where it `failed`, what the program finds when it looks next may say why.
-        Waits for that, a few seconds in all, while `rest`, which waits a moment, says so; then tells of it."""
+        """Wait a few seconds for the program's next check, which may explain what ended at `ended_at`, and report it.
+
+        `rest` waits a moment and returns whether to wait longer.
+        """
         waits_s = min(WAIT_MOST_S, self._interval_s() + 1.0)
         deadline = time.monotonic() + waits_s
         while waits_s > 1.0 and self._looked_at() <= ended_at and time.monotonic() < deadline and rest():
@@ -77,7 +83,7 @@ class HealthFindings:
         self.look(ended_at, failed)
 
     def _found(self, ended_at: Optional[float]) -> List[str]:
-        """Findings that are new. Raises OSError."""
+        """Return new findings. Raises OSError."""
         try:
             stat = os.stat(os.path.join(self._directory, "incidents"))
         except FileNotFoundError:  # nothing has been found since the boot
@@ -90,8 +96,10 @@ class HealthFindings:
         return found
 
     def _lasting(self, ended_at: Optional[float]) -> List[str]:
-        """What lasts here now and began well before the end: what began about then is told as a finding of that time.
-        Nothing of an earlier boot, and nothing where the program has not looked for long. Raises OSError."""
+        """Return persistent findings of this boot that began well before the end; later ones are reported by `_found`.
+
+        Return none if the program has not checked for long. Raises OSError.
+        """
         if time.time() - self._looked_at() > max(FORGOTTEN_S, CHECKS_MISSED * self._interval_s()):
             return []
         lines = _lines(os.path.join(self._directory, _LASTING))
@@ -118,7 +126,7 @@ class HealthFindings:
         return is_near and len(self._reported) < 2 * FINDINGS_MOST
 
     def _interval_s(self) -> float:
-        """How often the program looks, by its own word; 0.0 = it does not."""
+        """Return the interval that the program notes, in seconds; 0.0 if it does not run."""
         try:
             with open(os.path.join(self._directory, _LOOKED), encoding="ascii") as file:
                 return float(file.read(32)) if self._directory else 0.0
@@ -126,7 +134,7 @@ class HealthFindings:
             return 0.0
 
     def _looked_at(self) -> float:
-        """When it last looked at all that it looks at each time."""
+        """Return when the program last did all its checks."""
         try:
             return os.stat(os.path.join(self._directory, _LOOKED)).st_mtime
         except OSError:
@@ -142,19 +150,14 @@ def _lines(path: str) -> List[str]:
     return [line for line in text.split("\n")[:-1] if len(line) <= LINE_MOST]
 
 
-def _read(path: str) -> str:
-    with open(path, encoding="ascii") as file:
-        return file.read().strip()
-
-
 def _at(line: str) -> float:
-    """When it was found to have happened; 0.0 where the line is none."""
+    """Return the time of a finding; 0.0 if the line is not a finding."""
     at = _field(line, "at")
     return float(at) if isinstance(at, (int, float)) else 0.0
 
 
 def _field(line: str, name: str) -> object:
-    """None where the line is no finding, or has no such field."""
+    """Return a field of a finding; None if the line is not a finding or has no such field."""
     try:
         body = json.loads(line)
     except ValueError:

@@ -34,7 +34,7 @@ HURRY_S = 1.0
 
 
 class LearnerRequests:
-    """Sends requests to the live ones of `learners`, whose number may change. Times are of the watch's clock."""
+    """Sends requests to the living ones of `learners`, whose number may change. Times are of the poller's clock."""
 
     def __init__(
         self,

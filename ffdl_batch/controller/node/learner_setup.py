@@ -1,4 +1,4 @@
-"""Which learners a node runs, and everything that starting each of them needs."""
+"""Prepare everything that starting the learners of one node needs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import sys
 from functools import partial
 from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from ffdl_batch.attempt.control_cell import own_run, restarts
+from ffdl_batch.attempt.control_cell import count_restarts, own_run
 from ffdl_batch.attempt.event_journal import Journal
 from ffdl_batch.attempt.file_writer import make_private, read_text, rewrite_text, write_text
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.phase_files import PhaseFiles
-from ffdl_batch.attempt.scratch_directory import remove_scratch, scratch_of, scratch_of_earlier
+from ffdl_batch.controller.data.job_directories import remove_scratch, scratch_of, scratch_of_earlier
 from ffdl_batch.controller.job_network import JobNetwork, await_network, check_addresses, has_own
 from ffdl_batch.controller.learner.environment import (
     check_shell,
@@ -50,14 +50,14 @@ from ffdl_batch.host.core_dumps import hide_memory
 
 NODE_HOSTS = "/etc/hosts"
 RESTARTS_VARIABLE = "FFDL_LEARNER_RESTARTS"
-"""Tells a learner how often it was started again, where that may happen."""
+"""Variable with the number of times that the learner was restarted, if its restart policy allows that."""
 MPI_HOSTS = {".hostfile": " slots=", ".machinefile": ":"}
-"""Files in $JOB_STATE_DIR, for Open MPI and for Hydra (MPICH, Intel MPI), to whom the other's form is an error, and
-what stands between name and count."""
+"""MPI host files in $JOB_STATE_DIR, with the separator between name and count. Open MPI rejects the format of Hydra
+(MPICH, Intel MPI), and Hydra that of Open MPI."""
 
 
 class LearnerSetup:
-    """The learners of one node, from the launch file and the node's environment."""
+    """The learners of one node, according to the launch file and the node's environment."""
 
     def __init__(self, launch: LaunchFile, launch_path: str, node_rank: int) -> None:
         self.launch, self.node_rank = launch, node_rank
@@ -72,11 +72,11 @@ class LearnerSetup:
         self._peers: Tuple[Peer, ...] = ()
         self._exposed: Dict[int, str] = {}
         self.seat = exchange_of(launch)
-        """In a pod."""
+        """How this controller and the learner's container communicate, in a pod."""
         self.given_address = os.environ.get(launch.host.address, "") if launch.host.address else ""
-        """Where the others reach this node, where somebody has told it."""
+        """The address of this node for the others, if the scheduler sets one."""
         self.network: Optional[JobNetwork] = None
-        """The job's own on this node, once it was found."""
+        """The job's own network on this node, once it was found."""
         self.base = self._node_values(launch_path)
 
     def _node_values(self, launch_path: str) -> Dict[str, str]:
@@ -85,7 +85,7 @@ class LearnerSetup:
         run = own_run(os.environ)
         return {
             "attempt": str(launch.attempt),
-            "restart": str(restarts(launch, os.environ)),
+            "restart": str(count_restarts(launch, os.environ, run)),
             "confirmed": launch.confirmed,
             "resume": "1" if launch.attempt > launch.trains_from or run > 1 else "0",
             "attempt_dir": launch.attempt_dir,
@@ -101,18 +101,23 @@ class LearnerSetup:
         }
 
     def clear_earlier(self) -> None:
-        """Remove what controllers of earlier attempts left on this node when they were killed: none of them lives."""
+        """Remove what killed controllers of earlier attempts left on this node. No process of theirs is left."""
         for left in scratch_of_earlier(self.launch):
             remove_scratch(left)
 
     def find_network(self, rest: Callable[[], None], now: Callable[[], float]) -> None:
-        """Where the job is to have one of its own. `rest` waits a moment. Raises PhaseFailed, and what that raises."""
+        """Find the job's own network, if it has one.
+
+        `rest` waits a moment. Raises PhaseFailed, and what `rest` raises.
+        """
         if has_own(self.launch):
             self.network = await_network(self.launch, self.node_rank, os.environ, rest, now)
 
     def equip(self, journal: Journal, go_on: Callable[[], None]) -> None:
-        """Find the devices of the learners, and tell. `go_on` is called while that lasts. Raises PhaseFailed where they
-        are not those of the allocation."""
+        """Find the devices of the learners and report them.
+
+        `go_on` is called meanwhile. Raises PhaseFailed if they differ from the allocation's.
+        """
         wanted = self.launch.devices
         if not wanted.gpus and not wanted.gres_files:
             return
@@ -126,7 +131,7 @@ class LearnerSetup:
             journal.append(EventKind.DEVICES, host=os.uname().nodename, message="; ".join(found.doubts), **given)
 
     def prepare(self) -> None:
-        """What learners use to start programs in each other, by the node of learner 1. Raises OSError."""
+        """Install what learners use to start programs in each other, on the node of learner 1. Raises OSError."""
         launch = self.launch
         if not launch.names or launch.learners == 1 or 1 not in self.learner_ids:
             return
@@ -137,7 +142,7 @@ class LearnerSetup:
             write_text(os.path.join(self.attempt.state, name), hostfile_text(launch, peers, gpus, sign))
 
     def meet(self, node_addresses: Sequence[str] = (LOOPBACK,)) -> None:
-        """From here on it is known where the other learners are. Raises OSError, PhaseFailed."""
+        """Note the addresses of all nodes, and write the learners' hosts files. Raises OSError, PhaseFailed."""
         if self.network:
             check_addresses(node_addresses)
         if self.launch.names:
@@ -146,7 +151,7 @@ class LearnerSetup:
                 peers = seen_by(self.launch, self._peers, number)
                 text = hosts_text(self.launch, peers, number, read_text(NODE_HOSTS))
                 text += self.network.hosts if self.network else ""
-                if self.launch.pod is not None:  # a container has the file itself, not its name
+                if self.launch.pod is not None:  # the file itself is mounted into the container
                     rewrite_text(self._hosts_of(number), text)
                 else:
                     write_text(self._hosts_of(number), text, 0o644)
@@ -157,7 +162,7 @@ class LearnerSetup:
         return os.path.join(self.scratch, f"learner-{learner_id}.hosts")
 
     def values(self, learner_id: int) -> Dict[str, str]:
-        """The placeholders of one learner."""
+        """Return the values of one learner's placeholders."""
         local_index = self.learner_ids.index(learner_id)
         values = values_for(self.base, learner_id, local_index, self.devices[local_index])
         values.update(place_values(self.launch, learner_id))
@@ -169,8 +174,10 @@ class LearnerSetup:
         return values
 
     def start(self, learner_id: int, restarts: int = 0) -> Start:
-        """What starts this learner, which was started again so often because it had failed. Raises OSError,
-        LaunchFileError, EnvironmentRefused."""
+        """Return what starts this learner, which failed and was restarted `restarts` times before.
+
+        Raises OSError, LaunchFileError, EnvironmentRefused.
+        """
         values = self.values(learner_id)
         if restarts:
             values["resume"] = "1"
@@ -214,11 +221,10 @@ class LearnerSetup:
         )
 
     def hide(self, learner_id: int) -> None:
-        """Remove the file with secrets that this learner was started with, and has read by now: a controller that is
-        killed leaves none behind then."""
+        """Remove the file with secrets that the learner has read, so that a killed controller leaves none behind."""
         path = self._exposed.pop(learner_id, "")
         if path:
-            with contextlib.suppress(OSError):  # it goes with its directory
+            with contextlib.suppress(OSError):  # it is removed with its directory
                 os.unlink(path)
 
 
@@ -228,7 +234,7 @@ def _words(argv: Sequence[str], values: Mapping[str, str], options: Sequence[str
 
 
 def deal_devices(devices: str, wanted: Sequence[int]) -> List[str]:
-    """The node's device list dealt in order, to each learner as many as it is to have, as far as they go."""
+    """Deal the node's devices to the learners in order, to each the wanted number while there are enough."""
     names, dealt = _names(devices), []
     for count in wanted:
         dealt.append(",".join(names[:count]))

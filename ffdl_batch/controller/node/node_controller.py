@@ -17,10 +17,10 @@ from ffdl_batch.attempt.filesystem_retry import patiently
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.learner_endings import unreported_ends
 from ffdl_batch.attempt.phase_files import Ended, Fenced, PhaseFailed, PhaseFiles, note
-from ffdl_batch.attempt.scratch_directory import remove_scratch
 from ffdl_batch.controller.checkpoints import FROM_OUTSIDE, STORE_SHARE, CheckpointRecord, ask_others
 from ffdl_batch.controller.data.cache_entries import find_image, has_links
 from ffdl_batch.controller.data.input_loading import NodeData, find_data, load_data, load_model
+from ffdl_batch.controller.data.job_directories import remove_scratch
 from ffdl_batch.controller.data.model_unpacking import ModelRefused
 from ffdl_batch.controller.data.result_storage import store_logs, store_results
 from ffdl_batch.controller.data.transfer_progress import show_moving
@@ -52,9 +52,9 @@ from ffdl_batch.host.signals import next_signal
 
 T = TypeVar("T")
 EXIT_PLATFORM = 74
-STORE_AGAIN_S, STORE_AGAIN_MOST_S = 5.0, 60.0
-"""Between two tries to store what cannot be stored later."""
 """Exit code of a controller that failed before or without its learners (sysexits.h EX_IOERR)."""
+STORE_AGAIN_S, STORE_AGAIN_MOST_S = 5.0, 60.0
+"""Seconds between two attempts to store what cannot be stored later: the first pause, and the longest."""
 
 
 class OutOfTime(Exception):
@@ -62,7 +62,7 @@ class OutOfTime(Exception):
 
 
 def fail(launch: LaunchFile, node_rank: int, journal: Journal, code: str, message: str, fault_class: str = "") -> int:
-    """Say why this node ends, to the other nodes too; the exit code."""
+    """Report why this node ends, also to the other nodes. Return the exit code."""
     journal.append(EventKind.FAULT, code=code, message=message, **{"class": fault_class})
     notify_others(launch, node_rank=node_rank)
     return EXIT_PLATFORM
@@ -86,21 +86,21 @@ class Node:
         self._data = NodeData(launch, node_rank, self.seats.scratch, journal)
 
     def report_found(self) -> None:
-        """Learners whose end an earlier controller did not live to see."""
+        """Report learners that ended after an earlier controller was killed."""
         for number, status in unreported_ends(self.journal.earlier, self.phases, self.seats.learner_ids).items():
             is_service = self.launch.seat_of(number).service
             again = status != 0 and not is_service and restarts_left(self.launch, self.journal.events) > 0
             self._record_end(number, exit_code=status, **({"restarted": True} if again else {}))
 
     def _record_end(self, learner_id: int, **more: Scalar) -> None:
-        """The end of a learner that is not this controller's child."""
+        """Record the end of a learner that is not a child of this controller."""
         fields: Dict[str, Scalar] = {"out_of_memory": False, "began": True, "ended_by": "", "asked": ""}
         if self.launch.seat_of(learner_id).service:
             fields["service"] = True
         self.journal.append(EventKind.LEARNER_ENDED, learner_id=learner_id, **{**fields, "signalled": False, **more})
 
     def run(self) -> int:
-        """All phases in order."""
+        """Run all phases in order. Return the exit code."""
         make_private(self.seats.scratch)
         go_on = self._attention.go_on
         self.seats.clear_earlier()
@@ -114,7 +114,7 @@ class Node:
                 self._check_stores()
                 self._load(Phase.LOAD_MODEL, lambda: load_model(self.launch, go_on), "S301")
                 self._load(Phase.LOAD_DATA, lambda: load_data(self.launch, self._data, go_on), "S302")
-                self._find_data()  # the first node's word does not speak for this one's mounts
+                self._find_data()  # this node may lack mounts that the first node has
                 if self.launch.only_stages:
                     return 0
                 self._open()
@@ -160,13 +160,13 @@ class Node:
         self.seats.base["image"] = image
 
     def _check_stores(self) -> None:
-        """Before anything is loaded. Raises PhaseFailed."""
+        """Check the results store before anything is loaded. Raises PhaseFailed."""
         go_on = self._attention.go_on
         if self.node_rank == 0 and self._patiently(lambda: self.phases.status(Phase.LOAD_DATA), go_on) != 0:
             self._patiently(lambda: check_results_store(self.launch, 0, go_on), go_on, awaits_space=True)
 
     def _load(self, phase: Phase, work: Callable[[], None], code: str) -> None:
-        """Rank 0 does it unless it is done; the others wait for rank 0's word, where they see what it does."""
+        """Run the phase on rank 0, unless it is done. Other ranks wait for it if they share its files."""
         if self.node_rank != 0 and not self.launch.apart:
             self._await(phase)
             if phase is Phase.LOAD_DATA and self.launch.mounts is not None:
@@ -179,11 +179,11 @@ class Node:
         self._phase(phase, lambda: self._patiently(work, self._attention.go_on, awaits_space=True), code)
 
     def _follow(self) -> None:
-        """Have the data as the first node has them."""
+        """Mount or copy the data as the first node did."""
         self._data.follow(self.siblings.events([0]), self._attention.go_on)
 
     def _patiently(self, work: Callable[[], T], go_on: Callable[[], None], *, awaits_space: bool = False) -> T:
-        """What `work` gives once the file system lets it. Raises OSError, and what `go_on` raises in between."""
+        """Do `work`, and retry while the file system does not answer. Raises OSError, and what `go_on` raises."""
 
         def pause(wait_s: float) -> None:
             time.sleep(wait_s)
@@ -208,12 +208,12 @@ class Node:
             self._attention.rest()
 
     def _open(self) -> None:
-        """In a pod, have the learner's container started, and wait for it."""
+        """Start the learner's container and wait for it, in a pod."""
         if self.seats.seat is not None:
             await_container(self.seats.seat, self._attention.rest)
 
     def _meet(self) -> None:
-        """Where nodes need each other, wait until all are ready. From then on it is known where the learners are."""
+        """Wait until all nodes are ready, if they need each other's addresses."""
         self._patiently(self.seats.prepare, self._attention.go_on, awaits_space=True)
         if self.launch.nodes > 1 and not self.launch.names:
             return
@@ -225,7 +225,7 @@ class Node:
         self._patiently(lambda: self.seats.meet(addresses), self._attention.go_on, awaits_space=True)
 
     def _await_ports(self) -> None:
-        """Raises PhaseFailed where learners are to be started whose ports somebody else has."""
+        """Wait until the ports of the learners that will start are free. Raises PhaseFailed if they stay in use."""
         ports = self._patiently(lambda: ports_on(self.launch, self.node_rank, self.attempt), self._attention.go_on)
         if ports and own_run(os.environ) > 1:
             done = self._patiently(self.siblings.ended_of_themselves, self._attention.go_on)
@@ -233,7 +233,7 @@ class Node:
         await_free(ports, self._attention.rest)
 
     def _gather(self, run: int, own: str) -> Tuple[str, ...]:
-        """The addresses of all nodes; `own` "" = this one's is not known yet."""
+        """Return the addresses of all nodes. `own` is this node's, "" if it is not known yet."""
 
         def read(rank: int) -> NodeReport:
             return self._patiently(lambda: self.siblings.report(rank), self._attention.go_on)
@@ -244,7 +244,7 @@ class Node:
         return gathering.await_addresses(own)
 
     def _phase(self, phase: Phase, work: Callable[[], None], code: str, *, last: bool = True) -> None:
-        """One phase with its files and events. `last`: this node is the one that ends the phase for the job."""
+        """Run one phase with its files and events. With `last`, this node ends the phase for the whole job."""
         status, reason, fault_class = 1, "", ""
         self.journal.append(EventKind.PHASE, phase=phase.value, status="started")
         try:
@@ -256,7 +256,7 @@ class Node:
         except OutOfTime as error:
             code, reason = "", str(error)
         except (OSError, ModelRefused) as error:
-            if isinstance(error, OSError) and error.errno and error.filename is None:  # write(2), for one, names none
+            if isinstance(error, OSError) and error.errno and error.filename is None:  # as of write(2)
                 error.filename = self.attempt.path
             reason = with_old_groups(f"{phase.value} on {os.uname().nodename}: {error}", error)
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -271,7 +271,7 @@ class Node:
     # ----------------------------------------------------------------------------------------- learners
 
     def _learners(self, done: Dict[int, int]) -> int:
-        """Start the learners that have not ended yet, and see them to their end. `done`: the status of the others."""
+        """Run the learners that have not ended yet. `done` has the status of the others. Return an exit code."""
         self.journal.append(EventKind.PHASE, phase=Phase.LEARNER.value, status="started")
         note(lambda: self.phases.begin(Phase.LEARNER))
         record = CheckpointRecord(self.launch.checkpoints, self.launch.job_dir)
@@ -284,7 +284,7 @@ class Node:
             if number not in working:
                 self._meter.learner_ended(number)
         for number in left_behind(self.launch, self.seats.learner_ids, self.journal.events, done):
-            self._record_end(number, ended_by=SERVICE, detail="nobody saw its end")
+            self._record_end(number, ended_by=SERVICE, detail="no controller saw its end")
         own = [status for number, status in done.items() if number in self.seats.learner_ids and status]
         status = supervisor.run() or (0 if has_trained(self.launch, done) else next(iter(own), 0))
         self._terminated_at = supervisor.asking.terminated_at
@@ -294,7 +294,7 @@ class Node:
         return status
 
     def _may_wait(self) -> bool:
-        """Rest for a moment when all is stored, unless the end was requested. Raises Fenced."""
+        """Wait a moment after storing. Return whether waiting is allowed: no end was requested. Raises Fenced."""
         time.sleep(0.2)
         self._go_on_storing()
         requested = self.watch.control.requested_action or self.watch.stop.get("what") == HALT
@@ -303,10 +303,13 @@ class Node:
     # ------------------------------------------------------------------------------------------ storing
 
     def _store(self) -> bool:
-        """Results and logs of this node's learners; a STORED event for each of them when all is in place."""
-        is_told = self.journal.flush()
+        """Store results and logs of this node's learners.
+
+        Write a STORED event for each. Return whether it succeeded.
+        """
+        is_written = self.journal.flush()
         last = self._is_last()
-        shared = last or not is_told or not self._others_will_store()
+        shared = last or not is_written or not self._others_will_store()
         work: Dict[Phase, Callable[[], None]] = {
             Phase.STORE_RESULTS: lambda: store_results(
                 self.launch, self._go_on_storing, node_rank=self.node_rank, sends=shared, journal=self.journal
@@ -325,19 +328,21 @@ class Node:
                 failed = failed or error
         if failed is not None:
             if failed.code:
-                message = f"{failed}; it goes with the pod" if self.launch.apart else str(failed)
+                message = f"{failed}; it is lost with the pod" if self.launch.apart else str(failed)
                 self.journal.append(EventKind.FAULT, code=failed.code, message=message, **{"class": failed.fault_class})
             else:
                 sys.stderr.write(f"ffdl-controller: {failed}\n")
             return False
         stored = self.seats.learner_ids if not self.launch.cut_off or not self.launch.uploads else ()
-        for number in stored:  # else whoever stores says so
+        for number in stored:  # of the others, the process that stores them writes the event
             self.journal.append(EventKind.STORED, learner_id=number)
         return True
 
     def _outlast(self, store: Callable[[], None], end: float) -> None:
-        """What goes with the pod is lost unless it is stored from here: a store that is away or refuses is tried until
-        `end`, or until the job is cancelled. Raises what `store` raises in the end."""
+        """Retry until `end`, or until the job is cancelled, because data that are not stored are lost with the pod.
+
+        Raises what `store` raises last.
+        """
         pause_s = STORE_AGAIN_S
         while True:
             try:
@@ -346,10 +351,10 @@ class Node:
                 now = self.watch.clock.now()
                 if now + pause_s > end or self.watch.control.requested_action == CANCEL:
                     raise
-                said = f"{failed}; it is tried again in {pause_s:g} s"
-                sys.stderr.write(f"ffdl-controller: {said}\n")
+                message = f"{failed}; it is tried again in {pause_s:g} s"
+                sys.stderr.write(f"ffdl-controller: {message}\n")
                 if self.node_rank == 0:
-                    show_moving(self.attempt.moving, STORING, said)
+                    show_moving(self.attempt.moving, STORING, message)
             until, pause_s = now + pause_s, min(2 * pause_s, STORE_AGAIN_MOST_S)
             while self.watch.clock.now() < until and self.watch.control.requested_action != CANCEL:
                 time.sleep(0.2)
@@ -360,9 +365,11 @@ class Node:
         store_logs(self.launch, self.seats.learner_ids, self._go_on_storing, node_rank=self.node_rank)
 
     def _others_will_store(self) -> bool:
-        """Whether what all learners share may be left to whoever sees the last of them end: that one will know that
-        this node's have ended. What a node's learners wrote that dies before is owed. The first node leaves nothing,
-        nor does one that shares nothing."""
+        """Return whether another node, the one whose learners end last, will store what all learners share.
+
+        That requires that every learner has started. If that node dies, the upload stays pending. The first node, and a
+        node that shares nothing, always store themselves.
+        """
         if self.node_rank == 0 or self.launch.apart:
             return False
         try:
@@ -372,8 +379,10 @@ class Node:
             return False
 
     def _is_last(self) -> bool:
-        """Whether no learner of the job is left, so that FfDL's files may say so; not where that cannot be known. Where
-        no node sees another's files, they speak of its own."""
+        """Return whether no learner of the job is left, or none of this node if nodes do not share files.
+
+        Return False if that is unknown.
+        """
         if self.launch.apart:
             return True
         try:
@@ -383,17 +392,17 @@ class Node:
             return False
 
     def _go_on_storing(self) -> None:
-        """Between two pieces of what is stored. Raises OutOfTime, Fenced."""
+        """Check between two steps of storing whether it must end. Raises OutOfTime, Fenced."""
         number = next_signal(0.0)
         while number is not None:
             if number in (signal.SIGTERM, signal.SIGINT) and self._terminated_at is None:
                 self._terminated_at = self.watch.clock.now()
             number = next_signal(0.0)
         if self.watch.fenced:
-            self.watch.read_now()  # no learner writes any more: silence alone is no reason not to store
+            self.watch.read_now()  # no learner writes any more, so silence alone does not forbid storing
         if self.watch.superseded:
             raise Fenced(self.watch.superseded)
         if self._terminated_at is not None:
             spent_s = self.watch.clock.now() - self._terminated_at
             if spent_s > self.launch.limits.kill_wait_s * STORE_SHARE:
-                raise OutOfTime(f"storing was cut short {spent_s:.0f} s after TERM; what is missing is owed")
+                raise OutOfTime(f"storing was cut short {spent_s:.0f} s after TERM; the rest is a pending upload")

@@ -52,40 +52,41 @@ NETWORK_COMPLAINTS = (
     "/net: permission denied",
     "/net: no such file",
     "cni plugin",
-    "apptainer.conf",  # one that the setuid starter does not take: only it makes networks
+    "apptainer.conf",  # the setuid starter, which alone creates networks, rejects the file
 )
 IMAGE_CODE, RUNTIME_CODE = "S103", "S105"
 _CURE = (
-    "; what Apptainer needs to join a job's network is in apptainer.conf and its setuid starter: the program `check` "
-    "of slurm-configs/libexec says on that node which is missing (docs/network.md)"
+    "; to join a job's network, Apptainer needs settings in apptainer.conf and its setuid starter: the program `check` "
+    "of slurm-configs/libexec shows on that node which is missing (docs/network.md)"
 )
 
 
 def read_complaint(launch: LaunchFile, lines: Sequence[str], host: str) -> Tuple[str, str]:
     """Return a sentence with the last lines of output, and the error code."""
-    said = " ".join(line.strip() for line in lines[-3:]) or "it said nothing"
+    output = " ".join(line.strip() for line in lines[-3:]) or "it printed nothing"
     if launch.pod is not None:
-        code = IMAGE_CODE if NO_BASH in said else RUNTIME_CODE
-        return f"the learner's container in pod {host} did not reach its command: {said}", code
+        code = IMAGE_CODE if NO_BASH in output else RUNTIME_CODE
+        return f"the learner's container in pod {host} did not reach its command: {output}", code
     if launch.learner.delivery is not EnvDelivery.FILE:
-        return f"the learner's shell did not come up on {host}: {said}", RUNTIME_CODE
-    if launch.network.level != HOST and any(word in said.lower() for word in NETWORK_COMPLAINTS):
+        return f"the learner's shell did not start on {host}: {output}", RUNTIME_CODE
+    if launch.network.level != HOST and any(word in output.lower() for word in NETWORK_COMPLAINTS):
         cure = _CURE if launch.network.level in OVERLAYS else ""
-        return f"the container runtime refused network level {launch.network.level} on {host}: {said}{cure}", FAULT
-    if any(word in said.lower() for word in REGISTRY_COMPLAINTS) and (is_unreachable(said) or _SILENT.search(said)):
-        return f"the image cannot be fetched on {host}, because its registry cannot be reached: {said}", RUNTIME_CODE
-    if any(word in said.lower() for word in IMAGE_COMPLAINTS):
-        return f"the image cannot be used on {host}: {said}", IMAGE_CODE
-    return f"the container runtime failed on {host}: {said}", RUNTIME_CODE
+        return f"the container runtime refused network level {launch.network.level} on {host}: {output}{cure}", FAULT
+    is_silent = is_unreachable(output) or _SILENT.search(output) is not None
+    if is_silent and any(word in output.lower() for word in REGISTRY_COMPLAINTS):
+        return f"the image cannot be fetched on {host}, because its registry cannot be reached: {output}", RUNTIME_CODE
+    if any(word in output.lower() for word in IMAGE_COMPLAINTS):
+        return f"the image cannot be used on {host}: {output}", IMAGE_CODE
+    return f"the container runtime failed on {host}: {output}", RUNTIME_CODE
 
 
 TICK_S = 0.2
 DOUBT_DATA_S = 2.0
-"""How long a word that a mount is gone is waited for when a learner failed: it may have come of that."""
+"""Seconds to wait, after a learner failed, for a report that a mount is gone, which would explain the failure."""
 
 
 class Supervisor:
-    """Owns the started learners until the last has ended. Times are of the watch's clock."""
+    """Owns the started learners until the last has ended. Times are of the poller's clock."""
 
     def __init__(
         self,
@@ -106,14 +107,16 @@ class Supervisor:
         self._files = WorkerThread("files")
         self.asking = LearnerRequests(self.learners, watch, record, self.journal, self._files, self._drop_restarts)
         self.services = Services(self.launch, siblings, self._files)
-        self.whereabouts = NamespaceCheck(self.launch, seats.network)
+        self.networks = NamespaceCheck(self.launch, seats.network)
         self._network_recorded = False
         self._uploading = Uploading(self.launch, seats.node_rank)
         self.restarts = Restarts(self.launch, self.journal.events, self._files, self._spawn_again)
 
     def start(self, learner_id: int) -> None:
-        """Start one learner; one that cannot be started has ended at once, and the others are told. That it has started
-        :meth:`run` tells, which does not wait for it to be written."""
+        """Start one learner. If that fails, it has ended, and the other nodes are notified.
+
+        :meth:`run` writes the event of the start, without waiting for the file system.
+        """
         if self.asking.ending:
             return
         adopt_orphans()
@@ -126,7 +129,7 @@ class Supervisor:
         self.learners[learner_id] = learner
 
     def _spawn_again(self, learner_id: int) -> Learner:
-        """In the worker's thread."""
+        """Start a learner again, in the worker's thread."""
         end_leftovers(learner_id)
         start = self.seats.start(learner_id, self.restarts.of(learner_id))
         options = (VICTIM,) if start.seat is None else ()
@@ -138,9 +141,9 @@ class Supervisor:
         self._ended(Ending(learner_id, None, began=False, detail=detail, code=code))
 
     def run(self) -> int:
-        """Until every learner has ended; the status of the first that failed, else 0. Raises Fenced.
+        """Watch the learners until all have ended. Return the status of the first that failed, else 0. Raises Fenced.
 
-        From here on nothing waits for the shared file system, which may hang: learners have to be ended in time.
+        Nothing here waits for the shared file system, which may hang, because learners must be ended in time.
         """
         self.watch.begin()
         self.journal.begin()
@@ -152,10 +155,10 @@ class Supervisor:
             for learner_id, learner in self.learners.items():
                 self._record_start(learner_id, learner)
             while self.learners or self.restarts.pending or self.services.failed:
-                self._ask_as_asked()
+                self._handle_requests()
                 self._mind_services()
                 self._mind_mounts()
-                self._look_where_they_are()
+                self._check_networks()
                 for learner_id in [number for number in self.learners if self.watch.inner_pid(number)]:
                     self.seats.hide(learner_id)
                 for learner_id, spawned in self.restarts.start_due(self.clock.now()):
@@ -175,7 +178,7 @@ class Supervisor:
         return self.status
 
     def _roots(self) -> Dict[int, int]:
-        """For another thread."""
+        """Return the root process of each learner. Another thread calls this."""
         roots = {number: learner.root for number, learner in dict(self.learners).items()}
         return {number: root for number, root in roots.items() if root}
 
@@ -190,11 +193,11 @@ class Supervisor:
         self.learners[learner_id] = spawned
         self._record_start(learner_id, spawned)
 
-    # -------------------------------------------------------------------------------------- what is seen
+    # ------------------------------------------------------------------------------------------ one turn
 
-    def _ask_as_asked(self) -> None:
+    def _handle_requests(self) -> None:
         closing = any(learner.rest_until or learner.kill_at for learner in self.learners.values())
-        hurries = closing or self.whereabouts.hurries(self.learners)
+        hurries = closing or self.networks.hurries(self.learners)
         self.asking.take_signals(0.05 if hurries else TICK_S)
         try:
             self.asking.obey_cells()
@@ -203,17 +206,17 @@ class Supervisor:
             raise
         self.asking.press()
 
-    def _look_where_they_are(self) -> None:
-        """A learner that is not in the network that was meant is killed, and the job fails with it."""
-        for learner_id in self.whereabouts.look(self.learners, self.clock.now()):
+    def _check_networks(self) -> None:
+        """Kill learners that are not in the planned network. The job fails then."""
+        for learner_id in self.networks.look(self.learners, self.clock.now()):
             self.learners[learner_id].kill("")
-        if self.whereabouts.has_seen:
+        if self.networks.has_seen:
             self._record_network()
 
     def _record_network(self) -> None:
-        if not self._network_recorded and not self.whereabouts.wrong:
+        if not self._network_recorded and not self.networks.wrong:
             self._network_recorded = True
-            self.journal.append(EventKind.NETWORK, **self.whereabouts.achieved())
+            self.journal.append(EventKind.NETWORK, **self.networks.achieved())
 
     def _mind_services(self) -> None:
         """End the services of this node when no learner trains any more. One that failed before fails the job."""
@@ -224,7 +227,7 @@ class Supervisor:
             self.services.failed = None
             self.asking.ending = SERVICE
             for learner in self.learners.values():
-                if not learner.signals_sent:  # who caught a request for a checkpoint has the time of the request
+                if not learner.signals_sent:  # after a checkpoint request they have the time of the request
                     learner.terminate(SERVICE, now + self.launch.limits.kill_wait_s)
         elif failed and (self.asking.ending or self.asking.request or now - failed.at >= DOUBT_S):
             self.services.failed = None
@@ -233,7 +236,7 @@ class Supervisor:
                 self._fail(failed.learner_id)
 
     def _mind_mounts(self) -> None:
-        """Learners whose data are gone are killed: what they read from now on are errors, or nothing."""
+        """Kill the learners if a mount is gone: they would read errors or nothing."""
         if self.mounting.failure() and self.asking.is_quiet:
             for learner in self.learners.values():
                 learner.kill("")
@@ -241,7 +244,7 @@ class Supervisor:
     # ------------------------------------------------------------------------------------------ endings
 
     def _ended(self, ending: Ending) -> None:
-        """Record it; one learner's failure ends the job for all, unless they are about to end as asked."""
+        """Record the end of a learner. A failure ends the job, unless the learners were asked to end."""
         fields: Dict[str, Scalar] = {"learner_id": ending.learner_id, "began": ending.began}
         code = ending.returncode
         if code is not None and code < 0:
@@ -251,8 +254,8 @@ class Supervisor:
         fields["out_of_memory"] = ending.out_of_memory
         fields.update(ended_by=ending.ended_by, asked=ending.asked, signalled=ending.signalled)
         detail, fault = ending.detail, ending.code
-        if ending.learner_id in self.whereabouts.wrong:
-            detail, fault = self.whereabouts.wrong[ending.learner_id], NETWORK_CODE
+        if ending.learner_id in self.networks.wrong:
+            detail, fault = self.networks.wrong[ending.learner_id], NETWORK_CODE
         elif ending.failed and not ending.asked and self.mounting.failure(DOUBT_DATA_S):
             detail, fault = f"learner {ending.learner_id} lost its data: {self.mounting.failure()}", DATA_CODE
         elif ending.failed and not ending.began and not fault:
@@ -266,7 +269,7 @@ class Supervisor:
             self.restarts.add(ending.learner_id, fields, self.clock.now())
             return
         self.meter.learner_ended(ending.learner_id)
-        if not (is_service and ending.ended_by):  # what ends a service says nothing about an answer
+        if not (is_service and ending.ended_by):  # the end of a service is no answer to a request
             self.record.ended(self.clock.now(), by_itself=not ending.ended_by)
         self.journal.append(EventKind.LEARNER_ENDED, **fields)
         if ending.failed:
@@ -277,7 +280,7 @@ class Supervisor:
         status = 127 if code is None else code if code > 0 else 128 - code
         if is_service and ending.asked:
             return
-        if is_service and ending.began:  # perhaps because its peers were done: that is known in a moment
+        if is_service and ending.began:  # perhaps because its peers were done, which is known soon
             self.services.failed = self.services.failed or Failed(ending.learner_id, status, self.clock.now())
             return
         self.status = self.status or status
@@ -285,17 +288,17 @@ class Supervisor:
             self._fail(ending.learner_id)
 
     def _fail(self, learner_id: int) -> None:
-        """One learner's failure is the job's."""
+        """End all learners of the job, because one has failed."""
         self._files.ask(lambda: notify_others(self.launch, learner_id=learner_id), None, FILES_S)
         self.asking.end_all("stop")
 
     def _may_start_again(self, ending: Ending) -> bool:
-        """Whether it failed while it was at work, and its end was not requested."""
+        """Return whether the learner failed after it had begun, without a request to end."""
         at_work = ending.failed and ending.began and not ending.asked
         return at_work and self.asking.is_quiet and self.restarts.possible
 
     def _drop_restarts(self, reason: str) -> None:
-        """Who waits to be started again has ended now, for `reason`."""
+        """Record the end of learners that wait to be restarted, for `reason`."""
         for _, fields in self.restarts.drop():
             self.record.ended(self.clock.now(), by_itself=False)
             self.journal.append(EventKind.LEARNER_ENDED, **{**fields, "ended_by": reason, "waited": True})
@@ -307,5 +310,5 @@ class Supervisor:
             return (f"its log cannot be read: {error}",)
 
     def _complaint(self, ending: Ending) -> Tuple[str, str]:
-        """The user's command was never reached: what the runtime said, and whether it was about the image."""
+        """Return why the user's command was not reached, and the error code."""
         return read_complaint(self.launch, self._last_lines(ending.learner_id), os.uname().nodename)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 import threading
 import time
 from typing import Callable, Dict, List, Mapping
@@ -25,6 +24,7 @@ from ffdl_batch.domain.launch.attach_protocol import STACK, TOP
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.launch.pod_protocol import Answer, Look, PodAnnotation, decode_look, encode_answer, unpack
 from ffdl_batch.domain.outcome.controller_events import HEAD, EventKind, decode_events, node_source
+from ffdl_batch.host.nonblocking_stderr import ErrorReporter
 
 LONGEST_CHARACTERS = 1 << 19
 """Of stacks that are said: logs of containers are no place for more."""
@@ -100,7 +100,7 @@ class DaemonRequests:
         self._signalled = os.path.join(launch.pod.directory if launch.pod else launch.job_dir, SIGNALLED)
         self._seen: Dict[PodAnnotation, str] = {}
         self._written: Dict[str, str] = {}
-        self._complained = ""
+        self._errors = ErrorReporter("")
 
     def look(self) -> None:
         """Obey what is new."""
@@ -117,9 +117,7 @@ class DaemonRequests:
                 if text and self._seen.get(request) != text and obey(text):
                     self._seen[request] = text
             except (OSError, ValueError, TypeError, AttributeError) as error:
-                if str(error) != self._complained:
-                    self._complained = str(error)
-                    sys.stderr.write(f"ffdl-controller: the request {request.value} is not obeyed: {error}\n")
+                self._errors.report(error, f"the request {request.value} cannot be carried out: ")
 
     def _control(self, text: str) -> bool:
         if isinstance(json.loads(text), dict) and text != find_text(self._attempt.control).strip():

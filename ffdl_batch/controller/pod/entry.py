@@ -14,8 +14,14 @@ from typing import Sequence
 from ffdl_batch.attempt.file_writer import read_text, write_text
 from ffdl_batch.controller.learner.pod_exchange import PodExchange
 from ffdl_batch.controller.pod.directory_setup import Given, lay_out, make_pod
-from ffdl_batch.controller.pod.sidecar import Sidecar, let_go, rest_until_terminated
-from ffdl_batch.controller.pod.termination_message import PATH, error_message, leave
+from ffdl_batch.controller.pod.sidecar import (
+    MESSAGE_PATH,
+    Sidecar,
+    error_message,
+    leave,
+    let_go,
+    rest_until_terminated,
+)
 from ffdl_batch.domain.launch.launch_file import LaunchFile, decode
 from ffdl_batch.domain.launch.placeholders import LaunchFileError
 from ffdl_batch.domain.launch.pod_protocol import (
@@ -41,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--model", default=MODEL_DIR, help="directory with the parts of the model archive")
     parser.add_argument("--private", default=PRIVATE_DIR, help="directory with environment.json and secrets.json")
     parser.add_argument("--annotations", default=ANNOTATIONS_DIR, help="directory with the pod's annotations")
-    parser.add_argument("--message", default=PATH, help="where the container's last message goes")
+    parser.add_argument("--message", default=MESSAGE_PATH, help="where the container's last message goes")
     options = parser.parse_args(arguments)
     given = Given(os.path.dirname(os.path.abspath(options.launch)), options.model, options.private, options.annotations)
     pod, status = POD_DIR, EXIT_BAD_LAUNCH_FILE

@@ -22,6 +22,7 @@ from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, NO_FILE, find_object, ope
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.launch.pod_protocol import Frame, FrameKind, encode_frame, pieces
 from ffdl_batch.domain.outcome.controller_events import HEAD, node_source
+from ffdl_batch.host.nonblocking_stderr import ErrorReporter
 
 MISSES = 20
 """So many reads in a row that do not find a file, and it is gone: files are renamed while they are looked for."""
@@ -126,7 +127,7 @@ class Relay:
         self._sent_at = self._sizes_at = time.monotonic()
         self._turn = threading.Lock()
         self._done = threading.Event()
-        self._complained = ""
+        self._errors = ErrorReporter()
         self._thread = threading.Thread(target=self._loop, name="relay", daemon=True)
 
     def begin(self) -> None:
@@ -177,9 +178,7 @@ class Relay:
                     for name in self._last:
                         self._cell(name)
             except OSError as error:
-                if str(error) != self._complained:
-                    self._complained = str(error)
-                    sys.stderr.write(f"ffdl-controller: {error}; will be tried again\n")
+                self._errors.report(error)
             return self._n > before
 
     def _loop(self) -> None:

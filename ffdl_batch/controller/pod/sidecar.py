@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from typing import IO, ContextManager, Dict, List, Optional
 from ffdl_batch.attempt.control_cell import RUN
 from ffdl_batch.attempt.file_writer import read_text, write_text
 from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, find_object, find_text
 from ffdl_batch.controller.head.pending_uploads import WHEN_STORED
 from ffdl_batch.controller.head.time_limit import TimeLimit
 from ffdl_batch.controller.learner.pod_exchange import PodExchange, living
@@ -20,7 +22,6 @@ from ffdl_batch.controller.own_program import own_argv
 from ffdl_batch.controller.pod.daemon_requests import Answers, DaemonRequests
 from ffdl_batch.controller.pod.directory_setup import LAUNCH, Given
 from ffdl_batch.controller.pod.relay import Relay, to_standard_output
-from ffdl_batch.controller.pod.termination_message import error_message, leave, termination_message
 from ffdl_batch.controller.rendezvous.node_barrier import read_events
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.launch.pod_protocol import DONE, TERMINATING
@@ -28,6 +29,10 @@ from ffdl_batch.domain.outcome.controller_events import HEAD, EventKind, node_so
 from ffdl_batch.host.processes import lives_here, send
 from ffdl_batch.host.signals import HANDLED, next_signal
 
+MESSAGE_PATH = "/dev/termination-log"
+MESSAGE_BYTES = 4096
+"""Of one container's message (kubernetes.io, "Determine the Reason for Pod Failure")."""
+_SHORT = 500
 TICK_S = 0.2
 PROGRESS = "said"
 """In the seat: what the child that stores complained of."""
@@ -226,3 +231,41 @@ def rest_until_terminated(seat: PodExchange) -> None:
     """Until kubelet ends this container."""
     while next_signal(TICK_S) not in (signal.SIGTERM, signal.SIGINT):
         seat.ring()
+
+
+def termination_message(attempt: AttemptDir, index: int) -> str:
+    """The final record without the log's tail, of node 0; else the last events of the node, as many as there is room
+    for."""
+    final = find_object(attempt.final, below=attempt.path) if index == 0 else {}
+    if final:
+        final.pop("log_tail", None)
+        text = _plain(final)
+        if len(text) > MESSAGE_BYTES:
+            text = _plain({**final, "message": str(final.get("message", ""))[:_SHORT], "checkpoint": {}})
+        if len(text) <= MESSAGE_BYTES:
+            return text
+    kept = ""
+    events = find_text(attempt.event_file(node_source(index)), MAX_EVENT_BYTES, below=attempt.path)
+    for line in reversed(events.splitlines(keepends=True)):
+        if len(kept.encode()) + len(line.encode()) > MESSAGE_BYTES:
+            break
+        kept = line + kept
+    return kept
+
+
+def leave(path: str, text: str) -> None:
+    """Write it; without a place for it there is none."""
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text[:MESSAGE_BYTES])
+    except OSError as error:
+        sys.stderr.write(f"ffdl-controller: {path}: {error}\n")
+
+
+def error_message(status: int, message: str) -> str:
+    """Of a controller that could not begin."""
+    return _plain({"error": message[: 2 * _SHORT], "exit_status": status, "pod": os.uname().nodename})
+
+
+def _plain(body: object) -> str:
+    return json.dumps(body, ensure_ascii=True, separators=(",", ":"))

@@ -23,7 +23,7 @@ from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, find_object, find_text
 from ffdl_batch.controller.rendezvous.learner_addresses import LOOPBACK
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Phase, decode_events, merge, node_source
-from ffdl_batch.host.boot import boot_id
+from ffdl_batch.host.processes import boot_id
 
 SILENCE_MARGIN_S = 5.0
 BEGIN_S = 300.0

@@ -22,7 +22,7 @@ from pathlib import Path
 from ffdl_batch.attempt.reader import NO_FILE, find_object, find_text, read_head
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
 from ffdl_batch.domain.untrusted_json import parse_json
-from ffdl_batch.host.boot import boot_id
+from ffdl_batch.host.processes import boot_id
 from ffdl_batch.staging.cache.user_cache import Shelf, drop, lock, locked
 
 HEARTBEAT, BYTES, JOURNAL = OWN = ("signs", "bytes", "journal")

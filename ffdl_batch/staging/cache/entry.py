@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ffdl_batch.attempt.reader import read_object
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
-from ffdl_batch.host.boot import boot_id
+from ffdl_batch.host.processes import boot_id
 from ffdl_batch.staging.stores.digests import file_chunks
 from ffdl_batch.staging.tree import Tree
 

@@ -25,7 +25,8 @@ from ffdl_batch.controller.data.result_storage import store_results
 from ffdl_batch.controller.head.claim import claim_attempt
 from ffdl_batch.controller.head.continuation import Continuation
 from ffdl_batch.controller.head.earlier_attempts import earlier_attempts, fence_older_attempts
-from ffdl_batch.controller.head.head_controller import EXIT_CLAIMED_BY_ANOTHER, read_final
+from ffdl_batch.controller.head.final_record import read_final
+from ffdl_batch.controller.head.head_controller import EXIT_CLAIMED_BY_ANOTHER
 from ffdl_batch.controller.head.pending_uploads import upload
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.launch.launch_file import LaunchFile, decode

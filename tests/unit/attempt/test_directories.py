@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.attempt.directory_tree import KEPT, Directories, Gone, empty_directory, remove_tree, walk
-from ffdl_batch.attempt.scratch_directory import remove_scratch
 from ffdl_batch.client.api_calls.job_output import _Pieces, _unpack
 from ffdl_batch.controller.checkpoints import take_inventory
+from ffdl_batch.controller.data.job_directories import remove_scratch
 from ffdl_batch.domain.job.views import LeftView
 from ffdl_batch.services.outcome.attempt_records import _files as checkpoint_files
 from ffdl_batch.services.queries.job_output import archive_left

@@ -25,7 +25,7 @@ from ffdl_batch.config.daemon_location import Machine, name_directory, socket_pl
 from ffdl_batch.config.fingerprint import take_fingerprints
 from ffdl_batch.config.load import load_settings
 from ffdl_batch.host.core_dumps import core_limits, forbid_core_dumps
-from ffdl_batch.host.peer_credentials import Credentials
+from ffdl_batch.host.users import Credentials
 from tests.unit.client.fake_daemon import FakeDaemon
 
 SERVER = """

@@ -197,7 +197,7 @@ def test_conclude_fails_if_node_dies_after_warning() -> None:
 @pytest.mark.parametrize("reason", ["halt", "warned", "time", "term"])
 def test_conclude_maps_end_before_learner_start_to_outcome(reason: str) -> None:
     expected = {"halt": Outcome.HALTED, "warned": Outcome.TIMED_OUT, "time": Outcome.TIMED_OUT}
-    fault = ev(K.FAULT, 2.0, code="", message="told to end before the learners started", ended_by=reason)
+    fault = ev(K.FAULT, 2.0, code="", message="ended before the learners started", ended_by=reason)
     found = conclude(launch(), [ev(K.STARTED, 1.0), fault], False)
     assert found.outcome is expected.get(reason, Outcome.CANCELLED)
 

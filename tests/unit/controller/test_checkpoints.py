@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.attempt.control_cell import Control, newer_run, own_run, read_control, restarts
+from ffdl_batch.attempt.control_cell import Control, count_restarts, newer_run, own_run, read_control
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.learner_endings import unreported_ends
 from ffdl_batch.attempt.phase_files import PhaseFiles
@@ -25,7 +25,7 @@ from ffdl_batch.controller.data.tree_copy import copy_tree
 from ffdl_batch.domain.launch.launch_file import HostVariables, LaunchFile
 from ffdl_batch.domain.launch.limits import Limits
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Scalar
-from ffdl_batch.host.boot import boot_id
+from ffdl_batch.host.processes import boot_id
 from ffdl_batch.host.running_clock import RunningTime
 from tests.unit.controller.rig import launch_file
 
@@ -207,7 +207,11 @@ def test_newer_run_returns_highest_later_claim_from_other_host_or_step(
 def test_run_and_restart_numbers_are_read_from_environment(tmp_path: Path) -> None:
     one = launch(tmp_path)
     assert [own_run(env) for env in ({}, {"FFDL_RUN": "3"}, {"FFDL_RUN": "x"}, {"FFDL_RUN": "0"})] == [1, 3, 1, 1]
-    assert [restarts(one, env) for env in ({}, {"FFDL_RUN": "3"}, {"FFDL_RUN": "3", "R": "5"})] == [0, 2, 5]
+    assert [count_restarts(one, env, own_run(env)) for env in ({}, {"FFDL_RUN": "3"}, {"FFDL_RUN": "3", "R": "5"})] == [
+        0,
+        2,
+        5,
+    ]
 
 
 def ev(kind: EventKind, **fields: Scalar) -> Event:

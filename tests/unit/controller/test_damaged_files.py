@@ -19,7 +19,7 @@ from ffdl_batch.attempt.phase_files import PhaseFiles
 from ffdl_batch.controller.data.job_directories import DirectoryRefused, make_places
 from ffdl_batch.controller.data.model_unpacking import ModelRefused, unpack
 from ffdl_batch.controller.head.claim import claim_attempt
-from ffdl_batch.controller.head.head_controller import read_final
+from ffdl_batch.controller.head.final_record import read_final
 from ffdl_batch.controller.learner.environment import EnvironmentRefused, read_file, read_user_environment
 from ffdl_batch.controller.learner.pod_exchange import PodExchange
 from ffdl_batch.controller.logs.rotated_log import LogFiles

@@ -103,7 +103,7 @@ def test_complaints_count_lost_messages_while_write_hangs(
     monkeypatch.setattr(complaints_module, "PATIENCE_S", 60.0)
     complaints.write("last\n")
     text = said.getvalue().decode()
-    assert "ffdl-controller: 7 complaints could not be written here\n" in text and text.endswith("last\n")
+    assert "ffdl-controller: 7 messages could not be written here\n" in text and text.endswith("last\n")
 
 
 def test_handover_raises_error_to_waiting_caller_and_prints_late_error(
@@ -178,7 +178,7 @@ def test_complaints_count_lost_messages_when_disk_is_full(monkeypatch: pytest.Mo
     monkeypatch.setattr(sys, "stderr", complaints)
     for text in ("one\n", "two\n", "three\n"):
         sys.stderr.write(text)
-    assert said.getvalue() == b"ffdl-controller: 2 complaints could not be written here\nthree\n"
+    assert said.getvalue() == b"ffdl-controller: 2 messages could not be written here\nthree\n"
 
 
 # ------------------------------------------------------------------------------------------------------- trying again

@@ -11,7 +11,7 @@ import pytest
 
 from ffdl_batch.attempt.event_journal import Journal
 from ffdl_batch.controller.node.health_findings import FINDINGS_MOST, LASTING_MOST, HealthFindings
-from ffdl_batch.host import boot as host
+from ffdl_batch.host import processes as host
 
 
 def finding(text: str, at: float | None = None) -> str:

@@ -248,7 +248,7 @@ def test_read_complaint_classifies_runtime_errors_by_network_level(
 def test_read_complaint_names_shell_if_job_has_no_container() -> None:
     bare = launch_of("/", "host")
     bare = replace(bare, learner=replace(bare.learner, delivery=EnvDelivery.PROCESS))
-    said = "the learner's shell did not come up on n1: it said nothing"
+    said = "the learner's shell did not start on n1: it printed nothing"
     assert read_complaint(bare, [], "n1") == (said, "S105")
 
 

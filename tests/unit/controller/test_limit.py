@@ -87,4 +87,4 @@ def test_limit_now_parses_command_output_or_warns_on_failure(
     asking = Succession("/t", keep_env=("PATH",), limit_now=argv)
     assert limit_now_s(replace(launch("/a", Limits()), succession=asking), "7") == seconds
     failed = argv[:1] in (("sh",), ("sleep",), ("/nowhere",)) or "{unknown}" in argv
-    assert ("is not known" in capfd.readouterr().err) is failed
+    assert ("is unknown" in capfd.readouterr().err) is failed

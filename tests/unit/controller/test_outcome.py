@@ -11,7 +11,7 @@ import pytest
 
 from ffdl_batch.attempt.conclusion import StepEnd, conclude, exit_status, may_run_again
 from ffdl_batch.attempt.event_journal import Journal
-from ffdl_batch.controller.head.attempt_end import left_to_others
+from ffdl_batch.controller.head.final_record import left_to_others
 from ffdl_batch.controller.learner.learner import first_host, placeholder_devices
 from ffdl_batch.controller.learner.out_of_memory import (
     VICTIM_SCORE,

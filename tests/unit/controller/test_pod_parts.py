@@ -16,7 +16,7 @@ from ffdl_batch.controller.learner.pod_exchange import PodExchange
 from ffdl_batch.controller.pod.daemon_requests import DaemonRequests
 from ffdl_batch.controller.pod.learner_proxy import OF_KUBELET, go_text
 from ffdl_batch.controller.pod.relay import MISSES, LogReader
-from ffdl_batch.controller.pod.termination_message import MOST_BYTES, termination_message
+from ffdl_batch.controller.pod.sidecar import MESSAGE_BYTES, termination_message
 from ffdl_batch.domain.launch.launch_file import Pod
 from ffdl_batch.domain.launch.pod_protocol import PLAIN_ANNOTATION_BYTES, Look, encode_look, pack
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, encode_event
@@ -102,7 +102,7 @@ def test_pod_signal_request_warns_once_if_invalid(
     place.wish("signal", text)
     place.requests.look()
     assert place.signals == []
-    assert capsys.readouterr().err.count("is not obeyed") == 1, "told once"
+    assert capsys.readouterr().err.count("cannot be carried out") == 1, "told once"
 
 
 def test_pod_requests_ignore_damaged_files(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_pod_termination_message_fits_size_limit(tmp_path: Path) -> None:
     attempt = Place(tmp_path).attempt
     write_cell(attempt.final, {"outcome": "failed", "message": "é" * 9000, "log_tail": ["x" * 9000], "stored": True})
     word = termination_message(attempt, 0)
-    assert len(word.encode()) <= MOST_BYTES
+    assert len(word.encode()) <= MESSAGE_BYTES
     assert json.loads(word)["outcome"] == "failed"
 
 
@@ -188,7 +188,7 @@ def test_pod_termination_message_of_other_nodes_holds_last_events(tmp_path: Path
     lines = [encode_event(Event(n, 1.0, "node-1", EventKind.FAULT, {"message": "m" * 100})) for n in range(1, 100)]
     Path(attempt.event_file("node-1")).write_text("".join(lines))
     word = termination_message(attempt, 1)
-    assert len(word) <= MOST_BYTES
+    assert len(word) <= MESSAGE_BYTES
     assert word.endswith(lines[-1]) and word.splitlines()[0] + "\n" in lines
 
 

@@ -19,7 +19,7 @@ from ffdl_batch.controller.rendezvous.node_barrier import (
 )
 from ffdl_batch.domain.launch.limits import Limits
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Scalar
-from ffdl_batch.host.boot import boot_id
+from ffdl_batch.host.processes import boot_id
 from tests.unit.controller.rig import launch_file
 
 K = EventKind

@@ -13,7 +13,7 @@ import pytest
 
 from ffdl_batch.attempt.file_writer import make_private
 from ffdl_batch.attempt.layout import AttemptDir, JobDir
-from ffdl_batch.controller.head.attempt_end import forget_attempt, forget_template, remove
+from ffdl_batch.controller.head.final_record import forget_attempt, forget_template, remove_secrets
 from ffdl_batch.controller.learner.environment import EnvironmentRefused, pick_secrets
 from ffdl_batch.controller.node import learner_setup as seats_module
 from ffdl_batch.controller.node.learner_setup import LearnerSetup
@@ -106,7 +106,7 @@ def test_hide_memory_disables_core_dumps_for_process_and_children() -> None:
 
 def test_learner_of_controller_with_secrets_is_preferred_victim_of_kernel() -> None:
     look = (
-        "import os\n"
+        "import ctypes, os\n"  # while this user can still read the interpreter's files
         "from ffdl_batch.controller.learner import out_of_memory as memory\n"
         "from ffdl_batch.controller.learner import learner\n"
         "from ffdl_batch.host.core_dumps import hide_memory\n"
@@ -174,9 +174,9 @@ def test_secret_removal_warns_about_file_it_cannot_remove(
     launch: LaunchFile, capsys: pytest.CaptureFixture[str]
 ) -> None:
     attempt = AttemptDir(launch.attempt_dir)
-    remove(attempt)
-    remove(attempt)
+    remove_secrets(attempt)
+    remove_secrets(attempt)
     assert capsys.readouterr().err == ""
     Path(attempt.secrets).mkdir()
-    remove(attempt)
+    remove_secrets(attempt)
     assert "secrets.json" in capsys.readouterr().err

@@ -133,7 +133,7 @@ def test_submit_next_runs_command_under_lock_with_begun_mark(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("body", "timeout_s", "message", "begun"),
     [
-        ("print('Invalid qos', file=sys.stderr); sys.exit(1)\n", 120.0, "ended with 1: Invalid qos", True),
+        ("print('Invalid qos', file=sys.stderr); sys.exit(1)\n", 120.0, "exited with status 1: Invalid qos", True),
         ("time.sleep(600)\n", 0.2, r"did not answer in 0\.2 s", True),
         ("", 120.0, "cannot be submitted", False),
     ],
@@ -257,7 +257,7 @@ def test_continuation_is_left_to_platform_if_submission_fails(
 ) -> None:
     found = Continuation(plan(tmp_path, submit=("false",)), "77").arrange(HALTED, 0.0, None)
     assert (found.goes_on, found.attempt) == (GoesOn.PLATFORM, 2)
-    assert "false ended with 1" in found.message and "false ended with 1" in capsys.readouterr().err
+    assert "false exited with status 1" in found.message and "false exited with status 1" in capsys.readouterr().err
 
 
 def test_continuation_requeues_same_attempt_if_site_requeues(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_continuation_requeues_same_attempt_if_site_requeues(tmp_path: Path) -> 
     assert not path.exists()
     assert (chain.requeue(), path.read_text()) == ("", "77")
     refused = Continuation(replace(launch, succession=replace(launch.succession, requeue=("false",))), "77")  # type: ignore[type-var]
-    assert refused.requeue() == "false ended with 1"
+    assert refused.requeue() == "false exited with status 1"
 
 
 def test_continuation_adds_to_budget_spent_by_earlier_run(tmp_path: Path) -> None:

@@ -114,8 +114,8 @@ def test_await_earlier_reports_reason_once_and_clears_it_at_end(two: tuple[Launc
 
     await_earlier([two[0]], two[1], pause, told.append)
     why = (
-        "waiting for the controller of node 0 of attempt 1 (pid 7 on elsewhere); it has not said that it ended, "
-        "and surely has 135 s after it was heard of last"
+        "waiting for the controller of node 0 of attempt 1 (pid 7 on elsewhere); it did not report its end, "
+        "and has certainly ended 135 s after its last sign of life"
     )
     assert (left, told) == ([0], [why, ""])
     await_earlier([two[0]], two[1], refuse, told.append)
@@ -170,7 +170,7 @@ def test_pending_uploads_run_only_for_attempts_without_stored_results(
     upload_pending_results(made, lambda _: None)
     launches = [AttemptDir(launch.attempt_dir).launch for launch in made]
     assert calls.read_text().splitlines() == [f"pay --launch {launches[2]}", f"pay --launch {launches[3]}"]
-    assert "attempt 3 ended with 3; still owed" in capsys.readouterr().err
+    assert "attempt 3 exited with status 3; its upload is still pending" in capsys.readouterr().err
 
 
 def test_pending_upload_process_is_killed_when_head_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from uvicorn.server import ServerState
 
 from ffdl_batch.daemon import connections
 from ffdl_batch.daemon.connections import MAX_HEAD_BYTES, ConnectionLimits, PeerProtocol
-from ffdl_batch.host.peer_credentials import Credentials
+from ffdl_batch.host.users import Credentials
 
 
 class Transport(asyncio.Transport):

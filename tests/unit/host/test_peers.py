@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from ffdl_batch.host.peer_credentials import Credentials, read_credentials
+from ffdl_batch.host.users import Credentials, read_credentials
 
 
 def test_credentials_of_own_socket_are_those_of_this_process() -> None:

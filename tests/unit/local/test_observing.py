@@ -14,7 +14,7 @@ import pytest
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Scalar, encode_event
 from ffdl_batch.domain.outcome.observation import EndCause, Phase
-from ffdl_batch.host.boot import boot_id
+from ffdl_batch.host.processes import boot_id
 from ffdl_local.job_state import observe_attempt
 from ffdl_local.records import (
     EXIT,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Scalar, encode_event
-from ffdl_batch.host.boot import boot_id
+from ffdl_batch.host.processes import boot_id
 from ffdl_local.processes import node_controller, signal_process
 from ffdl_local.records import process_stat
 

@@ -12,7 +12,7 @@ import pytest
 from ffdl_batch.domain.data import staging_protocol
 from ffdl_batch.domain.data.staging_protocol import Direction, Failed, FaultClass, StageTask, Transfer
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
-from ffdl_batch.host import boot as boot_module
+from ffdl_batch.host import processes
 from ffdl_batch.staging import journal as module
 from ffdl_batch.staging.faults import Fault
 from ffdl_batch.staging.journal import Journal, Planned, Settled, Started, place_of
@@ -72,7 +72,7 @@ def test_journal_forgets_downloads_but_not_uploads_after_reboot(
 ) -> None:
     boot = tmp_path / "boot_id"
     boot.write_text("one\n")
-    monkeypatch.setattr(boot_module, "_PATH", str(boot))
+    monkeypatch.setattr(processes, "_BOOT_ID", str(boot))
     first = Journal(str(tmp_path), direction)
     first.settle("p", "n", Settled("v", "e"))
     first.close()
