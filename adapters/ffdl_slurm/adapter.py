@@ -60,7 +60,7 @@ _DAY_S = 86400
 
 
 def create(settings: Settings, context: AdapterContext) -> SlurmScheduler:
-    """The entry point. Raises InvalidRequest for settings that make no sense; asks nobody yet."""
+    """Create the adapter for the entry point, without asking Slurm. Raises InvalidRequest for unusable settings."""
     checked = read_settings(settings)
     host = checked.submit_host or socket.gethostname()
     gateway: SlurmGateway
@@ -77,7 +77,7 @@ class SlurmScheduler(Outlooks):
     ForetellsStart, Examines, ReachesNodes, ChoosesCluster."""
 
     def __init__(self, settings: SlurmSettings, context: AdapterContext, gateway: SlurmGateway) -> None:
-        """`gateway` carries every question to Slurm."""
+        """`gateway` runs all requests to Slurm."""
         super().__init__(gateway, settings)
         self._settings = settings
         self._context = context
@@ -105,15 +105,14 @@ class SlurmScheduler(Outlooks):
         return compare_cluster(shell, os.environ)
 
     def probe(self) -> BackendFacts:
-        """See the port. Also delivers the controller into the user's tree where nodes cannot see the package."""
+        """See the port. Also write the controller into the user's tree if nodes cannot see the package."""
         site = self._gateway.describe_site()
         self._log_doubts(site)
         delivery = deliver_controller(self._context.root, self._settings.python, self._settings.staging_python)
         return BackendFacts(
             nodes=site.nodes,
             partitions=site.partitions,
-            # What starts a learner makes level none, on the node: where it cannot, no learner starts. This host has no
-            # say in that.
+            # Apptainer makes level none on the node. If it cannot, no learner starts, so no fact is needed here.
             network_levels=frozenset({NetworkLevel.HOST, NetworkLevel.NONE}),
             version=site.version,
             python=delivery.python,
@@ -128,7 +127,7 @@ class SlurmScheduler(Outlooks):
         return Doctor(self._settings, self._context.root, run_command).examine(nodes, mounting)
 
     def _log_doubts(self, site: SiteShape) -> None:
-        """Into the log, when they are new: they are the site's matter, and no submitter's."""
+        """Log doubts that are new. They concern the site, not the users who submit."""
         doubts = frozenset(doubt_times(self._settings, site.config.slurmd_timeout_s, site.config.kill_wait_s))
         doubts |= frozenset(site.lacks)
         for text in sorted(doubts - self._doubts):
@@ -164,7 +163,7 @@ class SlurmScheduler(Outlooks):
         """See :class:`ffdl_batch.ports.capabilities.SubmitsArrays`."""
         wanted = {token: _Wanted(token, attempt, self._root) for token, attempt in attempts.items()}
         replies = {chunk: recover_reply(place) for one in wanted.values() for chunk, place in one.places.items()}
-        told = {token: one.reported(replies) for token, one in wanted.items()}
+        reported = {token: one.reported(replies) for token, one in wanted.items()}
         found = {token: one.claimed() for token, one in wanted.items()}
         names = list(dict.fromkeys(name for one in wanted.values() for name in one.names))
         listed = Listing(self._gateway.list_named(*names))
@@ -176,13 +175,13 @@ class SlurmScheduler(Outlooks):
             if not all(found.values()):
                 known = {token: frozenset(natives) for token, natives in found.items() if natives}
                 raise AccountingUnreachable(str(error), error.again_in_s, known) from error
-            # A duplicate that only the accounting remembers has ended; the claim kept it from running.
+            # A duplicate that is only in the accounting has ended; the claim kept it from running.
             log.debug("%s are known without the accounting", ", ".join(found))
             accounted = Listing(())
         for token, one in wanted.items():
             found[token] |= one.among(accounted)
-            if told[token] - found[token]:  # a site may have put something before sbatch that answers in its place
-                log.debug("%s are no jobs of %s, though sbatch said so", sorted(map(str, told[token])), token)
+            if unknown := reported[token] - found[token]:  # a site's wrapper of sbatch may print other numbers
+                log.debug("%s were printed by sbatch, but are not jobs of %s", sorted(map(str, unknown)), token)
         return {token: frozenset(natives) for token, natives in found.items()}
 
     def observe(self, ids: Collection[NativeId]) -> Mapping[NativeId, Observation]:
@@ -191,7 +190,7 @@ class SlurmScheduler(Outlooks):
             return {}
         try:
             seen = pick(self._gateway.list_own_jobs(), ids)
-        except RowsUnread as error:  # which the log was told of; each that is not listed may be what the row is about
+        except RowsUnread as error:  # logged by the gateway; each missing job may be that of an unread row
             seen = pick(error.records, ids, whole=False)
             return {native: self._called_by_token(native, record.observation) for native, record in seen.items()}
         missing = [native for native in ids if native not in seen]
@@ -204,7 +203,7 @@ class SlurmScheduler(Outlooks):
             return pick(_ended(self._gateway.account_for({native.job for native in missing}) or ()), missing)
         except RowsUnread as error:
             return pick(_ended(error.records), missing, whole=False)
-        except AccountingUnreachable as error:  # which the log was told of
+        except AccountingUnreachable as error:  # logged by the gateway
             log.debug("%d jobs are unknown for now: %s", len(missing), error)
             return {}
 
@@ -286,7 +285,7 @@ class SlurmScheduler(Outlooks):
         return NodeProgram(words, unset=OPTION_VARIABLES, keep=tuple(sorted(KEPT)))
 
     def close(self) -> None:
-        """End what was started for asking Slurm (pyslurm's worker); the next question starts it again."""
+        """End pyslurm's worker, if there is one. The next call starts it again."""
         self._gateway.close()
 
 
@@ -296,13 +295,13 @@ def _rename(seen: Observation, name: str) -> Observation:
 
 
 def _ended(records: Sequence[JobRecord]) -> list[JobRecord]:
-    """The accounting's word counts for ends alone. Who lives is known to the controller: a job that it does not list
-    and that the accounting shows as running was lost in a crash of the controller (sacctmgr(1): runaway jobs)."""
+    """Return the records of ended jobs. The accounting decides about ends only. A job that it shows as running and that
+    slurmctld does not list was lost in a crash of slurmctld (sacctmgr(1): runaway jobs)."""
     return [record for record in records if record.observation.phase is Phase.ENDED]
 
 
 class _Wanted:
-    """An attempt that is looked for, under its own name and those of the native arrays that it was submitted in."""
+    """An attempt to find, by its own name and by those of the native arrays that it was submitted in."""
 
     def __init__(self, token: Token, attempt: AttemptDir, root: Root) -> None:
         self._token, self._attempt = token, attempt
@@ -312,21 +311,21 @@ class _Wanted:
         self.names = (token, *self.places)
 
     def reported(self, replies: Mapping[Token, Collection[str]]) -> set[NativeId]:
-        """By what sbatch said, which proves nothing. Raises NotNow while an sbatch is under way."""
-        told = {NativeId(job) for job in recover_reply(self._attempt)}
-        return told | {NativeId(job, task) for chunk, task in self._tasks for job in replies.get(chunk, ())}
+        """Return the ids that sbatch printed, which prove nothing. Raises NotNow while an sbatch runs."""
+        own = {NativeId(job) for job in recover_reply(self._attempt)}
+        return own | {NativeId(job, task) for chunk, task in self._tasks for job in replies.get(chunk, ())}
 
     def claimed(self) -> set[NativeId]:
-        """By the claim."""
+        """Return the id in the claim."""
         return _claimant(self._attempt)
 
     def among(self, listing: Listing) -> set[NativeId]:
-        """The attempt's own among what a listing holds."""
+        """Return the jobs of a listing that belong to the attempt."""
         return listing.jobs_named(self._token).union(*(listing.tasks_named(*task) for task in self._tasks))
 
 
 def _claimant(attempt: AttemptDir) -> set[NativeId]:
-    """Who executes the attempt, by its claim."""
+    """Return the job that executes the attempt, according to its claim. Raises NotNow."""
     try:
         native = find_object(attempt.claim_owner).get("native_id")
     except OSError as error:
@@ -343,8 +342,8 @@ def _read(path: Path) -> str:
 
 
 def _since(attempts: Collection[AttemptDir]) -> str:
-    """The day from which the accounting is asked: two days before the first attempt was written (clocks, time
-    zones)."""
+    """Return the first day of the accounting query: two days before the first attempt was written, because clocks and
+    time zones may differ."""
     written = min(map(_written_at, attempts), default=time.time())
     return time.strftime("%Y-%m-%d", time.localtime(written - 2 * _DAY_S))
 

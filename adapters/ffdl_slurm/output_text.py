@@ -1,4 +1,4 @@
-"""What commands printed, made fit for a message: one line, short, and without what would steer a terminal. Pure."""
+"""Shorten the output of commands to one line for messages, without control sequences. Pure."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import re
 from collections.abc import Sequence
 
 SHORT, LONG = 120, 1000
-"""Characters. A refusal may be long: sites explain their rules in it (job_submit plugins)."""
+"""Maximum characters of a message. A refusal may be long: sites explain their rules in it (job_submit plugins)."""
 _NAMED_MOST = 10
 _ENOUGH = 16
-"""So many times what is kept is looked at: a command that prints a whole file costs little."""
+"""How many times the kept length is read, so that the output of a large file costs little."""
 _SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _CAUSES = tuple(re.compile(word, re.IGNORECASE) for word in (r"\bfatal\b", r"\b(?:error|fail(?:ed|ure))\b"))
-"""What a line says that tells why a command failed, the surest first."""
+"""Patterns of lines that have the reason of a failure, the most certain first."""
 
 
 def clean(text: str) -> str:
-    """`text` on one line, without terminals' control sequences, control characters, and bytes that were no text."""
+    """Return the text on one line, without control sequences, control characters and bytes that are not text."""
     plain = _SEQUENCE.sub(" ", text)
     kept = (c if c.isprintable() and c != "\N{REPLACEMENT CHARACTER}" else " " for c in plain)
     return " ".join("".join(kept).split())
 
 
 def shorten(text: str, characters: int = SHORT) -> str:
-    """`text` on one clean line. Of a long one the last line that tells of a failure, and as many whole lines before it
-    as there is room for: commands complain and greet first, and fail last."""
+    """Return the text on one clean line. Of a long text return the last line about a failure, and as many whole lines
+    before it as fit, because commands print warnings and greetings first."""
     text = text.strip()
     tail = text[-_ENOUGH * characters :]
     line = clean(tail)
@@ -42,7 +42,8 @@ def shorten(text: str, characters: int = SHORT) -> str:
 
 
 def _find_cause(lines: Sequence[str]) -> int:
-    """The index of the line that tells best why it failed; the last one where none does."""
+    """Return the index of the line with the most likely reason of the failure; that of the last line if there is
+    none."""
     for cause in _CAUSES:
         for index in reversed(range(len(lines))):
             if cause.search(lines[index]):
@@ -51,20 +52,20 @@ def _find_cause(lines: Sequence[str]) -> int:
 
 
 def _end_of(line: str, characters: int) -> str:
-    """So much of the end of `line`, from the beginning of a word on."""
+    """Return the end of the line, from the beginning of a word."""
     end = line[-characters:]
     cut, space, rest = end.partition(" ")
     return rest if space and len(cut) < characters // 2 and line[-characters - 1] != " " else end
 
 
 def begin(text: str, characters: int = SHORT) -> str:
-    """The same, of a long one the beginning: it says what was printed in the place of an answer."""
+    """Return the text on one clean line; of a long text, the beginning. It is for output that is not an answer."""
     text = text.strip()
     line = clean(text[: _ENOUGH * characters])
     return line if len(line) <= characters and len(text) <= _ENOUGH * characters else f"{line[:characters]} ..."
 
 
 def few(names: Sequence[str]) -> str:
-    """The first of them, and how many more there are."""
+    """Return the first names, and how many more there are."""
     more = len(names) - _NAMED_MOST
     return ", ".join(names[:_NAMED_MOST]) + (f" and {more} more" if more > 0 else "")

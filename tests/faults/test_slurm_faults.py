@@ -82,7 +82,7 @@ def test_slurm_logs_oversized_output_once_and_shortens_error(
         with pytest.raises(SchedulerUnreachable) as raised:
             slurm.scheduler.observe([NativeId("7")])
         assert len(str(raised.value)) < 250 and str(raised.value).isprintable()
-    assert len([text for text in caplog.messages if "said in full" in text]) == 1
+    assert len([text for text in caplog.messages if ", and printed: " in text]) == 1
 
 
 def test_slurm_commands_ignore_banner_output(slurm: FakeSlurmHarness) -> None:

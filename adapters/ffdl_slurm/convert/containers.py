@@ -39,32 +39,35 @@ _ALONE = frozenset({
 _LETTERS_ALONE = frozenset("EHIKOQVXZhklsuv")
 _AS_LEARNERS = frozenset({"no-container-mount-home"})
 _STARTED = "started"
-"""A container that the script starts itself, among what it asks for."""
+"""The name of an :class:`_Asked` for a container that the script starts itself."""
 _MOUNT = "mount"
 
 
 @dataclass(frozen=True, slots=True)
 class Containers:
-    """`image`: what all of them name, "" where that is none or several. `judged`: what became of each option."""
+    """The containers of a script."""
 
     image: str = ""
+    """The image that all of them name; "" if there is none, or several."""
     judged: tuple[Judged, ...] = ()
+    """What became of each option."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """An option at a line; `value` None where it is not known before the script runs."""
+    """An option in a line."""
 
     line: int
     name: str
     value: str | None
+    """None if it is not known before the script runs."""
     text: str
 
 
-def read_containers(lines: Sequence[Line], directive: str, given: str, told: Known) -> Containers:
-    """`directive` is the image that ``#SBATCH`` names, `given` the one of the command line: both go before. `told` are
-    the variables and arguments that the script is given."""
-    known = _variables(lines, told)
+def read_containers(lines: Sequence[Line], directive: str, given: str, inputs: Known) -> Containers:
+    """Return the containers of a script. `directive` is the image that ``#SBATCH`` names, `given` that of the command
+    line; both win over the script's. `inputs` are the variables and arguments that the script gets."""
+    known = _variables(lines, inputs)
     asked = [one for line, text in zip(lines, executed(lines), strict=True) for one in _asked(line, text, known)]
     images = [(one, *_image(one)) for one in asked if one.name == IMAGE]
     several = sorted({image for _, image, _ in images if image})
@@ -97,8 +100,8 @@ def _judge_image(one: _Asked, image: str, why: str, taken: str, directive: str, 
 
 
 def _judge_started(one: _Asked, taken: str) -> Judged:
-    """Learners have Apptainer around them and not within, so that what an own container would give is lost, unless the
-    command line names an image in its place."""
+    """Judge a container that the script starts. Learners cannot start containers in theirs, so its content is lost
+    unless the command line names an image for it."""
     if taken:
         reason = f"the whole script runs in {taken}: take what starts a container out of the line"
         return Judged(Origin.BODY, one.line, one.text, Fate.APPROXIMATED, "framework.version", reason)
@@ -135,12 +138,12 @@ def _image(one: _Asked) -> tuple[str, str]:
         return "", str(error)
 
 
-def _variables(lines: Sequence[Line], told: Known) -> Known:
-    """Values of the variables that the script sets once, to what is sure, or that it is told."""
+def _variables(lines: Sequence[Line], inputs: Known) -> Known:
+    """Return the inputs, and the variables that the script sets once to a known value."""
     text = "\n".join(line.text for line in lines)
     known: dict[str, str | None] = {match[1] or match[2]: None for match in _SETS.finditer(text)}
-    own = {name: told[name] for name in known if name in told}
-    known |= {name: value for name, value in told.items() if name not in known}
+    own = {name: inputs[name] for name in known if name in inputs}
+    known |= {name: value for name, value in inputs.items() if name not in known}
     for line in lines:
         for word in line.words:
             match = _ASSIGNMENT.fullmatch(word.raw)

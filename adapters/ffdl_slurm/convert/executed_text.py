@@ -1,7 +1,7 @@
-"""What the shell runs of a script's text: without comments, without what is only said (``echo "srun …"``), and without
-here-documents that nobody runs.
+"""Return the parts of a script that the shell runs: no comments, no text of ``echo``, no here-documents that are only
+data.
 
-Where that is not sure, the text counts as run: a step that is not seen costs more than one that is not there.
+In case of doubt the text counts as run: to miss a step is worse than to report one that does not exist.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TARGET = re.compile(r">>?\|?\s*([^\s;&|<>()]+)|\btee\s+(?:-\w+\s+)*([^\s;&|<>()
 
 
 def executed(lines: Sequence[Line]) -> list[str]:
-    """Of each line what is run, continuation lines joined."""
+    """Return what is run of each line, with continuation lines joined."""
     texts = [line.text.replace("\\\n", " ") for line in lines]
     grouped = bool(_GROUP_WRITES.search("\n".join(texts)))
     return [_line(text, [*texts[:index], *texts[index + 1 :]], grouped) for index, text in enumerate(texts)]
@@ -46,7 +46,7 @@ def _line(text: str, others: Sequence[str], grouped: bool) -> str:
 
 
 def _parts(text: str) -> tuple[str, list[tuple[str, bool]]]:
-    """The command, and its here-documents; of each whether its delimiter is quoted, so that nothing is expanded."""
+    """Return the command and its here-documents, each with whether its delimiter is quoted, so that nothing expands."""
     found = heredocs_of(text)
     if not found:
         return text, []

@@ -1,8 +1,8 @@
-"""What Slurm's accounting remembers of jobs that ran before us, and what the cluster has (entry point ``slurm`` of
+"""Read past jobs from Slurm's accounting, and the nodes of the cluster (entry point ``slurm`` of
 ``ffdl_batch.histories``).
 
-sacct(1), 20.11 to 26.05. Fields are parted by a control character, and the job's name, which may hold anything, comes
-last. An answer without its header is none. A row that cannot be read is told, and the others are read all the same.
+The format is that of sacct(1), 20.11 to 26.05. A control character separates the fields. The job's name, which may hold
+anything, is last. Output without its header is not an answer. Rows that cannot be read are reported; the others count.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ FIELDS = (
     "Start", "JobName",
 )  # fmt: skip
 LINE = "SubmitLine"
-"""Since 21.08; tells salloc and srun from sbatch."""
+"""A field since 21.08. It shows whether a job was submitted by salloc, srun or sbatch."""
 _PARTED = "\x1f"
 _KNOWN_FIRST = FIELDS.index("Start")
-"""So many parting characters, and a job's id, are before what may have line breaks: a line with both begins a row."""
+"""Number of separators before the first field that may have line breaks. A line with that many, and a job's id at its
+beginning, begins a row."""
 _DIGITS_MOST = 15
 _LONG_S = 600.0
 """A year of a busy cluster takes slurmdbd minutes."""
@@ -52,7 +53,7 @@ _INTERACTIVE = re.compile(r"(?:\S*/)?(?:salloc|srun)\b")
 
 
 def history_argv(period: Period, *, with_line: bool) -> list[str]:
-    """All allocations since that day. Without a user or an account sacct says those of whoever asks."""
+    """List all allocations since a day. Without a user or an account, sacct lists those of the calling user."""
     fields = (*FIELDS[:-1], *([LINE] if with_line else []), FIELDS[-1])
     argv = [
         "sacct", "--allocations", "--parsable2", f"--delimiter={_PARTED}", "--noconvert",
@@ -66,8 +67,8 @@ def history_argv(period: Period, *, with_line: bool) -> list[str]:
 
 
 def parse_history(text: str) -> PastJobs:
-    """The answer to :func:`history_argv`; jobs that never started are left out, and a row that is odd is among those
-    that are unread. Raises Garbled for what is no table, broke off, or has no row that can be read."""
+    """Parse the output of :func:`history_argv`. Jobs that never started are left out. Rows that cannot be read are in
+    `unread`. Raises Garbled if there is no table, if it breaks off, or if no row can be read."""
     lines = text.split("\n")
     head = next((at for at, line in enumerate(lines) if line.split(_PARTED)[:2] == ["JobID", "User"]), None)
     if head is None:
@@ -91,15 +92,15 @@ def parse_history(text: str) -> PastJobs:
 
 
 def _rows(lines: Sequence[str], width: int) -> Iterator[str]:
-    """The text of each row. It may have several lines: the text of a submission (sbatch --wrap) and a job's name have
-    what line breaks they were given. A row that is torn ends where the next one begins."""
+    """Yield the text of each row. It may have several lines, because the submit line (sbatch --wrap) and a job's name
+    may have line breaks. An incomplete row ends where the next one begins."""
     row: list[str] = []
     parted = 0
     for line in lines:
         here = line.count(_PARTED)
         is_whole, is_next = here >= width - 1, here >= _KNOWN_FIRST and _is_job(line)
-        goes_on = here == 0 if parted >= width - 1 else not is_next
-        if row and (is_whole or not goes_on):
+        continues = here == 0 if parted >= width - 1 else not is_next
+        if row and (is_whole or not continues):
             yield "\n".join(row)
             row, parted = [], 0
         row.append(line)
@@ -109,7 +110,7 @@ def _rows(lines: Sequence[str], width: int) -> Iterator[str]:
 
 
 def _fields(names: Sequence[str], row: str) -> dict[str, str]:
-    """By their names; the last field is the job's name, which may hold anything. Raises Garbled."""
+    """Return the fields of a row by name. The last field is the job's name, which may hold anything. Raises Garbled."""
     words = row.split(_PARTED, len(names) - 1)
     if len(words) < len(names):
         raise Garbled(f"sacct's line {begin(row.replace(_PARTED, ' '))!r} has {len(words)} fields, not {len(names)}")

@@ -196,7 +196,7 @@ def _assign(line: Line, reading: _Reading, *, exported: bool) -> None:
         first = reading.layout.nodes > 1 and match is not None and _MASTER.fullmatch(match[2].strip('"'))
         if first and match is not None and match[1] == "MASTER_ADDR" and exported:
             reading.master = True
-            reading.judge(line, Fate.MAPPED, "MASTER_ADDR", "learners are told the address of the first of them")
+            reading.judge(line, Fate.MAPPED, "MASTER_ADDR", "learners get the address of the first learner")
             if len(words) > 1:
                 raise NotUnderstood("other variables are set in the line of MASTER_ADDR", line.number)
             return
@@ -277,7 +277,7 @@ _SENT = (
 _VARIABLES = re.compile(r"\bSLURM_\w+")
 _SETS = re.compile(r"(?<![\w$-])(\w+)\+?:?=")
 _REMARKS: Sequence[tuple[re.Pattern[str], str]] = (
-    (re.compile(r"\bscontrol\s+requeue"), "it is refused: the platform starts a job anew; batch.retry says how often"),
+    (re.compile(r"\bscontrol\s+requeue"), "it is refused: the platform restarts jobs; batch.retry sets how often"),
     (re.compile(r"\bscontrol\s+(update|hold|release|suspend|resume|top|notify)\b"),
      "it asks Slurm, which learners cannot reach"),
     (re.compile(r"(?<![\w./-])(sbatch|salloc)(?![\w.-])"), _SUBMITS),

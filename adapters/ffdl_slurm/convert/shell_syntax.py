@@ -1,6 +1,6 @@
 """A script's lines and words by the shell's rules of quoting (POSIX 2.2, 2.3), as far as simple commands need them.
 
-It expands nothing. What is not surely a simple command says why it is none, and whoever asks leaves it as it is.
+It expands nothing. A line that is not certainly a simple command has the reason, and callers leave it unchanged.
 """
 
 from __future__ import annotations

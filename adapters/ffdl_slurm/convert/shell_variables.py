@@ -1,4 +1,7 @@
-"""What the shell makes of a word whose variables are known, and of which variables a script has only defaults."""
+"""Expand words with known variables, and find the variables that a script reads but does not set.
+
+sbatch gives a script the variables of the submitting shell. Learners do not have them.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,15 @@ from ffdl_slurm.convert.output_variables import OPTION_OF
 from ffdl_slurm.convert.shell_syntax import Line, Word, end_of_substitution
 
 Known = Mapping[str, str | None]
-"""Variables that a script sets, or was given: their values, None where that is not sure. What is not among them nobody
-set that is known of, and a default counts."""
+"""Variables that a script sets or gets, and their values; None if a value is not certain. For a variable that is not
+listed, a default in the script counts."""
 _NAME = re.compile(r"\$(\w+)", re.ASCII)
 _BRACED = re.compile(r"\$\{(\w+)(?:(:?[-=])(.*))?\}", re.ASCII | re.DOTALL)
 _DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*):?[-=]", re.ASCII)
 _OF_THE_JOB = re.compile(r"SLURM\w*|CUDA_VISIBLE_DEVICES|HOST|HOSTNAME|HOME|LOGNAME|PWD|SHELL|TMPDIR|USER", re.ASCII)
-"""Variables that a batch script has without setting them, so that no default of theirs is sure to count."""
+"""Variables that a batch script has without setting them, so that a default may not count."""
 _PATHS = re.compile(r"\w*PATH", re.ASCII)
-"""Nobody gives a job such a variable to choose something; scripts add to it, and write a default for ``set -u``."""
+"""Variables that users do not set as options of a job. Scripts add to them, with a default because of ``set -u``."""
 LEARNERS_OWN = frozenset(PROTECTED) | {
     "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NNODES",
     "GPU_COUNT",
@@ -31,13 +34,13 @@ _SPLITS = re.compile(r"[\s*?\[]")
 
 
 def literal(word: Word, known: Known) -> str | None:
-    """What the word becomes, where that is sure but for the environment of whoever submits; None where it is not, or
-    where it may become several words."""
+    """Return what the word becomes, apart from the environment of the submitting shell; None if that is not certain, or
+    if it may become several words."""
     return word.value if word.value is not None else expand(word.raw, known)
 
 
 def expand(text: str, known: Known) -> str | None:
-    """As :func:`literal`, of a word as it stands in a script."""
+    """Return the same for the text of a word in a script."""
     found: list[str] = []
     position, quoted = 0, False
     while position < len(text):
@@ -71,7 +74,7 @@ def expand(text: str, known: Known) -> str | None:
 
 
 def _variable(text: str, known: Known) -> str | None:
-    """The value of ``$NAME``, ``${NAME}`` or ``${NAME:-default}``."""
+    """Return the value of ``$NAME``, ``${NAME}`` or ``${NAME:-default}``; None if it is not certain."""
     plain = _NAME.fullmatch(text)
     match = plain or _BRACED.fullmatch(text)
     if match is None:
@@ -84,20 +87,20 @@ def _variable(text: str, known: Known) -> str | None:
 
 
 def expand_default(text: str, known: Known) -> str | None:
-    """What stands behind ``:-``; it is no word of its own, and blanks do not end it."""
+    """Return the value of the text after ``:-``, which blanks do not end."""
     return expand(text, known) if text[:1] in ('"', "'") else expand(f'"{text}"', known)
 
 
 def sets_default(word: Word) -> tuple[str, str] | None:
-    """Name and word of a ``${NAME:=default}`` that is all of a word."""
+    """Return name and text of a word that is only ``${NAME:=default}``; else None."""
     raw = word.raw[1:-1] if word.raw.startswith('"') and word.raw.endswith('"') and len(word.raw) > 1 else word.raw
     match = _BRACED.fullmatch(raw)
     return (match[1], raw) if match is not None and match[2] in ("=", ":=") else None
 
 
 def defaults_in(text: str, known: Known) -> Iterator[str]:
-    """Variables with a default in the text, each once, that a learner may have otherwise than the script: by whoever
-    submits, or from the platform."""
+    """Yield the variables with a default in the text, each once, whose value in a learner may differ from that in the
+    script, because the submitting shell or the platform sets them."""
     seen = set(known)
     for match in _DEFAULT.finditer(text):
         name = match[1]
@@ -108,7 +111,7 @@ def defaults_in(text: str, known: Known) -> Iterator[str]:
 
 
 def why_default(names: Sequence[str]) -> str:
-    """What is said of a line that has such defaults."""
+    """Return the remark on a line that has such defaults."""
     has = [name for name in names if name in LEARNERS_OWN or name in OPTION_OF]
     others = [name for name in names if name not in has]
     reasons = []
@@ -136,19 +139,19 @@ _ALWAYS = re.compile(
     r"CONDA\w*|VIRTUAL_ENV|N[FR]|O?FS|RS",
     re.ASCII,
 )
-"""What a learner, its shell, or what is activated in it sets; and awk's own."""
+"""Variables that a learner, its shell, or an activated environment sets; and those of awk."""
 
 
 def with_foreign(judged: Sequence[Judged], lines: Sequence[Line], given: Collection[str]) -> Iterator[Judged]:
-    """`judged`, of lines of the script's commands; each such variable is told where it is read first."""
-    told = {*given, *LEARNERS_OWN, *_set_in("\n".join(line.text for line in lines))}
-    texts = {  # what is only said needs no variable, but : asks for some
+    """Yield what became of each line, with a remark where a variable of the submitting shell is first read."""
+    known = {*given, *LEARNERS_OWN, *_set_in("\n".join(line.text for line in lines))}
+    texts = {  # text of echo needs no variable, but : tests some
         line.number: line.text if line.text.startswith(":") and line.words else text
         for line, text in zip(lines, executed(lines), strict=True)
     }
     for one in judged:
-        names = [name for name in dict.fromkeys(_read_in(texts.get(one.line, ""))) if name not in told]
-        told.update(names)
+        names = [name for name in dict.fromkeys(_read_in(texts.get(one.line, ""))) if name not in known]
+        known.update(names)
         yield _near(one, _why(names)) if names else one
 
 
@@ -173,7 +176,7 @@ def _set_in(text: str) -> Iterator[str]:
 
 
 def _read_in(text: str) -> Iterator[str]:
-    """What the shell expands: nothing within single quotes, also of those in a substitution."""
+    """Yield the variables that the shell expands, thus none within single quotes."""
     live = _QUOTED.sub(lambda match: _inner(match[1] or ""), text)
     for match in _READ.finditer(live):
         name = match[1] or match[2]

@@ -1,4 +1,4 @@
-"""What would make jobs fail on this cluster, found beforehand: in slurm.conf, in the nodes' features, on the nodes."""
+"""Find what would make jobs fail on this cluster: in slurm.conf, in the nodes' features, and on the nodes."""
 
 from __future__ import annotations
 
@@ -48,27 +48,31 @@ _KEY = re.compile(r"^(\w+)(?:\[\d+\])?[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 _NODE_FORMAT = "%P|%p|%N|%f|%G|%T"
 _STATE_FORMAT = "%T|%E"
 _CHECKS_AT_S = (0.0, 1.0, 2.0)
-"""Pauses before looks at a node whose step did not run."""
+"""Pauses before the state of a node is read whose step did not run."""
 _TRIED = ("values", "vxlan", "wireguard", "filter", "acl", "ports", "hooks", "apptainer", "egress")
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What is asked on nodes: their prolog as slurm.conf names it, the directory of their epilogs, the interpreter of
-    the staging program ("" = nodes see none)."""
+    """What is checked on nodes."""
 
     prolog: str
+    """The nodes' prolog as slurm.conf names it."""
     epilogs: str
+    """The directory of their epilogs."""
     staging: str
+    """The interpreter of the staging program; "" if nodes see none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Doctor:
-    """Examines the cluster. `run` carries questions to Slurm; `root` is the tree of job directories."""
+    """Examines the cluster."""
 
     settings: SlurmSettings
     root: str
+    """The tree of job directories."""
     run: Runner
+    """Runs the commands of Slurm."""
 
     def examine(self, nodes: str, mounting: Mounting = Mounting.AUTO) -> list[Item]:
         """See :class:`ffdl_batch.ports.capabilities.Examines`."""
@@ -104,7 +108,7 @@ class Doctor:
     def _ask(self, parse: Callable[[str], T], *argv: str) -> T:
         result = self.run(argv, self.settings.command_timeout_s)
         if result.returncode != 0:
-            raise SchedulerUnreachable(f"{' '.join(argv[:3])} ended with {result.returncode}: {result.message}")
+            raise SchedulerUnreachable(f"{' '.join(argv[:3])} exited with status {result.returncode}: {result.message}")
         try:
             return parse(result.stdout)
         except Garbled as error:
@@ -146,45 +150,45 @@ class Doctor:
     # --------------------------------------------------------------------------------------------- this host
 
     def _look_here(self, nodes: Sequence[Node]) -> list[Item]:
-        """On a compute node, what its file says; root has it written anew."""
+        """Return the items of the capabilities file on a compute node. As root, write the file again first."""
         file, about = Path(self.settings.network_dir, "capabilities"), "this node"
         host = socket.gethostname().partition(".")[0]
         try:
-            told = parse_pairs(file.read_text(encoding="utf-8"))
-            if os.geteuid() == 0 and (check := _check_of(file, told)):
+            pairs = parse_pairs(file.read_text(encoding="utf-8"))
+            if os.geteuid() == 0 and (check := _check_of(file, pairs)):
                 self.run([check], float(STEP_S))
-                told = parse_pairs(file.read_text(encoding="utf-8"))
+                pairs = parse_pairs(file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             if not any(node.name == host and self.settings.network_feature in node.features for node in nodes):
                 return []
             text = f"there is no {file}: enable ffdl-network.service, see docs/network.md"
             return [Item(about, Verdict.WRONG, text)]
-        return items_of(told, about)
+        return items_of(pairs, about)
 
     # ---------------------------------------------------------------------------------------------- the nodes
 
     def _look_at_nodes(self, nodes: Sequence[Node], look: _Look, mounting: Mounting) -> list[Item]:
-        """One is asked before the others: where the prolog fails, Slurm drains each node that is asked."""
-        told: dict[str, dict[str, str]] = {}
+        """Examine one node before the others: if a prolog fails, Slurm drains each node that gets a step."""
+        replies: dict[str, dict[str, str]] = {}
         there = [node for node in nodes if not is_away(node)]
         first = next((node for node in there if node.state.lower() == "idle"), there[0] if there else None)
-        items, drained = self._look_at_node(first, look, told) if first else ([], False)
+        items, drained = self._look_at_node(first, look, replies) if first else ([], False)
 
         def ask(node: Node) -> list[Item]:
             if node is first:
                 return items
             if first and drained and not is_away(node):
                 return [not_examined(node, f"node {first.name} was drained by its prolog", "that is mended")]
-            return self._look_at_node(node, look, told)[0]
+            return self._look_at_node(node, look, replies)[0]
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             found = [item for items in pool.map(ask, nodes) for item in items]
-        answers = {node.name: told[node.name] for node in nodes if node.name in told}
+        answers = {node.name: replies[node.name] for node in nodes if node.name in replies}
         return [*data_items(answers, mounting, look.staging), *found, *differences(answers)]
 
-    def _look_at_node(self, node: Node, look: _Look, told: dict[str, dict[str, str]]) -> tuple[list[Item], bool]:
-        """What is found there, and whether Slurm drained it for its prolog when it was asked. What it says of itself
-        comes into `told`."""
+    def _look_at_node(self, node: Node, look: _Look, replies: dict[str, dict[str, str]]) -> tuple[list[Item], bool]:
+        """Return the items of a node, and whether Slurm drained it because its prolog failed for this step. Add what
+        its step printed to `replies`."""
         if is_away(node):
             return [not_examined(node, self._now(node).standing)], False
         try:
@@ -193,14 +197,14 @@ class Doctor:
         except (SchedulerUnreachable, CommandTimeout) as error:
             return [Item(f"node {node.name}", Verdict.WRONG, f"it was not asked: {error}")], False
         if answered(result):
-            told[node.name] = parse_pairs(result.stdout)
+            replies[node.name] = parse_pairs(result.stdout)
             return judge(node, result, self.settings, self.root), False
         node = self._afterwards(node, result)
         return [judge_silence(node, result, look.prolog)], node.failed_prolog
 
     def _afterwards(self, node: Node, result: CommandResult) -> Node:
-        """The node as Slurm has it after a step that did not run there. srun may hear of a prolog that failed before
-        slurmctld does, which drains the node a moment later."""
+        """Return the node's state after a step that did not run. srun may get the error of a prolog before slurmctld,
+        which drains the node a moment later."""
         for pause_s in _CHECKS_AT_S:
             time.sleep(pause_s)
             node = self._now(node)
@@ -209,7 +213,7 @@ class Doctor:
         return node
 
     def _now(self, node: Node) -> Node:
-        """The node with the state that it has now, and Slurm's reason; as it was where Slurm does not say."""
+        """Return the node with its current state and Slurm's reason; unchanged if Slurm does not answer."""
         argv = ("sinfo", "--all", "-h", "-N", "-n", node.name, "-o", _STATE_FORMAT)
         try:
             result = self.run(argv, self.settings.command_timeout_s)
@@ -225,8 +229,8 @@ class Doctor:
 
 
 def parse_config(text: str) -> dict[str, str]:
-    """``scontrol show config``; of several prologs the first (``Prolog[0] = ...``). "(null)" and "none" are "".
-    Raises Garbled."""
+    """Parse ``scontrol show config``. Of several prologs (``Prolog[0] = ...``) the first counts. "(null)" and "none"
+    are "". Raises Garbled."""
     found: dict[str, str] = {}
     for key, value in _KEY.findall(text):
         found.setdefault(key, "" if value in ("(null)", "none", "None") else value)
@@ -264,7 +268,7 @@ def parse_nodes(text: str) -> tuple[list[Node], list[str]]:
 
 
 def wrong_for_networks(config: dict[str, str]) -> list[str]:
-    """What slurm.conf lacks for networks of jobs."""
+    """Return what slurm.conf lacks for networks of jobs."""
     wrong = [
         f"{key} is not set, and nodes have the feature for networks of jobs: {_FRAGMENT}"
         for key in ("Prolog", "Epilog")
@@ -278,14 +282,15 @@ def wrong_for_networks(config: dict[str, str]) -> list[str]:
 
 
 def doubt_mounts(config: dict[str, str]) -> list[str]:
-    """A plugin that may hide jobs' networks from them; which nodes it is for stands in a file of its own."""
+    """Return a remark on a plugin that may hide jobs' networks from them. Another file names the nodes that it is
+    for."""
     keys = ("JobContainerType", "NamespaceType")
     found = [(key, config[key]) for key in keys if config.get(key, "").rpartition("/")[2] in ("tmpfs", "linux")]
     return [f"{key} is {plugin}: {OWN_MOUNTS}; --nodes tries it" for key, plugin in found]
 
 
 def wrong_for_devices(config: dict[str, str]) -> list[str]:
-    """What slurm.conf and cgroup.conf lack, so that a job could use GPUs that it was not given."""
+    """Return what slurm.conf and cgroup.conf lack, so that a job could use GPUs that it was not given."""
     wrong = []
     if "task/cgroup" not in config.get("TaskPlugin", "").split(","):
         wrong.append(f"TaskPlugin has no task/cgroup: jobs may use GPUs that they were not given; {_FRAGMENT}")
@@ -294,15 +299,15 @@ def wrong_for_devices(config: dict[str, str]) -> list[str]:
     return wrong
 
 
-def items_of(told: dict[str, str], about: str) -> list[Item]:
-    """An item for each thing that the node's programs tried, with their word on what to change."""
+def items_of(pairs: dict[str, str], about: str) -> list[Item]:
+    """Return an item for each check of the node's programs, with what they say to change."""
     items = []
     for name in _TRIED:
-        if name not in told:
+        if name not in pairs:
             continue
-        why = told.get(f"{name}_problem", "")
+        why = pairs.get(f"{name}_problem", "")
         verdict = Verdict.NOTE if why.startswith("not offered") else Verdict.WRONG
-        items.append(Item(f"{about}: {name}", Verdict.OK if told[name] == "yes" else verdict, why))
+        items.append(Item(f"{about}: {name}", Verdict.OK if pairs[name] == "yes" else verdict, why))
     return items
 
 
@@ -315,9 +320,9 @@ def _seconds(text: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _check_of(file: Path, told: dict[str, str]) -> str:
-    """The program that writes the file anew, if it is root's like the file."""
-    check = Path(told.get("programs", ""), "check")
+def _check_of(file: Path, pairs: dict[str, str]) -> str:
+    """Return the program that writes the file, if root owns it and the file; else ""."""
+    check = Path(pairs.get("programs", ""), "check")
     try:
         owners = {part.stat().st_uid for part in (file, check, check.parent)}
         open_to_all = any(part.stat().st_mode & 0o022 for part in (check, check.parent))

@@ -1,4 +1,4 @@
-"""What nodes need for jobs' data: the staging program, and for mounted stores FUSE, rclone and an epilog."""
+"""Check what nodes need for jobs' data: the staging program, and for mounted stores FUSE, rclone and an epilog."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ffdl_slurm.output_text import few
 
 EPILOG = "60-ffdl-mounts"
 SFTP_SINCE = (1, 54)
-"""Of rclone: from then on it looks whether a host is known."""
+"""The first release of rclone that checks host keys."""
 _MOUNTS, _STAGING = "data mounts", "staging"
 # Its arguments: the directory of the epilogs, the interpreter of the staging program ("" = there is none).
 LOOK = """\
@@ -28,21 +28,22 @@ fi
 """
 
 
-def data_items(told: Mapping[str, Mapping[str, str]], mounting: Mounting, interpreter: str) -> list[Item]:
-    """What the nodes said, by their names. `interpreter` is that of the staging program there ("" = nodes see none)."""
-    if not told:
+def data_items(answers: Mapping[str, Mapping[str, str]], mounting: Mounting, interpreter: str) -> list[Item]:
+    """Return the items of nodes, from what each of them printed. `interpreter` is that of the staging program there; ""
+    if nodes see none."""
+    if not answers:
         return []
-    return [*_staging_items(told, interpreter), *_mount_items(told, mounting)]
+    return [*_staging_items(answers, interpreter), *_mount_items(answers, mounting)]
 
 
-def _staging_items(told: Mapping[str, Mapping[str, str]], interpreter: str) -> list[Item]:
+def _staging_items(answers: Mapping[str, Mapping[str, str]], interpreter: str) -> list[Item]:
     if not interpreter:
         text = (
             "nodes do not see this installation, and staging_python of [backend.slurm] names none: jobs with data or "
             "results in stores are refused when they are submitted"
         )
         return [Item(_STAGING, Verdict.NOTE, text)]
-    wrong = _grouped(told, lambda pairs: _why_no_staging(pairs.get("staging", "")))
+    wrong = _grouped(answers, lambda pairs: _why_no_staging(pairs.get("staging", "")))
     if not wrong:
         return [Item(_STAGING, Verdict.OK)]
     cure = "name the interpreter of an installation that nodes see in staging_python of [backend.slurm]"
@@ -53,30 +54,30 @@ def _staging_items(told: Mapping[str, Mapping[str, str]], interpreter: str) -> l
 
 
 def _why_no_staging(said: str) -> str:
-    return "" if said.startswith("ffdl_batch=") else said or "it said nothing"
+    return "" if said.startswith("ffdl_batch=") else said or "it printed nothing"
 
 
-def _mount_items(told: Mapping[str, Mapping[str, str]], mounting: Mounting) -> list[Item]:
+def _mount_items(answers: Mapping[str, Mapping[str, str]], mounting: Mounting) -> list[Item]:
     if mounting is Mounting.NEVER:
         return []
     must = mounting is Mounting.ALWAYS
     then = "jobs that read from stores fail there with S302" if must else "data are brought there"
-    lacking = _grouped(told, _why_no_mount)
+    lacking = _grouped(answers, _why_no_mount)
     items = [
         Item(_MOUNTS, Verdict.WRONG if must else Verdict.NOTE, f"{why} on {few(nodes)}: {then}, as data_mount = "
              f'"{mounting.value}" has it')
         for why, nodes in lacking.items()
     ]  # fmt: skip
-    able = {name: pairs for name, pairs in told.items() if not _why_no_mount(pairs)}
+    able = {name: pairs for name, pairs in answers.items() if not _why_no_mount(pairs)}
     bare = [name for name, pairs in able.items() if "mounts_epilog" not in pairs]
     if bare:
         text = f"Epilog of slurm.conf has no {EPILOG} on {few(bare)}: put that file of slurm-configs there, or mounts"
         items.append(Item(_MOUNTS, Verdict.NOTE, f"{text} of jobs that are killed at once stay for a while"))
     old = _grouped(able, _too_old)
     for version, nodes in old.items():
-        text = f"rclone {version} on {few(nodes)} does not look whether a host is known: SFTP is not mounted there"
+        text = f"rclone {version} on {few(nodes)} does not check host keys: SFTP is not mounted there"
         items.append(Item(_MOUNTS, Verdict.NOTE, text))
-    return items or [Item(_MOUNTS, Verdict.OK, f"on all {len(told)} nodes that were asked")]
+    return items or [Item(_MOUNTS, Verdict.OK, f"on all {len(answers)} nodes that were asked")]
 
 
 def _why_no_mount(pairs: Mapping[str, str]) -> str:
@@ -95,10 +96,10 @@ def _too_old(pairs: Mapping[str, str]) -> str:
     return version if found and (int(found[1]), int(found[2])) < SFTP_SINCE else ""
 
 
-def _grouped(told: Mapping[str, Mapping[str, str]], say: Callable[[Mapping[str, str]], str]) -> dict[str, list[str]]:
-    """Nodes by what is said of them; those of which nothing is said are left out."""
+def _grouped(answers: Mapping[str, Mapping[str, str]], say: Callable[[Mapping[str, str]], str]) -> dict[str, list[str]]:
+    """Group nodes by the text of `say`, without those that have none."""
     found: dict[str, list[str]] = {}
-    for node, pairs in told.items():
+    for node, pairs in answers.items():
         text = say(pairs)
         if text:
             found.setdefault(text, []).append(node)

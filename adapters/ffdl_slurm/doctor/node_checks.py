@@ -1,4 +1,4 @@
-"""What ``ffdl-admin doctor --nodes`` asks one node, by a job of a second, and what the answer means."""
+"""Examine one node for ``ffdl-admin doctor --nodes`` by a short job, and judge its answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ffdl_slurm.output_text import few
 from ffdl_slurm.settings import SlurmSettings
 
 STEP_S = 60
-"""How long a node may take until its step has ended, the wait for a free core and the prolog included."""
+"""Time limit of a node's step, with the wait for a free core and the prolog."""
 KILL_S = 5
 _START_S, _MEMORY_MIB = 30, 128
 _TIMED_OUT = 124  # of timeout(1)
@@ -25,9 +25,9 @@ OWN_MOUNTS = (
     "(NamespaceType since Slurm 25.11) of slurm.conf for these nodes, see docs/network.md"
 )
 _AWAY = re.compile(r"down|drain|drng|fail|inval|unk|future|reboot|power|.*[*]")
-"""How sinfo begins the state of a node that takes no job; `*`: it does not respond."""
+"""Beginnings of sinfo's states of nodes that take no job; `*`: the node does not respond."""
 _NOT_NOW = re.compile(r"busy|not available|immediate|timed out", re.IGNORECASE)
-"""What srun says of an allocation that did not come in time (slurm_errno.h), and not of a request that is wrong."""
+"""Messages of srun for an allocation that did not come in time (slurm_errno.h), but not for a wrong request."""
 _FAILED_PROLOG = re.compile(r"\bprolog\b.*(error|fail)", re.IGNORECASE)
 """Slurm's reason for a node that it drained for it."""
 _LOOK = (
@@ -87,10 +87,11 @@ rm -rf "$place"
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node as sinfo has it. Of its `partitions` the first is the one in which to ask it."""
+    """A node as sinfo lists it."""
 
     name: str
     partitions: tuple[str, ...]
+    """The step runs in the first one."""
     features: frozenset[str]
     gres: str
     state: str
@@ -98,7 +99,7 @@ class Node:
 
     @property
     def standing(self) -> str:
-        """What Slurm says of it."""
+        """The node's state and the reason, as a part of a sentence."""
         return f"Slurm has it as {self.state}{': ' if self.reason else ''}{self.reason}"
 
     @property
@@ -108,8 +109,8 @@ class Node:
 
 
 def chosen(nodes: str, listed: Sequence[Node]) -> list[Node]:
-    """Those of Slurm's nodes that a list names, in Slurm's order: "all", "" for none, else what :func:`names_of` reads.
-    InvalidRequest: Slurm has no such node."""
+    """Return the nodes that a list names, in Slurm's order: "all", "" for none, or what :func:`names_of` reads. Raises
+    InvalidRequest if Slurm has no such node."""
     if nodes in ("", "all"):
         return list(listed) if nodes else []
     names = names_of(nodes)
@@ -121,7 +122,7 @@ def chosen(nodes: str, listed: Sequence[Node]) -> list[Node]:
 
 
 def names_of(nodes: str) -> frozenset[str]:
-    """The names of a list as Slurm writes them, ``n[1-8],m1``. InvalidRequest: it is none."""
+    """Return the names of a node list such as ``n[1-8],m1``. Raises InvalidRequest."""
     names = expand(re.sub(r"\s*,\s*", ",", nodes.strip()))
     if names is None:
         raise InvalidRequest(
@@ -131,8 +132,9 @@ def names_of(nodes: str) -> frozenset[str]:
 
 
 def step_argv(node: Node, settings: SlurmSettings, root: str, epilogs: str = "", staging: str = "") -> list[str]:
-    """The job: it asks for a network, and says what it finds. It is in the settings' partition, if the node is.
-    `epilogs` is the directory of slurm.conf's Epilog, `staging` the interpreter of the staging program."""
+    """Return the argv of the job that asks for a network and prints what it finds, in the settings' partition if the
+    node is in it. `epilogs` is the directory of slurm.conf's Epilog, `staging` the interpreter of the staging
+    program."""
     partition = settings.partition if settings.partition in node.partitions else node.partitions[0]
     argv = ["timeout", "-k", str(KILL_S), str(STEP_S), "srun", "--quiet", "--nodes=1", "--ntasks=1"]
     argv += [f"--nodelist={node.name}", f"--partition={partition}", "--time=1", f"--mem={_MEMORY_MIB}"]
@@ -144,45 +146,46 @@ def step_argv(node: Node, settings: SlurmSettings, root: str, epilogs: str = "",
 
 
 def is_away(node: Node) -> bool:
-    """Whether Slurm gives the node no job at all now."""
+    """Return whether the node takes no jobs now."""
     return _AWAY.match(node.state.lower()) is not None
 
 
 def not_examined(node: Node, why: str, when: str = "it takes jobs") -> Item:
-    """A node of which nothing is known, and which is not at fault."""
+    """Return the item of a node that could not be examined."""
     text = f"not examined: {why}; run again with --nodes={node.name} when {when}"
     return Item(f"node {node.name}", Verdict.NOTE, text, examined=False)
 
 
 def answered(result: CommandResult) -> bool:
-    """Whether the node's step ran."""
+    """Return whether the node's step ran."""
     return "asked" in parse_pairs(result.stdout)
 
 
 def judge(node: Node, result: CommandResult, settings: SlurmSettings, root: str) -> list[Item]:
-    """What the node's step says."""
-    about, told = f"node {node.name}", parse_pairs(result.stdout)
-    wrong = _wrong_on(node, told, settings, root)
+    """Return the items of what the node's step printed."""
+    about, pairs = f"node {node.name}", parse_pairs(result.stdout)
+    wrong = _wrong_on(node, pairs, settings, root)
     items = [Item(about, Verdict.WRONG, text) for text in wrong]
-    if "untried" in told:
-        items.append(Item(about, Verdict.NOTE, f"level none was not tried: {told['untried']}"))
-    return items or [Item(about, Verdict.OK, _note_on(node, told, settings))]
+    if "untried" in pairs:
+        items.append(Item(about, Verdict.NOTE, f"level none was not tried: {pairs['untried']}"))
+    return items or [Item(about, Verdict.OK, _note_on(node, pairs, settings))]
 
 
 _ALIKE = {
     "mechanism": "NETWORK_MECHANISM",
     "prefix": "NETWORK_PREFIX",
-    "secret": "the secret in the file NETWORK_SECRET, of which this is the fingerprint,",
+    "secret": "the secret in the file NETWORK_SECRET (here its fingerprint)",
 }
-"""What all nodes of a job must have alike, by its name in a node's capabilities."""
+"""Values that must be equal on all nodes of a job, by their names in a node's capabilities."""
 
 
-def differences(told: Mapping[str, Mapping[str, str]]) -> list[Item]:
-    """What nodes have differently, by their names, so that learners on them would wait for each other."""
+def differences(answers: Mapping[str, Mapping[str, str]]) -> list[Item]:
+    """Return the values that differ between nodes, so that learners on them would wait for each other. `answers` is
+    what each node printed."""
     items = []
     for key, value in _ALIKE.items():
         having: dict[str, list[str]] = {}
-        for node, pairs in told.items():
+        for node, pairs in answers.items():
             if pairs.get(key):
                 having.setdefault(pairs[key], []).append(node)
         if len(having) > 1:
@@ -193,18 +196,18 @@ def differences(told: Mapping[str, Mapping[str, str]]) -> list[Item]:
 
 
 def parse_pairs(text: str) -> dict[str, str]:
-    """Lines of ``name=value``; others are left out."""
+    """Parse lines of ``name=value``, and ignore others."""
     parts = (line.partition("=") for line in text.splitlines())
     return {name: value.strip() for name, equals, value in parts if equals}
 
 
 def is_explained(result: CommandResult) -> bool:
-    """Whether the step did not run for a reason that is no fault of the node's prolog: it had no room, or no time."""
+    """Return whether the step did not run because there was no free core, or no time; thus not because of a prolog."""
     return result.returncode == _TIMED_OUT or _NOT_NOW.search(result.text) is not None
 
 
 def judge_silence(node: Node, result: CommandResult, prolog: str) -> Item:
-    """Why the node's step did not run. `node` is as Slurm has it afterwards; `prolog` stands in slurm.conf."""
+    """Return why the node's step did not run. `node` has the state after it; `prolog` is that of slurm.conf."""
     about = f"node {node.name}"
     if node.failed_prolog:
         text = (
@@ -220,42 +223,42 @@ def judge_silence(node: Node, result: CommandResult, prolog: str) -> Item:
     return Item(about, Verdict.WRONG, f"no answer: {result.message}; {node.standing}")
 
 
-def _wrong_on(node: Node, told: dict[str, str], settings: SlurmSettings, root: str) -> list[str]:
+def _wrong_on(node: Node, pairs: dict[str, str], settings: SlurmSettings, root: str) -> list[str]:
     wrong = []
-    if settings.network_feature in node.features and "made" not in told:
-        wrong.append(f"it has the feature {settings.network_feature!r}, but {_why_no_network(told)}")
-    if "made" in told and "seen" not in told:
+    if settings.network_feature in node.features and "made" not in pairs:
+        wrong.append(f"it has the feature {settings.network_feature!r}, but {_why_no_network(pairs)}")
+    if "made" in pairs and "seen" not in pairs:
         wrong.append(f"its prolog made a network that jobs do not see: {OWN_MOUNTS}")
-    if settings.egress_feature in node.features and told.get("egress") != "yes":
-        why = told.get("egress_problem") or told.get("problem") or "its capabilities do not say so"
+    if settings.egress_feature in node.features and pairs.get("egress") != "yes":
+        why = pairs.get("egress_problem") or pairs.get("problem") or "its capabilities do not say so"
         wrong.append(f"it has the feature {settings.egress_feature!r}, but level egress is not there: {why}")
-    if "runtime" not in told:
+    if "runtime" not in pairs:
         wrong.append(f"{settings.apptainer} is not on the PATH there")
-    why = told.get("said") or f"it ended with {told.get('ended', '?')} and said nothing"
-    if "runtime" in told and not {"contained", "untried"} & told.keys():
+    why = pairs.get("said") or f"it exited with status {pairs.get('ended', '?')} and printed nothing"
+    if "runtime" in pairs and not {"contained", "untried"} & pairs.keys():
         wrong.append(f"{settings.apptainer} started no empty container there: {why}")
-    if "contained" in told and "none" not in told:
+    if "contained" in pairs and "none" not in pairs:
         wrong.append(f"{settings.apptainer} --net --network none, which level none needs, failed there: {why}")
-    if "scratch" not in told:
+    if "scratch" not in pairs:
         wrong.append(f"scratch_base of [backend.slurm], {settings.scratch_base}, cannot be written there")
-    if "tree" not in told and Path(root).is_dir():
+    if "tree" not in pairs and Path(root).is_dir():
         wrong.append(f"jobs_dir of the configuration, {root}, is not there: it must be on a shared file system")
     return wrong
 
 
-def _note_on(node: Node, told: dict[str, str], settings: SlurmSettings) -> str:
+def _note_on(node: Node, pairs: dict[str, str], settings: SlurmSettings) -> str:
     feature = settings.network_feature
-    if not feature or feature in node.features or "made" not in told:
+    if not feature or feature in node.features or "made" not in pairs:
         return ""
     return f"it makes networks of jobs; without the feature {feature!r} no job asks for one"
 
 
-def _why_no_network(told: dict[str, str]) -> str:
-    if told.get("error"):
-        return told["error"]
-    if "hook" not in told:
+def _why_no_network(pairs: dict[str, str]) -> str:
+    if pairs.get("error"):
+        return pairs["error"]
+    if "hook" not in pairs:
         return (
             "its prolog made nothing: prolog.d/50-ffdl did not run there, or FFDL_LIBEXEC/prolog is not installed; see "
             "docs/network.md"
         )
-    return "its prolog made no network and left no word"
+    return "its prolog made no network and left no message"

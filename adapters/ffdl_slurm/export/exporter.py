@@ -31,7 +31,7 @@ from ffdl_slurm.sbatch_script import render_option
 from ffdl_slurm.settings import SlurmSettings, read_settings
 
 _FIRST_PORT, _PORTS = 10_000, 20_000
-"""As the platform's: below what Linux gives to outgoing connections."""
+"""Those of the platform: below the ports that Linux gives to outgoing connections."""
 _NAMES = """\
 # The learners' names, as FfDL has them.
 { cat /etc/hosts
@@ -66,7 +66,7 @@ class SlurmExporter:
 
 
 def create() -> SlurmExporter:
-    """For the entry point."""
+    """Create the exporter for the entry point."""
     return SlurmExporter()
 
 
@@ -134,7 +134,7 @@ def _comment(text: str) -> str:
 
 
 def _head(request: ExportRequest, gang: Gang) -> list[str]:
-    """Where things are, and who the others are."""
+    """Return the lines that set directories, addresses and the names of all learners."""
     spec = request.spec
     lines = [
         *_own(request.spec),

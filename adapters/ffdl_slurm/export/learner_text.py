@@ -1,7 +1,7 @@
-"""The two texts that a learner is started by: on its node, and in its container. Pure.
+"""Write the two shell texts that start a learner: on its node, and in its container. Pure.
 
-Between them variables pass by a file that only their owner can read, and that is gone once it is read: values of
-secrets are among them, and no container runtime alters what it never sees.
+Variables pass from the first to the second in a file that only the user can read, and that the second removes. It has
+values of secrets, and no container runtime can change them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PASSED = (
     "MASTER_PORT", "LEARNERS", "TRAINING_ID", "ROLE", "ROLE_INDEX", "TF_CONFIG", "COMMAND", "HOSTNAME",
 )  # fmt: skip
 _OURS = ("FFDL_ATTEMPT", "FFDL_RESTART", "FFDL_CHECKPOINT", "OMPI_MCA", "PRTE_MCA", "HYDRA_", "I_MPI_")
-"""Beginnings of variables that tell of controllers, and of files that they write."""
+"""Beginnings of variables about controllers and the files that they write."""
 _ARRAY = "FFDL_ARRAY_ID FFDL_ARRAY_INDEX ${!SLURM_ARRAY_@}"
 _PLACE = """\
 trap '' {signal}  # it is for the training; this shell would die of it
@@ -36,7 +36,7 @@ fi"""
 
 
 def cluster_lines(spec: JobSpec, gang: Gang) -> list[str]:
-    """The cluster of TF_CONFIG; each learner has a node."""
+    """Return the lines that set the cluster of TF_CONFIG. Each learner has a node."""
     if len(gang.members) == 1 or starts_mpi(spec):
         return ["TF_CLUSTER="]
     cluster: dict[str, list[str]] = {}
@@ -51,7 +51,7 @@ def cluster_lines(spec: JobSpec, gang: Gang) -> list[str]:
 
 
 def task_lines(spec: JobSpec, gang: Gang, layout: Layout) -> list[str]:
-    """What runs on a learner's node."""
+    """Return the lines that run on a learner's node."""
     made = dict.fromkeys(word(bind.source) for bind in layout.binds if bind.source.startswith(JOB))
     made |= dict.fromkeys(word(path) for path in layout.make_dirs)
     binds = []
@@ -91,7 +91,7 @@ def _swept(spec: JobSpec) -> dict[str, None]:
 
 
 def _roles(spec: JobSpec, gang: Gang) -> list[str]:
-    """Role, number in it and command of each learner."""
+    """Return the lines that set role, number in the role, and command of each learner."""
     commands = {name: role.command for name, role in spec.batch.roles.items() if role.command}
     whole = spec.framework.command
     if starts_mpi(spec) or not any(member.role for member in gang.members):

@@ -1,4 +1,4 @@
-"""The #SBATCH lines of a script that needs nothing of ours. Pure."""
+"""Choose the #SBATCH lines of a script that needs no ffdl installation. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _gres(spec: JobSpec, gang: Gang) -> str:
 
 
 def _signal(spec: JobSpec) -> str:
-    """Learners are asked for a checkpoint before the time limit, as the platform asks them."""
+    """Return the signal that requests a checkpoint before the time limit, as the platform does."""
     if spec.batch.time_s is None:
         return ""
     lead_s = spec.batch.checkpoint.lead_s or SIGNAL_LEAD_S
@@ -44,13 +44,13 @@ def _signal(spec: JobSpec) -> str:
 
 
 def array_of(spec: JobSpec) -> str:
-    """The manifest's array, or that of its sweep; "" of a job that is none."""
+    """Return the manifest's array, or that of its sweep; "" for a single job."""
     if spec.batch.array:
         return spec.batch.array
     return f"0-{len(spec.batch.sweep) - 1}" if spec.batch.sweep else ""
 
 
 def indexes_of(spec: JobSpec) -> str:
-    """The tasks of an array in sbatch's words; "" of a job that is none."""
+    """Return the tasks of an array as sbatch writes them; "" for a single job."""
     text = array_of(spec)
     return join_indexes(read_indexes(text).values) if text else ""

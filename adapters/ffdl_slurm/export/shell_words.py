@@ -1,7 +1,7 @@
-"""Texts with places that only the job knows, as words of a shell. Pure.
+"""Write texts with values that are known only in the job as shell words. Pure.
 
-What is planned for a job has its paths and numbers in it. Here stand-ins are planned with, and become the shell's
-variables; everything around them is quoted as it is.
+A plan has the paths and numbers of its job. Here it is made with stand-ins, which become shell variables. Everything
+else is quoted.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from ffdl_batch.domain.launch.placeholders import fill
 
 JOB_ID = "training-FFDLID0ID"
-"""Stands for the job's id; no manifest can hold what it was made of by chance."""
+"""Stands for the job's id. It is not a valid id, so no manifest has it."""
 JOB = "/FFDL-JOB-DIRECTORY"
 MODEL = f"{JOB}/attempt-1/model"
 PORT = 64_999
-"""Stands for the first port of the job, which is drawn when it runs."""
+"""Stands for the first port of the job, which is chosen when it runs."""
 _STANDS_FOR = {
     MODEL: "$MODEL",
     f"{JOB}/attempt-1": "$JOB",
@@ -32,13 +32,13 @@ PLACES = {
     "attempt": "1", "resume": "$RESUME", "restart": "$RESTART", "role": "$ROLE", "role_index": "$ROLE_INDEX",
     "tf_config": "$TF_CONFIG", "command": "$COMMAND", "name": "learner-$TRAINING_ID-$RANK",
 }  # fmt: skip
-"""Placeholders of a launch file, and the variables of the script that say the same."""
+"""Placeholders of a launch file, and the variables of the script with the same values."""
 _MARK = "\x01"
 _FOUND = re.compile(f"{_MARK}(\\w+){_MARK}")
 
 
 def word(text: str, *, filled: bool = True) -> str:
-    """One word of a shell. `filled`: the text has placeholders of a launch file, and doubled braces."""
+    """Return the text as one shell word. `filled`: it has placeholders of a launch file, and doubled braces."""
     if filled:
         text = fill(text, {name: _marked(value) for name, value in PLACES.items()})
     stand_ins = _STANDS_FOR if filled else {name: text for name, text in _STANDS_FOR.items() if name != str(PORT)}
@@ -55,7 +55,7 @@ def word(text: str, *, filled: bool = True) -> str:
 
 
 def exports(variables: Mapping[str, str], *, filled: bool = True) -> list[str]:
-    """A line for each variable."""
+    """Return an export line for each variable."""
     return [f"export {name}={word(value, filled=filled)}" for name, value in variables.items()]
 
 

@@ -1,6 +1,7 @@
-"""A batch script for a job whose command starts its own steps, as scripts for sbatch do that run whole.
+"""Write a batch script for a job whose command starts its own steps.
 
-It needs Slurm's srun and scontrol, which no image has, so that it runs as sbatch runs it: once, on the first node.
+The command needs Slurm's srun and scontrol, which images do not have. So it runs once, on the first node, as under
+sbatch.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ KEY_FATES: Mapping[str, KeyFate] = {
     "batch.env": KeyFate(Fate.MAPPED, "export, and the options that say so"),
     "batch.roles": KeyFate(Fate.MAPPED, "srun of its command"),
     "batch.placement": KeyFate(Fate.MAPPED, "--nodes"),
-    "batch.checkpoint": KeyFate(Fate.DROPPED, "", "nobody asks it for one: batch.signal does"),
+    "batch.checkpoint": KeyFate(Fate.DROPPED, "", "no checkpoint is requested; batch.signal sends a signal"),
     "batch.slurm_environment": KeyFate(Fate.MAPPED, "Slurm's own"),
 }
-"""What becomes of keys otherwise than in the script of a job whose learners run in images."""
+"""What becomes of keys, if it differs from the script of a job whose learners run in images."""
 _RUN = """\
 exec 3>&1 > >(trap '' HUP INT USR1 USR2 TERM; exec tee -a "$JOB"/logs/learner-1/training-log.txt) 2>&1
 tee=$! again=1 status=255
@@ -55,7 +56,7 @@ def options_of(spec: JobSpec, settings: SlurmSettings) -> list[SbatchOption]:
 
 
 def run_lines(request: ExportRequest) -> list[str]:
-    """Behind the job's own variables: the command in its directory, with its output where those of learners is, and
-    with the signals that the batch script gets."""
+    """Return the lines that run the command in its directory, with its output in the learner's log, and pass it the
+    signals that the batch script gets."""
     command = f"bash -c {shlex.quote(request.spec.framework.command.rstrip())}"
     return ['cd -- "$MODEL" || exit 1', *exports_of(request.spec), *_RUN.replace("{command}", command, 1).split("\n")]

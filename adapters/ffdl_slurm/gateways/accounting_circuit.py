@@ -1,7 +1,7 @@
-"""The accounting, left alone for a while after it did not answer.
+"""The circuit breaker of the accounting: sacct is not run for a while after slurmdbd did not answer.
 
-A slurmdbd that hangs must not hold up each job that is looked for; and that it is away says nothing about slurmctld. An
-id that sacct does not take for one says nothing about slurmdbd, which it does not ask then.
+A slurmdbd that hangs must not delay the search for each job, and its outage is no outage of slurmctld. If sacct refuses
+an id, it does not ask slurmdbd, so this does not count as an outage.
 """
 
 from __future__ import annotations
@@ -23,34 +23,35 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 2.0, 60.0
 WANTED_S = 120.0
-"""An accounting that nobody has wanted to ask for so long is nobody's outage: what was open has been settled."""
+"""Seconds after the last request for the accounting until its outage is no longer reported: no job needs it then."""
 _REFUSED_ID = "bad job/step specified"
-"""Of 20.11 to 26.05 (`slurm_addto_step_list` and `slurm_addto_id_list` in src/common/slurm_protocol_defs.c)."""
+"""The message of 20.11 to 26.05 (`slurm_addto_step_list` and `slurm_addto_id_list` in
+src/common/slurm_protocol_defs.c)."""
 
 
 class IdRefused(Exception):
-    """sacct takes one of the ids for none; it has looked for none of them."""
+    """sacct refused one of the ids, and looked for none of them."""
 
 
 def check_ids(result: CommandResult) -> None:
-    """Raise IdRefused where sacct ended over an id."""
+    """Raise IdRefused if sacct failed because of an id."""
     if result.returncode > 0 and _REFUSED_ID in result.stderr.lower():
         raise IdRefused(result.message)
 
 
 class Accounting:
-    """Whether sacct is run. Safe in every thread. Tells the log of an outage: when it begins, when its cause changes,
-    now and then while it lasts, and when it is over."""
+    """Decides whether sacct is run. Safe in every thread. It logs an outage when it begins, when its cause changes,
+    from time to time, and when it is over."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        """`now` tells the time of a monotonic clock, in seconds."""
+        """`now` returns the seconds of a monotonic clock."""
         self._now = now
         self._lock = threading.Lock()
         self._circuit = Circuit()
         self._wanted_at = 0.0
 
     def outage(self) -> AccountingOutage | None:
-        """None where it answered when it was asked last, or nobody wants to ask it any more."""
+        """Return the outage; None if the last request was answered, or if there was none for WANTED_S."""
         with self._lock:
             circuit, now = self._circuit, self._now()
             if circuit.since is None or now - self._wanted_at > WANTED_S:
@@ -59,8 +60,8 @@ class Accounting:
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """For one question. SchedulerUnreachable from inside comes out as AccountingUnreachable, which is also raised
-        where it is left alone."""
+        """Ask one question in the body. Raises AccountingUnreachable if the circuit is open, and for
+        SchedulerUnreachable of the body."""
         with self._lock:
             self._wanted_at = self._now()
             self._circuit, permit = self._circuit.ask(self._wanted_at)
@@ -95,6 +96,6 @@ class Accounting:
         return error
 
     def _unreachable(self) -> AccountingUnreachable:
-        """The lock is held."""
+        """Return the error of an outage. The lock is held."""
         again_in_s = max(0.0, self._circuit.again_at - self._now())
         return AccountingUnreachable(f"the accounting does not answer: {self._circuit.cause}", again_in_s)

@@ -32,8 +32,8 @@ _MAX_WHY = SHORT + 40
 
 
 class CommandLineGateway:
-    """Runs sbatch, squeue, sacct, scancel, scontrol and sinfo. Knows between two calls only whether the accounting
-    answers, and what the log was told."""
+    """Runs sbatch, squeue, sacct, scancel, scontrol and sinfo. Between two calls it keeps only the circuit breaker of
+    the accounting, and the last logged messages."""
 
     def __init__(self, timeout_s: float, host: str = "") -> None:
         """`timeout_s`: how long one command may take; `host`: the submit host's name, for messages."""
@@ -107,7 +107,7 @@ class CommandLineGateway:
                 records = self._account_for(chunk, argv_of, parse)
             except RowsUnread as error:
                 unread.append(error)
-                found += cast("tuple[T, ...]", error.records)  # only rows of jobs are told so
+                found += cast("tuple[T, ...]", error.records)  # only lists of jobs raise it
                 continue
             if records is None:
                 return None
@@ -119,8 +119,8 @@ class CommandLineGateway:
     def _account_for(
         self, ids: Sequence[str], argv_of: Callable[[Sequence[str]], list[str]], parse: Callable[[str], list[T]]
     ) -> list[T] | None:
-        """The accounting's word on `ids`, which fit into one command; none of an id that sacct refuses, which must not
-        hide what it would say of the others."""
+        """Return the records of `ids`, which fit into one command; None if the cluster keeps no accounts. If sacct
+        refuses an id, ask for the others without it."""
         try:
             return self._ask_accounts(argv_of(ids), parse)
         except IdRefused as error:
@@ -207,7 +207,7 @@ class CommandLineGateway:
         return self._ask(argv, parse)
 
     def close(self) -> None:
-        """See the port; nothing stays between two calls."""
+        """See the port. There is nothing to close."""
 
     def _ask(self, argv: list[str], parse: Callable[[str], T]) -> T:
         result = self._run(argv)
@@ -217,7 +217,7 @@ class CommandLineGateway:
 
     @contextmanager
     def _kept(self, result: CommandResult) -> Iterator[None]:
-        """Put all that a query said that was no answer into the log, once, where its message has a part of it."""
+        """Log the whole output of a query that failed, once, if the message of the error has only a part of it."""
         try:
             yield
         except RowsUnread as error:
@@ -226,11 +226,11 @@ class CommandLineGateway:
         except SchedulerUnreachable:
             whole, command = result.text[:_MAX_LOGGED], result.argv[0]
             if len(clean(whole)) > SHORT:
-                self._log_once(command, f"{command} ended with {result.returncode}, and said in full: {whole!r}")
+                self._log_once(command, f"{command} exited with status {result.returncode}, and printed: {whole!r}")
             raise
 
     def _log_once(self, about: str, text: str) -> None:
-        """Put it into the log, unless it is what was put there last about the same."""
+        """Log a text, unless the last one about the same subject was equal."""
         if self._logged.get(about) != text:
             self._logged[about] = text
             log.info("%s", text)

@@ -1,4 +1,6 @@
-"""The one function of this adapter that runs processes: argv lists, no shell, a time-out, a clean environment."""
+"""Run the commands of Slurm: argv lists, no shell, a time-out, a clean environment. No other module of this adapter
+starts processes.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +19,16 @@ from ffdl_slurm.output_text import shorten
 
 KEPT = frozenset({"SLURM_CONF", "SLURM_CLUSTERS"})
 _SIGNALS = 64
-"""A shell around a command ends with 128 and the number of the signal that ended the command."""
+"""Number of signals. A shell exits with 128 and the number of the signal that ended its command."""
 OPTION_VARIABLES = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_", "SRUN_", "SALLOC_")
 _DROPPED = (*OPTION_VARIABLES, "LC_")
-# The batch script needs no more of the submitter's environment than this; the learner's comes from a file.
+# All that the batch script needs of the submitter's environment. The learner's environment comes from a file.
 FOR_JOBS = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "LD_LIBRARY_PATH"}) | KEPT
 
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """What one command said. `returncode` is negative for the signal that ended it."""
+    """The output of one command. `returncode` is negative for the signal that ended it."""
 
     argv: tuple[str, ...]
     returncode: int
@@ -35,17 +37,17 @@ class CommandResult:
 
     @property
     def was_killed(self) -> bool:
-        """Whether a signal ended it, as far as its end tells: nobody knows how far it got."""
+        """Return whether its status shows that a signal ended it. Then its effect is unknown."""
         return self.returncode < 0 or 128 < self.returncode <= 128 + _SIGNALS
 
     @property
     def text(self) -> str:
-        """All that came back and matters: the complaints, else what was printed."""
+        """Return its standard error, or its standard output if that is empty."""
         return self.stderr.strip() or self.stdout
 
     @property
     def message(self) -> str:
-        """One line of it for messages, shortened."""
+        """Return the text as one short line for messages."""
         return shorten(self.text) or "nothing"
 
 
@@ -57,15 +59,17 @@ Runner = Callable[[Sequence[str], float], CommandResult]
 
 
 def query_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """For commands that ask: no option variables of Slurm but those that name the cluster; times in epoch seconds."""
+    """Return the environment of queries: without Slurm's option variables, but with those that name the cluster. Times
+    are printed as epoch seconds."""
     kept = {k: v for k, v in environ.items() if k in KEPT or not k.startswith(_DROPPED)}
-    # slurm_make_time_str hands SLURM_TIME_FORMAT to strftime; parsers take the standard form as well. SLURM_BITSTR_LEN
-    # 0: the indexes of an array's waiting tasks are printed in full, not cut at 64 bytes (squeue(1), sacct(1)).
+    # slurm_make_time_str passes SLURM_TIME_FORMAT to strftime; parsers accept the standard form, too. With
+    # SLURM_BITSTR_LEN 0 the indexes of an array's waiting tasks are not cut at 64 bytes (squeue(1), sacct(1)).
     return {**kept, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 
 
 def submit_environment(environ: Mapping[str, str], umask: int = PRIVATE_UMASK) -> dict[str, str]:
-    """For sbatch, whose environment becomes the batch script's (--export=ALL): nothing of the daemon leaks.
+    """Return the environment of sbatch, which becomes that of the batch script (--export=ALL), so nothing of the daemon
+    may be in it.
 
     sbatch sends the umask in SLURM_UMASK, and its own one only if the variable is not set (``_set_umask_env``
     in src/sbatch/sbatch.c).
@@ -88,10 +92,9 @@ def run_command(
 ) -> CommandResult:
     """Run one command to its end.
 
-    `files` are descriptors for standard output and error in place of pipes (then both texts come back empty). `hold` is
-    the lock that the command takes over.
-    Raises CommandTimeout (the whole process group was killed), SchedulerMissing where there is no such command,
-    SchedulerUnreachable where this machine cannot start a process.
+    `files` are descriptors for standard output and error in place of pipes; both texts are empty then. `hold` is the
+    lock that the command inherits. Raises CommandTimeout after it killed the process group, SchedulerMissing if there
+    is no such command, SchedulerUnreachable if this machine cannot start a process.
     """
     env = query_environment(os.environ) if environ is None else environ
     out, err = files or (subprocess.PIPE, subprocess.PIPE)
@@ -123,10 +126,10 @@ def run_command(
 
 
 def _await_end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
-    """Sleep until the process ends; TimeoutExpired when it takes longer.
+    """Wait until the process ends. Raises TimeoutExpired.
 
-    Popen.wait with a time-out looks again and again after growing pauses; a pidfd wakes at once (Linux 5.3). Where
-    there is none, the caller's wait does as before.
+    A pidfd wakes at once (Linux 5.3), while Popen.wait with a time-out polls with growing pauses. Without pidfds,
+    return at once: the caller waits, too.
     """
     try:
         descriptor = os.pidfd_open(process.pid)

@@ -1,9 +1,9 @@
-"""From what Slurm said to which error it is. Pure: texts in, exceptions out.
+"""Map the messages of Slurm to errors. Pure: texts in, exceptions out.
 
-The question is always the same: may the request still be accepted? Only a failure to connect proves that nothing was
-sent. A job is refused only where Slurm itself refuses it, for a reason that is known to be about the request
-(:mod:`ffdl_slurm.gateways.error_messages`): what is not understood may be the login node's own trouble, and is tried
-again.
+The question is always whether the request may still be accepted. Only a failure to connect proves that nothing was
+sent. A job counts as refused only if Slurm itself refuses it, for a reason that is known to be about the request
+(:mod:`ffdl_slurm.gateways.error_messages`). An unknown message may come from a fault of the login node, so the request
+is repeated.
 """
 
 from __future__ import annotations
@@ -30,48 +30,47 @@ from ffdl_slurm.output_text import LONG, begin, clean, shorten
 
 
 def read_submission(result: CommandResult, where: str = "") -> str:
-    """The job id of an sbatch that ended. Raises what its end means."""
+    """Return the job id that sbatch printed. Raises a SchedulerError for its status and output."""
     job = parse_submission(result.stdout)
     if job is not None and result.returncode == 0:
         return job
     host = f" on {where}" if where else ""
     if result.returncode == 0 or result.was_killed or job is not None:
         raise SubmissionUncertain(
-            f"sbatch{host} ended with {result.returncode} and said {result.message!r}; "
-            "the job may or may not be there, it is looked for before anything is submitted again"
+            f"sbatch{host} exited with status {result.returncode} and printed {result.message!r}; "
+            "the job may or may not exist, so it is looked for before it is submitted again"
         )
     raise _explain_end(result, f"sbatch{host}")
 
 
 def _explain_end(result: CommandResult, who: str) -> SchedulerError:
-    """The error that the end of an sbatch means that accepted nothing and was not killed."""
+    """Return the error of an sbatch that printed no job id and was not killed."""
     text = result.stderr or result.stdout
     if error_messages.SUBMISSION.search(text):
         return explain_refusal(text, who)
     said, low = shorten(text, LONG), " ".join(text.lower().split())
     is_asked = not _has(low, error_messages.NOT_ASKED)
+    status = f"{who} exited with status {result.returncode}"
     if not said or (is_asked and _has(low, error_messages.REPLY_LOST, error_messages.MAYBE_SENT)):
-        return SubmissionUncertain(
-            f"{who} ended with {result.returncode} and said {said or 'nothing'!r}; the job is looked for first"
-        )
+        return SubmissionUncertain(f"{status} and printed {said or 'nothing'!r}; the job is looked for first")
     if is_asked and _has(low, error_messages.NOT_SENT, error_messages.NO_CREDENTIAL):
         return SchedulerUnreachable(f"{who} could not ask Slurm ({said}); nothing was submitted, and it is tried again")
     if _complains_of_options(result.returncode, text):
         return InvalidRequest(f"{who} refuses the job: {said}; correct the request and submit again")
     is_local = is_asked and (result.returncode in error_messages.NOT_RUN_CODES or _has(low, error_messages.LOCAL))
-    not_now = f"{who} failed with {result.returncode} ({said}); nothing was submitted, and it is tried again"
+    not_now = f"{status} ({said}); nothing was submitted, and it is tried again"
     return NotTaken(not_now) if is_local else NotUnderstood(not_now, said)
 
 
 def _complains_of_options(code: int, text: str) -> bool:
-    """Whether sbatch itself, and not a shell or a program around it, does not take the script or its options."""
+    """Return whether sbatch itself, not a shell or a wrapper, refuses the script or its options."""
     if code == error_messages.USAGE_CODE:
         return error_messages.USAGE.match(text.strip().rpartition("\n")[2]) is not None
     return code == 1 and error_messages.SCRIPT.search(text) is not None
 
 
 def explain_refusal(text: str, who: str) -> SchedulerError:
-    """The error that a failed submission's message means, which Slurm gave."""
+    """Return the error for Slurm's message about a failed submission."""
     said = shorten(text, LONG) or "nothing"
     all_of_it, low = text.lower(), " ".join(error_messages.SUBMISSION.sub("", text).lower().split())
     is_lost = not low or (_has(low, error_messages.MAYBE_SENT) and not _has(low, error_messages.NO_CODE))
@@ -132,8 +131,8 @@ def _read_limits(text: str) -> _Limits:
 
 
 def check_trial(result: CommandResult) -> None:
-    """The end of ``sbatch --test-only``, which sends no job: a lost reply leaves nothing to look for, and nobody tries
-    it again. Raises InvalidRequest, TooMany, SchedulerUnreachable."""
+    """Check the result of ``sbatch --test-only``. It submits no job, so a lost reply leaves nothing to look for, and
+    the daemon does not repeat it. Raises InvalidRequest, TooMany, NotTaken, SchedulerUnreachable."""
     if result.returncode == 0:
         return
     why = SchedulerUnreachable("") if result.was_killed else _explain_end(result, "sbatch --test-only")
@@ -143,7 +142,9 @@ def check_trial(result: CommandResult) -> None:
     if isinstance(why, TooMany):
         raise TooMany(f"Slurm would not take the job now ({said}); nothing was submitted")
     if isinstance(why, NotTaken):
-        raise NotTaken(f"sbatch --test-only failed with {result.returncode} ({said}); nothing was submitted, try again")
+        raise NotTaken(
+            f"sbatch --test-only exited with status {result.returncode} ({said}); nothing was submitted, try again"
+        )
     raise SchedulerUnreachable(
         f"sbatch --test-only was not answered ({result.message}); nothing was submitted, try again"
     )

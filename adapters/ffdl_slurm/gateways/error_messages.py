@@ -1,8 +1,7 @@
-"""What Slurm's commands and libraries say, sorted by what it means for a request. All in lower case.
+"""Tables of the messages of Slurm's commands and libraries, by what they mean for a request. All in lower case.
 
-From src/common/slurm_errno.c, src/sbatch, src/scancel and the table of options of 20.11 to 26.05. What stands in none
-of these tables is not understood, and never taken for a refusal: a failure of the login node has as many wordings as
-there are login nodes.
+They are from src/common/slurm_errno.c, src/sbatch, src/scancel and the table of options, 20.11 to 26.05. A message that
+is in no table is never taken for a refusal, because failures of login nodes have any wording.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ NO_CLIENT = (
     "symbol lookup error",
     "clustername needs to be specified",
 )
-"""The command itself cannot work here: its configuration or its libraries are away, as while a package is upgraded."""
+"""The command cannot work here because its configuration or libraries are missing, as during an upgrade."""
 NOT_SENT = (
     "controller (connect failure)",
     "connection timed out establishing",
@@ -27,7 +26,7 @@ NOT_SENT = (
 )
 """The message never left this machine."""
 NO_CREDENTIAL = ("munge encode failed", "failed to initialize auth", "cannot find auth plugin")
-"""Said before the last word: no credential could be made, so the message never left this machine either."""
+"""Messages before the last one: no credential could be made, so the request never left this machine either."""
 REPLY_LOST = (
     "timed out on send/recv",
     "zero bytes were transmitted",
@@ -46,7 +45,7 @@ TOO_MANY = (
     "maxsubmitjob",
     "maxjobcount limit",
 )
-"""The controller answered: it, the account or the QOS has no room for so many jobs now."""
+"""The controller answered that it, the account or the QOS takes no more jobs now."""
 DECLINED_FOR_NOW = (
     *TOO_MANY,
     "temporarily disabled",

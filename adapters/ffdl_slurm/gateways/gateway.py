@@ -1,7 +1,4 @@
-"""The adapter's own, smaller port: what it asks of Slurm, whoever carries it there.
-
-Both gateways say the same of one cluster; the contract suite runs over both.
-"""
+"""The port between the adapter and Slurm. Both gateways implement it, and the contract suite runs over both."""
 
 from __future__ import annotations
 
@@ -31,8 +28,8 @@ class SiteShape:
 
 
 class RowsUnread(NotNow):
-    """A list of jobs is whole but for rows that cannot be read; `records` are the others. Who asks what is there may
-    use them; that a job is not there does not follow from them."""
+    """A list of jobs has rows that cannot be read. `records` are the others: they show which jobs exist, but not that a
+    job does not exist."""
 
     def __init__(self, message: str, records: Sequence[JobRecord]) -> None:
         super().__init__(message)
@@ -40,40 +37,40 @@ class RowsUnread(NotNow):
 
 
 class SlurmGateway(Protocol):
-    """Slurm, as this user. All methods raise SchedulerUnreachable where Slurm does not answer in full; lists of jobs
-    RowsUnread."""
+    """Requests to Slurm as this user. All methods raise SchedulerUnreachable if Slurm does not answer in full. Lists of
+    jobs raise RowsUnread."""
 
     def submit(self, attempt: AttemptDir, umask: int) -> str:
-        """Submit the script of the attempt, or of an array's chunk; the job id. The reply is also left in the
-        ``submit`` directory. Slurm creates the job's output file with `umask` and starts the script with it.
+        """Submit the script of the attempt, or of an array's chunk, and return the job id. The reply is also stored in
+        the ``submit`` directory. Slurm creates the job's output file with `umask` and starts the script with it.
 
         Raises InvalidRequest (refused), SchedulerUnreachable (surely not accepted), SubmissionUncertain.
         """
         ...
 
     def test_only(self, attempt: AttemptDir, script: str) -> str:
-        """The controller's sentence on a script that is not submitted. Raises InvalidRequest when it refuses."""
+        """Return slurmctld's sentence on a script, without submitting it. Raises InvalidRequest if it refuses it."""
         ...
 
     def list_own_jobs(self) -> Sequence[JobRecord]:
-        """All own jobs that the controller remembers, ended ones included. One round trip."""
+        """Return the user's jobs that slurmctld knows, with those that have ended. One round trip."""
         ...
 
     def list_named(self, *names: str) -> Sequence[JobRecord]:
-        """The same, of these names."""
+        """Return those with these names."""
         ...
 
     def account_for(self, ids: Collection[str]) -> Sequence[JobRecord] | None:
-        """The accounting's word on these jobs; None where this cluster keeps no accounts. Raises NotNow where it does
-        not answer (AccountingUnreachable): that says nothing about slurmctld."""
+        """Return the accounting's records of these jobs; None if this cluster keeps no accounts. Raises
+        AccountingUnreachable (a NotNow), which says nothing about slurmctld."""
         ...
 
     def account_for_names(self, names: Sequence[str], since: str) -> Sequence[JobRecord] | None:
-        """The accounting's word on all jobs of these names since a day; likewise."""
+        """Return those of all jobs with these names since a day."""
         ...
 
     def account_for_runs(self, ids: Collection[str]) -> Sequence[RunRecord] | None:
-        """The accounting's word on every start of these jobs; likewise."""
+        """Return those of every start of these jobs."""
         ...
 
     def accounting_outage(self) -> AccountingOutage | None:
@@ -81,34 +78,34 @@ class SlurmGateway(Protocol):
         ...
 
     def signal(self, signal: str, *jobs: str) -> None:
-        """Signal the jobs' steps on every node, KILL too; the batch scripts get nothing. A job that waits, has ended
+        """Send a signal to the jobs' steps on every node, but not to their batch scripts. A job that waits, has ended
         or is unknown is no error."""
         ...
 
     def cancel(self, *jobs: str) -> None:
-        """End the jobs; likewise. Tasks of an array may be one word, as ``12_[0-3]``."""
+        """End the jobs, with the same exceptions. Tasks of an array may be one word, such as ``12_[0-3]``."""
         ...
 
     def withdraw(self, *jobs: str) -> None:
-        """End those of the jobs that wait; likewise."""
+        """End those of the jobs that wait."""
         ...
 
     def exclude(self, job: str, nodes: Collection[str]) -> None:
-        """Have the waiting job exclude these nodes and those that it excludes already. Raises InvalidRequest."""
+        """Add nodes to those that the waiting job excludes. Raises InvalidRequest."""
         ...
 
     def exclude_only(self, job: str, nodes: str) -> None:
-        """Have the waiting job exclude just this list of nodes ("" = none). Raises InvalidRequest."""
+        """Replace the list of nodes that the waiting job excludes ("" = none). Raises InvalidRequest."""
         ...
 
     def describe_site(self) -> SiteShape:
-        """Nodes, partitions and version. Raises InvalidRequest where Slurm is not installed."""
+        """Return nodes, partitions and version. Raises InvalidRequest if Slurm is not installed."""
         ...
 
     def query(self, argv: list[str], parse: Callable[[str], T]) -> T:
-        """What `parse` reads in the answer of a command that only asks. One round trip."""
+        """Run a query and return what `parse` reads in its output. One round trip."""
         ...
 
     def close(self) -> None:
-        """Let go of processes that were started for asking; the next call starts them again."""
+        """End the processes that were started for requests. The next call starts them again."""
         ...

@@ -1,8 +1,7 @@
-"""Slurm by pyslurm, which lives in a child process (:mod:`ffdl_slurm.gateways.pyslurm_worker`).
+"""The gateway that uses pyslurm in a child process (:mod:`ffdl_slurm.gateways.pyslurm_worker`).
 
-Submitting, listing and cancelling go through libslurm. The accounting, the site's shape, ``--test-only``, signals to
-steps and what is asked of waiting jobs go through the commands: pyslurm offers no trial submission and no filter by
-state, and sacct's answer is the same text for every release.
+It submits, lists and cancels jobs through libslurm. All other requests use the commands: pyslurm has no trial
+submission and no filter by state, and sacct prints the same text in every release.
 """
 
 from __future__ import annotations
@@ -35,18 +34,19 @@ T = TypeVar("T")
 
 
 class WorkerLost(Exception):
-    """The worker died or fell silent; the message says what it left on standard error."""
+    """The worker died or did not answer. The message has its standard error."""
 
 
 class SlurmRefused(Exception):
-    """libslurm returned an error; the message is Slurm's."""
+    """libslurm returned an error. The message is Slurm's."""
 
 
 class PyslurmGateway:
-    """One worker at a time, started when first needed, replaced when it died. Calls queue up behind a lock."""
+    """Sends requests to one worker, which is started when it is needed and replaced if it died. Calls wait for a
+    lock."""
 
     def __init__(self, timeout_s: float, host: str = "", worker: Sequence[str] = ()) -> None:
-        """`worker`: the argv of the worker ("" = this interpreter running ours)."""
+        """`worker` is the argv of the worker; without it, the worker module is run by this interpreter."""
         self._timeout_s = timeout_s
         self._commands = CommandLineGateway(timeout_s, host)
         self._argv = tuple(worker) or (sys.executable, "-E", "-P", "-m", "ffdl_slurm.gateways.pyslurm_worker")

@@ -1,10 +1,9 @@
-"""The child process that holds libslurm. Started by :mod:`ffdl_slurm.gateways.pyslurm_gateway`; spoken to in JSON
-lines.
+"""The child process that loads libslurm, started by :mod:`ffdl_slurm.gateways.pyslurm_gateway`.
 
-libslurm may call ``fatal()``, which ends the process, and it keeps the credentials of the process's uid: neither
-belongs into the daemon. One request a line on standard input: ``{"call": …, …}``; one answer a line: ``{"ok": …}``
-or ``{"error": …, "kind": "slurm" | "request" | "import"}``. Nothing else may reach that descriptor, so standard
-output is turned to standard error before libslurm is loaded. Fields are those of pyslurm 25.11.
+libslurm may call ``fatal()``, which ends the process, and it keeps the credentials of the process's uid, so it must not
+be loaded into the daemon. Requests are lines of JSON on standard input: ``{"call": …, …}``. Answers are lines on
+standard output: ``{"ok": …}`` or ``{"error": …, "kind": "slurm" | "request" | "import"}``. Nothing else may be written
+there, so standard output is redirected to standard error before libslurm is loaded. Fields are those of pyslurm 25.11.
 """
 
 from __future__ import annotations
@@ -38,8 +37,7 @@ _FLAGS: dict[str, tuple[str, object]] = {
     "spread-job": ("spreads_over_nodes", True),
     "use-min-nodes": ("use_min_nodes", True),
 }
-# What sbatch would do with the client's own state: pyslurm neither exports nor propagates anything by itself.
-# No mail is what a job gets that asks for none.
+# pyslurm exports and propagates nothing by itself, and a job that asks for no mail gets none.
 _WITHOUT_EFFECT = {"export": "ALL", "propagate": "NONE", "mail-type": "NONE"}
 
 
@@ -48,7 +46,7 @@ class Unmapped(ValueError):
 
 
 def describe_fields(options: list[SbatchOption]) -> dict[str, object]:
-    """The fields of pyslurm's JobSubmitDescription for these options. Raises Unmapped, naming the option."""
+    """Return the fields of pyslurm's JobSubmitDescription for these options. Raises Unmapped with the option."""
     fields: dict[str, object] = {}
     for option in options:
         if _WITHOUT_EFFECT.get(option.name, "") == option.value:
@@ -66,7 +64,7 @@ def describe_fields(options: list[SbatchOption]) -> dict[str, object]:
 
 
 def _signal_text(value: str) -> str:
-    """``[B:]URG@60`` as pyslurm reads it: names with SIG, numbers as they are."""
+    """Return a value such as ``[B:]URG@60`` as pyslurm reads it: names with SIG, numbers unchanged."""
     head, colon, rest = value.rpartition(":")
     name, at, seconds = rest.partition("@")
     if not name.isdigit() and not name.startswith("SIG"):
@@ -80,7 +78,7 @@ def _submit(pyslurm: Any, request: Mapping[str, Any]) -> object:
         **describe_fields(parse_options(script)), script=script, environment=dict(request["environment"])
     )
     job = str(description.submit())
-    # Into the reply file before the answer goes out: it survives both the daemon and this process.
+    # The reply file is written before the answer, because it outlives both the daemon and this process.
     descriptor = os.open(request["reply"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(job + "\n")
@@ -94,10 +92,10 @@ def _list(pyslurm: Any, request: Mapping[str, Any]) -> object:
 
 
 def _task_text(job: Any) -> str:
-    """A task, the tasks that wait, or ("") what is left of those when all of them were cancelled.
+    """Return a task, the tasks that wait, or "" for an array whose waiting tasks were all cancelled.
 
-    pyslurm has None for task 0 (seen with 25.11.2), as for what is none: but that has the array's own id, and is
-    cancelled.
+    pyslurm has None for task 0 (seen with 25.11.2), as for a record without a task. But such a record has the array's
+    id, and is cancelled.
     """
     if job.array_task_id is not None:
         return f"_{job.array_task_id}"

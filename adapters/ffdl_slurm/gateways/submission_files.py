@@ -1,10 +1,9 @@
-"""The files of one submission: what sbatch said, and whether it still runs.
+"""The files of one submission: what sbatch printed, and whether it still runs.
 
-sbatch writes straight into ``submit/reply`` and holds a lock on ``submit/lock``: it inherits the descriptor, so
-the lock lives as long as that sbatch does, whatever becomes of the process that started it. That one gives its own
-descriptor away: it may be stopped, and must not hold up another daemon then. A later process on this host reads the
-reply of an sbatch whose starter died. The replies of several submissions stand behind each other, parted by lines that
-are no ids.
+sbatch writes into ``submit/reply`` and inherits a lock on ``submit/lock``, which it holds as long as it lives, even if
+the process that started it has died. That process closes its own descriptor, because it may be stopped and must not
+block another daemon. So a later process on this host reads the reply of an sbatch whose parent died. Lines that are no
+ids separate the replies of several submissions.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from ffdl_slurm.observing.parsers import parse_submission
 
 REPLY, COMPLAINT, LOCK = "reply", "complaint", "lock"
 MAX_REPLY_BYTES = 16 * 1024**2
-"""A reply is a line and what a site greets with; what is larger than this is read no further."""
+"""A reply is a line and a site's messages. Of a larger file only the beginning is read."""
 _NEXT, _FAILED = "\n-- another submission\n", "\n-- it failed\n"
 
 
@@ -34,7 +33,7 @@ class Hold:
         self.descriptor = descriptor
 
     def give_away(self) -> None:
-        """The submitting process has it now, and holds it for as long as it lives."""
+        """Close the descriptor: the submitting process holds the lock as long as it lives."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -44,8 +43,8 @@ class Hold:
 def hold_submission(attempt: AttemptDir, shared: bool = False) -> Iterator[Hold]:
     """Lock the submission of one attempt.
 
-    `shared` is for readers, who exclude submitters but not each other.
-    Raises NotNow when another submission of this attempt is still under way.
+    `shared` is for readers, which exclude submitters but not each other. Raises NotNow if another submission of this
+    attempt still runs.
     """
     directory = Path(attempt.submit)
     directory.mkdir(mode=0o700, exist_ok=True)
@@ -68,7 +67,7 @@ def _take(lock: int, attempt: AttemptDir, kind: int) -> None:
 
 @contextmanager
 def open_replies(attempt: AttemptDir) -> Iterator[tuple[int, int]]:
-    """Descriptors for standard output and error of the submitting command, appended to what is there."""
+    """Yield descriptors for standard output and error of the submitting command, which append to the files."""
     out = open_own(str(Path(attempt.submit) / REPLY), os.O_WRONLY | os.O_APPEND)
     try:
         err = open_own(str(Path(attempt.submit) / COMPLAINT), os.O_WRONLY | os.O_APPEND)
@@ -81,7 +80,7 @@ def open_replies(attempt: AttemptDir) -> Iterator[tuple[int, int]]:
 
 
 def begin_reply(files: tuple[int, int]) -> tuple[int, int]:
-    """How much earlier submissions left in the open files; what comes after is this one's. Raises OSError."""
+    """Return the sizes of the open files, after which the output of this submission begins. Raises OSError."""
     out, err = files
     if os.fstat(out).st_size:
         os.write(out, _NEXT.encode())
@@ -89,9 +88,9 @@ def begin_reply(files: tuple[int, int]) -> tuple[int, int]:
 
 
 def disown_reply(attempt: AttemptDir, files: tuple[int, int], end: int) -> None:
-    """The submission whose reply ends at `end` failed: a number in what it printed is no job's. Raises OSError.
+    """Record that the submission whose reply ends at `end` failed, so that a number in it is no job's. Raises OSError.
 
-    Nothing is written where another submission has begun since; its reply must not be taken for this one's.
+    Nothing is written if another submission has begun since then, so that its reply is not marked.
     """
     out = files[0]
     with suppress(NotNow), hold_submission(attempt):
@@ -100,7 +99,7 @@ def disown_reply(attempt: AttemptDir, files: tuple[int, int], end: int) -> None:
 
 
 def read_replies(attempt: AttemptDir, after: tuple[int, int] = (0, 0)) -> tuple[str, str]:
-    """Standard output and error so far."""
+    """Return standard output and error so far."""
     directory, (out, err) = Path(attempt.submit), after
     return _read(directory / REPLY, out), _read(directory / COMPLAINT, err)
 
@@ -115,13 +114,13 @@ def _read(path: Path, start: int) -> str:
 
 
 def recover_reply(attempt: AttemptDir) -> set[str]:
-    """Job ids that submissions of this attempt were told, but for those that are known to have failed.
+    """Return the job ids that submissions of this attempt printed, without those that are known to have failed.
 
-    Raises NotNow while one is still under way on this host.
+    Raises NotNow while a submission runs on this host.
     """
     if not Path(attempt.submit).is_dir():
         return set()
     with hold_submission(attempt, shared=True):
         text, _ = read_replies(attempt)
-    told = (parse_submission(reply) for reply in text.split(_NEXT) if not reply.endswith(_FAILED))
-    return {job for job in told if job is not None}
+    found = (parse_submission(reply) for reply in text.split(_NEXT) if not reply.endswith(_FAILED))
+    return {job for job in found if job is not None}

@@ -1,4 +1,4 @@
-"""What sacct says of the starts of jobs: how long, and with what. Pure."""
+"""Parse sacct's records of the starts of jobs: how long they ran, and with which resources. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ffdl_slurm.observing.parsers import Garbled, JobRow, may_be_row, parse_row,
 from ffdl_slurm.output_text import begin
 
 _BEGINS = re.compile(r"\s*\d+(?:_(?:\d+|\[[^\]|]*\]?))?(?:\+\d+)?\s*\|", re.ASCII)
-"""A job's id before a separator: what begins otherwise goes on with a name that has line breaks."""
+"""A job's id before a separator. A line with another beginning continues a name that has line breaks."""
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)", re.ASCII)
 _DIGITS_MOST = 15
 _UNITS = {"": 1.0, "K": 1024.0, "M": 1024.0**2, "G": 1024.0**3, "T": 1024.0**4, "P": 1024.0**5}
@@ -22,19 +22,20 @@ _UNITS = {"": 1.0, "K": 1024.0, "M": 1024.0**2, "G": 1024.0**3, "T": 1024.0**4, 
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """One start of a job or task. `tres` is what was allocated, by Slurm's names (empty = it never was). `unread`: why
-    the row cannot be read, of which then nothing but the id, and the name where it is not "", is known."""
+    """One start of a job or task."""
 
     native: NativeId
     name: str
     elapsed_s: float
     tres: Mapping[str, float]
+    """The allocated resources by Slurm's names; empty if there was no allocation."""
     is_over: bool
     unread: str = ""
+    """Why the row cannot be read. Then only the id is known, and the name unless it is ""."""
 
     @property
     def gpus(self) -> float | None:
-        """All GPUs; None where none are named. With types each is named once for itself and once for all."""
+        """The number of GPUs; None if the record names none. With types, Slurm lists each type and the sum."""
         if "gres/gpu" in self.tres:
             return self.tres["gres/gpu"]
         typed = [count for name, count in self.tres.items() if name.startswith("gres/gpu:")]
@@ -42,9 +43,9 @@ class RunRecord:
 
 
 def parse_runs(text: str) -> list[RunRecord]:
-    """The answer to :func:`ffdl_slurm.commands.sacct_runs_argv`; what never started is left out, but for its record
-    without time. A row that is odd is a record that says why. Raises Garbled for what is no answer, or has no row that
-    can be read."""
+    """Parse the output of :func:`ffdl_slurm.commands.sacct_runs_argv`. Tasks that have not started are left out. A row
+    that cannot be read becomes a record with the reason. Raises Garbled if there is no table, or if no row can be
+    read."""
     rows = list(_rows(read_lines(text, len(RUN_FIELDS), "sacct", ("JobID", "State"))))
     read = [(row, _record(row)) for row in rows]
     found = [record for _, record in read if record is not None]
@@ -54,7 +55,7 @@ def parse_runs(text: str) -> list[RunRecord]:
 
 
 def _rows(lines: Sequence[str]) -> Iterator[str]:
-    """The text of each row: the name of somebody's job, which comes last, may have line breaks. Raises Garbled."""
+    """Yield the text of each row. The job's name, which is last, may have line breaks. Raises Garbled."""
     row = ""
     for line in lines:
         if _BEGINS.match(line):
@@ -70,7 +71,7 @@ def _rows(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _record(row: str) -> RunRecord | None:
-    """None for tasks that nobody started yet. Raises Garbled where nobody can tell whose it is."""
+    """Return the record; None for tasks that have not started. Raises Garbled if the row has no job id."""
     fields = row.split(SEPARATOR, len(RUN_FIELDS) - 1)
     number, *_ = fields
     named = fields[-1] if len(fields) == len(RUN_FIELDS) else ""
@@ -95,7 +96,8 @@ def _unread(native: NativeId, name: str, why: str) -> RunRecord:
 
 
 def parse_tres(text: str) -> dict[str, float]:
-    """Name and count of ``billing=4,cpu=4,gres/gpu:a100=2,gres/gpu=2,mem=16G``; what has no number is left out."""
+    """Parse a list such as ``billing=4,cpu=4,gres/gpu:a100=2,gres/gpu=2,mem=16G`` into counts by name. Parts without a
+    number are left out."""
     found: dict[str, float] = {}
     for part in text.strip().split(","):
         name, _, amount = part.rpartition("=")
@@ -107,9 +109,12 @@ def parse_tres(text: str) -> dict[str, float]:
 def runs_of(
     records: Sequence[RunRecord], attempts: Mapping[NativeId, Token], token_of: Callable[[str, str | None], str]
 ) -> dict[NativeId, list[AccountedRun]]:
-    """The starts of each attempt. What has its id by another name is another's: a controller that crashed may have
-    given an id twice. Where no record names a GPU the accounting does not count them (AccountingStorageTRES). Of an
-    attempt with a row that cannot be read the accounting tells too little: it has that alone."""
+    """Return the starts of each attempt.
+
+    A record with its id and another name belongs to another job, because a slurmctld that crashed may assign an id
+    twice. If no record names a GPU, the accounting does not count them (AccountingStorageTRES). An attempt with a row
+    that cannot be read has only a run with the reason.
+    """
     counts_gpus = any(record.gpus is not None for record in records)
     found: dict[NativeId, list[AccountedRun]] = {}
     unread: dict[NativeId, str] = {}
@@ -125,5 +130,5 @@ def runs_of(
         if record.tres or record.elapsed_s:
             gpus = (record.gpus or 0.0) if counts_gpus else None
             runs.append(AccountedRun(record.elapsed_s, gpus, record.tres.get("cpu"), record.is_over))
-    told = {native: [AccountedRun(0.0, None, None, is_over=False, unread=why)] for native, why in unread.items()}
-    return {**found, **told}
+    odd = {native: [AccountedRun(0.0, None, None, is_over=False, unread=why)] for native, why in unread.items()}
+    return {**found, **odd}

@@ -1,8 +1,8 @@
-"""Every word that Slurm has for a job's state, and what it means here.
+"""Interpret Slurm's words for the state of a job.
 
-Words from Slurm's src/common/slurm_protocol_defs.c (`job_state_string`, `job_state_string_compact`) and the
-flags of slurm.h, 20.11 to 26.05. squeue and sacct print a flag instead of the base state where one is set. A word
-that is not in the table reads as UNKNOWN, never as an end, and is warned about once.
+The words are from Slurm's src/common/slurm_protocol_defs.c (`job_state_string`, `job_state_string_compact`) and the
+flags of slurm.h, 20.11 to 26.05. squeue and sacct print a flag instead of the base state if one is set. A word
+that is not in the table means UNKNOWN, never an end, and is logged once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StateMeaning:
-    """What one word means; `end` only where the phase is ENDED."""
+    """The meaning of a word. `end` is set only if the phase is ENDED."""
 
     phase: Phase
     end: EndCause | None = None
@@ -70,7 +70,7 @@ COMPACT: dict[str, str] = {
     "RQ": "REQUEUED", "RF": "REQUEUE_FED", "RH": "REQUEUE_HOLD", "SE": "SPECIAL_EXIT", "ST": "STOPPED",
     "RV": "REVOKED", "RD": "RESV_DEL_HOLD", "SI": "SIGNALING",
 }  # fmt: skip
-# Where several words stand together (a base state and its flags), the first of these that is among them decides.
+# In a list of a base state and its flags, the first of these decides.
 _FLAGS_FIRST = (
     "COMPLETING", "STAGE_OUT", "CONFIGURING", "POWER_UP_NODE", "EXPEDITING", "RESIZING", "REQUEUED", "REQUEUE_FED",
     "REQUEUE_HOLD", "SPECIAL_EXIT", "STOPPED", "REVOKED", "RESV_DEL_HOLD", "SIGNALING", "LAUNCH_FAILED",
@@ -79,11 +79,11 @@ _FLAGS_FIRST = (
 _warned: set[str] = set()
 
 
-@lru_cache(maxsize=1024)  # a listing says the same few words for thousands of jobs
+@lru_cache(maxsize=1024)  # a listing has the same few words for thousands of jobs
 def interpret_state(text: str) -> tuple[str, StateMeaning]:
-    """Slurm's long word and its meaning for whatever squeue or sacct printed.
+    """Return Slurm's long word and its meaning for a state that squeue or sacct printed.
 
-    Understands ``CANCELLED by 1000``, sacct's cut words (``OUT_OF_ME+``), the compact forms, and lists of a base
+    Accepts ``CANCELLED by 1000``, sacct's cut words (``OUT_OF_ME+``), the compact forms, and lists of a base
     state with flags (``FAILED,LAUNCH_FAILED``).
     """
     words = [_full_state(word) for word in re.split(r"[\s,|]+", re.sub(r"\s+by\s+\S+", "", text.strip())) if word]
@@ -96,19 +96,19 @@ def interpret_state(text: str) -> tuple[str, StateMeaning]:
 
 
 def is_held_for_good(phase: Phase, reason: str) -> bool:
-    """Whether Slurm itself put a waiting job on hold after it had failed to start it, so that it waits for ever.
+    """Return whether Slurm put a waiting job on hold because it failed to start it, so that it waits for ever.
 
-    Reasons from `job_reason_string` (WAIT_MAX_REQUEUE, which MaxBatchRequeue leads to) and the descriptions that
-    slurmctld sets itself ("launch failed requeued held", "launch failure limit exceeded requeued held", "user env
-    retrieval failed requeued held"); some releases print them with underscores. What a person holds (JobHeldUser,
-    JobHeldAdmin, ``scontrol requeuehold``) is that person's to release.
+    The reasons are from `job_reason_string` (WAIT_MAX_REQUEUE, which MaxBatchRequeue leads to) and the descriptions
+    that slurmctld sets itself ("launch failed requeued held", "launch failure limit exceeded requeued held", "user env
+    retrieval failed requeued held"); some releases print them with underscores. A person who holds a job (JobHeldUser,
+    JobHeldAdmin, ``scontrol requeuehold``) can release it.
     """
     said = reason.replace("_", " ").strip("( )").lower()
     return phase is Phase.PENDING and (said.startswith("jobholdmax") or said.endswith("requeued held"))
 
 
 def has_nowhere_to_run(phase: Phase, reason: str) -> bool:
-    """Whether no node fits what a waiting job asks for, so that it waits for ever (WAIT_FAIL_CONSTRAINTS)."""
+    """Return whether no node fits a waiting job, so that it waits for ever (WAIT_FAIL_CONSTRAINTS)."""
     return phase is Phase.PENDING and reason.strip("( )").lower() == "badconstraints"
 
 

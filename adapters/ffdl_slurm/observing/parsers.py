@@ -1,8 +1,8 @@
-"""What Slurm's commands print, as typed values. Pure; each parser belongs to one argv of commands.
+"""Parse the output of Slurm's commands. Pure. Each parser belongs to one argv of :mod:`ffdl_slurm.commands`.
 
-Sites print banners (module systems, message of the day) on standard output. What stands before the header is
-ignored; what comes after it has to parse, and an answer without header, or that breaks off in a line, is
-:class:`Garbled`: nobody may conclude from it that a job is not there.
+Sites print banners (module systems, message of the day) on standard output. Text before the header is ignored, and text
+after it must parse. Output without a header, or that ends in the middle of a line, is :class:`Garbled`. It must not be
+taken as proof that a job does not exist.
 """
 
 from __future__ import annotations
@@ -26,31 +26,32 @@ _QUEUE_COLUMNS = len(QUEUE_FIELDS) + 1
 
 
 class Garbled(ValueError):
-    """An answer that is not what the command prints."""
+    """Output that the command does not print."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """One job, or some elements of an array, as Slurm lists it. `tasks` None = no array; `native` is its id, None where
-    it is about a range of elements."""
+    """One job, or some elements of an array, as Slurm lists it."""
 
     job: str
     tasks: str | None
+    """None if it is no array."""
     native: NativeId | None
+    """The id; None for a range of elements."""
     observation: Observation
 
     @property
     def name(self) -> str:
-        """What Slurm calls it."""
+        """The name of the job."""
         return self.observation.name
 
     @property
     def is_cut(self) -> bool:
-        """Whether it is about elements beside those that it names."""
+        """Whether its list of elements is cut off."""
         return self.native is None and "..." in (self.tasks or "")
 
     def native_ids(self, wanted: Sequence[str] = ()) -> list[NativeId]:
-        """The ids of this record; of a pending array's range only the elements that are `wanted`."""
+        """Return the ids of this record. Of a range of elements, return only those that are `wanted`."""
         if self.native is not None:
             return [self.native]
         ranges = _read_ranges(self.tasks or "")
@@ -63,7 +64,7 @@ class JobRecord:
 
 @lru_cache(maxsize=1024)
 def _read_ranges(text: str) -> tuple[range, ...]:
-    """The indexes of ``0-9:2,11%4``; of one that was cut off, those that can be read."""
+    """Return the indexes of a list such as ``0-9:2,11%4``; of a list that is cut off, those that can be read."""
     found = []
     for part in text.split("%", maxsplit=1)[0].split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
@@ -73,8 +74,8 @@ def _read_ranges(text: str) -> tuple[range, ...]:
 
 
 class OddRows(Garbled):
-    """An answer that is whole but for rows that cannot be read. `records` are those of the others; nobody may conclude
-    from them that a job is not there: an odd row may be its."""
+    """Output with rows that cannot be read. `records` are the others. They do not prove that a job does not exist,
+    because it may be the subject of an unread row."""
 
     def __init__(self, message: str, records: Sequence[JobRecord]) -> None:
         super().__init__(message)
@@ -83,7 +84,7 @@ class OddRows(Garbled):
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """One job as printed: every field is text, "" where the command does not know it."""
+    """One job as printed. Every field is text; "" if the command does not print it."""
 
     number: str
     name: str
@@ -98,12 +99,12 @@ class JobRow:
 
 
 def parse_squeue(text: str) -> list[JobRecord]:
-    """The answer to :func:`ffdl_slurm.commands.squeue_argv`. Raises Garbled, OddRows."""
+    """Parse the output of :func:`ffdl_slurm.commands.squeue_argv`. Raises Garbled, OddRows."""
     return _read_all(read_lines(text, _QUEUE_COLUMNS, "squeue", ("JOBID", "STATE")), _queue_record)
 
 
 def _read_all(lines: Sequence[str], read: Callable[[str], JobRecord]) -> list[JobRecord]:
-    """What `read` makes of each line that may be a row. Raises OddRows, and Garbled where all are odd."""
+    """Read each line that may be a row. Raises OddRows, and Garbled if no row can be read."""
     found: list[JobRecord] = []
     odd: list[Garbled] = []
     for line in filter(may_be_row, lines):
@@ -118,7 +119,7 @@ def _read_all(lines: Sequence[str], read: Callable[[str], JobRecord]) -> list[Jo
     return found
 
 
-@lru_cache(maxsize=32_768)  # few lines change from one listing to the next; one that did not is the same record
+@lru_cache(maxsize=32_768)  # few lines change between two listings
 def _queue_record(line: str) -> JobRecord:
     row = split_row(line, _QUEUE_COLUMNS, "squeue")
     number, state, exit_code, restarts, submitted, started, ended, nodes, reason, name = row
@@ -126,7 +127,7 @@ def _queue_record(line: str) -> JobRecord:
 
 
 def parse_sacct(text: str) -> list[JobRecord]:
-    """The answer to :func:`ffdl_slurm.commands.sacct_argv`. Raises Garbled, OddRows."""
+    """Parse the output of :func:`ffdl_slurm.commands.sacct_argv`. Raises Garbled, OddRows."""
     return _read_all(read_lines(text, len(ACCOUNT_FIELDS), "sacct", ("JobID", "State")), _account_record)
 
 
@@ -137,19 +138,19 @@ def _account_record(line: str) -> JobRecord:
     return parse_row(JobRow(number, name, state, exit_code, "", submitted, started, ended, nodes, reason))
 
 
-# slurmstepd that cannot open a batch script's files ends with ESLURMD_IO_ERROR (4021, slurm/slurm_errno.h;
+# slurmstepd that cannot open a batch script's files exits with ESLURMD_IO_ERROR (4021, slurm/slurm_errno.h;
 # `_setup_io` in slurmstepd/mgr.c), which is then read as a wait status: 4021 & 0x7f.
 _NO_OUTPUT_SIGNAL = 53
 
 
 def parse_row(row: JobRow) -> JobRecord:
-    """One job's fields, typed. Exit codes and end times count only once the job has ended. Raises Garbled."""
+    """Return the record of a row. Exit codes and end times count only if the job has ended. Raises Garbled."""
     match = _JOB_ID.fullmatch(row.number.strip())
     if match is None:
-        raise Garbled(f"{row.number!r} is no job id")
+        raise Garbled(f"{row.number!r} is not a job id")
     word, meaning = interpret_state(row.state)
     ended = meaning.phase is Phase.ENDED
-    # Slurm reports a start and an end for waiting jobs too: when it expects them.
+    # For waiting jobs, Slurm prints the expected start and end.
     begun = ended or meaning.phase in (Phase.RUNNING, Phase.SUSPENDED, Phase.COMPLETING)
     code, signal = parse_exit(row.exit_code)
     end, reason = meaning.end, _absent(row.reason)
@@ -180,14 +181,15 @@ def parse_row(row: JobRow) -> JobRecord:
 
 
 def read_rows(text: str, columns: int, command: str, titles: tuple[str, str]) -> list[list[str]]:
-    """The fields of the lines below the header. Raises Garbled."""
+    """Return the fields of the rows below the header. Raises Garbled."""
     return [
         split_row(line, columns, command) for line in filter(may_be_row, read_lines(text, columns, command, titles))
     ]
 
 
 def read_lines(text: str, columns: int, command: str, titles: tuple[str, str]) -> list[str]:
-    """Lines below the header. More than one cluster prints more than one header, each after a CLUSTER: line."""
+    """Return the lines below the header. For several clusters, each has a header after a CLUSTER: line. Raises
+    Garbled."""
     lines: list[str] = []
     seen_header = False
     for line in text.split("\n"):
@@ -214,12 +216,12 @@ def check_last_line(text: str, command: str) -> None:
 
 
 def _is_header(fields: Sequence[str], columns: int, titles: tuple[str, str]) -> bool:
-    """A login script may print control sequences, without a line break, before the header."""
+    """Return whether the fields are the header. A login script may print control sequences before it."""
     return len(fields) == columns and fields[0].rstrip().endswith(titles[0]) and fields[1].strip() == titles[1]
 
 
 def split_row(line: str, columns: int, command: str) -> list[str]:
-    """The fields of a line; the last one has what separators are left. Raises Garbled."""
+    """Return the fields of a line. The last one may hold separators. Raises Garbled."""
     fields = line.split(SEPARATOR, columns - 1)
     if len(fields) < columns:
         raise Garbled(f"{command} printed {begin(line)!r} among its rows")
@@ -227,7 +229,7 @@ def split_row(line: str, columns: int, command: str) -> list[str]:
 
 
 def parse_exit(text: str) -> tuple[int | None, int | None]:
-    """Exit code and signal of ``code:signal``, or of the raw wait status that squeue printed before 23.x."""
+    """Return exit code and signal of ``code:signal``, or of the wait status that squeue printed before 23.x."""
     text = text.strip()
     if match := re.fullmatch(r"(\d+):(\d+)", text):
         return int(match[1]), int(match[2])
@@ -237,7 +239,7 @@ def parse_exit(text: str) -> tuple[int | None, int | None]:
 
 
 def parse_time(text: str) -> float | None:
-    """Seconds since the epoch of what Slurm prints as a time; None for Unknown, None, N/A."""
+    """Return the seconds since the epoch of a time that Slurm prints; None for Unknown, None, N/A."""
     text = text.strip()
     if re.fullmatch(r"\d{6,}", text, re.ASCII):
         return float(text)
@@ -253,25 +255,25 @@ def _absent(text: str) -> str:
 
 
 def words_of(text: str) -> list[str]:
-    """Of a list with commas."""
+    """Split a list with commas."""
     return [word for word in _absent(text).split(",") if word]
 
 
 def parse_excluded(text: str) -> str | None:
-    """The node list that a job excludes ("" = none), of :func:`ffdl_slurm.commands.excluded_argv`; None where the job
-    is not listed. Raises Garbled."""
+    """Parse the output of :func:`ffdl_slurm.commands.excluded_argv`. Return the list of nodes that a job excludes ("" =
+    none); None if the job is not listed. Raises Garbled."""
     rows = read_rows(text, len(EXCLUDED_FIELDS), "squeue", ("JOBID", "EXC_NODES"))
     return _absent(rows[0][1]) if rows else None
 
 
 def parse_submission(text: str) -> str | None:
-    """The job id in the answer to ``sbatch --parsable``: the line that is one, among what sites print before and after.
+    """Return the job id that ``sbatch --parsable`` printed, on a line among those that sites print before and after.
 
-    None where there is none, or more than one: then the job is looked for by its name. A number that Slurm gives to no
-    job (:data:`ffdl_slurm.commands.LARGEST_JOB_ID`) is a wrapper's.
+    Return None if there is no id, or more than one: then the job is looked for by its name. A number that cannot be a
+    job's (:data:`ffdl_slurm.commands.LARGEST_JOB_ID`) was printed by a wrapper.
     """
-    told = (match[1] for line in text.split("\n") if (match := _PARSABLE_ID.fullmatch(line.strip())))
-    found = set(filter(is_job_id, told))
+    numbers = (match[1] for line in text.split("\n") if (match := _PARSABLE_ID.fullmatch(line.strip())))
+    found = set(filter(is_job_id, numbers))
     return found.pop() if len(found) == 1 else None
 
 
@@ -281,16 +283,16 @@ DEFAULT_MAX_ARRAY_SIZE = 1001
 
 @dataclass(frozen=True, slots=True)
 class SiteConfig:
-    """Of slurm.conf: MaxArraySize, one more than the largest index of a job array (0 = the site has no arrays), and
-    SlurmdTimeout and KillWait in seconds (None = it does not say)."""
+    """Values of slurm.conf. None if a time is not printed."""
 
     max_array_size: int
+    """MaxArraySize: one more than the largest index of a job array; 0 if the site has no arrays."""
     slurmd_timeout_s: int | None
     kill_wait_s: int | None
 
 
 def parse_config(text: str) -> SiteConfig:
-    """The answer to :func:`ffdl_slurm.commands.config_argv`. Raises Garbled where it has no MaxArraySize."""
+    """Parse the output of :func:`ffdl_slurm.commands.config_argv`. Raises Garbled if it has no MaxArraySize."""
     match = re.search(r"^MaxArraySize\s*=\s*(\d+)\s*$", text, re.MULTILINE)
     if match is None:
         raise Garbled(f"scontrol printed no MaxArraySize but {begin(text)!r}")
@@ -298,13 +300,13 @@ def parse_config(text: str) -> SiteConfig:
 
 
 def _config_seconds(text: str, key: str) -> int | None:
-    """As in ``SlurmdTimeout           = 300 sec``."""
+    """Parse a line such as ``SlurmdTimeout           = 300 sec``."""
     match = re.search(rf"^{re.escape(key)}\s*=\s*(\d+) sec\s*$", text, re.MULTILINE)
     return int(match[1]) if match else None
 
 
 def parse_version(text: str) -> str:
-    """``26.05.5`` of ``slurm 26.05.5``; "" where the text names no version."""
+    """Return the version, such as ``26.05.5`` of ``slurm 26.05.5``; "" if there is none."""
     match = re.search(r"^slurm(?:-wlm)?\s+(\S+)", text, re.MULTILINE)
     return match[1] if match else ""
 
@@ -313,7 +315,7 @@ def parse_version(text: str) -> str:
 
 
 def count_nodes(names: str) -> int:
-    """How many nodes Slurm's list ``n[01-16,20],m1`` or ``r[1-2]n[1-4]`` names; a range that is none counts once."""
+    """Count the nodes of a list such as ``n[01-16,20],m1`` or ``r[1-2]n[1-4]``. An invalid range counts once."""
     return sum(
         math.prod(sum(map(_span, group.split(","))) for group in re.findall(r"\[([^\]]*)\]", part))
         for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", names)
@@ -326,19 +328,19 @@ def _span(text: str) -> int:
 
 
 def parse_gpus(text: str) -> dict[str, int]:
-    """GPU types and counts of ``gpu:a100:4(S:0-1),gpu:2,shard:8``; "" is the type of untyped ones."""
+    """Return the counts of GPUs by type of a list such as ``gpu:a100:4(S:0-1),gpu:2,shard:8``; "" = without a type."""
     return {kind: count for (name, kind), count in _parse_gres(text).items() if name == "gpu"}
 
 
 def parse_other_gres(text: str) -> dict[str, int]:
-    """``name`` or ``name:type`` and count of all that are no GPUs."""
+    """Return the counts of all other GRES by ``name`` or ``name:type``."""
     others = ((name, kind, count) for (name, kind), count in _parse_gres(text).items() if name != "gpu")
     return {f"{name}:{kind}" if kind else name: count for name, kind, count in others}
 
 
 def _parse_gres(text: str) -> dict[tuple[str, str], int]:
-    """Counts of ``name[:type][:no_consume][:count]`` by name and type; MIG types begin with a digit (``1g.10gb``).
-    What is in use of GRES without a type is printed with the type ``(null)``."""
+    """Return the counts of ``name[:type][:no_consume][:count]`` by name and type. MIG types begin with a digit
+    (``1g.10gb``). Slurm prints GRES in use without a type with the type ``(null)``."""
     found: dict[tuple[str, str], int] = {}
     for part in re.sub(r"\([^)]*\)", "", text.replace(":(null)", "")).split(","):
         plain = part.strip().replace(":no_consume", "")

@@ -1,4 +1,4 @@
-"""Which record of a listing is about which job or task, and which attempt a task is."""
+"""Find the records of jobs and tasks in a listing, and the attempts of tasks."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ _KEPT = 256
 
 
 def pick(records: Sequence[JobRecord], ids: Collection[NativeId], *, whole: bool = True) -> dict[NativeId, JobRecord]:
-    """The records about `ids`. Not `whole`: there are others, which could not be read.
+    """Return the records of `ids`. `whole` is false if the listing has rows that could not be read.
 
-    A record of one task goes before one of a range. The tasks of an array that were cancelled while they waited may be
-    left as one record under the array's own id, without their numbers (seen on 26.05): it is about all tasks that no
-    other record names.
+    A record of one task wins over one of a range. Waiting tasks that were cancelled may be one record with the array's
+    id and without their numbers (seen on 26.05). That record is about all tasks that no other record names.
     """
     singles = {record.native: record for record in records}
     found = {native: singles[native] for native in ids if native in singles}
@@ -43,7 +42,7 @@ def pick(records: Sequence[JobRecord], ids: Collection[NativeId], *, whole: bool
 
 
 class Listing:
-    """Records by the names of their jobs, for looking up many of them."""
+    """Records by the names of their jobs."""
 
     def __init__(self, records: Sequence[JobRecord]) -> None:
         self._jobs: dict[str, set[NativeId]] = {}
@@ -58,19 +57,20 @@ class Listing:
                 self._tasks.setdefault((record.name, record.native.task), set()).add(record.native)
 
     def jobs_named(self, name: str) -> set[NativeId]:
-        """The jobs of this name that are no tasks."""
+        """Return the jobs with this name that are no tasks of arrays."""
         return set(self._jobs.get(name, ()))
 
     def tasks_named(self, name: str, task: str) -> set[NativeId]:
-        """The tasks of this number of the arrays of this name; an array that ended while it waited has all of its."""
+        """Return the tasks with this number of arrays with this name. An array that ended while it waited has all of
+        its tasks."""
         among = {native for record in self._ranges.get(name, ()) for native in record.native_ids([task])}
         whole = {NativeId(native.job, task) for native in self._jobs.get(name, ())}
         return among | whole | self._tasks.get((name, task), set())
 
 
 class TaskTables:
-    """The attempts that the tasks of native arrays are. A table never changes once it was sent, so it is read once.
-    Several threads may ask."""
+    """The attempts of tasks of native arrays. A table does not change after its submission, so it is read once. Safe in
+    every thread."""
 
     def __init__(self, root: Root) -> None:
         self._root = root
@@ -78,8 +78,8 @@ class TaskTables:
         self._known: dict[str, Mapping[str, Token]] = {}
 
     def token_of(self, name: str, task: str | None) -> str:
-        """The token of the attempt that is task `task` of the array called `name`; `name` itself where it is none of
-        an array, or the array has no table any more."""
+        """Return the token of the attempt that is task `task` of the array `name`; `name` itself if it is not in an
+        array, or if the array has no table any more."""
         if task is None:
             return name
         with self._lock:
@@ -103,8 +103,8 @@ TokenOf = Callable[[str, str | None], str]
 
 
 def dropped_tasks(records: Sequence[JobRecord], ids: Collection[NativeId], token_of: TokenOf) -> Mapping[NativeId, str]:
-    """Of `ids`, the tasks that a complete listing does not hold although it holds something else of their arrays, each
-    with the attempt that it is by the name of that (`token_of`). None of an array whose list was cut off."""
+    """Return the tasks of `ids` that a complete listing omits although it has other records of their arrays, with the
+    tokens of their attempts (`token_of`). Arrays whose list of tasks is cut off are left out."""
     seen = pick(records, ids)
     missing = {native for native in ids if native.task is not None and native not in seen}
     arrays: dict[str, list[JobRecord]] = {native.job: [] for native in missing}
@@ -116,6 +116,6 @@ def dropped_tasks(records: Sequence[JobRecord], ids: Collection[NativeId], token
 
 
 def _is_whole(records: Sequence[JobRecord]) -> bool:
-    """Whether something is listed of an array, and each record says which tasks it is about."""
-    are_told = all(record.tasks is not None and not record.is_cut for record in records)
-    return are_told and len({record.name for record in records}) == 1
+    """Return whether an array is listed, and each record names its tasks."""
+    are_named = all(record.tasks is not None and not record.is_cut for record in records)
+    return are_named and len({record.name for record in records}) == 1

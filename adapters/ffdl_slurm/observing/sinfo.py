@@ -1,5 +1,6 @@
-"""What sinfo prints of a site, as typed values. Pure; see :mod:`ffdl_slurm.observing.parsers` for what may stand around
-it."""
+"""Parse sinfo's list of nodes and partitions. Pure. As in :mod:`ffdl_slurm.observing.parsers`, a site may print other
+text around it.
+"""
 
 from __future__ import annotations
 
@@ -60,10 +61,10 @@ def _site(rows: Sequence[Sequence[str]]) -> tuple[tuple[NodeShape, ...], tuple[P
 
 
 def _amount(text: str, names: str) -> int:
-    """A trailing + says that the group holds bigger nodes too. Raises Garbled."""
+    """Parse a number. A trailing + means that the group has bigger nodes, too. Raises Garbled."""
     plain = text.removesuffix("+")
     if not (plain.isascii() and plain.isdigit()):
-        raise Garbled(f"sinfo printed {begin(text)!r} where a number of {begin(names)} stands")
+        raise Garbled(f"sinfo printed {begin(text)!r} instead of a number for {begin(names)}")
     return int(plain)
 
 

@@ -221,9 +221,10 @@ def test_doctor_exits_1_if_one_node_fails_and_prints_why_slurm_drained_another(s
      "apptainer --net --network none, which level none needs, failed there: the container is in the network"),
     ("echo FATAL: no directories >&2; exit 255", "wrong",
      "apptainer started no empty container there: FATAL: no directories"),
-    ("exit 3", "wrong", "apptainer started no empty container there: it ended with 3 and said nothing"),
+    ("exit 3", "wrong", "apptainer started no empty container there: it exited with status 3 and printed nothing"),
     (f'case "$*" in *--net*) exit 4 ;; esac; {SHARED}', "wrong",
-     "apptainer --net --network none, which level none needs, failed there: it ended with 4 and said nothing"),
+     "apptainer --net --network none, which level none needs, failed there: it exited with status 4 and printed "
+     "nothing"),
     ("exit 124", "note", "level none was not tried: its container did not end within 10 s"),
 ])  # fmt: skip
 def test_doctor_tries_network_level_none_beside_control_container(
@@ -310,7 +311,7 @@ def test_doctor_prefixes_each_node_problem_with_node_name(site: Site, prolog: st
     [
         ("mechanism=vxlan", "mechanism=wireguard", "NETWORK_MECHANISM is not the same on all nodes"),
         ("prefix=10.200", "prefix=10.201", "NETWORK_PREFIX is not the same on all nodes"),
-        ("secret=0a", "secret=0b", "the secret in the file NETWORK_SECRET, of which this is the fingerprint, is not"),
+        ("secret=0a", "secret=0b", "the secret in the file NETWORK_SECRET (here its fingerprint) is not"),
     ],
 )
 def test_doctor_reports_network_settings_that_differ_between_nodes(
@@ -394,7 +395,10 @@ def test_doctor_reports_failure_or_unparsable_output_of_sinfo(site: Site) -> Non
     ("lines", "cause"),
     [
         ("echo Welcome to the login node", "scontrol printed no configuration but 'Welcome to the login node'"),
-        ("echo 'Access/permission denied' >&2; exit 1", "scontrol show config ended with 1: Access/permission denied"),
+        (
+            "echo 'Access/permission denied' >&2; exit 1",
+            "scontrol show config exited with status 1: Access/permission denied",
+        ),
         ("", "Permission denied"),
     ],
 )
@@ -525,7 +529,7 @@ def test_data_items_notes_missing_epilog_and_old_rclone() -> None:
     (first, second) = mounts({"n1": without("mounts_epilog", rclone="1.53.3-DEV"), "n2": ABLE}, Mounting.ALWAYS)
     assert first[0] is second[0] is Verdict.NOTE
     assert first[1].startswith("Epilog of slurm.conf has no 60-ffdl-mounts on n1: put that file of slurm-configs there")
-    assert second[1].startswith("rclone 1.53.3-DEV on n1 does not look whether a host is known: SFTP")
+    assert second[1].startswith("rclone 1.53.3-DEV on n1 does not check host keys: SFTP")
 
 
 def test_data_items_reports_missing_or_broken_staging_program() -> None:
@@ -533,7 +537,7 @@ def test_data_items_reports_missing_or_broken_staging_program() -> None:
     (one, other) = data_items(told, Mounting.NEVER, PYTHON)
     assert (one.about, one.verdict) == ("staging", Verdict.WRONG)
     assert one.text.startswith(f"{PYTHON} does not start it on n2 (No module named 'ffdl_batch'): name the interpreter")
-    assert "on n3 (it said nothing)" in other.text
+    assert "on n3 (it printed nothing)" in other.text
     (note,) = data_items(told, Mounting.NEVER, "")
     assert (note.verdict, "are refused when they are submitted" in note.text) == (Verdict.NOTE, True)
 

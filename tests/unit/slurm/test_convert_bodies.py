@@ -127,7 +127,7 @@ def test_convert_runs_wrapped_script_on_first_learner_and_steps_on_others() -> N
     assert alone.wrapped and several.wrapped
     fates = [[one.fate is Fate.MAPPED for one in found.judged[1:6]] for found in (alone, several)]
     assert fates == [[True] * 5] * 2
-    assert "the platform starts a job anew" in several.judged[6].reason
+    assert "the platform restarts jobs" in several.judged[6].reason
     assert "starts its tasks" in alone.judged[7].reason
     assert "on Kubernetes that needs a claim" in several.judged[7].reason
     assert "roles" not in part(alone, "batch")
