@@ -64,8 +64,10 @@ _BY_CLASS = {
 }
 """Fault classes of the staging program."""
 _DATA_CODES = frozenset({"C103", "S302", "S303", "S305"})
+_NO_SPACE = ("no space left", "disk quota")
+"""What the system says of a file on a full disk."""
 _DATA_PHRASES = (
-    ("data.disk_full", ("no space left", "disk quota", "is full", "not enough room", "enough space")),
+    ("data.disk_full", (*_NO_SPACE, "is full", "not enough room", "enough space")),
     ("data.credentials", ("credential", "access denied", "accessdenied", "forbidden", "refuses the", "secret")),
     ("data.corrupt", ("checksum", "digest", "is not what", "corrupt")),
     ("data.network", ("does not answer", "timed out", "connection", "unreachable")),
@@ -312,6 +314,8 @@ def _by_code(ended: Ended) -> _Found | None:
     if ended.code in _DATA_CODES:
         kind = _BY_CLASS.get(ended.fault_class) or _by_message(ended.message, kind)
     if kind == "container.runtime":
+        if any(words in ended.message.lower() for words in _NO_SPACE):
+            kind = "data.disk_full"
         return _Found(kind, nodes=ended.failed_nodes or _only(ended.nodes))
     return _Found(kind)
 

@@ -97,6 +97,24 @@ CASES: list[tuple[str, Ended]] = [
     ("container.image_missing", replace(BASE, code="S105", seen=seen(EndCause.NO_IMAGE))),
     ("container.runtime", replace(BASE, code="S105")),
     (
+        "data.disk_full",
+        replace(
+            BASE, code="S105", message="learner 1 cannot be started on n1: [Errno 28] No space left on device: '/tmp/x'"
+        ),
+    ),
+    (
+        "data.disk_full",
+        replace(
+            BASE,
+            code="S105",
+            message="the container runtime failed on n1: FATAL: mkdir /scratch/x: disk quota exceeded",
+        ),
+    ),
+    (
+        "container.runtime",
+        replace(BASE, code="S105", message="the container runtime failed on n1: FATAL: no space for it"),
+    ),
+    (
         "container.runtime",
         replace(BASE, code="S105", message="lookup r.io: no such host", seen=seen(EndCause.NO_IMAGE)),
     ),
