@@ -9,8 +9,8 @@
         print(line.line)
     print(job.wait().state)
 
-It holds no rule about jobs: the daemon checks and decides. What the client adds is packing the model, finding
-or starting the daemon, and resuming streams when the daemon restarts.
+It has no rules about jobs: the daemon checks and decides. The client packs the model, finds or starts the daemon, and
+resumes streams when the daemon restarts.
 """
 
 from ffdl_batch.client.api import Client, OptionValue

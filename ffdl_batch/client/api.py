@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -12,9 +10,9 @@ from pathlib import Path
 from types import TracebackType
 
 from ffdl_batch.client.api_calls.job_output import Left
-from ffdl_batch.client.api_calls.log_streams import LONG_POLL_S, LogCalls, iterate_events
+from ffdl_batch.client.api_calls.log_streams import LogCalls, iterate_events
 from ffdl_batch.client.api_calls.queries import MeasuredCalls, WaitingCalls
-from ffdl_batch.client.api_calls.requests import JobFilter, read_answer, segment, unreadable
+from ffdl_batch.client.api_calls.requests import JobFilter, long_poll, read_answer, segment, unreadable
 from ffdl_batch.client.api_calls.secrets import Secrets
 from ffdl_batch.client.connection.daemon_start import Dialling
 from ffdl_batch.client.connection.http_client import REQUEST_TIMEOUT_S, Request, Wire, json_request
@@ -33,7 +31,7 @@ from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.daemon_health import BackendHealth, DatabaseOutage, Health
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.submission import Expected, Submission, SubmissionResult
-from ffdl_batch.domain.job.views import EventView, JobView, PlanView, Problem, Resume
+from ffdl_batch.domain.job.views import EventView, JobView, PlanView, Resume
 from ffdl_batch.domain.job_state import TERMINAL, JobState
 from ffdl_batch.domain.launch.attach_protocol import AttachPlan
 
@@ -42,11 +40,12 @@ _TIME_LIMIT = "C203"
 
 
 class Client(MeasuredCalls, LogCalls, WaitingCalls):
-    """Talks to the daemon; starts one where none runs, unless ``start=False``.
+    """Sends requests to the daemon, and starts one if none runs, unless ``start=False``.
 
-    With `host` the daemon is that of a login node, over SSH (None: as FFDL_HOST and the configuration say, "": this
-    machine's). Nothing is opened before the first call. One client serves one thread; use it as a context manager, or
-    call :meth:`close`, to end its connection early. All calls raise :class:`~ffdl_batch.client.ClientError`.
+    With `host`, it uses the daemon of a login node, over SSH (None: according to FFDL_HOST and the configuration; "":
+    this machine's). No connection is opened before the first call. Use a client in one thread only. Use it as a context
+    manager, or call :meth:`close`, to close its connection early. All calls raise
+    :class:`~ffdl_batch.client.ClientError`.
     """
 
     def __init__(
@@ -75,18 +74,19 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
         self.close()
 
     def close(self) -> None:
-        """End the connection; a later call opens another."""
+        """Close the connection; a later call opens another one."""
         self._wire.close()
 
     @property
     def outages(self) -> tuple[BackendHealth, ...]:
-        """The backends that did not answer the daemon when it answered this client last: of their jobs it told what it
-        had seen before."""
+        """The backends that did not answer the daemon at its last reply to this client. The states of their jobs in
+        that reply are the last known ones."""
         return tuple(read_answer(BackendHealth, plain) for plain in self._wire.outages)
 
     @property
     def database_outage(self) -> DatabaseOutage | None:
-        """Why the daemon could write nothing when it answered this client last: states are those of before."""
+        """Why the daemon could not write to its database at its last reply. States in that reply are the last known
+        ones."""
         plain = self._wire.database_outage
         return None if plain is None else read_answer(DatabaseOutage, plain)
 
@@ -124,8 +124,8 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
         allowed: AllowedReferences = OWN_DIRECTORY,
         **options: OptionValue,
     ) -> ArrayHandle:
-        """As :meth:`submit`, of an array: a manifest with `batch.array` or `batch.sweep`, or ``array="0-9"`` among the
-        options. Raises RequestRefused with all findings, and for what is no array."""
+        """Submit an array as :meth:`submit` does a job: a manifest with `batch.array` or `batch.sweep`, or the option
+        ``array="0-9"``. Raises RequestRefused with all findings, and if it is no array."""
         wanted = replace(self._wanted(backend, strict, allowed, options), expected=Expected.ARRAY)
         result = _accepted(self._submit([manifest], model, wanted)[0])
         jobs = [JobHandle(self, job_id, (), result.network) for job_id in result.elements]
@@ -138,7 +138,7 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
 
     @property
     def left(self) -> Left:
-        """Calls about what a job left."""
+        """Calls about the output of a job."""
         return Left(self._open_wire)
 
     @property
@@ -156,7 +156,7 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
         allowed: AllowedReferences = OWN_DIRECTORY,
         **options: OptionValue,
     ) -> builtins.list[SubmissionResult]:
-        """Submit several jobs (or arrays) that share a model; results in order, each an id or a problem."""
+        """Submit several jobs (or arrays) that share a model. Return the results in order: each an id or a problem."""
         return self._submit(manifests, model, self._wanted(backend, strict, allowed, options))
 
     def _submit(
@@ -168,21 +168,22 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
         return [replace(result, problem=result.problem and in_keywords(result.problem)) for result in results]
 
     def upload(self, model: str | Path, report: Callable[[str], None] | None = None) -> str:
-        """Pack the model, upload it unless the daemon has it, and return its digest. `told` gets progress messages."""
+        """Pack the model, upload it unless the daemon has it, and return its digest. `report` gets progress
+        messages."""
         from ffdl_batch.client.submissions.model_archive import open_model
 
-        tell = report or (lambda _: None)
+        note = report or (lambda _: None)
         with open_model(Path(model)) as archive:
             path = f"/api/v1/archives/{archive.digest}"
-            tell(f"model {model}: {archive.size} bytes, sha256 {archive.digest}")
+            note(f"model {model}: {archive.size} bytes, sha256 {archive.digest}")
             if self._wire.ask_status(Request("HEAD", path)) != 200:
-                tell("uploading it")
+                note("uploading it")
                 request = Request("PUT", path, archive.file, archive.size, "application/zip", timeout_s=600.0)
                 self._wire.ask(request)
             return archive.digest
 
     def send(self, submissions: Sequence[Submission]) -> builtins.list[SubmissionResult]:
-        """Send submissions whose archive is uploaded, at most 100 a request; results in order."""
+        """Send submissions whose archive is uploaded, at most 100 in a request. Return the results in order."""
         results: builtins.list[SubmissionResult] = []
         for part in cut_into_requests(submissions):
             body = {"submissions": [to_plain(submission) for submission in part]}
@@ -204,7 +205,8 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
         trial: bool = False,
         **options: OptionValue,
     ) -> PlanView:
-        """What a submission would send, exactly; nothing is sent. `trial`: ask the scheduler when it would start."""
+        """Return exactly what a submission would send, without sending it. `trial`: ask the scheduler when it would
+        start."""
         from ffdl_batch.client.submissions.model_archive import open_model
 
         wanted = self._wanted(backend, strict, allowed, options)
@@ -219,81 +221,80 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
     def _wanted(
         self, backend: str, strict: bool, allowed: AllowedReferences, options: Mapping[str, OptionValue]
     ) -> Wanted:
-        """FFDL_BACKEND counts here as on the command line: it is this program's default, not the daemon's."""
+        """Return the options. FFDL_BACKEND is the default of this program, as on the command line, not of the
+        daemon."""
         named = backend or self._dialling.environ.get("FFDL_BACKEND", "")
         wanted = wanted_from_keywords(named, strict, options)
         return replace(wanted, allowed=allowed, cluster=self._dialling.cluster())
 
     def plan_submission(self, submission: Submission, *, trial: bool = False) -> PlanView:
-        """See :meth:`plan`."""
+        """Plan a submission; see :meth:`plan`."""
         body = {"submission": to_plain(submission), "trial": trial}
         return read_answer(PlanView, self._wire.ask(json_request("POST", "/api/v1/plan", body)).get("plan"))
 
     def get(self, job_id: str) -> JobView:
-        """One job; raises UnknownJob."""
+        """Return a job. Raises UnknownJob."""
         return read_answer(JobView, self._wire.ask(_job_request("GET", job_id)).get("job"))
 
     def list(self, which: JobFilter | None = None) -> builtins.list[JobView]:
-        """Jobs, newest first."""
+        """Return jobs, newest first."""
         query = (which or JobFilter()).query()
         reply = self._wire.ask(Request("GET", f"/api/v1/jobs{query}"))
         return [read_answer(JobView, plain) for plain in reply.get("jobs", ())]
 
     def wait(self, job_id: str, timeout_s: float | None = None) -> JobView:
-        """Return the job once it has ended; raises WaitTimedOut after `timeout_s` seconds. The job runs on either way.
+        """Wait until the job has ended, and return it. Raises WaitTimedOut after `timeout_s` seconds; the job
+        continues.
 
         Keeps asking while the daemon does not answer, and raises DaemonUnreachable if a later try cannot help.
         """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while True:
-            left = LONG_POLL_S if deadline is None else max(0.0, min(LONG_POLL_S, deadline - time.monotonic()))
-            request = _job_request("GET", job_id, f"/wait?wait_s={math.ceil(left)}", left)
-            job = read_answer(JobView, self._wire.ask_until(request, deadline).get("job"))
+        state = ""
+        for reply in long_poll(self._wire, _job_request("GET", job_id, "/wait"), timeout_s):
+            job = read_answer(JobView, reply.get("job"))
             if is_ended(job):
                 return job
-            if timeout_s is not None and deadline is not None and time.monotonic() >= deadline:
-                message = f"{job_id} is {job.state} after {round(timeout_s, 1):g} s and goes on"
-                raise WaitTimedOut(Problem("000", message, int(ExitCode.TIMEOUT)))
+            state = job.state
+        raise WaitTimedOut(f"{job_id} is {state} after {round(timeout_s or 0, 1):g} s and continues")
 
     def events(
         self, job_id: str, *, follow: bool = False, after: int = 0, timeout_s: float | None = None
     ) -> Iterator[EventView]:
-        """The changes of state after number `after`; with `follow` until the job has ended.
+        """Yield the state changes after number `after`; with `follow` until the job has ended.
 
-        Raises WaitTimedOut where nothing happens until `timeout_s` seconds after the first event was asked for.
+        Raises WaitTimedOut if nothing happens until `timeout_s` seconds after the first request.
         """
         with closing(self._open_wire()) as wire:
             yield from iterate_events(wire, segment(job_id), follow=follow, after=after, timeout_s=timeout_s)
 
     def cancel(self, job_id: str) -> JobView:
-        """Request the job's end; the answer shows the request, the end comes later.
+        """Request that the job is cancelled. The answer shows the request; the job ends later.
 
-        A job that was halted is CANCELLED at once; one that has ended otherwise stays as it is.
+        A HALTED job is CANCELLED at once. A job that has ended otherwise does not change.
         """
         return read_answer(JobView, self._wire.ask(_job_request("POST", job_id, "/cancel")).get("job"))
 
     def halt(self, job_id: str) -> JobView:
-        """Request a checkpoint and then the job's end as HALTED; the answer shows the request, the end comes later.
+        """Request that the job is halted after a checkpoint. The answer shows the request; the job ends later.
 
-        A job that has ended stays as it is.
+        A job that has ended does not change.
         """
         return read_answer(JobView, self._wire.ask(_job_request("POST", job_id, "/halt")).get("job"))
 
     def resume(self, job_id: str, *, gpus: float | None = None, time: str | None = None) -> JobView:
         """Continue a HALTED or FAILED job from its checkpoints; `gpus` (of each learner) and `time` alter it.
 
-        Its `warnings` are what a submission would be warned of. Raises RequestRefused for a job in another state, and
-        where the altered job could not run. A resume whose
-        answer was lost is sent again, and may be refused then because the first one was accepted.
+        The job has the `warnings` of a submission. Raises RequestRefused for a job in another state, and if the altered
+        job could not run. If the answer is lost, the request is sent again; it may then be refused because the first
+        one was accepted.
         """
         return self._act(job_id, "/resume", Resume(gpus=None if gpus is None else float(gpus), time=time))
 
     def drill(self, job_id: str, event: str) -> JobView:
-        """Play an event on the running attempt: halt, timeout, preempt or node-fail. The job takes it as real."""
+        """Interrupt the running attempt on purpose. `event` is halt, timeout, preempt or node-fail."""
         return self._act(job_id, "/drill", {"event": event})
 
     def attach_plans(self, job_id: str, learner: int | None = None) -> tuple[AttachPlan, ...]:
-        """How to get to a running learner, or to all (a plan for each node): see :mod:`ffdl_batch.client.attach`.
+        """Return how to reach a running learner, or all (a plan for each node); see :mod:`ffdl_batch.client.attach`.
 
         Raises RequestRefused for a job that is not in PROCESSING, or a learner that does not run.
         """
@@ -306,7 +307,8 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
         return read_answer(JobView, self._wire.ask(replace(request, job_id=job_id)).get("job"))
 
     def health(self, timeout_s: float = REQUEST_TIMEOUT_S) -> Health:
-        """The daemon itself; raises DaemonUnreachable where it has not answered after `timeout_s` seconds."""
+        """Return the daemon's report about itself. Raises DaemonUnreachable without an answer after `timeout_s`
+        seconds."""
         return read_answer(Health, self._wire.ask(Request("GET", "/api/v1/health", timeout_s=timeout_s)))
 
 
@@ -317,15 +319,15 @@ def _accepted(result: SubmissionResult) -> SubmissionResult:
 
 
 def is_ended(job: JobView) -> bool:
-    """Whether the job is in a terminal state; a state of a newer release counts as none."""
+    """Return whether the job is in a terminal state. A state of a newer release counts as not terminal."""
     return job.state in {state.value for state in TERMINAL}
 
 
 def job_exit_code(job: JobView) -> int:
-    """What a command that waited for this job ends with, as ``sbatch --wait``: 0, its exit code, 128+signal, or 1.
+    """Return the exit code of a command that waited for this job, as ``sbatch --wait``: 0, the job's exit code,
+    128+signal, or 1.
 
-    A job that was halted gives 1 whatever its learners ended with: it is not done, and nothing failed. One that ended
-    at its time limit gives 124, whatever ended its learners then.
+    It is 1 for a HALTED job and 124 for a job that ended at its time limit, whatever the exit codes of their learners.
     """
     if job.state == JobState.COMPLETED:
         return 0
@@ -338,5 +340,5 @@ def job_exit_code(job: JobView) -> int:
     return job.exit_code or int(ExitCode.FAILED)
 
 
-def _job_request(method: str, job_id: str, rest: str = "", held_s: float | None = None) -> Request:
-    return Request(method, f"/api/v1/jobs/{segment(job_id)}{rest}", job_id=job_id, held_s=held_s)
+def _job_request(method: str, job_id: str, rest: str = "") -> Request:
+    return Request(method, f"/api/v1/jobs/{segment(job_id)}{rest}", job_id=job_id)

@@ -1,7 +1,7 @@
-"""Commands inside running learners: starts the helper on a learner's node and talks to it.
+"""Run commands inside running learners, with a helper process on the learner's node.
 
-The helper is a process of the caller's own, on this machine or a job step that srun starts. However this process ends,
-the helper's input ends with it, and the helper ends what it started.
+The helper is a process of this user, on this machine or as a job step of srun. When this process ends, the helper's
+input is closed, and the helper ends the processes that it started.
 """
 
 from __future__ import annotations
@@ -51,27 +51,28 @@ from ffdl_batch.domain.launch.attach_protocol import (
 from ffdl_batch.domain.terminal_text import printable
 
 READY_S = 90.0
-"""How long a step may take to start: a scheduler that is busy makes it wait."""
+"""Maximum time for the start of a job step, also if the scheduler is busy."""
 END_S = 15.0
-"""How long the helper may take to end what it started."""
+"""Maximum time for the helper to end its processes."""
 _FULL_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class AttachRequest:
-    """What the helper is to do. `window`: rows and columns of the terminal that a command is to have."""
+    """A request to the helper."""
 
     argv: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     window: tuple[int, int] | None = None
+    """Rows and columns of the command's terminal; None for no terminal."""
     do: str = RUN
 
 
 class Helper:
-    """One started helper. Use it as a context manager: it has ended when the block is left."""
+    """A running helper. Use it as a context manager: the helper ends with the block."""
 
     def __init__(self, plan: AttachPlan) -> None:
-        """Start it. Raises RequestRefused where it cannot run here."""
+        """Start it. Raises RequestRefused if it cannot run here."""
         here = os.uname().nodename
         if plan.host and plan.host != here:
             _refuse(
@@ -82,8 +83,8 @@ class Helper:
         program = shutil.which(plan.argv[0])
         if program is None:
             _refuse(
-                f"there is no {plan.argv[0]} on {here}, by which a command gets to {plan.node or 'the node'}",
-                "run it where the scheduler's commands are",
+                f"there is no {plan.argv[0]} on {here} to run a command on {plan.node or 'the node'}",
+                "run it on a host that has the scheduler's commands",
                 ExitCode.UNAVAILABLE,
             )
         self.plan = plan
@@ -94,7 +95,7 @@ class Helper:
             stdout=subprocess.PIPE,
             stderr=self._error_output,
             env=_environment(plan, os.environ),
-            start_new_session=True,  # the terminal's signals are ours: srun must not end by them
+            start_new_session=True,  # signals of the terminal must not end srun
         )
         assert self._process.stdin is not None and self._process.stdout is not None
         self._input, self._output = self._process.stdin.fileno(), self._process.stdout.fileno()
@@ -124,11 +125,11 @@ class Helper:
 
     @property
     def descriptor(self) -> int:
-        """Where frames come from; :meth:`take` does not wait when it can be read."""
+        """The descriptor that frames are read from. If it is readable, :meth:`take` does not wait."""
         return self._output
 
     def send(self, kind: str, payload: bytes = b"") -> None:
-        """Send a frame. A helper that has ended takes none; its last message says why."""
+        """Send a frame. It is lost if the helper has ended; its last message has the reason."""
         data = encode_frame(kind, payload)
         with self._lock:
             if self._over.is_set():
@@ -140,9 +141,9 @@ class Helper:
                 return
 
     def begin(self, request: AttachRequest) -> dict[str, Any]:
-        """Say what is wanted and wait until the helper has found its learners. Raises RequestRefused."""
-        said = {"do": request.do, "argv": list(request.argv), "env": dict(request.env), "window": request.window}
-        self.send(BEGIN, json.dumps(said).encode("ascii"))
+        """Send the request and wait until the helper has found its learners. Raises RequestRefused."""
+        body = {"do": request.do, "argv": list(request.argv), "env": dict(request.env), "window": request.window}
+        self.send(BEGIN, json.dumps(body).encode("ascii"))
         end = time.monotonic() + READY_S
         while True:
             left_s = max(0.0, end - time.monotonic())
@@ -159,12 +160,12 @@ class Helper:
 
     @property
     def has_frames(self) -> bool:
-        """Whether :meth:`take` has something that was read before."""
+        """Whether :meth:`take` has frames that were read before."""
         return bool(self._frames)
 
     def take(self) -> Iterator[tuple[str, bytes]]:
-        """The next frames, in order; waits where nothing has come. Whoever stops in between gets the others next time.
-        Raises RequestRefused where the helper refuses, or has ended without a last word."""
+        """Yield the next frames, and wait if there are none. Frames that are not taken remain for the next call. Raises
+        RequestRefused if the helper refuses, or has ended without a message."""
         if not self._frames:
             self._read()
         while self._frames:
@@ -176,20 +177,18 @@ class Helper:
     def _stop(self, message: str) -> NoReturn:
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self._process.wait(END_S) == AGAIN:
-                _refuse(message, "try again later; ffdl show prints how the job is", ExitCode.TRY_AGAIN)
+                _refuse(message, "try again later; to see the job: ffdl show", ExitCode.TRY_AGAIN)
         _refuse(message)
 
     def _read(self) -> None:
         data = os.read(self._output, 1 << 16)
         if not data:
             self._process.wait(END_S)
-            _refuse(
-                f"the connection to the learner broke off{self._last_error_output()}", "ffdl show tells how the job is"
-            )
+            _refuse(f"the connection to the learner broke off{self._last_error_output()}", "to see the job: ffdl show")
         try:
             self._frames.extend(self._reader.feed(data))
         except FrameError as error:
-            _refuse(f"what came from the learner's node is not the helper's: {error}")
+            _refuse(f"the data from the learner's node are not the helper's: {error}")
 
     def _last_error_output(self) -> str:
         self._error_output.seek(0)
@@ -203,16 +202,16 @@ class Helper:
 
 
 class Terminal:
-    """Where a command's bytes come from and go to: descriptors of this process."""
+    """The descriptors of this process for a command's input, output and errors."""
 
     source, target, errors = 0, 1, 2
 
 
 def run(helper: Helper, request: AttachRequest, window: Callable[[], tuple[int, int]] | None = None) -> int:
-    """Run the requested command with this process's standard streams; its status, 128 + signal where one ended it.
+    """Run the requested command with this process's standard streams. Return its exit status, or 128 + signal.
 
-    The output of a user's command (RUN) is not filtered; that of our own commands is. INT goes to the
-    command; a second INT ends the wait (KeyboardInterrupt). `window` returns the current size of the terminal.
+    The output of a user's command (RUN) is not filtered; that of ffdl's own commands is. The first INT is sent to the
+    command, the second one ends the wait (KeyboardInterrupt). `window` returns the current size of the terminal.
     """
     helper.begin(request)
     with _Signals(helper, window) as signals:
@@ -220,7 +219,7 @@ def run(helper: Helper, request: AttachRequest, window: Callable[[], tuple[int, 
 
 
 class _Signals:
-    """INT and WINCH while a command runs; each wakes who waits for bytes."""
+    """Handlers of INT and WINCH while a command runs. Each signal wakes the poll."""
 
     def __init__(self, helper: Helper, window: Callable[[], tuple[int, int]] | None) -> None:
         self._helper, self._window = helper, window
@@ -246,13 +245,13 @@ class _Signals:
         os.close(self._write)
 
     def _interrupt(self, *_: object) -> None:
-        """The second one ends us wherever we are: nothing may be taken at the other end."""
+        """Raise at the second INT, because the other end may not read."""
         self._interrupts += 1
         if self._interrupts > 1:
             raise KeyboardInterrupt
 
     def handle(self) -> None:
-        """Pass on what came."""
+        """Pass on the signals that arrived."""
         for number in os.read(self.wake, 64):
             if number == signal.SIGINT:
                 self._helper.send(SIGNAL, b"INT")
@@ -286,7 +285,7 @@ class _Pump:
     def _read_input(self) -> None:
         try:
             data = os.read(Terminal.source, min(PIECE_BYTES, self._credit))
-        except OSError:  # closed, or a terminal that is gone
+        except OSError:  # closed, or a lost terminal
             data = b""
         if data:
             self._credit -= len(data)

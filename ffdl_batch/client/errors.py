@@ -1,14 +1,23 @@
-"""What the client raises. Every exception carries a :class:`~ffdl_batch.domain.job.views.Problem`."""
+"""The exceptions of the client. Each has a :class:`~ffdl_batch.domain.job.views.Problem`."""
 
 from __future__ import annotations
+
+from typing import Protocol
 
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.job.views import Problem
 
 
+class Refusal(Protocol):
+    """An error that names its cure and its exit code, such as PlaceRefused and SshFailed."""
+
+    cure: str
+    exit_code: int
+
+
 class ClientError(Exception):
-    """Base class. `problem.exit_code` is what a command that meets it ends with."""
+    """Base class. `problem.exit_code` is the exit code of a command that fails with it."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -16,15 +25,15 @@ class ClientError(Exception):
 
 
 class RequestRefused(ClientError):
-    """The daemon answered, and the answer is no."""
+    """The daemon refused the request."""
 
 
 class NotAllowed(RequestRefused):
-    """The job belongs to somebody else, or the caller may not use this daemon."""
+    """The job belongs to another user, or the caller may not use this daemon."""
 
 
 class UnknownJob(RequestRefused):
-    """There is no job of this id (or none that the caller may see)."""
+    """No job has this id, or the caller may not see it."""
 
 
 class DaemonUnreachable(ClientError):
@@ -32,6 +41,11 @@ class DaemonUnreachable(ClientError):
 
     def __init__(self, message: str, cure: str = "", exit_code: int = ExitCode.TRY_AGAIN) -> None:
         super().__init__(Problem("S200", message, int(exit_code), cure))
+
+    @classmethod
+    def because(cls, refusal: Refusal) -> DaemonUnreachable:
+        """Return the error for a refusal of another package."""
+        return cls(str(refusal), refusal.cure, refusal.exit_code)
 
 
 class OtherSchema(ClientError):
@@ -54,7 +68,10 @@ class InputUnusable(ClientError):
 
 
 class WaitTimedOut(ClientError):
-    """The time of a wait is over and the job continues. Exit code 124."""
+    """A wait timed out, and the job continues. Exit code 124."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Problem("000", message, int(ExitCode.TIMEOUT)))
 
 
 def describe(problem: Problem) -> str:

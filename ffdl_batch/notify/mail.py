@@ -71,14 +71,14 @@ def read_relay(text: str) -> tuple[str, int]:
     match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::(\d{1,5}))?", text)
     port = int(match[3]) if match is not None and match[3] else SMTP_PORT
     if match is None or not 1 <= port <= 65535:
-        raise ValueError(f"{text[:60]!r} is no mail relay; write HOST or HOST:PORT")
+        raise ValueError(f"{text[:60]!r} is not a mail relay; use HOST or HOST:PORT")
     return match[1] or match[2], port
 
 
 def read_address(text: str) -> str:
     """Return a plain mail address. Raises ValueError."""
     if _ADDRESS.fullmatch(text) is None or not text.isascii():
-        raise ValueError(f"{text[:60]!r} is no mail address; write for example ops@example.org")
+        raise ValueError(f"{text[:60]!r} is not a mail address; use for example ops@example.org")
     return text
 
 
@@ -86,10 +86,10 @@ def read_login(path: Path) -> Login:
     """Return user and password, the two lines of a file that only its owner may read. Raises ValueError, OSError."""
     with path.open(encoding="utf-8") as file:
         if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
-            raise ValueError(f"{path} holds a password, and others may read it: chmod 600 {path}")
+            raise ValueError(f"{path} has a password, but other users may read it: chmod 600 {path}")
         lines = file.read(4096).splitlines()
     if len(lines) != 2 or not all(lines):
-        raise ValueError(f"{path} has to have two lines: the user's name, and the password")
+        raise ValueError(f"{path} must have two lines: the user name, and the password")
     return Login(*lines)
 
 
@@ -106,14 +106,16 @@ def send(relay: Relay, message: EmailMessage, sender: str, recipients: Sequence[
     except smtplib.SMTPResponseException as error:
         said = _text(error.smtp_error)
         raise MailNotSent(
-            f"{where} does not take the mail: {error.smtp_code} {said}",
+            f"{where} refused the mail: {error.smtp_code} {said}",
             may_pass=error.smtp_code in _TRANSIENT,
             not_allowed=error.smtp_code in _REFUSED_LOGIN,
         ) from error
     except smtplib.SMTPNotSupportedError as error:
-        raise MailNotSent(f"{where} cannot do what is asked of it: {error}") from error
+        raise MailNotSent(f"{where} does not support a request: {error}") from error
     except ssl.SSLCertVerificationError as error:
-        raise MailNotSent(f"{where} does not prove who it is: {error.verify_message}", not_allowed=True) from error
+        raise MailNotSent(
+            f"the certificate of {where} cannot be verified: {error.verify_message}", not_allowed=True
+        ) from error
     except (smtplib.SMTPException, OSError) as error:
         raise MailNotSent(f"{where} cannot be reached: {error}", may_pass=True) from error
     if refused:
@@ -149,7 +151,7 @@ def _context(relay: Relay) -> ssl.SSLContext:
 def _not_taken(where: str, refused: dict[str, tuple[int, bytes]], taken: Sequence[str] = ()) -> MailNotSent:
     said = "; ".join(f"{address}: {code} {_text(text)}" for address, (code, text) in sorted(refused.items()))
     may_pass = all(code in _TRANSIENT for code, _ in refused.values())
-    return MailNotSent(f"{where} does not take the mail for {said}", may_pass=may_pass, taken=taken)
+    return MailNotSent(f"{where} refused the mail for {said}", may_pass=may_pass, taken=taken)
 
 
 def _text(said: bytes | str) -> str:

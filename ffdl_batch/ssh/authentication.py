@@ -1,7 +1,7 @@
-"""Logs in at a host: by keys of the agent, keys in files, and answers of the person at the terminal.
+"""Logs in at a host with keys of the agent, keys in files, and answers of the person at the terminal.
 
-In the order of ssh: the agent's keys, the files that need no passphrase, those that need one, then what the person
-answers. A host may ask for several in a row (a key and a one-time code): each success counts, and the next is tried.
+The order is that of ssh: the agent's keys, files without a passphrase, files with one, and then answers. A host may
+require several in a row (a key and a one-time code). After each success the next method is tried.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.number_text import counted
 from ffdl_batch.ssh.errors import SshFailed
 from ffdl_batch.ssh.host_config import HostConfig
 from ffdl_batch.ssh.host_keys import HostKey
@@ -28,7 +27,7 @@ _PUBLIC = ("ssh-", "ecdsa-", "sk-")
 _AGENT = "SSH_AUTH_SOCK"
 _TRIES = 3
 _PERSON_S = 300.0
-"""How long a person may take to find the phone with the code."""
+"""Maximum time for a person to enter a code."""
 _HOST_S = 60.0
 _AGENT_S = 10.0
 _LIST_KEYS = b"\0\0\0\1\x0b"
@@ -46,7 +45,7 @@ class Login:
         self._allowed: Sequence[str] = ()
 
     def perform(self) -> None:
-        """Log in. Raises SshFailed (exit 77) where the host accepts nothing that we have."""
+        """Log in. Raises SshFailed (exit 77) if the host accepts none of our methods."""
         import paramiko
 
         self._transport.auth_timeout = _HOST_S
@@ -58,11 +57,13 @@ class Login:
                 if self._transport.is_authenticated():
                     return
         except (paramiko.SSHException, EOFError, OSError) as error:
-            raise self._refused(f"; then the host gave up: {str(error) or type(error).__name__}") from error
+            raise self._refused(
+                f"; then the host ended the connection: {str(error) or type(error).__name__}"
+            ) from error
         raise self._refused()
 
     def _is_open_to_all(self) -> bool:
-        """Ask without any proof: the answer lists the methods that the host accepts."""
+        """Try to log in without credentials. A refusal lists the methods that the host accepts."""
         import paramiko
 
         try:
@@ -73,7 +74,7 @@ class Login:
         return True
 
     def _note(self, more: Sequence[str]) -> bool:
-        """After a success: what else the host wants; nothing more, and we are in."""
+        """Note the further methods that the host requires after a success."""
         self._allowed = more
         return True
 
@@ -111,18 +112,18 @@ class Login:
             else:
                 yield str(file), key
         for file in locked:
-            if _public_blob(file) not in self._offered:  # else the host has already rejected the agent's copy
+            if _public_blob(file) not in self._offered:  # otherwise the host has rejected the agent's copy
                 yield from self._unlocked(file)
 
     def _of_agent(self, files: Sequence[Path]) -> Iterator[tuple[str, paramiko.PKey]]:
-        """The keys that the configuration names come first; with IdentitiesOnly they are all."""
+        """Yield the agent's keys, those named in the configuration first; with IdentitiesOnly, no others."""
         named = {blob for file in files if (blob := _public_blob(file))}
         try:
             _knock(self._config.agent)
         except TimeoutError:
             self._tried.append(f"the agent at {self._config.agent} (no answer within {_AGENT_S:g} s)")
             return
-        except OSError:  # it is away
+        except OSError:  # no agent
             return
         keys = _agent_keys(self._config.agent)
         for key in sorted(keys, key=lambda one: one.asbytes() not in named):
@@ -131,7 +132,7 @@ class Login:
 
     def _unlocked(self, file: Path) -> Iterator[tuple[str, paramiko.PKey]]:
         if self._person is None:
-            self._tried.append(f"{file} (has a passphrase, and you could not be asked)")
+            self._tried.append(f"{file} (has a passphrase, and there is no terminal to ask for it)")
             return
         for _ in range(_TRIES):
             key = self._read(file, self._person.ask(f"Passphrase of {file}: "))
@@ -142,11 +143,11 @@ class Login:
 
     @staticmethod
     def _read(file: Path, passphrase: str | None) -> paramiko.PKey | str | None:
-        """The key; None where it needs (another) passphrase; why it cannot be used."""
+        """Return the key; None if it needs a (different) passphrase; or the reason why it cannot be used."""
         import paramiko
 
         kinds = (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey)
-        why = "of a kind that is not known here"
+        why = "unknown kind of key"
         for kind in kinds:
             try:
                 key: paramiko.PKey = kind.from_private_key_file(str(file), passphrase)
@@ -163,7 +164,7 @@ class Login:
         return None if passphrase is not None else why
 
     def _by_answers(self) -> bool:
-        """keyboard-interactive: whatever the host asks, a person answers."""
+        """Log in by keyboard-interactive: a person answers the host's questions."""
         import paramiko
 
         if _ANSWERS not in self._allowed or self._person is None:
@@ -207,24 +208,23 @@ class Login:
         return False
 
     def _refused(self, then: str = "") -> SshFailed:
-        tried = f"{counted(len(self._tried), 'thing')} tried: {', '.join(dict.fromkeys(self._tried))}"
-        wants = ", ".join(self._allowed) or "nothing that it names"
-        alone = "" if self._person else "; you could not be asked, because there is no terminal or BatchMode is set"
+        tried = f"tried: {', '.join(dict.fromkeys(self._tried))}" if self._tried else "no key was found"
+        accepted = ", ".join(self._allowed) or "no method that it names"
+        alone = "" if self._person else "; nothing could be entered, because there is no terminal or BatchMode is set"
         return SshFailed(
-            f"{self._config.name} did not let us in: it takes {wants}; {tried if self._tried else 'no key was found'}"
-            f"{then}{alone}",
+            f"{self._config.name} refused the login: it accepts {accepted}; {tried}{then}{alone}",
             f"try: {self._config.command}; keys with a passphrase are best in an agent (ssh-add)",
             ExitCode.NOT_ALLOWED,
         )
 
 
 def _public_blob(file: Path) -> bytes:
-    """Of the public half beside a key's file, which may be all that is here, or that the file is; b"" without one."""
+    """Return the public key beside a key's file, or in the file itself; b"" if there is none."""
     return _blob_in(Path(f"{file}.pub")) or _blob_in(file)
 
 
 def _blob_in(file: Path) -> bytes:
-    """Of a file with a public key; b"" of another, or of none."""
+    """Return the key in a file with a public key; b"" for other files."""
     try:
         kind, blob = file.read_text(encoding="utf-8").split()[:2]
         return base64.b64decode(blob) if kind.startswith(_PUBLIC) else b""
@@ -233,7 +233,7 @@ def _blob_in(file: Path) -> bytes:
 
 
 def _knock(socket_path: str) -> None:
-    """Ask the agent for its keys, and wait for the first byte: the library that reads them would wait for ever. Raises
+    """Ask the agent for its keys and wait for the first byte, because the library would wait without a limit. Raises
     TimeoutError, OSError."""
     if not socket_path:
         return
@@ -245,13 +245,13 @@ def _knock(socket_path: str) -> None:
 
 
 def _agent_keys(socket_path: str) -> Sequence[paramiko.PKey]:
-    """What the agent offers; nothing where it is away."""
+    """Return the keys of the agent; none if there is no agent."""
     if not socket_path:
         return ()
     import paramiko
 
     before = os.environ.get(_AGENT)
-    os.environ[_AGENT] = socket_path  # the library looks nowhere else
+    os.environ[_AGENT] = socket_path  # the library reads only this variable
     try:
         return tuple(paramiko.Agent().get_keys())
     except (OSError, paramiko.SSHException):

@@ -22,7 +22,7 @@ from ffdl_batch.ssh.framing import FrameMissing, at_login, framed, read_frame
 from ffdl_batch.ssh.host_config import PARAMIKO, read_destination, read_host
 
 START_S = 100.0
-"""For a login shell, and for Python from a network file system."""
+"""Maximum time for a login shell, and for Python from a network file system."""
 END_S = 10.0
 _BLOCK = 1 << 16
 
@@ -75,7 +75,7 @@ class Completed:
 
 
 class RemoteCommand:
-    """A command on the host that has begun. `number` is its process id there."""
+    """A running command on the host. `number` is its process id there."""
 
     def __init__(self, process: Process, number: int) -> None:
         self._process, self.number = process, number
@@ -112,7 +112,7 @@ class RemoteCommand:
 class Connector:
     """Runs commands on one host. Several threads may use it.
 
-    `may_ask`: passphrases and second factors are asked for on the terminal of this process, if it has one.
+    `may_ask`: ask for passphrases and second factors on the terminal of this process, if it has one.
     """
 
     def __init__(self, host: str, environ: Mapping[str, str], *, may_ask: bool = True) -> None:
@@ -208,7 +208,7 @@ class Connector:
 def _receive(source: socket.socket) -> bytes:
     try:
         return source.recv(_BLOCK)
-    except ConnectionError:  # the other end was closed with our input unread
+    except ConnectionError:  # the other end closed without reading all input
         return b""
 
 
@@ -218,4 +218,4 @@ def _send(target: socket.socket, data: IO[bytes] | None) -> None:
             target.sendall(block)
         target.shutdown(socket.SHUT_WR)
     except OSError:
-        return  # the command has ended; its status and its complaint show why
+        return  # the command has ended; its status and its output show why

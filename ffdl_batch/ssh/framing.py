@@ -16,7 +16,7 @@ _LOGIN = (
     'case "${SHELL##*/}" in bash|dash|fish|ksh*|mksh|sh|zsh) exec "$SHELL" -l -c "$0";; '
     'csh|tcsh) exec "$SHELL" -c "$0";; *) exec /bin/sh -l -c "$0";; esac'
 )
-"""A site's modules and paths come with the login; without them a daemon that is started there would see no Slurm.
+"""A login shell sets a site's modules and paths. Without them, a daemon that is started there might not find Slurm.
 tcsh accepts -l only without other arguments, and reads ~/.tcshrc in any case."""
 _FRAME = (
     'm=$1; shift; if command -v "$1" >/dev/null 2>&1; then p=$$; else p=-; fi; '
@@ -27,7 +27,7 @@ _NO_PROGRAM = b"-"
 
 
 def at_login(words: Sequence[str]) -> str:
-    """Return the line for the host's shell, whichever that is, that runs `words` as after a login."""
+    """Return a line for any shell of the host that runs `words` as after a login."""
     return f"exec /bin/sh -c {shlex.quote(_LOGIN)} {shlex.quote('exec ' + shlex.join(words))}"
 
 
@@ -53,9 +53,9 @@ def read_frame(source: socket.socket, mark: str, deadline: float) -> int:
 
 
 def read_through(source: socket.socket, end: bytes, deadline: float) -> bytes:
-    """Read what has come, but nothing behind the first `end`; b"" = the stream is over. Raises TimeoutError.
+    """Read the available data up to the first `end`; b"" at the end of the stream. Raises TimeoutError.
 
-    What follows stays in the socket for the next reader.
+    Data after `end` remain in the socket for the next reader.
     """
     source.settimeout(max(0.1, deadline - time.monotonic()))
     try:

@@ -32,7 +32,7 @@ _KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 Options = Mapping[str, Sequence[str]]
 
 _SHELLS = r"\x00-\x1f\x7f'\"`$\\;&<>|(){}"
-"""What no user's name has (as ssh's own `valid_ruser`): a ProxyCommand with %r is a line for a shell."""
+"""Characters that a user name must not have (ssh's `valid_ruser`), because a ProxyCommand with %r is run by a shell."""
 _FORM = re.compile(
     rf"(?:ssh://)?(?:(?P<user>[^@\s:/\[\]{_SHELLS}-][^\s/{_SHELLS}]*)@)?"
     r"(?:\[(?P<six>[0-9A-Fa-f:.%]+)\]|(?P<host>[A-Za-z0-9_][A-Za-z0-9_.-]*))(?::(?P<port>[0-9]{1,5}))?/?",
@@ -42,27 +42,30 @@ _FORM = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """The parts of a destination. `user` "" and `port` 0: as in the configuration."""
+    """The parts of a destination."""
 
     host: str
     user: str = ""
+    """The user; "" for that of the configuration."""
     port: int = 0
+    """The port; 0 for that of the configuration."""
 
 
 def read_destination(text: str) -> Destination:
-    """Raises SshFailed (exit 2) for what is none; no text becomes an option of a program."""
+    """Read ``[USER@]HOST[:PORT]`` or ``ssh://[USER@]HOST[:PORT]``. Raises SshFailed (exit 2), also for a text that a
+    program would read as an option."""
     found = _FORM.fullmatch(text)
     port = int(found["port"] or 0) if found else 0
     if found is None or port > 65535:
         raise SshFailed(
-            f"{text[:100]!r} is no host", "write HOST, USER@HOST or USER@HOST:PORT", exit_code=ExitCode.USAGE
+            f"{text[:100]!r} is not a host", "use HOST, USER@HOST or USER@HOST:PORT", exit_code=ExitCode.USAGE
         )
     return Destination(found["six"] or found["host"], found["user"] or "", port)
 
 
 @dataclass(frozen=True, slots=True)
 class HostConfig:
-    """What counts for one host. `proxy_jump` are destinations in the order in which they are passed."""
+    """The options of ssh for one host."""
 
     asked: str
     hostname: str
@@ -76,6 +79,7 @@ class HostConfig:
     """The first one is the user's own, into which a new key goes."""
     host_key_alias: str = ""
     proxy_jump: tuple[str, ...] = ()
+    """The jump hosts, in order."""
     proxy_command: str = ""
     batch_mode: bool = False
     connect_timeout_s: float = CONNECT_S
@@ -91,25 +95,25 @@ class HostConfig:
 
     @property
     def command(self) -> str:
-        """How a person gets there with ssh itself."""
+        """The command line of ssh for a person."""
         file = f"-F {shlex.quote(self.config_file)} " if self.config_file else ""
         port = f"-p {self.port} " if self.port != 22 else ""
         return f"ssh {file}{port}{shlex.quote(f'{self.user}@{self.asked}')}"
 
     @property
     def name(self) -> str:
-        """As it is called in messages."""
+        """The name of the host in messages."""
         return f"{self.user}@{self.asked}" + (f":{self.port}" if self.port != 22 else "")
 
     @property
     def key_name(self) -> str:
-        """Under which known_hosts has its key (sshd(8), SSH_KNOWN_HOSTS FILE FORMAT)."""
+        """The name of its key in known_hosts (sshd(8), SSH_KNOWN_HOSTS FILE FORMAT)."""
         host = self.host_key_alias or self.hostname
         return host if self.port == 22 or self.host_key_alias else f"[{host}]:{self.port}"
 
 
 def read_host(where: Destination, environ: Mapping[str, str]) -> HostConfig:
-    """Return what ssh would do to get there. Raises SshFailed for a configuration that cannot be read."""
+    """Return the options that ssh would use. Raises SshFailed for a configuration that cannot be read."""
     named = environ.get("FFDL_SSH") or "ssh"
     ssh = shutil.which("ssh" if named == PARAMIKO else named, path=environ.get("PATH"))
     options = _by_ssh(ssh, where, environ) if ssh else _by_paramiko(where, environ)
@@ -139,7 +143,7 @@ def _by_ssh(ssh: str, where: Destination, environ: Mapping[str, str]) -> Options
             env=dict(environ),
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise _unusable(f"{ssh} -G {where.host} could not be asked: {error}") from error
+        raise _unusable(f"{ssh} -G {where.host} failed: {error}") from error
     if done.returncode != 0:
         printed = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise _unusable(f"{ssh} -G {where.host}: {printed[-1] if printed else f'exit code {done.returncode}'}")
@@ -147,7 +151,7 @@ def _by_ssh(ssh: str, where: Destination, environ: Mapping[str, str]) -> Options
 
 
 def parse_options(text: str) -> Options:
-    """The lines that ``ssh -G`` prints: a keyword in small letters, and its value. Pure."""
+    """Parse the output of ``ssh -G``: lines with a keyword and its value. Pure."""
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
         keyword, _, value = line.strip().partition(" ")
@@ -260,13 +264,13 @@ class _Words:
             if found[1] not in known and self.leaves_unknown:
                 return found[0]
             if found[1] not in known:
-                raise _unusable(f"the token %{found[1]} in {text!r} is not known here")
+                raise _unusable(f"the token %{found[1]} in {text!r} is not supported")
             return known[found[1]]
 
         return re.sub(r"%(.)", word, text)
 
     def path(self, text: str) -> str:
-        """Of a file: ``~``, ``${NAME}`` and tokens."""
+        """Replace ``~``, ``${NAME}`` and tokens in the name of a file."""
         named = re.sub(r"\$\{(\w+)\}", lambda found: self.environ.get(found[1], ""), text.strip('"'))
         return self.fill(str(self.home) + named[1:] if named.startswith("~/") or named == "~" else named)
 

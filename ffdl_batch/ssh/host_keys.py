@@ -1,8 +1,8 @@
 """Checks the key of a host against known_hosts, always.
 
-A key that is not known is refused with the command that makes it known; one that is another than the known one, loudly.
-No setting turns this off, StrictHostKeyChecking neither. Keys that are signed by a CA (@cert-authority) are not
-understood, and so count for nothing; revoked ones are refused.
+An unknown key is refused with the command that adds it. A changed key is refused with a prominent warning. No setting
+turns this off, not even StrictHostKeyChecking. Keys that are signed by a CA (@cert-authority) are not supported and are
+ignored. Revoked keys are refused.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ REVOKED, AUTHORITY = "@revoked", "@cert-authority"
 
 @dataclass(frozen=True, slots=True)
 class HostKey:
-    """A public key: its kind, as ``ssh-ed25519``, and the blob that the protocol has for it."""
+    """A public key: its kind, such as ``ssh-ed25519``, and its blob in the protocol."""
 
     kind: str
     blob: bytes
 
     @property
     def fingerprint(self) -> str:
-        """As ssh-keygen -l shows it."""
+        """The fingerprint in the format of ssh-keygen -l."""
         digest = base64.b64encode(hashlib.sha256(self.blob).digest()).decode("ascii").rstrip("=")
         return f"{self.short_kind.upper()} SHA256:{digest}"
 
     @property
     def short_kind(self) -> str:
-        """As ssh-keyscan -t takes it."""
+        """The kind in the format of ssh-keyscan -t."""
         return "ecdsa" if self.kind.startswith("ecdsa-") else self.kind.removeprefix("ssh-")
 
 
@@ -70,7 +70,7 @@ def known_keys(config: HostConfig) -> list[KnownKey]:
 
 
 def read_lines(text: str, file: str, host: str) -> Iterator[KnownKey]:
-    """The lines about `host`. Pure."""
+    """Yield the lines about `host`. Pure."""
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
         marker = words.pop(0) if words and words[0].startswith("@") else ""
@@ -96,7 +96,7 @@ def _is_about(patterns: str, host: str) -> bool:
 
 
 def _fits(pattern: str, host: str) -> bool:
-    """``*`` and ``?`` alone are special; brackets are part of a name with a port."""
+    """Match a pattern. Only ``*`` and ``?`` are special; brackets are part of a name with a port."""
     return fnmatchcase(host, pattern.replace("[", "[[]"))
 
 
@@ -109,9 +109,9 @@ def _is_hash_of(hashed: str, host: str) -> bool:
 
 
 def check_host_key(config: HostConfig, offered: HostKey, known: Sequence[KnownKey], *, is_behind: bool = False) -> None:
-    """Raises SshFailed (exit 77) unless the offered key is a known one. Pure.
+    """Raise SshFailed (exit 77) unless the offered key is known. Pure.
 
-    `is_behind`: the host is reached through others, so that ssh-keyscan does not get there.
+    `is_behind`: the host is reached through others, so that ssh-keyscan cannot reach it.
     """
     for one in known:
         if one.key.blob == offered.blob and one.marker == REVOKED:
@@ -127,7 +127,7 @@ def check_host_key(config: HostConfig, offered: HostKey, known: Sequence[KnownKe
         raise _changed(config, offered, living)
     raise SshFailed(
         f"the host key of {config.name} is not known: {offered.fingerprint}",
-        f"compare that with what the site publishes; then: {_accepting(config, offered, is_behind=is_behind)}",
+        f"compare it with the key that the site publishes; then: {_accepting(config, offered, is_behind=is_behind)}",
         ExitCode.NOT_ALLOWED,
     )
 

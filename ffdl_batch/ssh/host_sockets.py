@@ -1,4 +1,4 @@
-"""Connects sockets to a host for paramiko: directly, or through a proxy's command."""
+"""Connects sockets to a host for paramiko: directly, or through a ProxyCommand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ENDS_WITHIN_S = 2.0
 
 
 def connect_directly(config: HostConfig) -> socket.socket:
-    """A TCP connection. Raises SshFailed (exit 75)."""
+    """Open a TCP connection. Raises SshFailed (exit 75)."""
     try:
         connected = socket.create_connection((config.hostname, config.port), config.connect_timeout_s)
     except socket.gaierror as error:
@@ -31,10 +31,10 @@ def connect_directly(config: HostConfig) -> socket.socket:
 
 
 class ProxyProcess:
-    """ProxyCommand of ssh_config(5), a line for the user's own shell. It cannot ask on the terminal."""
+    """A process of ProxyCommand in ssh_config(5), run by the user's shell. It cannot ask on the terminal."""
 
     def __init__(self, config: HostConfig, environ: Mapping[str, str]) -> None:
-        """Raises SshFailed where it cannot be started."""
+        """Start it. Raises SshFailed if it cannot be started."""
         ours, theirs = socket.socketpair()
         shell = environ.get("SHELL") or "/bin/sh"
         try:
@@ -43,7 +43,7 @@ class ProxyProcess:
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 env=dict(environ),
-                start_new_session=True,  # Ctrl-C is for us: it must not break the connection under a running request
+                start_new_session=True,  # Ctrl-C must not break the connection during a request
             )
         except OSError as error:
             ours.close()

@@ -1,7 +1,7 @@
-"""Carries commands by paramiko: one connection, and a channel of it for each command.
+"""Runs commands with paramiko: one connection, with a channel for each command.
 
-The host's key is checked before anything else is sent. A connection that is silent is asked for a sign of life; if none
-comes, it is closed, and all its channels end.
+The host's key is checked before anything else is sent. A silent connection gets keepalive requests. Without an answer,
+it is closed, and all its channels end.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CHANNEL_S = 60.0
 _BLOCK = 1 << 16
 _SIGNALLED = 255
 _NOWHERE = logging.NullHandler()
-"""Without a log, the lines of the library, tracebacks among them, would go to standard error."""
+"""Without a handler, log lines and tracebacks of the library would be printed on standard error."""
 
 
 class _Command:
@@ -83,14 +83,14 @@ def _copy_down(receive: Callable[[int], bytes], target: socket.socket) -> None:
         while data := receive(_BLOCK):
             target.sendall(data)
     except lost_errors():
-        pass  # the reader has left, or the connection is lost: an end either way
+        pass  # the reader has closed its end, or the connection is lost
     finally:
         with contextlib.suppress(OSError):
             target.shutdown(socket.SHUT_WR)
 
 
 def lost_errors() -> tuple[type[Exception], ...]:
-    """Return the errors that are raised when a channel, or its connection, ends before its time."""
+    """Return the errors that are raised when a channel or its connection ends early."""
     import paramiko
 
     return (paramiko.SSHException, EOFError, OSError)
@@ -165,7 +165,7 @@ class ParamikoConnection:
 
 
 class _Chain:
-    """The connection and what carries it, the last one first."""
+    """The connection and the connections below it, the last one first."""
 
     def __init__(self) -> None:
         self._ends = contextlib.ExitStack()
@@ -174,7 +174,7 @@ class _Chain:
         self.transport: Any = None
 
     def carry(self, end: Any) -> None:
-        """Close it with the chain."""
+        """Close `end` with the chain."""
         self._ends.callback(end.close)
 
     def close(self) -> None:
@@ -183,12 +183,12 @@ class _Chain:
 
 
 def _load_library() -> None:
-    """Raises SshFailed (exit 69) where paramiko is not installed."""
+    """Import paramiko. Raises SshFailed (exit 69) if it is not installed."""
     try:
         import paramiko  # noqa: F401
     except ImportError as error:
         raise SshFailed(
-            f"SSH needs a library that is not there: {error}", "pip install 'ffdl-batch[ssh]'", ExitCode.UNAVAILABLE
+            f"SSH needs a library that is not installed: {error}", "pip install 'ffdl-batch[ssh]'", ExitCode.UNAVAILABLE
         ) from error
     logging.getLogger("paramiko").addHandler(_NOWHERE)
 
@@ -234,7 +234,7 @@ def _through(chain: _Chain, config: HostConfig, environ: Mapping[str, str], pers
 
 
 def _tunnel(before: paramiko.Transport, jump: str, to: HostConfig) -> paramiko.Channel:
-    """Raises SshFailed."""
+    """Open a channel through a jump host. Raises SshFailed."""
     import paramiko
 
     try:
@@ -270,7 +270,7 @@ def _log_in(
 
 
 def _prefer(transport: paramiko.Transport, kinds: Sequence[str]) -> None:
-    """A host has several keys: it is to show one of a kind that we know, as to ssh."""
+    """Prefer kinds of host keys that are in known_hosts, as ssh does, because a host has several keys."""
     options = transport.get_security_options()
     wanted = [name for kind in kinds for name in (_RSA if kind == "ssh-rsa" else (kind,))]
     options.key_types = sorted(options.key_types, key=lambda one: one not in wanted)
@@ -280,7 +280,7 @@ _RSA = ("rsa-sha2-512", "rsa-sha2-256", "ssh-rsa")
 
 
 def _watch(chain: _Chain, config: HostConfig) -> None:
-    """Close the connection without a sign of life in time: ServerAliveInterval and ServerAliveCountMax."""
+    """Close the connection if keepalive requests are not answered: ServerAliveInterval and ServerAliveCountMax."""
     transport = chain.transport
     while not chain.over.wait(config.alive_interval_s) and transport.is_active():
         patience = threading.Timer(config.alive_interval_s * config.alive_count, transport.close)

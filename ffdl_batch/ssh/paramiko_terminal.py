@@ -1,4 +1,4 @@
-"""Joins the terminal of this process with a channel of paramiko: each key goes to the host."""
+"""Connects the terminal of this process to a channel of paramiko."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STDIN, _STDOUT = 0, 1
 
 
 def attach_terminal(channel: paramiko.Channel, line: str) -> None:
-    """Run the line in a terminal of the host's until it ends. Raises what the channel raises."""
+    """Run the line in a terminal on the host until it ends. Raises the errors of the channel."""
 
     def resize(*_: object) -> None:
         channel.resize_pty(*os.get_terminal_size(_STDIN))
@@ -59,7 +59,7 @@ def _write(data: bytes) -> None:
 
 @contextmanager
 def _raw() -> Iterator[None]:
-    """Leave the terminal as it was before."""
+    """Put the terminal into raw mode, and restore it afterwards."""
     before = termios.tcgetattr(_STDIN)
     tty.setraw(_STDIN, termios.TCSADRAIN)
     try:

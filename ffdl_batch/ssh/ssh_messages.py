@@ -1,4 +1,4 @@
-"""Turns what the ssh program prints when it does not connect into errors of ours. Pure.
+"""Turns messages of the ssh program about failed connections into SshFailed. Pure.
 
 The sentences are those of OpenSSH 7.4 to 10.0 (sshconnect.c, sshconnect2.c, kex.c), which are never translated.
 """
@@ -24,12 +24,12 @@ _KEY_FAILED = "Host key verification failed"
 
 
 def is_final(line: str) -> bool:
-    """Whether the line ends the attempt to connect, so that our own error reports it."""
+    """Return whether the line ends the attempt to connect, so that SshFailed reports it."""
     return bool(_DENIED.search(line) or _UNRESOLVED.search(line) or _REFUSED.search(line) or _KEY_FAILED in line)
 
 
 def is_host_key_unknown(lines: Sequence[str]) -> bool:
-    """Whether ssh refused the host because its key is in no known_hosts file."""
+    """Return whether ssh refused the host because no known_hosts file has its key."""
     return any(_UNKNOWN in line for line in lines)
 
 
@@ -85,9 +85,9 @@ def _explain_change(config: HostConfig, lines: Sequence[str]) -> SshFailed:
 
 def _explain_denial(config: HostConfig, methods: str, *, asks: bool) -> SshFailed:
     keys = ", ".join(config.identity_files)
-    alone = "" if asks else "; you could not be asked, because there is no terminal or BatchMode is set"
+    alone = "" if asks else "; nothing could be entered, because there is no terminal or BatchMode is set"
     return SshFailed(
-        f"{config.name} did not let us in: it takes {methods.replace(',', ', ')}; keys are read from the agent and "
+        f"{config.name} refused the login: it accepts {methods.replace(',', ', ')}; keys are read from the agent and "
         f"{keys}{alone}",
         f"try: {config.command}; keys with a passphrase are best in an agent (ssh-add)",
         ExitCode.NOT_ALLOWED,

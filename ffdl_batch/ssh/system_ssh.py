@@ -1,7 +1,7 @@
-"""Carries commands by the system's ssh program, whose configuration, agents, tickets, certificates and keys count.
+"""Runs commands with the system's ssh program, and so with its configuration, agents, tickets, certificates and keys.
 
 All commands share one connection (ControlMaster): that of the user's ssh if it keeps one, else one that ends with this
-process. It is made by itself, so that ssh can ask on the terminal; later Ctrl-C does not reach it.
+process. It is made by a separate ssh process that can ask on the terminal, and that later Ctrl-C does not reach.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ffdl_batch.ssh.host_config import HostConfig, check_jumps, read_destination
 from ffdl_batch.ssh.ssh_messages import explain, is_final, is_host_key_unknown
 
 _KEPT_S = 600
-"""How long a connection whose process was killed stays."""
+"""How long a connection remains after its process was killed."""
 _ENDS_WITHIN_S = 5.0
 _TMP = "/tmp"  # noqa: S108  (the directory in it is new, and of mode 0700)
 _DIAGNOSIS_S = 60.0
@@ -99,7 +99,7 @@ class SystemSsh:
 
     @property
     def name(self) -> str:
-        """The host as messages have it."""
+        """The name of the host in messages."""
         return self._config.asked
 
     def start(self, line: str) -> _Client:
@@ -121,7 +121,7 @@ class SystemSsh:
         return code if code >= 0 else _FAILED
 
     def is_connected(self) -> bool:
-        """Whether the shared connection lives."""
+        """Return whether the shared connection is open."""
         return _is_served(self._socket())
 
     def close(self) -> None:
@@ -145,7 +145,8 @@ class SystemSsh:
         return ("-o", "ControlMaster=no", "-o", f"ControlPath={self._socket()}")
 
     def _argv(self, *more: str, command: str = "") -> list[str]:
-        """Return a call of ssh. The first value of an option counts, so what stands in a configuration does not."""
+        """Return a command line of ssh. ssh uses the first value of an option, so the configuration cannot change
+        these."""
         config = self._config
         options = [
             "StrictHostKeyChecking=yes",
@@ -198,7 +199,7 @@ class SystemSsh:
             process.terminate()  # it restores the terminal
             process.wait()
             raise
-        if code != 0:  # else the connection lives, and what carries it may hold the pipe
+        if code != 0:  # otherwise the connection is open, and its process may hold the pipe
             reader.join(_ENDS_WITHIN_S)
         return code, lines
 
@@ -250,7 +251,7 @@ def _make_directory(place: str) -> str:
     except OSError as error:
         if place != _TMP:
             return _make_directory(_TMP)
-        raise SshFailed(f"nothing can be written in {place}: {error.strerror}", "free some space there") from error
+        raise SshFailed(f"{place} cannot be written to: {error.strerror}", "free some space there") from error
 
 
 def _is_served(path: str) -> bool:
@@ -263,7 +264,7 @@ def _is_served(path: str) -> bool:
 
 
 def _has_terminal(environ: Mapping[str, str]) -> bool:
-    """Whether ssh can ask a person: on the terminal, or by the program that the desktop names for it."""
+    """Return whether ssh can ask a person: on the terminal, or by SSH_ASKPASS."""
     if environ.get("SSH_ASKPASS"):
         return True
     try:

@@ -1,4 +1,4 @@
-"""Asks a person: passphrases, passwords and second factors, on the terminal itself, wherever standard streams lead."""
+"""Asks a person for passphrases, passwords and second factors, on the terminal, not on standard streams."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Terminal:
     """The controlling terminal of this process."""
 
     def __init__(self, path: str = "/dev/tty") -> None:
-        """Raises OSError where there is none."""
+        """Open the terminal. Raises OSError if there is none."""
         self._descriptor = os.open(path, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
 
     def __del__(self) -> None:
@@ -38,7 +38,7 @@ class Terminal:
             os.close(self._descriptor)
 
     def ask(self, prompt: str, *, shown: bool = False) -> str:
-        """See :class:`Person`. The terminal is as before when this is left, also by Ctrl-C."""
+        """See :class:`Person`. The terminal is restored afterwards, also after Ctrl-C."""
         with self._quiet(shown=shown):
             self._write(printable(prompt))
             data = bytearray()

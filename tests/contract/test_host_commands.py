@@ -299,7 +299,7 @@ def test_client_reports_unreachable_login_node_with_remedy(
     for part in (f"runs on {this_machine().host} (process", "Connection refused", "run this command on", "force-take"):
         assert part in str(caught.value)
     monkeypatch.setattr("ffdl_batch.client.connection.host_relay._CONNECTORS", {})
-    with pytest.raises(DaemonUnreachable, match="did not let us in"):
+    with pytest.raises(DaemonUnreachable, match="refused the login"):
         dialling = login_node(laptop, node, IdentityFile=str(node.server.other_key), IdentityAgent="none")
         Client(dialling=dialling).health()
 

@@ -59,4 +59,4 @@ def test_auto_started_daemon_uses_kubeconfig_of_calling_shell(tmp_path: Path, k8
     (tmp_path / "ffdl.toml").write_text('backend = "kubernetes"\n')
     other = ask("list", KUBECONFIG="other")
     assert other.returncode == 0
-    assert "KUBECONFIG (environment)" in other.stderr and "until: ffdl daemon restart" in other.stderr
+    assert "KUBECONFIG (environment)" in other.stderr and "to apply the new ones: ffdl daemon restart" in other.stderr

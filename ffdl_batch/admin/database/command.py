@@ -37,7 +37,7 @@ _FILE = _File(dir_okay=False, path_type=Path)
 
 @click.group(context_settings=_NAMES)
 def db() -> None:
-    """The database of jobs: SQLite in the state directory, or PostgreSQL.
+    """Manage the database of jobs: SQLite in the state directory, or PostgreSQL.
 
     A daemon upgrades an older database when it starts. These commands upgrade, check, back up and restore it by hand.
     """

@@ -96,11 +96,11 @@ def _examine(source: Path) -> tuple[str, Standing]:
         raise Stop(ExitCode.NO_INPUT, f"{source} is no dump in pg_dump's custom format: {refused}") from refused
     schemas = {name: schema for schema, name in _TABLE_LINE.findall(listing)}
     if not {"jobs", "alembic_version"} <= schemas.keys():
-        raise Stop(ExitCode.NO_INPUT, f"{source} holds no tables of ffdl_batch")
+        raise Stop(ExitCode.NO_INPUT, f"{source} has no tables of ffdl_batch")
     rows = _run(None, ["pg_restore", "--data-only", "--table=alembic_version", "--file=-", str(source)])
     found = re.search(r"^COPY .*\n(\S+)\n", rows, re.MULTILINE)
     if found is None or found[1] == "\\.":
-        raise Stop(ExitCode.NO_INPUT, f"{source} does not say which schema revision it has")
+        raise Stop(ExitCode.NO_INPUT, f"{source} has no schema revision")
     return schemas["jobs"], Standing(found[1])
 
 
@@ -116,8 +116,8 @@ def _keep(place: Place, database: Database, schema: str, *, force: bool) -> Path
         refuse_others(connection, database)
         jobs = count_jobs(connection)
     if not force:
-        message = f"{database.place} holds {counted(jobs, 'job')}. --force puts the dump in place of what is there now"
-        raise Stop(ExitCode.USAGE, f"{message}, and keeps a dump of that in {place.state_dir}")
+        message = f"{database.place} has {counted(jobs, 'job')}. --force replaces its content by the dump"
+        raise Stop(ExitCode.USAGE, f"{message}, and keeps a dump of the old content in {place.state_dir}")
     replaced = unused(place.state_dir / f"ffdl.postgresql.replaced-{stamp(time.time())}")
     _dump(place, database, replaced)
     return replaced
@@ -200,6 +200,6 @@ def _run(place: Place | None, argv: Sequence[str]) -> str:
         preexec_fn=_tied_to(os.getpid()),  # no thread of ours runs
     )
     if done.returncode != 0:
-        said = " ".join(done.stderr.split())[-_MESSAGE_CHARACTERS:] or "it said nothing"
+        said = " ".join(done.stderr.split())[-_MESSAGE_CHARACTERS:] or "it printed nothing"
         raise Refused(ExitCode.FAILED, f"{argv[0]} exited with status {done.returncode}, nothing was changed: {said}")
     return done.stdout

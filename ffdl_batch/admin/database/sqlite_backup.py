@@ -80,7 +80,7 @@ def examine(file: Path) -> Report:
         try:
             return check(copy)
         except NoDatabase as error:
-            raise Stop(ExitCode.NO_INPUT, f"{file} holds no tables of ffdl_batch") from error
+            raise Stop(ExitCode.NO_INPUT, f"{file} has no tables of ffdl_batch") from error
 
 
 def restore(place: Place, source: Path, *, force: bool) -> tuple[Report, list[Path]]:
@@ -133,7 +133,7 @@ def _refuse_to_lose(target: Path) -> None:
     if jobs:
         raise Stop(
             ExitCode.USAGE,
-            f"{target} holds {jobs}. --force puts the copy in its place, and keeps what is there now beside it",
+            f"{target} has {jobs}. --force replaces its content by the copy, and keeps the old content beside it",
         )
 
 

@@ -1,44 +1,37 @@
-"""What a job left: the client's calls that find it, and files of it that come through the daemon."""
+"""Calls that find the output of a job, and receive its files from the daemon."""
 
 from __future__ import annotations
 
 import os
 import tarfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import IO, BinaryIO, cast
 from urllib.parse import quote
 
 from ffdl_batch.attempt.directory_tree import Directories
 from ffdl_batch.attempt.file_writer import open_own
-from ffdl_batch.client.api_calls.requests import segment
+from ffdl_batch.client.api_calls.requests import read_answer, segment
 from ffdl_batch.client.connection.http_client import STREAM_SILENCE_S, Request, Wire
-from ffdl_batch.client.errors import DaemonUnreachable, RequestRefused
-from ffdl_batch.domain.codec import CodecError, from_plain
-from ffdl_batch.domain.job.views import LeftView, Problem
+from ffdl_batch.client.errors import DaemonUnreachable
+from ffdl_batch.domain.job.views import LeftView
 from ffdl_batch.host.file_attributes import inner_target, set_permissions, shown, write_sparse
 from ffdl_batch.staging.faults import Skip
 from ffdl_batch.staging.object_names import parts_of
 
 
 class Left:
-    """What can be asked about what a job left; :attr:`ffdl_batch.Client.left` is one."""
+    """The calls about the output of a job, as :attr:`ffdl_batch.Client.left` has them."""
 
     def __init__(self, wire: Callable[[], Wire]) -> None:
         self._open = wire
 
     def find(self, job_id: str, kind: str = "results", attempt: int | None = None) -> LeftView:
-        """Where its results, model, logs or checkpoint (`kind`) lie; raises UnknownJob, RequestRefused."""
-        wire = self._open()
-        try:
-            plain = wire.ask(Request("GET", _path(job_id, kind, attempt), job_id=job_id)).get("left")
-            return from_plain(LeftView, plain)
-        except CodecError as error:
-            problem = Problem("S106", f"the daemon's answer cannot be read: {error}", 1)
-            raise RequestRefused(problem) from error
-        finally:
-            wire.close()
+        """Return where the results, model, logs or checkpoint (`kind`) are. Raises UnknownJob, RequestRefused."""
+        with closing(self._open()) as wire:
+            reply = wire.ask(Request("GET", _path(job_id, kind, attempt), job_id=job_id))
+            return read_answer(LeftView, reply.get("left"))
 
     def bring(
         self,
@@ -47,10 +40,10 @@ class Left:
         report: Callable[[int], None] = lambda _: None,
         note: Callable[[str], None] = lambda _: None,
     ) -> int:
-        """Receive the directory's files from the daemon. Return their number. `told` gets the bytes received so far,
-        and `note` gets a sentence about each link that leads out of the directory: it is left out.
+        """Receive the directory's files from the daemon. Return their number. `report` gets the bytes received so far,
+        and `note` gets a sentence about each link that leads out of the directory and is left out.
 
-        Raises DaemonUnreachable where it broke off, and OSError. Nothing is written outside of `into`.
+        Raises DaemonUnreachable if the connection breaks, and OSError. Nothing is written outside of `into`.
         """
         wire = self._open()
         path = _path(left.job_id, left.kind, left.attempt or None, "/files")
@@ -103,7 +96,7 @@ def _unpack(pieces: _Pieces, into: Path, roots: tuple[str, ...], note: Callable[
 
 
 def _link(target: str, name: str, directory: int) -> None:
-    with suppress(OSError):  # it is no link
+    with suppress(OSError):  # it is not a link
         os.readlink(name, dir_fd=directory)
         os.unlink(name, dir_fd=directory)
     os.symlink(target, name, dir_fd=directory)
@@ -121,7 +114,7 @@ def _write(content: IO[bytes], entry: tarfile.TarInfo, name: str, directory: int
 
 
 class _Pieces:
-    """A stream of pieces as a file that is read from front to back."""
+    """A file for sequential reading from a stream of pieces."""
 
     def __init__(self, pieces: Iterator[bytes], report: Callable[[int], None]) -> None:
         self._pieces, self._report = pieces, report
@@ -131,13 +124,13 @@ class _Pieces:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the stream ended with the two blocks of zeros that end a tar; reads what is left of it."""
+        """Whether the stream ended with the two blocks of zeros that end a tar. Reads the rest of it."""
         while self.read(1 << 20):
             pass
         return len(self._last) == 2 * tarfile.BLOCKSIZE and not any(self._last)
 
     def read(self, size: int = -1) -> bytes:
-        """So many bytes, fewer at the end alone."""
+        """Return `size` bytes, or fewer at the end."""
         parts, missing = [self._rest], size - len(self._rest)
         while missing > 0 and (piece := next(self._pieces, b"")):
             self._size += len(piece)

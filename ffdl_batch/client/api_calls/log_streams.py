@@ -1,4 +1,4 @@
-"""Events and log lines as iterators that survive a restart of the daemon."""
+"""Iterators over events and log lines, which continue after a restart of the daemon."""
 
 from __future__ import annotations
 
@@ -15,33 +15,31 @@ from ffdl_batch.client.api_calls.requests import (
     read_answer,
     read_line,
     segment,
+    time_left,
     unreadable,
 )
 from ffdl_batch.client.connection.http_client import STREAM_SILENCE_S, Request, Wire
 from ffdl_batch.client.errors import WaitTimedOut
 from ffdl_batch.domain.codec import CodecError
-from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.log_text import Grep, LogText, decode_text
-from ffdl_batch.domain.job.views import AttemptChoice, EventView, LogLine, Problem
-
-LONG_POLL_S = 30
+from ffdl_batch.domain.job.views import AttemptChoice, EventView, LogLine
 
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
-    """Which lines. `since` is seconds since the epoch, `tail` the number of last lines of each learner and attempt.
-
-    `read` is the position up to which lines were read, by (attempt, learner).
-    """
+    """Selects lines."""
 
     job_id: str
     follow: bool = False
     learner: int | None = None
     since: float | None = None
+    """Seconds since the epoch."""
     tail: int | None = None
+    """The number of last lines of each learner and attempt."""
     attempt: AttemptChoice = None
     grep: Grep | None = None
     read: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    """The position up to which lines were read, by (attempt, learner)."""
 
     def path(self) -> str:
         """Return the request's path."""
@@ -111,7 +109,7 @@ def iterate_events(
     terminal = False
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
-        left = LONG_POLL_S if deadline is None else max(0.0, min(LONG_POLL_S, deadline - time.monotonic()))
+        left = time_left(deadline)
         # After the end, ask once more without waiting: the last event may be newer than the answer.
         wait_s = math.ceil(left) if follow and not terminal else 0
         path = f"/api/v1/jobs/{job_id}/events?after={after}&wait_s={wait_s}"
@@ -124,8 +122,7 @@ def iterate_events(
         if not follow or (terminal and (not events or wait_s == 0)):
             return
         if not (events or terminal) and deadline is not None and time.monotonic() >= deadline:
-            message = f"{job_id} has not ended, and nothing has happened to it in time"
-            raise WaitTimedOut(Problem("000", message, int(ExitCode.TIMEOUT)))
+            raise WaitTimedOut(f"{job_id} has not ended, and nothing has happened to it in time")
 
 
 def _decode(raw: bytes) -> LogText:

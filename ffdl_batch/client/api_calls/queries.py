@@ -1,4 +1,4 @@
-"""Ask what was measured, and why jobs are pending. The readers of streams are imported when a stream is read."""
+"""Calls for metrics, usage and pending reasons. The readers of streams are imported when a stream is read."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class MeasuredCalls(StreamCalls):
-    """About what learners say of themselves, and what they and the daemon use."""
+    """Calls for metrics and usage of learners, and metrics of the daemon."""
 
     def metrics(
         self, job_id: str, *, follow: bool = False, learner: int | None = None, attempt: AttemptChoice = None
     ) -> Iterator[MetricLine]:
-        """What the learners said of themselves, all attempts' by default; with `follow` until the job has ended."""
+        """Yield the learners' metrics, of all attempts by default; with `follow` until the job has ended."""
         from ffdl_batch.client.api_calls.metric_streams import MeasuredQuery, iterate_metrics
 
         with closing(self._open_wire()) as wire:
@@ -32,7 +32,7 @@ class MeasuredCalls(StreamCalls):
             yield from iterate_metrics(wire, query)
 
     def usage(self, job_id: str, *, follow: bool = False, attempt: AttemptChoice = None) -> Iterator[UsageLine]:
-        """What the learners used, sample by sample of each node; with `follow` until the job has ended."""
+        """Yield the samples of usage of each node; with `follow` until the job has ended."""
         from ffdl_batch.client.api_calls.metric_streams import MeasuredQuery, iterate_usage
 
         with closing(self._open_wire()) as wire:
@@ -47,16 +47,17 @@ class MeasuredCalls(StreamCalls):
         return Reports(self._open_wire)
 
     def figures(self) -> str:
-        """The daemon's figures in Prometheus' text format."""
+        """Return the daemon's metrics in Prometheus' text format."""
         with closing(self._open_wire()) as wire:
             return "".join(f"{line.decode('utf-8')}\n" for line in wire.stream(Request("GET", "/metrics")))
 
 
 class WaitingCalls(StreamCalls):
-    """Why jobs wait, and what awaits those that are not submitted."""
+    """Calls for pending reasons of jobs, and for the outlook of submissions."""
 
     def why(self, job_id: str, *, alternatives: bool = True) -> WhyView:
-        """Why a job waits, when it may start, and with `alternatives` what would start sooner; raises UnknownJob."""
+        """Return why a job is pending, when it may start, and with `alternatives` what would start sooner. Raises
+        UnknownJob."""
         from ffdl_batch.domain.pending.explanation import WhyView
 
         path = f"/api/v1/jobs/{segment(job_id)}/why?alternatives={str(alternatives).lower()}"
@@ -64,7 +65,7 @@ class WaitingCalls(StreamCalls):
             return read_answer(WhyView, wire.ask(Request("GET", path, job_id=job_id)).get("why"))
 
     def outlook(self, submission: Submission) -> Outlook:
-        """What awaits a submission; nothing is sent to a scheduler but trials."""
+        """Return when a submission may start. Only trials are sent to a scheduler."""
         from ffdl_batch.domain.pending.explanation import Outlook
 
         with closing(self._open_wire()) as wire:

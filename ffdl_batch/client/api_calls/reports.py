@@ -1,4 +1,4 @@
-"""The client's calls for reports."""
+"""Calls for reports."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ _V = TypeVar("_V")
 
 
 class Reports:
-    """What can be reported of many jobs at once; :attr:`ffdl_batch.Client.reports` is one. Periods are from `since` to
-    before `until`, in seconds since the epoch; `all_users` is for administrators."""
+    """The calls for reports, as :attr:`ffdl_batch.Client.reports` has them. Periods are from `since` to before `until`,
+    in seconds since the epoch; `all_users` is for administrators."""
 
     def __init__(self, wire: Callable[[], Wire]) -> None:
         self._open = wire
 
     def usage(self, since: float, until: float, *, all_users: bool = False) -> UsageReport:
-        """Who used what."""
+        """Return the usage of jobs."""
         return self._ask(UsageReport, "usage", "/api/v1/reports/usage", _query(since, until, all_users))
 
     def agreement(self, since: float, until: float, *, tolerance_s: float = 30.0, all_users: bool = False) -> Agreement:
-        """Our reckoning beside the schedulers' accounting. Raises RequestRefused where that does not answer."""
+        """Return a comparison of usage with the schedulers' accounting. Raises RequestRefused if that does not
+        answer."""
         asked = _query(since, until, all_users) | {"tolerance_s": f"{tolerance_s:.6f}"}
         return self._ask(Agreement, "agreement", "/api/v1/reports/usage/agreement", asked)
 
     def job_uses(self, since: float, until: float, *, all_users: bool = False) -> Iterator[JobUse]:
-        """What each job used, by submission. Raises DaemonUnreachable where it breaks off: what came is not all."""
+        """Yield the usage of each job, by time of submission. Raises DaemonUnreachable if the answer is incomplete."""
         path = f"/api/v1/reports/usage/jobs?{urlencode(_query(since, until, all_users))}"
         wire, count = self._open(), 0
         try:
@@ -56,7 +57,7 @@ class Reports:
     def faults(
         self, since: float, until: float | None = None, *, rows_after: float | None = None, all_users: bool = False
     ) -> FaultsReport:
-        """What failed after `since`, up to now by default; incidents in full begin with those noticed after
+        """Return what failed after `since`, by default until now, with details of the incidents noticed after
         `rows_after`."""
         asked = {"since": f"{since:.6f}"} | ({"all_users": "true"} if all_users else {})
         asked |= {"until": f"{until:.6f}"} if until is not None else {}
@@ -64,7 +65,7 @@ class Reports:
         return self._ask(FaultsReport, "faults", "/api/v1/reports/faults", asked)
 
     def nodes(self) -> NodesReport:
-        """Which nodes failed jobs, all users' where the caller is an administrator, and which ones jobs keep off."""
+        """Return the nodes that failed jobs (of all users, for an administrator), and which nodes are excluded."""
         return self._ask(NodesReport, "nodes", "/api/v1/reports/nodes", {})
 
     def _ask(self, kind: type[_V], key: str, path: str, asked: dict[str, str]) -> _V:

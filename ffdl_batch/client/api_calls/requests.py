@@ -1,15 +1,17 @@
-"""Write ids and filters into the paths of requests, and read answers."""
+"""Write ids and filters into the paths of requests, send long polls, and read answers."""
 
 from __future__ import annotations
 
 import json
+import math
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
-from ffdl_batch.client.connection.http_client import Wire
+from ffdl_batch.client.connection.http_client import Request, Wire
 from ffdl_batch.client.errors import DaemonUnreachable, RequestRefused, UnknownJob
 from ffdl_batch.domain.codec import CodecError, from_plain
 from ffdl_batch.domain.exit_codes import ExitCode
@@ -17,13 +19,15 @@ from ffdl_batch.domain.job.views import Problem
 from ffdl_batch.host.backoff import growing_pause
 
 V = TypeVar("V")
+LONG_POLL_S = 30
+"""Maximum time that the daemon holds back the answer to one request."""
 MAX_BREAKS = 5
 """Maximum breaks of a stream in a row without one new line."""
 
 
 def segment(job_id: str) -> str:
-    """The id as one segment of a path, whatever the caller passed. Raises UnknownJob for the empty text, as of a
-    variable that is not set: the path would be another one."""
+    """Return the id as one segment of a path. Raises UnknownJob for an empty id, such as of a variable that is not set,
+    because the path would be another one."""
     if not job_id:
         raise UnknownJob(Problem("C101", "the id is empty", int(ExitCode.FAILED), "ffdl list shows your jobs"))
     return quote(job_id, safe="")
@@ -31,18 +35,20 @@ def segment(job_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs a listing holds. `states` are names as in JobState; `since` is seconds since the epoch; `array` is the
-    id of the array that they are elements of."""
+    """Selects the jobs of a listing."""
 
     states: tuple[str, ...] = ()
+    """Names of states, as in JobState."""
     name: str = ""
     since: float | None = None
+    """Earliest time of submission, in seconds since the epoch."""
     limit: int | None = None
     all_users: bool = False
     array: str = ""
+    """The id of an array, to list its elements."""
 
     def query(self) -> str:
-        """The query part of the URL, with its question mark."""
+        """Return the query part of the URL, with its question mark."""
         pairs = [("state", state) for state in self.states]
         if self.name:
             pairs.append(("name", self.name))
@@ -58,11 +64,11 @@ class JobFilter:
 
 
 class StreamCalls(ABC):
-    """Calls that read streams: each has a connection of its own, so that others may come in between."""
+    """Calls that read streams. Each has a connection of its own, so that other calls can be made meanwhile."""
 
     @abstractmethod
     def _open_wire(self) -> Wire:
-        """A new connection, which the caller closes."""
+        """Return a new connection, which the caller closes."""
 
 
 def read_answer(kind: type[V], plain: object) -> V:
@@ -92,6 +98,25 @@ def pause_after_break(failures: int, error: ConnectionError, what: str, sleep: C
     if failures > MAX_BREAKS:
         raise DaemonUnreachable(f"{what} broke off again and again: {error}") from error
     sleep(growing_pause(failures + 1, 0.1, 2.0))
+
+
+def time_left(deadline: float | None) -> float:
+    """Return how long a long poll may take; `deadline` is by the monotonic clock, None for no limit."""
+    return LONG_POLL_S if deadline is None else max(0.0, min(LONG_POLL_S, deadline - time.monotonic()))
+
+
+def long_poll(wire: Wire, request: Request, timeout_s: float | None) -> Iterator[Mapping[str, Any]]:
+    """Yield the answers to a request that the daemon holds back until there is news, until `timeout_s` is over.
+
+    Keeps asking while the daemon does not answer, and raises DaemonUnreachable if a later try cannot help.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        left_s = time_left(deadline)
+        path = f"{request.path}?wait_s={math.ceil(left_s)}"
+        yield wire.ask_until(replace(request, path=path, held_s=left_s), deadline)
+        if deadline is not None and time.monotonic() >= deadline:
+            return
 
 
 def unreadable(what: object) -> RequestRefused:

@@ -1,4 +1,4 @@
-"""Named secrets: the client's calls about them. Values go to the daemon, and never come back."""
+"""Calls about named secrets. Values are sent to the daemon, which never returns them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ffdl_batch.domain.job.views import Problem, SecretView
 
 
 class Secrets:
-    """What can be asked about secrets; :attr:`ffdl_batch.Client.secrets` is one. All calls raise
+    """The calls about secrets, as :attr:`ffdl_batch.Client.secrets` has them. All calls raise
     :class:`~ffdl_batch.client.ClientError`."""
 
     def __init__(self, wire: Wire) -> None:
@@ -23,7 +23,7 @@ class Secrets:
         try:
             value.encode("utf-8")
         except UnicodeEncodeError:
-            problem = Problem("C101", "the value is not text in UTF-8: encode it, with base64 for one", ExitCode.USAGE)
+            problem = Problem("C101", "the value is not UTF-8 text; encode it, for example with base64", ExitCode.USAGE)
             raise RequestRefused(problem) from None
         return self._one(json_request("PUT", _path(name), {"value": value}))
 
@@ -36,9 +36,7 @@ class Secrets:
 
     def remove(self, name: str, *, force: bool = False) -> SecretView:
         """Remove a secret; with `force`, also one that unfinished jobs refer to."""
-        return read_answer(
-            SecretView, self._wire.ask(Request("DELETE", f"{_path(name)}?force={str(force).lower()}")).get("secret")
-        )
+        return self._one(Request("DELETE", f"{_path(name)}?force={str(force).lower()}"))
 
     def _one(self, request: Request) -> SecretView:
         return read_answer(SecretView, self._wire.ask(request).get("secret"))

@@ -20,16 +20,17 @@ if TYPE_CHECKING:
 PROGRAM = "ffdl"
 """The name of the program unless the configuration has another."""
 HERE = "--host="
-"""The first option of every command there: it stays there even if the host's own configuration names a host."""
+"""The first option of every command on the host, so that its own configuration does not send it to another host."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostPlace:
-    """A host, and the name of ffdl there. `state_dir` "" = that of its own configuration."""
+    """A host, and how to run ffdl there."""
 
     host: str
     program: str = PROGRAM
     state_dir: str = ""
+    """The state directory; "" for that of the host's configuration."""
 
     def words(self, *words: str) -> list[str]:
         """Return the argument list that runs one of its commands."""
@@ -44,15 +45,15 @@ def choose_place(given: str | None, environ: Mapping[str, str], settings: Settin
 
 
 def locate_socket(environ: Mapping[str, str], *, tmp: Path = Path("/tmp")) -> SocketPlace:  # noqa: S108
-    """The socket to try first; raises :class:`DaemonUnreachable` where its directory cannot be trusted."""
+    """Return the socket to try first. Raises :class:`DaemonUnreachable` if its directory cannot be trusted."""
     try:
         return socket_place(environ, tmp=tmp)
     except PlaceRefused as refusal:
-        raise DaemonUnreachable(str(refusal), refusal.cure, refusal.exit_code) from refusal
+        raise DaemonUnreachable.because(refusal) from refusal
 
 
 def read_settings(environ: Mapping[str, str]) -> Settings:
-    """The settings that a daemon of this caller has, or would have: without what counts for one command only.
+    """Return the settings of a daemon of this caller, without those that apply to one command only.
 
     Raises :class:`DaemonUnreachable` (exit 78) for a configuration that cannot be read.
     """
@@ -66,8 +67,9 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
 
 
 def locate_state_dir(environ: Mapping[str, str]) -> Path:
-    """``$FFDL_STATE_DIR``, else the configuration's, else ``$XDG_STATE_HOME/ffdl``, else ``~/.local/state/ffdl``.
+    """Return ``$FFDL_STATE_DIR``, else that of the configuration, else ``$XDG_STATE_HOME/ffdl``, else
+    ``~/.local/state/ffdl``.
 
-    HOME comes from the password database where it is unset (cron). Raises as :func:`read_settings`.
+    HOME is read from the password database if it is unset (cron). Raises as :func:`read_settings`.
     """
     return Path(read_settings(environ).state_dir)

@@ -25,21 +25,21 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.host.resource_exhaustion import explain_lack
 
 STOP_S = 30.0
-"""A daemon finishes its requests (10 s) and the step that its loops are at."""
+"""A daemon finishes its requests (10 s) and the current step of its loops."""
 START_BYTES = 256 * 1024
-"""What a daemon writes at its start, and a little more: its lock, lines of the log, and SQLite's log with its index."""
+"""More than a daemon writes when it starts: its lock, lines of the log, and SQLite's log with its index."""
 _LOOK_S = 0.05
 
 
 def find_holder(state_dir: Path, machine: Machine | None = None) -> tuple[DaemonLock, Holder] | None:
-    """The daemon that the lock file names, here or elsewhere; None where none runs.
+    """Return the daemon that the lock file names, and where it runs; None if none runs.
 
     Raises :class:`DaemonUnreachable` for a lock file that cannot be read.
     """
     try:
         lock = read_lock(state_dir)
     except LockUnreadable as error:
-        raise DaemonUnreachable(str(error), error.cure, error.exit_code) from error
+        raise DaemonUnreachable.because(error) from error
     if lock is None:
         return None
     holder = judge_holder(lock, machine or this_machine())
@@ -69,7 +69,7 @@ def stop_daemon(
         )
     try:
         if Path(f"/proc/{lock.pid}").stat().st_uid != os.getuid():
-            message = f"the daemon ({describe_daemon(lock)}) is another user's; it is left alone"
+            message = f"the daemon ({describe_daemon(lock)}) belongs to another user, so it is not stopped"
             raise DaemonUnreachable(message, "", ExitCode.NOT_ALLOWED)
         _refuse_without_space(lock, next_writes_in)
         end(lock.pid, signal.SIGTERM)
@@ -78,28 +78,26 @@ def stop_daemon(
     deadline = time.monotonic() + patience_s
     while (now := find_holder(state_dir)) is not None and now[0].pid == lock.pid:
         if time.monotonic() > deadline:
-            message = f"the daemon ({describe_daemon(lock)}) was asked to end and has not after {patience_s:g} s"
-            cure = f"read {state_dir / LOG_NAME}; if it hangs: kill -KILL {lock.pid} (jobs that run go on)"
+            message = f"the daemon ({describe_daemon(lock)}) has not ended {patience_s:g} s after SIGTERM"
+            cure = f"read {state_dir / LOG_NAME}; if it hangs: kill -KILL {lock.pid} (running jobs continue)"
             raise DaemonUnreachable(message, cure)
         time.sleep(_LOOK_S)
     return lock
 
 
 def _refuse_without_space(lock: DaemonLock, directories: Sequence[Path]) -> None:
-    """Raise where one of `directories` takes nothing new. Nothing is left of the trial."""
+    """Raise DaemonUnreachable if one of `directories` cannot be written to. No file remains in them."""
     for directory in dict.fromkeys(directories):
         try:
             _try_to_write(directory)
         except OSError as error:
-            message = (
-                f"no other daemon could start now, because nothing can be written in {directory}: {error.strerror}"
-            )
-            cure = f"{_cure(error)}; your daemon ({describe_daemon(lock)}) runs on, and ffdl daemon stop ends it"
+            message = f"no other daemon could start now, because {directory} cannot be written to: {error.strerror}"
+            cure = f"{_cure(error)}; your daemon ({describe_daemon(lock)}) still runs; to stop it: ffdl daemon stop"
             raise DaemonUnreachable(message, cure) from error
 
 
 def _try_to_write(directory: Path) -> None:
-    """What a start writes, in one file that has no name by then. Raises OSError."""
+    """Write as much as a daemon that starts, into an unlinked file. Raises OSError."""
     trial = directory / f".trial-{os.getpid()}"
     descriptor = os.open(trial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

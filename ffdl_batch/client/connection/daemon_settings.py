@@ -1,7 +1,7 @@
-"""The settings of the caller, and whether the daemon that runs was started with others, or by another release.
+"""Compare the settings and the release of the caller with those of the running daemon.
 
-A daemon reads the configuration once, when it starts. A command reads it too: a wrong file is an error at once, and a
-changed one is not ignored in silence. The daemon's digests are in its lock file, so no request is needed to compare.
+A daemon reads the configuration only when it starts. Commands read it too, so that a wrong file is an error at once and
+a changed one is reported. The daemon's lock file has digests of its settings, so no request is needed.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class OwnSettings:
-    """What a daemon that the caller starts now would run with. `environ` names the state directory."""
+    """The settings of a daemon that the caller would start now."""
 
     settings: Settings
     environ: Mapping[str, str]
+    """The environment, with the state directory."""
 
     @property
     def state_dir(self) -> Path:
@@ -37,15 +38,14 @@ class OwnSettings:
 
     @property
     def written_at_start(self) -> tuple[Path, ...]:
-        """The directories that a daemon writes in when it starts: its own, and its database's where that is a file."""
+        """The directories that a daemon writes to when it starts: its own, and that of a SQLite database."""
         scheme, _, path = self.settings.database.partition("?")[0].partition(":///")
         return (self.state_dir, Path(path).parent) if scheme.startswith("sqlite") and path else (self.state_dir,)
 
     def differ_from_daemon(self, place: SocketPlace) -> str | None:
-        """The sentence for a daemon at `place` that is of another release or runs with other settings; None where it is
-        as one that the caller starts.
+        """Return a sentence if the daemon at `place` has another release or other settings; else None.
 
-        A daemon that is not the state directory's (a site's, by FFDL_SOCKET) has settings of its own.
+        A daemon that does not belong to the state directory (FFDL_SOCKET names a site's) is not compared.
         """
         with contextlib.suppress(LockUnreadable):  # a connected client needs no lock file
             lock = read_lock(self.state_dir)
@@ -54,13 +54,13 @@ class OwnSettings:
         return None
 
     def differ_from(self, lock: DaemonLock) -> str | None:
-        """As :meth:`differ_from_daemon`, of the daemon that wrote `lock`."""
+        """Compare with the daemon that wrote `lock`, as :meth:`differ_from_daemon`."""
         from ffdl_batch.config.fingerprint import find_differences
 
         if lock.version and lock.version != __version__:
             return (
-                f"the running daemon is of release {lock.version}, this program of {__version__} "
-                f"({describe_daemon(lock)}); it stays until: ffdl daemon restart (which ends no job)"
+                f"the running daemon has release {lock.version}, but this program has {__version__} "
+                f"({describe_daemon(lock)}); to replace it: ffdl daemon restart (jobs continue)"
             )
         found = find_differences(self.settings, self.environ, lock.settings)
         if not found:
@@ -68,19 +68,19 @@ class OwnSettings:
         named = ", ".join(found[:_NAMED]) + (f" and {len(found) - _NAMED} more" if len(found) > _NAMED else "")
         verb = "differs" if len(found) == 1 else "differ"
         return (
-            f"{named} {verb} from what the running daemon was started with ({describe_daemon(lock)}); it keeps its own "
-            "until: ffdl daemon restart"
+            f"{named} {verb} from the settings of the running daemon ({describe_daemon(lock)}); to apply the new ones: "
+            "ffdl daemon restart"
         )
 
 
 def own_settings(environ: Mapping[str, str], state_dir: Path | None = None) -> OwnSettings:
-    """The caller's settings; `state_dir` overrides what they say. Raises as :func:`read_settings`."""
+    """Return the caller's settings; `state_dir` overrides theirs. Raises as :func:`read_settings`."""
     named = dict(environ) | ({"FFDL_STATE_DIR": str(state_dir)} if state_dir else {})
     settings = read_settings(named)
     return OwnSettings(settings, named | {"FFDL_STATE_DIR": settings.state_dir})
 
 
 def describe_daemon(lock: DaemonLock) -> str:
-    """Which process on which host, and since when."""
+    """Return the process, its host and its start time."""
     since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(lock.started_at)) if lock.started_at else "unknown"
     return f"process {lock.pid} on {lock.host}, since {since}"

@@ -1,7 +1,7 @@
 """Finds this user's daemon, or starts it.
 
-Any number of clients may do this at once, on any number of login nodes: each may start a daemon, and the daemon's
-own lock decides which one stays. So starting one that is not needed is harmless, and nothing here takes a lock.
+Any number of clients may do this at once, on several login nodes. Each may start a daemon; the daemon's lock decides
+which one remains. So an unneeded start is harmless, and this module takes no lock.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
 
 DAEMON_ARGV = (sys.executable, "-E", "-P", "-m", "ffdl_batch.daemon.main", "--personal")
 START_S = 60.0
-"""How long a daemon may take until it answers, on a machine that does much else; one that ends is not waited for."""
+"""Maximum time until a daemon answers, on a busy machine. The wait ends earlier if the daemon exits."""
 _CONNECT_S = 10.0
 _GRACE_S = 2.0
 _OWN_PREFIX = "ffdl-submitd: "
-"""How a daemon begins the sentence with which it ends; the interpreter may add to that."""
+"""The beginning of the message with which a daemon exits. The interpreter may print more after it."""
 _FIRST_SLEEP_S, _LONGEST_SLEEP_S = 0.02, 0.25
 _KEPT = (
     "PATH", "LD_LIBRARY_PATH", "PGPASSFILE", "PGSERVICEFILE",
@@ -61,41 +61,42 @@ _KEPT = (
 
 @dataclass(frozen=True, slots=True)
 class _Started:
-    """A daemon that this process started; what it says stands in the log from `log_from` on, in bytes."""
+    """A daemon that this process started."""
 
     process: subprocess.Popen[bytes]
     log_from: int
+    """The offset in the log, in bytes, where its output begins."""
 
 
 def _warn_program(text: str) -> None:
-    """For programs that use the client; the commands put their own in its place."""
+    """Warn a program that uses the client. Commands use another function."""
     warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 @dataclass(frozen=True, slots=True)
 class Dialling:
-    """How to get a connection. `socket_path` and `state_dir` override what the environment says.
-
-    `host` is a login node whose daemon it is to be, over SSH: None = as the environment and the configuration say, "" =
-    none. `told` hears, in one line, that the daemon runs with other settings than the caller's. `dumps`: the shell's
-    limits of core dumps, which are a daemon's and its jobs' even where this process has given up its own by then.
-    """
+    """How to connect to the daemon."""
 
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     socket_path: Path | None = None
+    """Overrides the socket of the environment."""
     state_dir: Path | None = None
+    """Overrides the state directory of the environment."""
     start: bool = True
     daemon_argv: tuple[str, ...] = DAEMON_ARGV
     patience_s: float = START_S
     machine: Callable[[], Machine] = this_machine
     report: Callable[[str], None] = _warn_program
+    """Gets a line if the daemon has other settings than the caller."""
     dumps: tuple[int, int] = field(default_factory=core_limits)
+    """The shell's limits of core dumps, which apply to the daemon and its jobs even if this process changes its own."""
     host: str | None = None
+    """The login node whose daemon is used, over SSH; None: according to environment and configuration; "": none."""
     forwards: bool = True
-    """Whether a daemon that runs on another login node is reached over SSH."""
+    """Whether a daemon on another login node is reached over SSH."""
 
     def dial(self) -> Channel:
-        """A connection to a daemon; raises :class:`DaemonUnreachable`, also for a configuration that is wrong."""
+        """Connect to the daemon. Raises :class:`DaemonUnreachable`, also for an invalid configuration."""
         own = own_settings(self.environ, self.state_dir)
         if (elsewhere := self.elsewhere(own.settings)) is not None:
             return self._reach(elsewhere)
@@ -111,15 +112,15 @@ class Dialling:
         return connected
 
     def cluster(self) -> Mapping[str, str] | None:
-        """What :class:`~ffdl_batch.domain.job.submission.Submission` has of the cluster; None for a host, which has an
-        environment of its own. Raises as :func:`own_settings`."""
+        """Return the cluster for a :class:`~ffdl_batch.domain.job.submission.Submission`; None for another host, which
+        has its own environment. Raises as :func:`own_settings`."""
         from ffdl_batch.config.fingerprint import named_slurm
 
         is_here = self.elsewhere(own_settings(self.environ, self.state_dir).settings) is None
         return named_slurm(self.environ) if is_here else None
 
     def elsewhere(self, settings: Settings) -> HostPlace | None:
-        """The host that was named; a socket or a state directory that was named is this machine's."""
+        """Return the host to use; None for this machine, also if a socket or a state directory is given."""
         from ffdl_batch.client.connection.daemon_location import choose_place
 
         is_here = self.host is None and (self.socket_path is not None or self.state_dir is not None)
@@ -153,7 +154,7 @@ class Dialling:
         except OSError as error:
             raise DaemonUnreachable(f"the state directory {state_dir} cannot be used: {error.strerror}") from error
         except LockUnreadable as error:
-            raise DaemonUnreachable(str(error), error.cure, error.exit_code) from error
+            raise DaemonUnreachable.because(error) from error
         try:
             process = subprocess.Popen(
                 (*self.daemon_argv, *_directory_option()),
@@ -169,8 +170,8 @@ class Dialling:
         finally:
             os.close(log)
         restore_core_limits(process.pid, self.dumps)
-        # Reaps the daemon if this process outlives it (a notebook does), so that no zombie stays. Where no thread can
-        # be had, a zombie may, and the daemon answers all the same.
+        # Reap the daemon if this process lives longer (a notebook does). Without a thread, a zombie process remains,
+        # which does no harm.
         with contextlib.suppress(RuntimeError, MemoryError):
             threading.Thread(target=process.wait, daemon=True).start()
         return _Started(process, log_from)
@@ -184,7 +185,7 @@ class Dialling:
         return lock if lock and judge_holder(lock, self.machine()) is Holder.ALIVE_HERE else None
 
     def _await_socket(self, place: SocketPlace, state_dir: Path, started: _Started | None) -> Channel:
-        """Poll both the place where we look and the one that the lock names (another login session's)."""
+        """Poll our socket, and the one that the lock names (of another login session)."""
         deadline = time.monotonic() + self.patience_s
         pause = _FIRST_SLEEP_S
         hopeless: float | None = None
@@ -194,10 +195,10 @@ class Dialling:
                 connected = connect(candidate)
                 if connected is not None:
                     return connected
-            if started is None and alive is None:  # the holder was stopping when we came
+            if started is None and alive is None:  # the holder has stopped meanwhile
                 started = self._spawn(state_dir)
             if started is not None and started.process.poll() is not None and alive is None and hopeless is None:
-                hopeless = time.monotonic() + _GRACE_S  # it gave way to another that has not written its lock yet?
+                hopeless = time.monotonic() + _GRACE_S  # another daemon may not have written its lock yet
             if time.monotonic() > min(deadline, hopeless or deadline):
                 raise _why_silent(place, state_dir, started, self.patience_s)
             time.sleep(pause)
@@ -205,11 +206,12 @@ class Dialling:
 
 
 def connect(place: SocketPlace) -> DirectChannel | None:
-    """A connection to the socket; None when nobody listens. Raises :class:`DaemonUnreachable` for a foreign one."""
+    """Connect to the socket; return None if no process listens. Raises :class:`DaemonUnreachable` if it belongs to
+    another user."""
     try:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     except OSError as error:
-        raise DaemonUnreachable(f"no socket can be made: {error.strerror}", explain_lack(error)) from error
+        raise DaemonUnreachable(f"no socket can be created: {error.strerror}", explain_lack(error)) from error
     connection.settimeout(_CONNECT_S)
     try:
         connection.connect(os.fspath(place.path))
@@ -224,7 +226,7 @@ def connect(place: SocketPlace) -> DirectChannel | None:
     if not place.named and peer != os.getuid():
         connection.close()
         raise DaemonUnreachable(
-            f"the process behind {place.path} is of user {peer}, not yours; it is given nothing",
+            f"the process at {place.path} belongs to user {peer}, not to you; nothing was sent to it",
             "remove the socket, or name the right one with FFDL_SOCKET",
             ExitCode.NOT_ALLOWED,
         )
@@ -232,13 +234,12 @@ def connect(place: SocketPlace) -> DirectChannel | None:
 
 
 def daemon_environment(environ: Mapping[str, str], state_dir: Path) -> dict[str, str]:
-    """What a daemon that we start inherits: enough to find the user's files, Slurm and the cluster of Kubernetes, and
-    nothing of this shell.
+    """Return the environment of a daemon: variables to find the user's files, Slurm and the cluster of Kubernetes, and
+    no others of this shell.
 
-    LD_LIBRARY_PATH and Python's own variables stay because an interpreter from an environment module may need
-    them to start at all; PGPASSFILE and PGSERVICEFILE name files that PostgreSQL's library reads. KUBECONFIG names the
-    cluster, as for kubectl; in a pod the other two of Kubernetes do. What is the default of this one command stays
-    behind, else it would be everybody's.
+    An interpreter from an environment module may need LD_LIBRARY_PATH to start. PGPASSFILE and PGSERVICEFILE name files
+    for PostgreSQL's library. KUBECONFIG names the cluster, as for kubectl; in a pod, two other variables do. Defaults
+    of this one command are left out, because they would apply to all commands.
     """
     from ffdl_batch.config.fingerprint import KUBECONFIG, for_daemon, named_clusters, named_slurm
     from ffdl_batch.config.load import home_directory
@@ -252,7 +253,7 @@ def daemon_environment(environ: Mapping[str, str], state_dir: Path) -> dict[str,
 
 
 def _directory_option() -> tuple[str, ...]:
-    """The daemon stands in the root directory, so that it keeps no file system busy, and still reads our ffdl.toml."""
+    """Return the option for our ffdl.toml. The daemon's own directory is /, so that no file system is kept busy."""
     from ffdl_batch.config.load import directory_file
 
     found = directory_file()
@@ -260,11 +261,11 @@ def _directory_option() -> tuple[str, ...]:
 
 
 def _refuse_foreign(place: SocketPlace) -> None:
-    """A socket that the user named in somebody else's directory is a site's: no personal daemon answers for it."""
+    """Raise DaemonUnreachable for a named socket in another user's directory: it belongs to the site."""
     directory = place.path.parent
     if place.named and directory.exists() and directory.stat().st_uid != os.getuid():
         raise DaemonUnreachable(
-            f"no daemon answers at {place.path}, and it is not yours to start", "tell the site's administrators"
+            f"no daemon answers at {place.path}, and it is not yours to start", "contact your administrators"
         )
 
 
@@ -272,11 +273,11 @@ def _read_or_refuse(state_dir: Path) -> DaemonLock | None:
     try:
         return read_lock(state_dir)
     except LockUnreadable as error:
-        raise DaemonUnreachable(str(error), error.cure, error.exit_code) from error
+        raise DaemonUnreachable.because(error) from error
 
 
 def _candidates(place: SocketPlace, alive: DaemonLock | None) -> list[SocketPlace]:
-    """Where to knock: what a live holder says, then where we look ourselves."""
+    """Return the sockets to try: that of a live holder of the lock, then our own."""
     return [SocketPlace(Path(alive.socket), named=False), place] if alive and alive.socket else [place]
 
 
@@ -285,26 +286,28 @@ def _why_silent(place: SocketPlace, state_dir: Path, started: _Started | None, p
     if started is None:
         return DaemonUnreachable(
             f"your daemon holds {state_dir / LOCK_NAME} but does not answer at {place.path} after {patience_s:g} s",
-            f"try again, or end it with: ffdl daemon stop (jobs that run go on); its log is {log}",
+            f"try again, or end it with: ffdl daemon stop (running jobs continue); its log is {log}",
         )
     ended = started.process.poll()
     what = (
-        f"ended with code {ended}" if ended is not None else f"does not answer at {place.path} after {patience_s:g} s"
+        f"exited with status {ended}"
+        if ended is not None
+        else f"does not answer at {place.path} after {patience_s:g} s"
     )
     last = _last_output(log, started.log_from) or _no_space(state_dir)
-    said = f"; its last words: {last}" if last else "; it said nothing"
+    output = f"; its last message: {last}" if last else "; it printed nothing"
     now = "" if ended is None else "no daemon runs now; the next command starts one, as does ffdl-submitd; "
-    return DaemonUnreachable(f"a daemon was started and {what}{said}", f"{now}read {log}", _code_of(ended))
+    return DaemonUnreachable(f"a daemon was started and {what}{output}", f"{now}read {log}", _code_of(ended))
 
 
 def _code_of(ended: int | None) -> ExitCode:
-    """What a command ends with whose daemon did not start: with the daemon's, where another try cannot help."""
+    """Return the exit code of a command whose daemon did not start: the daemon's, if another try cannot help."""
     lasting = (ExitCode.UNAVAILABLE, ExitCode.NOT_ALLOWED, ExitCode.BAD_MANIFEST)
     return next((code for code in lasting if code == ended), ExitCode.TRY_AGAIN)
 
 
 def _no_space(state_dir: Path) -> str:
-    """What a daemon would have said that found no room even for that."""
+    """Return a message if the disk is full, so that the daemon could not write one."""
     try:
         free = os.statvfs(state_dir).f_bavail
     except OSError:
@@ -313,8 +316,8 @@ def _no_space(state_dir: Path) -> str:
 
 
 def _last_output(path: Path, start: int) -> str:
-    """Of what stands in the file from byte `start` on: the daemon's own sentence, else what it was lacking, where that
-    is known, else the last line."""
+    """Return the daemon's message in the file from byte `start` on, or what it lacked if that is known, or the last
+    line."""
     try:
         text = path.read_bytes()[start:][-4096:].decode("utf-8", "replace")
     except OSError:

@@ -44,11 +44,6 @@ def connector_of(host: str, environ: Mapping[str, str], *, may_ask: bool = True)
         return found
 
 
-def unreachable(error: SshFailed) -> DaemonUnreachable:
-    """Return the client's own error."""
-    return DaemonUnreachable(error.message, error.cure, error.exit_code)
-
-
 class ProgramNotFound(DaemonUnreachable):
     """The host was reached, and its login shell finds no ffdl."""
 
@@ -95,7 +90,7 @@ def dial_relay(
     except ProgramMissing as error:
         raise ProgramNotFound(place) from error
     except SshFailed as error:
-        raise unreachable(error) from error
+        raise DaemonUnreachable.because(error) from error
     try:
         greeting = _read_greeting(place, command)
     except BaseException:
@@ -131,7 +126,7 @@ def _read_greeting(place: HostPlace, command: RemoteCommand) -> _Greeting:
         message = f"ffdl on {place.host} sent no greeting within {START_S:g} s"
         raise DaemonUnreachable(message, f"try: ssh {place.host} ffdl daemon status") from error
     except CommandLost as error:
-        raise unreachable(error) from error
+        raise DaemonUnreachable.because(error) from error
     return _parse_greeting(place, line)
 
 

@@ -1,7 +1,7 @@
-"""HTTP over a socket that is already connected, and the JSON of the contract.
+"""HTTP over a connected socket, and the JSON of the API.
 
-One keep-alive connection; a request whose connection dies before the answer is sent again on a new one. That is
-safe for every request of this contract: submissions carry a key, the others are idempotent.
+There is one keep-alive connection. If it breaks before the answer, the request is sent again on a new one. That is safe
+for every request: submissions have a key, the others are idempotent.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from ffdl_batch.host.users import read_credentials
 REQUEST_TIMEOUT_S = 120.0
 """For an ordinary request: a plan may ask a slow scheduler what its nodes are."""
 FIRST_BYTE_S = 10.0
-"""After so long without an answer it is said that one is waited for."""
+"""Time without an answer after which the wait is reported."""
 _POLL_MARGIN_S = 30.0
-"""How long the answer to a request may take that the daemon holds back, after it may hold it no longer."""
+"""Maximum time for an answer after the daemon stops holding it back."""
 STREAM_SILENCE_S = 90.0
-"""The daemon sends a blank line now and then; a stream that is silent for longer has lost its peer."""
+"""The daemon sends blank lines; a stream that is silent for this time is broken."""
 _BLOCK = 1 << 20
 _TRIES = 3
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
@@ -59,7 +59,7 @@ class DirectChannel:
     connection: socket.socket
 
     def close(self) -> None:
-        """See :class:`Channel`. Also under a reply that is still held, as by a command that was interrupted."""
+        """See :class:`Channel`. It closes the socket even if an interrupted command still holds a reply."""
         number = self.connection.detach()
         if number != -1:
             os.close(number)
@@ -67,32 +67,34 @@ class DirectChannel:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request. `body_size` are the bytes of `body`; `job_id` is for the message when the answer is 404. For
-    `held_s` the daemon may hold its answer back until there is news; None = it answers at once."""
+    """One request."""
 
     method: str
     path: str
     body: bytes | IO[bytes] | None = None
     body_size: int = 0
+    """The size of the body in bytes."""
     content_type: str = "application/json"
     job_id: str = ""
+    """The job for the message if the answer is 404."""
     timeout_s: float = REQUEST_TIMEOUT_S
     held_s: float | None = None
+    """How long the daemon may hold back its answer until there is news; None if it answers at once."""
 
     @property
     def longest_s(self) -> float:
-        """How long it is waited for an answer."""
+        """Maximum time to wait for an answer."""
         return self.timeout_s if self.held_s is None else self.held_s + _POLL_MARGIN_S
 
 
 def json_request(method: str, path: str, plain: object) -> Request:
-    """A request with a JSON body."""
+    """Return a request with a JSON body."""
     body = json.dumps(plain, separators=(",", ":")).encode("ascii")
     return Request(method, path, body, len(body))
 
 
 def connection_over(connected: socket.socket) -> HTTPConnection:
-    """An HTTP connection that never dials itself: a new connection is the caller's affair."""
+    """Return an HTTP connection over a socket. It does not reconnect; the caller does."""
     http = HTTPConnection("ffdl", blocksize=_BLOCK)
     http.auto_open = False
     http.sock = connected
@@ -100,15 +102,16 @@ def connection_over(connected: socket.socket) -> HTTPConnection:
 
 
 class Wire:
-    """Sends requests over a channel that `connect` gives; not safe for several threads at once.
+    """Sends requests over a channel that `connect` opens. Not safe for several threads at once.
 
-    `outages` is what the last reply that spoke of backends said of those that do not answer, `database_outage` what it
-    said of a database that takes nothing. `told` gets one line if the daemon is slow to answer.
+    `report` gets a line if the daemon is slow to answer.
     """
 
     def __init__(self, connect: Callable[[], Channel], report: Callable[[str], None] = lambda _: None) -> None:
         self.outages: Sequence[Any] = ()
+        """The backends that did not answer, according to the last reply about backends."""
         self.database_outage: Mapping[str, Any] | None = None
+        """The outage of the database in the same reply."""
         self._connect, self._report = connect, report
         self._channel: Channel | None = None
         self._http: HTTPConnection | None = None
@@ -124,7 +127,7 @@ class Wire:
             channel.close()
 
     def ask(self, request: Request) -> Mapping[str, Any]:
-        """The JSON reply; raises :class:`ClientError` for a refusal."""
+        """Return the JSON reply. Raises :class:`ClientError` for a refusal."""
         response = self._send(request)
         body = self._read_whole(response)
         if response.status >= HTTPStatus.BAD_REQUEST:
@@ -135,8 +138,9 @@ class Wire:
         return reply
 
     def ask_until(self, request: Request, deadline: float | None) -> Mapping[str, Any]:
-        """As :meth:`ask`; keeps asking while the daemon does not answer, up to `deadline`, by the monotonic clock (None
-        = for ever). Raises :class:`ClientError` at the deadline, and if another try cannot help."""
+        """Send the request as :meth:`ask`, again and again while the daemon does not answer. `deadline` is by the
+        monotonic clock (None = no limit). Raises :class:`ClientError` at the deadline, and if another try cannot
+        help."""
         pause_s, is_reported = _PAUSE_S, False
         while True:
             left_s = math.inf if deadline is None else deadline - time.monotonic()
@@ -152,7 +156,7 @@ class Wire:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def ask_status(self, request: Request) -> int:
-        """The status alone (HEAD); a 404 is an answer."""
+        """Return the status of a HEAD request, also 404."""
         response = self._send(request)
         body = self._read_whole(response)
         if response.status >= HTTPStatus.BAD_REQUEST and response.status != HTTPStatus.NOT_FOUND:
@@ -160,11 +164,11 @@ class Wire:
         return response.status
 
     def stream(self, request: Request) -> Iterator[bytes]:
-        """The lines of an NDJSON reply without blank ones; raises ConnectionError where it breaks off."""
+        """Yield the lines of an NDJSON reply, without blank ones. Raises ConnectionError if it is incomplete."""
         return self._streamed(request, _lines)
 
     def pieces(self, request: Request) -> Iterator[bytes]:
-        """The bytes of a reply as they come; raises ConnectionError where it breaks off."""
+        """Yield the bytes of a reply as they arrive. Raises ConnectionError if it is incomplete."""
         return self._streamed(request, lambda response: iter(lambda: response.read1(_BLOCK), b""))
 
     def _streamed(self, request: Request, read: Callable[[HTTPResponse], Iterator[bytes]]) -> Iterator[bytes]:
@@ -178,7 +182,7 @@ class Wire:
         except (OSError, HTTPException) as error:
             raise ConnectionError(f"the stream broke off: {error}") from error
         finally:
-            if not whole:  # what is left of the reply would be read as the next one
+            if not whole:  # the rest of this reply would be read as the next one
                 self.close()
 
     def _send(self, request: Request) -> HTTPResponse:
@@ -193,7 +197,7 @@ class Wire:
                     why = str(error) or type(error).__name__
                     raise DaemonUnreachable(
                         f"the daemon did not answer {request.method} {request.path}: {why}",
-                        "try again; ffdl daemon status tells whether it hangs, and ffdl daemon stop ends it",
+                        "try again; to see whether it hangs: ffdl daemon status; to end it: ffdl daemon stop",
                     ) from error
         raise AssertionError("unreachable: the last attempt returns or raises")
 
@@ -222,7 +226,7 @@ class Wire:
         return http.getresponse()
 
     def _await_answer(self, connected: socket.socket, request: Request) -> None:
-        """Return when it comes, or when it was said that it has not come for long."""
+        """Wait for the answer, and report if it does not come for long."""
         patience_s, longest_s = (request.held_s or 0.0) + FIRST_BYTE_S, request.longest_s
         if patience_s >= longest_s or _is_readable(connected, patience_s):
             return
@@ -242,7 +246,7 @@ class Wire:
 
 
 def _is_readable(connected: socket.socket, patience_s: float) -> bool:
-    """Whether there is something to read, be it the end, within `patience_s`; select(2) would not take every number."""
+    """Return whether there is data, or the end, within `patience_s`. Not by select(2), which limits descriptors."""
     poll = select.poll()
     poll.register(connected, select.POLLIN)
     return bool(poll.poll(patience_s * 1000))
@@ -289,7 +293,7 @@ def _unreadable(request: Request, why: str) -> ClientError:
 
 
 def refusal(status: int, body: bytes, request: Request) -> ClientError:
-    """The exception that belongs to an error reply; a reply without a Problem gets one that says so."""
+    """Return the exception for an error reply. A reply without a Problem gets one with its status."""
     try:
         reply = json.loads(body)
         problem = from_plain(Problem, reply["problem"])

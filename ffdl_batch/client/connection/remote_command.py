@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ffdl_batch.client.connection.daemon_location import HostPlace
-from ffdl_batch.client.connection.host_relay import ProgramNotFound, unreachable
+from ffdl_batch.client.connection.host_relay import ProgramNotFound
 from ffdl_batch.client.errors import DaemonUnreachable
 from ffdl_batch.ssh.connection import Connector, RemoteCommand
 from ffdl_batch.ssh.errors import ProgramMissing, SshFailed
@@ -54,7 +54,7 @@ def _client_errors(place: HostPlace) -> Iterator[None]:
     except ProgramMissing as error:
         raise ProgramNotFound(place) from error
     except SshFailed as error:
-        raise unreachable(error) from error
+        raise DaemonUnreachable.because(error) from error
 
 
 def _run_on_streams(connector: Connector, command: RemoteCommand) -> int:

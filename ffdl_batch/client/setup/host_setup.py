@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from ffdl_batch.client.connection.host_relay import unreachable
-from ffdl_batch.client.errors import ClientError
+from ffdl_batch.client.errors import ClientError, DaemonUnreachable
 from ffdl_batch.client.setup import installer
 from ffdl_batch.client.setup.wheels import Target, WheelsUnavailable, download_wheels, pack_wheel
 from ffdl_batch.domain.exit_codes import ExitCode
@@ -46,21 +45,25 @@ class SetupFailed(ClientError):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the user asked for. `python` "" = the newest that a login finds; `extras` separated by commas; `offline`:
-    the host's pip uses no package index."""
+    """The options of the user."""
 
     directory: str = DIRECTORY
     python: str = ""
+    """The Python to use; "" for the newest that a login shell finds."""
     extras: str = ""
+    """Extras, separated by commas."""
     offline: bool = False
+    """Whether the host's pip must not use a package index."""
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """`program` is the path of ffdl; `is_found`: a login finds this release of it by its name."""
+    """The new installation."""
 
     program: str
+    """The path of ffdl."""
     is_found: bool
+    """Whether a login shell finds this release by its name."""
 
 
 def set_up(connector: Connector, wanted: Wanted, report: Callable[[str], None]) -> Installed:
@@ -71,7 +74,7 @@ def set_up(connector: Connector, wanted: Wanted, report: Callable[[str], None]) 
         with tempfile.TemporaryDirectory(prefix="ffdl-setup-") as directory:
             return _install(host, Path(directory), report)
     except SshFailed as error:
-        raise unreachable(error) from error
+        raise DaemonUnreachable.because(error) from error
 
 
 def _install(host: _Host, directory: Path, report: Callable[[str], None]) -> Installed:

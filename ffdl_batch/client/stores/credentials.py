@@ -1,7 +1,7 @@
-"""With what a command of a person reaches a store: the environment, and the person's own secrets.
+"""Credentials of stores for commands: from the environment and the user's secrets.
 
-Values are read here, in the command's own process, which leaves no core dump from then on, and handed to the staging
-program alone; the daemon is not asked for any, and none is ever an argument.
+The command's own process reads the values, and passes them only to the staging program. From then on it leaves no core
+dump. The daemon is not asked for values, and no value is an argument.
 """
 
 from __future__ import annotations
@@ -23,21 +23,23 @@ _OF_STORE = {
     StoreKind.SWIFT: "or set OS_USERNAME and OS_PASSWORD",
     StoreKind.GCS: "or set GOOGLE_APPLICATION_CREDENTIALS",
 }
-_NEAR = "or take the directory of an attempt: --attempt N"
+_NEAR = "or use the directory of an attempt: --attempt N"
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A store whose address names secrets, and their values. Not shown by repr."""
+    """A store and its credentials."""
 
     address: StoreAddress
+    """The address, which names secrets."""
     values: Mapping[str, str] = field(repr=False)
+    """The values of the secrets, which are not shown by repr."""
 
 
 def access(
     address: StoreAddress, user: str, named: Mapping[str, str], environ: Mapping[str, str], keys: UserSecrets
 ) -> Access:
-    """`named`: field of the credentials → the secret that it is. Without any, the environment counts.
+    """Return a store with credentials. `named` maps fields to secrets; if it is empty, the environment is used.
 
     Raises InputUnusable.
     """
@@ -53,9 +55,9 @@ def access(
 def of_job(
     address: StoreAddress, secrets_file: Path, keys: UserSecrets, environ: Mapping[str, str], *, near: bool = False
 ) -> Access:
-    """A store of a job, whose address names the job's secrets: those of its manifest lie in the job's own file, others
-    are the person's. Where they cannot be read, the environment counts. `near`: attempts have directories of their own
-    as well. Raises InputUnusable.
+    """Return a store of a job. Its secrets are in the job's file if they come from the manifest; the others are the
+    user's. If they cannot be read, the environment is used. `near`: attempts also have directories of their own. Raises
+    InputUnusable.
     """
     forbid_core_dumps()
     try:
@@ -66,10 +68,10 @@ def of_job(
         return of_references(address, kept if isinstance(kept, dict) else {}, keys)
     except InputUnusable as unusable:
         found = from_environment(address.kind, environ)
-        if not found and not kept:  # they are removed when the job is over
+        if not found and not kept:  # they are removed when the job ends
             problem, own = unusable.problem, _NEAR if near else ""
             raise InputUnusable(
-                f"{problem.message}, and what the submission brought along is gone with the job's end",
+                f"{problem.message}, and the secrets of the submission were removed when the job ended",
                 cure="; ".join(part for part in (problem.cure, _OF_STORE.get(address.kind, ""), own) if part),
                 code=problem.code,
                 exit_code=problem.exit_code,
@@ -97,7 +99,7 @@ def _value(name: str, keys: UserSecrets) -> str:
 
 
 def with_environment(address: StoreAddress, environ: Mapping[str, str]) -> StoreAddress:
-    """The address with what the environment says where nothing else does: endpoint, region and project."""
+    """Return the address with endpoint, region and project of the environment, if it has none."""
     if address.kind is StoreKind.S3:
         endpoint = address.endpoint or _first(environ, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
         region = address.region or _first(environ, "AWS_REGION", "AWS_DEFAULT_REGION")
@@ -113,7 +115,7 @@ def with_environment(address: StoreAddress, environ: Mapping[str, str]) -> Store
 
 
 def from_environment(kind: StoreKind, environ: Mapping[str, str]) -> dict[str, str]:
-    """Credentials by field, by the variables that the stores' own programs read. Raises InputUnusable."""
+    """Return credentials by field, from the variables of the stores' own programs. Raises InputUnusable."""
     if kind is StoreKind.S3 and environ.get("AWS_ACCESS_KEY_ID") and environ.get("AWS_SECRET_ACCESS_KEY"):
         found = {"user_name": environ["AWS_ACCESS_KEY_ID"], "password": environ["AWS_SECRET_ACCESS_KEY"]}
         token = environ.get("AWS_SESSION_TOKEN", "")
@@ -130,7 +132,7 @@ def from_environment(kind: StoreKind, environ: Mapping[str, str]) -> dict[str, s
 
 
 def read_own_secret(keys: UserSecrets, name: str) -> str:
-    """The value of one of the person's secrets. Raises InputUnusable."""
+    """Return the value of one of the user's secrets. Raises InputUnusable."""
     if wrong := why_no_name(name):
         raise InputUnusable(wrong, code="C103")
     try:

@@ -37,11 +37,9 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import Problem
 
 KEPT_S = 30 * 86400.0
-"""How long a transfer is remembered that is not resumed."""
+"""How long the journal of an unfinished transfer is kept."""
 _ENDS_WITHIN_S = 5.0
-_WITHOUT = (
-    "no credentials were given: name secrets (--secret), or set the variables that this store's own programs read"
-)
+_WITHOUT = "no credentials were given: name secrets (--secret), or set the variables of this store's own programs"
 _EXIT = {
     FaultClass.CREDENTIALS: ExitCode.NOT_ALLOWED,
     FaultClass.MISSING: ExitCode.NO_INPUT,
@@ -70,7 +68,7 @@ class Move:
     parallel: int = 8
     roots: tuple[str, ...] = ()
     memory: str = ""
-    """Name under which it is remembered; "" = by what it moves."""
+    """The name of its journal; "" for a name from its source and target."""
 
     @property
     def name(self) -> str:

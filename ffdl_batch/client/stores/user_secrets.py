@@ -1,4 +1,4 @@
-"""The person's own secrets, as files that only the person can read: here, or on the host that commands go to."""
+"""The user's secrets, as files that only the user can read: on this machine, or on the host that commands go to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _READ_S = 60.0
 
 
 class UserSecrets:
-    """Those of this machine, below `jobs_dir`."""
+    """The secrets on this machine, below `jobs_dir`."""
 
     def __init__(self, jobs_dir: Path) -> None:
         self._jobs_dir = jobs_dir
@@ -33,16 +33,16 @@ class UserSecrets:
         try:
             check_own_directory(self._jobs_dir, "jobs_dir")
         except PlaceRefused as refused:
-            raise DaemonUnreachable(str(refused), refused.cure, refused.exit_code) from refused
+            raise DaemonUnreachable.because(refused) from refused
         return self.file(Path(Root(str(self._jobs_dir)).secrets, name))
 
     def file(self, path: Path) -> bytes:
-        """A file of secrets. Raises OSError."""
+        """Return the content of a file of secrets. Raises OSError."""
         return path.read_bytes()
 
 
 class RemoteUserSecrets(UserSecrets):
-    """Those of the host; nothing is asked before one is needed. Raises DaemonUnreachable, too."""
+    """The secrets on another host. Its methods also raise DaemonUnreachable."""
 
     def __init__(self, place: HostPlace, connector: Connector) -> None:
         self._place, self._connector = place, connector
@@ -60,7 +60,7 @@ class RemoteUserSecrets(UserSecrets):
         try:
             ended = self._connector.run(words, _READ_S)
         except SshFailed as error:
-            raise DaemonUnreachable(error.message, error.cure, error.exit_code) from error
+            raise DaemonUnreachable.because(error) from error
         if ended.code == ExitCode.NO_INPUT:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         if ended.code:

@@ -1,14 +1,16 @@
-"""``--export`` as sbatch reads it: which variables of this shell travel with the job.
+"""Select the variables that ``--export`` passes to the job, as sbatch does.
 
-Facts: sbatch(1) of Slurm 26.05, and its ``env_merge_filter``: the list is read from left to right and later words
-win, so ``ALL,A=1`` gives A the value 1 (the man page says otherwise, the program does this). A comma inside quotes
-does not separate; quotes around a whole word are taken off, others are kept.
+Source: sbatch(1) of Slurm 26.05, and its ``env_merge_filter``. The list is read from left to right, and later words
+override earlier ones: ``ALL,A=1`` sets A to 1 (the man page says otherwise). A comma inside quotes does not separate.
+Quotes around a whole word are removed, others are kept.
 
-Four differences: SLURM_* and SBATCH_* never travel (they would steer the commands of the job); settings of the
-container runtime and variables that bash keeps for itself stay behind with ALL and are refused by name; what tells
-where things lie on this machine (PATH, HOME, ...) stays behind with ALL and travels by name, because in an image it
-would hide the image's own programs; and without ``--export`` nothing travels: a learner's container starts clean, so
-that a job does not depend on somebody's shell.
+There are four differences:
+
+- SLURM_* and SBATCH_* are never passed, because they would change commands in the job.
+- Settings of the container runtime and internal variables of bash are left out of ALL, and refused by name.
+- Variables with paths of this machine (PATH, HOME, ...) are left out of ALL, because they would hide the programs of an
+  image. They can be passed by name.
+- Without ``--export``, no variable is passed, so that a job does not depend on the user's shell.
 """
 
 from __future__ import annotations
@@ -25,19 +27,21 @@ _OF_THIS_MACHINE = frozenset(
 
 
 class ExportError(ValueError):
-    """A text that ``--export`` does not take."""
+    """The value of ``--export`` is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The variables that travel, and the names that were asked for but are not set (sbatch passes over them)."""
+    """The result of ``--export``."""
 
     values: Mapping[str, str]
+    """The variables to pass."""
     unset: tuple[str, ...] = ()
+    """Requested names that are not set. sbatch ignores them."""
 
 
 def select_variables(text: str, environ: Mapping[str, str]) -> Exported:
-    """The variables that ``--export=text`` means in `environ`; raises :class:`ExportError`."""
+    """Return the variables that ``--export=text`` selects from `environ`. Raises :class:`ExportError`."""
     if text.upper() in ("NONE", "NIL"):
         return Exported({})
     values: dict[str, str] = {}
@@ -66,7 +70,7 @@ def _goes_with_all(name: str) -> bool:
 
 
 def split_list(text: str) -> list[str]:
-    """The comma-separated words; raises :class:`ExportError` for a quote without its end."""
+    """Return the comma-separated words. Raises :class:`ExportError` for an unclosed quote."""
     words: list[str] = []
     word = ""
     quotes: set[str] = set()

@@ -1,8 +1,8 @@
-"""A model directory or zip archive, ready to be uploaded, and its digest.
+"""Pack a model directory, or open a zip archive, for the upload, and compute its digest.
 
-A directory becomes a zip whose bytes depend on the tree alone: names sorted, times fixed, owners left out, execute
-bits kept, nothing compressed (the way is a local socket, and zlib's output differs between versions). So an unchanged
-model has the same digest every time and is uploaded once.
+The zip of a directory depends only on its files: names are sorted, times are fixed, owners are left out, execute bits
+are kept, and nothing is compressed (the socket is local, and zlib's output differs between versions). So an unchanged
+model always has the same digest and is uploaded once.
 """
 
 from __future__ import annotations
@@ -32,25 +32,30 @@ _ZIP64_FROM = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """An open zip: `file` is at no particular position, `digest` is its SHA-256 in hex, `size` in bytes."""
+    """An open zip."""
 
     file: IO[bytes]
+    """The file, at any position."""
     digest: str
+    """Its SHA-256 in hex."""
     size: int
+    """Its size in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One member: `source` is the real file behind `name` (None for an empty directory)."""
+    """A member of the zip."""
 
     name: str
     source: Path | None
+    """The real path of the file; None for an empty directory."""
     shown: Path
+    """The path for messages."""
 
 
 @contextmanager
 def open_model(path: Path) -> Iterator[Archive]:
-    """The archive of the model at `path`; raises :class:`InputUnusable` (exit 66 or 78)."""
+    """Open the archive of the model at `path`. Raises :class:`InputUnusable` (exit 66 or 78)."""
     try:
         mode = path.stat().st_mode
     except OSError as error:
@@ -69,10 +74,10 @@ def open_model(path: Path) -> Iterator[Archive]:
 
 
 def pack_directory(root: Path, target: IO[bytes]) -> None:
-    """Write the zip of the tree below `root`; raises :class:`InputUnusable`.
+    """Write the zip of the tree below `root`. Raises :class:`InputUnusable`.
 
-    Symbolic links are followed where they stay inside the tree and refused where they leave it: what a link
-    to /etc or to another user's home means on the node is anybody's guess.
+    Symbolic links within the tree are followed. Links out of the tree are refused, because their targets may differ on
+    the node.
     """
     real_root = root.resolve()
     entries = sorted(_walk(real_root, real_root, root, ""), key=lambda entry: entry.name)
@@ -91,7 +96,7 @@ def pack_directory(root: Path, target: IO[bytes]) -> None:
 
 
 def _walk(directory: Path, root: Path, shown: Path, prefix: str, open_dirs: tuple[Path, ...] = ()) -> Iterator[_Entry]:
-    """Entries below `directory`. `shown` is the path to name in messages, `open_dirs` those that we are inside of."""
+    """Yield the entries below `directory`. `open_dirs` are the directories around it."""
     if directory in open_dirs or len(open_dirs) >= MAX_DEPTH:
         raise InputUnusable(f"model: {shown} leads back to itself or is nested too deep", exit_code=78)
     try:
@@ -157,7 +162,7 @@ def _add(packed: zipfile.ZipFile, entry: _Entry) -> None:
 
 
 def _open_regular(entry: _Entry) -> IO[bytes]:
-    """Open without following a link or waiting for a pipe that has taken the file's place since we looked."""
+    """Open the file. It may have been replaced meanwhile by a link or a pipe, so links are not followed."""
     source = entry.source
     assert source is not None
     try:

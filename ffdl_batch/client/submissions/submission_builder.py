@@ -1,4 +1,4 @@
-"""Builds the values that are sent, and cuts many of them into requests."""
+"""Build submissions, and divide them into requests."""
 
 from __future__ import annotations
 
@@ -32,25 +32,24 @@ MAX_REQUEST_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is the same for every manifest of one command.
-
-    `options` and `environment_options` as in :class:`~ffdl_batch.domain.job.submission.Submission`; `environ` holds the
-    variables that ``--export`` selected. What does not come to `expected` is refused. `allowed` has the references that
-    the manifests may use. `cluster` as in Submission.
-    """
+    """The values that all manifests of one command share. Most are fields of
+    :class:`~ffdl_batch.domain.job.submission.Submission`."""
 
     options: Mapping[str, str] = field(default_factory=dict)
     environment_options: Mapping[str, str] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=dict)
+    """The variables that ``--export`` selected."""
     backend: str = ""
     strict: bool = False
     expected: Expected = Expected.ANY
+    """Whether a job or an array is expected. The other one is refused."""
     allowed: AllowedReferences = OWN_DIRECTORY
+    """The references that the manifests may use."""
     cluster: Mapping[str, str] | None = None
 
 
 def wanted_from_keywords(backend: str, strict: bool, keywords: Mapping[str, OptionValue]) -> Wanted:
-    """Python's ``cpus_per_task=4, hold=True`` as sbatch's options; raises :class:`InputUnusable` for --export."""
+    """Convert ``cpus_per_task=4, hold=True`` into options of sbatch. Raises :class:`InputUnusable` for --export."""
     options: dict[str, str] = {}
     for keyword, value in keywords.items():
         if value is not None and value is not False:
@@ -65,7 +64,7 @@ def wanted_from_keywords(backend: str, strict: bool, keywords: Mapping[str, Opti
 
 
 def in_keywords(problem: Problem) -> Problem:
-    """A refusal of options in Python's words: the daemon names them as the command line does."""
+    """Replace the names of options in a refusal by Python's keywords. The daemon names them as the command line."""
     if not any(_is_option(finding) for finding in problem.findings):
         return problem
     return replace(
@@ -114,7 +113,7 @@ def build_submission(manifest: ManifestText, digest: str, wanted: Wanted) -> Sub
 
 
 def cut_into_requests(submissions: Sequence[Submission]) -> Iterator[Sequence[Submission]]:
-    """Runs of at most 100 submissions and about 8 MiB, in order."""
+    """Yield groups of at most 100 submissions and about 8 MiB, in order."""
     start, size = 0, 0
     for index, submission in enumerate(submissions):
         carried = (*submission.environ.items(), *submission.references.items())

@@ -92,7 +92,7 @@ def test_show_prints_array_summary_and_place_of_job_in_array(array: FakeDaemon) 
 
 def test_wait_prints_array_states_and_exits_with_job_exit_status(array: FakeDaemon) -> None:
     late = run(FFDL, "wait", "--timeout", "0", ARRAY, daemon=array)
-    assert (late.returncode, "has jobs that go on" in late.stderr) == (124, True)
+    assert (late.returncode, "has jobs that have not ended" in late.stderr) == (124, True)
     end_all(array, "COMPLETED", "COMPLETED", "COMPLETED")
     assert (done := run(FFDL, "wait", ARRAY, daemon=array)).stdout == f"{ARRAY} 3 COMPLETED\n" and done.returncode == 0
     end_all(array, "COMPLETED", "FAILED", "FAILED", exit_code=3)

@@ -126,8 +126,8 @@ BAD_ADDRESSES = ("", "a", "a@b@c", "a@b\nBcc: c@d", "<a@b>", "a b@c", "ä@b", "a
 
 @pytest.mark.parametrize(
     ("read", "text", "said"),
-    [*((read_relay, text, "no mail relay") for text in BAD_RELAYS),
-     *((read_address, text, "no mail address") for text in BAD_ADDRESSES)],
+    [*((read_relay, text, "not a mail relay") for text in BAD_RELAYS),
+     *((read_address, text, "not a mail address") for text in BAD_ADDRESSES)],
 )  # fmt: skip
 def test_read_relay_and_address_reject_invalid_text(read: Callable[[str], object], text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):

@@ -198,7 +198,7 @@ def test_wait_exits_with_job_exit_status_or_124_after_timeout(job: FakeDaemon) -
     assert (done.returncode, done.stderr) == (0, f"ffdl: {JOB}: results: \\x1b[2J is a link\n")
     job.jobs[JOB] = make_job(JOB)
     late = run(FFDL, "wait", "--timeout", "0", JOB, daemon=job)
-    assert (late.returncode, late.stderr) == (124, f"ffdl: {JOB} is PROCESSING after 0 s and goes on\n")
+    assert (late.returncode, late.stderr) == (124, f"ffdl: {JOB} is PROCESSING after 0 s and continues\n")
 
 
 @pytest.mark.parametrize("verb", ["cancel", "delete"])

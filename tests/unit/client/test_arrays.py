@@ -65,7 +65,7 @@ def test_array_halt_and_cancel_send_one_request_each(daemon: FakeDaemon, array: 
 
 
 def test_array_wait_returns_after_last_job_or_raises_after_timeout(daemon: FakeDaemon, array: ArrayHandle) -> None:
-    with pytest.raises(WaitTimedOut, match="array-000000001 has jobs that go on"):
+    with pytest.raises(WaitTimedOut, match="array-000000001 has jobs that have not ended"):
         array.wait(timeout_s=0)
 
     def end(_array: str) -> None:

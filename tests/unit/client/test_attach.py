@@ -52,7 +52,7 @@ def test_helper_refuses_to_start_for_other_host_or_without_program() -> None:
     with pytest.raises(RequestRefused, match="processes of far, and this is") as refused:
         helper("", host="far")
     assert refused.value.problem.exit_code == 69
-    said = r"there is no no-such-srun on .*, by which a command gets to n1"
+    said = r"there is no no-such-srun on .* to run a command on n1"
     with pytest.raises(RequestRefused, match=said) as refused:
         Helper(AttachPlan(("no-such-srun",), (1,), node="n1"))
     assert refused.value.problem.exit_code == 69

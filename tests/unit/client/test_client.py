@@ -194,7 +194,7 @@ def test_list_sends_filter_to_daemon(client: Client, daemon: FakeDaemon) -> None
 
 def test_wait_polls_until_job_has_ended_or_raises_after_timeout(client: Client, daemon: FakeDaemon) -> None:
     daemon.jobs["a"] = make_job("a")
-    with pytest.raises(WaitTimedOut, match="a is PROCESSING after 0 s and goes on") as caught:
+    with pytest.raises(WaitTimedOut, match="a is PROCESSING after 0 s and continues") as caught:
         client.wait("a", 0)
     assert caught.value.problem.exit_code == 124
     daemon.requests.clear()

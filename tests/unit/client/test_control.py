@@ -73,7 +73,7 @@ def test_stop_daemon_spares_process_of_other_user(tmp_path: Path, monkeypatch: p
     write_lock(tmp_path, os.getpid())
     uid = os.getuid()
     monkeypatch.setattr("ffdl_batch.client.connection.daemon_process.os.getuid", lambda: uid + 1)
-    with pytest.raises(DaemonUnreachable, match="another user's; it is left alone"):
+    with pytest.raises(DaemonUnreachable, match="belongs to another user, so it is not stopped"):
         stop_daemon(tmp_path, end=refuse)
 
 
@@ -82,7 +82,7 @@ def test_stop_daemon_fails_if_daemon_does_not_end_but_not_if_it_has_ended(tmp_pa
         raise ProcessLookupError
 
     write_lock(tmp_path, os.getpid())
-    with pytest.raises(DaemonUnreachable, match=r"was asked to end and has not after 0 s"):
+    with pytest.raises(DaemonUnreachable, match=r"has not ended 0 s after SIGTERM"):
         stop_daemon(tmp_path, 0.0, end=lambda _pid, _number: None)
     assert stop_daemon(tmp_path, end=gone) is not None
 
@@ -96,7 +96,7 @@ def test_stop_daemon_is_refused_if_next_daemon_cannot_write_state_dir(
         raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
 
     monkeypatch.setattr(os, "fsync", fill)
-    with pytest.raises(DaemonUnreachable, match=rf"nothing can be written in {tmp_path}: .*raise the quota"):
+    with pytest.raises(DaemonUnreachable, match=rf"{tmp_path} cannot be written to: .*raise the quota"):
         stop_daemon(tmp_path, end=refuse, next_writes_in=[tmp_path])
     assert sleeper.poll() is None
     assert [path.name for path in tmp_path.iterdir()] == ["daemon.lock"]
@@ -111,7 +111,7 @@ def test_stop_daemon_checks_every_directory_written_at_start(tmp_path: Path, sle
     assert places == (tmp_path, tmp_path / "gone")
     on_server = {"FFDL_DATABASE_URL": "postgresql+psycopg://ada@db/ffdl"}
     assert own_settings(on_server, tmp_path).written_at_start == (tmp_path,)
-    with pytest.raises(DaemonUnreachable, match=rf"nothing can be written in {tmp_path}/gone: No such file"):
+    with pytest.raises(DaemonUnreachable, match=rf"{tmp_path}/gone cannot be written to: No such file"):
         stop_daemon(tmp_path, end=refuse, next_writes_in=places)
     (tmp_path / "gone").mkdir()
     with pytest.raises(Ended):

@@ -147,7 +147,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_client_reports_last_output_of_daemon_that_ends_at_once(site: Site) -> None:
     argv = (sys.executable, "-c", "import sys; sys.exit('the database is of a newer release')")
     with pytest.raises(
-        DaemonUnreachable, match="ended with code 1; its last words: the database is of a newer"
+        DaemonUnreachable, match="exited with status 1; its last message: the database is of a newer"
     ) as raised:
         health_version(replace(site.dialling, daemon_argv=argv))
     assert raised.value.problem.cure.startswith("no daemon runs now; the next command starts one")
@@ -160,7 +160,7 @@ def test_client_uses_exit_code_of_failed_daemon_if_retry_cannot_help(site: Site,
     site.state_dir.mkdir(parents=True, exist_ok=True)
     (site.state_dir / "daemon.log").write_text("all was well with the one before\n")
     argv = (sys.executable, "-c", f"raise SystemExit({ended})")
-    with pytest.raises(DaemonUnreachable, match=rf"ended with code {ended}; it said nothing") as raised:
+    with pytest.raises(DaemonUnreachable, match=rf"exited with status {ended}; it printed nothing") as raised:
         health_version(replace(site.dialling, daemon_argv=argv))
     assert raised.value.problem.exit_code == code
 
@@ -277,7 +277,7 @@ def test_client_sends_nothing_to_socket_of_other_user(
         "ffdl_batch.client.connection.daemon_start.read_credentials", lambda _: Credentials(1, uid + 1, 1)
     )
     dialling = replace(site.dialling, environ=environ)
-    with pytest.raises(DaemonUnreachable, match=rf"is of user {uid + 1}, not yours; it is given nothing"):
+    with pytest.raises(DaemonUnreachable, match=rf"belongs to user {uid + 1}, not to you; nothing was sent"):
         health_version(dialling)
     assert daemon.requests == []
 
@@ -288,7 +288,7 @@ def test_client_starts_no_daemon_for_site_socket(site: Site, monkeypatch: pytest
     monkeypatch.setattr(os, "getuid", lambda: uid + 1)
     with pytest.raises(DaemonUnreachable, match="not yours to start") as refused:
         health_version(site.dialling)
-    assert (refused.value.problem.exit_code, refused.value.problem.cure) == (75, "tell the site's administrators")
+    assert (refused.value.problem.exit_code, refused.value.problem.cure) == (75, "contact your administrators")
 
 
 def test_client_does_not_replace_lock_holder_of_other_host(site: Site, short_dir: Path) -> None:
@@ -334,7 +334,9 @@ def test_client_warns_of_daemon_with_other_settings_or_release(site: Site) -> No
         site.write_lock(settings=digests, pid=os.getpid(), started_at=1_800_000_000.0)
         assert warnings_of(site, FFDL_LEASE_S="7", FFDL_BACKEND="slurm") == []
         (warning,) = warnings_of(site, FFDL_LEASE_S="7", FFDL_IMAGES_DIRS="/nope")
-        assert warning.startswith("images_dirs (environment FFDL_IMAGES_DIRS) differs from what the running daemon")
+        assert warning.startswith(
+            "images_dirs (environment FFDL_IMAGES_DIRS) differs from the settings of the running daemon"
+        )
         assert f"process {os.getpid()} on " in warning
         assert warning.endswith("ffdl daemon restart")
         assert "lease_s (default) differs" in warnings_of(site)[0]
@@ -344,7 +346,7 @@ def test_client_warns_of_daemon_with_other_settings_or_release(site: Site) -> No
         assert warnings_of(site, FFDL_LEASE_S="7") == []
         site.write_lock(settings=digests, version="0.0.1", pid=os.getpid())
         (warning,) = warnings_of(site, FFDL_LEASE_S="7")
-        assert warning.startswith(f"the running daemon is of release 0.0.1, this program of {__version__} (process ")
+        assert warning.startswith(f"the running daemon has release 0.0.1, but this program has {__version__} (process ")
         site.write_lock(settings=digests, version="0.0.1", socket="/a/sites/ffdl.sock")
         assert warnings_of(site, FFDL_IMAGES_DIRS="/nope") == []
 
@@ -365,7 +367,7 @@ def test_client_passes_directory_of_configuration_file_to_started_daemon(
     (tmp_path / "ffdl.toml").write_text("default_cpus = 3\n")
     monkeypatch.chdir(tmp_path)
     argv = (sys.executable, "-c", "import sys; sys.exit(' '.join(sys.argv[1:]))")
-    with pytest.raises(DaemonUnreachable, match=rf"its last words: --directory {tmp_path}"):
+    with pytest.raises(DaemonUnreachable, match=rf"its last message: --directory {tmp_path}"):
         health_version(replace(site.dialling, daemon_argv=argv))
 
 

@@ -85,11 +85,11 @@ def test_of_job_explains_secret_deleted_with_job(tmp_path: Path) -> None:
         of_job(bucket, kept, UserSecrets(tmp_path), {}, near=True)
     problem = over.value.problem
     assert problem.message == (
-        "there is no secret cos-password, and what the submission brought along is gone with the job's end"
+        "there is no secret cos-password, and the secrets of the submission were removed when the job ended"
     )
     assert problem.cure == (
         "set it: ffdl secret set cos-password; or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; "
-        "or take the directory of an attempt: --attempt N"
+        "or use the directory of an attempt: --attempt N"
     )
     assert (problem.code, problem.exit_code) == ("C103", 77)
     with pytest.raises(InputUnusable) as far:
