@@ -1,8 +1,8 @@
 """The Kubernetes adapter: one attempt is one Indexed Job, named by its token, in one namespace.
 
-Its native id is the token. What pods write is copied into the attempt's directory by threads that begin with the first
-look (:mod:`ffdl_kubernetes.lifecycle.pod_sync`); so all that a daemon knows of a job is in the cluster and in that
-directory.
+The native id is the token. Threads copy the output of pods into the attempt's directory
+(:mod:`ffdl_kubernetes.lifecycle.pod_sync`), from the first observation on. So all state of a job is in the cluster and
+in that directory.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _TOKEN = re.compile(r"(training-[0-9a-z]{9})-(\d+)", re.ASCII)
 
 
 def create(settings: Settings, context: AdapterContext) -> KubernetesScheduler:
-    """The entry point. Raises InvalidRequest for settings that make no sense."""
+    """Create the adapter for the entry point. Raises InvalidRequest for unusable settings."""
     return KubernetesScheduler(read_settings(settings), context)
 
 
@@ -74,7 +74,7 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
     """See :class:`ffdl_batch.ports.scheduler.Scheduler`."""
 
     def __init__(self, settings: KubernetesSettings, context: AdapterContext) -> None:
-        """Nothing is touched yet."""
+        """Create the adapter without a request."""
         self._settings = settle(settings, context.user, context.uid)
         super().__init__(self._settings, self._make(), Canary(self._settings, context.root, self._make))
         self._root = Root(context.root)
@@ -115,7 +115,7 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
 
     @property
     def model_bytes(self) -> int:
-        """See :class:`ffdl_batch.ports.capabilities.LimitsModels`: ConfigMaps carry models."""
+        """See :class:`ffdl_batch.ports.capabilities.LimitsModels`. ConfigMaps hold models."""
         return self._settings.model_bytes
 
     @property
@@ -133,7 +133,7 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
             version = self._client.version()
         except Refused as refused:
             kind = SchedulerMissing if refused.status == UNAUTHORIZED else SchedulerUnreachable
-            raise kind(f"the API server does not say its version: {refused}") from refused
+            raise kind(f"the API server does not report its version: {refused}") from refused
         release = re.match(r"v(\d+)\.(\d+)", version)
         if release and (int(release[1]), int(release[2])) < OLDEST:
             raise InvalidRequest(f"the cluster is {version}, and controllers need native sidecars: 1.29 or later")
@@ -146,9 +146,9 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
         if self._settings.network_policies == "enforced" or (found := self._canary.look()).enforced:
             levels |= ISOLATING
         else:
-            is_passing = found.enforced is None  # a canary is out
+            is_passing = found.enforced is None  # a canary still runs
             advice = (
-                '; where it does, and no canary can show it, set network_policies = "enforced" in [backend.kubernetes]'
+                '; if it does, and no canary can show it, set network_policies = "enforced" in [backend.kubernetes]'
             )
             warnings.append(f"{ONLY_HOST}: {found.text}{advice if is_passing else ''}")
         return BackendFacts(
@@ -169,15 +169,15 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
         return make_plan(request, self._settings)
 
     def test_only(self, plan: LaunchPlan) -> str:
-        """See :class:`ffdl_batch.ports.capabilities.TrialSubmission`: the API server checks all, and makes nothing."""
+        """See :class:`ffdl_batch.ports.capabilities.TrialSubmission`. The API server checks all objects without
+        creating them."""
         for thing in plan.objects:
             try:
                 self._client.create(placed(thing, self._client.namespace), dry_run=True)
             except Refused as refused:
                 raise explain(refused, f"{thing['kind']} {plan.token}") from refused
-        return (
-            f"the API server takes all {len(plan.objects)} objects in namespace {self._client.namespace}; none was made"
-        )
+        where = f"in namespace {self._client.namespace}"
+        return f"the API server accepts all {len(plan.objects)} objects {where}; none was created"
 
     def submit(self, plan: LaunchPlan) -> NativeId:
         """See the port. A second submission of one attempt completes the first."""
@@ -191,7 +191,7 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
         return NativeId(plan.token)
 
     def find(self, token: Token, attempt_dir: AttemptDir) -> frozenset[NativeId]:
-        """See the port. A Job that is still suspended is completed: its daemon died before."""
+        """See the port. Complete a Job that is still suspended because its daemon died."""
         try:
             job = self._client.get("Job", token)
         except Refused as refused:
@@ -211,7 +211,7 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
         return frozenset({NativeId(token)})
 
     def observe(self, ids: Collection[NativeId]) -> Mapping[NativeId, Observation]:
-        """See the port. Sends no request: the watch knows."""
+        """See the port. The watch has the state, so no request is sent."""
         self._synced()
         pods, refusals, seen = self._watcher.pods_by_token(), self._watcher.refusals(), {}
         workloads, troubles = self._queues.by_owner(), self._watcher.pod_warnings()
@@ -220,11 +220,11 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
             present, gone = pods.get(token, []), list(self._gone.get(token, {}).values())
             lost = self._pods.lost(present)
             if lost and _TOKEN.fullmatch(token):
-                self._give_up_lost(token, present, lost)
+                self._end_lost(token, present, lost)
             job = self._watcher.job(token)
             known = self._beside(token, job, refusals.get(token, ""), workloads)
             beside = replace(known, pod_warnings=troubles, lost=lost)
-            # what ended it may be gone already
+            # The pod that ended it may be gone.
             found = observe(job, [*present, *gone] if job is not None and is_finished(job) else present, beside)
             if found is None and (words := self._elsewhere(token)):
                 seen[native] = Observation(Phase.UNKNOWN, "Elsewhere", lacks=words)
@@ -244,12 +244,12 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
 
     def _as_far_as_copied(self, token: str, found: Observation, *, has_more: bool, has_pods: bool) -> Observation:
         """Report an end only when all output of its pods is in the attempt's directory, or the wait for it is over.
-        `has_pods`: pods were asked to end and have not; up to 1.30 a Job is Failed before they have."""
+        `has_pods`: pods were asked to end and still run. Up to 1.30 a Job is Failed before they have ended."""
         if found.phase is not Phase.ENDED:
             return found
         if not (has_more or has_pods):
             return self._reported(token, found)
-        if not has_pods and self._pods.is_given_up(token):
+        if not has_pods and self._pods.has_waited_enough(token):
             return self._reported(token, found)
         return replace(found, phase=Phase.COMPLETING, end=None, exit_code=None, ended_at=None)
 
@@ -275,7 +275,7 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
         return self._marked(token, found) if is_ending(job) else found
 
     def _marked(self, token: str, found: Beside, *, is_gone: bool = False) -> Beside:
-        """With what the daemon left of an end that it asked for."""
+        """Add what the marker files say about an end that the daemon requested."""
         attempt = self._attempt(token)
         return replace(
             found,
@@ -286,8 +286,8 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
         )
 
     def _remove(self, token: str, job: Mapping[str, Any], why: str) -> None:
-        """Delete a Job that was suspended, and has no pods left: its queue would start it again, without
-        what they had."""
+        """Delete a suspended Job without pods, so that its queue does not start it again without the data of its
+        pods."""
         marker_files.leave(self._attempt(token), marker_files.PREEMPTED, why)
         try:
             self._client.delete("Job", token, str(job["metadata"]["resourceVersion"]))
@@ -302,14 +302,14 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
         """See the port."""
         name = signal.removeprefix("SIG")
         if f"SIG{name}" not in signals.Signals.__members__:
-            raise InvalidRequest(f"{signal!r} is no signal's name; give one without SIG, as URG")
+            raise InvalidRequest(f"{signal!r} is not the name of a signal; give one without SIG, such as URG")
         self._synced()
         self._bring_control(native_id.job)
         self._pods.signal(native_id.job, name)
 
     def cancel(self, native_id: NativeId) -> None:
-        """See the port. Controllers that run are asked to end, and the Job is ended when they have had time to hear it:
-        kubelet brings nothing more into a pod that is being deleted. Its pods then end with their grace."""
+        """See the port. Request the end from running controllers, and end the Job after HEARD_S, because kubelet
+        updates no annotations of a pod that is being deleted. Its pods then end with their grace."""
         token = native_id.job
         self._synced()
         job, pods = self._watcher.job(token), self._watcher.pods_by_token().get(token, [])
@@ -329,7 +329,7 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
         self._pods.end_later(token, HEARD_S, lambda: is_finished(self._watcher.job(token)))
 
     def withdraw(self, native_id: NativeId) -> None:
-        """See :class:`ffdl_batch.ports.capabilities.Withdraws`. A Job of which a pod has a node has started."""
+        """See :class:`ffdl_batch.ports.capabilities.Withdraws`. A Job has started if one of its pods has a node."""
         token = native_id.job
         self._synced()
         job, pods = self._watcher.job(token), self._watcher.pods_by_token().get(token, [])
@@ -368,7 +368,7 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
     def _job_dir(self, token: str) -> Any:
         match = _TOKEN.fullmatch(token)
         if match is None:
-            raise InvalidRequest(f"{token!r} is no attempt's token")
+            raise InvalidRequest(f"{token!r} is not the token of an attempt")
         return self._root.job(match[1])
 
     def _elsewhere(self, token: str) -> str:

@@ -1,4 +1,4 @@
-"""What the API server says of itself and of who asks: groups of its API, and permissions."""
+"""Ask the API server for the groups of its API, and for the permissions of the user."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ffdl_kubernetes.client import ClusterClient
 
 
 def groups(client: ClusterClient) -> dict[str, tuple[str, ...]]:
-    """API groups that are served -> their versions, the preferred one first. Raises Refused, SchedulerUnreachable."""
+    """Return the versions of each API group, the preferred one first. Raises Refused, SchedulerUnreachable."""
     found = {}
     for group in client.raw("GET", "apis").get("groups") or ():
         first = (group.get("preferredVersion") or {}).get("version", "")
@@ -16,8 +16,8 @@ def groups(client: ClusterClient) -> dict[str, tuple[str, ...]]:
 
 
 def may(client: ClusterClient, verb: str, group: str, resource: str, *, everywhere: bool = False) -> bool:
-    """Whether the user may do it in the client's namespace, or in all of the cluster (a subresource behind a slash), as
-    the server says.
+    """Return whether the user has a permission in the client's namespace, or in the whole cluster. A subresource of
+    `resource` follows a slash.
 
     Raises Refused, SchedulerUnreachable.
     """

@@ -1,7 +1,7 @@
-"""Requests to the API server, as plain objects.
+"""Send requests with plain objects to the API server.
 
-lightkube reads the kubeconfig (contexts, certificates, tokens, exec plugins, what a pod is given) and authenticates.
-The requests are few and plain, so that what is printed by a dry run is what is sent. All is imported on first use.
+lightkube reads the kubeconfig (contexts, certificates, tokens, exec plugins, the service account of a pod) and
+authenticates. The objects are plain, so that a dry run prints what is sent. The libraries are imported on first use.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ffdl_batch.domain.scheduler_errors import NotTaken, SchedulerMissing, SchedulerUnreachable, SubmissionUncertain
+from ffdl_batch.host.backoff import growing_pause
 from ffdl_kubernetes.connection import load_config, parameters_of, require_library
 from ffdl_kubernetes.settings import KubernetesSettings
 
@@ -41,25 +42,25 @@ PATHS = {
     "ClusterRole": ("apis/rbac.authorization.k8s.io/v1", "clusterroles"),
     "ClusterRoleBinding": ("apis/rbac.authorization.k8s.io/v1", "clusterrolebindings"),
 }
-"""Kind -> group and version, and name in paths."""
+"""Group and version, and name in paths, by kind."""
 _OF_THE_CLUSTER = frozenset({"Namespace", "ClusterRole", "ClusterRoleBinding"})
-"""All others are in a namespace."""
+"""Kinds that are in no namespace."""
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
-"""The one that can take an item out of a list, whatever else is in it."""
+"""The patch that can remove one item of a list."""
 PAGE = 500
-"""Objects of one page of a list (what kubectl asks for)."""
+"""Objects in one page of a list, as for kubectl."""
 UNAUTHORIZED, FORBIDDEN = 401, 403
 TRIES = 4
-PAUSE_S = 0.5
+PAUSE_S = 0.75
 LONGEST_PAUSE_S = 10.0
 _ALL: Mapping[str, str] = MappingProxyType({})
 TAKEN = "TAKEN"
-"""What a watch says first; no word of the API server's."""
+"""The first event of a watch. It does not come from the API server."""
 
 
 class Refused(Exception):
-    """The API server answered, and not with what was asked for: HTTP status, reason and message of its answer."""
+    """The API server refused a request: HTTP status, reason and message of its answer."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message or f"{status} {reason}")
@@ -67,11 +68,11 @@ class Refused(Exception):
 
 
 class Expired(Exception):
-    """A watch cannot continue from that version: list again (HTTP 410)."""
+    """A watch cannot continue from its version (HTTP 410). The caller has to list again."""
 
 
 class ClusterClient:
-    """One namespace of one cluster. Nothing is opened before the first request. For one thread at a time."""
+    """A client for one namespace of one cluster. It connects at the first request. For one thread at a time."""
 
     def __init__(self, settings: KubernetesSettings) -> None:
         self._settings = settings
@@ -82,14 +83,14 @@ class ClusterClient:
 
     @property
     def config(self) -> SingleConfig:
-        """The chosen context. Raises SchedulerMissing that names file and context."""
+        """The chosen context. Raises SchedulerMissing with file and context."""
         if self._config is None:
             self._config = load_config(self._settings)
         return self._config
 
     @property
     def namespace(self) -> str:
-        """Where jobs are."""
+        """The namespace of the jobs."""
         return self._settings.namespace or self.config.namespace
 
     @property
@@ -101,7 +102,7 @@ class ClusterClient:
             try:
                 parameters = parameters_of(self.config, self._settings.request_timeout_s)
             except SchedulerMissing:
-                self._config = None  # somebody may mend the file
+                self._config = None  # the file may be corrected meanwhile
                 raise
             self._http = httpx2.Client(**parameters)
         return self._http
@@ -115,21 +116,21 @@ class ClusterClient:
     # ----------------------------------------------------------------------------------------------- requests
 
     def version(self) -> str:
-        """The server's, as ``v1.36.1``."""
+        """Return the version of the server, such as ``v1.36.1``."""
         return str(self._ask("GET", "version").get("gitVersion", ""))
 
     def raw(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Plain:
-        """What no kind of :data:`PATHS` is asked for."""
+        """Send a request that is not about a kind of :data:`PATHS`."""
         return self._ask(method, path, body=body)
 
     def create(self, thing: Mapping[str, Any], *, dry_run: bool = False) -> tuple[Plain, bool]:
-        """The object, and whether it is new: one of its name that is there already is given back as it is.
+        """Create an object. Return it, and whether it is new: an existing object of its name is returned unchanged.
 
-        Raises Refused; SchedulerUnreachable where it surely was not created, SubmissionUncertain where it may be.
+        Raises Refused, SchedulerUnreachable if it was certainly not created, SubmissionUncertain if it may exist.
         """
         name, kind = thing["metadata"]["name"], thing["kind"]
         query = {"fieldManager": "ffdl-batch", "fieldValidation": "Strict", **({"dryRun": "All"} if dry_run else {})}
-        is_read = kind != "Secret"  # only its pods read it
+        is_read = kind != "Secret"  # the daemon may not read Secrets
         try:
             return self._ask("POST", self._path(kind), query=query, body=thing, changes=True), True
         except Refused as refused:
@@ -141,22 +142,24 @@ class ClusterClient:
             return {**thing}, False
         found = self.get(kind, name)
         if found is None:  # deleted in between
-            raise NotTaken(f"{kind} {name} was there and is gone; it is tried again")
+            raise NotTaken(f"{kind} {name} existed and is gone; it is tried again")
         return found, False
 
     def _counted(self, kind: str, name: str) -> Plain | None:
-        """What is there of a name that is refused: quotas are asked before it is seen whether the name is taken, so one
-        that an object fills refuses that object, if the answer to its first request was lost. Raises
-        SubmissionUncertain if the server does not answer."""
+        """Return the existing object of a name that is refused, or None.
+
+        The server checks quotas before names. So if an object filled a quota and the answer to its first request was
+        lost, the second request is refused. Raises SubmissionUncertain if the server does not answer.
+        """
         try:
             return self.get(kind, name)
-        except Refused:  # who may not create, may not read either
+        except Refused:  # without permission to read
             return None
         except SchedulerUnreachable as error:
             raise SubmissionUncertain(str(error)) from error
 
     def get(self, kind: str, name: str) -> Plain | None:
-        """None where there is none of this name."""
+        """Return the object; None if there is none of this name."""
         try:
             return self._ask("GET", self._path(kind, name))
         except Refused as refused:
@@ -165,7 +168,7 @@ class ClusterClient:
             raise
 
     def patch(self, kind: str, name: str, change: Mapping[str, Any], content: str = MERGE) -> Plain | None:
-        """Merge `change` into it; None where it is gone."""
+        """Merge `change` into an object and return it; None if it is gone."""
         try:
             return self._ask("PATCH", self._path(kind, name), body=change, content=content)
         except Refused as refused:
@@ -174,12 +177,12 @@ class ClusterClient:
             raise
 
     def replace(self, thing: Mapping[str, Any]) -> Plain:
-        """Put it in the place of the one that it was made from: with its version, only where that has not changed."""
+        """Replace an object. With its version in `thing`, only if it has not changed."""
         return self._ask("PUT", self._path(thing["kind"], thing["metadata"]["name"]), body=thing)
 
     def delete(self, kind: str, name: str, version: str = "") -> bool:
-        """Delete it, and in the background what it owns; with `version` only if it has not changed since. False where
-        it is gone, or has changed."""
+        """Delete an object, and in the background what it owns; with `version` only if it has not changed. Return False
+        if it is gone or has changed."""
         body: Plain = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
         if version:
             body["preconditions"] = {"resourceVersion": version}
@@ -192,7 +195,7 @@ class ClusterClient:
         return True
 
     def list(self, kind: str, selectors: Mapping[str, str]) -> tuple[list[Plain], str]:
-        """All objects that `selectors` (labelSelector, fieldSelector) choose, and the version to watch from."""
+        """Return the objects of `selectors` (labelSelector, fieldSelector), and the version to watch from."""
         items: list[Plain] = []
         version = ""
         for page in self._pages(self._path(kind), selectors):
@@ -201,7 +204,7 @@ class ClusterClient:
         return items, version
 
     def items(self, path: str, selectors: Mapping[str, str] = _ALL) -> Iterator[Plain]:
-        """All objects under a path, of kinds that :data:`PATHS` has not; no more than a page is held at a time."""
+        """Yield the objects under a path, for kinds that are not in :data:`PATHS`. One page is in memory at a time."""
         for page in self._pages(path, selectors):
             yield from page.get("items") or []
 
@@ -210,16 +213,16 @@ class ClusterClient:
         while True:
             page = self._ask("GET", path, query=query)
             yield page
-            go_on = page["metadata"].get("continue")
-            if not go_on:
+            following = page["metadata"].get("continue")
+            if not following:
                 return
-            query["continue"] = go_on
+            query["continue"] = following
 
     def watch(
         self, kind: str, selectors: Mapping[str, str], version: str, timeout_s: int
     ) -> Iterator[tuple[str, Plain]]:
-        """First (:data:`TAKEN`, {}), when the server watches; then changes since `version`: (ADDED | MODIFIED |
-        DELETED | BOOKMARK, object), until the server closes.
+        """Yield (:data:`TAKEN`, {}) when the server has accepted the watch. Then yield the changes since `version` as
+        (ADDED | MODIFIED | DELETED | BOOKMARK, object), until the server closes.
 
         Raises Expired, Refused, SchedulerUnreachable.
         """
@@ -249,7 +252,8 @@ class ClusterClient:
         self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Mapping[str, Any] | None = None,
         content: str = "application/json", changes: bool = False,
     ) -> Plain:  # fmt: skip
-        """One request, tried again where the server asks for it or did not answer: all of ours may be sent twice."""
+        """Send a request, and repeat it if the server asks for it or does not answer. All requests may be sent
+        twice."""
         require_library()
         import httpx2
 
@@ -261,7 +265,7 @@ class ClusterClient:
                 reply = self._client.request(method, path, params=query, content=data, headers=headers)
             except httpx2.ConnectError as error:
                 failure, after = f"{self._server} cannot be reached: {error}", 0.0
-                if "CERTIFICATE_VERIFY_FAILED" in failure:  # waiting does not help
+                if "CERTIFICATE_VERIFY_FAILED" in failure:  # a repetition would not help
                     raise SchedulerMissing(f"{failure}; {self._certificate_cure}") from error
             except httpx2.HTTPError as error:
                 failure, after, sent = f"{self._server} did not answer: {str(error) or type(error).__name__}", 0.0, True
@@ -274,8 +278,9 @@ class ClusterClient:
                 after = _seconds(reply.headers.get("Retry-After", ""))
                 sent = sent or reply.status_code >= 500
             if attempt < TRIES:
-                spread = random.uniform(0.5, 1.0)  # noqa: S311 - many clients should not come back at once
-                self._pause(min(LONGEST_PAUSE_S, after or PAUSE_S * 2**attempt * spread))
+                spread = random.random()  # noqa: S311 - not a secret
+                pause_s = growing_pause(attempt, PAUSE_S, LONGEST_PAUSE_S, spread)
+                self._pause(min(LONGEST_PAUSE_S, after or pause_s))
         if changes and sent:
             raise SubmissionUncertain(failure)
         raise SchedulerUnreachable(failure)
@@ -293,7 +298,7 @@ class ClusterClient:
 
 
 class _Lines:
-    """A reply that comes line by line, as a context."""
+    """A context that reads a reply line by line."""
 
     def __init__(
         self, client: httpx2.Client, server: str, path: str, query: Mapping[str, str], timeout_s: float
@@ -332,7 +337,7 @@ def _answer(reply: httpx2.Response, server: str) -> Plain:
     try:
         return dict(reply.json()) if reply.content else {}
     except (ValueError, TypeError) as error:
-        raise SchedulerUnreachable(f"{server} answered what is no object of its API: {error}") from error
+        raise SchedulerUnreachable(f"{server} did not answer with an object of its API: {error}") from error
 
 
 def _event(line: str, server: str) -> Plain:
@@ -343,12 +348,12 @@ def _event(line: str, server: str) -> Plain:
 
 
 def refusal_of(reply: httpx2.Response) -> Refused:
-    """What the Status object says (kubernetes.io, API conventions)."""
+    """Return the error for a reply with a Status object (kubernetes.io, API conventions)."""
     try:
         status = reply.json()
         message = str(status.get("message", ""))
         if reply.status_code == UNAUTHORIZED:
-            message = f"{message}; the credentials of the kubeconfig do not count, or not any more: log in again"
+            message = f"{message}; the credentials of the kubeconfig are not valid, or have expired: log in again"
         return Refused(reply.status_code, str(status.get("reason", "")), message)
     except (ValueError, AttributeError):
         return Refused(reply.status_code, "", " ".join(reply.text.split())[:300])

@@ -219,7 +219,7 @@ class Program:
             hint = f"; {said.installHint.strip()}" if said.installHint else ""
             raise SchedulerMissing(f"{self._what} cannot be run: {error}{hint}") from error
         if done.returncode:
-            raise SchedulerMissing(f"{self._what} ended with {done.returncode}: {done.stderr.strip()[-500:]}")
+            raise SchedulerMissing(f"{self._what} exited with status {done.returncode}: {done.stderr.strip()[-500:]}")
         try:
             status = json.loads(done.stdout)["status"]
             if status.get("token"):

@@ -1,8 +1,8 @@
 """The local adapter: each job is a supervisor process with its head controller on this machine.
 
-Needs no service, no configuration and no privilege. A job's native id is its attempt's token, so one attempt can
-never be two jobs, and its files are found from the id alone. The daemon may die at any moment: the supervisor is
-not its child, and a lock that supervisor and head hold says whether the job lives (a pid would not, after a reboot).
+It needs no service, no configuration and no privilege. A job's native id is its attempt's token, so one attempt can
+never be two jobs, and the id leads to its files. The daemon may die at any moment: the supervisor is not its child, and
+a lock that supervisor and head hold shows whether the job lives (a pid does not, after a reboot).
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _TOKEN = re.compile(r"(training-[0-9a-z]{9})-(\d+)", re.ASCII)
 _START_TIMEOUT_S = 30.0
 _FOR_NODES_ALONE = frozenset({signals.SIGTERM, signals.SIGINT, signals.SIGKILL, signals.SIGSTOP, signals.SIGCONT})
 """A supervisor or head would end, stop or continue itself; it passes on the other signals."""
-# The job's environment starts from this much of the daemon's; the learner's contract comes on top.
+# The variables of the daemon that a job gets. Those of the learner's contract are added.
 _PASSED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "TMPDIR")
 
 
 def create(settings: Settings, context: AdapterContext) -> LocalScheduler:
-    """The entry point. Raises InvalidRequest for settings that make no sense."""
+    """Create the adapter for the entry point. Raises InvalidRequest for unusable settings."""
     return LocalScheduler(read_settings(settings), context)
 
 
@@ -63,7 +63,7 @@ class LocalScheduler:
     """See :class:`ffdl_batch.ports.scheduler.Scheduler`."""
 
     def __init__(self, settings: LocalSettings, context: AdapterContext) -> None:
-        """Nothing is touched yet."""
+        """Create the adapter without touching a file."""
         self._settings = settings
         self._root = Root(context.root)
         self._host = socket.gethostname()
@@ -113,11 +113,11 @@ class LocalScheduler:
 
     @property
     def _queue(self) -> str:
-        """The queue of this machine; the tree may be shared with others."""
+        """The queue of this machine, which is in its own directory because other machines may share the tree."""
         return str(Path(self._root.path) / "local" / self._host)
 
     def submit(self, plan: LaunchPlan) -> NativeId:
-        """See the port. A second submission of one attempt is the first one again."""
+        """See the port. A second submission of an attempt returns the first one."""
         directory = local_directory(plan.attempt_dir.path)
         directory.mkdir(mode=0o700, exist_ok=True)
         lock = open_own(str(directory / LOCK), os.O_RDWR)
@@ -141,7 +141,7 @@ class LocalScheduler:
         except OSError as error:
             what = f"no process can be started on {self._host}"
             if lack := explain_unstarted(error):
-                # Nobody else has the attempt: the lock is ours, and no record is there.
+                # No process has the attempt: this one holds the lock, and there is no record.
                 raise TooMany(f"{what}: {of_daemon(lack)}") from error
             raise SchedulerUnreachable(f"{what}: {error}") from error
         except subprocess.TimeoutExpired as error:
@@ -156,7 +156,7 @@ class LocalScheduler:
         """See the port."""
         directory = local_directory(attempt_dir.path)
         try:
-            # In this order: a submission takes the lock first and writes the record before it gives it up.
+            # In this order, because a submission takes the lock, writes the record and releases the lock.
             held = is_held(directory / LOCK)
             known = read_record(directory / STARTED) is not None
         except OSError as error:
@@ -203,7 +203,7 @@ class LocalScheduler:
         try:
             number = signals.Signals[f"SIG{signal.removeprefix('SIG')}"]
         except KeyError:
-            raise InvalidRequest(f"{signal!r} is no signal's name; give one without SIG, as URG") from None
+            raise InvalidRequest(f"{signal!r} is not the name of a signal; give one without SIG, such as URG") from None
         attempt = self._living(native_id)
         if attempt is None:
             return
@@ -232,7 +232,7 @@ class LocalScheduler:
         return NodeProgram(tuple(argv), host=str(started.get("host") or self._host))
 
     def _living(self, native: NativeId) -> AttemptDir | None:
-        """The attempt, where its processes may live on this host. Raises NotNow on another one."""
+        """Return the attempt if its processes may live; else None. Raises NotNow if they are on another host."""
         attempt = self._attempt(native)
         if attempt is None:
             return None
@@ -245,7 +245,8 @@ class LocalScheduler:
         return attempt
 
     def _send(self, attempt: AttemptDir, number: int, *to: str) -> None:
-        """Signal the first of them that lives (the head outlives a killed supervisor); no process is no error."""
+        """Signal the first of the named processes that lives: the head outlives a killed supervisor. Without one, do
+        nothing."""
         directory = local_directory(attempt.path)
         started, state = read_record(directory / STARTED) or {}, read_record(directory / STATE) or {}
         pids = {
@@ -262,13 +263,13 @@ class LocalScheduler:
 
 
 def _cause(said: str) -> str:
-    """The last line: of a traceback that is the one with the cause."""
+    """Return the last line, which has the cause if it is a traceback."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     return lines[-1][-300:] if lines else ""
 
 
 def _acquire(lock: int) -> bool:
-    """Take the lock for good; readers hold it for moments, so a few tries distinguish them from owners."""
+    """Take the lock; return whether it is free. Readers hold it for moments, so it is tried several times."""
     for _ in range(50):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -285,7 +286,7 @@ def _taken_by_another(directory: Path, token: Token) -> NativeId:
 
 
 def _why_no_isolation(controller: tuple[str, ...]) -> str:
-    """ "" where learners can be given a network of their own; else the kernel's reason."""
+    """Return the kernel's reason why learners cannot have their own network; "" if they can."""
     argv = [*controller, "probe-isolation"]
     try:
         tried = subprocess.run(
@@ -297,7 +298,7 @@ def _why_no_isolation(controller: tuple[str, ...]) -> str:
 
 
 def count_gpus(devices: Path) -> int:
-    """NVIDIA's device files, and AMD's where there are none (one render node for each GPU)."""
+    """Count NVIDIA's device files; without any, AMD's render nodes, one for each GPU."""
     names = [path.name for path in devices.iterdir()] if devices.is_dir() else []
     nvidia = sum(1 for name in names if re.fullmatch(r"nvidia\d+", name))
     if nvidia or "kfd" not in names:

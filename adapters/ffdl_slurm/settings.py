@@ -1,4 +1,4 @@
-"""The settings of ``[backend.slurm]``, checked once when the adapter is made."""
+"""Read the settings of ``[backend.slurm]``, once when the adapter is created."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ E = TypeVar("E", bound=StrEnum)
 
 
 class GatewayKind(StrEnum):
-    """How Slurm is spoken to."""
+    """How requests are sent to Slurm."""
 
     CLI = "cli"
     PYSLURM = "pyslurm"
@@ -36,48 +36,50 @@ class GpuFlag(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SlurmSettings:
-    """What a site may say about its Slurm.
-
-    `credential_life_s`: seconds within which a request that was sent may still be accepted (MUNGE: 300 s,
-    auth/slurm: 60 s). `python`: interpreter on the nodes ("" = found by the probe). `staging_python`: that of an
-    installation of this package there, for data stores that are no directories ("" = this one). `partition`, `account`
-    and `qos` are used where the job names none. `scratch_base` is a node-local directory. `srun_args` are further
-    options of the job step. `submit_host` is named in messages only.
-
-    `fence_s`: a node that cannot read the attempt's files for so long ends its learners. It should be smaller than
-    slurm.conf's SlurmdTimeout, after which Slurm gives a silent node up and starts the job elsewhere, where it waits
-    for what is left of `fence_s`. `kill_wait_s` is slurm.conf's KillWait, the seconds between TERM and KILL.
-    `continue_in_place`: a job that reached its time limit is requeued under its id; otherwise a new job follows it.
-
-    `network_feature` and `egress_feature` are the features of Slurm that nodes have where their prolog makes networks
-    for jobs, and with ways out ("" = no job asks for one). `network_dir` is FFDL_RUN of slurm-configs, `job_mark` its
-    JOB_MARK.
-    `gpu_devices` are patterns of the nodes' device files by vendor, `gres_devices` by the name of another generic
-    resource: what learners may open of them is held against the allocation before they start.
-    """
+    """The settings of a site's Slurm."""
 
     gateway: GatewayKind = GatewayKind.CLI
     credential_life_s: float = 300.0
+    """Seconds within which a request that was sent may still be accepted (MUNGE: 300 s, auth/slurm: 60 s)."""
     command_timeout_s: float = 60.0
     python: str = ""
+    """The interpreter on the nodes; "" = found by the probe."""
     staging_python: str = ""
+    """The interpreter of an installation of this package on the nodes, for data stores that are not directories; "" =
+    this one."""
     apptainer: str = "apptainer"
     gpu_flag: GpuFlag = field(default=GpuFlag.AUTO, metadata=HARMLESS)
     partition: str = field(default="", metadata=HARMLESS)
+    """Partition, account and QOS of jobs that name none."""
     account: str = field(default="", metadata=HARMLESS)
     qos: str = field(default="", metadata=HARMLESS)
     scratch_base: str = "/tmp"  # noqa: S108 - the directory that is made in it is 0700
+    """A directory on each node's own disk."""
     srun_args: tuple[str, ...] = ()
+    """Further options of the job step."""
     submit_host: str = ""
+    """Only for messages."""
     fence_s: float = 120.0
+    """A node that cannot read the attempt's files for this time ends its learners. It should be less than slurm.conf's
+    SlurmdTimeout, after which Slurm declares a silent node down and starts the job elsewhere. There the job waits for
+    the rest of `fence_s`."""
     kill_wait_s: int = 30
+    """slurm.conf's KillWait: the seconds between TERM and KILL."""
     continue_in_place: bool = field(default=False, metadata=HARMLESS)
+    """Whether a job at its time limit is requeued under its id. Otherwise a new job follows it."""
     network_feature: str = "ffdl-network"
+    """The feature of nodes whose prolog makes networks of jobs; "" = no job asks for one."""
     egress_feature: str = "ffdl-egress"
+    """The feature of nodes whose prolog makes networks with destinations outside; "" = no job asks for one."""
     network_dir: str = "/run/ffdl"
+    """FFDL_RUN of slurm-configs."""
     job_mark: str = "ffdl-batch:"
+    """JOB_MARK of slurm-configs."""
     gpu_devices: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: GPU_DEVICES)
+    """Patterns of the nodes' device files of GPUs by vendor. What learners may open is compared with the allocation
+    before they start."""
     gres_devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The same, by the name of another generic resource."""
 
 
 HARMLESS_KEYS = harmless_keys(SlurmSettings)
@@ -140,9 +142,9 @@ def read_settings(raw: Mapping[str, object]) -> SlurmSettings:
 
 
 def doubt_times(settings: SlurmSettings, slurmd_timeout_s: int | None, kill_wait_s: int | None) -> list[str]:
-    """What does not fit between the settings and slurm.conf's SlurmdTimeout and KillWait, and what comes of it. Pure.
+    """Return conflicts of the settings with slurm.conf's SlurmdTimeout and KillWait, and their effects. Pure.
 
-    SlurmdTimeout 0: Slurm gives no node up (slurm.conf(5)).
+    With SlurmdTimeout 0, Slurm never declares a node down (slurm.conf(5)).
     """
     doubts = []
     if slurmd_timeout_s and slurmd_timeout_s <= settings.fence_s:

@@ -74,7 +74,7 @@ class Workers:
                     job()
             except Stopped:
                 pass
-            except BaseException as error:  # noqa: BLE001 - told by who waits
+            except BaseException as error:  # noqa: BLE001 - raised to the caller that waits
                 with self._lock:
                     self._error = self._error or error
                 self._stop.set()

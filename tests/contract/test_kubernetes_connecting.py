@@ -114,12 +114,12 @@ def test_cluster_client_rereads_kubeconfig_after_new_login_to_same_server(k8s: F
     client = login.client()
     assert client.get("Namespace", "default")
     k8s.do("forget_token", token="first")
-    with pytest.raises(Refused, match="Unauthorized; the credentials of the kubeconfig do not count"):
+    with pytest.raises(Refused, match="Unauthorized; the credentials of the kubeconfig are not valid"):
         client.get("Namespace", "default")
     login.config["contexts"].append({"name": "other", "context": {"cluster": "none", "user": "none"}})
     login.config["current-context"] = "other"
     logs_in("second", "https://elsewhere.example.org")
-    with pytest.raises(Refused, match="Unauthorized; the credentials of the kubeconfig do not count"):
+    with pytest.raises(Refused, match="Unauthorized; the credentials of the kubeconfig are not valid"):
         client.get("Namespace", "default")  # what is meant for another server is not shown to this one
     logs_in("second")
     assert client.get("Namespace", "default")
@@ -135,7 +135,7 @@ def test_cluster_client_reports_untrusted_certificate_with_kubeconfig_entry(logi
 
 def test_cluster_client_reports_failed_credential_program_and_retries_it(login: Login) -> None:
     client = login.client()
-    with pytest.raises(SchedulerMissing, match=r"program .* ended with 3: nobody is logged in"):
+    with pytest.raises(SchedulerMissing, match=r"program .* exited with status 3: nobody is logged in"):
         client.get("Namespace", "default")
     login.knows("first")
     assert client.get("Namespace", "default")

@@ -117,7 +117,8 @@ def test_plan_prints_all_objects_without_variable_values_and_creates_none(plan: 
 
 def test_plan_trial_validates_all_objects_on_server_and_creates_none(plan: Plan, k8s: FakeCluster) -> None:
     k8s.counts(reset=True)
-    assert plan(trial=True).trial == f"the API server takes all 4 objects in namespace {k8s.namespace}; none was made"
+    said = f"the API server accepts all 4 objects in namespace {k8s.namespace}; none was created"
+    assert plan(trial=True).trial == said
     made = {what: count for what, count in k8s.counts().items() if what.startswith("create")}
     assert sum(made.values()) == 4, "each object was shown to the server"
 
@@ -163,4 +164,4 @@ def test_plan_trial_covers_loading_and_storing_jobs_with_volume_claim(plan: Plan
     objects: list[Any] = [yaml.safe_load(document) for document in view.objects]
     jobs = [one["metadata"]["name"] for one in objects if one["kind"] == "Job"]
     assert jobs == ["training-dryrun000-1", "training-dryrun000-2", "training-dryrun000-2-store"]
-    assert view.trial.startswith(f"the API server takes all {len(objects)} objects in namespace {k8s.namespace}")
+    assert view.trial.startswith(f"the API server accepts all {len(objects)} objects in namespace {k8s.namespace}")

@@ -1,6 +1,7 @@
-"""``python -m ffdl_kubernetes.attach``: starts a program beside the controller of a pod, with this process's streams.
+"""``python -m ffdl_kubernetes.attach``: start a program beside the controller of a pod, with this process's streams.
 
-Where commands in pods are not permitted, tables and stacks come by the controller itself.
+If commands in pods are not permitted, request tables and stacks of the controller by an annotation, and read its answer
+in its log. This needs the permissions of a daemon: `patch` of pods and `get` of their logs.
 """
 
 from __future__ import annotations
@@ -38,15 +39,15 @@ if TYPE_CHECKING:
 
 
 ANSWER_S = 80.0
-"""How long a pod may take: kubelet brings a changed annotation within seconds, py-spy has 20 s for a process."""
+"""Maximum wait for a pod: kubelet delivers a changed annotation within seconds, and py-spy has 20 s for a process."""
 SLOW_S = 30.0
-"""How much later than the request its log may be opened: the answer is read all the same."""
+"""How much later than the request the log may be opened without missing the answer."""
 AGAIN_S = 10.0
-"""Another one may have requested something of the same pod in between."""
+"""Seconds until the annotation is set again, because another command may have replaced it."""
 
 
 class AnnotationView:
-    """What `program`, the helper, would show of the learners that it names."""
+    """Shows what the helper `program` would show of the learners that it names."""
 
     def __init__(self, client: httpx2.AsyncClient, namespace: str, pod: str, program: Sequence[str], own: Own) -> None:
         self._client, self._own = client, own
@@ -55,7 +56,7 @@ class AnnotationView:
         self._learners = tuple(int(word) for word in program[program.index("--learners") + 1].split(","))
 
     async def serve(self, wanted: str) -> int:
-        """As the helper does. Raises Refused, SchedulerUnreachable, OwnerGone, FrameError."""
+        """Answer the command as the helper does. Raises Refused, SchedulerUnreachable, OwnerGone, FrameError."""
         await self._own.send_object(READY, {"host": self._pod, "learners": list(self._learners)})
         if wanted == STACK:
             return await self._stack()
@@ -76,24 +77,24 @@ class AnnotationView:
 
     async def _ask(self, wanted: str) -> Answer:
         look = Look(os.urandom(6).hex(), wanted, self._learners)
-        hearing = asyncio.ensure_future(self._read_answer(look.id))
-        wishing = asyncio.ensure_future(self._annotate(look))
+        reading = asyncio.ensure_future(self._read_answer(look.id))
+        requesting = asyncio.ensure_future(self._annotate(look))
         try:
-            done, _ = await asyncio.wait({hearing, wishing}, timeout=ANSWER_S, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait({reading, requesting}, timeout=ANSWER_S, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 if (found := task.result()) is not None:
                     return found
         finally:
-            for task in (hearing, wishing):
+            for task in (reading, requesting):
                 task.cancel()
-            await asyncio.gather(hearing, wishing, return_exceptions=True)
+            await asyncio.gather(reading, requesting, return_exceptions=True)
         raise SchedulerUnreachable(
             f"it did not answer within {ANSWER_S:g} s: the controller's image is of an earlier release, or kubelet "
-            "brings no annotations"
+            "updates no annotations"
         )
 
     async def _annotate(self, look: Look) -> None:
-        """Until it is cancelled."""
+        """Set the annotation again and again, until it is cancelled."""
         import httpx2
 
         body = json.dumps(
@@ -109,7 +110,7 @@ class AnnotationView:
             await asyncio.sleep(AGAIN_S)
 
     async def _read_answer(self, look: str) -> Answer | None:
-        """Its answer, of what the controller prints; a log that is cut off is read again."""
+        """Return the answer in the controller's log. Read a log that is cut off again."""
         import httpx2
 
         begun = time.monotonic()
@@ -139,7 +140,7 @@ FORBIDDEN = 403
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return the exit status of the program there; 69 if it was not started, and 75 if the API server was away."""
+    """Return the exit status of the program there; 69 if it was not started, 75 if the API server did not answer."""
     parser = argparse.ArgumentParser(prog="ffdl_kubernetes.attach")
     parser.add_argument("--kubeconfig", required=True)
     parser.add_argument("--context", default="")
@@ -183,7 +184,7 @@ def _is_away(error: Exception) -> bool:
 
 
 def _client(settings: KubernetesSettings) -> httpx2.AsyncClient:
-    """Raises SchedulerMissing."""
+    """Return a client of the API server. Raises SchedulerMissing."""
     require_library()
     import httpx2
     from lightkube.config.client_adapter import AsyncClient, ConnectionParams
@@ -194,15 +195,15 @@ def _client(settings: KubernetesSettings) -> httpx2.AsyncClient:
 
 
 async def _read_refusals(reply: httpx2.Response) -> None:
-    """Before the answer is closed: what was to become another protocol is not read by anybody else."""
+    """Read the body of a refusal, which the upgrade to another protocol would not read."""
     if reply.status_code >= 400:
         await reply.aread()
 
 
 def _not_permitted(namespace: str, refused: Refused) -> str:
     return (
-        f"commands in pods are not permitted in namespace {namespace} ({refused}); who runs the cluster permits them: "
-        f"ffdl-admin tenant create {namespace} --debugging --update. ffdl top and ffdl stack work without"
+        f"commands in pods are not permitted in namespace {namespace} ({refused}); an administrator of the cluster "
+        f"permits them: ffdl-admin tenant create {namespace} --debugging --update. ffdl top and ffdl stack work without"
     )
 
 

@@ -1,4 +1,4 @@
-"""How a job's owner starts a program in a pod of a running attempt."""
+"""Start a program of a job's owner in a pod of a running attempt."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ffdl_kubernetes.observing.cluster_watch import Watcher
 from ffdl_kubernetes.settings import IN_CLUSTER, KubernetesSettings
 
 LISTED_S = 2.0
-"""For which pods are waited that a daemon, which was started a moment ago, has not listed yet."""
+"""Maximum wait for the list of pods, if the daemon was just started."""
 
 
 class Reach:
@@ -41,7 +41,7 @@ class Reach:
 
 
 def attach_argv(settings: KubernetesSettings, pod: str, argv: Sequence[str]) -> tuple[str, ...]:
-    """The program that starts `argv` in a pod, with its own streams. Raises SchedulerMissing."""
+    """Return the program that starts `argv` in a pod, with its own streams. Raises SchedulerMissing."""
     config = load_config(settings)
     where = ["--kubeconfig", IN_CLUSTER]
     if config.fname is not None:

@@ -19,22 +19,22 @@ from ffdl_batch.domain.launch.pod_protocol import ATTEMPT_LABEL, JOB_LABEL
 from ffdl_kubernetes.client import ClusterClient
 
 CANCELLED = "submit/cancelled"
-"""Empty: its controllers were asked to end, and its Job was, or is about to be, ended by us."""
+"""Empty: the daemon requested the end of its controllers, and has ended its Job or is about to."""
 PREEMPTED = "submit/preempted"
-"""Its Job was, or is about to be, deleted by us, because it had been suspended: why."""
+"""Why the daemon has deleted its suspended Job, or is about to."""
 NO_IMAGE = "submit/no-image"
-"""Its Job was, or is about to be, ended by us, because an image of it could not be had for too long: which."""
+"""Names the missing image for which the daemon has ended its Job, or is about to."""
 NODE_LOST = "submit/node-lost"
 """Names the node that does not answer any more, for which the daemon ends the Job or has ended it."""
 SENT_TO = "submit/cluster"
-"""Where it was, or is about to be, sent to: no word about its end."""
-END_REPORTED = "submit/end-told"
-"""Empty: its controllers left no final record, and the adapter has reported that it ended, but not how."""
+"""Names the cluster that it was sent to, or is about to be."""
+END_REPORTED = "submit/end-reported"
+"""Empty: its controllers left no final record, and the adapter has reported its end."""
 ALL = (CANCELLED, PREEMPTED, NO_IMAGE, NODE_LOST)
 
 
 def leave(attempt: AttemptDir, mark: str, why: str = "") -> None:
-    """Of several empty ones the first stays, and with it the time. Raises OSError."""
+    """Write a marker file. An empty one is not replaced, so that its time stays. Raises OSError."""
     path = Path(attempt.path, mark)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if why or status_of(str(path)) is None:
@@ -42,17 +42,17 @@ def leave(attempt: AttemptDir, mark: str, why: str = "") -> None:
 
 
 def is_marked(attempt: AttemptDir, mark: str) -> bool:
-    """Whether it was left."""
+    """Return whether the marker file exists."""
     return os.path.lexists(Path(attempt.path, mark))
 
 
 def read(attempt: AttemptDir, mark: str) -> str:
-    """Why ("" = it was not left)."""
+    """Return the text of a marker file; "" if there is none."""
     return find_text(str(Path(attempt.path, mark)))
 
 
 def age_s(attempt: AttemptDir, mark: str) -> float | None:
-    """How long ago it was left; None where it was not."""
+    """Return the age of a marker file; None if there is none."""
     try:
         return abs(time.time() - Path(attempt.path, mark).lstat().st_mtime)
     except FileNotFoundError:
@@ -60,18 +60,18 @@ def age_s(attempt: AttemptDir, mark: str) -> float | None:
 
 
 def attempt_of(thing: Mapping[str, Any], root: Root) -> AttemptDir:
-    """The directory of the attempt that an object of ours belongs to; there is none where another daemon sent it."""
+    """Return the directory of the attempt of an object. It does not exist if another daemon sent the object."""
     labels = thing["metadata"]["labels"]
     return root.job(labels[JOB_LABEL]).attempt(int(labels[ATTEMPT_LABEL]))
 
 
 def remember(attempt: AttemptDir, client: ClusterClient) -> None:
-    """Before anything of it is sent. Raises OSError."""
+    """Record the cluster of an attempt, before its objects are sent. Raises OSError."""
     leave(attempt, SENT_TO, _here(client))
 
 
 def is_ours(thing: Mapping[str, Any], root: Root) -> bool:
-    """Whether the daemon of this tree has sent, or is about to send, the attempt that an object belongs to."""
+    """Return whether the daemon of this tree has sent the attempt of an object, or is about to."""
     labels = thing["metadata"].get("labels") or {}
     if not labels.get(JOB_LABEL) or not labels.get(ATTEMPT_LABEL, "").isdecimal():
         return False
@@ -79,8 +79,8 @@ def is_ours(thing: Mapping[str, Any], root: Root) -> bool:
 
 
 def elsewhere(attempt: AttemptDir, client: ClusterClient) -> str:
-    """Why an attempt that this cluster does not show may be there all the same ("" = it is not). Of one that its owner
-    has cancelled nothing more is expected."""
+    """Return why an attempt that this cluster does not show may run in another one; "" if it does not, or if its owner
+    has cancelled it."""
     sent_to, here = read(attempt, SENT_TO), _here(client)
     if sent_to in ("", here) or is_marked(attempt, CANCELLED):
         return ""

@@ -1,4 +1,4 @@
-"""Pods as the daemon deals with them: what they say is copied, what is requested is brought, the last word is read."""
+"""Synchronise pods with attempts: copy their output, deliver requests, and store the final record."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from ffdl_kubernetes.settings import KubernetesSettings
 
 Plain = Mapping[str, Any]
 LOST_S = 60.0
-"""A pod that should be gone for so long, by its own grace period, has no kubelet any more."""
+"""A pod that exists for this long after its grace period has no kubelet any more."""
 SILENT_S = 120.0
 """A controller prints something every 20 s. If its pod was marked for deletion this long ago and it has printed nothing
 since, the node does not answer; kubelet ends the pod when the node is back."""
@@ -52,14 +52,14 @@ WARNING = "URG"
 END, GANG = "end", "gang"
 """Work for a whole attempt, beside requests for single pods."""
 READ_S, READ_MOST_S = 120.0, 1800.0
-"""So long after this daemon saw a Job's end, and after any pod was read, the end is reported although some pods
-could not be read; the second is the maximum. A daemon that was away, or has hundreds of pods to read, does not wait in
-vain."""
+"""Seconds after this daemon saw a Job's end, and after any pod was read, until the end is reported although some pods
+could not be read. The second is the maximum from the Job's end. So a daemon that was down, or that has hundreds of pods
+to read, has time for them."""
 _log = logging.getLogger(__name__)
 
 
 class Pods:
-    """All pods of one namespace. `root` is the tree of jobs, `make` gives a client for a thread of its own."""
+    """All pods of one namespace. `root` is the tree of jobs. `make` returns a client for another thread."""
 
     def __init__(self, settings: KubernetesSettings, root: Root, make: Callable[[], ClusterClient]) -> None:
         self._root, self._make = root, make
@@ -71,7 +71,7 @@ class Pods:
         self._read_at = 0.0
         self._awaited: dict[str, float] = {}
         self._signs: dict[str, float] = {}
-        """When a pod was last heard of, or was first seen with a time by which it is to end (monotonic)."""
+        """When a pod last printed something, or was first seen with a deletion time (monotonic)."""
         self._warned: set[str] = set()
         """Tokens of attempts whose pods were warned because one of them is about to end."""
         self._lock = threading.Lock()
@@ -88,8 +88,7 @@ class Pods:
     # ------------------------------------------------------------------------------------- what the watch reports
 
     def on_change(self, what: str, pod: Plain) -> None:
-        """A pod that came, changed or went. Several daemons may share the namespace, and see each other's: what another
-        one has sent is neither copied nor let go here."""
+        """Handle a pod that was added, modified or deleted. Pods of other daemons in the namespace are ignored."""
         if not is_ours(pod, self._root):
             return
         name = str(pod["metadata"]["name"])
@@ -124,12 +123,12 @@ class Pods:
             self._follower.follow(name)
             if is_new:
                 self._bring_control(pod)
-        elif _ends(pod):  # its controller never ran: there is nothing to be read
+        elif _ends(pod):  # its controller never ran, so there is no log
             self.on_end(name)
 
     def _warn_gang(self, leaving: Plain) -> None:
-        """Have the controllers of all pods of the attempt ask for a checkpoint now. The Job deletes the others only
-        when this one has ended (`podReplacementPolicy` Failed), and what it would save alone is of no use."""
+        """Have the controllers of all pods of the attempt request a checkpoint now. The Job deletes the other pods only
+        when this one has ended (`podReplacementPolicy` Failed), and the checkpoint of one pod alone is useless."""
         token = token_of(leaving)
         if (
             token in self._warned
@@ -140,7 +139,7 @@ class Pods:
         self.signal(token, WARNING)
 
     def look_for_lost(self) -> None:
-        """Release the pods whose node is lost: no more of them can be read."""
+        """Release the pods whose node is lost, because their logs cannot be read any more."""
         with self._lock:
             pods = list(self._pods.values())
         for pod in pods:
@@ -177,7 +176,7 @@ class Pods:
         try:
             mirror.apply(frame, at, index_of(known))
         except OSError as error:
-            _log.warning("%s: what it says cannot be written: %s", pod, error)
+            _log.warning("%s: its output cannot be written: %s", pod, error)
             return
         if mirror.missing != before and mirror.missing:
             self._annotate(pod, PodAnnotation.RESEND, json.dumps(mirror.missing, sort_keys=True))
@@ -185,19 +184,19 @@ class Pods:
             self._queue(token_of(known), GANG)
 
     def on_end(self, pod: str) -> None:
-        """See :class:`ffdl_kubernetes.observing.log_follower.Listener`: read the last word, and let the pod go. A word
-        that cannot be written is tried again: the pod has it until then."""
+        """See :class:`ffdl_kubernetes.observing.log_follower.Listener`. Store the termination message, and release the
+        pod. If it cannot be written, try again later, because the pod keeps it until its release."""
         with self._lock:
             known = self._pods.get(pod)
             if known is None or pod in self._ending:
                 return
             self._ending.add(pod)
-        word = termination_message(known)
+        message = termination_message(known)
         try:
-            if word is not None and word.get("outcome"):
-                self._keep_final(known, word)
+            if message is not None and message.get("outcome"):
+                self._keep_final(known, message)
         except OSError as error:
-            _log.warning("%s: its last word cannot be written: %s; it is tried again", pod, error)
+            _log.warning("%s: its termination message cannot be written: %s; it is tried again", pod, error)
             with self._lock:
                 self._ending.discard(pod)
             timer = threading.Timer(RETRY_S, self.on_end, [pod])
@@ -211,7 +210,7 @@ class Pods:
         self._mirror(known).ring()
 
     def _keep_final(self, pod: Plain, message: Mapping[str, Any]) -> None:
-        """The record of the head, where the copy does not have it: what it printed last may be lost."""
+        """Write the head's final record if it was not copied, because the end of a log may be lost."""
         path = Path(attempt_of(pod, self._root).final)
         if status_of(str(path)) is not None:
             return
@@ -240,27 +239,27 @@ class Pods:
             return False
         return status_of(attempt_of(job, self._root).final) is None
 
-    def is_given_up(self, token: str) -> bool:
-        """Whether what pods of an attempt that has ended have to say was waited for in vain."""
+    def has_waited_enough(self, token: str) -> bool:
+        """Return whether the time to read the pods of an attempt that has ended is over."""
         now = time.monotonic()
         with self._lock:
             since = self._awaited.setdefault(token, now)
             return now - max(since, self._read_at) > READ_S or now - since > READ_MOST_S
 
     def forget(self, token: str) -> None:
-        """Its Job is gone."""
+        """Forget an attempt whose Job is gone."""
         with self._lock:
             self._awaited.pop(token, None)
 
     # ------------------------------------------------------------------------------------------------- requests
 
     def annotate(self, token: str, annotation: PodAnnotation, value: str) -> None:
-        """Bring `value` to all pods of an attempt, soon."""
+        """Set an annotation of all pods of an attempt, in the worker's thread."""
         for pod in self._of(token):
             self._annotate(pod["metadata"]["name"], annotation, value)
 
     def signal(self, token: str, name: str) -> None:
-        """Have the controllers of an attempt that run get this signal."""
+        """Send a signal to the running controllers of an attempt."""
         for pod in filter(has_begun, self._of(token)):
             last = str(
                 (pod["metadata"].get("annotations") or {}).get(f"{ANNOTATIONS}/{PodAnnotation.SIGNAL.value}", "")
@@ -270,7 +269,7 @@ class Pods:
             self._annotate(pod["metadata"]["name"], PodAnnotation.SIGNAL, f"{number} {name}")
 
     def end_later(self, token: str, seconds: float, is_over: Callable[[], bool]) -> None:
-        """End the Job of an attempt then, unless it is over."""
+        """End the Job of an attempt after some seconds, unless it is over."""
 
         def begin() -> None:
             if not is_over():
@@ -285,14 +284,14 @@ class Pods:
             return [pod for pod in self._pods.values() if token_of(pod) == token]
 
     def _bring_control(self, pod: Plain) -> None:
-        """What was requested before the pod was there."""
+        """Set the annotation for requests that are older than the pod."""
         text = find_text(attempt_of(pod, self._root).control)
         if text:
             self._annotate(pod["metadata"]["name"], PodAnnotation.CONTROL, text)
 
     def _notify_siblings(self, token: str) -> None:
-        """Each pod of a gang gets what the controllers of all said, and the head when that is its last word; its own it
-        leaves alone. Raises OSError."""
+        """Send each pod of a gang the events of all node controllers, and those of the head if they have the final one.
+        Raises OSError."""
         pods = self._of(token)
         if len(pods) < 2:
             return
@@ -305,9 +304,9 @@ class Pods:
         text = find_text(attempt.event_file(HEAD), MAX_EVENT_BYTES)
         if any(event.kind is EventKind.FINAL for event in decode_events(text)):
             texts[f"events/{HEAD}.jsonl"] = text
-        said = pack(json.dumps(texts))
+        packed = pack(json.dumps(texts))
         for pod in pods:
-            self._annotate(pod["metadata"]["name"], PodAnnotation.SIBLINGS, said)
+            self._annotate(pod["metadata"]["name"], PodAnnotation.SIBLINGS, packed)
 
     def _annotate(self, pod: str, annotation: PodAnnotation, value: str) -> None:
         with self._lock:
@@ -317,8 +316,9 @@ class Pods:
         self._queue(pod, annotation.value)
 
     def _queue(self, name: str, what: str) -> None:
-        """`what` is a request for the pod `name`, "" = let it go; END and GANG: `name` is an attempt's token. What
-        waits already is done once: a gang's pods say more than could be passed on one by one."""
+        """Queue work. `what` is a request for the pod `name`, or "" to release it; for END and GANG, `name` is an
+        attempt's token. Equal work in the queue is done once, because the pods of a gang print faster than requests can
+        be sent."""
         with self._lock:
             if (name, what) in self._waiting:
                 return
@@ -359,7 +359,7 @@ class Pods:
 
 
 def index_of(pod: Plain) -> int:
-    """Its completion index."""
+    """Return the completion index of a pod."""
     meta = pod["metadata"]
     return int((meta.get("labels") or {}).get(INDEX) or (meta.get("annotations") or {}).get(INDEX) or 0)
 

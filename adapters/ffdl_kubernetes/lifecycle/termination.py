@@ -42,8 +42,8 @@ not as one that reached its time limit."""
 
 
 def lacks_image(pods: Sequence[Plain], attempt: AttemptDir, patience_s: float) -> str:
-    """Why its pods will not start any more ("" = they may): the patience with the registry is over, or nearly all of
-    the job's own time."""
+    """Return why pods without an image will not start: the patience with the registry is over, or nearly all of the
+    job's time. "" if they may start."""
     lacking = missing_image(pods)
     if lacking is None:
         return ""
@@ -56,12 +56,12 @@ def lacks_image(pods: Sequence[Plain], attempt: AttemptDir, patience_s: float) -
 
 
 def _lead_s(limits: Limits, time_s: int) -> int:
-    """As controllers have it."""
+    """Return the lead of the checkpoint request, as controllers compute it."""
     return min(limits.grace_s if limits.lead_s is None else limits.lead_s, time_s // 2)
 
 
 def _limits(attempt: AttemptDir) -> Limits:
-    """None that is known, where the launch file cannot be read."""
+    """Return the limits in the launch file; no limits if it cannot be read."""
     try:
         return decode(find_text(attempt.launch, MAX_EVENT_BYTES)).limits
     except (OSError, LaunchFileError):
@@ -69,24 +69,24 @@ def _limits(attempt: AttemptDir) -> Limits:
 
 
 DEADLINE_S = 1
-"""From the start of the Job on: over, or about to be."""
+"""The deadline from the start of the Job, so that it is over at once."""
 HEARD_S = 10.0
-"""So long after controllers were asked to end, their Job is ended if it has not ended by itself: kubelet brings changed
-annotations into a pod within seconds."""
+"""Seconds from a request for the end of controllers until their Job is ended, if it has not ended by itself. kubelet
+delivers changed annotations within seconds."""
 TRIES = 5
 
 
 def may_run(job: Plain, pods: Sequence[Plain]) -> bool:
-    """Whether containers of its pods may run: a suspended Job's may while there are pods, another's from when one of
-    them has a node."""
+    """Return whether containers of a Job may run: if it is suspended, while it has pods; else, once a pod has a
+    node."""
     if job.get("spec", {}).get("suspend"):
         return bool(pods)
     return any(pod.get("spec", {}).get("nodeName") for pod in pods)
 
 
 def end_job(client: ClusterClient, token: str, pods: Sequence[Plain]) -> Plain | None:
-    """End the Job of an attempt, whose pods were last seen as `pods`; as it is then, or None where it is gone or has
-    pods that its suspension ends. Raises Refused, SchedulerUnreachable, NotTaken where it changes all the time."""
+    """End the Job of an attempt, whose last known pods are `pods`. Return the Job then; None if it is gone, or if its
+    suspension ends its pods. Raises Refused, SchedulerUnreachable, NotTaken if it changes all the time."""
     for _ in range(TRIES):
         job = client.get("Job", token)
         if job is None or is_finished(job) or is_ending(job):
@@ -134,7 +134,7 @@ class AskedEnds(ABC):
         if why:
             self._end_because(token, pods, marker_files.NO_IMAGE, why)
 
-    def _give_up_lost(self, token: str, pods: Sequence[Mapping[str, Any]], lost: frozenset[str]) -> None:
+    def _end_lost(self, token: str, pods: Sequence[Mapping[str, Any]], lost: frozenset[str]) -> None:
         """End a Job that lost a pod, so that its other pods end, and the lost one when its node is back."""
         job = self._watcher.job(token)
         if job is not None and not is_finished(job) and not is_ending(job):
@@ -170,17 +170,17 @@ class AskedEnds(ABC):
 
 
 SETTLED_S = 60.0
-"""So long after its end a Job stays in any case: the daemon has seen its end, and what its pods said, by then."""
+"""Minimum time that a Job is kept after its end, in which the daemon sees its end and reads its pods."""
 AT_ONCE = 5
-"""So many go where one more is wanted: others are wanted soon."""
+"""Jobs to delete at once, because more than one will be needed soon."""
 
 
 def sent_after_cleanup(
     send: Callable[[], dict[str, Any]], client: ClusterClient, watcher: Watcher, sync: Callable[[], None], root: Root
 ) -> Plain:
-    """What `send` makes. Where a quota of Jobs is used up, ended ones of ours go, and it is tried once more; a quota
-    that counts them a while longer lets a later try through. `sync` returns when the watcher has seen all Jobs, and
-    may begin it for that: if all jobs of a daemon wait here, nothing else does. Raises what `send` and `sync` raise.
+    """Return the result of `send`. If a quota of Jobs is used up, delete ended Jobs of this daemon and try once more. A
+    quota that still counts them admits a later attempt. `sync` starts the watcher if needed, and returns when it has
+    seen all Jobs. Raises what `send` and `sync` raise.
     """
     try:
         return send()
@@ -191,7 +191,7 @@ def sent_after_cleanup(
             raise
         for job in spare:
             name, version = str(job["metadata"]["name"]), str(job["metadata"]["resourceVersion"])
-            _log.info("Job %s has ended and goes: a quota of Jobs is used up", name)
+            _log.info("Job %s has ended and is deleted, because a quota of Jobs is used up", name)
             with contextlib.suppress(Refused):  # the refusal of the new one has to be reported
                 client.delete("Job", name, version)
     return send()
@@ -208,7 +208,7 @@ def spare_jobs(watcher: Watcher, root: Root) -> list[Plain]:
 
 
 def _is_done_with(name: str, job: Plain, pods: Sequence[Plain], root: Root) -> bool:
-    """Whether all that it, and its pods, had to say is in the attempt's directory."""
+    """Return whether all output of a Job and its pods is in the attempt's directory."""
     unread = any(FINALIZER in (one["metadata"].get("finalizers") or ()) for one in pods)
     if unread or job["metadata"].get("deletionTimestamp") or not is_ours(job, root):
         return False

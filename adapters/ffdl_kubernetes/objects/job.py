@@ -37,7 +37,7 @@ def job(shape: PodShape, settings: KubernetesSettings) -> Plain:
 
 
 def release(queue: str) -> Plain:
-    """What is merged into a Job that has all it needs: Kueue lets it go when its queue does, where there is one."""
+    """Return the patch that releases a Job: Kueue starts it if there is a queue."""
     if queue:
         return {"metadata": {"labels": {QUEUE_LABEL: queue}}}
     return {"spec": {"suspend": False}}

@@ -1,4 +1,4 @@
-"""Names and labels of what an attempt consists of."""
+"""Names and labels of the objects of an attempt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 """Label of the pods of an Indexed Job (since 1.28), and their annotation."""
 STORES_LABEL = f"{ANNOTATIONS}/stores"
 STORING = "-store"
-"""Behind a token: the Job that stores what that attempt left, and all that it owns."""
+"""Suffix of a token: the Job that stores the pending uploads of that attempt, and the objects that it owns."""
 NAME, USER = f"{ANNOTATIONS}/name", f"{ANNOTATIONS}/submitted-by"
 """Annotations of Jobs and pods: the manifest's name of the job, and the user who submitted it. A label's value could
 not hold every name."""
@@ -24,32 +24,32 @@ Plain = dict[str, object]
 
 
 def labels(job_id: str, attempt: int) -> dict[str, str]:
-    """Of every object of the attempt, its pods among them."""
+    """Return the labels of every object of an attempt, including its pods."""
     return {MANAGER_LABEL: MANAGER, JOB_LABEL: job_id, ATTEMPT_LABEL: str(attempt)}
 
 
 def of_storing(found: dict[str, str]) -> dict[str, str]:
-    """The same labels, of what stores what an attempt left: neither its Job nor one of its pods."""
+    """Return the labels of the objects that store the pending uploads of an attempt."""
     return {**found, STORES_LABEL: "true"}
 
 
 def metadata(name: str, job_id: str, attempt: int) -> Plain:
-    """`name` is the token, or begins with it. The owner is added where the object is sent."""
+    """Return the metadata of an object. `name` is the token, or begins with it. The owner is added later."""
     return {"name": name, "labels": labels(job_id, attempt)}
 
 
 def placed(thing: Mapping[str, Any], namespace: str) -> dict[str, Any]:
-    """The same object in that namespace."""
+    """Return the object with its namespace."""
     meta = thing["metadata"]
     place = {"namespace": namespace}
     return {**thing, "metadata": {"name": meta["name"], **place, **meta, **place}}
 
 
 def model_part(token: str, number: int) -> str:
-    """The ConfigMap with part `number`, from 0, of the model archive."""
+    """Return the name of the ConfigMap with part `number`, from 0, of the model archive."""
     return f"{token}-model-{number}"
 
 
 def image_secret(token: str) -> str:
-    """The Secret with credentials of the image's registry."""
+    """Return the name of the Secret with credentials of the image's registry."""
     return f"{token}-image"

@@ -159,7 +159,7 @@ class Mirror:
         """File -> from which byte on it is missing here."""
 
     def apply(self, frame: Frame, at: float, index: int) -> None:
-        """One line that the pod `index` said at `at` (epoch)."""
+        """Apply one line that the pod `index` printed at `at` (epoch)."""
         changed = False
         if frame.kind is FrameKind.SIZES:
             for name, size in frame.sizes.items():
@@ -177,7 +177,7 @@ class Mirror:
             self.ring()
 
     def ring(self) -> None:
-        """Tell the watcher that there is news."""
+        """Wake the daemon's watcher."""
         self._bell.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._bell.touch(mode=0o600)
 
@@ -201,7 +201,7 @@ class Mirror:
         whole = self._cells.setdefault(frame.file, bytearray())
         if frame.offset == 0:
             whole.clear()
-        if len(whole) != frame.offset:  # a part was lost; the next time it is said it is said whole
+        if len(whole) != frame.offset:  # a part was lost; the next frames have the whole cell
             return False
         whole += frame.data
         if len(whole) < frame.size:
@@ -234,7 +234,7 @@ class Mirror:
         return log.position > before
 
     def _compare(self, name: str, size: int) -> None:
-        """One size of the snapshot."""
+        """Compare one size of the snapshot with the copy."""
         if (log := self._log(name)) is not None:
             have = log.position
         elif GROWING.fullmatch(name):
@@ -268,7 +268,7 @@ class Mirror:
         self._asked_at.pop(name, None)
 
     def _beat(self, index: int, at: float) -> None:
-        """A pod that is heard of lives: its heartbeat has the time of its line."""
+        """Set the heartbeat of a pod to the time of its line."""
         path = self._path(f"events/node-{index}.heartbeat")
         found = status_of(str(path))
         if found is None:

@@ -1,8 +1,8 @@
-"""Reads what the controllers of running pods print, one connection each, in one thread.
+"""Follow the logs of the controllers of running pods: one connection for each pod, all in one thread.
 
-A connection that breaks is made again from the second of the last line on (`sinceTime` knows no less): what comes twice
-is known. Nothing is asked of a pod that says nothing. When a container has ended and all that is left of its log was
-read, its termination message is handed on, and with it the word that nothing follows.
+After a connection breaks, a new one begins at the second of the last line, because `sinceTime` has no finer unit; the
+listener ignores lines that it knows. When a container has ended and its log was read, the listener is called for the
+end.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ffdl_batch.domain.launch.pod_protocol import Frame, decode_frame
 from ffdl_batch.domain.scheduler_errors import SchedulerError
 from ffdl_batch.domain.untrusted_json import parse_json
+from ffdl_batch.host.backoff import growing_pause
 from ffdl_kubernetes.connection import load_config, parameters_of
 from ffdl_kubernetes.objects.names import CONTROLLER
 from ffdl_kubernetes.settings import KubernetesSettings
@@ -32,25 +33,25 @@ STOP_S = 5.0
 FOLLOWING = "follow-pod"
 """The name of the tasks that read logs."""
 QUIET_S = 60.0
-"""The first pause after a refusal doubles up to this."""
+"""Maximum pause after refusals. Pauses begin with PAUSE_S and double."""
 SILENT_S = 200.0
-"""A controller says something each minute: a connection that brings nothing for so long has lost its other end."""
+"""A controller prints something each minute. A connection without data for this time is broken."""
 
 
 class Listener(Protocol):
     """Called in the follower's thread."""
 
     def on_frame(self, pod: str, frame: Frame, at: float) -> None:
-        """One line of the pod, and when it was said (epoch)."""
+        """Handle one line of the pod, printed at `at` (epoch)."""
         ...
 
     def on_end(self, pod: str) -> None:
-        """All that is left of the pod's log was read; its controller has ended, or its log is gone."""
+        """Handle the end of the log: the controller has ended, or its log is gone."""
         ...
 
 
 class Follower:
-    """Follows pods by name, from :meth:`follow` on until they are silent or :meth:`forget`."""
+    """Follows pods by name, from :meth:`follow` until the end of their logs or :meth:`forget`."""
 
     def __init__(self, settings: KubernetesSettings, namespace: Callable[[], str], listener: Listener) -> None:
         self._settings, self._namespace, self._listener = settings, namespace, listener
@@ -63,7 +64,7 @@ class Follower:
         self._client: httpx2.AsyncClient | None = None
 
     def follow(self, pod: str) -> None:
-        """Read its controller's log, unless that is done already."""
+        """Begin to read the log of the pod's controller, unless it is being read."""
         with self._lock:
             if pod in self._known:
                 return
@@ -72,11 +73,11 @@ class Follower:
         self._submit(loop, self._begin(pod))
 
     def ended(self, pod: str) -> None:
-        """The controller's container has ended: the end of its log is the end."""
+        """Note that the controller's container has ended, so that the end of its log is final."""
         self._ended.add(pod)
 
     def forget(self, pod: str) -> None:
-        """The pod is gone."""
+        """Stop following a pod that is gone."""
         with self._lock:
             self._known.discard(pod)
             self._ended.discard(pod)
@@ -110,15 +111,14 @@ class Follower:
         self._tasks[pod] = asyncio.get_running_loop().create_task(self._follow(pod), name=FOLLOWING)
 
     async def _end(self) -> None:
-        tasks = {
-            task for task in asyncio.all_tasks() if task.get_name() == FOLLOWING
-        }  # those of pods that are gone, too
+        # Tasks of pods that are gone are in no table any more.
+        tasks = {task for task in asyncio.all_tasks() if task.get_name() == FOLLOWING}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._client is not None:
             await self._client.aclose()
-        await asyncio.sleep(0)  # a connection that was closed is let go in the loop's next turn
+        await asyncio.sleep(0)  # the loop releases a closed connection in its next turn
         asyncio.get_running_loop().stop()
 
     async def _drop(self, pod: str) -> None:
@@ -126,12 +126,12 @@ class Follower:
             task.cancel()
 
     async def _follow(self, pod: str) -> None:
-        since, pause_s = "", PAUSE_S
+        since, failures = "", 0
         while True:
             last_time = pod in self._ended
             try:
                 async for stamp, line in self._lines(pod, since):
-                    since, pause_s = stamp, PAUSE_S
+                    since, failures = stamp, 0
                     frame = decode_frame(line)
                     if frame is not None:
                         self._listener.on_frame(pod, frame, epoch_of(stamp))
@@ -143,11 +143,11 @@ class Follower:
             if last_time:
                 self._listener.on_end(pod)
                 return
-            await asyncio.sleep(pause_s)
-            pause_s = PAUSE_S if pod in self._ended else min(QUIET_S, pause_s * 2)
+            failures = 1 if pod in self._ended else failures + 1
+            await asyncio.sleep(growing_pause(failures, PAUSE_S, QUIET_S))
 
     async def _lines(self, pod: str, since: str) -> AsyncIterator[tuple[str, str]]:
-        """(time, line). Raises _Gone where there is no such pod or log, _Broken where it is cut off."""
+        """Yield times and lines. Raises _Gone if there is no such pod or log, _Broken if the log is cut off."""
         import httpx2
 
         query = {
@@ -200,7 +200,7 @@ class Follower:
             import httpx2
 
             parameters = parameters_of(load_config(self._settings), self._settings.request_timeout_s)
-            # One for each pod that runs, however many; httpx's own limit is 100, and the others would wait.
+            # Each running pod has a connection. With httpx's own limit of 100 the others would wait.
             limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
             self._client = httpx2.AsyncClient(**parameters, limits=limits)
         return self._client
@@ -222,12 +222,12 @@ class _Broken(Exception):
 
 
 def epoch_of(stamp: str) -> float:
-    """RFC 3339 with nanoseconds, as kubelet writes it. Raises ValueError."""
+    """Parse a time in RFC 3339 with nanoseconds, as kubelet writes it. Raises ValueError."""
     return datetime.fromisoformat(stamp).timestamp()
 
 
 def termination_message(pod: Plain) -> dict[str, Any] | None:
-    """The JSON that the controller left as its termination message."""
+    """Return the controller's termination message, which is a JSON object; None if there is none."""
     for status in pod.get("status", {}).get("initContainerStatuses") or ():
         if status.get("name") == CONTROLLER:
             ended = status.get("state", {}).get("terminated") or status.get("lastState", {}).get("terminated") or {}

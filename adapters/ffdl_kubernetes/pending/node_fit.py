@@ -17,7 +17,7 @@ from ffdl_kubernetes.settings import KubernetesSettings
 
 Plain = Mapping[str, Any]
 PODS = "pods"
-"""The resource of which each pod takes one."""
+"""The resource that counts pods."""
 _MOST_AWAY = 8
 
 
@@ -37,7 +37,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class PodRequest:
-    """`pods` equal pods, each of which asks for `each`, on nodes with the labels `selector`."""
+    """A request for `pods` equal pods, which ask for `each`, on nodes with the labels `selector`."""
 
     pods: int
     each: Amounts
@@ -167,7 +167,7 @@ def too_much(fit: Fit, settings: KubernetesSettings) -> str:
     if replace(fit, request=replace(request, each=alone)).pods < request.pods:
         return text
     return (
-        f"{text}, of which {amounts_text(own)} are its controller's: ask for less, or lower controller_cpus or "
+        f"{text}, including {amounts_text(own)} for its controller: ask for less, or lower controller_cpus or "
         "controller_memory_bytes in [backend.kubernetes]"
     )
 

@@ -1,6 +1,6 @@
 """What the quotas of a namespace have for a Job, and what they report. Pure.
 
-Sources: kubernetes.io, "Resource Quotas" (what is counted, and of which pods); the admission plugin ResourceQuota.
+Sources: kubernetes.io, "Resource Quotas" (what is counted, and for what pods); the admission plugin ResourceQuota.
 """
 
 from __future__ import annotations

@@ -202,23 +202,23 @@ class SlurmHistory:
         self._settings = settings
 
     def past_jobs(self, period: Period) -> PastJobs:
-        """Jobs that had an allocation, and rows that cannot be read. Raises HistoryUnknown."""
+        """Return jobs that had an allocation, and rows that cannot be read. Raises HistoryUnknown."""
         with_line = LINE in self._asked(["sacct", "--helpformat"]).split()
         return _read(parse_history, self._asked(history_argv(period, with_line=with_line)))
 
     def places(self) -> Sequence[Place]:
-        """The partitions. Raises HistoryUnknown."""
+        """Return the partitions. Raises HistoryUnknown."""
         nodes, partitions, odd = _read(parse_sinfo, self._asked(sinfo_argv()))
         found: list[Place] = []
         for one in sorted(partitions, key=lambda shape: (not shape.is_default, shape.name)):
-            rooms = tuple(
+            groups = tuple(
                 NodeGroup(count_nodes(node.name), node.cpus, node.memory_bytes >> 20, dict(node.gpus))
                 for node in nodes
                 if one.name in node.partitions
             )
-            types = frozenset(name for room in rooms for name, count in room.gpus.items() if count)
-            unread = tuple(Unread(row, why) for row, why in odd if not found)  # told once, whosever nodes they are
-            found.append(Place(one.name, "slurm", rooms, types, one.max_time_s, unread=unread))
+            types = frozenset(name for group in groups for name, count in group.gpus.items() if count)
+            unread = tuple(Unread(row, why) for row, why in odd if not found)  # reported once, for all partitions
+            found.append(Place(one.name, "slurm", groups, types, one.max_time_s, unread=unread))
         return found
 
     def _asked(self, argv: list[str]) -> str:
@@ -229,7 +229,7 @@ class SlurmHistory:
         except SchedulerUnreachable as error:
             raise HistoryUnknown(str(error)) from error
         if result.returncode != 0:
-            raise HistoryUnknown(f"{argv[0]} ended with {result.returncode}: {result.message}")
+            raise HistoryUnknown(f"{argv[0]} exited with status {result.returncode}: {result.message}")
         return result.stdout
 
 

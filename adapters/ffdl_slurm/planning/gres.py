@@ -1,8 +1,8 @@
-"""What learners take of a node as generic resources (gres.conf(5)): GPUs, shares of a GPU, MIG devices, others. Pure.
+"""Compute the generic resources of learners on a node (gres.conf(5)): GPUs, shares of a GPU, MIG devices, others. Pure.
 
-Shares are counted in ``shard`` or ``mps``, as many of a node as they are, and all that a job has of them on a node are
-of one GPU (slurm.conf(5), SelectTypeParameters: MULTIPLE_SHARING_GRES_PJ is what would change that). A GPU is given
-whole or in shares, so a job asks for one or the other.
+Shares are counted in ``shard`` or ``mps``, and all shares of a job on a node are of one GPU, unless slurm.conf has
+MULTIPLE_SHARING_GRES_PJ (SelectTypeParameters). Slurm allocates a GPU whole or in shares, so a job asks for one of
+both.
 """
 
 from __future__ import annotations
@@ -24,18 +24,21 @@ _FIELD = "batch.gres"
 
 @dataclass(frozen=True, slots=True)
 class Generic:
-    """`gpu_type` is the cluster's name of the type that was asked for ("" = any). `share` is what shares of a GPU are
-    counted in ("" = nobody asked for one), `per_gpu` how many a GPU has, `units` how many each learner was given by
-    name. `each` has how many of another resource each learner takes."""
+    """The generic resources of a job's learners."""
 
     gpu_type: str = ""
+    """The cluster's name of the requested type of GPUs; "" = any."""
     share: str = ""
+    """The resource in which shares of a GPU are counted; "" if no share is requested."""
     per_gpu: int = 0
+    """Number of shares of a GPU."""
     units: int = 0
+    """Number of shares for each learner, if the manifest names the resource."""
     each: Mapping[str, int] = field(default_factory=dict)
+    """Other resources of each learner."""
 
     def load_of(self, part: Part) -> Load:
-        """What each learner of `part` needs of its node."""
+        """Return what each learner of `part` needs of its node."""
         plain = replace(part.load, equipped=1 if self.each else 0)
         if self.units:
             return replace(plain, shares=self.units)
@@ -44,21 +47,21 @@ class Generic:
         return plain
 
     def capacity_of(self, node: NodeShape) -> Load:
-        """What one of these nodes has for learners."""
+        """Return what one of these nodes has for learners."""
         gpus = count_gpus(node, self.gpu_type)
         shares = count(node, self.share) // max(1, gpus) if self.share else 0
         most = min((count(node, name) // number for name, number in self.each.items()), default=0)
         return Load(node.cpus, node.memory_bytes // 1024**2, gpus, shares, most)
 
     def text(self, load: Load) -> str:
-        """The value of --gres for a node with this load; counts are always written out."""
+        """Return the value of --gres for a node with this load, always with counts."""
         kind = f"gpu:{self.gpu_type}" if self.gpu_type else "gpu"
         parts = [f"{kind}:{load.gpus}"] if load.gpus else []
         parts += [f"{self.share}:{load.shares}"] if load.shares else []
         return ",".join([*parts, *(f"{name}:{number * load.equipped}" for name, number in sorted(self.each.items()))])
 
     def note(self, part: Part) -> str:
-        """How a share became a whole number of what shares are counted in, where that is more; else ""."""
+        """Return a note if a share was rounded up to whole units; else ""."""
         units = self.load_of(part).shares
         if not is_share(part) or units == part.gpus * self.per_gpu:
             return ""
@@ -68,17 +71,17 @@ class Generic:
 
 
 def count(node: NodeShape, name: str) -> int:
-    """How many of ``name`` (of all types) or ``name:type`` one node has."""
+    """Return how many of ``name`` (of all types) or ``name:type`` one node has."""
     return sum(there for known, there in node.gres.items() if name in (known, known.partition(":")[0]))
 
 
 def count_gpus(node: NodeShape, kind: str) -> int:
-    """How many GPUs of the type ("" = of any) one node has."""
+    """Return how many GPUs of the type ("" = any) one node has."""
     return node.gpus.get(kind, 0) if kind else sum(node.gpus.values())
 
 
 def kinds(nodes: Sequence[NodeShape]) -> tuple[str, ...]:
-    """The GPU types that nodes have."""
+    """Return the GPU types of nodes."""
     return tuple(sorted({kind for node in nodes for kind in node.gpus if kind}))
 
 
@@ -89,7 +92,8 @@ def choose(
     nodes: Sequence[NodeShape],
     findings: list[Finding],
 ) -> Generic:
-    """What `asked` (``batch.gres``) and the parts' GPUs come to on `nodes`; what is not there goes to `findings`."""
+    """Return the resources for `asked` (``batch.gres``) and the parts' GPUs on `nodes`. Add what is missing to
+    `findings`."""
     others = {name: number for name, number in asked.items() if number > 0 and name.partition(":")[0] not in SHARING}
     named = {name: number for name, number in asked.items() if number > 0 and name not in others}
     fractions = [part for part in parts if is_share(part)]
@@ -119,7 +123,7 @@ def _missing(name: str, number: int, nodes: Sequence[NodeShape]) -> list[Finding
 
 
 def _share_of(plain: Generic, parts: Sequence[Part], nodes: Sequence[NodeShape], findings: list[Finding]) -> Generic:
-    """The resource that shares are counted in here: what nodes with these GPUs have, and no others."""
+    """Add the resource in which nodes with these GPUs, but no other nodes, count shares."""
     wanted = plain.gpu_type
     having = [node for node in nodes if count_gpus(node, wanted)]
     for name in SHARING:
@@ -128,7 +132,7 @@ def _share_of(plain: Generic, parts: Sequence[Part], nodes: Sequence[NodeShape],
         if not offering:
             continue
         if typed == name and wanted and any(set(node.gpus) != {wanted} for node in nodes if count(node, name)):
-            message = f"{name} of {wanted} cannot be told from {name} of other GPUs here"
+            message = f"{name} of {wanted} cannot be distinguished from {name} of other GPUs here"
             cure = "leave gpu_type out, or name a partition or a constraint beside it"
             findings.append(refusal("gpu_type", message, cure, "C104"))
         most = max(count(node, typed) // count_gpus(node, wanted) for node in offering)
@@ -147,7 +151,7 @@ def _offer(nodes: Sequence[NodeShape]) -> str:
 
 
 def _match_type(asked: str, nodes: Sequence[NodeShape], findings: list[Finding]) -> str:
-    """The cluster's spelling of the GPU type that was asked for. A MIG device may be called by its profile alone."""
+    """Return the cluster's spelling of the requested GPU type. A MIG device may be named by its profile alone."""
     known = kinds(nodes)
     if not asked or not nodes:
         return asked
@@ -163,6 +167,6 @@ def _match_type(asked: str, nodes: Sequence[NodeShape], findings: list[Finding])
 
 
 def _plain(text: str) -> str:
-    """FfDL writes nvidia-TeslaK80 where a site may write tesla_k80: case, dashes and the vendor do not count."""
+    """Return the type without case, dashes and vendor: FfDL writes nvidia-TeslaK80, and a site may write tesla_k80."""
     letters = "".join(c for c in text.lower() if c.isalnum())
     return letters.removeprefix("nvidia").removeprefix("amd")

@@ -1,7 +1,7 @@
-"""Which networks of their own the jobs of this cluster can have, and the mark by which a job asks for one. Pure.
+"""Decide which network levels a job can have on this cluster, and write the mark that requests a network. Pure.
 
-The nodes' prolog makes such a network (``slurm-configs/libexec``). That a node can is the site's word: it has a
-feature of Slurm. The prolog reads the mark, which is all that it is told, at the beginning of the job's comment.
+The nodes' prolog makes networks of jobs (``slurm-configs/libexec``). A feature of Slurm, which the site sets, shows
+that a node can make one. The prolog reads the mark at the beginning of the job's comment, and nothing else.
 """
 
 from __future__ import annotations
@@ -20,31 +20,34 @@ from ffdl_slurm.planning.eligible_nodes import narrow
 from ffdl_slurm.settings import SlurmSettings
 
 LEARNERS_MOST, NODES_MOST = 62, 250
-"""What the prolog takes: learners on a node, nodes of a job."""
+"""Limits of the prolog: learners on a node, nodes of a job."""
 MECHANISMS = {
     NetworkLevel.HOST: "none",
     NetworkLevel.NONE: "apptainer --net --network none",
     NetworkLevel.JOB: "overlay",
     NetworkLevel.EGRESS: "overlay+nat",
 }
-"""By what a level is made, as far as a plan can know. By what an overlay joins nodes, they say when it is there."""
+"""How a level is made, as far as a plan knows. Nodes report how an overlay joins them when they have made it."""
 _PLAIN_CONSTRAINT = re.compile(r"[\w.-]+(?:&[\w.-]+)*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The levels that a job can have, each with what it is made by, and why it cannot have others. `warnings`: what its
-    owner could change."""
+    """The network levels of a job."""
 
     provable: Mapping[NetworkLevel, str]
+    """Levels that the job can have, and how they are made."""
     lacking: Mapping[NetworkLevel, Finding] = field(default_factory=dict)
+    """Why the job cannot have other levels."""
     warnings: tuple[str, ...] = ()
+    """What the owner of the job could change."""
 
 
 def offer(
     spec: JobSpec, gang: Gang, nodes: Sequence[NodeShape], proved: Iterable[NetworkLevel], settings: SlurmSettings
 ) -> Offer:
-    """`nodes` are those of the job's partitions, `proved` the levels that need nothing of them."""
+    """Return the levels of a job. `nodes` are those of its partitions, `proved` the levels that need nothing of
+    them."""
     provable = {level: MECHANISMS[level] for level in proved if level in MECHANISMS}
     possible = _possible(spec, gang, nodes)
     too_much = _too_much(gang)
@@ -63,12 +66,12 @@ def offer(
 
 
 def _is_offered(settings: SlurmSettings, nodes: Sequence[NodeShape]) -> bool:
-    """Whether any of these nodes makes networks: where none does, `host` is no surprise."""
+    """Return whether any of these nodes makes networks. If none does, level `host` needs no warning."""
     return bool(settings.network_feature) and any(settings.network_feature in node.features for node in nodes)
 
 
 def _needed(settings: SlurmSettings) -> dict[NetworkLevel, tuple[tuple[str, str], ...]]:
-    """Setting and feature; "" = the site offers no such level."""
+    """Return the settings and features that each level needs. A feature is "" if the site does not offer the level."""
     network = ("network_feature", settings.network_feature)
     return {NetworkLevel.JOB: (network,), NetworkLevel.EGRESS: (network, ("egress_feature", settings.egress_feature))}
 
@@ -91,7 +94,8 @@ def _unproved(
     nodes: Sequence[NodeShape],
     there: Sequence[NodeShape],
 ) -> Finding | None:
-    """Why the level cannot be proved for a job that may get any of `nodes`, of those that are `there`."""
+    """Return why the level cannot be proved for a job that may get any of `nodes`; None if it can. `there` are all
+    nodes."""
     cure = "use network: auto, host, or none for one learner"
     for setting, feature in features:
         if not feature:
@@ -112,12 +116,13 @@ def _unproved(
 
 
 def _asks_for(constraint: str, feature: str) -> bool:
-    """Whether Slurm gives the job only nodes with the feature, by the job's own word."""
+    """Return whether the constraint of the job demands the feature."""
     return _PLAIN_CONSTRAINT.fullmatch(constraint) is not None and feature in constraint.split("&")
 
 
 def _in_vain(constraint: str, nodes: Sequence[NodeShape]) -> str:
-    """Why no node has all features of a constraint of names joined by &; "" where one does, or none is known."""
+    """Return why no node has all features of a constraint of names joined by &; "" if one has, or if no node is
+    known."""
     names = constraint.split("&")
     if not nodes or any(set(names) <= set(node.features) for node in nodes):
         return ""

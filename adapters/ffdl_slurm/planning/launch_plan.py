@@ -175,7 +175,7 @@ _OPTIONS = {NVIDIA: (GpuLibraries.NVIDIA.value,), AMD: (GpuLibraries.AMD.value,)
 
 
 def plan_devices(node: NodeRequest, settings: SlurmSettings) -> Devices:
-    """For the launch file."""
+    """Return the devices for the launch file."""
     gpus = node.load.devices
     each: dict[str, int] = {}
     for name, number in node.generic.each.items():
@@ -195,18 +195,18 @@ def plan_devices(node: NodeRequest, settings: SlurmSettings) -> Devices:
 
 
 def unknown_files(node: NodeRequest, settings: SlurmSettings) -> tuple[str, ...]:
-    """A warning for each generic resource of which nobody knows whether nodes have device files for it."""
+    """Return a warning for each generic resource without device files in the configuration."""
     kinds = {name.partition(":")[0] for name in node.generic.each} - _OF_GPUS - set(settings.gres_devices)
     return tuple(
         f"batch.gres: {kind} is allocated, but no device file of it gets into containers: the configuration names "
-        f"none (gres_devices.{kind} of [backend.slurm]; [] where it has none)"
+        f"none (gres_devices.{kind} of [backend.slurm]; [] if it has none)"
         for kind in sorted(kinds)
     )
 
 
 def gpu_libraries(node: NodeRequest, settings: SlurmSettings) -> GpuLibraries:
-    """The option that is the same on every node; where the node decides there is none. A site that names no device
-    files leaves its nodes nothing to decide by: then the names of the GPU types say whose they are."""
+    """Return Apptainer's option for GPUs if it is equal on all nodes; NONE if the node decides. If the site names no
+    device files, nodes cannot decide, so the names of the GPU types show the vendor."""
     if not node.load.devices or settings.gpu_flag is GpuFlag.NONE:
         return GpuLibraries.NONE
     if settings.gpu_flag is not GpuFlag.AUTO:

@@ -1,4 +1,4 @@
-"""Whether a request can ever run on this cluster, told from its facts. Pure; every refusal names its field."""
+"""Check whether a request can ever run on this cluster, according to its facts. Pure. Every refusal names its field."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ _MIB = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class NodeRequest:
-    """What each node of the allocation is asked for, in whole numbers, and who sits where. `kinds` are the types of
-    GPUs that nodes of the partition have."""
+    """The request for each node of the allocation, in whole numbers, and the placement of learners."""
 
     gang: Gang
     generic: Generic
     kinds: tuple[str, ...] = ()
+    """The GPU types of the partition's nodes."""
     warnings: tuple[str, ...] = ()
 
     @property
     def load(self) -> Load:
-        """What the fullest node needs; all are asked for it."""
+        """The load of the fullest node, which is requested of all nodes."""
         return self.gang.load
 
     @property
     def gres(self) -> str:
-        """The value of --gres for one node, "" where nothing is asked for."""
+        """The value of --gres for one node; "" for none."""
         return self.generic.text(self.load)
 
     @property
     def allocated_gpus(self) -> float:
-        """Of all nodes together; shares are parts of one."""
+        """The GPUs of all nodes together. Shares count as parts of a GPU."""
         shared = self.load.shares / self.generic.per_gpu if self.load.shares else 0.0
         return self.gang.allocated_gpus + self.gang.nodes * shared
 
 
 def fit_request(spec: JobSpec, partition: str, facts: BackendFacts) -> NodeRequest:
-    """Whole numbers for Slurm, checked against the nodes of `partition` ("" = the default one).
+    """Return the request in whole numbers, checked against the nodes of `partition` ("" = the default one).
 
-    Raises RequestRefused with all that does not fit. Without facts about nodes nothing is checked against them.
+    Raises RequestRefused with all that does not fit. Without facts about nodes, nothing is checked against them.
     """
     findings: list[Finding] = []
     parts = parts_of(spec)
@@ -115,7 +115,7 @@ def nodes_of(partition: str, facts: BackendFacts) -> Sequence[NodeShape]:
 
 
 def _check_names(nodelist: str, nodes: Sequence[NodeShape], findings: list[Finding]) -> None:
-    """Names that this cluster does not have. What is not surely understood is left to Slurm."""
+    """Report names of nodes that this cluster does not have. Lists that are not certain are left to Slurm."""
     asked = expand(nodelist) if nodelist else None
     known = [expand(node.name) for node in nodes]
     if asked is None or not known or None in known:
@@ -129,18 +129,18 @@ def _check_names(nodelist: str, nodes: Sequence[NodeShape], findings: list[Findi
 
 
 def _check_left(spec: JobSpec, nodes: Sequence[NodeShape]) -> Iterator[Finding]:
-    """Whether what the request says of nodes leaves any."""
+    """Yield a finding if the constraints of the request leave no node."""
     if not nodes or narrow(spec.batch, nodes):
         return
     said = [field for field in node_constraints(spec.batch) if field != "batch.nodelist"]
     features = sorted({feature for node in nodes for feature in node.features})
     known = f"; known features: {', '.join(features)}" if spec.batch.constraint else ""
     message = f"{' and '.join(said)} {'leaves' if len(said) == 1 else 'leave'} no node here{known}"
-    yield refusal(said[-1], message, "ask for nodes that are there", "C104")
+    yield refusal(said[-1], message, "ask for existing nodes", "C104")
 
 
 def _check_nodes(spec: JobSpec, part: Part, generic: Generic, groups: Sequence[Group]) -> Iterator[Finding]:
-    """Whether any node could hold one of these learners."""
+    """Yield findings if no node could hold one of these learners."""
     each, gpu_type = generic.load_of(part), generic.gpu_type
     nodes = [group.shape for group in groups if group.named] or [group.shape for group in groups]
     said = node_constraints(spec.batch)
@@ -172,7 +172,7 @@ def _check_nodes(spec: JobSpec, part: Part, generic: Generic, groups: Sequence[G
 
 
 def _whose(spec: JobSpec, part: Part, key: str) -> str:
-    """Of whom the amount is and, where the user did not, who said it."""
+    """Return whose amount it is, and the source if it is not the user."""
     default = f" (the site's default_{key}: the manifest names none)" if _is_default(spec, part, key) else ""
     return part.per_learner(key) + default
 
@@ -195,8 +195,8 @@ def _seat(
     partitions: Sequence[PartitionShape],
     findings: list[Finding],
 ) -> Gang | None:
-    """All learners, on nodes of one partition; Slurm would let what does not fit wait for ever. Where nothing is known
-    of the nodes, each learner has its own."""
+    """Place all learners on nodes of one partition, because Slurm would let a request that does not fit wait for ever.
+    If no nodes are known, each learner has its own."""
     members = members_of(spec, generic.load_of)
     if not groups:
         return lay_out(members, Placement.NODE, lambda _: len(members))

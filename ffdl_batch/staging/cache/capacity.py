@@ -1,4 +1,4 @@
-"""Capacity of a cache: what a user holds, which entries are removed, and what other users are told.
+"""Capacity of a cache: what a user holds, which entries are removed, and what is published to other users.
 
 A user's process removes only entries of its user. If others would have to free capacity, it publishes how much it
 wants. Their next process, or ``ffdl-admin cache trim``, frees it.

@@ -79,7 +79,7 @@ def seal(directory: str, tree: Tree, go_on: Callable[[int], None]) -> tuple[int,
             count, size, room = count + 1, size + found.st_size, room + disk_bytes(found.st_size)
     for above, folders, _ in os.walk(tree.root):
         room += BLOCK_BYTES * len(folders)
-        os.chmod(above, 0o555)  # noqa: S103 - it lies in a directory that is closed to others
+        os.chmod(above, 0o555)  # noqa: S103 - its parent is closed to other users
     note_checked(directory)
     return count, size, room
 

@@ -51,6 +51,7 @@ class MaxMinFair:
     nothing to others."""
 
     def victims(self, usage: Sequence[Held], need: Need) -> Choice:
+        """See :class:`Policy`."""
         holds: Counter[str] = Counter()
         for held in usage:
             holds[held.tenant] += held.bytes

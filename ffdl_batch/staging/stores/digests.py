@@ -22,8 +22,11 @@ USUAL_PART_MIB = (5, 8, 10, 15, 16, 20, 25, 32, 50, 64, 100, 128, 256, 512)
 class Digest(Protocol):
     """The interface of hashlib's objects."""
 
-    def update(self, data: bytes, /) -> None: ...
-    def hexdigest(self) -> str: ...
+    def update(self, data: bytes, /) -> None:
+        """Add data."""
+
+    def hexdigest(self) -> str:
+        """Return the digest of all data."""
 
 
 class _Crc32:

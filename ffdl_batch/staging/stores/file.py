@@ -26,11 +26,13 @@ class FileStore:
         self._root = os.path.join(address.endpoint or "/", address.container)
 
     def listing(self, prefix: str, start_after: str = "") -> Iterator[list[Item]]:
+        """See :class:`ffdl_batch.staging.stores.store.Store`."""
         with self._tree() as tree:
             found = tree.files(_above(prefix), lambda _name, _why: None)
             yield from in_pages(_item(prefix + name, status) for name, status in found)
 
     def head(self, key: str) -> Item | None:
+        """See :class:`ffdl_batch.staging.stores.store.Store`."""
         try:
             with self._tree() as tree, tree.directory(parts_of(key)[:-1]) as directory:
                 found = os.stat(parts_of(key)[-1], dir_fd=directory, follow_symlinks=False)
@@ -42,6 +44,7 @@ class FileStore:
 
     @contextmanager
     def read(self, item: Item, start: int, end: int) -> Iterator[Iterator[bytes]]:
+        """See :class:`ffdl_batch.staging.stores.store.Store`."""
         try:
             with self._tree() as tree:
                 descriptor = tree.open_file(parts_of(item.key))
@@ -62,6 +65,7 @@ class FileStore:
             os.close(descriptor)
 
     def put(self, key: str, sent: Sent) -> str:
+        """See :class:`ffdl_batch.staging.stores.store.Store`."""
         *above, name = parts_of(key)
         try:
             with (
@@ -82,6 +86,7 @@ class FileStore:
             raise local_fault(error, os.path.join(self._root, key)) from error
 
     def entries(self, prefix: str) -> list[TreeEntry]:
+        """See :class:`ffdl_batch.staging.stores.store.KeepsEntries`."""
         found: list[TreeEntry] = []
         with self._tree() as tree:
             for _ in tree.files(_above(prefix), lambda _name, _why: None, keep=found.append):
@@ -89,6 +94,7 @@ class FileStore:
         return found
 
     def keep(self, prefix: str, entries: Iterable[TreeEntry], skipped: Callable[[str], None]) -> None:
+        """See :class:`ffdl_batch.staging.stores.store.KeepsEntries`."""
         top = "/".join(_above(prefix))
         named = [replace(one, name=f"{top}/{one.name}" if top else one.name) for one in entries]
         try:
@@ -99,6 +105,7 @@ class FileStore:
             raise local_fault(error, os.path.join(self._root, top)) from error
 
     def close(self) -> None:
+        """See :class:`ffdl_batch.staging.stores.store.Store`."""
         return
 
     @staticmethod

@@ -1,7 +1,7 @@
 """Any other store, by fsspec and the library that it names for the protocol.
 
 Objects are read in ranges. They are written as a whole: under a temporary name and renamed if the protocol can rename,
-else directly, as object stores show an object only when it is complete. The ETag, or else size and time, tells whether
+else directly, as object stores show an object only when it is complete. The ETag, or else size and time, shows whether
 an object is still the same. Links are not listed. fsspec has no resumption, so S3, GCS and Swift have stores of their
 own.
 """
@@ -43,10 +43,12 @@ class FsspecStore:
         self._open: list[Any] = []
 
     def listing(self, prefix: str, start_after: str = "") -> Iterator[list[Item]]:
+        """See :class:`ffdl_batch.staging.stores.store.Store`."""
         with self._classified(prefix):
             yield from in_pages(self._walk(prefix.rstrip("/"), start_after))
 
     def head(self, key: str) -> Item | None:
+        """See :class:`ffdl_batch.staging.stores.store.Store`."""
         with self._classified(key):
             system = self._here()
             system.invalidate_cache()
@@ -57,6 +59,7 @@ class FsspecStore:
 
     @contextmanager
     def read(self, item: Item, start: int, end: int) -> Iterator[Iterator[bytes]]:
+        """See :class:`ffdl_batch.staging.stores.store.Store`."""
         with self._classified(item.key):
             try:
                 file = self._here().open(self._path(item.key), "rb")
@@ -89,6 +92,7 @@ class FsspecStore:
                 yield data
 
     def put(self, key: str, sent: Sent) -> str:
+        """See :class:`ffdl_batch.staging.stores.store.Store`."""
         path = self._path(key)
         above, _, name = path.rpartition("/")
         with self._classified(key):
@@ -114,6 +118,7 @@ class FsspecStore:
         return made.etag if made else ""
 
     def close(self) -> None:
+        """See :class:`ffdl_batch.staging.stores.store.Store`."""
         with self._lock:
             systems, self._open = self._open, []
         for system in systems:

@@ -181,9 +181,11 @@ class HttpStore:
             self._headers["Authorization"] = basic
 
     def listing(self, prefix: str, start_after: str = "") -> Iterator[list[Item]]:
+        """See :class:`ffdl_batch.staging.stores.store.Store`."""
         yield []
 
     def head(self, key: str) -> Item | None:
+        """See :class:`ffdl_batch.staging.stores.store.Store`."""
         try:
             status, headers, place = self._asked("HEAD", key)
             if status in _NO_HEAD:
@@ -209,12 +211,15 @@ class HttpStore:
             return answer.status, answer.headers, answer.geturl() or ""
 
     def read(self, item: Item, start: int, end: int) -> AbstractContextManager[Iterator[bytes]]:
+        """See :class:`ffdl_batch.staging.stores.store.Store`."""
         return self._client.read(self._url(item.key), self._headers, item, start, end)
 
     def put(self, key: str, sent: Sent) -> str:
+        """See :class:`ffdl_batch.staging.stores.store.Store`."""
         raise Fault(FaultClass.REFUSED, "nothing can be stored on a web server", key)
 
     def close(self) -> None:
+        """See :class:`ffdl_batch.staging.stores.store.Store`."""
         self._client.close()
 
     def _url(self, key: str) -> str:

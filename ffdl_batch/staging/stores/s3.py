@@ -72,6 +72,7 @@ class S3Store:
             self._client.meta.events.register("before-call.s3", _with_bearer(token))
 
     def listing(self, prefix: str, start_after: str = "") -> Iterator[list[Item]]:
+        """See :class:`ffdl_batch.staging.stores.store.Store`."""
         more: dict[str, str] = {"StartAfter": start_after} if start_after else {}
         while True:
             page = self._call("list_objects_v2", Prefix=prefix, **more)
@@ -84,6 +85,7 @@ class S3Store:
             more = {"ContinuationToken": page["NextContinuationToken"]}
 
     def head(self, key: str) -> Item | None:
+        """See :class:`ffdl_batch.staging.stores.store.Store`."""
         try:
             found = self._call("head_object", Key=key, ChecksumMode="ENABLED")
         except Fault as fault:
@@ -106,6 +108,7 @@ class S3Store:
         return Item(key, size, etag, found["LastModified"].timestamp(), True, opaque, digests, part)
 
     def lengths_of_parts(self, item: Item) -> list[int]:
+        """See :class:`ffdl_batch.staging.stores.store.KnowsParts`."""
         numbers = range(1, count_of_parts(item.etag) + 1)
         found = [self._length_of_part(item.key, number) for number in numbers]
         return found if sum(found) == item.size else []
@@ -119,6 +122,7 @@ class S3Store:
 
     @contextmanager
     def read(self, item: Item, start: int, end: int) -> Iterator[Iterator[bytes]]:
+        """See :class:`ffdl_batch.staging.stores.store.Store`."""
         wanted = byte_range(item, start, end)
         asked = {"Range": wanted} if wanted else {}
         found = self._call("get_object", Key=item.key, IfMatch=f'"{item.etag}"', **asked)
@@ -143,24 +147,30 @@ class S3Store:
             yield data
 
     def put(self, key: str, sent: Sent) -> str:
+        """See :class:`ffdl_batch.staging.stores.store.Store`."""
         return _stored(self._call("put_object", Key=key, **_body(sent)), sent)
 
     def close(self) -> None:
+        """See :class:`ffdl_batch.staging.stores.store.Store`."""
         self._client.close()
 
     def begin(self, key: str) -> str:
+        """See :class:`ffdl_batch.staging.stores.store.StoresInParts`."""
         return str(self._call("create_multipart_upload", Key=key)["UploadId"])
 
     def put_part(self, key: str, upload: str, number: int, sent: Sent) -> str:
+        """See :class:`ffdl_batch.staging.stores.store.StoresInParts`."""
         done = self._call("upload_part", Key=key, UploadId=upload, PartNumber=number, **_body(sent))
         return _stored(done, sent)
 
     def complete(self, key: str, upload: str, etags: list[str]) -> str:
+        """See :class:`ffdl_batch.staging.stores.store.StoresInParts`."""
         parts = [{"ETag": f'"{etag}"', "PartNumber": number} for number, etag in enumerate(etags, 1)]
         done = self._call("complete_multipart_upload", Key=key, UploadId=upload, MultipartUpload={"Parts": parts})
         return _etag(done)
 
     def abort(self, key: str, upload: str) -> None:
+        """See :class:`ffdl_batch.staging.stores.store.StoresInParts`."""
         try:
             self._call("abort_multipart_upload", Key=key, UploadId=upload)
         except UnknownUpload:

@@ -59,7 +59,7 @@ def sftp_system() -> Any:
 
 
 def unknown_host(host: str, port: int, file: str, kind: str, key: bytes) -> Fault:
-    """Return the fault for a host of which no file has a key. `file` is where its key would be added, `kind` and `key`
+    """Return the fault for a host whose key is in no file. `file` is where its key would be added, `kind` and `key`
     are what it showed."""
     scan = f"ssh-keyscan -p {port} {shlex.quote(host)} >> {file if file.startswith('~/') else shlex.quote(file)}"
     cause = f"its host key is not known yet: {shown(file)} has none of {host} port {port}"

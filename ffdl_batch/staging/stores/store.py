@@ -80,8 +80,7 @@ class Store(Protocol):
         """Return what the store reports about one object, or None."""
 
     def read(self, item: Item, start: int, end: int) -> AbstractContextManager[Iterator[bytes]]:
-        """Its bytes from `start`, up to `end` (UNKNOWN = all). Raises ObjectChanged where it is another object by
-        now."""
+        """Yield the object's bytes from `start` up to `end` (UNKNOWN = all). Raises ObjectChanged if it has changed."""
 
     def put(self, key: str, sent: Sent) -> str:
         """Store one object. Return its ETag."""

@@ -127,6 +127,7 @@ class SwiftStore:
         self._tokens = Tokens(address, credentials, self._client)
 
     def listing(self, prefix: str, start_after: str = "") -> Iterator[list[Item]]:
+        """See :class:`ffdl_batch.staging.stores.store.Store`."""
         marker = start_after
         while True:
             found = self._page(self._container, prefix, marker)
@@ -149,6 +150,7 @@ class SwiftStore:
         return Item(entry["name"], entry["bytes"], etag, mtime, True, "slo_etag" in entry)
 
     def head(self, key: str) -> Item | None:
+        """See :class:`ffdl_batch.staging.stores.store.Store`."""
         try:
             with self._ask("HEAD", self._container, key) as answer:
                 headers = answer.headers
@@ -162,6 +164,7 @@ class SwiftStore:
 
     @contextmanager
     def read(self, item: Item, start: int, end: int) -> Iterator[Iterator[bytes]]:
+        """See :class:`ffdl_batch.staging.stores.store.Store`."""
         token = self._tokens.now()
         with self._renewing(), self._client.read(
             _url(token.url, self._container, item.key), {"X-Auth-Token": token.value}, item, start, end
@@ -169,17 +172,21 @@ class SwiftStore:
             yield chunks
 
     def put(self, key: str, sent: Sent) -> str:
+        """See :class:`ffdl_batch.staging.stores.store.Store`."""
         return self._put(self._container, key, sent)
 
     def begin(self, key: str) -> str:
+        """See :class:`ffdl_batch.staging.stores.store.StoresInParts`."""
         with self._ask("PUT", self._container + SEGMENTS, "", headers={"Content-Length": "0"}):
             return f"{key}/ffdl-{uuid.uuid4().hex}"
 
     def put_part(self, key: str, upload: str, number: int, sent: Sent) -> str:
+        """See :class:`ffdl_batch.staging.stores.store.StoresInParts`."""
         self._put(self._container + SEGMENTS, f"{upload}/{number:08}", sent)
         return f"{sent.md5}:{sent.size}"
 
     def complete(self, key: str, upload: str, etags: list[str]) -> str:
+        """See :class:`ffdl_batch.staging.stores.store.StoresInParts`."""
         parts = []
         for number, etag in enumerate(etags, 1):
             md5, _, size = etag.partition(":")
@@ -190,12 +197,14 @@ class SwiftStore:
             return etag_of(answer.headers)
 
     def abort(self, key: str, upload: str) -> None:
+        """See :class:`ffdl_batch.staging.stores.store.StoresInParts`."""
         container = self._container + SEGMENTS
         for entry in self._page(container, f"{upload}/", ""):
             with self._ask("DELETE", container, entry["name"]):
                 continue
 
     def close(self) -> None:
+        """See :class:`ffdl_batch.staging.stores.store.Store`."""
         self._client.close()
 
     def _put(self, container: str, key: str, sent: Sent) -> str:

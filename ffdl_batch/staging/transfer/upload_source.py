@@ -29,20 +29,25 @@ class Slice(io.RawIOBase):
         self._at = start
 
     def readable(self) -> bool:
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
+        """Return True."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move the position, counted from the start of the range. Return it."""
         base = {os.SEEK_SET: self._start, os.SEEK_CUR: self._at, os.SEEK_END: self._end}[whence]
         self._at = max(self._start, min(base + offset, self._end))
-        return self.report()
+        return self.tell()
 
-    def report(self) -> int:
+    def tell(self) -> int:
+        """Return the position, counted from the start of the range."""
         return self._at - self._start
 
     def read(self, size: int = -1) -> bytes:
+        """Return data from the position on; b"" at the end. Raises Stopped, EOFError if the file is shorter."""
         if self._stop.is_set():
             raise Stopped
         rest = self._end - self._at
@@ -76,7 +81,7 @@ class Opened:
     is_urgent: bool = False
 
     def ranges(self) -> list[tuple[int, int]]:
-        """Of its parts, in order."""
+        """Return the ranges of its parts in ascending order."""
         return ranges(self.size, self.part_bytes)
 
     def sent_bytes(self) -> int:

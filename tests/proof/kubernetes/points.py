@@ -92,7 +92,7 @@ def dry_run(desk: Desk) -> str:
         status, reply = desk.plan(manifest)
         demand(status == 200, f"{name}: {reply}")
         said[name] = str(reply["plan"]["trial"])
-        demand("the API server takes all" in said[name], f"{name}: {said[name]}")
+        demand("the API server accepts all" in said[name], f"{name}: {said[name]}")
     after = [one["metadata"]["name"] for one in desk.room.admin.list("ConfigMap", {})[0]]
     demand(before == after, f"objects were made: {after}")
     return f"objects of {len(variants)} manifests ({', '.join(variants)})"

@@ -159,7 +159,7 @@ def test_cluster_client_waits_as_long_as_429_says_or_ever_longer_and_then_gives_
 def test_cluster_client_raises_unreachable_for_invalid_api_response(tmp_path: Path) -> None:
     texts = "<html>a proxy's page</html>", '{"type": "ADDED", "object": {"metad'
     client = answered(tmp_path, *(httpx2.Response(200, text=text) for text in texts))
-    with pytest.raises(SchedulerUnreachable, match="answered what is no object of its API"):
+    with pytest.raises(SchedulerUnreachable, match="did not answer with an object of its API"):
         client.version()
     with pytest.raises(SchedulerUnreachable, match="broke off within a line of a watch"):
         list(client.watch("Pod", {}, "1", 5))

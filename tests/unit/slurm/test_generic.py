@@ -124,11 +124,11 @@ def test_plan_requests_gpu_shares_only_for_roles_that_have_some() -> None:
 
 def test_plan_rejects_gpu_share_of_type_if_nodes_mix_gpu_types_unless_constraint_selects_one() -> None:
     mixed = replace(SHOP, nodes=(*NODES, NodeShape("n9", 8, 64 * GIB, {"v100": 4}, ("main",), gres={"shard": 8})))
-    with pytest.raises(InvalidRequest, match="shard of a100 cannot be told from shard of other GPUs here"):
+    with pytest.raises(InvalidRequest, match="shard of a100 cannot be distinguished from shard of other GPUs here"):
         plan("main", facts=mixed, gpus=0.5, gpu_type="a100")
     old, new = (replace(NODES[0], name=name, features=(name,)) for name in ("old", "new"))
     both = replace(SHOP, nodes=(replace(old, gpus={"v100": 4}), new))
-    with pytest.raises(InvalidRequest, match="cannot be told"):
+    with pytest.raises(InvalidRequest, match="cannot be distinguished"):
         plan("main", facts=both, gpus=0.5, gpu_type="a100")
     assert options(made("main", BatchOptions(constraint="new"), both, gpus=0.5, gpu_type="a100"))["gres"] == "shard:2"
 
