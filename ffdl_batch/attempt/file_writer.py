@@ -12,7 +12,7 @@ import errno
 import json
 import os
 import stat
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Union
 
 from ffdl_batch.domain.file_format import FORMAT
 
@@ -28,22 +28,34 @@ def write_cell(path: str, body: Dict[str, Any]) -> None:
     write_text(path, json.dumps({"format": FORMAT, **body}, ensure_ascii=True, sort_keys=True) + "\n")
 
 
-def write_text(path: str, text: str, mode: int = 0o600) -> None:
-    """Replace `path` by `text`, durably. Raises OSError."""
-    temporary = f"{path}.{os.uname().nodename}.{os.urandom(4).hex()}.{os.getpid()}.tmp"
+def write_text(path: Union[str, "os.PathLike[str]"], text: str, mode: int = 0o600, *, durable: bool = True) -> None:
+    """Replace `path` by `text`; see :func:`write_bytes`."""
+    write_bytes(os.fspath(path), text.encode("utf-8"), mode, durable=durable)
+
+
+def write_bytes(path: str, data: bytes, mode: int = 0o600, *, durable: bool = True) -> None:
+    """Replace `path` by `data`: readers see the old content or the new. Raises OSError and leaves nothing behind then.
+
+    If `durable`, the new content survives a power failure. The mode does not depend on the umask.
+    """
+    directory, name = os.path.split(path)
+    temporary = os.path.join(directory, f".{name}.{os.urandom(4).hex()}")
     descriptor = os.open(temporary, NEW, mode)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(descriptor)
         put(temporary, path)
     except OSError as error:
         error.filename = path  # write(2) and fsync(2) name none
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-    sync_directory(os.path.dirname(path))
+    if durable:
+        sync_directory(directory)
 
 
 def put(temporary: str, path: str) -> None:

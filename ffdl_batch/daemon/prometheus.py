@@ -16,6 +16,7 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from ffdl_batch.attempt.file_writer import write_text
 from ffdl_batch.attempt.reader import DamagedFile, read_whole
 from ffdl_batch.config import Settings
 from ffdl_batch.daemon.loops import StepThread
@@ -23,7 +24,6 @@ from ffdl_batch.daemon.request_context import Here, in_thread
 from ffdl_batch.daemon.routes.jobs import answers
 from ffdl_batch.domain.metrics.prometheus_text import CONTENT_TYPE
 from ffdl_batch.services.reports.prometheus_metrics import Figures
-from ffdl_batch.services.whole_files import write_whole
 from ffdl_batch.store import StoreError
 
 log = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class Outlets:
         said = ""
         try:
             self._refuse_other_file(self._file)
-            write_whole(self._file, text + self._mark, mode=0o644)  # a comment of Prometheus' text format
+            write_text(self._file, text + self._mark, 0o644, durable=False)  # a comment of Prometheus' text format
         except OSError as error:
             # The error has a temporary name, which changes each time.
             said = f"{self._file}: {error.strerror}" if error.strerror else str(error)

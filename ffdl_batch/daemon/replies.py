@@ -30,8 +30,8 @@ from ffdl_batch.domain.job.views import (
 )
 from ffdl_batch.domain.launch.attach_protocol import AttachPlan
 from ffdl_batch.domain.metrics.usage_report import Agreement, UsageReport
+from ffdl_batch.domain.outcome.continuation import DrillEvent
 from ffdl_batch.domain.pending.explanation import Outlook, WhyView
-from ffdl_batch.services.job_control.drill import DrillEvent
 
 MAX_SUBMISSIONS = 100
 

@@ -10,13 +10,12 @@ from random import Random
 
 import pytest
 
-from ffdl_batch.attempt.file_writer import put
+from ffdl_batch.attempt import file_writer
+from ffdl_batch.attempt.file_writer import put, write_text
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.ports.capabilities import AvoidsNodes, CredentialLife, ForgetsJobs, TrialSubmission, Withdraws
-from ffdl_batch.services import whole_files
 from ffdl_batch.services.deployment import array_submission, deployer
 from ffdl_batch.services.monitoring import watcher
-from ffdl_batch.services.whole_files import write_whole
 from tests.crash.fuzz.diary import Diary
 from tests.crash.fuzz.habits import Habits
 from tests.crash.fuzz.plans import PATIENCE, Planner, stimulus
@@ -93,11 +92,11 @@ def test_watch_scheduler_keeps_protocols_and_reports_steps() -> None:
 
 
 def test_watch_files_reports_step_before_named_file_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole_files, "put", put)  # so that it is put back
+    monkeypatch.setattr(file_writer, "put", put)  # so that it is put back
     seen: list[tuple[str, bool]] = []
     watch_files(lambda step: seen.append((step, (tmp_path / "tasks").exists())))
-    write_whole(tmp_path / "tasks", "0 /attempt-1")
-    write_whole(tmp_path / "other", "of no name here")
+    write_text(tmp_path / "tasks", "0 /attempt-1")
+    write_text(tmp_path / "other", "of no name here")
     assert seen == [("half of tasks", False)]
     assert (tmp_path / "tasks").read_text() == "0 /attempt-1"
 

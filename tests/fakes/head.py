@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ffdl_batch.attempt.file_writer import write_text
 from ffdl_batch.attempt.layout import JobDir, Root
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.job.job import Job
@@ -21,7 +22,6 @@ from ffdl_batch.domain.outcome.controller_events import (
     Scalar,
     encode_event,
 )
-from ffdl_batch.services.whole_files import write_whole
 
 
 @dataclass
@@ -77,7 +77,7 @@ class FakeHead:
         """Write the final record."""
         record = FinalRecord(self.job.native_id, outcome, self.at, stored=True)
         text = json.dumps(to_plain(replace(record, **values)))  # type: ignore[arg-type]
-        write_whole(Path(self.directory.attempt(self.job.attempt).final), text)
+        write_text(self.directory.attempt(self.job.attempt).final, text)
         self.says("head", EventKind.FINAL, outcome=outcome.value)
         self.says("node-0", EventKind.ENDED)
 
@@ -88,10 +88,10 @@ class FakeHead:
         for made in (target.path, target.submit, target.events, target.state, target.results, target.logs):
             Path(made).mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in Path(template.path).iterdir():
-            write_whole(Path(target.path, path.name), succeed(path.read_text(), self.job.id, number), mode=0o700)
+            write_text(Path(target.path, path.name), succeed(path.read_text(), self.job.id, number), 0o700)
         launch = decode(Path(target.launch).read_text())
-        write_whole(Path(target.launch), encode(replace(launch, attempt=number)))
-        write_whole(Path(target.submit_begun), "begun\n")
+        write_text(target.launch, encode(replace(launch, attempt=number)))
+        write_text(target.submit_begun, "begun\n")
         os.utime(target.submit_begun, (self.at, self.at))
 
     def goes_on(self, spent: Spent | None = None) -> None:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from ffdl_batch.attempt.file_writer import open_own, put, write_cell
+from ffdl_batch.attempt.file_writer import open_own, put, write_bytes, write_cell
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.log_paths import TRAINING_LOG, LogFile, read_log_files
 from ffdl_batch.attempt.reader import NO_FILE, open_regular, read_head, size_of, status_of
@@ -211,11 +211,7 @@ class Mirror:
         with contextlib.suppress(*NO_FILE):
             if read_head(str(path), CELL_BYTES + 1) == whole:
                 return False
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        temporary.unlink(missing_ok=True)
-        temporary.write_bytes(whole)
-        temporary.chmod(0o600)
-        put(str(temporary), str(path))
+        write_bytes(str(path), whole, durable=False)
         return True
 
     def _apply_log(self, frame: Frame, at: float) -> bool:

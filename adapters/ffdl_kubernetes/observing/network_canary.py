@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import secrets
 import threading
 import time
@@ -17,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ffdl_batch.attempt.file_writer import write_text
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerError
 from ffdl_batch.domain.untrusted_json import parse_json
 from ffdl_kubernetes.client import ClusterClient, Refused
@@ -190,11 +190,9 @@ class Canary:
         return found if found.cluster == cluster else None
 
     def _write(self, found: Proof) -> None:
-        temporary = self._file.with_name(f"{FILE}.{os.getpid()}.tmp")
         try:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            temporary.write_text(json.dumps(asdict(found)) + "\n", encoding="utf-8")
-            temporary.replace(self._file)
+            write_text(self._file, json.dumps(asdict(found)) + "\n", durable=False)
         except OSError as error:
             _log.warning("%s cannot be written: %s", self._file, error)
 

@@ -79,7 +79,7 @@ def _join_model(launch: LaunchFile, directory: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         if os.stat(archive).st_size == whole:
             return
-    temporary = f"{archive}.{os.urandom(4).hex()}.{os.getpid()}.tmp"
+    temporary = os.path.join(os.path.dirname(archive), f".{os.path.basename(archive)}.{os.urandom(4).hex()}")
     try:
         with open(temporary, "xb") as file:
             for part in parts:

@@ -24,6 +24,17 @@ class Interruption(str, Enum):
     """It brought the data alone; the next one trains."""
 
 
+class DrillEvent(str, Enum):
+    """The events that ``ffdl drill`` can play, as its argument and in ``control.json``."""
+
+    HALT = "halt"
+    TIMEOUT = "timeout"
+    PREEMPT = "preempt"
+    NODE_FAIL = "node-fail"
+
+    __str__ = str.__str__
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """What one attempt did about checkpoints. Times are epoch seconds by the shared file system's clock.
@@ -103,12 +114,12 @@ _DRILL_DESCRIPTIONS: Dict[Interruption, str] = {
     Interruption.NODE_FAILURE: "a drill played a node failure",
 }
 PLAYED: Dict[str, Interruption] = {
-    "halt": Interruption.HALT,
-    "timeout": Interruption.TIMEOUT,
-    "preempt": Interruption.PREEMPTION,
-    "node-fail": Interruption.NODE_FAILURE,
+    DrillEvent.HALT: Interruption.HALT,
+    DrillEvent.TIMEOUT: Interruption.TIMEOUT,
+    DrillEvent.PREEMPT: Interruption.PREEMPTION,
+    DrillEvent.NODE_FAIL: Interruption.NODE_FAILURE,
 }
-"""The events that a drill plays, by their names in ``control.json``."""
+"""The interruption that each event of a drill causes."""
 UNFIT_NODE = frozenset({"S107", "S108"})
 """Fault codes of a node that is not prepared for the job. What follows is tried on other nodes, or not at all."""
 GPU_HOURS = "gpu_hours"

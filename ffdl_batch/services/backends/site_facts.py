@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ffdl_batch import __version__
+from ffdl_batch.attempt.file_writer import write_text
 from ffdl_batch.attempt.reader import MAX_TEXT_BYTES, read_whole
 from ffdl_batch.domain.backend_facts import BackendFacts
 from ffdl_batch.domain.codec import from_plain, to_plain
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.ports.clock import Clock
-from ffdl_batch.services.whole_files import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ class SiteFacts:
             return
         cell = {"format": FORMAT, "made_by": self._made_by, "facts": to_plain(facts)}
         try:
-            write_whole(self._file, json.dumps(cell) + "\n")
+            write_text(self._file, json.dumps(cell) + "\n", durable=False)
         except OSError as error:
             log.warning("the facts about %s could not be written to %s: %s", self._name, self._file, error)
             return

@@ -14,11 +14,11 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from ffdl_batch.attempt.file_writer import sync_directory
 from ffdl_batch.attempt.layout import Root
 from ffdl_batch.attempt.model_archive import ArchiveError, ModelArchive
 from ffdl_batch.attempt.reader import open_regular
 from ffdl_batch.services.refusals import Refused, bad_request, try_again
-from ffdl_batch.services.whole_files import sync_directory
 
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
@@ -51,7 +51,7 @@ def receive_archive(root: Root, digest: str, chunks: Iterable[bytes]) -> bool:
             os.fsync(file.fileno())
         check_archive(Path(name))
         Path(name).rename(target)
-        sync_directory(target.parent)
+        sync_directory(root.models)
     except OSError as error:
         raise _no_space(error, root) from error
     finally:

@@ -4,33 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 
 from ffdl_batch.attempt.layout import Root
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import JobView
 from ffdl_batch.domain.job_state import JobState, RequestedAction
+from ffdl_batch.domain.outcome.continuation import DrillEvent
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.deployment.submission_results import why_not_now
 from ffdl_batch.services.job_control.stop import halt_job
-from ffdl_batch.services.job_files.control_cell import Drill, note_drill, read_drill, write_control
+from ffdl_batch.services.job_files.control_cell import note_drill, read_drill, write_control
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.outcome.native_job_identity import may_ask_of
 from ffdl_batch.services.queries.jobs import detailed, own_job
 from ffdl_batch.services.refusals import Refused, bad_request, try_again, wrong_state, wrong_usage
-
-
-class DrillEvent(StrEnum):
-    """Events that can be played."""
-
-    HALT = "halt"
-    TIMEOUT = "timeout"
-    PREEMPT = "preempt"
-    NODE_FAIL = "node-fail"
-
 
 _SIGNALS = {DrillEvent.TIMEOUT: "URG", DrillEvent.PREEMPT: "TERM", DrillEvent.NODE_FAIL: "KILL"}
 
@@ -53,7 +43,7 @@ def drill(storage: JobStorage, adapters: Adapters, caller: Caller, job_id: str, 
             f"{job.id} is ending, because a {job.requested_action} was requested; no event can be played on it"
         )
     if played is DrillEvent.HALT:
-        with _noted(storage.root, job, Drill.HALT):
+        with _noted(storage.root, job, DrillEvent.HALT):
             return halt_job(storage, adapters, caller, job.id)
     _signal(storage.root, adapters, job, played)
     return detailed(storage, adapters, job)
@@ -68,13 +58,12 @@ def _parse(event: str) -> DrillEvent:
 
 
 def _is_halted_by_a_drill(root: Root, job: Job) -> bool:
-    return (
-        job.requested_action is RequestedAction.HALT and read_drill(root.job(job.id).attempt(job.attempt)) is Drill.HALT
-    )
+    attempt = root.job(job.id).attempt(job.attempt)
+    return job.requested_action is RequestedAction.HALT and read_drill(attempt) == DrillEvent.HALT
 
 
 @contextmanager
-def _noted(root: Root, job: Job, event: Drill) -> Iterator[None]:
+def _noted(root: Root, job: Job, event: DrillEvent) -> Iterator[None]:
     """Note the event before it is played. Without the note, an end by the event would count as a real interruption.
 
     The note is removed only if the exception of the block proves that the event was never sent to this run of the
@@ -85,25 +74,25 @@ def _noted(root: Root, job: Job, event: Drill) -> Iterator[None]:
         before = note_drill(root, job, event)
     except OSError as error:
         raise try_again("S101", f"the drill could not be noted with {job.id}, nothing was played: {error}") from error
-    if before not in (Drill.NONE, event):
+    if before not in ("", event):
         cure = "wait until the next attempt is PROCESSING"
         raise wrong_state(f"{before} was already played on attempt {job.attempt} of {job.id}, which ends by it", cure)
     try:
         yield
     except (Refused, InvalidRequest):
-        if before is Drill.NONE:
-            write_control(root, job, drill=Drill.NONE)
+        if not before:
+            write_control(root, job, drill="")
         raise
 
 
 def _signal(root: Root, adapters: Adapters, job: Job, event: DrillEvent) -> None:
     """Send the signal of the event, unless it was sent before and the attempt has ended since."""
-    signal, note, may_be_sent = _SIGNALS[event], Drill(event.value), False
+    signal, may_be_sent = _SIGNALS[event], False
     try:
         with adapters.asking(job.backend) as scheduler:
             is_own = may_ask_of(root, scheduler, job)
             if is_own:
-                with _noted(root, job, note):
+                with _noted(root, job, event):
                     may_be_sent = True
                     scheduler.signal(NativeId.parse(job.native_id), signal)
     except SchedulerUnreachable as error:
@@ -112,5 +101,5 @@ def _signal(root: Root, adapters: Adapters, job: Job, event: DrillEvent) -> None
         raise try_again("S200", message) from error
     except InvalidRequest as error:
         raise bad_request("S101", f"the scheduler refused the signal {signal}: {error}", error.findings) from error
-    if not is_own and read_drill(root.job(job.id).attempt(job.attempt)) is not note:
+    if not is_own and read_drill(root.job(job.id).attempt(job.attempt)) != event:
         raise wrong_state(f"the scheduler does not list {job.native_id} as {job.id}: nothing was played")

@@ -6,6 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
+from ffdl_batch.attempt.file_writer import write_text
 from ffdl_batch.attempt.layout import ArrayDir, AttemptDir, JobDir, Root
 from ffdl_batch.attempt.reader import MAX_TEXT_BYTES, NO_FILE, DamagedFile, find_text, read_head, read_object
 from ffdl_batch.domain.job.job import Job
@@ -13,7 +14,6 @@ from ffdl_batch.domain.job_state import RequestedAction
 from ffdl_batch.runtimes.launch_request import ArrayPlan, LaunchPlan
 from ffdl_batch.services.job_files.control_cell import write_control
 from ffdl_batch.services.secrets.job_secrets import place_secrets
-from ffdl_batch.services.whole_files import write_whole
 
 
 def exported_environment(root: Root, job: Job) -> dict[str, str]:
@@ -70,7 +70,7 @@ def make_chunk(root: Root, array: str) -> tuple[int, AttemptDir]:
 def materialize_chunk(plan: ArrayPlan) -> None:
     """Write the files of a native array, durably: they lead its tasks to their attempts. Raises OSError."""
     for file in plan.files:
-        write_whole(Path(plan.chunk.directory.path) / file.name, file.text, mode=file.mode, durable=True)
+        write_text(Path(plan.chunk.directory.path, file.name), file.text, file.mode)
 
 
 def empty_chunk(chunk: AttemptDir) -> None:
@@ -102,7 +102,7 @@ def _write_files(plan: LaunchPlan) -> None:
         target = directory / file.name
         if target.parent != directory:
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_whole(target, file.text, mode=file.mode)
+        write_text(target, file.text, file.mode, durable=False)
 
 
 def _directories(attempt: AttemptDir) -> tuple[str, ...]:
@@ -123,7 +123,7 @@ def _place_manifest(root: Root, job: Job) -> None:
     if element is not None:
         _link(Path(root.array(element.array).manifest), target)
     elif not target.exists():
-        write_whole(target, job.spec.manifest_text)
+        write_text(target, job.spec.manifest_text, durable=False)
 
 
 def _link(source: Path, target: Path) -> None:
@@ -154,7 +154,7 @@ def mark_begun(attempt: AttemptDir, by: str, task: str = "") -> None:
         earlier = read_head(str(path), MAX_TEXT_BYTES).decode("utf-8", "replace").splitlines(keepends=True)[1:]
     except NO_FILE:
         earlier = []
-    write_whole(path, "".join([f"begun {by}\n", *earlier, task]), durable=True)
+    write_text(path, "".join([f"begun {by}\n", *earlier, task]))
 
 
 def begun_at(attempt: AttemptDir) -> float | None:

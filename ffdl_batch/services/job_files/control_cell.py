@@ -9,31 +9,21 @@ from __future__ import annotations
 import json
 import threading
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 
 from ffdl_batch.attempt.control_cell import CANCEL, HALT
+from ffdl_batch.attempt.file_writer import write_text
 from ffdl_batch.attempt.layout import AttemptDir, Root
 from ffdl_batch.attempt.reader import DamagedFile, read_object
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
 from ffdl_batch.domain.file_format import FORMAT, require_known
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import RequestedAction
+from ffdl_batch.domain.outcome.continuation import DrillEvent
 from ffdl_batch.domain.outcome.heartbeat_loss import GivenUp
-from ffdl_batch.services.whole_files import write_whole
 
 _WRITING = threading.RLock()
 """Held from reading a cell to writing it, so that no thread of this daemon loses what another one wrote."""
-
-
-class Drill(StrEnum):
-    """An interruption that is played. The end of the attempt is recorded as this one and charged to no retry budget."""
-
-    NONE = ""
-    HALT = "halt"
-    TIMEOUT = "timeout"
-    PREEMPT = "preempt"
-    NODE_FAIL = "node-fail"
 
 
 _REQUESTS = {RequestedAction.NONE: "", RequestedAction.HALT: HALT, RequestedAction.CANCEL: CANCEL}
@@ -47,7 +37,9 @@ class Control:
     attempt: int = 0
     """Number of the job's newest attempt."""
     requested_action: str = ""
-    drill: Drill = Drill.NONE
+    drill: str = ""
+    """The :class:`DrillEvent` that is played, or "". The end of the run is recorded as its interruption, and charged to
+    no retry budget."""
     run: int = 0
     """The run that the drill is played on: the scheduler may start the same attempt again."""
     given_up: GivenUp | None = None
@@ -64,13 +56,14 @@ def read_control(attempt: AttemptDir) -> Control:
         cell = read_object(attempt.control, below=attempt.path)
         require_known(cell, attempt.control)
         control = from_plain(Control, cell)
-        return control if control.requested_action in _REQUESTS.values() else Control()
+        known = control.requested_action in _REQUESTS.values() and control.drill in ("", *DrillEvent)
+        return control if known else Control()
     except (FileNotFoundError, NotADirectoryError, DamagedFile, CodecError):
         return Control()
 
 
-def read_drill(attempt: AttemptDir) -> Drill:
-    """The event that is played on the attempt's newest run."""
+def read_drill(attempt: AttemptDir) -> str:
+    """Return the event that is played on the attempt's newest run, or "". Raises OSError, NewerFormat among them."""
     return read_notes(attempt)[0]
 
 
@@ -79,13 +72,13 @@ def read_given_up(attempt: AttemptDir) -> GivenUp | None:
     return read_notes(attempt)[1]
 
 
-def read_notes(attempt: AttemptDir) -> tuple[Drill, GivenUp | None]:
-    """Both of these, of the attempt's newest run. Raises OSError, NewerFormat among them."""
+def read_notes(attempt: AttemptDir) -> tuple[str, GivenUp | None]:
+    """Return :func:`read_drill` and :func:`read_given_up` from one read. Raises OSError, NewerFormat among them."""
     control = read_control(attempt)
-    if control.drill is Drill.NONE and control.given_up is None:
-        return Drill.NONE, None
+    if not control.drill and control.given_up is None:
+        return "", None
     run, mark = newest_run(attempt), control.given_up
-    return control.drill if control.run == run else Drill.NONE, mark if mark is not None and mark.run == run else None
+    return control.drill if control.run == run else "", mark if mark is not None and mark.run == run else None
 
 
 def newest_run(attempt: AttemptDir) -> int:
@@ -97,7 +90,7 @@ def newest_run(attempt: AttemptDir) -> int:
 
 
 def write_control(
-    root: Root, job: Job, *, requested_action: RequestedAction | None = None, drill: Drill | None = None
+    root: Root, job: Job, *, requested_action: RequestedAction | None = None, drill: str | None = None
 ) -> bool:
     """Tell the controllers of the job's current attempt; None leaves what the cell says. Raises OSError.
 
@@ -118,15 +111,15 @@ def write_control(
         return _write(attempt, before, after)
 
 
-def note_drill(root: Root, job: Job, drill: Drill) -> Drill:
+def note_drill(root: Root, job: Job, drill: DrillEvent) -> str:
     """Note the event that is played on the newest run of the job's current attempt, unless one is noted already.
 
-    Return the one that was noted before. Raises OSError, also if the attempt has no directory.
+    Return the one that was noted before, or "". Raises OSError, also if the attempt has no directory.
     """
     attempt = root.job(job.id).attempt(job.attempt)
     with _WRITING:
         noted = read_drill(attempt)
-        if noted is Drill.NONE and not write_control(root, job, drill=drill):
+        if not noted and not write_control(root, job, drill=drill):
             raise FileNotFoundError(f"there is no {attempt.path}")
     return noted
 
@@ -157,7 +150,7 @@ def _write(attempt: AttemptDir, before: Control, after: Control, *, durable: boo
     if before == after:
         return True
     try:
-        write_whole(Path(attempt.control), json.dumps(to_plain(after)) + "\n", durable=durable)
+        write_text(attempt.control, json.dumps(to_plain(after)) + "\n", durable=durable)
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True

@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
+from ffdl_batch.attempt.file_writer import sync_directory, write_text
 from ffdl_batch.attempt.layout import Root
 from ffdl_batch.domain.job.job import is_job_id
-from ffdl_batch.services.whole_files import sync_directory, write_whole
 from ffdl_batch.store import DatabaseMissing, Store, StoreError
 
 log = logging.getLogger(__name__)
@@ -159,9 +159,9 @@ def _give_name(path: Path) -> None:
     """A whole file under its final name, or none, whenever this process dies; another daemon's name stays."""
     written = path.with_name(f"{NAME}.{secrets.token_hex(8)}")
     try:
-        write_whole(written, f"{secrets.token_hex(8)}\n", durable=True)
+        write_text(written, f"{secrets.token_hex(8)}\n")
         with contextlib.suppress(FileExistsError):
             path.hardlink_to(written)
     finally:
         written.unlink(missing_ok=True)
-    sync_directory(path.parent)
+    sync_directory(str(path.parent))

@@ -29,16 +29,11 @@ HALF_WRITTEN_AGE_S = 3600.0
 CHANGED_S = 2 * 86400.0
 SUBMITTED_S = 30 * 86400.0
 MAX_JOBS = 10_000
-_CONTROLLERS = r".+\.\d+\.tmp"
-"""Matches the suffix that :func:`ffdl_batch.attempt.file_writer.write_text` appends to the final name of a file."""
-_HIDDEN = re.compile(
-    rf"\.now-.+|\.building-.+|\.{re.escape(LOCK_NAME)}\..+|\..+\.[0-9a-f]{{8}}(-journal|-wal|-shm)?"
-)  # fmt: skip
+_NAMES = re.compile(rf"\.now-.+|\.building-.+|\.{re.escape(LOCK_NAME)}\..+|\..+\.[0-9a-f]{{8}}(-journal|-wal|-shm)?")
 """Matches temporary names of :func:`ffdl_batch.services.job_storage.file_time`, adapters that build in a directory of
-the tree, the daemon's lock, :func:`ffdl_batch.services.whole_files.write_whole`, and copies of databases with their
+the tree, the daemon's lock, :func:`ffdl_batch.attempt.file_writer.write_bytes`, and copies of databases with their
 journals."""
-_NAMES = re.compile(f"{_HIDDEN.pattern}|{_CONTROLLERS}")
-_PHASES = re.compile(rf"({'|'.join(Phase)})\.(start_time|exit)\.{_CONTROLLERS}")
+_PHASES = re.compile(rf"\.({'|'.join(Phase)})\.(start_time|exit)\.[0-9a-f]{{8}}")
 """What controllers write where learners have files of their own."""
 
 
@@ -61,7 +56,7 @@ def _places(storage: JobStorage, settings: Settings) -> Iterator[tuple[Path, re.
     root, now = storage.root, storage.clock.now()
     tree = Path(root.path)
     for path in {Path(settings.state_dir), tree, *(path for path in tree.iterdir() if path.is_dir())}:
-        yield path, _HIDDEN if path == Path(root.secrets) else _NAMES  # users choose the names of secrets
+        yield path, _NAMES
     arrays: set[str] = set()
     for job in storage.store.list_jobs(uid=None, since=now - SUBMITTED_S, limit=MAX_JOBS):
         if job.updated_at > now - CHANGED_S:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ffdl_batch.attempt.file_writer import sync_directory, write_text
 from ffdl_batch.attempt.layout import ArrayDir, AttemptDir, JobDir, Root
 from ffdl_batch.attempt.reader import MAX_TEXT_BYTES, DamagedFile, read_whole
 from ffdl_batch.domain.findings import Finding, Severity
@@ -33,7 +34,6 @@ from ffdl_batch.domain.job.secret_references import (
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.services.job_storage import JobStorage
-from ffdl_batch.services.whole_files import sync_directory, write_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def keep_secret(root: Root, name: str, value: str) -> None:
     _named(name)
     directory = Path(root.secrets)
     directory.mkdir(mode=0o700, exist_ok=True)
-    write_whole(directory / name, value, durable=True)
+    write_text(directory / name, value)
 
 
 def read_secret(root: Root, name: str) -> str | None:
@@ -71,7 +71,7 @@ def drop_secret(root: Root, name: str) -> bool:
         (Path(root.secrets) / name).unlink()
     except FileNotFoundError:
         return False
-    sync_directory(Path(root.secrets))
+    sync_directory(root.secrets)
     return True
 
 
@@ -220,7 +220,7 @@ def place_secrets(root: Root, job: Job, attempt: AttemptDir) -> None:
     hold(root, job.id)
     for _ in range(_TRIES):
         values = _values(root, job)
-        write_whole(Path(attempt.secrets), to_text(values), durable=True)
+        write_text(attempt.secrets, to_text(values))
         if _values(root, job) == values:  # else one was set anew in between, and was not put here
             return
 
@@ -255,7 +255,7 @@ def renew_secret(storage: JobStorage, name: str) -> None:
         for path in _files(root, job):
             values = read_values(str(path))
             if values.get(name, value) != value:
-                write_whole(path, to_text({**values, name: value}), durable=True)
+                write_text(path, to_text({**values, name: value}))
         hold(root, job.id)  # whoever removed a file meanwhile comes again
 
 

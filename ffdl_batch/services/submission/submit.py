@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ffdl_batch.attempt.file_writer import write_text
 from ffdl_batch.attempt.layout import ArrayDir, JobDir, Root
 from ffdl_batch.domain.job.array import MAX_ELEMENTS, expand, is_array, new_array_id
 from ffdl_batch.domain.job.job import Job, new_job_id
@@ -22,7 +23,6 @@ from ffdl_batch.services.refusals import Refused, bad_request, try_again
 from ffdl_batch.services.secrets.job_secrets import hold
 from ffdl_batch.services.submission.launch_planning import check_stores, plan_or_refuse
 from ffdl_batch.services.submission.validation import Candidate, all_warnings, name_elements, read_submission
-from ffdl_batch.services.whole_files import write_whole
 from ffdl_batch.store import DuplicateId, NewJob, StoreUnavailable
 
 APART_S = 1e-6
@@ -204,7 +204,7 @@ def _keep_private(
         for path, text in kept.items():
             if text:
                 Path(directory.path).mkdir(mode=0o700, parents=True, exist_ok=True)
-                write_whole(Path(path), text, durable=True)
+                write_text(path, text)
     except OSError as error:
         shutil.rmtree(directory.path, ignore_errors=True)
         raise try_again(

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from ffdl_batch.attempt.directory_tree import remove_tree
+from ffdl_batch.attempt.file_writer import write_text
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
 from ffdl_batch.domain.untrusted_json import parse_json
 
@@ -156,12 +157,7 @@ class Shelf:
 
     def publish(self, usage: Usage) -> None:
         """Publish the usage. Raises OSError."""
-        temporary = f"{self.root}/.{USAGE}.{os.getpid()}"
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
-        with os.fdopen(descriptor, "w") as file:
-            os.fchmod(descriptor, 0o644)
-            file.write(json.dumps(to_plain(usage)) + "\n")
-        os.replace(temporary, f"{self.root}/{USAGE}")
+        write_text(f"{self.root}/{USAGE}", json.dumps(to_plain(usage)) + "\n", 0o644, durable=False)
 
 
 def existing_shelf(directory: str, uid: int) -> Shelf | None:

@@ -15,13 +15,13 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ffdl_batch.attempt import file_writer
 from ffdl_batch.attempt.file_writer import put
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.daemon import loops
 from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.ports import capabilities
 from ffdl_batch.ports.scheduler import Scheduler
-from ffdl_batch.services import whole_files
 from ffdl_batch.services.data.pending_uploads import FinalRecordBy, PendingUploads, Upload, start_upload
 from ffdl_batch.services.deployment.deployer import Deployer
 from ffdl_batch.services.monitoring.watcher import Watcher
@@ -69,7 +69,7 @@ def watch_files(reached: Reached) -> None:
             reached(f"half of {Path(path).name}")
         put(temporary, path)
 
-    setattr(whole_files, "put", watched)  # noqa: B010 - an imported name
+    setattr(file_writer, "put", watched)  # noqa: B010 - an imported name
 
 
 def name_of_transaction(frame: FrameType | None) -> str:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.cli.commands.drill.report import EVENTS
 from ffdl_batch.domain.job.views import AttemptView
 from ffdl_batch.domain.launch.launch_file import LaunchFile, LearnerCommand, encode
 from ffdl_batch.domain.launch.limits import LeadFrom, Limits
+from ffdl_batch.domain.outcome.continuation import DrillEvent
 from tests.unit.cli.drill_stage import CONFIRMED, IGNORED, JOB, MANIFEST, Silent, Stage, start, wait_for_event
 from tests.unit.cli.programs import FFDL, json_lines, run
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
@@ -194,4 +194,4 @@ def test_drill_help_lists_drill_options_before_job_options() -> None:
     assert all(f"  --{name} " in own for name in ("after", "timeout", "queue-timeout", "no-resume"))
     assert "--partition" in jobs and "--partition" not in own
     words = [line.split()[0] for line in own.splitlines() if line.startswith("  ")]
-    assert [word for word in words if word in EVENTS] == [*EVENTS]
+    assert [word for word in words if word in list(DrillEvent)] == list(DrillEvent)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.cli.commands.drill.report import EVENTS, DrillReport, Played, make_report, print_report
+from ffdl_batch.cli.commands.drill.report import DrillReport, Played, make_report, print_report
 from ffdl_batch.domain.job.views import AttemptView, EventView
 from ffdl_batch.domain.launch.limits import Lead, LeadFrom, needed_lead_s
 from tests.unit.cli.drill_stage import CONFIRMED, JOB
@@ -84,12 +84,6 @@ def test_print_report_notes_interruption_not_caused_by_drill(capsys: pytest.Capt
     assert "(not because of the drill: something else interrupted it first)" in capsys.readouterr().out
     print_report(report_of(None))
     assert "something else" not in capsys.readouterr().out
-
-
-def test_drill_events_match_events_of_daemon() -> None:
-    from ffdl_batch.services.job_control.drill import DrillEvent
-
-    assert list(EVENTS) == list(DrillEvent)
 
 
 def ended(event: str, attempt: AttemptView, *, gave_up: bool = False, state: str = "FAILED") -> DrillReport:

@@ -145,7 +145,7 @@ def test_phase_files_replace_planted_files(place: Path, outside: Path, plant: Pl
 
 
 def test_write_text_uses_unpredictable_temporary_name(place: Path, outside: Path) -> None:
-    (place / f"cell.{os.uname().nodename}.{os.getpid()}.tmp").symlink_to(outside)
+    (place / ".cell").symlink_to(outside)
     files.write_text(str(place / "cell"), "text")
     assert (place / "cell").read_text() == "text"
     assert is_as_it_was(outside)
@@ -155,7 +155,7 @@ def test_write_text_does_not_follow_link_at_temporary_name(
     place: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "urandom", lambda count: b"\0" * count)
-    left = place / f"cell.{os.uname().nodename}.{'00' * 4}.{os.getpid()}.tmp"
+    left = place / f".cell.{'00' * 4}"
     left.symlink_to(outside)
     with pytest.raises(FileExistsError):
         files.write_text(str(place / "cell"), "text")

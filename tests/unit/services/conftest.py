@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ffdl_batch.attempt import rotated_files
+from ffdl_batch.attempt.file_writer import write_text
 from ffdl_batch.attempt.layout import AttemptDir, Root
 from ffdl_batch.attempt.reader import open_regular
 from ffdl_batch.config import load_settings
@@ -33,7 +34,6 @@ from ffdl_batch.services.logs.log_stream import LogQuery, read_texts
 from ffdl_batch.services.monitoring.watcher import Watcher
 from ffdl_batch.services.queries.jobs import get_job
 from ffdl_batch.services.submission.submit import submit
-from ffdl_batch.services.whole_files import write_whole
 from ffdl_batch.store import open_store
 from tests.conftest import POSTGRES
 from tests.fakes.arrays import ArrayScheduler
@@ -277,7 +277,7 @@ def write_final(site: Site, job: Job, outcome: Outcome = Outcome.COMPLETED, **va
     from ffdl_batch.domain.codec import to_plain
 
     record = FinalRecord(job.native_id, outcome, site.clock.now(), stored=True, exit_code=0)
-    write_whole(Path(site.attempt(job).final), json.dumps(to_plain(replace(record, **values))))  # type: ignore[arg-type]
+    write_text(site.attempt(job).final, json.dumps(to_plain(replace(record, **values))))  # type: ignore[arg-type]
 
 
 @pytest.fixture

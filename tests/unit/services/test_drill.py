@@ -11,13 +11,13 @@ from ffdl_batch.attempt.control_cell import HALT
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.outcome.continuation import Spent
+from ffdl_batch.domain.outcome.continuation import DrillEvent, Spent
 from ffdl_batch.domain.outcome.controller_events import GoesOn, Outcome
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.services.job_control.drill import drill
 from ffdl_batch.services.job_control.stop import cancel_job, halt_job
-from ffdl_batch.services.job_files.control_cell import Control, Drill, read_control, write_control
+from ffdl_batch.services.job_files.control_cell import Control, read_control, write_control
 from ffdl_batch.services.refusals import Refused
 from tests.fakes.scheduler import FakeScheduler
 from tests.unit.services.chains import at_work, end
@@ -69,10 +69,14 @@ def refused(site: Site, job: Job, event: str, words: str) -> tuple[int, int]:
 
 @pytest.mark.parametrize(
     ("event", "signal", "note"),
-    [("timeout", "URG", Drill.TIMEOUT), ("preempt", "TERM", Drill.PREEMPT), ("node-fail", "KILL", Drill.NODE_FAIL)],
+    [
+        ("timeout", "URG", DrillEvent.TIMEOUT),
+        ("preempt", "TERM", DrillEvent.PREEMPT),
+        ("node-fail", "KILL", DrillEvent.NODE_FAIL),
+    ],
 )
 def test_drill_records_event_before_sending_signal(
-    site: Site, scheduler: Signalled, event: str, signal: str, note: Drill
+    site: Site, scheduler: Signalled, event: str, signal: str, note: DrillEvent
 ) -> None:
     job = processing(site)
     view = drill(site.platform.storage, site.platform.adapters, site.caller, job.id, event)
@@ -88,7 +92,7 @@ def test_drill_halt_requests_halt_and_records_drill(site: Site, scheduler: Signa
         assert (
             drill(site.platform.storage, site.platform.adapters, site.caller, job.id, "halt").requested_action == "halt"
         )
-        assert read_control(site.attempt(job)) == Control(1, HALT, Drill.HALT)
+        assert read_control(site.attempt(job)) == Control(1, HALT, DrillEvent.HALT)
     assert scheduler.signals == []
 
 
@@ -173,7 +177,7 @@ def test_drill_keeps_record_when_signal_may_have_been_sent(site: Site, scheduler
     job = processing(site)
     scheduler.unanswered_signal = "scancel was not answered"
     assert refused(site, job, "preempt", "scancel was not answered; the event may have been played") == (503, 75)
-    assert read_control(site.attempt(job)) == Control(1, drill=Drill.PREEMPT)
+    assert read_control(site.attempt(job)) == Control(1, drill=DrillEvent.PREEMPT)
     site.clock.tick(60)  # else the scheduler is left alone
     scheduler.unanswered_signal = ""
     drill(site.platform.storage, site.platform.adapters, site.caller, job.id, "preempt")
@@ -187,7 +191,7 @@ def test_drill_plays_one_event_on_each_run(site: Site, scheduler: Signalled) -> 
     Path(site.attempt(job).run_claim(1)).mkdir()
     drill(site.platform.storage, site.platform.adapters, site.caller, job.id, "node-fail")
     assert [signal for _, signal in scheduler.signals] == ["TERM", "KILL"]
-    assert read_control(site.attempt(job)) == Control(1, drill=Drill.NODE_FAIL, run=1)
+    assert read_control(site.attempt(job)) == Control(1, drill=DrillEvent.NODE_FAIL, run=1)
 
 
 def test_drill_sends_no_signal_when_record_cannot_be_written(site: Site, scheduler: Signalled) -> None:
@@ -208,7 +212,7 @@ def test_drill_reports_other_users_job_as_unknown(site: Site, scheduler: Signall
 def test_watcher_records_drilled_interruption_without_charging_retry_budget(site: Site) -> None:
     job, head = at_work(site)
     head.saves()
-    write_control(site.platform.storage.root, job, drill=Drill.NODE_FAIL)
+    write_control(site.platform.storage.root, job, drill=DrillEvent.NODE_FAIL)
     head.ends(Outcome.FAILED, error_code="S106", stored=False)
     after = end(site, job, EndCause.FAILURE)
     assert (after.state, after.spent.preemptions, after.spent.node_failures) == (JobState.PENDING, 0, 0)
@@ -262,7 +266,7 @@ def test_watcher_records_drilled_time_limit_without_charging_retry_budget(site: 
 
 def test_watcher_ignores_drill_of_earlier_run_for_later_end(site: Site) -> None:
     job, head = at_work(site)
-    write_control(site.platform.storage.root, job, drill=Drill.NODE_FAIL)
+    write_control(site.platform.storage.root, job, drill=DrillEvent.NODE_FAIL)
     for run in (1, 2):
         Path(site.attempt(job).run_claim(run)).mkdir()
     head.ends(Outcome.FAILED, error_code="S106", stored=False)

@@ -18,10 +18,10 @@ from ffdl_batch.domain.job.job import Change, Job
 from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import JobView
 from ffdl_batch.domain.job_state import TERMINAL, Cause, JobState, RequestedAction
+from ffdl_batch.domain.outcome.continuation import DrillEvent
 from ffdl_batch.services.job_control.stop import cancel_job, halt_job
 from ffdl_batch.services.job_files.control_cell import (
     Control,
-    Drill,
     fence_earlier,
     read_control,
     read_drill,
@@ -125,7 +125,7 @@ def test_halt_is_recorded_when_control_file_cannot_be_written(
 ) -> None:
     job = site.deployed()
     full = OSError(28, "No space left on device")
-    monkeypatch.setattr("ffdl_batch.services.job_files.control_cell.write_whole", Mock(side_effect=full))
+    monkeypatch.setattr("ffdl_batch.services.job_files.control_cell.write_text", Mock(side_effect=full))
     assert halt(site, job).requested_action == "halt"
     assert "could not be written now" in caplog.text
 
@@ -200,7 +200,7 @@ def test_write_control_keeps_request_and_drill_independent_and_rewrites_no_equal
     job = site.deployed()
     assert read_control(site.attempt(job)) == Control(1)
     assert write_control(site.platform.storage.root, job, requested_action=RequestedAction.HALT)
-    assert write_control(site.platform.storage.root, job, drill=Drill.NODE_FAIL)
+    assert write_control(site.platform.storage.root, job, drill=DrillEvent.NODE_FAIL)
     assert cell(site, job) == {**NEW, "requested_action": "halt", "drill": "node-fail"}
     assert write_control(site.platform.storage.root, job, requested_action=RequestedAction.NONE)
     assert cell(site, job) == {**NEW, "drill": "node-fail"}
@@ -214,12 +214,12 @@ def test_read_drill_applies_only_to_current_run(site: Site) -> None:
     """The scheduler may start the same attempt anew: what interrupts that run is none of the drill's."""
     job = site.deployed()
     attempt = site.attempt(job)
-    for run, drill in ((1, Drill.TIMEOUT), (2, Drill.PREEMPT)):
+    for run, drill in ((1, DrillEvent.TIMEOUT), (2, DrillEvent.PREEMPT)):
         Path(attempt.run_claim(run)).mkdir()
-        assert read_drill(attempt) is Drill.NONE
+        assert read_drill(attempt) == ""
         write_control(site.platform.storage.root, job, drill=drill)
         assert (read_drill(attempt), read_control(attempt).run) == (drill, run)
-    write_control(site.platform.storage.root, job, drill=Drill.NONE)
+    write_control(site.platform.storage.root, job, drill="")
     assert read_control(attempt) == Control(1)
 
 
@@ -246,7 +246,7 @@ def test_control_fence_writes_newer_attempt_into_existing_cells(site: Site) -> N
     third = replace(job, attempt=3)  # the second never had a directory
     assert fence_earlier(site.platform.storage.root, third) == 1
     assert read_control(site.attempt(job)) == Control(3, HALT)
-    write_control(site.platform.storage.root, job, drill=Drill.PREEMPT)
+    write_control(site.platform.storage.root, job, drill=DrillEvent.PREEMPT)
     assert read_control(site.attempt(job)).attempt == 3, "an older row does not lift the fence"
 
 
@@ -259,12 +259,12 @@ def test_write_control_loses_no_update_from_concurrent_threads(site: Site) -> No
 
     wishes, drills = (
         [{"requested_action": RequestedAction.NONE}, {"requested_action": RequestedAction.HALT}],
-        [{"drill": Drill.NONE}, {"drill": Drill.PREEMPT}],
+        [{"drill": ""}, {"drill": DrillEvent.PREEMPT}],
     )
     threads = [Thread(target=write, args=values) for values in (wishes, drills)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert read_control(site.attempt(job)) == Control(1, HALT, Drill.PREEMPT)
+    assert read_control(site.attempt(job)) == Control(1, HALT, DrillEvent.PREEMPT)
     assert not [path for path in Path(site.attempt(job).path).iterdir() if path.name.startswith(".control")]

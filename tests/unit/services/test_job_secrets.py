@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.attempt.file_writer import write_text
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.domain.job.job import AttemptEnd, Job
 from ffdl_batch.domain.job.secret_references import secret_variables
@@ -20,7 +21,6 @@ from ffdl_batch.services.refusals import Refused
 from ffdl_batch.services.secrets import job_secrets
 from ffdl_batch.services.secrets.job_secrets import drop_secret, forget_secrets, keep_secret, place_secrets, read_secret
 from ffdl_batch.services.secrets.user_secrets import list_secrets, remove_secret, set_secret
-from ffdl_batch.services.whole_files import write_whole
 from tests.planted_files import NO_FILES, replace
 from tests.unit.services.conftest import MANIFEST, Site
 
@@ -166,14 +166,14 @@ def test_place_secrets_uses_value_set_during_placement(kept: Site, monkeypatch: 
     job = kept.accept("a", MANIFEST + LEARNERS, references=BROUGHT)
     attempt = kept.platform.storage.root.job(job.id).attempt(1)
     Path(attempt.path).mkdir(parents=True)
-    write, set_anew = write_whole, ["new"]
+    write, set_anew = write_text, ["new"]
 
-    def slow(path: Path, text: str, *, mode: int = 0o600, durable: bool = False) -> None:
+    def slow(path: str, text: str) -> None:
         if set_anew:
             keep_secret(kept.platform.storage.root, "hub", set_anew.pop())
-        write(path, text, mode=mode, durable=durable)
+        write(path, text)
 
-    monkeypatch.setattr(job_secrets, "write_whole", slow)
+    monkeypatch.setattr(job_secrets, "write_text", slow)
     place_secrets(kept.platform.storage.root, job, attempt)
     assert _values(attempt)["hub"] == "new"
 

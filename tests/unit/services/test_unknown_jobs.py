@@ -151,7 +151,7 @@ def test_open_platform_accepts_older_jobs_directory_with_new_postgresql_database
         opened(settings)
 
 
-LEFT_IN_STATE = ("state/store-logs.exit.n1.0a1b2c3d.5173.tmp", "state/load-model.start_time.n1.5173.tmp")
+LEFT_IN_STATE = ("state/.store-logs.exit.0a1b2c3d", "state/.load-model.start_time.d0e679a2")
 LEFT = (".control.json.0a1b2c3d", ".now-x7f_3k2p", "submit/.begun.d0e679a2", "../.manifest.yml.e6aa130b")
 
 
@@ -166,7 +166,7 @@ def leave(site: Site, place: Path, name: str, age_s: float) -> Path:
 
 def test_janitor_removes_half_written_files_of_attempt_after_an_hour(site: Site) -> None:
     attempt = Path(site.attempt(site.deployed()).path)
-    names = [*LEFT, "final.json.n1.0a1b2c3d.5173.tmp", "claim/owner.json.n1.site.org.7.tmp", *LEFT_IN_STATE]
+    names = [*LEFT, ".final.json.0a1b2c3d", "claim/.owner.json.d0e679a2", *LEFT_IN_STATE]
     fresh = [leave(site, attempt, name, HALF_WRITTEN_AGE_S - 1) for name in names]
     assert (sweep(site.platform.storage, site.platform.settings), [file for file in fresh if not file.exists()]) == (
         0,
@@ -213,7 +213,7 @@ def test_janitor_removes_half_written_symlink_without_following_it(site: Site, t
     assert kept.exists()
 
 
-USERS = ("state/model.n1.5173.tmp", "state/.now-saving", "state/.model.0a1b2c3d", "results/a.exit.n1.5173.tmp")
+USERS = ("state/model.5173.tmp", "state/.now-saving", "state/.model.0a1b2c3d", "results/.a.exit.0a1b2c3d")
 
 
 def test_janitor_keeps_files_that_are_not_half_written(site: Site) -> None:
@@ -226,7 +226,7 @@ def test_janitor_keeps_files_that_are_not_half_written(site: Site) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["db.1.tmp", "a.n1.0a1b2c3d.5173.tmp", "key.0a1b2c3d"])
+@pytest.mark.parametrize("name", ["db.1.tmp", "key.0a1b2c3d"])
 def test_janitor_keeps_secret_whose_name_looks_temporary(site: Site, name: str) -> None:
     place = Path(site.platform.storage.root.secrets)
     kept, left = (leave(site, place, one, 2 * HALF_WRITTEN_AGE_S) for one in (name, f".{name}.0a1b2c3d"))

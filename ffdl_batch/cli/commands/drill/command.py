@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ffdl_batch.cli.commands.drill.report import EVENTS
 from ffdl_batch.cli.commands.drill.trial_job import trial_run, trial_submission
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.exit_handling import Detached, complain
 from ffdl_batch.cli.options.job_options import JOB_OPTIONS
 from ffdl_batch.cli.options.submission import Manner, SbatchLike, collect_options, shared_options
 from ffdl_batch.cli.render.formatting import print_json, read_span
+from ffdl_batch.domain.outcome.continuation import DrillEvent
 
 if TYPE_CHECKING:
     from ffdl_batch.cli.commands.drill.report import DrillReport
@@ -45,7 +45,7 @@ class _TwoKinds(SbatchLike):
 
 
 @click.command(cls=_TwoKinds)
-@click.argument("event", type=click.Choice(EVENTS))
+@click.argument("event", type=click.Choice([event.value for event in DrillEvent]))
 @click.option(
     "--after", metavar="SPAN", callback=read_span, help="Time to train before the event.  [default for trial runs: 10s]"
 )

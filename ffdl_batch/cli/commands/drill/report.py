@@ -10,9 +10,8 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import AttemptView, EventView, JobView
 from ffdl_batch.domain.job_state import TERMINAL, Cause, JobState
 from ffdl_batch.domain.launch.limits import Lead, LeadFrom, needed_lead_s
+from ffdl_batch.domain.outcome.continuation import DrillEvent
 
-EVENTS = ("halt", "timeout", "preempt", "node-fail")
-HALT, NODE_FAIL = "halt", "node-fail"
 _STARTED = frozenset({JobState.PROCESSING, JobState.STORING, JobState.COMPLETED})
 
 
@@ -70,7 +69,7 @@ class DrillReport:
         """The exit code of the command. After a node failure, the result is unknown until the next attempt starts."""
         if self.passed:
             return ExitCode.OK
-        unknown = self.event == NODE_FAIL and self.gave_up and self.saved_at is not None
+        unknown = self.event == DrillEvent.NODE_FAIL and self.gave_up and self.saved_at is not None
         return ExitCode.TIMEOUT if unknown else ExitCode.FAILED
 
     @property
@@ -153,7 +152,7 @@ def _next_start(
 
 
 def _passed(event: str, attempt: AttemptView, *, started: bool) -> bool:
-    if event == NODE_FAIL:
+    if event == DrillEvent.NODE_FAIL:
         return attempt.checkpoint_saved_at is not None and started
     return attempt.checkpoint_confirmed
 
@@ -166,9 +165,9 @@ def print_report(report: DrillReport) -> None:
         print_line("", "(not because of the drill: something else interrupted it first)")
     print_line("Checkpoint", _checkpoint(report))
     if report.saved_at is not None and report.saved_age_s is not None:
-        age = f", {report.saved_age_s:.1f} s before the event" if report.event == NODE_FAIL else ""
+        age = f", {report.saved_age_s:.1f} s before the event" if report.event == DrillEvent.NODE_FAIL else ""
         print_line("Newest file", f"{format_time(report.saved_at)}{age}")
-    if report.event != NODE_FAIL:
+    if report.event != DrillEvent.NODE_FAIL:
         print_line("Lead", _lead(report))
         print_line("Warning", _warning(report))
     print_line("Next attempt", _next(report))
@@ -177,7 +176,7 @@ def print_report(report: DrillReport) -> None:
 
 
 def _checkpoint(report: DrillReport) -> str:
-    if report.event == NODE_FAIL:
+    if report.event == DrillEvent.NODE_FAIL:
         return "saved earlier" if report.saved_at is not None else "none was saved"
     if not report.asked:
         return "the learners were not asked for one"
@@ -218,7 +217,7 @@ def _warning(report: DrillReport) -> str:
 
 def _next(report: DrillReport) -> str:
     if report.next_attempt is not None and report.next_started_after_s is not None:
-        since = "the resume" if report.event == "halt" else "the attempt's end"
+        since = "the resume" if report.event == DrillEvent.HALT else "the attempt's end"
         return f"{report.next_attempt}, PROCESSING {report.next_started_after_s:.1f} s after {since}"
     if report.state not in {state.value for state in TERMINAL}:
         return f"the job is {report.state}; the drill stopped waiting (--queue-timeout)"
@@ -228,7 +227,7 @@ def _next(report: DrillReport) -> str:
 
 
 def _result(report: DrillReport) -> str:
-    if report.event != NODE_FAIL:
+    if report.event != DrillEvent.NODE_FAIL:
         return "a checkpoint was confirmed" if report.passed else "no checkpoint was confirmed"
     if report.passed:
         return "a checkpoint exists, and the next attempt started"
@@ -241,7 +240,7 @@ def _cure(report: DrillReport) -> str:
     """Return what to change in a training that failed the drill."""
     if report.passed:
         return ""
-    if report.event == NODE_FAIL:
+    if report.event == DrillEvent.NODE_FAIL:
         return (
             "save regularly below $CHECKPOINT_DIR: a node failure comes without a checkpoint request"
             if report.saved_at is None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ffdl_batch.attempt.layout import JobDir
-from ffdl_batch.cli.commands.drill.report import HALT, DrillReport, Played, is_end, is_start, make_report
+from ffdl_batch.cli.commands.drill.report import DrillReport, Played, is_end, is_start, make_report
 from ffdl_batch.cli.exit_handling import Stop
 from ffdl_batch.cli.render.job_messages import report_end
 from ffdl_batch.client.api import is_ended
@@ -18,6 +18,7 @@ from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.launch.launch_file import decode
 from ffdl_batch.domain.launch.limits import Lead
 from ffdl_batch.domain.launch.placeholders import LaunchFileError
+from ffdl_batch.domain.outcome.continuation import DrillEvent
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client
@@ -70,7 +71,7 @@ class Course:
             return ""
         if self.played is None:
             return f"{self.job_id} was not interrupted and continues"
-        if self.drill.event == HALT and not self.resumed:
+        if self.drill.event == DrillEvent.HALT and not self.resumed:
             return f"{self.job_id} becomes HALTED; to continue it: ffdl resume {self.job_id}"
         return f"{self.job_id} continues by itself; to follow it: ffdl events -f {self.job_id}"
 
@@ -139,7 +140,7 @@ class Course:
             return False
         if end.cause == Cause.REQUEUED:
             return True
-        if end.state != JobState.HALTED or self.drill.event != HALT or not self.drill.resumes:
+        if end.state != JobState.HALTED or self.drill.event != DrillEvent.HALT or not self.drill.resumes:
             return False
         self.client.resume(self.job_id)
         self.resumed = True
