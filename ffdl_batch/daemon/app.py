@@ -1,4 +1,4 @@
-"""The HTTP application: routes, errors, the gate, and an OpenAPI document that says all of it."""
+"""Creates the HTTP application: routes, error replies, the gate, and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from ffdl_batch.daemon.routes import (
     secrets,
 )
 
-_DESCRIPTION = """HTTP/1.1 over a Unix socket. The caller is the peer of the socket, by the kernel's word: no header
-and no field of a request changes who asks. Every JSON reply has `schema` at its top; times are seconds since the
-epoch, UTC. Errors are `ErrorReply`; `problem.exit_code` is what a command should end with."""
+_DESCRIPTION = """HTTP/1.1 over a Unix socket. The caller is the peer of the socket as the kernel reports it; no header
+and no field of a request can change it. Every JSON reply has `schema` at its top; times are seconds since the epoch,
+UTC. Errors are `ErrorReply`; `problem.exit_code` is the exit status for a command."""
 
 _PREFIX = "/api/v1"
 ROUTES = (
@@ -43,7 +43,7 @@ ROUTES = (
 
 
 def create_app(platform: Platform, context: Context | None = None) -> FastAPI:
-    """The application over `platform`. Opens and starts nothing."""
+    """Return the application over `platform`. Opens and starts nothing."""
     context = context or Context(platform, platform.storage.clock.now())
     app = FastAPI(
         title="ffdl-submitd",
@@ -61,6 +61,6 @@ def create_app(platform: Platform, context: Context | None = None) -> FastAPI:
     app.add_middleware(
         error_replies.BodyLimits, own={f"{_PREFIX}{model_archives.router.prefix}/": model_archives.BODY_LIMIT}
     )
-    # Added last, so it comes first: callers who are not admitted get no further.
+    # Added last, so it runs first: it refuses callers before anything else.
     app.add_middleware(PeerGate, own_uid=platform.storage.uid, admitted=context.note_request)
     return app

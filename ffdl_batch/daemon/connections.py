@@ -29,15 +29,15 @@ from ffdl_batch.host.users import read_credentials
 from ffdl_batch.services.os_errors import explain
 
 KEPT = 192
-"""Descriptors that are not for connections: files, pipes of commands, the database."""
+"""Descriptors that are reserved for files, pipes of commands, and the database."""
 LOG_AGAIN_S = 60.0
 REFUSAL_S = 1.0
-"""How long one that is turned away may take to read why."""
+"""How long a refused client may take to read the reply."""
 _RETRY = "Exception in callback BaseSelectorEventLoop._start_serving"
 
 
 def most_connections(descriptors: int) -> int:
-    """How many connections there may be where a process may have so many descriptors."""
+    """Return the maximum number of connections for a process with this limit of descriptors."""
     return descriptors - min(KEPT, descriptors // 2)
 
 
@@ -70,17 +70,18 @@ class ConnectionLimits:
     def on_exception(self, loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
         """Handle exceptions that asyncio reports because nothing else handled them.
 
-        It tells of one accept that found no descriptor as often as the backlog is long, and tries as often again.
+        If accept finds no free descriptor, asyncio reports it once for each entry of the backlog, and tries again as
+        often.
         """
         error = context.get("exception")
         if isinstance(error, MemoryError):
-            gc.collect()  # what a request that failed had read lies in cycles with its traceback
+            gc.collect()  # the traceback keeps the data of a failed request in reference cycles
             self._log("a connection was dropped", OSError(errno.ENOMEM, ""))
             return
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-            self._log("nobody can be let in now, and it is tried again every second", error)
+            self._log("no connection can be accepted now; the daemon tries again every second", error)
         elif not (isinstance(error, ValueError) and str(context.get("message", "")).startswith(_RETRY)):
-            loop.default_exception_handler(dict(context))  # the other is such a try, after the socket was closed
+            loop.default_exception_handler(dict(context))  # the other case is a retry after the socket was closed
 
     def _log(self, what: str, error: OSError) -> None:
         if time.monotonic() - self._logged_at >= LOG_AGAIN_S:
@@ -107,18 +108,18 @@ class Peer:
 
 
 def with_peer(scope: Scope, peer: Peer) -> None:
-    """Lay the peer into a request's scope."""
+    """Store the peer in a request's scope."""
     scope["extensions"] = {_PEER: peer}
 
 
 def peer_of(scope: Scope) -> Peer | None:
-    """The peer that :func:`with_peer` laid in."""
+    """Return the peer that :func:`with_peer` stored; None if there is none."""
     found = scope.get("extensions", {}).get(_PEER)
     return found if isinstance(found, Peer) else None
 
 
 def is_admitted(uid: int, own_uid: int) -> bool:
-    """Personal mode: the daemon's own user, and root as root."""
+    """Return whether the user may use the daemon: its own user, or root."""
     return uid in (own_uid, 0)
 
 
@@ -225,7 +226,7 @@ class PeerProtocol(HttpToolsProtocol):
 
 
 class PeerGate:
-    """Refuses everybody who is not to be here, before any route is looked at. `admitted` is called for the others."""
+    """Refuses callers who are not admitted, before any route runs. Calls `admitted` for the others."""
 
     def __init__(self, app: ASGIApp, own_uid: int, admitted: Callable[[], None]) -> None:
         self._app, self._own_uid, self._admitted = app, own_uid, admitted
@@ -244,7 +245,7 @@ class PeerGate:
         await self._app(scope, receive, send)
 
     async def _refuse(self, peer: Peer | None, scope: Scope, receive: Receive, send: Send) -> None:
-        who = f"user {peer.uid}" if peer else "a caller whom the kernel does not name"
+        who = f"user {peer.uid}" if peer else "a caller without kernel credentials"
         log.warning("refused %s (process %s)", who, peer.pid if peer else "unknown")
         problem = Problem(
             "C101",

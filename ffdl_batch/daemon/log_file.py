@@ -1,7 +1,7 @@
-"""Where the daemon's words go: its own rotating file, or standard error when it runs in the foreground.
+"""Configures the daemon's log: its own rotating file, or standard error if it runs in the foreground.
 
-One line per event, with the time in UTC. Nothing that a user sent is logged but ids and names of jobs. A disk that is
-full takes no words: nobody fails over that, and it is said when the disk takes words again.
+One line per event, with the time in UTC. Of users' data only ids and names of jobs are logged. A full disk causes no
+failure; the first line that can be written again reports how many are missing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When the loops do their next step. Values in, values out: no clock, no sleeping, no thread."""
+"""Computes when the loops do their next step. Pure: no clock, no sleep, no thread."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from ffdl_batch.host.backoff import growing_pause
 LONGEST_S = 30.0
 QUIET_LONGEST_S = 10.0
 QUIET_AFTER = 15
-"""Full looks without a change after which the next ones come slower."""
+"""Number of full polls without a change after which the interval grows."""
 GENTLE = 20.0
-"""A full look that took d seconds is followed by at least 20·d seconds of peace: at most 5 % of the scheduler."""
+"""After a full poll of d seconds, the next one comes at the earliest 20·d seconds later: at most 5 % of the scheduler's
+time."""
 QUIET_GENTLE = 100.0
-"""The same after many looks without news, where the next one comes by itself: about 1 % of a core and the scheduler."""
+"""The same factor after many polls without a change: about 1 % of a core and of the scheduler's time."""
 
 
 @dataclass(slots=True)
@@ -30,25 +31,25 @@ class Backoff:
     failures: int = 0
 
     def failed(self) -> float:
-        """Seconds to pause after one more failure."""
+        """Return the seconds to pause after one more failure."""
         self.failures += 1
         return growing_pause(self.failures, self.first_s, self.longest_s, self.random())
 
     def succeeded(self) -> None:
-        """Forget the failures."""
+        """Reset the pause."""
         self.failures = 0
 
 
 @dataclass(slots=True)
 class DeployPace:
-    """Progress asks for the next step at once; without any, a second, growing to five."""
+    """The deployer's interval: no pause after progress, else one second, growing to five."""
 
     first_s: float = 1.0
     longest_s: float = 5.0
     pause_s: float = 1.0
 
     def after(self, done: int) -> float:
-        """Seconds until the next step."""
+        """Return the seconds until the next step."""
         if done:
             self.pause_s = self.first_s
             return 0.0
@@ -56,16 +57,16 @@ class DeployPace:
         return pause
 
     def poke(self) -> None:
-        """Somebody submitted or cancelled."""
+        """Reset the interval, because a job was submitted or cancelled."""
         self.pause_s = self.first_s
 
 
 @dataclass(slots=True)
 class WatchPace:
-    """When to listen for doorbells only and when to ask the schedulers too. Times are a monotonic clock's seconds.
+    """Decides when the watcher reads only doorbells, and when it also polls the schedulers. Times are monotonic.
 
-    The schedulers are asked every `base_s` while things change; slower after many looks without news (up to
-    QUIET_LONGEST_S: what matters rings a doorbell), and slower where a look costs them much (up to LONGEST_S).
+    The schedulers are polled every `base_s` while jobs change; less often after many polls without a change (up to
+    QUIET_LONGEST_S, because controllers ring a doorbell), and less often if a poll takes long (up to LONGEST_S).
     """
 
     base_s: float
@@ -79,11 +80,11 @@ class WatchPace:
         self.interval_s = self.base_s
 
     def is_full_due(self, now: float) -> bool:
-        """Whether the next step asks the schedulers."""
+        """Return whether the next step polls the schedulers."""
         return now >= self.next_full
 
     def after(self, *, full: bool, changed: int, took_s: float, now: float) -> float:
-        """Seconds until the next step."""
+        """Return the seconds until the next step."""
         if changed:
             self.quiet, self.interval_s = 0, self.base_s
             self.next_full = min(self.next_full, now + self.base_s)
@@ -92,7 +93,7 @@ class WatchPace:
         return max(0.01, min(self.doorbell_s, self.next_full - now))
 
     def poke(self, now: float) -> None:
-        """A job was submitted, deployed or cancelled: look as soon as the last look's peace is over."""
+        """Poll as soon as the last poll's cost allows, because a job was submitted, deployed or cancelled."""
         self.quiet, self.interval_s = 0, self.base_s
         self.next_full = min(self.next_full, max(now, self.earliest))
 

@@ -1,4 +1,4 @@
-"""The loops: threads that call one step of a service again and again, and never die silently."""
+"""Runs the loops: threads that call one step of a service repeatedly, and log every failure."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ UPLOADS_FIRST_S = 5.0
 UPLOADS_EVERY_S = 30.0
 UPLOADS_WHILE_UPLOADING_S = 1.0
 STORE_LONGEST_S = 5.0
-"""A database that is away is asked again after this at the latest: unlike a scheduler, it is not burdened by that."""
+"""Longest pause while the database is unavailable. Unlike a scheduler, it can be asked often."""
 STOP_S = 15.0
-"""How long a step in progress may take at the end; its lease ends by itself where it takes longer."""
+"""How long the daemon waits at its end for a running step. If it takes longer, its lease expires by itself."""
 
 Turn = Callable[[], float]
-"""Does one step and says how many seconds to sleep then; :meth:`StepThread.wake` ends the sleep."""
+"""Does one step, and returns how many seconds to sleep afterwards; :meth:`StepThread.wake` ends the sleep."""
 
 
 class StepThread:
-    """One loop. A turn that raises is logged and tried again after a growing pause; with its traceback, unless it is
-    the database, or the file system of `place`, that is away or damaged."""
+    """One loop. A failed turn is logged and repeated after a growing pause.
+
+    The log has its traceback, unless the database or the file system of `place` is unavailable or damaged.
+    """
 
     def __init__(self, name: str, turn: Turn, *, first_s: float = 0.0, place: str = "") -> None:
         self._turn, self._place = turn, place
@@ -41,29 +43,29 @@ class StepThread:
         self._woken = threading.Event()
         self._stopping = threading.Event()
         self._backoff = Backoff(random.random)
-        # A daemon thread: a step that hangs in a dead file server must not keep the process from ending.
+        # A daemon thread, so that a step that hangs in a dead file server does not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @property
     def name(self) -> str:
-        """The loop's name in the log."""
+        """Name of the loop in the log."""
         return self._thread.name
 
     def start(self) -> None:
-        """Begin to turn."""
+        """Start the thread."""
         self._thread.start()
 
     def wake(self) -> None:
-        """Turn now; without effect on a turn that runs, after which comes one more."""
+        """Begin the next turn now, or directly after the running one."""
         self._woken.set()
 
     def stop(self) -> None:
-        """End after the turn that runs; returns at once."""
+        """Ask the loop to end after the running turn; return at once."""
         self._stopping.set()
         self._woken.set()
 
     def join(self, timeout_s: float) -> bool:
-        """Whether the loop has ended within `timeout_s`."""
+        """Wait up to `timeout_s`; return whether the loop has ended."""
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -73,7 +75,7 @@ class StepThread:
         while not self._stopping.is_set():
             try:
                 pause = self._one_turn()
-            except MemoryError:  # there was not even enough to say so
+            except MemoryError:  # not even the log record could be written
                 pause = LONGEST_S
             self._sleep(pause)
 
@@ -90,7 +92,7 @@ class StepThread:
             if trouble is not None:
                 log.warning("loop %s waits for %.1f s: %s", self._thread.name, pause, trouble)
             else:
-                log.exception("loop %s failed; it goes on in %.1f s", self._thread.name, pause)
+                log.exception("loop %s failed; it continues in %.1f s", self._thread.name, pause)
             return pause
         self._backoff.succeeded()
         return pause
@@ -120,8 +122,8 @@ class Loops:
         self._watch = self._loop("watcher", self._watch_turn)
         self._listen = self._loop("listener", self._listen_turn)
         self._sweep = self._loop("janitor", self._sweep_turn, first_s=SWEEP_FIRST_S)
-        self._uploader = platform.debt_payer()
-        self._uploads = self._loop("debts", self._uploads_turn, first_s=UPLOADS_FIRST_S)
+        self._uploader = platform.pending_uploads()
+        self._uploads = self._loop("uploads", self._uploads_turn, first_s=UPLOADS_FIRST_S)
         self._keeper = platform.silence_keeper()
         self._silence = self._loop("silence", self._silence_turn, first_s=look_every_s(settings.silent_s))
         self._notifier = platform.notifier()
@@ -133,12 +135,11 @@ class Loops:
         return StepThread(name, turn, first_s=first_s, place=self._platform.storage.root.path)
 
     def is_busy(self) -> bool:
-        """Whether there is work without a live job: results and logs of ended ones are still to be stored, or somebody
-        is still to be told of an incident."""
+        """Return whether there is work without a live job: pending uploads, or notices that are not sent yet."""
         return self._uploader.is_busy() or self._notifier.is_busy()
 
     def is_caught_up(self) -> bool:
-        """Whether the watcher has seen what happened before the daemon's start; `on_change` is called when it has."""
+        """Return whether the watcher has seen what happened before the daemon's start; then it calls `on_change`."""
         return self._caught_up.is_set()
 
     def start(self) -> None:
@@ -147,19 +148,19 @@ class Loops:
             loop.start()
 
     def poke(self) -> None:
-        """A job was submitted or cancelled: deploy and look without delay. Safe in every thread."""
+        """Wake deployer and watcher, because a job was submitted or cancelled. Safe in every thread."""
         self._deploy_pace.poke()
         self._poked.set()
         self._deploy.wake()
         self._watch.wake()
 
     def stop(self) -> None:
-        """Ask all loops to end; returns at once."""
+        """Ask all loops to end; return at once."""
         for loop in self._all():
             loop.stop()
 
     def join(self) -> None:
-        """Wait for the steps in progress, then give the leases back."""
+        """Wait for the running steps, then release the leases."""
         late = [loop for loop in self._all() if not loop.join(STOP_S)]
         for loops, end in (
             ((self._watch, self._listen), self._watcher.close),
@@ -169,18 +170,18 @@ class Loops:
         ):
             names = ", ".join(loop.name for loop in loops)
             if any(loop in late for loop in loops):
-                log.warning("a step did not end within %g s (%s); its lease runs out by itself", STOP_S, names)
+                log.warning("a step did not end within %g s (%s); its lease expires by itself", STOP_S, names)
                 continue
             try:
                 end()
             except StoreError as error:
-                log.warning("a lease could not be given back (%s) and runs out by itself: %s", names, error)
+                log.warning("a lease could not be released (%s) and expires by itself: %s", names, error)
 
     def _all(self) -> tuple[StepThread, ...]:
         return (self._deploy, self._watch, self._listen, self._sweep, self._uploads, self._silence, self._notify)
 
     def _deploy_turn(self) -> float:
-        if self._deployer_failed:  # no other daemon takes what it had leased before the leases are over
+        if self._deployer_failed:  # its leased jobs are blocked until the leases expire
             self._platform.storage.store.end_claims_of(self._platform.leases.owner)
         self._deployer_failed = True
         done = self._deployer.step()
@@ -192,7 +193,7 @@ class Loops:
         return self._deploy_pace.after(done)
 
     def _watch_turn(self) -> float:
-        """Ask the schedulers when it is time, however long they take."""
+        """Poll the schedulers if it is time, however long they take."""
         clock = self._platform.storage.clock
         started = clock.monotonic()
         with self._pacing:
@@ -207,7 +208,7 @@ class Loops:
             return self._watch_pace.after(full=full, changed=changed, took_s=now - started, now=now)
 
     def _listen_turn(self) -> float:
-        """Read what controllers rang for, whatever the schedulers do."""
+        """Read the events that controllers rang for, also while a scheduler does not answer."""
         changed = self._watcher.listen()
         if changed:
             self._announce(changed)
@@ -219,7 +220,7 @@ class Loops:
         return self._platform.settings.doorbell_interval_s
 
     def _announce(self, changed: int) -> None:
-        """Wake requests that wait for news of jobs, and the loops."""
+        """Wake the loops, and the requests that wait for changes of jobs."""
         just_caught_up = self._watcher.is_caught_up and not self._caught_up.is_set()
         if just_caught_up:
             self._caught_up.set()
@@ -228,15 +229,15 @@ class Loops:
         if changed:
             self._deploy.wake()
             self._notify.wake()  # there may be an incident
-            self._uploads.wake()  # an attempt may have ended that owes results, or one that has paid
+            self._uploads.wake()  # an attempt may have ended with a pending upload, or after an upload
 
     def _uploads_turn(self) -> float:
         if self._uploader.step():
             self._on_change()
-        forget_secrets(self._platform.storage)  # of jobs that have ended, and owe nothing now
-        if self._uploader.is_waiting:  # for whoever pays now, and may die over it
+        forget_secrets(self._platform.storage)  # of ended jobs without pending uploads
+        if self._uploader.is_waiting:  # the daemon that uploads now may be killed
             return min(UPLOADS_EVERY_S, self._platform.settings.lease_s / 4)
-        if self._uploader.is_paying:
+        if self._uploader.is_uploading:
             return UPLOADS_WHILE_UPLOADING_S
         return min(UPLOADS_EVERY_S, max(UPLOADS_WHILE_UPLOADING_S, self._uploader.due_in_s))
 

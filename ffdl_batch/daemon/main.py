@@ -1,4 +1,4 @@
-"""The command ``ffdl-submitd``. Starts light: web framework and database are imported once the lock is held."""
+"""The command ``ffdl-submitd``. It imports the web framework and the database only after it has the lock."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 _STDERR = 2
 FEWEST_DESCRIPTORS = 16
-"""With fewer, the daemon could open its database and its socket, and then answer no request."""
+"""Minimum limit of descriptors. With fewer, the daemon could open database and socket, but answer no request."""
 _OF_THOSE_THAT_RUN = ("; the daemon continues by itself", "; what was accepted continues by itself")
 Opener = Callable[["Settings"], "Platform"]
-"""Opens the platform; tests pass one that puts a scheduler of theirs in."""
+"""Opens the platform; tests pass one with their own scheduler."""
 
 
 def main(arguments: Sequence[str] | None = None, *, opener: Opener | None = None) -> int:
-    """Run the command; returns its exit code."""
+    """Run the command; return its exit status."""
     try:
         return _main(arguments, opener)
     finally:
@@ -48,7 +48,7 @@ def _main(arguments: Sequence[str] | None, opener: Opener | None) -> int:
     try:
         if 0 <= resource.getrlimit(resource.RLIMIT_NOFILE)[0] < FEWEST_DESCRIPTORS:
             return _end(f"the daemon ends: {FILES}", ExitCode.TRY_AGAIN)
-        gc.disable()  # until the server has made all that stays
+        gc.disable()  # enabled again when the server has created its permanent objects
         return _serve(options, opener)
     except PlaceRefused as refusal:
         return _end(f"{refusal}" + (f" ({refusal.cure})" if refusal.cure else ""), refusal.exit_code)
@@ -92,7 +92,7 @@ def _serve(options: argparse.Namespace, opener: Opener | None) -> int:
     except KeyError:
         who = f"user {os.getuid()} is not in the password database, so jobs would have no owner's name"
         return _end(f"{who}; look at `getent passwd {os.getuid()}` on this host", ExitCode.UNAVAILABLE)
-    # cron gives no HOME to some shells, and what we start (sbatch, apptainer) wants one.
+    # cron sets no HOME in some shells, and our children (sbatch, apptainer) need it.
     os.environ.setdefault("HOME", str(home_directory(os.environ)))
     try:
         settings = load_settings(cwd=options.directory)
@@ -112,7 +112,7 @@ def _serve(options: argparse.Namespace, opener: Opener | None) -> int:
 
 
 def _hold(settings: Settings, take_over: TakeOver) -> Hold:
-    """The lock of the state directory, with this process's name and its settings' digests in it."""
+    """Take the lock of the state directory; it contains this process's name and the digests of its settings."""
     from ffdl_batch.config.fingerprint import take_fingerprints
     from ffdl_batch.services.daemon_lock import acquire, own_record
 
@@ -128,7 +128,7 @@ def _run(settings: Settings, hold: Hold, opener: Opener | None, *, foreground: b
     from ffdl_batch.store import DatabaseMissing, StoreError, StoreUnavailable
 
     log_path = Path(settings.state_dir) / LOG_NAME
-    faulthandler.register(signal.SIGUSR1, _STDERR, all_threads=True)  # by the interpreter, whatever hangs
+    faulthandler.register(signal.SIGUSR1, _STDERR, all_threads=True)  # works if all threads hang
     try:
         log_to(None if foreground else log_path)
         platform = (opener or open_platform)(settings)
@@ -140,7 +140,7 @@ def _run(settings: Settings, hold: Hold, opener: Opener | None, *, foreground: b
         return _end(str(error), ExitCode.UNAVAILABLE)
     except OSError as error:
         return _end(f"a directory cannot be made or written: {describe(error)}", ExitCode.TRY_AGAIN)
-    # The socket's place follows from the state directory, also where a file named that.
+    # The socket's path depends on the state directory, also if ffdl.toml sets that.
     environ = {**os.environ, "FFDL_STATE_DIR": settings.state_dir}
     try:
         Daemon(platform, hold, environ, "standard error" if foreground else str(log_path)).run()
@@ -150,30 +150,32 @@ def _run(settings: Settings, hold: Hold, opener: Opener | None, *, foreground: b
 
 
 def describe(error: OSError) -> str:
-    """Say what keeps a daemon from starting, with the cure where there is one."""
+    """Return why a daemon cannot start, with the cure if there is one."""
     from ffdl_batch.services.os_errors import explain
 
     return explain_lack(error) or without_promises(str(explain(error, str(error.filename or "")) or error))
 
 
 def without_promises(sentence: str) -> str:
-    """`sentence` without what daemons promise that run: one that ends at its start goes on with nothing."""
+    """Return `sentence` without the promises of a running daemon: one that ends at its start continues nothing."""
     for promise in _OF_THOSE_THAT_RUN:
         sentence = sentence.replace(promise, "")
     return sentence
 
 
 def _end(sentence: str, code: int) -> int:
-    """Say why on standard error, which is the log where a client started us. Where its disk takes nothing, the client
-    looks at that itself: the exit code has to reach it."""
+    """Print why the daemon ends on standard error, which is the log if a client started the daemon; return `code`.
+
+    If the log's disk is full, the exit status still reaches the client, which checks the disk itself.
+    """
     with contextlib.suppress(OSError):
         print(f"ffdl-submitd: {sentence}", file=sys.stderr, flush=True)  # noqa: T201
     return code
 
 
 def _drop_unwritten() -> None:
-    """Let go of what standard output and error do not take: the interpreter would try once more at its very end, and
-    end with 120 in the place of our code."""
+    """Discard what could not be written to standard output and error. Otherwise the interpreter would try again at its
+    end, and exit with status 120 instead of ours."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:

@@ -1,4 +1,4 @@
-"""Opens database, directories and adapters of this daemon, and builds from them what services take."""
+"""Opens the database, the directories and the adapters of this daemon, and creates its services."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from ffdl_batch.store.existing_database import sqlite_file
 
 @dataclass(slots=True)
 class Platform:
-    """The parts of this daemon that services are given."""
+    """The parts of this daemon, from which its services are created."""
 
     settings: Settings
     storage: JobStorage
@@ -55,23 +55,23 @@ class Platform:
         self.explainer = Explainer(self.storage, self.adapters)
 
     def deployer(self, reached: Reached = lambda _step: None) -> Deployer:
-        """Return a service that hands jobs to schedulers. `reached` is told of its steps."""
+        """Return the service that hands jobs to schedulers. It calls `reached` at each step."""
         return Deployer(self.storage, self.adapters, self.node_exclusion, self.leases, reached)
 
     def watcher(self, reached: Reached = lambda _step: None) -> Watcher:
-        """Return a service that follows jobs. `reached` is told of its steps."""
+        """Return the service that follows jobs. It calls `reached` at each step."""
         return Watcher(self.storage, self.adapters, self.leases, reached)
 
-    def debt_payer(self, start: Start | None = None) -> PendingUploads:
-        """Return a service that stores pending uploads. `start` starts one."""
+    def pending_uploads(self, start: Start | None = None) -> PendingUploads:
+        """Return the service that makes pending uploads. `start` starts one."""
         return PendingUploads(self.storage, self.adapters, self.leases, start)
 
     def silence_keeper(self, reached: Reached = lambda _step: None) -> SilenceKeeper:
-        """Return a service that ends attempts without heartbeats. `reached` is told of its steps."""
+        """Return the service that ends attempts without heartbeats. It calls `reached` at each step."""
         return SilenceKeeper(self.storage, self.adapters, self.leases, reached)
 
     def notifier(self) -> Notifier:
-        """Return a service that sends notices of incidents."""
+        """Return the service that sends notices of incidents."""
         return Notifier(self.storage, self.settings, self.leases)
 
     def close(self) -> None:
@@ -80,10 +80,10 @@ class Platform:
 
 
 def open_platform(settings: Settings, clock: Clock | None = None) -> Platform:
-    """Directories made, database migrated and open, adapters not yet asked. Raises StoreError, OSError, LockUnreadable.
+    """Create the directories, open and migrate the database, and return the platform. No adapter is asked yet.
 
-    The caller holds the lock of the state directory: whoever had it before is dead, and leases that this daemon
-    held in an earlier life end here, so that a restart goes on at once. `clock` is this host's.
+    The caller has the lock of the state directory, so an earlier process of this daemon has ended. Its leases are ended
+    here, so that a restart continues at once. `clock` is this host's. Raises StoreError, OSError, LockUnreadable.
     """
     own = clock or SystemClock()
     uid = os.getuid()
@@ -114,18 +114,20 @@ def open_platform(settings: Settings, clock: Clock | None = None) -> Platform:
 
 
 def _look_at_tree(store: Store, root: Root) -> None:
-    """Raise OSError where jobs live whose files ought to be in the tree: in the empty place of a file system that is
-    not mounted, everything would look as if it had ended without a word. Raise DatabaseMissing where the tree has jobs
-    that ought to be in the database."""
+    """Check that tree and database have the same jobs.
+
+    Raise OSError if there are live jobs but no tree: without the file system's mount, all jobs would seem to have ended
+    without a record. Raise DatabaseMissing if the tree has jobs that the database should have.
+    """
     jobs = Path(root.path, "jobs")
     if not jobs.is_dir() and store.live_backends():
-        why = "not there, though jobs live in it: mount its file system (or make it, if it is gone for good)"
+        why = "does not exist, but live jobs need it: mount its file system (or create it, if it is lost for good)"
         raise FileNotFoundError(errno.ENOENT, why, str(jobs))
     refuse_older(store, root)
 
 
 def _make_tree(root: Root) -> None:
-    """Make the directories of all jobs. Raises OSError, LockUnreadable."""
+    """Create the directories of the tree. Raises OSError, LockUnreadable."""
     make_own_directory(Path(root.path), "jobs_dir")
     for directory in (root.doorbell, root.models, Path(root.path, "jobs")):
         Path(directory).mkdir(mode=0o700, parents=True, exist_ok=True)

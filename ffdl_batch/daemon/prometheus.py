@@ -1,4 +1,4 @@
-"""Where Prometheus gets the daemon's figures: the socket, a file for node_exporter's textfile collector, and a port.
+"""Serves the daemon's metrics to Prometheus: by the socket, a file for node_exporter's textfile collector, and a port.
 
 File and port are off unless the settings name them. Neither counts as use of the daemon, which ends when it is idle.
 """
@@ -44,13 +44,13 @@ router = APIRouter()
     responses=answers() | {200: {"description": "Prometheus' text format.", "content": {"text/plain": {}}}},
 )
 async def read_figures(here: Here) -> Response:
-    """The daemon's figures, for Prometheus."""
+    """Return the daemon's metrics in Prometheus' text format."""
     text = await in_thread(here.limits.quick, here.figures.text)
     return Response(text, media_type=None, headers={"Content-Type": CONTENT_TYPE})
 
 
 class Outlets:
-    """The file and the port of one daemon."""
+    """The metrics file and the metrics port of one daemon."""
 
     def __init__(self, settings: Settings, figures: Figures) -> None:
         self._figures = figures
@@ -62,20 +62,20 @@ class Outlets:
         self._logged = ""
 
     def start(self) -> None:
-        """Begin; if the port is taken, log it and continue without."""
+        """Start both; if the port is taken, log it and continue without."""
         if self._file is not None:
             self._writer.start()
         if self._port:
             try:
                 self._server = _listen(self._port, self._figures)
             except OSError as error:
-                log.warning("metrics_port %d cannot be had, so nobody is served there: %s", self._port, error)
+                log.warning("metrics_port %d cannot be opened, so no metrics are served there: %s", self._port, error)
                 return
             threading.Thread(target=self._server.serve_forever, name="metrics port", daemon=True).start()
 
     @property
     def port(self) -> int:
-        """On which it listens; 0 where it does not."""
+        """The port that it listens on; 0 if it does not."""
         return int(self._server.server_port) if self._server is not None else 0
 
     def stop(self) -> None:
@@ -104,7 +104,7 @@ class Outlets:
             raise FileExistsError(f"{path} was not written by this daemon; remove it or name another file")
 
     def _write(self) -> float:
-        """By rename, as the collector wants it, readable for it. Raises StoreError."""
+        """Write the file by rename, as the collector requires, and readable for it. Raises StoreError."""
         assert self._file is not None
         text = self._figures.text()
         said = ""
@@ -112,7 +112,6 @@ class Outlets:
             self._refuse_other_file(self._file)
             write_text(self._file, text + self._mark, 0o644, durable=False)  # a comment of Prometheus' text format
         except OSError as error:
-            # The error has a temporary name, which changes each time.
             said = f"{self._file}: {error.strerror}" if error.strerror else str(error)
             if said != self._logged:
                 log.warning("metrics_textfile cannot be written, and is tried again each %g s: %s", FILE_EVERY_S, said)
@@ -127,20 +126,20 @@ def _disconnect(connection: socket.socket) -> None:
 
 def _listen(port: int, figures: Figures) -> HTTPServer:
     class Handler(BaseHTTPRequestHandler):
-        """GET /metrics and nothing else."""
+        """Serves GET /metrics and nothing else."""
 
         timeout = CONNECTION_S
         server_version, sys_version = "ffdl-submitd", ""
 
         def do_GET(self) -> None:
-            """The figures."""
+            """Reply with the metrics."""
             if self.path.partition("?")[0] != "/metrics":
                 self.send_error(404)
                 return
             try:
                 body = figures.text().encode("utf-8")
             except (StoreError, OSError) as error:
-                log.warning("the figures cannot be told: %s", error)
+                log.warning("the metrics cannot be computed: %s", error)
                 self.send_error(503)
                 return
             self.send_response(200)
@@ -150,7 +149,7 @@ def _listen(port: int, figures: Figures) -> HTTPServer:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Scrapes are no news."""
+            """Log nothing for a scrape."""
 
     class LocalServer(HTTPServer):
         """Serves one client after the other. Every user of the host can connect, so each has a time limit."""

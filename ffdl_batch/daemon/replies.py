@@ -1,7 +1,7 @@
-"""What the daemon answers with: envelopes around the views, and one shape for every error.
+"""Requests and replies of the API: envelopes around the views, and one form for every error.
 
-The classes describe the replies in OpenAPI; what is sent is `domain.codec.to_plain` of the views, which is what the
-client reads back.
+The classes describe the replies in OpenAPI. The daemon sends `domain.codec.to_plain` of the views, which the client
+reads back.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ _T = TypeVar("_T")
 
 
 def when_asked(model: type[_T]) -> type[_T]:
-    """Have pydantic look at a class when somebody wants the OpenAPI document: for each reply of each route, that takes
-    as long as half of all else that a daemon does before it listens."""
+    """Let pydantic process a class only when the OpenAPI document is requested. At the start, for each reply of each
+    route, that would take half as long as everything else before the daemon listens."""
     model.__pydantic_config__ = ConfigDict(defer_build=True)  # type: ignore[attr-defined]
     return model
 
 
 @dataclass(frozen=True, slots=True)
 class SubmitRequest:
-    """Jobs to submit; each is accepted or refused on its own."""
+    """Jobs to submit. Each is accepted or refused on its own."""
 
     submissions: Annotated[list[Submission], Field(min_length=1, max_length=MAX_SUBMISSIONS)]
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """A submission to plan; `trial` asks the scheduler for its opinion, too."""
+    """A submission to plan. With `trial`, the scheduler is asked, too (sbatch --test-only)."""
 
     submission: Submission
     trial: bool = False
@@ -77,7 +77,7 @@ class SecretRequest:
 @when_asked
 @dataclass(frozen=True, slots=True)
 class ErrorReply:
-    """Every refusal and failure."""
+    """The reply to every refused or failed request."""
 
     problem: Problem
     schema: int = SCHEMA
@@ -86,7 +86,7 @@ class ErrorReply:
 @when_asked
 @dataclass(frozen=True, slots=True)
 class ArchiveReply:
-    """`new` is false where the archive was there already."""
+    """The reply to an uploaded archive. `new` is false if it existed already."""
 
     new: bool
     schema: int = SCHEMA
@@ -95,7 +95,7 @@ class ArchiveReply:
 @when_asked
 @dataclass(frozen=True, slots=True)
 class SubmitReply:
-    """One result per submission, in order; and the backends that do not answer now."""
+    """One result per submission, in order, and the backends that do not answer now."""
 
     results: tuple[SubmissionResult, ...]
     outages: tuple[BackendHealth, ...] = ()
@@ -122,7 +122,7 @@ class SecretsReply:
 
 @dataclass(frozen=True, slots=True)
 class OutlookRequest:
-    """A submission whose outlook is requested."""
+    """A submission whose capacity and start time are requested."""
 
     submission: Submission
 
@@ -130,7 +130,7 @@ class OutlookRequest:
 @when_asked
 @dataclass(frozen=True, slots=True)
 class WhyReply:
-    """Why one job waits."""
+    """Why one job is pending."""
 
     why: WhyView
     schema: int = SCHEMA
@@ -139,7 +139,7 @@ class WhyReply:
 @when_asked
 @dataclass(frozen=True, slots=True)
 class OutlookReply:
-    """What awaits a submission."""
+    """The capacity and the start time of a submission."""
 
     outlook: Outlook
     schema: int = SCHEMA
@@ -148,7 +148,7 @@ class OutlookReply:
 @when_asked
 @dataclass(frozen=True, slots=True)
 class PlanReply:
-    """Exactly what would be sent."""
+    """The exact text that would be submitted."""
 
     plan: PlanView
     schema: int = SCHEMA
@@ -157,7 +157,7 @@ class PlanReply:
 @when_asked
 @dataclass(frozen=True, slots=True)
 class JobReply:
-    """One job; the backends that do not answer now, and the database where it takes nothing."""
+    """One job; the backends that do not answer now, and the database if it cannot be written."""
 
     job: JobView
     outages: tuple[BackendHealth, ...] = ()
@@ -168,7 +168,7 @@ class JobReply:
 @when_asked
 @dataclass(frozen=True, slots=True)
 class ArrayReply:
-    """One array of jobs; the backends that do not answer now, and the database where it takes nothing."""
+    """One array of jobs; the backends that do not answer now, and the database if it cannot be written."""
 
     array: ArrayView
     outages: tuple[BackendHealth, ...] = ()
@@ -179,9 +179,11 @@ class ArrayReply:
 @when_asked
 @dataclass(frozen=True, slots=True)
 class JobsReply:
-    """Jobs, newest first. `outages` are the backends that do not answer now: of their jobs it is told what was seen
-    last, and what their controllers wrote since. With `database_outage` nothing is written any more: of all jobs it is
-    told what was seen before."""
+    """Jobs, newest first.
+
+    `outages` are the backends that do not answer now: the states of their jobs are from the last poll and from what
+    their controllers wrote since. With `database_outage` the daemon cannot write, and all states are from before.
+    """
 
     jobs: tuple[JobView, ...]
     outages: tuple[BackendHealth, ...] = ()
@@ -192,7 +194,7 @@ class JobsReply:
 @when_asked
 @dataclass(frozen=True, slots=True)
 class EventsReply:
-    """Changes of state in order; `terminal`: there will be no more."""
+    """Changes of state in order. `terminal`: the job has ended, so no more will come."""
 
     events: tuple[EventView, ...]
     terminal: bool
@@ -202,7 +204,7 @@ class EventsReply:
 @when_asked
 @dataclass(frozen=True, slots=True)
 class LeftReply:
-    """Where something lies that a job left."""
+    """Where the requested output of a job is."""
 
     left: LeftView
     schema: int = SCHEMA
@@ -211,7 +213,7 @@ class LeftReply:
 @when_asked
 @dataclass(frozen=True, slots=True)
 class UsageReply:
-    """Who used what."""
+    """The usage report of a period."""
 
     usage: UsageReport
     schema: int = SCHEMA
@@ -220,7 +222,7 @@ class UsageReply:
 @when_asked
 @dataclass(frozen=True, slots=True)
 class AgreementReply:
-    """Our reckoning beside the schedulers' accounting."""
+    """Our usage figures beside the schedulers' accounting."""
 
     agreement: Agreement
     schema: int = SCHEMA
@@ -229,14 +231,14 @@ class AgreementReply:
 @when_asked
 @dataclass(frozen=True, slots=True)
 class AttachReply:
-    """One plan per node with learners that were asked for."""
+    """One plan for each node with requested learners."""
 
     plans: tuple[AttachPlan, ...]
     schema: int = SCHEMA
 
 
 class PlainReply(Response):
-    """JSON in ASCII: also a lone surrogate (a file name of undecodable bytes) travels as an escape."""
+    """A reply in ASCII JSON, which can also carry lone surrogates (file names with undecodable bytes) as escapes."""
 
     media_type = "application/json"
 

@@ -1,4 +1,4 @@
-"""Hold what the routes need beside the platform: limits on concurrent work, notices of changes, the loops."""
+"""Holds what the routes need besides the platform: limits of concurrent work, notifications of changes, the loops."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ffdl_batch.services.reports.prometheus_metrics import Counted, Figures
 
 
 class Changes:
-    """A version that counts up with each change. Loops bump it from their threads; requests wait in the event loop.
+    """A version that grows with each change. Loops bump it from their threads; requests wait in the event loop.
 
     Read `version` before the query and wait with it after: a change in between is never missed.
     """
@@ -39,18 +39,18 @@ class Changes:
         self._event: asyncio.Event | None = None
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Receive bumps in `loop` from now on; waiting there does it, too."""
+        """Receive bumps in `loop` from now on. Waiting in a loop does this, too."""
         self._loop = loop
         self._event = asyncio.Event()
 
     def bump(self) -> None:
-        """Wake what waits because something changed; safe in every thread. Without a loop nothing happens."""
+        """Wake all waiting requests because something changed. Safe in every thread; does nothing without a loop."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._wake)
 
     def close(self) -> None:
-        """The daemon stops: let everybody go, now and from now on. Call in the loop."""
+        """End all waiting, now and in future, because the daemon stops. Call in the loop."""
         self.closed = True
         self._wake()
 
@@ -83,19 +83,19 @@ QUICK, SLOW, UPLOADS = 24, 8, 8
 MAX_STREAMS = 256
 """Maximum number of replies that are sent while they are read from files. Each may have a thread."""
 CATCH_UP_S = 3.0
-"""How long after the daemon's start questions about jobs are held back at most, so that a scheduler that hangs holds up
-nobody for longer: then they are answered with what is known."""
+"""How long after the daemon's start requests about jobs wait for the watcher at most. Then they are answered with the
+known states, so that a scheduler that hangs does not block them."""
 
 
 LOOK_S = 3.0
-"""How often it is asked whether the file system still answers, while a request waits for it."""
+"""Interval of checks whether the file system still answers, while a request waits for it."""
 SOON_S = 1.5
-"""How long what only adds to an answer is waited for."""
+"""How long a reply waits for optional details."""
 
 
 @dataclass(slots=True)
 class Limits:
-    """Each kind of work has threads of its own, so that none starves another."""
+    """Limits of concurrent work. Each kind of work has its own threads, so that none starves another."""
 
     quick: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(QUICK))
     slow: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(SLOW))
@@ -171,11 +171,11 @@ class Gate:
         self._decided = ""
 
     def go_through(self) -> bool:
-        """Whether the work may be committed."""
+        """Return whether the work may be committed."""
         return self._decide("passed")
 
     def shut(self) -> bool:
-        """Whether the request may be abandoned."""
+        """Return whether the request may be abandoned."""
         return self._decide("shut")
 
     def _decide(self, wanted: str) -> bool:
@@ -185,7 +185,7 @@ class Gate:
 
 
 async def check_files(here: Context, fresh_s: float = FRESH_S) -> None:
-    """Raise OSError within seconds where the file system of the job directories does not answer; `fresh_s` is that of
+    """Raise OSError within seconds if the file system of the job directories does not answer. For `fresh_s` see
     :meth:`ffdl_batch.services.job_storage.Tree.check`."""
     await in_thread(here.limits.quick, here.platform.storage.tree.check, fresh_s=fresh_s)
 
@@ -193,15 +193,15 @@ async def check_files(here: Context, fresh_s: float = FRESH_S) -> None:
 async def with_files(
     here: Context, limiter: CapacityLimiter, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs
 ) -> T:
-    """As :func:`in_thread`, for what reads job directories: raises OSError within seconds where their file system does
-    not answer, also where it ceases to. The call goes on in its thread then."""
+    """Run a call that reads job directories like :func:`in_thread`. Raise OSError within seconds if their file system
+    does not answer or stops answering; the call continues in its thread then."""
     return await with_files_through(Gate(), here, limiter, call, *args, **kwargs)
 
 
 async def with_files_through(
     gate: Gate, here: Context, limiter: CapacityLimiter, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs
 ) -> T:
-    """As :func:`with_files`; the call is given up only as long as it has not gone through the gate."""
+    """Run a call like :func:`with_files`, but abandon it only if it has not passed the gate."""
     await check_files(here)
     work = asyncio.ensure_future(in_thread(limiter, call, *args, **kwargs))
     while not (await asyncio.wait({work}, timeout=LOOK_S))[0]:
@@ -215,7 +215,7 @@ async def with_files_through(
 
 
 async def if_soon(work: Awaitable[T]) -> T | None:
-    """What comes of it within SOON_S; None where it takes longer, and goes on for nobody, or a file system fails."""
+    """Return the result of `work` if it is ready within SOON_S; None if it takes longer or a file system fails."""
     task = asyncio.ensure_future(work)
     if not (await asyncio.wait({task}, timeout=SOON_S))[0]:
         task.add_done_callback(_forget)
@@ -234,13 +234,13 @@ async def until_gone(receive: Receive) -> None:
 
 
 def _forget(work: asyncio.Future[T]) -> None:
-    """Log the result of a call that no request waits for any more."""
+    """Log the error of a call that no request waits for any more."""
     if not work.cancelled() and (error := work.exception()) is not None:
-        log.warning("a request that was given up ended: %s", error)
+        log.warning("an abandoned request failed: %s", error)
 
 
 def context_of(app: FastAPI) -> Context:
-    """The context that the application was made with."""
+    """Return the context that the application was created with."""
     found = app.state.context
     assert isinstance(found, Context)
     return found
@@ -257,7 +257,7 @@ async def _caught_up(request: Request) -> Context:
 
 
 def _caller(request: Request) -> Caller:
-    """Whom the gate let in. Set from the kernel's word alone (see :mod:`ffdl_batch.daemon.connections`)."""
+    """Return the caller that the gate admitted, as the kernel reports it (see :mod:`ffdl_batch.daemon.connections`)."""
     found = request.scope["state"]["caller"]
     assert isinstance(found, Caller)
     return found
@@ -265,5 +265,5 @@ def _caller(request: Request) -> Caller:
 
 Here = Annotated[Context, Depends(_context)]
 CaughtUp = Annotated[Context, Depends(_caught_up)]
-"""The context, for routes that answer by what has become of jobs: not before the watcher has caught up."""
+"""The context for routes that report states of jobs: it waits until the watcher has caught up."""
 Asking = Annotated[Caller, Depends(_caller)]

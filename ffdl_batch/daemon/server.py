@@ -1,8 +1,8 @@
-"""Serving: uvicorn on our socket, the loops beside it, and the end of both.
+"""Runs uvicorn on the daemon's socket, the loops beside it, and the end of both.
 
-The daemon ends by SIGTERM or SIGINT, when it has been idle, or when its lock was given to another host. The end is
-always the same: no new connection, waiting requests let go, requests finished, loops ended between two steps, leases
-and database given back, socket and lock removed.
+The daemon ends by SIGTERM or SIGINT, when it has been idle, or when another host has its lock. The end is always the
+same: it accepts no new connections, ends waiting requests, finishes the others, stops the loops between two steps,
+releases the leases, closes the database, and removes socket and lock.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from ffdl_batch.store import StoreError
 log = logging.getLogger(__name__)
 
 FINISH_S = 10
-"""How long requests in progress may take at the end."""
+"""How long running requests may take at the end."""
 KEEP_ALIVE_S = 15
 LOOK_S = 1.0
-"""How often the keeper looks after socket, lock and idleness."""
+"""Interval at which the keeper checks socket, lock and idleness."""
 _LAST_CALL_S = 0.2
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server that leaves signals to us, lets waiting requests go at the end, and can listen anew."""
+    """uvicorn's server that leaves signals to us, ends waiting requests at the end, and can listen again."""
 
     def __init__(self, config: uvicorn.Config, context: Context) -> None:
         super().__init__(config)
@@ -49,18 +49,18 @@ class Server(uvicorn.Server):
         self._ended = asyncio.Event()
 
     def end(self) -> None:
-        """Stop serving; returns at once. To be called in the event loop."""
+        """Stop serving; return at once. Call in the event loop."""
         self.should_exit = True
         self._ended.set()
 
     async def main_loop(self) -> None:
-        """Until :meth:`end`. uvicorn's own wakes up ten times a second to look whether it is to end."""
+        """Wait for :meth:`end`. uvicorn's own method wakes up ten times a second."""
         await self.on_tick(0)
         await self._ended.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Nothing: uvicorn would raise the signal once more at the end, and we end with 0."""
+        """Do nothing. uvicorn would raise the signal again at the end, and the daemon exits with status 0."""
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -69,7 +69,7 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def listen(self, listening: socket.socket) -> None:
-        """Accept on one more socket."""
+        """Accept connections on one more socket."""
         loop = asyncio.get_running_loop()
 
         def create_protocol() -> PeerProtocol:
@@ -78,7 +78,7 @@ class Server(uvicorn.Server):
         self.servers.append(await loop.create_server(create_protocol, sock=listening))
 
     def count_connections(self, own_uid: int) -> int:
-        """Open connections of those who may be here."""
+        """Return the number of open connections of admitted users."""
         peers = (c.peer for c in self.server_state.connections if isinstance(c, PeerProtocol))
         return sum(1 for peer in peers if is_admitted(peer.uid, own_uid))
 
@@ -93,8 +93,8 @@ class Daemon:
     log_name: str
 
     def run(self) -> None:
-        """Serve until the end; raises PlaceRefused where there is no place for the socket."""
-        with asyncio.Runner() as runner:  # its loop is there before what it is to run
+        """Serve until the end. Raises PlaceRefused if the socket cannot be created."""
+        with asyncio.Runner() as runner:  # its event loop must exist before the coroutine
             runner.run(self._serve())
 
     async def _serve(self) -> None:
@@ -126,7 +126,7 @@ class Daemon:
 
 
 class Keeper:
-    """Looks now and then whether the socket is in place, the lock ours, and anybody there."""
+    """Checks regularly whether the socket is in place, the lock is ours, and the daemon is in use."""
 
     def __init__(
         self, daemon: Daemon, context: Context, server: Server, listener: Listener, is_busy: Callable[[], bool]
@@ -147,11 +147,11 @@ class Keeper:
             try:
                 await self._look(is_ours=await asyncio.to_thread(self._check_files))
             except (OSError, PlaceRefused, StoreError) as error:
-                log.warning("the keeper's look failed: %s", error)
+                log.warning("the keeper's check failed: %s", error)
             except (RuntimeError, MemoryError) as error:
                 if not (lack := explain_lack(error)):
                     raise
-                log.warning("the keeper could not look: %s", lack)
+                log.warning("the keeper could not check: %s", lack)
 
     def _check_files(self) -> bool:
         """Check the files of the database; return whether the lock of the state directory is still ours."""
@@ -175,7 +175,7 @@ class Keeper:
             self._server.end()
             return
         if not self._listener.is_in_place():
-            log.warning("the socket %s was removed from under us; listening anew", self._listener.path)
+            log.warning("the socket %s was removed; creating it again", self._listener.path)
             await self._listen_again()
         if self._is_quiet() and await self._is_unused():
             log.info("idle for %g s with no live job", self._idle_s)
@@ -186,8 +186,8 @@ class Keeper:
         self._hold.announce(self._listener.path)
 
     def _is_quiet(self) -> bool:
-        """No open connection and no request for the idle time. Never while this process may be the last that has the
-        database."""
+        """Return whether there was no open connection and no request for the idle time. Never while this process may be
+        the last one with the database."""
         now = self._clock.monotonic()
         if self._misplaced:
             self._active_at = now
@@ -197,9 +197,10 @@ class Keeper:
         return now - self._active_at >= self._idle_s
 
     async def _is_unused(self) -> bool:
-        """No live job, no results still to be stored; and, once the socket's file is gone, nobody just coming in."""
+        """Return whether there is no live job, no pending upload, and, after the socket's file is removed, no client
+        that is just connecting."""
         if await asyncio.to_thread(self._platform.storage.store.count_live) or await asyncio.to_thread(self._is_busy):
-            self._active_at = self._clock.monotonic()  # asked again after the idle time
+            self._active_at = self._clock.monotonic()  # check again after the idle time
             return False
         self._listener.remove()
         await asyncio.sleep(_LAST_CALL_S)
@@ -228,8 +229,8 @@ def _uvicorn_config(app: object) -> uvicorn.Config:
 
 
 def _settle() -> None:
-    """Collect garbage from here on, and leave out what there is so far, which stays to the end: to look through that
-    again and again is a quarter of what a daemon's start takes, and all of it once more at the end."""
+    """Enable garbage collection, but exclude the existing objects, which stay until the end. Collecting them repeatedly
+    would take a quarter of the daemon's start, and once more at the end."""
     gc.freeze()
     gc.enable()
 

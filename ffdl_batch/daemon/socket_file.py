@@ -1,4 +1,4 @@
-"""The daemon's socket file: made, checked, made again when somebody removed it."""
+"""Creates the daemon's socket file, checks it, and creates it again if it was removed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BACKLOG = 512
 
 
 class Listener:
-    """A listening Unix socket and its file. Call only with the daemon's lock held: a file that is found is stale."""
+    """A listening Unix socket and its file. Use it only with the daemon's lock: an existing file is stale then."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
@@ -23,7 +23,7 @@ class Listener:
         self._identity: tuple[int, ...] | None = None
 
     def open(self) -> socket.socket:
-        """Bind where the rules say and listen; raises :class:`PlaceRefused`."""
+        """Bind the socket at its path and listen. Raises :class:`PlaceRefused`."""
         place = socket_place(self._environ)
         _make_directory(place)
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -42,11 +42,11 @@ class Listener:
         return listening
 
     def is_in_place(self) -> bool:
-        """Whether clients find this socket at its path (logging out removes the runtime directory)."""
+        """Return whether this socket is at its path (logging out removes the runtime directory)."""
         return self._identity is not None and _identity(self.path) == self._identity
 
     def remove(self) -> None:
-        """Remove the file, unless it is another's by now."""
+        """Remove the file, unless it belongs to another daemon now."""
         if self.is_in_place():
             with contextlib.suppress(FileNotFoundError):
                 self.path.unlink()
@@ -66,7 +66,7 @@ def _make_directory(place: SocketPlace) -> None:
 
 
 def _identity(path: Path) -> tuple[int, ...] | None:
-    """Distinguish a file from a later one of its name, which may get the same inode; chmod changes nothing here."""
+    """Return an identity that a later file of the same name does not have, even with the same inode; chmod keeps it."""
     try:
         found = path.lstat()
     except OSError:

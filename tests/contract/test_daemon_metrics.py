@@ -102,5 +102,5 @@ def test_metrics_report_job_scalars_and_daemon_counters_on_every_channel(site: S
 def test_daemon_warns_and_keeps_running_when_metrics_port_is_taken(site: Site) -> None:
     with socket.create_server(("127.0.0.1", int(site.more_environment["FFDL_METRICS_PORT"]))):
         site.start(program=PLAIN)
-        assert "so nobody is served there" in until(lambda: "metrics_port" in site.log and site.log, "the warning")
+        assert "so no metrics are served there" in until(lambda: "metrics_port" in site.log and site.log, "the warning")
         assert completed(site.run("daemon", "metrics")) == 0

@@ -323,6 +323,6 @@ def test_exec_ends_when_learner_ends(desk: Desk) -> None:
     done = desk.try_to("exec", job_id, "--", "true")
     assert (done.returncode, done.stderr) == (
         1,
-        f"ffdl: {job_id} is CANCELLED: only a learner that runs can be entered "
-        "(ffdl logs shows what its learners said)\n",
+        f"ffdl: {job_id} is CANCELLED: only a running learner can be entered "
+        "(ffdl logs shows the output of its learners)\n",
     )

@@ -130,7 +130,7 @@ def test_download_fetches_results_logs_checkpoint_and_model(desk: Desk) -> None:
     out = desk.base / "desk" / job_id
     told = desk.ask("download", job_id)
     outward = "ffdl: link is left out: it is a link that leads out of the directory, to /etc/passwd\n"
-    assert told.stderr == f"ffdl: {job_id} is PROCESSING: this is what there is now\n{outward}"
+    assert told.stderr == f"ffdl: {job_id} is PROCESSING: its output is not complete\n{outward}"
     assert found_in(out / "results") == WHILE_IT_RUNS
     assert (out / "results" / "empty").stat().st_mtime > 1e9
     desk.ask("download", "--logs", job_id)

@@ -168,7 +168,10 @@ def test_pending_upload_reports_volume_attach_error_and_restarts_after_storing_p
     claimed.k8s.do("evict", namespace=claimed.k8s.namespace, pod=pod["metadata"]["name"])
     told(claimed, job_id, "EvictionByEvictionAPI")
     detach(claimed, False)
-    until(lambda: claimed.site.log.count(f"{job_id}: storing what attempt 1 owes") == 2, "that it is begun anew")
+    until(
+        lambda: claimed.site.log.count(f"{job_id}: the pending upload of attempt 1 begins") == 2,
+        "that it is begun again",
+    )
     job = ended(claimed, job_id)
     assert (job["state"], job["pending_reason"]) == ("COMPLETED", ""), (job, claimed.diagnosis())
     assert claimed.stored(f"out/{job_id}/")["answer"] == b"42\n"

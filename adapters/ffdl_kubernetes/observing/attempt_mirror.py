@@ -211,7 +211,7 @@ class Mirror:
         with contextlib.suppress(*NO_FILE):
             if read_head(str(path), CELL_BYTES + 1) == whole:
                 return False
-        write_bytes(str(path), whole, durable=False)
+        write_bytes(str(path), bytes(whole), durable=False)
         return True
 
     def _apply_log(self, frame: Frame, at: float) -> bool:

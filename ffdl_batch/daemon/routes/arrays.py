@@ -1,4 +1,4 @@
-"""Routes about arrays of jobs as a whole; their elements are jobs (:mod:`ffdl_batch.daemon.routes.jobs`)."""
+"""Routes for arrays as a whole. Their elements are jobs (:mod:`ffdl_batch.daemon.routes.jobs`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ router = APIRouter()
 
 @router.get("/arrays/{array_id}", response_model=ArrayReply, responses=answers(404), operation_id="array")
 async def read_array(array_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
-    """An array in numbers: how many of its elements are in which state. `/jobs?array=` lists them."""
+    """Return how many elements of an array are in each state. `/jobs?array=` lists them."""
     return PlainReply(
         _reply(here, await in_thread(here.limits.quick, get_array, here.platform.storage, caller, array_id))
     )
@@ -36,7 +36,7 @@ async def wait_for_array(
     request: Request,
     wait_s: WaitSeconds = LONGEST_WAIT_S,
 ) -> PlainReply:
-    """The array as soon as all of its elements have ended, else as it is after `wait_s` (or when the daemon stops)."""
+    """Return the array when all of its elements have ended, after `wait_s`, or when the daemon stops."""
 
     async def look() -> ArrayReply:
         return _reply(here, await in_thread(here.limits.quick, get_array, here.platform.storage, caller, array_id))
@@ -48,7 +48,7 @@ async def wait_for_array(
     "/arrays/{array_id}/cancel", response_model=ArrayReply, responses=answers(404), operation_id="cancel_array"
 )
 async def cancel_array(array_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
-    """Request the end of every element. Idempotent; elements that have ended stay as they are, but for halted ones."""
+    """Cancel every element. Idempotent; of the ended elements only halted ones change."""
     array = await in_thread(
         here.limits.slow, stop_array, here.platform.storage, caller, array_id, RequestedAction.CANCEL
     )
@@ -57,7 +57,7 @@ async def cancel_array(array_id: str, here: CaughtUp, caller: Asking) -> PlainRe
 
 @router.post("/arrays/{array_id}/halt", response_model=ArrayReply, responses=answers(404), operation_id="halt_array")
 async def halt_array(array_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
-    """Request a checkpoint and then the end as HALTED of every element. Idempotent; those that have ended stay so."""
+    """Halt every element after a checkpoint. Idempotent; ended elements do not change."""
     array = await in_thread(here.limits.slow, stop_array, here.platform.storage, caller, array_id, RequestedAction.HALT)
     return _changed(here, caller, "halt", array)
 

@@ -1,4 +1,4 @@
-"""The route by which a job's owner learns how to get to its running learners."""
+"""The route that plans how a job's owner enters its running learners."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ async def read_attach(
         Number | None, Query(description="Only this learner; default: all running learners, with a plan for each node.")
     ] = None,
 ) -> PlainReply:
-    """How the owner starts the helper beside running learners; nothing is started. Of a job in PROCESSING alone."""
+    """Return how the owner starts the helper beside running learners. Starts nothing. The job must be PROCESSING."""
     plans = await with_files(
         here, here.limits.slow, plan_attach, here.platform.storage, here.platform.adapters, caller, job_id, learner
     )
-    log.info("user %d: a way to learner %s of %s", caller.uid, learner or "1 and all others", job_id)
+    log.info("user %d: plan to enter learner %s of %s", caller.uid, learner or "1 and all others", job_id)
     return PlainReply(AttachReply(plans))

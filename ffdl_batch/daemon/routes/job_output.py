@@ -1,4 +1,4 @@
-"""Routes about what a job left: where it lies, and the files themselves for who cannot see them there."""
+"""Routes for the output of a job: where it is, and the files for clients that cannot read them there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Attempt = Annotated[Number | None, Query(description="Attempt; default: the last
 
 @router.get("/jobs/{job_id}/left/{kind}", response_model=LeftReply, responses=answers(404, 409), operation_id="left")
 async def find(job_id: str, kind: LeftKind, here: CaughtUp, caller: Asking, attempt: Attempt = None) -> PlainReply:
-    """Where results, the submitted model, logs or checkpoints of a job lie. No credential is in the reply."""
+    """Return where results, the submitted model, logs or checkpoints of a job are. The reply has no credentials."""
     return PlainReply(
         LeftReply(
             await with_files(
@@ -45,7 +45,7 @@ async def find(job_id: str, kind: LeftKind, here: CaughtUp, caller: Asking, atte
     operation_id="left_files",
     responses={
         200: {
-            "description": "The files as a tar; one that does not end with two blocks of zeros was broken off.",
+            "description": "The files as a tar. It is incomplete if it does not end with two blocks of zeros.",
             "content": {"application/x-tar": {"schema": {"type": "string", "format": "binary"}}},
         },
         **answers(404, 409),
@@ -54,7 +54,7 @@ async def find(job_id: str, kind: LeftKind, here: CaughtUp, caller: Asking, atte
 async def give(
     job_id: str, kind: LeftKind, here: CaughtUp, caller: Asking, attempt: Attempt = None
 ) -> StreamingResponse:
-    """The files of a directory. Those in a store are not read by the daemon."""
+    """Send the files of a directory. The daemon does not read files in a store."""
     with here.open_stream() as end:
         files = await with_files(
             here,

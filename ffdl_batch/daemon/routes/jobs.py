@@ -1,4 +1,4 @@
-"""Routes about jobs and the daemon itself. Waiting costs no thread: only each look at the store does."""
+"""Routes for jobs and for the daemon itself. A waiting request uses no thread, except while it reads the store."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ T = TypeVar("T")
 
 LONGEST_WAIT_S = 30.0
 SHARED_LOOK_S = 1.0
-"""What another daemon on the same database changes is seen after this by those who wait: nobody bumps `changes`."""
+"""Interval at which waiting requests read the store: changes by another daemon do not bump `changes`."""
 _SETTLE_S = 0.02
-"""Pause between being woken and looking: a burst of changes is looked at once."""
+"""Pause between a wake-up and reading, so that a burst of changes is read once."""
 
 Answers = dict[int | str, dict[str, Any]]
 
 
 def answers(*statuses: int) -> Answers:
-    """The error replies of a route, for OpenAPI; `default` keeps FastAPI from adding one of its own."""
+    """Return the error replies of a route for OpenAPI. `default` keeps FastAPI from adding its own."""
     described: Answers = {"default": {"model": ErrorReply, "description": "Any other refusal or failure."}}
     for status in sorted({*ALWAYS, *statuses}):
         described[status] = {"model": ErrorReply, "description": ERRORS[status]}
@@ -77,7 +77,7 @@ ERRORS = {
     400: "The request does not fit this interface.",
     403: "The caller may not do this.",
     404: "There is no such job, or it is another user's.",
-    409: "The job is in a state in which this is not possible.",
+    409: "This is not possible in the job's state.",
     413: "The request is too large.",
     422: "The manifest, the options or the archive are wrong.",
     500: "The daemon failed; its log holds the traceback.",
@@ -85,12 +85,12 @@ ERRORS = {
 }
 
 router = APIRouter()
-WaitSeconds = Annotated[float, Query(ge=0, le=LONGEST_WAIT_S, description="Seconds to wait for news, at most.")]
+WaitSeconds = Annotated[float, Query(ge=0, le=LONGEST_WAIT_S, description="Maximum wait for a change, in seconds.")]
 
 
 @router.get("/health", response_model=Health, responses=answers(), operation_id="health")
 async def read_health(here: Here) -> PlainReply:
-    """The daemon itself: version, process, live jobs, and whether each backend answers."""
+    """Return the daemon's version, process, number of live jobs, and whether each backend answers."""
     return PlainReply(
         await in_thread(here.limits.quick, health, here.platform.storage, here.platform.adapters, here.started_at)
     )
@@ -98,7 +98,7 @@ async def read_health(here: Here) -> PlainReply:
 
 @router.post("/jobs", response_model=SubmitReply, responses=answers(413, 422), operation_id="submit")
 async def submit_jobs(body: SubmitRequest, here: Here, caller: Asking) -> PlainReply:
-    """Submit jobs. Those with an id in the reply are durable; a `key` that was accepted before gives its id again."""
+    """Submit jobs. Jobs with an id in the reply are durable. A `key` that was accepted before returns the same id."""
     gate, limiter = Gate(), _limit(here, body.submissions)
     results = await with_files_through(
         gate,
@@ -124,7 +124,8 @@ async def submit_jobs(body: SubmitRequest, here: Here, caller: Asking) -> PlainR
 
 
 def _limit(here: Context, submissions: Sequence[Submission]) -> CapacityLimiter:
-    """A site that has not said yet what it is may take its time: others must not wait behind those who wait for it."""
+    """Return the limiter for submissions. If a backend has not described itself yet, they may take long, and must not
+    block other requests."""
     adapters = here.platform.adapters
     known = all(adapters.knows_site(one.backend or adapters.default_name()) for one in submissions)
     return here.limits.quick if known else here.limits.slow
@@ -132,7 +133,7 @@ def _limit(here: Context, submissions: Sequence[Submission]) -> CapacityLimiter:
 
 @router.post("/plan", response_model=PlanReply, responses=answers(413, 422), operation_id="plan")
 async def plan_job(body: PlanRequest, here: Here, caller: Asking) -> PlainReply:
-    """What would be sent, exactly; nothing is sent. With `trial`, the scheduler's opinion (sbatch --test-only)."""
+    """Return exactly what would be submitted; submit nothing. With `trial`, ask the scheduler (sbatch --test-only)."""
     plan = await with_files(
         here,
         here.limits.slow,
@@ -158,7 +159,7 @@ async def read_jobs(  # noqa: PLR0913, PLR0917 - one parameter per field of the 
     all_users: bool = False,
     array: Annotated[Word | None, Query(description="Only elements of this array, by their index.")] = None,
 ) -> PlainReply:
-    """Jobs, newest first."""
+    """List jobs, newest first."""
     found = await in_thread(
         here.limits.quick, list_jobs, here.platform.storage, caller,
         states=state, name=name, since=since, limit=limit, all_users=all_users, array=array,
@@ -168,8 +169,8 @@ async def read_jobs(  # noqa: PLR0913, PLR0917 - one parameter per field of the 
 
 @router.get("/jobs/{job_id}", response_model=JobReply, responses=answers(404), operation_id="get")
 async def read_job(job_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
-    """One job. Where it has several learners, with what their controllers wrote of each, if that can be read; and with
-    what moves to or from its stores."""
+    """Return one job, with the progress of its transfers. If it has several learners, the reply has the state of each,
+    if the files can be read."""
     job = await in_thread(here.limits.quick, get_job, here.platform.storage, here.platform.adapters, caller, job_id)
     if job.learners > 1:
         found = await if_soon(with_files(here, here.limits.quick, learners_of, here.platform.storage.root, job))
@@ -178,7 +179,7 @@ async def read_job(job_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
 
 
 async def as_it_moves(here: Context, job: JobView) -> JobView:
-    """`job` with what moves to or from its stores, if that can be read soon."""
+    """Return `job` with the progress of its transfers, if it can be read soon."""
     if job.state not in MOVES:
         return job
     return await if_soon(with_files(here, here.limits.quick, with_moving, here.platform.storage.root, job)) or job
@@ -193,7 +194,7 @@ async def read_events(
     after: Annotated[Count, Query(description="Only events with a number above this one.")] = 0,
     wait_s: WaitSeconds = 0.0,
 ) -> PlainReply:
-    """Changes of state behind `after`; with `wait_s`, the reply comes when there is one, or the job has ended."""
+    """Return the changes of state after `after`. With `wait_s`, wait until there is one or the job has ended."""
 
     async def look() -> EventsReply:
         events, terminal = await in_thread(
@@ -210,7 +211,7 @@ async def read_events(
 async def wait_for_job(
     job_id: str, here: CaughtUp, caller: Asking, request: Request, wait_s: WaitSeconds = LONGEST_WAIT_S
 ) -> PlainReply:
-    """The job as soon as it has ended, else as it is after `wait_s` (or when the daemon stops)."""
+    """Return the job when it has ended, after `wait_s`, or when the daemon stops."""
 
     async def look() -> JobReply:
         return _one(
@@ -225,14 +226,14 @@ async def wait_for_job(
 
 @router.post("/jobs/{job_id}/cancel", response_model=JobReply, responses=answers(404), operation_id="cancel")
 async def cancel(job_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
-    """Request the end of a job; a halted one is CANCELLED at once. Idempotent; other ended jobs do not change."""
+    """Cancel a job; a halted one is CANCELLED at once. Idempotent; other ended jobs do not change."""
     job = await in_thread(here.limits.quick, cancel_job, here.platform.storage, here.platform.adapters, caller, job_id)
     return _changed(here, caller, "cancel", job)
 
 
 @router.post("/jobs/{job_id}/halt", response_model=JobReply, responses=answers(404), operation_id="halt")
 async def halt(job_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
-    """Request a checkpoint and then the end of a job as HALTED. Idempotent; a job that has ended stays as it is."""
+    """Halt a job after a checkpoint. Idempotent; an ended job does not change."""
     job = await in_thread(here.limits.quick, halt_job, here.platform.storage, here.platform.adapters, caller, job_id)
     return _changed(here, caller, "halt", job)
 
@@ -256,7 +257,7 @@ async def resume(job_id: str, body: Resume, here: CaughtUp, caller: Asking) -> P
 
 @router.post("/jobs/{job_id}/drill", response_model=JobReply, responses=answers(404, 409, 422), operation_id="drill")
 async def drill(job_id: str, body: DrillRequest, here: CaughtUp, caller: Asking) -> PlainReply:
-    """Play an event on the running attempt: the controllers, the scheduler and the daemon take it as real."""
+    """Play an event on the running attempt. Controllers, scheduler and daemon handle it like a real one."""
     await check_files(here)
     job = await in_thread(
         here.limits.slow, play, here.platform.storage, here.platform.adapters, caller, job_id, body.event
@@ -265,7 +266,7 @@ async def drill(job_id: str, body: DrillRequest, here: CaughtUp, caller: Asking)
 
 
 def _changed(here: Context, caller: Caller, verb: str, job: JobView) -> PlainReply:
-    """Reply to a request, and wake the loops and the requests that wait for news."""
+    """Reply to a request, and wake the loops and the requests that wait for a change."""
     log.info("user %d: %s of %s in state %s", caller.uid, verb, job.id, job.state)
     here.changes.bump()
     here.poke()

@@ -1,7 +1,7 @@
-"""The log stream: lines of JSON for as long as the reader stays. Each stream has a thread of its own.
+"""The route of the log stream: lines of JSON until the log ends or the reader disconnects.
 
-`read_texts` blocks while nothing is new, so streams share no threads with anything else: fifty followers that wait
-hold up nobody. A slow reader holds up only its own thread, by a bounded buffer.
+`read_texts` blocks while there are no new lines, so each stream has its own thread: fifty waiting followers delay no
+other request. A slow reader blocks only its own thread, by a bounded buffer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ffdl_batch.services.refusals import Refused, wrong_usage
 log = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 5.0
-"""A blank line after so long without a line: readers see that the daemon lives, the daemon that readers do."""
+"""Interval of blank lines while there are no others, so that reader and daemon notice if the other one has ended."""
 _BUFFER_BYTES = 1 << 20
 _PIECE_BYTES = 1 << 16
 LINES = "application/x-ndjson"
@@ -65,8 +65,8 @@ class LogPump:
     """Runs a blocking iterator of lines in a thread and hands over what has come since the last look."""
 
     def __init__(self, lines: Iterator[bytes | None], place: str, stopped: threading.Event) -> None:
-        """Prepare to send the lines as they are read below the directory `place`. `stopped` is set when the reader has
-        disconnected. `lines` checks it while no lines arrive."""
+        """Prepare to send `lines`, which are read below the directory `place`. `stopped` is set when the reader has
+        disconnected; `lines` checks it while no lines arrive."""
         self._lines, self._place, self._stopped = lines, place, stopped
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
@@ -79,7 +79,7 @@ class LogPump:
     def start(self, at_end: Callable[[], None] = lambda: None) -> None:
         """Start reading. `at_end` is called in the event loop when the thread has ended."""
         self._at_end = at_end
-        # A daemon thread: one that waits in a dead file server must not keep the process from ending.
+        # A daemon thread, so that a hanging file server does not keep the process from ending.
         threading.Thread(target=self._run, name="logs", daemon=True).start()
 
     def stop(self) -> None:
@@ -89,7 +89,7 @@ class LogPump:
             self._space.notify()
 
     async def take(self, timeout_s: float) -> bytes:
-        """Everything that has come; empty after `timeout_s` without news, and when the lines have ended."""
+        """Return the lines that have arrived; nothing after `timeout_s` without lines, or when the lines have ended."""
         if not self._buffer and not self.ended:
             try:
                 async with asyncio.timeout(timeout_s):
@@ -176,30 +176,30 @@ async def read_log(  # noqa: PLR0913, PLR0917 - one parameter per field of the q
         AttemptChoice,
         Query(
             description="Only this attempt's lines, or `all`: every attempt's, in order. By default those of the "
-            "newest attempt of which there is a log. With `follow`, the attempts after it come, too."
+            "newest attempt with a log. With `follow`, later attempts follow."
         ),
     ] = None,
     grep: Annotated[
         Word | None,
         Query(
             max_length=MAX_PATTERN,
-            description="Only lines in which this regular expression of Python's is found; `tail` counts these.",
+            description="Only lines that match this Python regular expression; `tail` counts these.",
         ),
     ] = None,
-    ignore_case: Annotated[bool, Query(description="With `grep`: case does not matter.")] = False,
-    invert: Annotated[bool, Query(description="With `grep`: the lines in which it is not found.")] = False,
-    fixed: Annotated[bool, Query(description="With `grep`: it is a text, no expression.")] = False,
-    before: Annotated[int, Query(ge=0, le=MAX_CONTEXT, description="With `grep`: so many lines before each, too.")] = 0,
-    after: Annotated[int, Query(ge=0, le=MAX_CONTEXT, description="With `grep`: so many lines after each, too.")] = 0,
+    ignore_case: Annotated[bool, Query(description="With `grep`: ignore case.")] = False,
+    invert: Annotated[bool, Query(description="With `grep`: only lines that do not match.")] = False,
+    fixed: Annotated[bool, Query(description="With `grep`: treat it as a fixed string.")] = False,
+    before: Annotated[int, Query(ge=0, le=MAX_CONTEXT, description="With `grep`: lines before each match.")] = 0,
+    after: Annotated[int, Query(ge=0, le=MAX_CONTEXT, description="With `grep`: lines after each match.")] = 0,
     read: Annotated[
         list[str] | None,
         Query(
-            description="`ATTEMPT.LEARNER:END`, once for each learner of one attempt: what lies before that `end` was "
-            "read, and all of the attempts before."
+            description="`ATTEMPT.LEARNER:END`, once for each learner of one attempt: skip the lines before that `end` "
+            "and all earlier attempts."
         ),
     ] = None,
 ) -> StreamingResponse:
-    """Learners' logs."""
+    """Stream the logs of learners."""
     search = None if grep is None else Grep(grep, ignore_case, invert, fixed, before, after)
     query = LogQuery(learner, follow, since, tail, attempt, search, _read_places(read or ()))
 
@@ -229,7 +229,7 @@ async def stream_reply(
 
 
 def _encoded(texts: Iterator[LogText | None]) -> Iterator[bytes | None]:
-    """What comes before a pause as one piece: each wakes the loop, and is sent for itself."""
+    """Yield the lines before a pause as one piece, because each piece wakes the event loop and is sent separately."""
     held = b""
     try:
         for text in texts:
@@ -246,7 +246,7 @@ def _encoded(texts: Iterator[LogText | None]) -> Iterator[bytes | None]:
 
 
 def _read_places(places: Sequence[str]) -> dict[tuple[int, int], int]:
-    """Raises Refused."""
+    """Return the positions by attempt and learner. Raises Refused."""
     found = [_PLACE.fullmatch(place) for place in places]
     if not all(found):
         raise wrong_usage("read must be ATTEMPT.LEARNER:END")
@@ -267,7 +267,7 @@ async def stream_lines(pump: LogPump, here: Context, request: Request) -> AsyncI
                 if silence:
                     return
             elif not pump.failed:
-                if is_empty and (silence := await _silence(here, fresh_s=0.0)):  # no log, or no file system?
+                if is_empty and (silence := await _silence(here, fresh_s=0.0)):  # is the file system missing?
                     yield silence
                 return
             else:
@@ -278,7 +278,7 @@ async def stream_lines(pump: LogPump, here: Context, request: Request) -> AsyncI
 
 
 async def _silence(here: Context, fresh_s: float = FRESH_S) -> bytes:
-    """Why nothing comes, as a line, where the file system does not answer; else nothing."""
+    """Return a line with the reason if the file system does not answer, else a blank line."""
     try:
         await check_files(here, fresh_s)
     except OSError as error:
@@ -287,20 +287,20 @@ async def _silence(here: Context, fresh_s: float = FRESH_S) -> bytes:
 
 
 def _refusal_line(error: Exception, place: str) -> bytes:
-    """The problem that a refusal of the file system below `place` is, as a line; nothing for what is none."""
+    """Return the problem of a file system error below `place` as a line; nothing for other errors."""
     problem = error.problem if isinstance(error, Refused) else problem_of(error, place)
     return b"" if problem is None else bytes(PlainReply(ErrorReply(problem)).body) + b"\n"
 
 
 async def _wake_at_stop(here: Context, pump: LogPump) -> None:
-    """Wake the stream when the daemon stops; until then it sleeps through other changes."""
+    """Wake the stream when the daemon stops, but not at other changes."""
     while not here.changes.closed:
         await here.changes.wait(here.changes.version, 3600.0)
     pump.notify()
 
 
 def _break_off(request: Request) -> None:
-    """Close without the last chunk, so that the reader knows that there is more and asks the next daemon."""
+    """Close the stream without the last chunk, so that the reader continues with the next daemon."""
     peer = peer_of(request.scope)
     if peer is not None:
         peer.abort()

@@ -1,4 +1,4 @@
-"""The streams of what was measured: metrics, and use of processors, memory and devices."""
+"""Routes of measurement streams: metrics, and the use of processors, memory and devices."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Attempt = Annotated[AttemptChoice, Query(description="Only this attempt's; all a
 
 
 def _answers(kind: str) -> dict[int | str, dict[str, object]]:
-    said = f"One JSON object a line: {kind}. A blank line now and then while nothing is new."
+    said = f"One JSON object a line: {kind}. Blank lines are sent while there are no new ones."
     return {
         200: {"description": said, "content": {"application/x-ndjson": {"schema": {"type": "string"}}}},
         **answers(404, 422),
@@ -48,7 +48,7 @@ async def stream_metrics(  # noqa: PLR0913, PLR0917 - one parameter per field of
     follow: Follow = False,
     attempt: Attempt = None,
 ) -> StreamingResponse:
-    """What learners said of themselves."""
+    """Stream the metrics of learners."""
     return await _stream(read_metrics, here, request, caller, job_id, MeasuredQuery(learner, follow, attempt))
 
 
@@ -61,7 +61,7 @@ async def stream_metrics(  # noqa: PLR0913, PLR0917 - one parameter per field of
 async def stream_usage(
     job_id: str, request: Request, here: CaughtUp, caller: Asking, follow: Follow = False, attempt: Attempt = None
 ) -> StreamingResponse:
-    """What learners used, node by node."""
+    """Stream the resource usage of learners, by node."""
     return await _stream(read_usage, here, request, caller, job_id, MeasuredQuery(None, follow, attempt))
 
 

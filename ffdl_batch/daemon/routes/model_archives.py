@@ -1,4 +1,4 @@
-"""Routes about model archives: asked for by content, sent once."""
+"""Routes for model archives, which are identified by their content and sent once."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _ZIP = {
     operation_id="has_archive",
     response_class=Response,
     responses={
-        200: {"description": "It is here, and stays for a day at least."},
-        404: {"description": "It is not here, or cannot be found now; the answer to sending it says why."},
+        200: {"description": "The archive exists, and stays for at least a day."},
+        404: {"description": "The archive does not exist, or cannot be read now; the reply to an upload says why."},
         **{status: {"description": answer["description"]} for status, answer in answers().items()},
     },
 )
 async def ask_for_archive(digest: Digest, here: Here) -> Response:
-    """Whether an archive is here. Where the file system cannot tell, it is not: sending it is answered with the reason,
-    which this cannot carry."""
+    """Return whether an archive exists. If the file system does not answer, the reply is 404; the reply to the upload
+    has the reason, which a HEAD reply cannot carry."""
     try:
         found = await with_files(here, here.limits.quick, has_archive, here.platform.storage.root, digest)
     except OSError as error:
@@ -57,18 +57,18 @@ async def ask_for_archive(digest: Digest, here: Here) -> Response:
     openapi_extra=_ZIP,
 )
 async def keep_archive(digest: Digest, request: Request, here: Here) -> PlainReply:
-    """Send an archive, a zip file. It is checked, and durable when the reply comes."""
+    """Upload an archive, a zip file. The reply comes when it is checked and durable."""
     await check_files(here)
     body = request.stream()
     try:
         new = await in_thread(here.limits.uploads, receive_archive, here.platform.storage.root, digest, _chunks(body))
     except ClientDisconnect as error:
-        raise try_again("C102", "the model archive broke off on its way", cure="submit again") from error
+        raise try_again("C102", "the upload of the model archive was interrupted", cure="submit again") from error
     return PlainReply(ArchiveReply(new))
 
 
 def _chunks(body: AsyncIterator[bytes]) -> Iterator[bytes]:
-    """The body's pieces for a thread: each is fetched when it is wanted, so a slow disk slows the sender."""
+    """Yield the pieces of the body in a thread. Each is received when it is needed, so a slow disk slows the sender."""
 
     async def next_piece() -> bytes | None:
         return await anext(body, None)

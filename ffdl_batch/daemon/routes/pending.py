@@ -1,4 +1,4 @@
-"""The routes by which owners learn why their jobs wait, and what awaits those that are not submitted."""
+"""Routes that explain why jobs are pending, and when a submission would start."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def read_why(
     caller: Asking,
     alternatives: Annotated[bool, Query(description="Also ask the scheduler what would start sooner.")] = True,
 ) -> PlainReply:
-    """Why a job waits, on what evidence, when it may start, and what would start sooner. Nothing is submitted."""
+    """Return why a job is pending, the evidence, when it may start, and what would start sooner. Submit nothing."""
     job = await as_it_moves(
         here, await in_thread(here.limits.quick, get_job, here.platform.storage, here.platform.adapters, caller, job_id)
     )

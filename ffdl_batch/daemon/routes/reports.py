@@ -1,4 +1,4 @@
-"""Routes about reports of many jobs: usage, faults and nodes."""
+"""Routes for reports about many jobs: usage, faults and nodes."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from ffdl_batch.services.reports.usage import Period, job_uses, report_usage
 
 router = APIRouter()
 AT_ONCE = CapacityLimiter(2)
-"""Reports that are being made: each keeps a processor busy."""
+"""Limits the reports that are made at the same time, because each keeps a core busy."""
 _LINES = 200
 Since = Annotated[Time, Query(description="Start of the period.")]
 Until = Annotated[Time, Query(description="End of the period, exclusive.")]
-AllUsers = Annotated[bool, Query(description="Everybody's jobs; for administrators.")]
+AllUsers = Annotated[bool, Query(description="Jobs of all users; for administrators.")]
 
 
 @router.get("/reports/usage", response_model=UsageReply, responses=answers(422), operation_id="report_usage")
 async def read_usage(
     here: CaughtUp, caller: Asking, since: Since, until: Until, all_users: AllUsers = False
 ) -> PlainReply:
-    """Sums, distributions, efficiency and waste of a period."""
+    """Return the sums, distributions, efficiency and waste of a period."""
     period = Period(since, until, all_users)
     return PlainReply(
         UsageReply(
@@ -53,7 +53,7 @@ async def read_usage(
     response_class=StreamingResponse,
     responses={
         200: {
-            "description": "One JSON object a line: what one job used.",
+            "description": "One JSON object per line: the usage of one job.",
             "content": {LINES: {"schema": {"type": "string"}}},
         },
         **answers(422),
@@ -63,7 +63,7 @@ async def read_usage(
 async def stream_job_uses(
     here: CaughtUp, caller: Asking, since: Since, until: Until, all_users: AllUsers = False
 ) -> StreamingResponse:
-    """The jobs of a period one by one, in the order of their submission; the last line says how many there were."""
+    """Stream the jobs of a period in the order of submission; the last line has their number."""
     with here.open_stream() as end:
         rows = await in_thread(
             AT_ONCE, job_uses, here.platform.storage, here.platform.settings, caller, Period(since, until, all_users)
@@ -72,7 +72,7 @@ async def stream_job_uses(
 
 
 def _lines(rows: Iterator[JobUse]) -> Iterator[bytes]:
-    """In portions, for each costs a change of threads."""
+    """Yield the lines in portions, because each portion costs a change of threads."""
     count, portion = 0, bytearray()
     for count, row in enumerate(rows, 1):
         portion += _encode({"use": to_plain(row)})
@@ -94,12 +94,10 @@ async def read_agreement(
     caller: Asking,
     since: Since,
     until: Until,
-    tolerance_s: Annotated[
-        Seconds, Query(description="Largest difference that is tolerated for each run, in seconds.")
-    ] = 30.0,
+    tolerance_s: Annotated[Seconds, Query(description="Largest tolerated difference for each run, in seconds.")] = 30.0,
     all_users: AllUsers = False,
 ) -> PlainReply:
-    """Each job of the period by our reckoning and by the accounting of its scheduler."""
+    """Return our figures and the accounting's for each job of the period."""
     period = Period(since, until, all_users)
     return PlainReply(
         AgreementReply(
@@ -113,7 +111,7 @@ async def read_agreement(
 @when_asked
 @dataclass(frozen=True, slots=True)
 class FaultsReply:
-    """What failed."""
+    """The fault report of a period."""
 
     faults: FaultsReport
     schema: int = SCHEMA
@@ -130,7 +128,7 @@ async def read_faults(
     ] = None,
     all_users: AllUsers = False,
 ) -> PlainReply:
-    """Incidents of a period, what they come to, and how that compares with the period before."""
+    """Return the incidents of a period, their sums, and the comparison with the period before."""
     asked = FaultsAsked(since, until, all_users, rows_after)
     return PlainReply(FaultsReply(await in_thread(AT_ONCE, report_faults, here.platform.storage, caller, asked)))
 
@@ -138,7 +136,7 @@ async def read_faults(
 @when_asked
 @dataclass(frozen=True, slots=True)
 class NodesReply:
-    """How often nodes failed jobs."""
+    """The scores of nodes that failed jobs."""
 
     nodes: NodesReport
     schema: int = SCHEMA
@@ -146,8 +144,8 @@ class NodesReply:
 
 @router.get("/reports/nodes", response_model=NodesReply, responses=answers(), operation_id="report_nodes")
 async def read_nodes(here: CaughtUp, caller: Asking) -> PlainReply:
-    """A score for each node that failed jobs, by their incidents, and until when jobs keep off it."""
-    del caller  # nodes are everybody's
+    """Return a score for each node that failed jobs, and until when the node is excluded."""
+    del caller  # all users share the nodes
     platform = here.platform
     found = await in_thread(AT_ONCE, report_nodes, platform.storage.store, platform.settings, platform.node_exclusion)
     return PlainReply(NodesReply(found))

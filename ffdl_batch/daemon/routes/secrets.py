@@ -1,4 +1,4 @@
-"""Routes about the user's named secrets. A value is in the request that sets it, in no reply and no line of the log."""
+"""Routes for the user's secrets. A value is only in the request that sets it, never in a reply or the log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Name = Annotated[str, Path(description="Letters, digits, '.', '_' and '-', at mo
 
 @router.get("/secrets", response_model=SecretsReply, responses=answers(), operation_id="list_secrets")
 async def read_secrets(here: Here) -> PlainReply:
-    """The secrets by name: when each was set, and how many jobs that live, or owe a store, refer to it."""
+    """List the secrets by name: when each was set, and how many live jobs or pending uploads need it."""
     return PlainReply(
         SecretsReply(tuple(await with_files(here, here.limits.quick, list_secrets, here.platform.storage)))
     )
@@ -28,7 +28,7 @@ async def read_secrets(here: Here) -> PlainReply:
 
 @router.put("/secrets/{name}", response_model=SecretReply, responses=answers(413), operation_id="set_secret")
 async def put_secret(name: Name, body: SecretRequest, here: Here, caller: Asking) -> PlainReply:
-    """Set a secret, or replace its value. It is durable when the reply comes."""
+    """Set a secret, or replace its value. The reply comes when it is durable."""
     found = await with_files(here, here.limits.quick, set_secret, here.platform.storage, name, body.value)
     log.info("user %d: set the secret %s", caller.uid, found.name)
     return PlainReply(SecretReply(found))
@@ -39,9 +39,9 @@ async def delete_secret(
     name: Name,
     here: Here,
     caller: Asking,
-    force: Annotated[bool, Query(description="Also where jobs need it.")] = False,
+    force: Annotated[bool, Query(description="Remove it even if jobs need it.")] = False,
 ) -> PlainReply:
-    """Remove a secret; the reply is what it was."""
+    """Remove a secret; reply with its former description."""
     found = await with_files(here, here.limits.quick, remove_secret, here.platform.storage, name, force=force)
     log.info("user %d: removed the secret %s", caller.uid, found.name)
     return PlainReply(SecretReply(found))

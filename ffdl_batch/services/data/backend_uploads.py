@@ -1,8 +1,8 @@
-"""What an attempt owes whose files are not on this machine, or that was cut off from its stores: its backend stores it,
-where they are.
+"""Pending uploads that the backend makes, because the files are not on this host or their attempt had no access to its
+stores.
 
-It goes on without a daemon, and is found again by the next one. What it comes to is asked of the backend; only where
-that has failed too often is it given up, and the job ends with what has not been stored.
+Such an upload continues without a daemon, and the next daemon finds it again. The backend is asked for its result. If
+it fails too often, it is abandoned, and the job ends without what has not been stored.
 """
 
 from __future__ import annotations
@@ -23,35 +23,37 @@ from ffdl_batch.services.outcome.attempt_records import read_final, read_launch
 from ffdl_batch.store import Attempt
 
 NOT_STORED, INTERRUPTED = 74, 75
-"""Statuses of payments that ended. The second says nothing about the store: it is begun anew, however often."""
+"""Statuses of ended uploads. The second is not the store's fault: the upload is repeated without a limit."""
 
 
 class NotBegun(OSError):
-    """The backend takes it later: that says nothing about the store either."""
+    """The backend could not begin the upload yet. This is not the store's fault either."""
 
 
 def is_apart(attempt: AttemptDir) -> bool:
-    """Whether its files are elsewhere: it was pods."""
+    """Return whether the attempt's files are not on this host, because it ran in pods."""
     launch = read_launch(attempt)
     return launch is not None and launch.pod is not None
 
 
 @dataclass(slots=True)
 class SeparateUpload:
-    """The payment for `debt`. `is_last`: what comes of it is the attempt's end. `why` it waits, or failed."""
+    """The upload of one attempt by its backend."""
 
     adapters: Adapters
     pending: Attempt
     attempt: AttemptDir
     is_last: bool
+    """Whether this is the last try: its failure ends the attempt."""
     why: str = ""
+    """Why it waits, or failed."""
 
     def begin(self) -> None:
-        """Raises OSError; NotBegun where it is begun later."""
+        """Have the backend begin. Raises NotBegun if it can begin later, and OSError."""
         try:
             with self.adapters.asking(self.pending.backend) as adapter:
                 if not isinstance(adapter, StoresApart):
-                    raise InvalidRequest(f"{self.pending.backend} stores nothing that it has cut off from its store")
+                    raise InvalidRequest(f"{self.pending.backend} cannot store files after an attempt")
                 adapter.begin_storing(attempt_token(self.pending.job_id, self.pending.number), self.attempt)
         except (SchedulerUnreachable, SubmissionUncertain) as error:
             raise NotBegun(str(error)) from error
@@ -82,17 +84,17 @@ class SeparateUpload:
         return NOT_STORED
 
     def end(self) -> None:
-        """It goes on: whoever comes next finds it."""
+        """Do nothing: the upload continues, and the next daemon finds it."""
 
     def _give_up(self, why: str) -> None:
-        """Have the attempt end without it, where it waits for nothing else. Raises OSError."""
+        """End the attempt without the upload if this was the last try. Raises OSError."""
         final = read_final(self.attempt)
         if self.is_last and final is not None and final.stores_later:
             write_cell(self.attempt.final, to_plain(unstored(final, why)))
 
 
 def unstored(final: FinalRecord, why: str) -> FinalRecord:
-    """The last word on an attempt whose results are not stored."""
+    """Return the final record of an attempt whose results cannot be stored."""
     message = f"results and logs cannot be stored: {why}"
     kept = replace(final, stores_later=False)
     if final.outcome is Outcome.COMPLETED:

@@ -1,7 +1,8 @@
-"""Whether a controller of an attempt that is over may still be at work: then nobody else touches what it left.
+"""Decides whether a controller of an ended attempt may still be running: then its files must not be touched.
 
-Without any evidence that takes as long as a controller that was cut off lives on. Mostly there is some: it said that it
-ended, its process is gone from this machine, or its scheduler ended the attempt on nodes that answered.
+Without evidence, a controller counts as running for as long as one that lost its file system lives on. Usually there is
+evidence: it reported its end, its process is gone from this host, or the scheduler ended the attempt on nodes that
+answered.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from ffdl_batch.store import Attempt
 log = logging.getLogger(__name__)
 
 TWO_BEATS_S = 15.0
-"""A node controller that reaches its job's directory is heard of more often (Limits.heartbeat_s)."""
+"""A node controller that can reach its job's directory writes more often (Limits.heartbeat_s)."""
 _LOST = frozenset({None, EndCause.NODE_FAIL, EndCause.LAUNCH_FAILED, EndCause.REVOKED})
-"""Ends that say nothing of what still runs on the nodes."""
+"""Ends after which processes may still run on the nodes."""
 
 
 def fenced_s(adapters: Adapters, pending: Attempt, attempt: AttemptDir, now: float) -> float:
-    """How many seconds the attempt has to be left alone at least; 0 = nothing of it can be at work any more.
+    """Return for how many seconds the attempt's files must not be touched; 0 = none of its processes can be running.
 
     `now` is the shared file system's time. Raises OSError, NewerFormat among them.
     """
@@ -40,7 +41,7 @@ def fenced_s(adapters: Adapters, pending: Attempt, attempt: AttemptDir, now: flo
 
 
 def _last_sign(attempt: AttemptDir) -> float | None:
-    """When a node controller that may still be at work was heard of last; None where none can be."""
+    """Return the time of the last sign of a node controller that may still be running; None if none can be."""
     signs = []
     for started, heard in open_controllers(attempt).values():
         if started is None or started.fields.get("host") != os.uname().nodename:
@@ -51,15 +52,15 @@ def _last_sign(attempt: AttemptDir) -> float | None:
 
 
 def _has_ended_in_order(adapters: Adapters, attempt: Attempt) -> bool:
-    """Whether the scheduler says that the attempt is over, and why, and that is not that it lost a node.
+    """Return whether the scheduler reports the end of the attempt, and a cause other than a lost node.
 
-    Schedulers say so only when the nodes have confirmed that no process of it is left.
+    Schedulers report that only when the nodes have confirmed that none of its processes are left.
     """
     native = NativeId.parse(attempt.native_id)
     try:
         with adapters.asking(attempt.backend) as adapter:
             seen = adapter.observe([native]).get(native)
     except (SchedulerUnreachable, InvalidRequest) as error:
-        log.info("job %s: how attempt %d ended cannot be asked: %s", attempt.job_id, attempt.number, error)
+        log.info("job %s: the end of attempt %d cannot be looked up: %s", attempt.job_id, attempt.number, error)
         return False
     return seen is not None and seen.phase is Phase.ENDED and seen.end not in _LOST

@@ -1,4 +1,4 @@
-"""Directories of data and results that can be looked at from here, before a job waits for what it cannot use."""
+"""Checks the directories of data and results from this host at submission, so that a job does not wait in vain."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ NOT_YET = "does not exist yet"
 _CORRECT = "correct the data store, or put the data there"
 _OPEN = "correct the data store, or ask the owner of the directory for access"
 _LEVELS = 2
-"""A job's directory of results lies in the store's container, and that in the store's directory."""
+"""A job's directory of results is in the store's container, which is in the store's directory."""
 _OF_THE_PATH = (errno.ELOOP, errno.ENAMETOOLONG)
 """Errors that the path itself causes, on every host."""
 LINKS_SHOWN = 3
 LOOK_ENTRIES, LOOK_S = 2000, 0.1
-"""How many entries of a job's data directories are looked at for links, and for how long."""
+"""How many entries of a job's data directories are checked for links, and for how long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ class _Wrong:
 def wrong_dirs(stores: Sequence[DataStore], launch: LaunchFile, *, later: bool, is_node: bool) -> Iterator[Finding]:
     """Yield what is wrong with the directories of data and results.
 
-    Errors are what the nodes see, too: this machine is the only node (`is_node`), or sees the directory or the place
-    where it should be. What may be otherwise on the nodes is a warning; they look again (S302). `later`: the job is
-    to start later, and what is missing may exist by then, so all are warnings.
+    A finding is an error if the nodes must see the same: this host is the only node (`is_node`), or the directory, or
+    the place where it should be, exists here. If the nodes may see something else, it is a warning, and the nodes check
+    again (S302). With `later`, the job starts later and missing directories may exist by then, so all are warnings.
     """
     for path, directory in _inputs(stores, launch):
         if launch.pod is not None and not _lacks_only_last(directory):
-            continue  # a pod's directories are the cluster's, whatever has the same name here
+            continue  # a pod's directories are in the cluster, not on this host
         found = _wrong_data(directory, is_node)
         if found is not None:
             yield _finding(found, path, later=later)
@@ -61,8 +61,8 @@ def wrong_dirs(stores: Sequence[DataStore], launch: LaunchFile, *, later: bool, 
 
 
 def leaving_links(stores: Sequence[DataStore], launch: LaunchFile) -> Iterator[Finding]:
-    """Yield a warning for each data directory in which links lead to what learners in a container do not see. A
-    directory with more entries than the first that are looked at may have others."""
+    """Yield a warning for each data directory with links to files that learners in a container do not see. In a large
+    directory only the first entries are checked."""
     if launch.pod is not None or launch.learner.delivery is not EnvDelivery.FILE:
         return
     budget = _Budget(LOOK_ENTRIES, time.monotonic() + LOOK_S)
@@ -71,7 +71,7 @@ def leaving_links(stores: Sequence[DataStore], launch: LaunchFile) -> Iterator[F
         if links:
             more = ", ..." if len(links) > LINKS_SHOWN else ""
             said = f"data directory {directory} has links that lead out of it: {', '.join(links[:LINKS_SHOWN])}{more}"
-            cure = "learners in containers cannot follow them: replace them by what they lead to, or by relative links"
+            cure = "learners in containers cannot follow them: replace them by their targets, or by relative links"
             yield Finding(Severity.WARNING, said, cure, path=path, code=CODE)
 
 
@@ -79,7 +79,7 @@ def _finding(wrong: _Wrong, path: str, *, later: bool) -> Finding:
     if later:
         message = wrong.message.replace("does not exist", NOT_YET, 1)
         return Finding(
-            Severity.WARNING, f"{message} ({CODE})", "it has to be there when the job starts", path=path, code=CODE
+            Severity.WARNING, f"{message} ({CODE})", "it must exist when the job starts", path=path, code=CODE
         )
     severity = Severity.ERROR if wrong.is_sure else Severity.WARNING
     return Finding(severity, wrong.message, wrong.cure, path=path, code=CODE)
@@ -107,7 +107,7 @@ def _wrong_data(directory: str, is_node: bool) -> _Wrong | None:
 
 
 def _denied(message: str, *, is_sure: bool = True) -> _Wrong:
-    """Return what is wrong with a directory that is closed to this process, and perhaps not to its user."""
+    """Return what is wrong with a directory that this process may not enter, though its user perhaps may."""
     old = find_old_groups()
     return _Wrong(f"{message}: {old.why}", old.cure, is_sure) if old else _Wrong(message, _OPEN, is_sure)
 
@@ -128,7 +128,7 @@ def _missing(directory: str, is_node: bool) -> _Wrong:
 
 
 def _wrong_results(directory: str, is_node: bool) -> _Wrong | None:
-    """`directory` is the job's own, which its nodes make, with what is missing above it."""
+    """Check the job's own directory of results, which its nodes create with the missing directories above it."""
     bucket = str(Path(directory).parent)
     try:
         Path(bucket).stat()
@@ -137,7 +137,7 @@ def _wrong_results(directory: str, is_node: bool) -> _Wrong | None:
     except OSError as error:
         if error.errno in _OF_THE_PATH:
             return _Wrong(f"results cannot be stored in {bucket}: {error.strerror}", "correct the data store")
-        # it is missing, and the directories above it decide
+        # it is missing: check the directories above it
     there, missing = _existing_part(directory)
     place = Path(there)
     if not place.is_dir():
@@ -170,7 +170,7 @@ def _closed(directory: str) -> str:
 
 
 def _inputs(stores: Sequence[DataStore], launch: LaunchFile) -> Iterator[tuple[str, str]]:
-    """The directories that data come from, and the manifest's field of each."""
+    """Yield the directories that data come from, with the manifest's field of each."""
     copied, mounted = (copy.source for copy in launch.copies), iter(launch.needs_dirs)
     for index in stores_with_input(stores, remote=False):
         store = stores[index]
@@ -181,7 +181,7 @@ def _inputs(stores: Sequence[DataStore], launch: LaunchFile) -> Iterator[tuple[s
 
 
 def _results(stores: Sequence[DataStore], launch: LaunchFile) -> Iterator[tuple[str, str]]:
-    """The directory that results go to, if it is one, and the manifest's field of it."""
+    """Yield the directory that results go to, if the store is a directory, with its field of the manifest."""
     targets = (i for i, one in enumerate(stores) if one.training_results and one.effective_type not in REMOTE)
     index = next(targets, None)
     if index is not None and launch.stores.results:
@@ -199,8 +199,8 @@ class _Budget:
 
 
 def _find_leaving(root: str, budget: _Budget) -> list[str]:
-    """Return links below `root` that are absolute or lead above it, as ``name -> target``, as far as `budget` allows;
-    one more than are shown at most."""
+    """Return links below `root` that are absolute or lead above it, as ``name -> target``, within `budget`; at most
+    one more than are shown."""
     found: list[str] = []
     waiting: deque[tuple[str, ...]] = deque([()])
     while waiting and len(found) <= LINKS_SHOWN:
@@ -216,6 +216,6 @@ def _find_leaving(root: str, budget: _Budget) -> list[str]:
                             found.append(f"{shown('/'.join((*above, entry.name)))} -> {shown(target)}")
                     elif entry.is_dir(follow_symlinks=False):
                         waiting.append((*above, entry.name))
-        except OSError:  # gone meanwhile, or closed to this user: nothing is known of it
+        except OSError:  # it was removed meanwhile, or this user may not read it
             continue
     return found

@@ -1,8 +1,8 @@
-"""Asks a job's stores at its submission: whether they are there, know the keys, and have what is to be read.
+"""Checks a job's stores at its submission: that they exist, accept the keys, and have the data to be read.
 
-The staging program is asked (``--check``: one page of a listing), in a process for each store and direction, for
-LIMIT_S at most in all. What is surely wrong is refused; a store that this host does not reach may be reached by the
-nodes, so that is a warning. The nodes ask again before anything is loaded.
+The staging program makes the checks (``--check``: one page of a listing), in one process for each store and direction,
+within LIMIT_S in total. A certain error refuses the job. A store that this host cannot reach causes a warning, because
+the nodes may reach it. The nodes check again before they load anything.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ SURE = {
     FaultClass.CREDENTIALS: "correct user_name and password of the store, or what they refer to",
     FaultClass.MISSING: "correct the container, or make it and put the data there (ffdl data put)",
 }
-"""What the nodes would find, too, and what helps."""
+"""Failures that the nodes would have, too, with their cures."""
 _MAKE_IT = "correct the container, or make it"
-_DOUBTFUL, _NO_ROOM = "not found to be right from here", "there is no room for the data now"
+_DOUBTFUL, _NO_ROOM = "could not be used from this host", "there is no space for the data now"
 DOUBTS = (_DOUBTFUL, _NO_ROOM)
-"""In warnings that are true of the moment."""
-_IN_DOUBT = "the nodes ask it before anything is loaded"
-_ROOM = "make room there before the job starts, or have jobs_dir on a larger file system"
+"""Texts of warnings, which may not apply when the job starts."""
+_IN_DOUBT = "the nodes check it again before they load anything"
+_ROOM = "free space before the job starts, or set jobs_dir to a directory on a larger file system"
 _WHAT = {Direction.IN: "data", Direction.OUT: "results"}
 _CONTAINER = {Direction.IN: "training_data.container", Direction.OUT: "training_results.container"}
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is wrong with a store; `kind` None = nothing. `message` is a cause, without what helps."""
+    """The result of one check: what is wrong with a store; `kind` None = nothing. `message` is the cause."""
 
     kind: FaultClass | None = None
     message: str = ""
@@ -60,7 +60,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Something that is wrong with the store at this place of the manifest, in one direction."""
+    """An error of the store at this place of the manifest, in one direction."""
 
     store: int
     direction: Direction
@@ -69,14 +69,14 @@ class Told:
 
     @property
     def sameness(self) -> tuple[object, ...]:
-        """Equal for what is one trouble."""
+        """Key that is equal for fields with the same cause."""
         if self.answer.kind is FaultClass.NETWORK:  # where it is, not which container
             return self.answer.kind, self.address.kind, self.address.endpoint, self.address.region
         return self.answer.kind, self.store, self.answer.message
 
     @property
     def field(self) -> str:
-        """The manifest's field that this is about."""
+        """Path of the manifest's field with the error."""
         kind = self.answer.kind
         if kind in (FaultClass.MISSING, FaultClass.FULL):
             below = _CONTAINER[self.direction]
@@ -88,7 +88,10 @@ class Told:
 
 
 def findings_of(wrong: Sequence[Told], *, later: bool, runs_here: bool) -> Iterator[Finding]:
-    """`later`: what is missing may be made before the job starts. `runs_here`: the nodes run this installation."""
+    """Yield the findings, one for each cause.
+
+    `later`: missing data may be put there before the job starts. `runs_here`: the nodes use this installation.
+    """
     groups: dict[tuple[object, ...], list[Told]] = {}
     for one in wrong:
         groups.setdefault(one.sameness, []).append(one)
@@ -97,7 +100,7 @@ def findings_of(wrong: Sequence[Told], *, later: bool, runs_here: bool) -> Itera
 
 
 def _finding(group: Sequence[Told], *, later: bool, runs_here: bool) -> Finding:
-    """An error for what the nodes would find, too; else a warning."""
+    """Return an error if the nodes would fail in the same way, else a warning."""
     first = group[0]
     what = " and ".join(dict.fromkeys(_WHAT[one.direction] for one in group))
     kind, said = first.answer.kind, first.answer.message
@@ -114,15 +117,15 @@ def _finding(group: Sequence[Told], *, later: bool, runs_here: bool) -> Finding:
     if kind is FaultClass.FULL and first.direction is Direction.IN:
         message = f"{_NO_ROOM} ({code}): {said}"
         return Finding(Severity.WARNING, message, _ROOM, path=first.field, code=code)
-    message = f"the store of {what} was {_DOUBTFUL} ({code}): {said}"
+    message = f"the store of {what} {_DOUBTFUL} ({code}): {said}"
     return Finding(Severity.WARNING, message, _IN_DOUBT, path=first.field, code=code)
 
 
 LIMIT_S = 6.0
 CONNECTION_S = "4"
-"""After which a connection on which nothing comes is given up."""
+"""Time-out of a connection on which nothing is received."""
 KNOWN_S = 30.0
-"""How long an answer is good for further submissions with the same stores and keys."""
+"""How long an answer is reused for further submissions with the same stores and keys."""
 MOST_KNOWN = 100
 
 
@@ -146,9 +149,11 @@ class StoreChecks:
     def findings(
         self, launch: LaunchFile, stores: Sequence[DataStore], secrets: Mapping[str, str], *, later: bool
     ) -> Iterator[Finding]:
-        """What is wrong with the stores of a planned attempt, which are those of the manifest. `secrets` are the values
-        at hand; a store whose are not all there is not asked. `later`: the job waits for another, which may make what
-        is missing."""
+        """Return what is wrong with the stores of a planned attempt, which are those of the manifest.
+
+        `secrets` are the known values; a store with an unknown secret is not checked. `later`: the job waits for
+        another one, which may create missing data.
+        """
         asked = [
             one for one in _questions(launch, stores) if set(one.transfer.store.credentials.values()) <= {*secrets}
         ]
@@ -179,7 +184,7 @@ class StoreChecks:
 
 
 def _questions(launch: LaunchFile, stores: Sequence[DataStore]) -> list[_Question]:
-    """What the launch file brings and sends, such that it is asked quickly."""
+    """Return the transfers of the launch file, with short time-outs and few tries."""
     fetches = (one for one in launch.fetches if not one.optional)
     found = [
         _Question(index, Direction.IN, transfer)
@@ -196,7 +201,7 @@ def _quick(transfer: Transfer) -> Transfer:
 
 
 def _key(question: _Question, secrets: Mapping[str, str]) -> str:
-    """The same for the same question; the job's own directory and prefix do not count."""
+    """Return a key that is equal for the same check; it omits the job's own directory and prefix."""
     direction, one = question.direction, question.transfer
     same = replace(one, local="/", prefix=one.prefix if direction is Direction.IN else "")
     values = sorted((name, secrets[name]) for name in one.store.credentials.values())
@@ -205,7 +210,7 @@ def _key(question: _Question, secrets: Mapping[str, str]) -> str:
 
 
 def _ask(asked: Sequence[_Question], secrets: Mapping[str, str], limit_s: float) -> list[Answer]:
-    """All at once."""
+    """Make all checks in parallel; return their answers in order."""
     end = time.monotonic() + limit_s
     started: list[subprocess.Popen[bytes]] = []
     try:
@@ -226,7 +231,7 @@ def _ask(asked: Sequence[_Question], secrets: Mapping[str, str], limit_s: float)
 
 
 def _start(place: Path, question: _Question, secrets: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """The values go through memory: a daemon that is killed leaves none of them anywhere."""
+    """Start one check. Secrets are passed in memory, so a killed daemon leaves none on disk."""
     transfer = question.transfer
     needed = {name: secrets[name] for name in transfer.store.credentials.values()}
     values = os.memfd_create("secrets")
@@ -252,7 +257,7 @@ def _silent(question: _Question, limit_s: float) -> Answer:
 
 
 def _answer(process: subprocess.Popen[bytes], end: float) -> Answer | None:
-    """None where there is none in time."""
+    """Return the process's answer; None if there is none before `end`."""
     try:
         said, _ = process.communicate(timeout=max(0.0, end - time.monotonic()))
     except subprocess.TimeoutExpired:

@@ -24,7 +24,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 def has_archive(root: Root, digest: str) -> bool:
-    """Whether the archive with this SHA-256 (hex) is here; asking keeps it from being swept for a day."""
+    """Return whether the archive with this SHA-256 (hex) exists. The janitor then keeps it for a day."""
     if _DIGEST.fullmatch(digest) is None:
         return False
     try:
@@ -35,7 +35,7 @@ def has_archive(root: Root, digest: str) -> bool:
 
 
 def receive_archive(root: Root, digest: str, chunks: Iterable[bytes]) -> bool:
-    """Keep an archive; True when it is new. Durable when this returns; nothing is left behind when it raises."""
+    """Store an archive durably; return whether it is new. If this raises, nothing is left behind."""
     if not _DIGEST.fullmatch(digest):
         raise bad_request("C102", f"{digest[:80]!r} is not a SHA-256 in hexadecimal digits")
     if has_archive(root, digest):
@@ -67,11 +67,11 @@ def _copy(chunks: Iterable[bytes], descriptor: int, digest: str) -> None:
         while view:
             view = view[os.write(descriptor, view) :]
     if found.hexdigest() != digest:
-        raise bad_request("C102", "the model archive was damaged on its way (its SHA-256 differs)", cure="submit again")
+        raise bad_request("C102", "the model archive arrived damaged (its SHA-256 differs)", cure="submit again")
 
 
 def check_archive(path: Path) -> None:
-    """Raise :class:`Refused` (C102) for an archive that a node could not unpack, or should not."""
+    """Raise :class:`Refused` (C102) for an archive that a node cannot unpack, or must not."""
     try:
         with open_regular(str(path)) as file:
             ModelArchive(file, "the model archive").check_content()

@@ -1,9 +1,9 @@
-"""Stores owed: results and logs that an attempt could not store before it was killed, stored afterwards.
+"""Makes pending uploads: stores results and logs that an attempt could not store before it was killed.
 
-The next attempt's head pays for those before it. What is left when a job has ended, or when nothing but storing is left
-to do for it, is paid here, by a process of its own that runs the controllers' code, so that neither a slow store nor a
-broken one keeps the daemon from its work. One at a time, also where several daemons share a database; never while a
-controller of the attempt may still be storing itself.
+The head of the next attempt uploads for the attempts before it. If the job has ended, or only its upload is left, the
+daemon uploads. It does so in a separate process that runs the controllers' code, so that a slow or broken store does
+not block the daemon. One upload runs at a time, also if several daemons share a database, and never while a controller
+of the attempt may still be storing.
 """
 
 from __future__ import annotations
@@ -38,51 +38,52 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE_S = 30.0
 LONGEST_PAUSE_S = 3600.0
 LONGEST_INTERRUPTED_S = 600.0
-"""The pause before what a backend could not even begin, or somebody interrupted, is begun anew."""
+"""Longest pause after an upload that the backend could not begin, or that was interrupted."""
 PATIENT_TRIES = 3
-"""Failed tries after which a debt keeps neither a job from ending (it fails, S303) nor the daemon, which tries it again
-in its next life."""
+"""Failed tries after which a pending upload no longer keeps a job from ending (it fails, S303), nor the daemon, which
+tries again after its next start."""
 MOST_APART = 32
-"""Payments at once that a backend makes where the files are."""
+"""Maximum number of uploads that backends make at the same time."""
 END_S = 5.0
 LOCK, COMPLAINT = ".paying", ".paying.log"
-LEASE = "debts"
+LEASE = "uploads"
 CONTROLLER = (sys.executable, "-E", "-P", "-m", "ffdl_batch.controller")
 
 
 class Upload(Protocol):
-    """A process that pays."""
+    """A running upload."""
 
     def poll(self) -> int | None:
-        """Its exit status, None while it runs."""
+        """Return its exit status; None while it runs."""
         ...
 
     def end(self) -> None:
-        """Ask it to end, and wait for that a moment; what it has stored stays."""
+        """End it within a few seconds; what it has stored stays."""
         ...
 
 
 class FinalRecordBy(StrEnum):
-    """Whether the payment has the last word on the attempt, in the place of a head that was killed."""
+    """When the upload writes the final record of the attempt, in the place of a killed head."""
 
     HEADS = ""
     WHEN_STORED = "when-stored"
     ANYWAY = "anyway"
-    """Also where it cannot be stored."""
+    """Also if the upload fails."""
 
 
 Start = Callable[[AttemptDir, FinalRecordBy], Upload | None]
-"""Starts paying for an attempt; None where somebody on this host is at it already. Raises OSError."""
+"""Starts the upload of an attempt; returns None if a process on this host makes it already. Raises OSError."""
 
 
 @dataclass(slots=True)
 class _Tries:
-    """`why` the latest one failed, or could not begin."""
+    """The tries of one upload."""
 
     failed: int = 0
     interrupted: int = 0
     not_before: float = 0.0
     why: str = ""
+    """Why the latest one failed, or could not begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class _Running:
 
 
 class PendingUploads:
-    """One per daemon. What it remembers of failures is lost at a restart without harm."""
+    """The pending uploads of one daemon. It keeps counts of failures only in memory; a restart resets them."""
 
     def __init__(self, storage: JobStorage, adapters: Adapters, leases: Leases, start: Start | None = None) -> None:
         self._storage, self._adapters = storage, adapters
@@ -106,31 +107,31 @@ class PendingUploads:
 
     @property
     def due_in_s(self) -> float:
-        """How soon after the last step a debt can be paid that had to be left alone then."""
+        """Seconds after the last step until an upload may begin that had to wait for a controller then."""
         return self._due_in_s
 
     @property
-    def is_paying(self) -> bool:
-        """Whether a debt is being paid now."""
+    def is_uploading(self) -> bool:
+        """Whether an upload is running."""
         return bool(self._running)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something was owed at the last step, and it was another daemon's turn to pay it."""
+        """Whether there were pending uploads at the last step, and another daemon had the lease for them."""
         return self._others_turn
 
     def is_busy(self) -> bool:
-        """Whether a debt is being paid, or will be soon: the daemon should stay."""
-        if self.is_paying:
+        """Return whether an upload is running or will be tried soon, so that the daemon should not end."""
+        if self.is_uploading:
             return True
-        owed = self._storage.store.pending_uploads()
-        tries = (self._tries.get((debt.job_id, debt.number), _Tries()) for debt in owed)
+        pending = self._storage.store.pending_uploads()
+        tries = (self._tries.get((one.job_id, one.number), _Tries()) for one in pending)
         return any(one.failed < PATIENT_TRIES for one in tries)
 
     def step(self) -> int:
-        """Look after the payment under way, or begin the next; returns how many debts are gone.
+        """Check the running upload, or begin the next; return how many uploads are done.
 
-        A payment goes on through a moment without the database. It ends when another daemon's turn has come.
+        An upload continues while the database is unavailable. It is ended when another daemon has the lease.
         """
         gone = self._step()
         if not self._others_turn:
@@ -140,29 +141,29 @@ class PendingUploads:
     def _step(self) -> int:
         self._due_in_s = LONGEST_PAUSE_S
         if self._running and not self._look():
-            self._go_on()
+            self._keep_lease()
             if not self._number_running(apart=True):
                 return 0
-        owed = self._storage.store.pending_uploads()
-        if not owed:
+        pending = self._storage.store.pending_uploads()
+        if not pending:
             self._turn.end()
-        self._others_turn = bool(owed) and not self._turn.take()
-        if not owed or self._others_turn:
+        self._others_turn = bool(pending) and not self._turn.take()
+        if not pending or self._others_turn:
             return 0
-        paid = {(debt.job_id, debt.number): at for debt in owed if (at := self._uploaded_at(debt)) is not None}
-        gone = sum(self._storage.store.note_uploaded(*key, at) for key, at in paid.items())
-        left = [debt for debt in owed if (debt.job_id, debt.number) not in paid]
+        done = {(one.job_id, one.number): at for one in pending if (at := self._uploaded_at(one)) is not None}
+        gone = sum(self._storage.store.note_uploaded(*key, at) for key, at in done.items())
+        left = [one for one in pending if (one.job_id, one.number) not in done]
         self._forget_others(left)
         self._begin_some(left)
         return gone
 
     def close(self) -> None:
-        """End the payment under way and give the lease back; the next daemon goes on with it. Raises StoreError."""
+        """End the running upload and release the lease; the next daemon continues. Raises StoreError."""
         self._end_upload()
         self._turn.end()
 
     def _look(self) -> bool:
-        """After the payments under way; whether one of them is over."""
+        """Poll the running uploads; return whether one of them has ended."""
         ended = [(one, status) for one in self._running if (status := one.upload.poll()) is not None]
         self._running = [one for one in self._running if all(one is not other for other, _ in ended)]
         for one, status in ended:
@@ -170,10 +171,10 @@ class PendingUploads:
         return bool(ended)
 
     def _report(self) -> None:
-        """Say on jobs what the storing apart of what they left waits for, or why it failed."""
+        """Write into jobs why the uploads of their backends wait, or failed."""
         reasons = {key: f"{tries.why}; it is tried again" for key, tries in self._tries.items() if tries.why}
         apart = ((one.attempt, one.upload) for one in self._running if isinstance(one.upload, SeparateUpload))
-        self._reported.report(reasons | {(debt.job_id, debt.number): payment.why for debt, payment in apart})
+        self._reported.report(reasons | {(attempt.job_id, attempt.number): upload.why for attempt, upload in apart})
 
     def _number_running(self, *, apart: bool) -> int:
         return sum(isinstance(one.upload, SeparateUpload) is apart for one in self._running)
@@ -183,10 +184,10 @@ class PendingUploads:
             (one.attempt.job_id, one.attempt.number) == (attempt.job_id, attempt.number) for one in self._running
         )
 
-    def _go_on(self) -> None:
-        """Keep the lease while a payment is under way, or drop the payment."""
+    def _keep_lease(self) -> None:
+        """Keep the lease while an upload is running; end the upload if the lease was lost."""
         if not self._turn.take():
-            log.warning("another daemon pays what is owed by now; the payment here is ended")
+            log.warning("another daemon has the lease for pending uploads; the upload of this one is ended")
             self._end_upload()
 
     def _end_upload(self) -> None:
@@ -195,41 +196,41 @@ class PendingUploads:
         self._running = []
 
     def _begin_some(self, pending: list[Attempt]) -> None:
-        """Begin with the oldest debt that is due; of those that are paid here one at a time."""
-        jobs = {job.id: job for job in self._storage.store.get_many([debt.job_id for debt in pending])}
-        over = [debt for debt in pending if debt.job_id in jobs and _is_over(jobs[debt.job_id], debt)]
+        """Begin the uploads that are due, oldest first; on this host one at a time."""
+        jobs = {job.id: job for job in self._storage.store.get_many([one.job_id for one in pending])}
+        over = [one for one in pending if one.job_id in jobs and _is_over(jobs[one.job_id], one)]
         now = self._storage.clock.monotonic()
         file_time = self._storage.file_time(self._storage.root.path) if over else 0.0
-        for debt in over:
-            attempt = self._directory(debt)
-            if now < self._tried(debt).not_before or self._is_running(debt):
+        for one in over:
+            attempt = self._directory(one)
+            if now < self._tried(one).not_before or self._is_running(one):
                 continue
             try:
-                if wait_s := fenced_s(self._adapters, debt, attempt, file_time):
+                if wait_s := fenced_s(self._adapters, one, attempt, file_time):
                     self._due_in_s = min(self._due_in_s, wait_s)
                     continue
                 apart = is_apart(attempt)
                 if self._number_running(apart=apart) >= (MOST_APART if apart else 1):
                     continue
-                payment = self._begin(debt, attempt, self._last_word(jobs[debt.job_id], debt), apart=apart)
+                upload = self._begin(one, attempt, self._last_word(jobs[one.job_id], one), apart=apart)
             except OSError as error:
-                log.error("job %s: storing what attempt %d owes cannot begin: %s", debt.job_id, debt.number, error)
-                self._put_off(debt, str(error), interrupted=isinstance(error, NotBegun))
+                log.error("job %s: the pending upload of attempt %d cannot begin: %s", one.job_id, one.number, error)
+                self._put_off(one, str(error), interrupted=isinstance(error, NotBegun))
                 continue
-            if payment is not None:
-                self._tried(debt).why = ""
-                log.info("job %s: storing what attempt %d owes", debt.job_id, debt.number)
-                self._running.append(_Running(debt, payment))
+            if upload is not None:
+                self._tried(one).why = ""
+                log.info("job %s: the pending upload of attempt %d begins", one.job_id, one.number)
+                self._running.append(_Running(one, upload))
                 continue
-            self._put_off(debt)
+            self._put_off(one)
 
     def _begin(self, pending: Attempt, attempt: AttemptDir, last_word: FinalRecordBy, *, apart: bool) -> Upload | None:
-        """Raises OSError."""
+        """Start an upload; return None if a process on this host makes it already. Raises OSError."""
         if not apart:
             return self._start(attempt, last_word)
-        payment = SeparateUpload(self._adapters, pending, attempt, last_word is FinalRecordBy.ANYWAY)
-        payment.begin()
-        return payment
+        upload = SeparateUpload(self._adapters, pending, attempt, last_word is FinalRecordBy.ANYWAY)
+        upload.begin()
+        return upload
 
     def _last_word(self, job: Job, attempt: Attempt) -> FinalRecordBy:
         if job.state.is_terminal:
@@ -240,13 +241,13 @@ class PendingUploads:
         if self._uploaded_at(attempt) is not None:
             return
         log.warning(
-            "job %s: what attempt %d owes could not be stored (exit code %d); it is tried again%s",
+            "job %s: the pending upload of attempt %d failed (exit code %d) and is tried again%s",
             attempt.job_id, attempt.number, status, f": {why}" if why else _complaint(self._directory(attempt)),
         )  # fmt: skip
         self._put_off(attempt, why, interrupted=status == INTERRUPTED)
 
     def _put_off(self, attempt: Attempt, why: str = "", *, interrupted: bool = False) -> None:
-        """`interrupted`: it says nothing about the store, and is no reason to give it up."""
+        """Postpone the next try. An `interrupted` try does not count as failed, because the store is not the cause."""
         tries = self._tried(attempt)
         longest = LONGEST_INTERRUPTED_S if interrupted else LONGEST_PAUSE_S
         pause = growing_pause(tries.failed + tries.interrupted + 1, FIRST_PAUSE_S, longest)
@@ -258,11 +259,11 @@ class PendingUploads:
         return self._tries.setdefault((attempt.job_id, attempt.number), _Tries())
 
     def _forget_others(self, pending: list[Attempt]) -> None:
-        left = {(debt.job_id, debt.number) for debt in pending}
+        left = {(one.job_id, one.number) for one in pending}
         self._tries = {key: tries for key, tries in self._tries.items() if key in left}
 
     def _uploaded_at(self, attempt: Attempt) -> float | None:
-        """When it was paid, by the file system's clock; None = it is not."""
+        """Return when the upload was done, by the file system's clock; None if it is pending."""
         try:
             return Path(self._directory(attempt).uploaded).lstat().st_mtime
         except (FileNotFoundError, NotADirectoryError):
@@ -273,13 +274,13 @@ class PendingUploads:
 
 
 def _is_over(job: Job, attempt: Attempt) -> bool:
-    """Whether nobody else is to pay: the job has ended, or its attempt has, and storing is all that is left."""
+    """Return whether the daemon is to upload: the job has ended, or only the upload of its attempt is left."""
     return job.state.is_terminal or (job.state is JobState.STORING and job.attempt == attempt.number)
 
 
 @dataclass(frozen=True, slots=True)
 class _Process:
-    """A paying process; it holds the attempt's lock while it lives."""
+    """An uploading process. It holds the attempt's lock while it runs."""
 
     process: subprocess.Popen[bytes]
 
@@ -296,7 +297,7 @@ class _Process:
 
 
 def start_upload(attempt: AttemptDir, last_word: FinalRecordBy = FinalRecordBy.HEADS) -> Upload | None:
-    """Start ``controller pay`` with this interpreter. The lock lives as long as the process, whoever started it."""
+    """Start ``controller pay`` with this interpreter. The process holds the lock until it ends, also without us."""
     directory = Path(attempt.path)
     argv = [*CONTROLLER, "pay", "--launch", attempt.launch]
     if last_word:
@@ -318,6 +319,6 @@ def start_upload(attempt: AttemptDir, last_word: FinalRecordBy = FinalRecordBy.H
 
 
 def _complaint(attempt: AttemptDir) -> str:
-    """The end of what the process said, for the log."""
+    """Return the end of the process's output, for the log."""
     text = find_text(str(Path(attempt.path, COMPLAINT)), MAX_CELL_BYTES)[-500:].strip()
     return f": {text}" if text else ""

@@ -1,8 +1,8 @@
-"""Data that come before the training asks for GPUs (``batch.staging: ahead``): an attempt of its own that only stages.
-So it is, asked or not, where the training's nodes reach no store.
+"""Plans the staging attempt, which loads a job's data before the training requests GPUs (``batch.staging: ahead``).
 
-It is the first one, is planned, submitted and followed as every other, and its head submits the training as the next
-attempt. Once one attempt has brought the data none does so again: the training's own ``load-data`` finds them.
+A job whose nodes cannot reach a store gets one in any case. It is the first attempt, is submitted and followed like
+every other, and its head submits the training as the next attempt. The data are loaded once: the training's own
+``load-data`` finds them.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ from ffdl_batch.store import Attempt
 
 CPUS = 4.0
 MEMORY_BYTES = 4 * 1000**3
-"""What staging needs at most; a job that has less for a learner gets that."""
+"""Resources of the staging attempt. A job with less for a learner gets that."""
 
 
 def stages_ahead(spec: JobSpec, earlier: Iterable[Attempt]) -> bool:
-    """Whether the attempt after `earlier` ones is to bring the data alone. Never that of an array's element: what
-    follows is a job by itself, and how many elements may run at once would not hold for it."""
+    """Return whether the attempt after `earlier` ones only loads the data.
+
+    An array's element never has such an attempt: the next one would be a job outside the native array, and the array's
+    limit of running elements would not apply to it.
+    """
     if spec.batch.staging is not Staging.AHEAD or spec.element is not None:
         return False
     if not any(store.effective_type in REMOTE and store.training_data for store in spec.data_stores):
@@ -38,33 +41,33 @@ def stages_ahead(spec: JobSpec, earlier: Iterable[Attempt]) -> bool:
 
 
 def has_to_stage(plan: LaunchPlan, earlier: Iterable[Attempt]) -> bool:
-    """Whether the data of `plan`, whose nodes reach no store, have still to be brought by an attempt before it."""
+    """Return whether an attempt before `plan` must still load the data, because the nodes of `plan` reach no store."""
     if not plan.launch.cut_off or not plan.launch.fetches:
         return False
     return all(attempt.interruption != Interruption.STAGED.value for attempt in earlier)
 
 
 def trains_from(earlier: Iterable[Attempt]) -> int:
-    """The number of the first attempt that starts learners: data are brought before that, once."""
+    """Return the number of the first attempt that starts learners."""
     staged = (one.number for one in earlier if one.interruption == Interruption.STAGED.value)
     return 1 + max(staged, default=0)
 
 
 def for_staging(spec: JobSpec) -> JobSpec:
-    """What is asked of the scheduler: one node, few CPUs, no GPU, and else what the training asks for."""
+    """Return the request to the scheduler: one node, few CPUs, no GPU, and else the training's."""
     own = spec.resources
     small = Resources(cpus=min(own.cpus, CPUS), memory_bytes=min(own.memory_bytes, MEMORY_BYTES))
     env = {name: value for name, value in spec.batch.env.items() if name != PS_COUNT}
     args = tuple(arg for arg in spec.batch.slurm_args if not BY_NAME[read_passed(arg).name].of_gpus)
     one = replace(spec.batch, placement=Placement.NODE, restart=Restart.JOB, roles={}, nodelist="")
     batch = replace(one, env=env, slurm_args=args)
-    framework = replace(spec.framework, command="true")  # roles come from commands, too, as from the variable
+    framework = replace(spec.framework, command="true")  # the commands define roles, like the variable
     return replace(spec, framework=framework, resources=small, batch=batch)
 
 
 def only_staging(plan: LaunchPlan) -> LaunchPlan:
-    """The plan of an attempt that starts no learner."""
+    """Return the plan of an attempt that starts no learner."""
     launch = without_learners(plan.launch)
-    name = os.path.basename(plan.attempt_dir.launch)  # noqa: PTH119 - pure, nothing is touched
+    name = os.path.basename(plan.attempt_dir.launch)  # noqa: PTH119 - pure, without file access
     files = tuple(PlannedFile(name, encode(launch), f.mode) if f.name == name else f for f in plan.files)
     return replace(plan, launch=launch, files=files)

@@ -1,1 +1,1 @@
-"""Records incidents, applies fault policies, sends notices."""
+"""Incidents: record them, apply fault policies, send notices."""

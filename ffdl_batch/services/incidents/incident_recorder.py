@@ -1,6 +1,6 @@
-"""Notes the incident of an attempt that ended abnormally, in the change that ends it: both are written, or neither.
+"""Records the incident of an attempt that ended abnormally, in the change that ends it: both are written, or neither.
 
-Files are read of attempts alone that have ended so, and the end of each log alone. Nobody is asked anything.
+It reads only files of attempts that ended abnormally, and only the end of each log. It never asks a scheduler.
 """
 
 from __future__ import annotations
@@ -40,12 +40,15 @@ log = logging.getLogger(__name__)
 TAIL_BYTES = 64 * 1024
 TAIL_LINES = 400
 LEARNERS_READ = 8
-"""Of so many learners that failed the logs are read, the first ones: later ones failed because of these."""
+"""Number of failed learners whose logs are read: the first ones, because later ones failed because of these."""
 HOSTS = 64
-"""Nodes that an incident names at most."""
+"""Maximum number of nodes that an incident names."""
 HEALTH = "health"
-"""The kind of event by which a node controller tells what root's program found on its node: `lines`, a JSON value each
-with `at`, `kind`, `device` and `text`; what lasts since `at` `lasts`, and `drains` where the node is unfit with it."""
+"""The kind of event with which a node controller reports what root's health check found on its node.
+
+Each of its `lines` is a JSON value with `at`, `kind`, `device` and `text`. A fault that persists since `at` has
+`lasts`, and `drains` if it makes the node unfit.
+"""
 _DIED = "S106"
 _CODES = {
     Interruption.TIMEOUT: "C203",
@@ -54,18 +57,20 @@ _CODES = {
 }
 
 FindPolicy = Callable[[Job, Sequence[LearnerEnd]], PolicyHit | None]
-"""What the site's policies say about the ends of the logs; asked for abnormal ends alone."""
+"""Applies the site's policies to the ends of the logs; called only for abnormal ends."""
 
 
 class Ends:
-    """One per watcher's judge. `find` asks the site's policies."""
+    """Adds incidents to changes that end attempts. `find` applies the site's policies."""
 
     def __init__(self, root: Root, find: FindPolicy | None = None) -> None:
         self._root, self._find = root, find
 
     def noted(self, job: Job, known: Known, verdict: Verdict, past: Past, change: Change) -> Change:
-        """`change`, which `verdict` led to, with the incident that this end is; as it is, where it is none: success,
-        its owner's request, a drill, an attempt that was to bring data alone. Raises OSError."""
+        """Return `change`, which results from `verdict`, with the incident of this end. Raises OSError.
+
+        Success, the owner's request, a drill and the end of an attempt that only loaded data are not incidents.
+        """
         if not _is_abnormal(job, known, verdict, change):
             return change
         attempt = self._root.job(job.id).attempt(job.attempt)
@@ -75,7 +80,7 @@ class Ends:
 
 
 def refusal(job: Job, code: str, message: str, at: float) -> Incident:
-    """The incident of a job that was accepted, and ends because it cannot be submitted."""
+    """Return the incident of an accepted job that ends because it cannot be submitted."""
     return classify(Ended(job.id, job.attempt, f"refused-{job.revision}", at, code, message, refused=True))
 
 
@@ -98,7 +103,7 @@ def _is_abnormal(job: Job, known: Known, verdict: Verdict, change: Change) -> bo
 
 
 def _is_owners(job: Job, seen: Observation | None) -> bool:
-    """Whether the scheduler says that its owner cancelled it there (Slurm's ``CANCELLED by UID``)."""
+    """Return whether the scheduler reports that the owner cancelled the job there (Slurm's ``CANCELLED by UID``)."""
     words = seen.native_state.split() if seen is not None else []
     return words[-2:] == ["by", str(job.uid)]
 
@@ -139,7 +144,7 @@ def _describe(job: Job, attempt: AttemptDir, known: Known, verdict: Verdict, pas
 
 
 def _why_upload_pending(seen: Observation | None) -> Interruption | None:
-    """What ended the controllers of a training that was over."""
+    """Return what ended the controllers after the learners had ended."""
     ends = {
         EndCause.PREEMPTED: Interruption.PREEMPTION,
         EndCause.TIMEOUT: Interruption.TIMEOUT,
@@ -149,13 +154,13 @@ def _why_upload_pending(seen: Observation | None) -> Interruption | None:
 
 
 def _one_node(job: Job, seen: Observation | None) -> tuple[str, ...]:
-    """The scheduler's word, where that names one node."""
+    """Return the node of the scheduler's record if it names exactly one."""
     nodes = (seen.nodes if seen is not None else "") or job.nodes
     return (nodes,) if nodes and "," not in nodes and "[" not in nodes else ()
 
 
 def _hosts(events: Iterable[Event]) -> dict[str, str]:
-    """The node that each node controller runs on, by the name under which it writes."""
+    """Return the host of each node controller, by the controller's name in events."""
     started = (one for one in events if one.kind is EventKind.STARTED and one.source.startswith("node-"))
     hosts = {one.source: one.node for one in started}
     return {source: host for source, host in hosts.items() if host}
@@ -167,8 +172,8 @@ def _fault_class(events: Iterable[Event], code: str) -> str:
 
 
 def _failures(events: Sequence[Event], hosts: Mapping[str, str], known: Known) -> list[LearnerEnd]:
-    """The learners that failed of themselves, in the order in which they did. Whose controller was killed, of that one
-    the status alone is known."""
+    """Return the learners that failed by themselves, in the order of their ends. Only the status is known of a learner
+    whose controller was killed."""
     ended = [one for one in events if one.kind is EventKind.LEARNER_ENDED and not one.fields.get("restarted")]
     own = [_learner_end(one, hosts.get(one.source, "")) for one in ended if not one.fields.get("ended_by")]
     found = known.evidence.found_at or 0.0
@@ -199,8 +204,8 @@ def _with_logs(attempt: AttemptDir, number: int, ends: Sequence[LearnerEnd]) -> 
 
 
 def read_tail(attempt: AttemptDir, number: int, learner: int) -> tuple[Printed, ...]:
-    """The end of a learner's log, as a terminal would show it in the end. A log that cannot be read says so: an end is
-    none the less one."""
+    """Return the end of a learner's log as a terminal would show it. If the log cannot be read, one line says so, and
+    the incident is recorded without it."""
     try:
         reader = LogReader(attempt, number, learner)
         end = reader.end()
@@ -234,7 +239,7 @@ def _finding(text: str, node: str) -> HealthLine | None:
 
 
 def _lost(job: Job, attempt: AttemptDir, events: Iterable[Event], past: Past, at: float) -> float:
-    """GPU-seconds since the last checkpoint, or since learners ran. Raises OSError."""
+    """Return the GPU-seconds since the last checkpoint, or since learners started. Raises OSError."""
     began = min((one.at for one in events if one.kind is EventKind.LEARNER_STARTED), default=None)
     if began is None:
         return 0.0
@@ -245,8 +250,8 @@ def _lost(job: Job, attempt: AttemptDir, events: Iterable[Event], past: Past, at
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What a policy says about a job's next attempts: none (`stops`), or none on these `nodes`. `match` is its
-    expression, which a line of the log matched."""
+    """The effect of a policy on a job's next attempts: none follow (`stops`), or none on these `nodes`. `match` is the
+    policy's expression, which a line of the log matched."""
 
     policy: str
     match: str
@@ -256,14 +261,14 @@ class Ruling:
 
 
 class Policies:
-    """The site's, of one watcher's judge."""
+    """The site's policies, with the last match of each job."""
 
     def __init__(self, policies: Sequence[FaultPolicy]) -> None:
         self._policies = policies
         self._rulings: dict[str, Ruling] = {}
 
     def find(self, job: Job, ends: Sequence[LearnerEnd]) -> PolicyHit | None:
-        """What it makes of this end, None where it leaves that to others."""
+        """Return the policy that matches this end; None if none does."""
         self._rulings.pop(job.id, None)
         found = find_policy(self._policies, ends)
         if found is None:
@@ -274,13 +279,13 @@ class Policies:
         return hit if policy.kind else None
 
     def ruling(self, job: Job) -> Ruling | None:
-        """What was found last about the job, once."""
+        """Return the effect of the last match of the job, and forget it."""
         return self._rulings.pop(job.id, None)
 
 
 def find_policy(policies: Sequence[FaultPolicy], ends: Sequence[LearnerEnd]) -> tuple[FaultPolicy, PolicyHit] | None:
-    """The first policy, in the site's order, that a line of the logs matches: of the learner that failed first, its
-    last such line."""
+    """Return the first policy, in the site's order, that a line of the logs matches, with the line: the last one of the
+    learner that failed first."""
     logs = [end for end in ends if end.log]
     for policy in policies if logs else ():
         found = _first_match(policy, logs)
@@ -294,8 +299,8 @@ def find_policy(policies: Sequence[FaultPolicy], ends: Sequence[LearnerEnd]) -> 
 
 
 def _first_match(policy: FaultPolicy, ends: Sequence[LearnerEnd]) -> tuple[LearnerEnd, int] | None:
-    """The first learner with a line that it matches, and the last such line. One process searches all logs: an
-    expression that takes too long is asked once an end, not once a learner."""
+    """Return the first learner with a matching line, and the number of its last such line. One process searches all
+    logs, so an expression that takes too long costs its time limit once, not once a learner."""
     try:
         with matching(Grep(policy.match)) as match:
             for end in ends:
@@ -303,5 +308,5 @@ def _first_match(policy: FaultPolicy, ends: Sequence[LearnerEnd]) -> tuple[Learn
                 if places:
                     return end, places[-1]
     except Refused as refused:
-        log.error("the fault policy %s says nothing: %s", policy.name, refused)
+        log.error("the fault policy %s could not be applied: %s", policy.name, refused)
     return None

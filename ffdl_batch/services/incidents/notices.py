@@ -1,8 +1,8 @@
-"""Tells people of incidents when they happen: by mail, and by webhooks.
+"""Sends notices of incidents when they happen, by mail and by webhooks.
 
-Each incident is a notice for each address, kept in a table until it was taken: whoever is told may be told twice, where
-the daemon was killed in between, and is never told nothing. One daemon at a time sends. What could not be sent within a
-day is given up, and stands in the daemon's log.
+Each incident becomes one notice for each address. A notice stays in a table until the receiver has accepted it, so a
+killed daemon may send it twice but never loses it. One daemon at a time sends. A notice that could not be sent within a
+day is abandoned, with an error in the daemon's log.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ log = logging.getLogger(__name__)
 
 LEASE = "notices"
 GIVEN_UP_S = 86_400.0
-"""How old an incident may be of which somebody is told, and how long a notice is tried."""
+"""Maximum age of an incident that is sent, and how long a notice is tried."""
 OVERLAP_S = 60.0
-"""Rows that another daemon wrote may become visible so much later than they are dated."""
+"""Maximum delay between the time of a row that another daemon wrote and the moment it becomes visible."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 30.0, 3600.0
 AT_ONCE = 50
-"""Notices in one step: a site whose file server died has hundreds."""
+"""Maximum number of notices in one step: when a file server dies, there are hundreds."""
 NEVER_S = 3600.0
 HEADER_CHARS = 250
 """A subject is one line: programs that sort mail do not all read folded ones. RFC 5322 allows 998."""
 SLOW_S = 5.0
-"""Who did not take a notice, and took so long for that, is not tried again in the same step."""
+"""A receiver that took so long to fail is not tried again in the same step."""
 STAYS_S = 60.0
-"""A daemon without jobs stays for a try that comes so soon."""
+"""A daemon without jobs waits for a try that is due within this time."""
 
 
 class Notifier:
-    """One per daemon."""
+    """Sends the notices of one daemon."""
 
     def __init__(self, storage: JobStorage, settings: Settings, leases: Leases) -> None:
         self._storage, self._settings, self._leases = storage, settings, leases
@@ -62,15 +62,18 @@ class Notifier:
         self._is_busy = False
 
     def is_busy(self) -> bool:
-        """Whether somebody is to be told soon: the daemon should stay. Later tries are for its next life, too."""
+        """Return whether a notice is due soon, so that the daemon should not end. Later tries can wait for its next
+        start."""
         return self._is_busy
 
     def _forget(self) -> None:
         self._seen = 0.0
 
     def step(self) -> float:
-        """Note what is new, send what is due; how many seconds nothing will be to do, unless something happens. Raises
-        StoreError."""
+        """Add notices of new incidents and send those that are due. Return the seconds until the next one is due.
+
+        Raises StoreError.
+        """
         if not self._turn.take():
             return self._leases.seconds
         store = self._storage.store
@@ -84,11 +87,11 @@ class Notifier:
         return pause
 
     def close(self) -> None:
-        """Give the turn back."""
+        """Release the lease."""
         self._turn.end()
 
     def _note(self, now: float) -> None:
-        """Notices of the incidents that were written since the last step."""
+        """Add notices of the incidents that were written since the last step."""
         store = self._storage.store
         noticed = store.incidents_noticed(max(self._seen - OVERLAP_S, now - GIVEN_UP_S))
         if noticed:
@@ -111,7 +114,7 @@ class Notifier:
             yield Notice(secrets.token_hex(16), *key, channel, address)
 
     def _policys(self, incident: Incident) -> Iterable[tuple[Channel, str]]:
-        """Of the site's policy that spoke about it, whatever its origin."""
+        """Yield the addresses of the site's policy that matched the incident."""
         said = {line.source.removeprefix(POLICY) for line in incident.evidence if line.source.startswith(POLICY)}
         settings = self._settings
         for address in (one for policy in settings.fault_policies if policy.name in said for one in policy.notify):
@@ -120,10 +123,10 @@ class Notifier:
             elif settings.notices.smtp:
                 yield Channel.MAIL, address
             else:
-                log.error("%s is not told of %s: notices.smtp names no mail relay", address, incident.job_id)
+                log.error("no notice of %s is sent to %s: notices.smtp names no mail relay", incident.job_id, address)
 
     def _owners(self, job: Job) -> Iterable[tuple[Channel, str]]:
-        """What the job's manifest asks for. Where no relay is configured, mail is the scheduler's alone."""
+        """Yield the addresses in the job's manifest. If no relay is configured, only the scheduler sends mail."""
         asked = job.spec.batch.notify
         if asked.webhook:
             yield Channel.WEBHOOK, asked.webhook
@@ -135,7 +138,7 @@ class Notifier:
         rows = self._rows(due)
         slow: dict[str, str] = {}
         for notice in due:
-            if not self._turn.take():  # this took so long that another daemon goes on
+            if not self._turn.take():  # this took so long that another daemon has the lease
                 return
             row, place = rows[notice.job_id, notice.attempt, notice.episode], self._place(notice)
             if place in slow:
@@ -147,7 +150,7 @@ class Notifier:
                 slow[place] = failure
 
     def _place(self, notice: Notice) -> str:
-        """Who has to take it: the relay, or a web server."""
+        """Return the server that must accept the notice: the mail relay, or a web server."""
         is_mail = notice.channel is Channel.MAIL
         return self._settings.notices.smtp if is_mail else f"//{urlsplit(notice.address).netloc}"
 
@@ -158,7 +161,7 @@ class Notifier:
         return dict(zip(map(_key, noticed), incident_rows(self._storage.store, noticed), strict=True))
 
     def _send(self, notice: Notice, row: IncidentRow) -> str:
-        """Why it was not taken ("" = it was)."""
+        """Send a notice; return why it was not accepted, or ""."""
         try:
             if notice.channel is Channel.MAIL:
                 self._mail(notice, row)
@@ -179,10 +182,10 @@ class Notifier:
         pause = growing_pause(notice.tries + 1, FIRST_PAUSE_S, LONGEST_PAUSE_S)
         where = notice.address if notice.channel is Channel.MAIL else without_query(notice.address)
         if may_pass and now + pause - row.noticed_at < GIVEN_UP_S:
-            log.warning("%s is told of %s later: %s", where, notice.job_id, failure)
+            log.warning("the notice of %s to %s is sent later: %s", notice.job_id, where, failure)
             store.notices.put_off(notice, now + pause, failure)
             return
-        log.error("%s is not told that %s had an incident (%s): %s", where, notice.job_id, row.kind, failure)
+        log.error("the notice of %s (%s) to %s is abandoned: %s", notice.job_id, row.kind, where, failure)
         store.notices.settle(notice, now, failure)
 
     def _mail(self, notice: Notice, row: IncidentRow) -> None:
@@ -199,12 +202,12 @@ class Notifier:
 
 
 def write_body(notice: Notice, row: IncidentRow) -> dict[str, Any]:
-    """What a webhook gets. `id` is the same when it is told again."""
+    """Return the JSON body for a webhook. A repeated notice has the same `id`."""
     return {"schema": SCHEMA, "id": notice.id, "incident": to_plain(row)}
 
 
 def write_mail(notice: Notice, row: IncidentRow, sender: str) -> EmailMessage:
-    """One incident in words."""
+    """Return the mail about one incident."""
     mail = EmailMessage(email.policy.default.clone(max_line_length=HEADER_CHARS))
     mail["From"], mail["To"] = sender, notice.address
     mail["Subject"] = _line(f"{row.job} ({row.name}): {row.title}")[:200]
@@ -221,7 +224,7 @@ def write_mail(notice: Notice, row: IncidentRow, sender: str) -> EmailMessage:
 
 
 def _line(text: str) -> str:
-    """Text of a user's log, without what is no text: a header has no line breaks, and mail no lone surrogates."""
+    """Return text of a user's log as one line that a mail header can hold: no line breaks, no lone surrogates."""
     clean = text.encode("utf-8", "replace").decode("utf-8")
     return "".join(sign if sign.isprintable() else " " for sign in clean)
 

@@ -1,1 +1,1 @@
-"""The files of jobs on the shared file system: control cells, directories, cleanup."""
+"""Files of jobs on the shared file system: control cells, directories, cleanup."""

@@ -1,4 +1,4 @@
-"""Writes an attempt's directory before the scheduler hears of it. Doing it twice gives the same files."""
+"""Writes an attempt's directory before its submission. Writing it twice gives the same files."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def exported_environment(root: Root, job: Job) -> dict[str, str]:
 
 
 def materialize(root: Root, job: Job, plan: LaunchPlan) -> None:
-    """Make the job's and the attempt's directories and every planned file; raises OSError, and SecretMissing.
+    """Create the job's and the attempt's directories and every planned file. Raises OSError and SecretMissing.
 
-    Cells and directories that controllers on several nodes look at are made here, once, so that no network file
-    system has to notice their appearance.
+    Directories and files that controllers on several nodes read are created here, once, so that no network file system
+    has cached their absence.
     """
     job_dir, attempt = root.job(job.id), plan.attempt_dir
     for directory in (job_dir.path, job_dir.checkpoints, *_directories(attempt)):
@@ -42,16 +42,15 @@ def materialize(root: Root, job: Job, plan: LaunchPlan) -> None:
     _link(Path(root.model(job.model_digest)), Path(job_dir.model_archive))
     _write_files(plan)
     place_secrets(root, job, attempt)
-    # A request that came after the row was read may be in the cell already: only a request that we know of is written.
+    # The cell may have a request that came after the row was read: write only a request that the row has.
     write_control(
         root, job, requested_action=job.requested_action if job.requested_action is not RequestedAction.NONE else None
     )
 
 
 def make_chunk(root: Root, array: str) -> tuple[int, AttemptDir]:
-    """A directory for elements of `array` that are submitted together, and its number, which no other has had.
-
-    Raises OSError.
+    """Create a directory for elements of `array` that are submitted together; return it and its number, which is used
+    only once. Raises OSError.
     """
     directory = Path(root.array(array).path)
     numbers = [int(path.name.removeprefix("chunk-")) for path in directory.glob("chunk-[0-9]*")]
@@ -68,21 +67,22 @@ def make_chunk(root: Root, array: str) -> tuple[int, AttemptDir]:
 
 
 def materialize_chunk(plan: ArrayPlan) -> None:
-    """Write the files of a native array, durably: they lead its tasks to their attempts. Raises OSError."""
+    """Write the files of a native array durably, because its tasks find their attempts by them. Raises OSError."""
     for file in plan.files:
         write_text(Path(plan.chunk.directory.path, file.name), file.text, file.mode)
 
 
 def empty_chunk(chunk: AttemptDir) -> None:
-    """The scheduler surely did not take it: nobody needs its files. The directory stays, so that its number does."""
+    """Remove the files of a chunk that the scheduler has provably not accepted. The directory stays, so that its number
+    is not used again."""
     for path in (Path(chunk.script), Path(chunk.tasks)):
         path.unlink(missing_ok=True)
     shutil.rmtree(chunk.submit, ignore_errors=True)
 
 
 def materialize_template(root: Root, job: Job, plan: LaunchPlan | None) -> None:
-    """Write the files from which a head makes the next attempt, or make sure that there are none; raises OSError,
-    and SecretMissing."""
+    """Write the files from which a head creates the next attempt, or remove them if `plan` is None. Raises OSError and
+    SecretMissing."""
     template = root.job(job.id).template
     directory = Path(template.path)
     if plan is None:
@@ -127,7 +127,8 @@ def _place_manifest(root: Root, job: Job) -> None:
 
 
 def _link(source: Path, target: Path) -> None:
-    """`target` by hard link, or by copy where the file system has none. Raises FileNotFoundError for the source."""
+    """Create `target` by hard link, or by copy if the file system has no hard links. Raises FileNotFoundError for the
+    source."""
     if target.exists():
         return
     try:
@@ -144,10 +145,10 @@ def _link(source: Path, target: Path) -> None:
 
 
 def mark_begun(attempt: AttemptDir, by: str, task: str = "") -> None:
-    """From here on the scheduler may have heard of the attempt. Durable: a crash must not forget it.
+    """Mark durably that the scheduler may have received the attempt.
 
-    `by` names who submits, differently each time: the lease's token. `task` says as which task of which native array
-    (:func:`ffdl_batch.domain.job.array.mark_of`); what earlier marks said of that stays.
+    `by` identifies this submission: it is the lease's token. `task` names the native array and its task
+    (:func:`ffdl_batch.domain.job.array.mark_of`); the tasks of earlier marks stay.
     """
     path = Path(attempt.submit_begun)
     try:
@@ -158,7 +159,7 @@ def mark_begun(attempt: AttemptDir, by: str, task: str = "") -> None:
 
 
 def begun_at(attempt: AttemptDir) -> float | None:
-    """When the scheduler was asked last (seconds since the epoch), or None if it surely never was."""
+    """Return when the last submission began, in seconds since the epoch; None if there was none."""
     try:
         return Path(attempt.submit_begun).lstat().st_mtime
     except (FileNotFoundError, NotADirectoryError):
@@ -166,8 +167,11 @@ def begun_at(attempt: AttemptDir) -> float | None:
 
 
 def unmark_begun(attempt: AttemptDir, by: str) -> None:
-    """The scheduler surely did not take it from `by`. The mark of another stays: a daemon that was stopped in the
-    middle of its submission may be told so long after another one has submitted the attempt."""
+    """Remove the mark of the submission `by`, which the scheduler has provably not accepted.
+
+    The mark of another submission stays: a daemon that was stopped during its submission may get the refusal long after
+    another daemon has submitted the attempt.
+    """
     mark = Path(attempt.submit_begun)
     if find_text(str(mark)).startswith(f"begun {by}\n"):
         mark.unlink(missing_ok=True)

@@ -27,7 +27,7 @@ _WRITING = threading.RLock()
 
 
 _REQUESTS = {RequestedAction.NONE: "", RequestedAction.HALT: HALT, RequestedAction.CANCEL: CANCEL}
-"""How the cell spells the owner's request."""
+"""The owner's requests as the cell spells them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def read_drill(attempt: AttemptDir) -> str:
 
 
 def read_given_up(attempt: AttemptDir) -> GivenUp | None:
-    """The mark that the attempt's newest run was given up. Raises OSError, NewerFormat among them."""
+    """Return the mark that the attempt's newest run was abandoned. Raises OSError, NewerFormat among them."""
     return read_notes(attempt)[1]
 
 
@@ -82,7 +82,7 @@ def read_notes(attempt: AttemptDir) -> tuple[str, GivenUp | None]:
 
 
 def newest_run(attempt: AttemptDir) -> int:
-    """How often the attempt was claimed: the number of its newest run, 0 before the first."""
+    """Return the number of the attempt's newest run: how often the attempt was claimed."""
     run = 0
     while Path(attempt.run_claim(run + 1)).is_dir():
         run += 1
@@ -92,9 +92,9 @@ def newest_run(attempt: AttemptDir) -> int:
 def write_control(
     root: Root, job: Job, *, requested_action: RequestedAction | None = None, drill: str | None = None
 ) -> bool:
-    """Tell the controllers of the job's current attempt; None leaves what the cell says. Raises OSError.
+    """Change the cell of the job's current attempt; None keeps a value. Raises OSError.
 
-    False: the attempt has no directory yet. Whoever makes it, or the watcher, writes the cell then.
+    Return False if the attempt has no directory yet. The deployer or the watcher writes the cell later.
     """
     if job.attempt == 0:
         return False
@@ -125,8 +125,10 @@ def note_drill(root: Root, job: Job, drill: DrillEvent) -> str:
 
 
 def mark_given_up(root: Root, job: Job, mark: GivenUp) -> bool:
-    """Note durably that a run of the job's current attempt is given up; its controllers end when they read it. Raises
-    OSError. False: the attempt has no directory."""
+    """Mark durably that a run of the job's current attempt is abandoned; its controllers end when they read the mark.
+
+    Return False if the attempt has no directory. Raises OSError.
+    """
     attempt = root.job(job.id).attempt(job.attempt)
     with _WRITING:
         before = read_control(attempt)
@@ -135,8 +137,8 @@ def mark_given_up(root: Root, job: Job, mark: GivenUp) -> bool:
 
 
 def fence_earlier(root: Root, job: Job) -> int:
-    """Let the cells of all earlier attempts name the job's current one, so that controllers of theirs that still live
-    end their learners. Returns how many cells say so now; raises OSError."""
+    """Write the job's current attempt into the cells of all earlier attempts, so that their controllers end their
+    learners if they still run. Return how many cells have it. Raises OSError."""
     fenced = 0
     with _WRITING:
         for number in range(1, job.attempt):

@@ -1,9 +1,9 @@
-"""A database and the tree of its jobs' directories belong together.
+"""Binds a database to the tree of its jobs' directories.
 
-Marks, claims and records of attempts lie in the tree. A daemon with the same rows and another tree would find no mark
-of what was submitted, and submit it again. So the database remembers which tree it goes with: by a name that the tree
-itself holds, so that it may be moved. And a SQLite database that is not there is not made anew where the tree has
-jobs, nor is an older copy of it gone on with: jobs would be forgotten without a word.
+Marks, claims and records of attempts are in the tree. A daemon with the same rows and another tree would find no mark
+of a submission, and submit again. So the database stores the name of its tree, which is in a file of the tree, so that
+the tree can be moved. If the tree has jobs, a missing SQLite database is not created again, and an older copy of it is
+refused, because jobs would be lost silently.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ _NAMED = 5
 
 
 def refuse_to_forget(place: str, root: Root) -> None:
-    """Raise DatabaseMissing where the tree has directories of jobs. `place` is a SQLite database that is not there, or
-    empty. Raises OSError.
+    """Raise DatabaseMissing if the tree has directories of jobs. `place` is a SQLite database that is missing or empty.
 
-    A PostgreSQL database is not asked about: whoever begins to use one may bring the tree along.
+    A PostgreSQL database is not checked: users who migrate to one keep their tree. Raises OSError.
     """
     jobs = Path(root.path, "jobs")
     try:
@@ -52,10 +51,10 @@ def refuse_to_forget(place: str, root: Root) -> None:
 
 
 def find_unknown(root: Root, known: Callable[[], Collection[str]]) -> list[str]:
-    """The ids of jobs that the tree has, that an attempt was deployed of, and that are not `known`, in order.
+    """Return the ids of jobs in the tree that have a deployed attempt and are not `known`, in order. Raises OSError.
 
-    The tree is looked through before the rows: an attempt is committed before its directory is made, so that a daemon
-    at work is no reason for alarm. Directories of known jobs are not looked into. Raises OSError.
+    The tree is read before the rows: an attempt is committed before its directory is created, so a daemon at work
+    causes no false alarm. Directories of known jobs are not read.
     """
     place = Path(root.path, "jobs")
     try:
@@ -66,7 +65,7 @@ def find_unknown(root: Root, known: Callable[[], Collection[str]]) -> list[str]:
 
 
 def _was_deployed(directory: str) -> bool:
-    """What a submission left that was never acknowledged has no attempt."""
+    """Return whether a job's directory has an attempt. A submission that was never acknowledged leaves none."""
     try:
         with os.scandir(directory) as entries:
             return any(_ATTEMPT.fullmatch(entry.name) for entry in entries)
@@ -75,9 +74,9 @@ def _was_deployed(directory: str) -> bool:
 
 
 def refuse_older(store: Store, root: Root) -> None:
-    """Raise DatabaseMissing where jobs were deployed that the database does not know and was not told to do without.
+    """Raise DatabaseMissing if the tree has deployed jobs that the database does not know and does not leave out.
 
-    A PostgreSQL database without any job is begun with the tree of another one. Raises StoreError, OSError.
+    A PostgreSQL database without any job may be used with the tree of another one. Raises StoreError, OSError.
     """
     known: frozenset[str] = frozenset()
 
@@ -100,12 +99,12 @@ def refuse_older(store: Store, root: Root) -> None:
 
 
 def some_of(ids: Sequence[str]) -> str:
-    """The first of these ids, and how many more there are, for a person."""
+    """Return the first of these ids, and the number of the others, as text."""
     return ", ".join(ids[:_NAMED]) + (f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else "")
 
 
 def leave_out_earlier(store: Store, root: Root) -> None:
-    """Have a PostgreSQL database that has no job yet do without those of its tree: they are another database's.
+    """Leave the jobs in the tree out of a PostgreSQL database that has no job yet: they are another database's.
 
     Raises StoreError, OSError.
     """
@@ -121,9 +120,9 @@ def leave_out_earlier(store: Store, root: Root) -> None:
 
 
 def bind_tree(store: Store, root: Root, owner: str) -> None:
-    """Make sure that the database goes with this tree; one that has no work left may get another tree.
+    """Bind the database to this tree. A database without unfinished work may change its tree.
 
-    `owner` is this daemon in leases. Raises StoreError, OSError.
+    `owner` is this daemon in leases. Raises StoreError, also if the database has another tree, and OSError.
     """
     name = _name_of(root)
     mine = f"{name} {root.path}"
@@ -139,7 +138,7 @@ def bind_tree(store: Store, root: Root, owner: str) -> None:
 
 
 def _name_of(root: Root) -> str:
-    """The tree's own name; it gets one the first time."""
+    """Return the tree's name; create it the first time."""
     path = Path(root.path, NAME)
     if not path.exists():
         _give_name(path)
@@ -156,7 +155,7 @@ def _name_of(root: Root) -> str:
 
 
 def _give_name(path: Path) -> None:
-    """A whole file under its final name, or none, whenever this process dies; another daemon's name stays."""
+    """Create the file with the tree's name, as a whole or not at all; keep the name that another daemon gave."""
     written = path.with_name(f"{NAME}.{secrets.token_hex(8)}")
     try:
         write_text(written, f"{secrets.token_hex(8)}\n")

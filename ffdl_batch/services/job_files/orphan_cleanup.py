@@ -34,11 +34,11 @@ _NAMES = re.compile(rf"\.now-.+|\.building-.+|\.{re.escape(LOCK_NAME)}\..+|\..+\
 the tree, the daemon's lock, :func:`ffdl_batch.attempt.file_writer.write_bytes`, and copies of databases with their
 journals."""
 _PHASES = re.compile(rf"\.({'|'.join(Phase)})\.(start_time|exit)\.[0-9a-f]{{8}}")
-"""What controllers write where learners have files of their own."""
+"""Matches temporary names of controllers in a directory where learners have files, too."""
 
 
 def sweep_half_written(storage: JobStorage, settings: Settings) -> int:
-    """Remove them where they are older than an hour, by the file system's clock; returns how many.
+    """Remove half-written files that are older than an hour by the file system's clock; return how many.
 
     Raises StoreError, OSError.
     """
@@ -52,7 +52,7 @@ def sweep_half_written(storage: JobStorage, settings: Settings) -> int:
 
 
 def _places(storage: JobStorage, settings: Settings) -> Iterator[tuple[Path, re.Pattern[str]]]:
-    """Directories, and what a half-written file is called there."""
+    """Yield directories, and the pattern of half-written files in each."""
     root, now = storage.root, storage.clock.now()
     tree = Path(root.path)
     for path in {Path(settings.state_dir), tree, *(path for path in tree.iterdir() if path.is_dir())}:
@@ -83,7 +83,7 @@ def _half_written(place: Path, names: re.Pattern[str]) -> Iterator[Path]:
 
 
 def _age(path: Path, now: float) -> float:
-    """Seconds since it was written; 0 for what is gone."""
+    """Return the seconds since the last write; 0 if the file does not exist."""
     try:
         return now - path.lstat().st_mtime
     except FileNotFoundError:
@@ -93,14 +93,14 @@ def _age(path: Path, now: float) -> float:
 ORPHAN_AGE_S = 3600.0
 ARCHIVE_AGE_S = 86400.0
 _CONDEMNED = ".removing-"
-"""What a directory is called from the moment that it is nobody's."""
+"""Prefix of a directory that is being removed."""
 
 
 def sweep(storage: JobStorage, settings: Settings) -> int:
-    """Remove orphans and half-written files older than an hour, and archives that no live job needs, older than a day;
-    returns how many.
+    """Remove orphans and half-written files older than an hour, and archives older than a day that no live job needs.
 
-    Ages are by the file system's own clock. Several daemons may sweep one tree at once. Raises StoreError, OSError.
+    Return how many were removed. Ages are by the file system's clock. Several daemons may sweep one tree at once.
+    Raises StoreError, OSError.
     """
     return (
         _sweep_jobs(storage) + _sweep_arrays(storage) + _sweep_archives(storage) + sweep_half_written(storage, settings)
@@ -111,7 +111,7 @@ def _sweep_jobs(storage: JobStorage) -> int:
     old = _old_directories(storage, Path(storage.root.path) / "jobs", is_job_id)
     known = {str(job.id) for job in storage.store.get_many(list(old))}
     if old.keys() - known:
-        known |= storage.store.left_out()  # they stay, and that was said when they were left out
+        known |= storage.store.left_out()  # their directories stay, as the restore reported
     return sum(_condemn(path) for job_id, path in old.items() if job_id not in known)
 
 
@@ -123,17 +123,17 @@ def _sweep_arrays(storage: JobStorage) -> int:
 
 
 def _old_directories(storage: JobStorage, place: Path, is_id: Callable[[str], bool]) -> dict[str, Path]:
-    """Those in `place` whose names are ids, and that may be orphans by their age."""
+    """Return the directories in `place` that are named by an id and old enough to be orphans."""
     now = storage.file_time(str(place))
-    for left in place.glob(f"{_CONDEMNED}*"):  # by whoever died over it
+    for left in place.glob(f"{_CONDEMNED}*"):  # by a process that was killed while it removed them
         _remove(left)
     return {path.name: path for path in place.iterdir() if is_id(path.name) and _age(path, now) > ORPHAN_AGE_S}
 
 
 def _condemn(path: Path) -> bool:
-    """Remove an orphan; False where another daemon was faster, or it is none."""
+    """Remove an orphan; return False if another daemon was faster, or if it has a deployed attempt."""
     if any(path.glob("attempt-[0-9]*")) or any(path.glob("chunk-[0-9]*")):
-        # Nothing is deployed that was not acknowledged: it is the database that lacks something.
+        # Only acknowledged jobs are deployed, so the database has lost this one.
         log.error(
             "%s is of a job that was deployed, and the database does not have it: was an older copy restored, or "
             "another database configured? The directory is left alone",

@@ -102,7 +102,7 @@ class LogReader:
         """
         while (opened := self._parts.open_at(self._offset)) is not None:
             with opened.file as file:
-                if self._offset < opened.part.base:  # what lies between is gone
+                if self._offset < opened.part.base:  # the lines between were removed
                     self._rest, self._begun = b"", False
                     self._offset, self._lines = opened.part.base, opened.part.lines
                 file.seek(self._offset - opened.part.base)
@@ -112,7 +112,7 @@ class LogReader:
                     yield from self._take(chunk)
             if opened.end is None:
                 break
-            if self._offset < opened.end:  # cut off by who should not have
+            if self._offset < opened.end:  # a process other than the controllers truncated it
                 self._offset, self._rest = opened.end, b""
         if self._rest and (ended or (flush and b"\r" in self._rest)):
             rest = self._rest if ended else _whole(self._rest, len(self._rest))

@@ -99,7 +99,7 @@ class _Stream:
         self._learners = [query.learner] if query.learner else list(range(1, job.spec.resources.learners + 1))
 
     def read(self) -> Iterator[LogText]:
-        """Yield what is there now. If a log grows, its last lines are complete ones, and the state of a progress
+        """Yield the existing lines. If a log grows, its last lines are complete ones, and the state of a progress
         bar."""
         last = self._job.attempt
         first = self._first()
@@ -114,7 +114,7 @@ class _Stream:
                 yield from self._present(logs, number, ended=logs.size() == size)
 
     def follow(self) -> Iterator[LogText | None]:
-        """Yield what is there now, and new lines until the job has ended."""
+        """Yield the existing lines, and new lines until the job has ended."""
         with self._followed_jobs.following(self._job.id):
             yield from self._await_attempt()
             number, present = self._first(), self._job.attempt
@@ -130,7 +130,7 @@ class _Stream:
         return nullcontext() if self._query.grep is None else matching(self._query.grep)
 
     def _present(self, logs: _Logs, number: int, *, ended: bool) -> Iterator[LogText]:
-        """Yield what is there of one attempt, merged in time order."""
+        """Yield the existing lines of one attempt, merged in time order."""
         newest = max((attempt for attempt, _ in self._query.after), default=0)
         if number >= newest:
             logs.begin(number, ended=ended)

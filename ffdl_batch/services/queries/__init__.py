@@ -1,1 +1,1 @@
-"""Answers questions about jobs."""
+"""Queries: jobs, their learners, their output and what was measured of them."""

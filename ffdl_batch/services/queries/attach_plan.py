@@ -1,4 +1,4 @@
-"""How a job's owner gets to its running learners, to debug them. Nothing is started here, nothing is changed."""
+"""Plans how a job's owner enters its running learners, to debug them. It starts and changes nothing."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from ffdl_batch.services.queries.jobs import own_job, require_learner
 from ffdl_batch.services.refusals import not_allowed, try_again, unavailable, wrong_state
 
 _CURES = {
-    JobState.HALTED: "ffdl resume goes on with it",
-    JobState.STORING: "its learners have ended; ffdl logs shows what they said",
+    JobState.HALTED: "ffdl resume continues it",
+    JobState.STORING: "its learners have ended; ffdl logs shows their output",
 }
 _EARLIER = (JobState.PENDING, JobState.DEPLOYING, JobState.QUEUED, JobState.DOWNLOADING)
 
@@ -36,15 +36,15 @@ _EARLIER = (JobState.PENDING, JobState.DEPLOYING, JobState.QUEUED, JobState.DOWN
 def plan_attach(
     storage: JobStorage, adapters: Adapters, caller: Caller, job_id: str, learner: int | None
 ) -> tuple[AttachPlan, ...]:
-    """How to get to one learner, or to all that run (`learner` None): a plan for each node.
+    """Return a plan for each node: how to enter one learner, or all that run (`learner` None).
 
-    Raises :class:`Refused` where the job does not train now, and where the learner does not run; OSError.
+    Raises :class:`Refused` if the job is not in PROCESSING or the learner does not run, and OSError.
     """
     job = own_job(storage.store, caller, job_id)
     if job.uid != caller.uid:
-        raise not_allowed(f"{job.id} is another user's: only its owner's processes may look into it")
+        raise not_allowed(f"{job.id} is another user's: only the owner may enter its learners")
     if job.state is not JobState.PROCESSING or not job.native_id:
-        raise wrong_state(f"{job.id} is {job.state}: only a learner that runs can be entered", _cure(job.state))
+        raise wrong_state(f"{job.id} is {job.state}: only a running learner can be entered", _cure(job.state))
     attempt = storage.root.job(job.id).attempt(job.attempt)
     launch = read_launch(attempt)
     if launch is None:
@@ -53,7 +53,7 @@ def plan_attach(
     wanted = _choose(job, launch, learner_list(launch, events, is_over=False), learner)
     adapter, facts = adapters.get(job.backend), _facts(adapters, job.backend)
     if not isinstance(adapter, ReachesNodes):
-        raise unavailable(f"the backend {job.backend} cannot start anything beside running learners")
+        raise unavailable(f"the backend {job.backend} cannot start a process beside running learners")
     allocations, hosts = _allocations(events), hosts_of(events)
     plans = []
     for rank, numbers in sorted(wanted.items()):
@@ -73,12 +73,12 @@ def plan_attach(
 
 def _cure(state: JobState) -> str:
     if state in _EARLIER:
-        return "it is in PROCESSING when its learners run; ffdl events --follow tells when"
-    return _CURES.get(state, "ffdl logs shows what its learners said")
+        return "wait until it is PROCESSING: ffdl events --follow"
+    return _CURES.get(state, "ffdl logs shows the output of its learners")
 
 
 def _choose(job: Job, launch: LaunchFile, learners: Sequence[LearnerView], wanted: int | None) -> dict[int, list[int]]:
-    """The learners to be reached, by the rank of their node."""
+    """Return the numbers of the learners to enter, by the rank of their node."""
     require_learner(job, wanted)
     running = [one for one in learners if one.state == LearnerState.RUNNING]
     if wanted is not None:
@@ -91,7 +91,7 @@ def _choose(job: Job, launch: LaunchFile, learners: Sequence[LearnerView], wante
             raise wrong_state(f"learner {wanted} of {job.id} {said}", f"running: {others}")
         running = [one]
     if not running:
-        raise wrong_state(f"no learner of {job.id} runs now", "ffdl show tells what they do")
+        raise wrong_state(f"no learner of {job.id} runs now", "ffdl show lists their states")
     found = defaultdict(list)
     for one in running:
         found[launch.seat_of(one.number).node].append(one.number)
@@ -99,7 +99,7 @@ def _choose(job: Job, launch: LaunchFile, learners: Sequence[LearnerView], wante
 
 
 def _allocations(events: Sequence[Event]) -> dict[str, str]:
-    """What each node controller was told that the allocation is called."""
+    """Return the name of the allocation that each node controller reported."""
     started = (event for event in events if event.kind is EventKind.STARTED)
     return {event.source: str(event.fields.get("allocation") or "") for event in started}
 
@@ -108,4 +108,4 @@ def _facts(adapters: Adapters, backend: str) -> BackendFacts:
     try:
         return adapters.facts(backend)
     except SchedulerUnreachable as error:
-        raise try_again("S200", f"the backend {backend} has not said what it is yet: {error}") from error
+        raise try_again("S200", f"the backend {backend} has not described itself yet: {error}") from error

@@ -1,4 +1,4 @@
-"""The rows of jobs that somebody follows, read with one statement for all of them, however many they are."""
+"""Reads the rows of all jobs that are being followed with one statement, however many they are."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ffdl_batch.domain.job.job import Job
 from ffdl_batch.store import Store
 
 FRESH_S = 0.5
-"""So old may be what is seen of a job."""
+"""Maximum age of a row that :meth:`FollowedJobs.see` returns."""
 
 
 class FollowedJobs:
-    """Safe in every thread. Times are of a monotonic clock."""
+    """The jobs that log and metric streams follow. Safe in every thread. Times are of a monotonic clock."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -27,7 +27,7 @@ class FollowedJobs:
 
     @contextlib.contextmanager
     def following(self, job_id: str) -> Iterator[None]:
-        """Have the job's row read with the others'."""
+        """Read the job's row with the others' while the block runs."""
         with self._lock:
             self._followed[job_id] += 1
             self._followers += 1
@@ -37,15 +37,15 @@ class FollowedJobs:
             with self._lock:
                 self._followers -= 1
                 self._followed[job_id] -= 1
-                self._followed += Counter()  # without those that nobody follows any more
+                self._followed += Counter()  # drops jobs without followers
 
     @property
     def followers(self) -> int:
-        """How many follow."""
+        """Number of streams that follow a job."""
         return self._followers
 
     def see(self, job_id: str, now: float) -> Job | None:
-        """The job as it was FRESH_S before `now` at most; None where there is none. Raises StoreError."""
+        """Return the job, at most FRESH_S old at `now`; None if it does not exist. Raises StoreError."""
         with self._lock:
             if now - self._seen_at >= FRESH_S or job_id not in self._seen:
                 self._seen = {job.id: job for job in self._store.get_many([*self._followed])}

@@ -1,4 +1,4 @@
-"""What a job left, or has until now: results, the submitted model, logs, checkpoints; where, and as an archive."""
+"""Finds the output of a job (results, submitted model, logs, checkpoints), and sends it as a tar archive."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CHUNK = 1 << 20
 
 
 class LeftKind(StrEnum):
-    """What is asked for."""
+    """The kinds of output."""
 
     RESULTS = "results"
     MODEL = "model"
@@ -46,7 +46,7 @@ class LeftKind(StrEnum):
 def find_left(
     storage: JobStorage, adapters: Adapters, caller: Caller, job_id: str, kind: LeftKind, attempt: int | None
 ) -> LeftView:
-    """Where it lies. Raises Refused where there is nothing (any more), and OSError."""
+    """Return where the output is. Raises Refused if it does not exist (any more), and OSError."""
     job = own_job(storage.store, caller, job_id)
     if attempt is not None and not 1 <= attempt <= job.attempt:
         raise wrong_usage(f"{job.id} has {counted(job.attempt, 'attempt')}; there is no attempt {attempt}")
@@ -72,7 +72,7 @@ def _place(storage: JobStorage, adapters: Adapters, job: Job, kind: LeftKind, at
         path = Path(directory.model_archive)
         return replace(view, directory=str(path.parent), name=path.name)
     if not job.state.is_terminal:
-        view = replace(view, is_partial=True, note=f"{job.id} is {job.state}: this is what there is now")
+        view = replace(view, is_partial=True, note=f"{job.id} is {job.state}: its output is not complete")
     shown = detailed(storage, adapters, job)
     number = attempt or max((one.number for one in shown.attempts if one.logs), default=0)
     if not number:
@@ -93,8 +93,8 @@ def _place(storage: JobStorage, adapters: Adapters, job: Job, kind: LeftKind, at
 
 
 def _results(view: LeftView, job: JobView, own: AttemptDir, launch: LaunchFile | None, attempt: int | None) -> LeftView:
-    """Of an attempt that is named, that goes on or whose results are owed: its own directory; else where they were
-    stored."""
+    """Return where results are: in the attempt's own directory if `attempt` is given, if the attempt is running or if
+    its upload is pending; else in the store."""
     here = replace(view, directory=own.results)
     if attempt is not None or view.is_partial:
         return here
@@ -107,12 +107,12 @@ def _results(view: LeftView, job: JobView, own: AttemptDir, launch: LaunchFile |
 
 
 def _of_pods(view: LeftView, kind: LeftKind, launch: LaunchFile, pod: Pod, *, reads: bool) -> LeftView:
-    """Pods have a tree of their own, of which nothing but logs comes here: what they stored is where they stored it.
-    `reads`: the backend reads claims."""
+    """Return where the output of pods is: in the store, or in a claim that the backend can read (`reads`).
+
+    The files of pods are not on this host, except their logs.
+    """
     if view.is_partial:
-        note = (
-            f"{view.job_id} is {view.state}: pods store when their learners have ended; this is what is stored by now"
-        )
+        note = f"{view.job_id} is {view.state}: pods store when their learners have ended; its output is not complete"
         view = replace(view, note=note)
     local = launch.checkpoints if kind is LeftKind.CHECKPOINT else AttemptDir(launch.attempt_dir).results
     for upload in launch.uploads:
@@ -127,7 +127,7 @@ def _of_pods(view: LeftView, kind: LeftKind, launch: LaunchFile, pod: Pod, *, re
         local, claimed = launch.stores.results, pod.place_of(launch.stores.results)
     if claimed and reads:
         return replace(view, directory=local, claimed=claimed)
-    raise wrong_state(f"what {view.job_id} leaves as {kind} does not come here: they {where}", cure=cure)
+    raise wrong_state(f"the {kind} of {view.job_id} are not on this host: they {where}", cure=cure)
 
 
 def send_left(
@@ -145,7 +145,7 @@ def _from_claim(adapters: Adapters, job: Job, left: LeftView) -> Iterator[bytes]
     claim, _, below = left.claimed.partition("/")
     try:
         adapter = adapters.get(job.backend)
-        assert isinstance(adapter, ReadsClaims)  # else find_left refuses it
+        assert isinstance(adapter, ReadsClaims)  # find_left raises Refused otherwise
         return adapter.read_claim(attempt_token(job.id, left.attempt), claim, below)
     except FileNotFoundError:
         raise wrong_state(f"{job.id} has no {left.kind} (any more): {below} is not in the claim") from None
@@ -156,8 +156,8 @@ def _from_claim(adapters: Adapters, job: Job, left: LeftView) -> Iterator[bytes]
 
 
 def archive_left(left: LeftView) -> Iterator[bytes]:
-    """The files as a tar, each with the size that it had when its turn came, with links, directories and modes. Links
-    are not followed, and lead where learners made them lead. Raises OSError."""
+    """Yield the files as a tar, with links, directories and modes; each file with the size that it had when it was
+    opened. Links are stored unchanged and not followed. Raises OSError."""
     with Directories(left.directory) as tree:
         if left.inode and os.fstat(tree.enter(())).st_ino != left.inode:
             raise OSError(errno.ESTALE, "the directory was replaced", left.directory)
@@ -169,7 +169,7 @@ def archive_left(left: LeftView) -> Iterator[bytes]:
                 with suppress(*NO_FILE), open_regular(name, dir_fd=directory) as reader:
                     yield from _file(path, reader)
                     continue
-                with suppress(OSError):  # it is no link
+                with suppress(OSError):  # it is not a link
                     yield _head(path, tarfile.SYMTYPE, os.stat_result((0,) * 10), os.readlink(name, dir_fd=directory))
             if left.name:
                 break

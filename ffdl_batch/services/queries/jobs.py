@@ -1,4 +1,4 @@
-"""Reading jobs: views of rows, with owner checks."""
+"""Reads jobs as views of their rows, after checking who owns them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def list_jobs(  # noqa: PLR0913 - the filters of one query
     all_users: bool = False,
     array: str | None = None,
 ) -> list[JobView]:
-    """Newest first, at most `limit`; those of one array by their index. Two queries whatever the number."""
+    """Return at most `limit` jobs, newest first; those of one array by their index. Always takes two queries."""
     if all_users and not caller.is_admin:
         raise not_allowed("only administrators may list other users' jobs")
     jobs = storage.store.list_jobs(
@@ -78,10 +78,10 @@ def list_jobs(  # noqa: PLR0913 - the filters of one query
 
 
 def own_job(store: Store, caller: Caller, job_id: str) -> Job:
-    """The job, if it is the caller's; another user's job is as unknown as none.
+    """Return the job if it is the caller's. Raises :class:`Refused` if it does not exist or is another user's.
 
-    `job_id` may be the beginning of an id, three characters or more behind the dash, that only one job of the caller's
-    own has; or an array's id with an element's index, as array-0a1b2c3d4_3.
+    `job_id` may be the beginning of an id, with at least three characters after the dash, if only one of the caller's
+    jobs has it; or an array's id with an element's index, for example array-0a1b2c3d4_3.
     """
     job = store.get(_whole_id(store, caller, job_id))
     if job is None or not (caller.is_admin or job.uid == caller.uid):
@@ -90,7 +90,7 @@ def own_job(store: Store, caller: Caller, job_id: str) -> Job:
 
 
 def require_learner(job: Job, wanted: int | None) -> None:
-    """Raises :class:`Refused` where the job has no learner of that number; None is no certain one."""
+    """Raise :class:`Refused` if the job has no learner of that number. None stands for all learners."""
     count = job.spec.resources.learners
     if wanted is not None and not 1 <= wanted <= count:
         has = "one learner" if count == 1 else f"learners 1 to {count}"
@@ -124,7 +124,7 @@ def _element_id(store: Store, array: str, index: int, text: str) -> JobId:
 
 
 def _no_id(store: Store, caller: Caller, text: str) -> Refused:
-    """Why what looks like no id of ours names no job: it may be a scheduler's."""
+    """Return the refusal of a text that is not an id of ours. It may be a scheduler's id."""
     if not _NATIVE.fullmatch(text):
         return unknown_job(text)
     job = store.find_native(text, None if caller.is_admin else caller.uid)
@@ -135,35 +135,35 @@ def _no_id(store: Store, caller: Caller, text: str) -> Refused:
 
 
 def _no_job(store: Store, caller: Caller, array: str) -> Refused:
-    """Why an array's id is none of a job."""
+    """Return the refusal of an array's id where a job's is needed."""
     found = store.list_jobs(uid=None if caller.is_admin else caller.uid, array=array, limit=1)
     element = found[0].spec.element if found else None
     return whole_array(array, element.first) if element is not None else unknown_array(array)
 
 
 def get_job(storage: JobStorage, adapters: Adapters, caller: Caller, job_id: str) -> JobView:
-    """One job with all its detail."""
+    """Return one job in detail. Raises :class:`Refused`."""
     return detailed(storage, adapters, own_job(storage.store, caller, job_id))
 
 
 def detailed(storage: JobStorage, adapters: Adapters, job: Job) -> JobView:
-    """The job with its history, its chain of attempts, and its incidents."""
+    """Return the job with its history, attempts and incidents."""
     view = view_of(storage, job, storage.store.history(job.id), storage.store.attempts(job.id))
     view = replace(view, incidents=incidents_of(storage.store, job))
     return without_places(storage, adapters, job, view)
 
 
 def get_events(store: Store, caller: Caller, job_id: str, after: int) -> tuple[list[EventView], bool]:
-    """Changes of state with a number above `after`, and whether the job has ended."""
+    """Return the changes of state with a number above `after`, and whether the job has ended. Raises Refused."""
     job = own_job(store, caller, job_id)
     entries = store.history(job.id, after)
     return [_event(entry) for entry in entries], job.state.is_terminal
 
 
 def health(storage: JobStorage, adapters: Adapters, started_at: float) -> Health:
-    """The daemon itself; also where its database is away."""
+    """Return the state of the daemon, also if its database is unavailable."""
     trouble, live_jobs = storage.store.outage, None
-    if trouble is None or not storage.store.is_shared:  # a server that is away is not waited for
+    if trouble is None or not storage.store.is_shared:  # do not wait for an unavailable server
         try:
             live_jobs = storage.store.count_live()
         except StoreError as error:
@@ -249,14 +249,14 @@ def view_of(
 
 
 def _settled_at(job: Job, history: Sequence[HistoryEntry]) -> float | None:
-    """When that was stored whose failure is the job's error."""
+    """Return when the upload was made up whose failure is the job's error; None if it was not."""
     if job.error_code not in UNSTORED:
         return None
     return next((entry.at for entry in history if entry.is_upload_of(job.attempt)), None)
 
 
 def _altered(overrides: Overrides) -> dict[str, str]:
-    """What is set, in words by manifest key."""
+    """Return the overrides as text, by manifest key."""
     altered: dict[str, str] = {}
     if overrides.gpus is not None:
         altered["gpus"] = f"{overrides.gpus:g}"
@@ -268,8 +268,8 @@ def _altered(overrides: Overrides) -> dict[str, str]:
 
 
 def _timestamps(history: Sequence[HistoryEntry]) -> dict[str, float]:
-    """When each state was reached, since the job last went back: to wait for its next attempt, to that attempt where a
-    head began it, to the queue where the scheduler started it anew, or by a resume."""
+    """Return when each state was reached since the job last went back: for its next attempt, when the scheduler
+    requeued the attempt, or by a resume."""
     times: dict[str, float] = {}
     for entry in history:
         if entry.cause in (Cause.REQUEUED, Cause.RESUMED):
@@ -279,14 +279,14 @@ def _timestamps(history: Sequence[HistoryEntry]) -> dict[str, float]:
 
 
 def _ran(history: Sequence[HistoryEntry]) -> frozenset[int]:
-    """The attempts that got as far as their learners."""
+    """Return the numbers of the attempts that started learners."""
     return frozenset(entry.attempt for entry in history if entry.state in _RAN)
 
 
 def _results(job: Job, directory: JobDir, ran: Collection[int]) -> str:
-    """Where the job's results are: in the store that all attempts share, else where the last one that ran left them.
+    """Return where the job's results are: in the store that all attempts share, else in the last attempt that ran.
 
-    A later attempt begins with a copy of them, but only when it runs.
+    A later attempt copies them when it starts.
     """
     own = [directory.attempt(number).results for number in range(1, job.attempt + 1)]
     if ran and job.results in ("", *own):
@@ -295,7 +295,7 @@ def _results(job: Job, directory: JobDir, ran: Collection[int]) -> str:
 
 
 def _store(job: Job) -> tuple[str, str]:
-    """The URL of the store that its results go to, and the store's endpoint where that is not in the URL."""
+    """Return the URL of the store for results, and the store's endpoint if the URL does not contain it."""
     place = place_of_results(job.spec.data_stores, job.id)
     if place is None:
         return "", ""
@@ -304,7 +304,8 @@ def _store(job: Job) -> tuple[str, str]:
 
 
 def _attempt(attempt: Attempt, ran_in: JobDir | None, history: Sequence[HistoryEntry], now: float) -> AttemptView:
-    """`ran_in`: the job's directory, if the attempt got as far as its learners. `history` is the job's."""
+    """Return the view of an attempt. `ran_in` is the job's directory if the attempt started learners. `history` is the
+    job's."""
     begins_at = attempt.ended_at + STILL_ALIVE_S if attempt.upload_pending and attempt.ended_at is not None else 0.0
     checkpoint = attempt.checkpoint
     left = ran_in.attempt(attempt.number) if ran_in is not None else None

@@ -1,4 +1,4 @@
-"""Shows the learners of a running job and how far its transfers are."""
+"""Reads the states of a job's learners, and the progress of its transfers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ffdl_batch.services.outcome.attempt_records import read_evidence, read_laun
 
 
 def learners_of(root: Root, job: JobView) -> tuple[LearnerView, ...]:
-    """Those of the last attempt of `job` that ran, by what its controllers wrote; none where it left no launch file.
-    Raises OSError."""
+    """Return the learners of the last attempt of `job` that ran, from the events of its controllers; none if it has no
+    launch file. Raises OSError."""
     ran = [attempt for attempt in job.attempts if attempt.logs] or list(job.attempts)
     if not ran:
         return ()
@@ -32,7 +32,7 @@ def learners_of(root: Root, job: JobView) -> tuple[LearnerView, ...]:
 def untold_restarts(
     job: Job, attempt: AttemptDir, again: Sequence[StartedAgain], history: Sequence[HistoryEntry]
 ) -> list[tuple[float, str]]:
-    """When each learner was started again that the history does not tell of yet, and what to say of it."""
+    """Return the time and the message of each restart of a learner that the history does not contain yet."""
     launch = read_launch(attempt)
     told = {entry.message for entry in history if entry.is_learner_restart_of(job.attempt)}
     said = ((one.at, describe_restart(one, launch)) for one in again)
@@ -40,12 +40,12 @@ def untold_restarts(
 
 
 MOVES = frozenset({JobState.DOWNLOADING.value, JobState.PROCESSING.value, JobState.STORING.value})
-"""States in which something may move."""
+"""States in which data may be transferred."""
 MOST_BYTES = 10_000
 
 
 def with_moving(root: Root, job: JobView) -> JobView:
-    """`job` with what moves. Raises OSError."""
+    """Return `job` with the progress of its transfers. Raises OSError."""
     attempt = root.job(parse_job_id(job.id)).attempt(job.attempt)
     try:
         cell = find_object(attempt.moving, MOST_BYTES, below=attempt.path)

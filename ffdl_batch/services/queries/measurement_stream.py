@@ -1,4 +1,4 @@
-"""What was measured of a job: its metrics, and what its learners used. Files are read when somebody asks."""
+"""Reads and follows what was measured of a job: its metrics, and the use of processors, memory and devices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ffdl_batch.services.refusals import stop_if, wrong_usage
 
 CHUNK = 256 * 1024
 MAX_LINE = 1 << 20
-"""What is longer is no record of ours, and is passed over."""
+"""Longer lines are not records of ours, and are skipped."""
 POLL_S, KEEP_ALIVE_S = 0.5, 5.0
 
 MOST_BYTES = 512 * 1024**2
@@ -28,13 +28,13 @@ MOST_BYTES = 512 * 1024**2
 learner or a user."""
 IsStopped = Callable[[], bool]
 Places = Callable[[AttemptDir], list[tuple[int, str]]]
-"""The files of one attempt, each with the number of the learner or node that it is of."""
+"""Returns the files of one attempt, each with the number of its learner or node."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredQuery:
-    """Which lines: of one learner or all (None), of one attempt or all in order; of usage `learner` is not looked at.
-    With `follow` until the job has ended."""
+    """The requested lines: of one learner or all (None), of one attempt or all in order; with `follow`, until the job
+    has ended. Usage ignores `learner`."""
 
     learner: int | None = None
     follow: bool = False
@@ -44,9 +44,10 @@ class MeasuredQuery:
 def read_metrics(
     storage: JobStorage, caller: Caller, job_id: str, query: MeasuredQuery, is_stopped: IsStopped = lambda: False
 ) -> Iterator[bytes | None]:
-    """Lines ``{"learner", "attempt", "record"}`` with the records in FfDL's form, those of one learner in their order;
-    None now and then while nothing comes. Raises :class:`Refused` for a learner or an attempt that there is not. The
-    iterator raises :class:`StreamStopped` once `is_stopped`.
+    """Yield lines ``{"learner", "attempt", "record"}`` with the records in FfDL's form, those of one learner in order.
+
+    Yields None from time to time while there is no output. Raises :class:`Refused` for a learner or an attempt that
+    does not exist. The iterator raises :class:`StreamStopped` once `is_stopped`.
     """
     job = own_job(storage.store, caller, job_id)
     learners = job.spec.resources.learners
@@ -59,8 +60,8 @@ def read_metrics(
 def read_usage(
     storage: JobStorage, caller: Caller, job_id: str, query: MeasuredQuery, is_stopped: IsStopped = lambda: False
 ) -> Iterator[bytes | None]:
-    """Lines ``{"node", "attempt", "sample"}``, see :class:`ffdl_batch.domain.metrics.usage.UsageSample`; else as
-    metrics."""
+    """Yield lines ``{"node", "attempt", "sample"}`` like :func:`read_metrics`; the samples are those of
+    :class:`ffdl_batch.domain.metrics.usage.UsageSample`."""
     job = own_job(storage.store, caller, job_id)
     return _lines(storage, _checked(job, query), query, _usage_files, ("node", "sample"), is_stopped)
 

@@ -1,4 +1,4 @@
-"""Where the files of pods are, which have a tree of their own: nothing but their logs comes to the daemon."""
+"""Describes where the files of pods are. Pods have a tree of their own; only their logs reach the daemon."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ffdl_batch.services.outcome.attempt_records import read_final, read_launch
 
 
 def where_kept(pod: Pod, local: str) -> tuple[str, str]:
-    """Of what is nowhere but at `local` in pods: where it is, and what to do. A claim has the tree at its top."""
+    """Return where files are that exist only at `local` in pods, and what to do. A claim has the tree at its top."""
     if pod.apart:
         return "go with its pods", "name a data store for training_results, and they are kept there"
     below = local.removeprefix(f"{TREE}/")
@@ -25,25 +25,27 @@ def where_kept(pod: Pod, local: str) -> tuple[str, str]:
 
 
 def where_stored(launch: LaunchFile) -> tuple[str, str]:
-    """Of results that pods put into a directory of theirs, by the path that they have for it: where that is, and what
-    to do. This machine may have the same directory, and may have another one of that name."""
+    """Return where results are that pods store in a directory, and what to do. The path is the pods': on this host it
+    may be the same directory, or another one."""
     assert launch.pod is not None
     place = launch.pod.claimed(launch.stores.results)
     return f"are {place}" if place else "are in the cluster", "ffdl download fetches them"
 
 
 def without_places(storage: JobStorage, adapters: Adapters, job: Job, view: JobView) -> JobView:
-    """The job, without directories of results that are not on this machine because its attempts were pods; and, where
-    they went to no store, what became of them. Files are read of jobs of such backends alone, and while their file
-    system answers."""
+    """Return the job without directories of results that are not on this host because its attempts were pods. If the
+    results went to no store, a note says where they are.
+
+    Reads files only for jobs of such backends, and only while the file system answers.
+    """
     if not _runs_in_pods(adapters, job):
         return view
     try:
         storage.tree.check()
-    except OSError:  # with the tree, what could be said is away
+    except OSError:  # the launch files are in the tree
         return view
     directory = storage.root.job(job.id)
-    # An attempt that never got to its learners has none, and is the last one of the job all the same.
+    # The last attempt of the job has no results if it never started learners.
     named = [
         one.number for one in view.attempts if one.results or directory.attempt(one.number).results == view.results
     ]
@@ -84,7 +86,7 @@ def _pending_upload_directory(launch: LaunchFile) -> str:
 
 
 def _without_lost(view: JobView, attempt: AttemptDir) -> JobView:
-    """Without the store to which nothing came any more, where what was to go there went with its pods."""
+    """Remove the store from the view if the pods were deleted before their results were stored there."""
     try:
         final = read_final(attempt)
     except OSError:
@@ -95,14 +97,14 @@ def _without_lost(view: JobView, attempt: AttemptDir) -> JobView:
 def _runs_in_pods(adapters: Adapters, job: Job) -> bool:
     try:
         return isinstance(adapters.get(job.backend), StoresApart)
-    except InvalidRequest:  # before it has a backend, and where that is configured no more
+    except InvalidRequest:  # it has no backend yet, or its backend is not configured any more
         return False
 
 
 def _launch(attempt: AttemptDir) -> LaunchFile | None:
     try:
         return read_launch(attempt)
-    except OSError:  # the tree is away, and with it what could be said
+    except OSError:  # the file system of the tree does not answer
         return None
 
 

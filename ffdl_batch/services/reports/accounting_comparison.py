@@ -1,6 +1,6 @@
-"""Whether our reckoning agrees with that of the schedulers' accounting, job by job.
+"""Compares our usage figures with the schedulers' accounting, job by job.
 
-Whole attempts are compared, not their parts in the period, and only jobs of which nothing goes on.
+It compares whole attempts, not only their parts in the period, and only jobs that have ended.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ffdl_batch.services.reports.usage import Period, Used, used_in
 MOST_ROWS = 1000
 NOT_IN_ACCOUNTING = "the accounting has nothing by this id and name"
 AT_ONCE = 2000
-"""Attempts in one question."""
+"""Number of attempts in one query of an accounting."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Ours:
-    """An attempt as we reckon it. `shares_gpus`: it has parts of GPUs, for which no accounting has a GPU."""
+    """Our figures of an attempt. `shares_gpus`: it has parts of GPUs, which no accounting counts as GPUs."""
 
     backend: str
     native_id: NativeId
@@ -42,8 +42,10 @@ class _Ours:
 def find_agreement(
     storage: JobStorage, adapters: Adapters, caller: Caller, period: Period, tolerance_s: float
 ) -> Agreement:
-    """The jobs of the period that have ended. `tolerance_s` is for each run; of GPU time, for each of its GPUs. Raises
-    :class:`Refused` where an accounting does not answer."""
+    """Compare the jobs of the period that have ended. Raises :class:`Refused` if an accounting does not answer.
+
+    `tolerance_s` applies to each run; for GPU time, to each of its GPUs.
+    """
     jobs: dict[str, list[_Ours]] = {}
     running = 0
     for used in used_in(storage, adapters.settings, caller, period):
@@ -74,7 +76,7 @@ def find_agreement(
 
 
 def _attempts(used: Used) -> Iterable[_Ours]:
-    """Those that ran and have an id at a scheduler."""
+    """Yield the attempts that ran and have a native id."""
     shares = 0 < used.job.asked.gpus_each < 1
     for number, record in used.job.attempts.items():
         runs = tuple(run for run in used.line.runs if run.attempt == number)
@@ -87,7 +89,7 @@ Answers = dict[tuple[str, NativeId], Sequence[AccountedRun]]
 
 
 def _ask(adapters: Adapters, attempts: Sequence[_Ours]) -> tuple[Answers, set[str], set[str]]:
-    """What the accountings have of each attempt; which backends keep accounts, and which do not."""
+    """Return the accounting's answer for each attempt, and the backends with and without accounting."""
     by_backend: defaultdict[str, dict[NativeId, Token]] = defaultdict(dict)
     for one in attempts:
         by_backend[one.backend][one.native_id] = one.token
@@ -118,7 +120,7 @@ def _ask_one(
             found.update(answer)
     except SchedulerUnreachable as error:
         raise try_again("S200", f"the accounting of {backend} cannot be compared with: {error}") from error
-    except InvalidRequest:  # a backend that is not installed any more keeps no accounts that could be asked for
+    except InvalidRequest:  # the backend is not installed any more, so its accounting cannot be asked
         return None
     return found
 

@@ -1,6 +1,6 @@
-"""How much GPUs were at work: the samples that node controllers left, of the attempts that held the most first.
+"""Sums the GPU use of attempts from the samples of node controllers, beginning with those that held the most.
 
-A sample speaks of the time since the one before. Reading takes a bounded time: what was not read is told, not guessed.
+A sample covers the time since the one before. Reading takes a bounded time; the report says how much was not read.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ MOST_BYTES = 32 * 1024**2
 """Maximum bytes read from one file. Samplers write 16 MiB at most. A longer file was made by a learner or a user."""
 MAX_LINE = 1 << 20
 EVERY_S, THINNING = 10.0, 2000.0
-"""As the sampler's: a pause is that long, or this part of the time gone by."""
+"""The sampler's pause: this long, or this part of the time since the start."""
 _PAUSES = 3.0
-"""How many pauses a sample speaks of at most: what lies further back was not looked at."""
+"""Maximum number of pauses that a sample covers. Earlier time counts as not measured."""
 
 
 class HeldAttempt(NamedTuple):
-    """GPU-seconds that an attempt held in the period, and which it is."""
+    """An attempt and the GPU-seconds that it held in the period."""
 
     gpu_seconds: float
     job: str
@@ -35,7 +35,7 @@ class HeldAttempt(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """GPU-seconds that samples speak of, that were used, and in which hardly anything was."""
+    """GPU-seconds that samples cover, that were used, and that were idle."""
 
     sampled: float = 0.0
     used: float = 0.0
@@ -43,7 +43,7 @@ class _Seen(NamedTuple):
 
 
 def read_efficiency(storage: JobStorage, held: Sequence[HeldAttempt], period: tuple[float, float]) -> Efficiency:
-    """Of these attempts, in the period."""
+    """Return the GPU efficiency of these attempts in the period."""
     whole, seen, unread = sum(one.gpu_seconds for one in held), _Seen(), 0
     ends_at = storage.clock.monotonic() + PATIENCE_S
     for at, one in enumerate(sorted(held, reverse=True)):
@@ -55,7 +55,7 @@ def read_efficiency(storage: JobStorage, held: Sequence[HeldAttempt], period: tu
         except OSError:
             unread += 1
             continue
-        # A file may tell of GPUs that others share: nobody used more than was held.
+        # A file may contain GPUs that other jobs share: an attempt cannot use more than it held.
         part = min(1.0, one.gpu_seconds / found.sampled) if found.sampled else 0.0
         seen = _Seen(*(a + b * part for a, b in zip(seen, found, strict=True)))
     return Efficiency(whole / HOUR_S, seen.sampled / HOUR_S, seen.used / HOUR_S, seen.idle / HOUR_S, unread)
@@ -92,8 +92,8 @@ def _weigh(file: BinaryIO, period: tuple[float, float]) -> Iterator[_Seen]:
 
 
 def _read(line: bytes) -> tuple[float, list[float]] | None:
-    """The time and the GPUs' shares of a line of :class:`ffdl_batch.domain.metrics.usage.UsageSample`, which whoever
-    owns the job may have written; a third of the time that the whole one takes."""
+    """Return the time and the GPUs' use in a line of :class:`ffdl_batch.domain.metrics.usage.UsageSample`; None if it
+    is invalid, because the job's owner can write the file. Decoding the whole sample takes three times as long."""
     try:
         plain: Any = json.loads(line)
     except (ValueError, RecursionError):

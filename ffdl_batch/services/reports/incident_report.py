@@ -1,4 +1,4 @@
-"""Reports incidents as they were noticed, and how often each node failed jobs. Asks no scheduler."""
+"""Reports incidents as they were recorded, and how often each node failed jobs. It asks no scheduler."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ffdl_batch.store import Noticed, Store
 
 @dataclass(frozen=True, slots=True)
 class FaultsAsked:
-    """From after `since` to `until` (None = now), seconds since the epoch; of the caller's jobs, or those of
-    `all_users`. Rows begin after `rows_after` where that is earlier than `since`, or later."""
+    """The requested period, from after `since` to `until` (None = now), in seconds since the epoch; the caller's jobs,
+    or those of `all_users`. If `rows_after` is set, the rows begin after it instead of after `since`."""
 
     since: float
     until: float | None = None
@@ -47,13 +47,13 @@ def report_faults(storage: JobStorage, caller: Caller, asked: FaultsAsked) -> Fa
 
 
 def incidents_of(store: Store, job: Job) -> tuple[IncidentRow, ...]:
-    """What went wrong with one job, in the order in which it happened."""
+    """Return the incidents of one job, in the order in which they happened."""
     noticed = store.incidents_of([job.id]).get(job.id, [])
     return tuple(_row(one, {job.id: job}) for one in noticed)
 
 
 def incident_rows(store: Store, noticed: Sequence[Noticed]) -> list[IncidentRow]:
-    """They, with their jobs' names and owners."""
+    """Return the incidents with the names and owners of their jobs."""
     ids = sorted({one.incident.job_id for one in noticed})
     jobs = {job.id: job for job in store.get_many([JobId(job_id) for job_id in ids])} if ids else {}
     return [_row(one, jobs) for one in noticed]
@@ -84,7 +84,7 @@ def _row(one: Noticed, jobs: Mapping[JobId, Job]) -> IncidentRow:
 
 
 def report_nodes(store: Store, settings: Settings, node_exclusion: NodeExclusion) -> NodesReport:
-    """The scores as of now, of all jobs in the database: they name nodes, and nobody's jobs."""
+    """Return the current score of each node, from all jobs in the database. The report names nodes, never jobs."""
     rules = settings.nodes
     scores = node_exclusion.scores()
     return NodesReport(store.now(), tuple(scores), rules.threshold if rules.exclude_unreliable else None)

@@ -1,7 +1,7 @@
-"""The daemon's figures, for Prometheus: of its user's jobs, and of itself. Put together when somebody asks.
+"""Computes the daemon's metrics for Prometheus, at each request: of its user's jobs, and of the daemon itself.
 
-What is counted over jobs comes from the database, so it outlives the daemon; how long schedulers take is counted since
-its start. Histories are read as far as jobs have changed since the last time.
+Counts of jobs come from the database, so they survive a restart; times of schedulers are counted since the daemon's
+start. Only the histories of jobs that changed since the last request are read.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ffdl_batch.services.job_storage import JobStorage
 
 PHASE_BOUNDS_S = (1.0, 3.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0, 86400.0, 3 * 86400.0)
 OVERLAP_S = 60.0
-"""A change that was committed late has a time of before."""
+"""Maximum time between a change and its commit."""
 _BATCH = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What the daemon's process has counted since its start."""
+    """Counts of the daemon's process since its start."""
 
     started_at: float
     requests: int = 0
@@ -36,7 +36,7 @@ class Counted:
 
 
 class Figures:
-    """Of one daemon. `counted` tells of its process."""
+    """The metrics of one daemon. `counted` returns those of its process."""
 
     def __init__(self, storage: JobStorage, adapters: Adapters, counted: Callable[[], Counted]) -> None:
         self._storage, self._adapters, self._counted = storage, adapters, counted
@@ -47,7 +47,7 @@ class Figures:
         self._ended: dict[tuple[str, str, str], int] = {}
 
     def text(self) -> str:
-        """All of them. Raises StoreError."""
+        """Return all metrics in Prometheus' text format. Raises StoreError."""
         with self._lock:
             self._catch_up()
             return render([*self._of_jobs(), *self._of_schedulers(), *self._of_process()])
@@ -64,7 +64,7 @@ class Figures:
         self._read_to = max((at for _, at in changed.values()), default=self._read_to)
 
     def _count(self, job_id: JobId, backend: str, entries: Sequence[HistoryEntry]) -> None:
-        """A state that has been left, for how long; an end as soon as it is one. Rows that change no state are none."""
+        """Count the duration of each state that was left, and each end. Entries that change no state do not count."""
         last = self._seen.get(job_id, 0)
         changes = [entry for entry in entries if entry.cause not in (Cause.RESTARTED, Cause.STORED)]
         for entry, left in zip(changes, [*changes[1:], None], strict=True):
@@ -80,7 +80,7 @@ class Figures:
 
     def _of_jobs(self) -> list[Family]:
         store, uid = self._storage.store, self._storage.uid
-        jobs = Family("ffdl_jobs", "gauge", "Jobs by state; those that have ended stay in the database.")
+        jobs = Family("ffdl_jobs", "gauge", "Jobs by state; ended jobs stay in the database.")
         counts = store.count_states(uid)
         for backend in sorted({backend for backend, _ in counts}):
             for state in JobState:
@@ -92,7 +92,7 @@ class Figures:
         for (backend, state), histogram in sorted(self._phases.items()):
             phases.put(histogram, backend=backend, state=state.value)
         attempts = Family("ffdl_attempts_total", "counter", "Attempts that were begun.")
-        recoveries = Family("ffdl_recoveries_total", "counter", "Attempts that something ended before the training.")
+        recoveries = Family("ffdl_recoveries_total", "counter", "Attempts that were interrupted.")
         gpus = Family("ffdl_gpu_seconds_total", "counter", "GPU seconds of attempts that have ended.")
         owed = Family("ffdl_stores_owed", "gauge", "Attempts whose results or logs are still to be stored.")
         sums = store.sum_attempts(uid)
@@ -138,6 +138,6 @@ class Figures:
 
 
 def _resident_bytes() -> int:
-    """By /proc/self/statm (proc(5))."""
-    with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123 - read anew each time
+    """Return the resident memory of this process, from /proc/self/statm (proc(5))."""
+    with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123 - read at each request
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,7 +1,7 @@
-"""The report of use: every job of a period, read page by page, and what they come to.
+"""Reports usage: every job of a period, read page by page, and their sums.
 
-A job counts where it was alive in the period, and with the part of its runs that lies in it. What has not ended counts
-up to now. Nothing is asked of a scheduler.
+A job counts if it was alive in the period, with the part of its runs within the period. A run that has not ended counts
+until now. It asks no scheduler.
 """
 
 from __future__ import annotations
@@ -48,41 +48,43 @@ _WORDS = {
     Interruption.PREEMPTION.value: "preempted",
     Interruption.NODE_FAILURE.value: "node or controller failed",
 }
-_STARTED_ANEW = "started anew by the scheduler"
+_REQUEUED = "requeued by the scheduler"
 _ENDS = "end-"
-"""How the episodes of incidents begin that ended a run."""
+"""Prefix of the episodes of incidents that ended a run."""
 
 
 class Causes(Protocol):
-    """Who knows the cause of a loss."""
+    """Finds the cause of lost GPU time."""
 
     def cause_of(self, job: UsedJob, record: AttemptRecord | None, loss: Loss) -> str:
-        """A few words, the same for the same cause."""
+        """Return a short description, the same for the same cause."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class OutcomeCauses:
-    """By outcome codes and interruptions of attempts."""
+    """Causes from the outcome codes and interruptions of attempts."""
 
     def cause_of(self, job: UsedJob, record: AttemptRecord | None, loss: Loss) -> str:
         """See :class:`Causes`."""
         if loss.end is JobState.CANCELLED:
             return "cancelled by its owner"
         if record is None or (loss.end is JobState.QUEUED and not record.interruption):
-            return _STARTED_ANEW
+            return _REQUEUED
         if record.interruption in _WORDS:
             return _WORDS[record.interruption]
         code = record.outcome_code if record.outcome_code not in ("", NORMAL.code) else job.error_code
         kind = FAULTS.get(code)
         if code == NORMAL.code:
-            return _STARTED_ANEW if loss.end is JobState.QUEUED else "ended early"
+            return _REQUEUED if loss.end is JobState.QUEUED else "ended early"
         return f"{kind.title} ({code})" if kind is not None else code
 
 
 class IncidentCauses:
-    """By the kinds of `incidents`; of ends without one, and of those of before there were any, by their outcomes. Of
-    several runs of an attempt, which the scheduler started anew, it is the incident next to the end of the run."""
+    """Causes from the kinds of `incidents`, and from outcomes for ends without an incident.
+
+    If the scheduler requeued an attempt, the incident nearest to the end of the run counts.
+    """
 
     def __init__(self, incidents: Iterable[Incident]) -> None:
         self._ends: dict[tuple[str, int], list[tuple[float, str]]] = {}
@@ -101,12 +103,13 @@ class IncidentCauses:
 
 
 NO_TENANT = "-"
-_HELD = {JobState.DOWNLOADING: "held while data came", JobState.STORING: "held while results were stored"}
+_HELD = {JobState.DOWNLOADING: "held while data were loaded", JobState.STORING: "held while results were stored"}
 
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """From `since` to before `until`, seconds since the epoch; of the caller's jobs, or those of `all_users`."""
+    """The reported period, from `since` to before `until`, in seconds since the epoch; the caller's jobs, or those of
+    `all_users`."""
 
     since: float
     until: float
@@ -115,7 +118,7 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """One job of the period: what is recorded, when it ran, and its row."""
+    """One job of the period: its record, its timeline, and its row in the report."""
 
     job: UsedJob
     line: Timeline
@@ -125,8 +128,10 @@ class Used:
 def report_usage(
     storage: JobStorage, settings: Settings, caller: Caller, period: Period, causes: Causes | None = None
 ) -> UsageReport:
-    """The whole report; reads the samples of use from the job directories, for a bounded time. Raises :class:`Refused`
-    and OSError."""
+    """Return the whole report. Reads samples of GPU use from the job directories for a bounded time.
+
+    Raises :class:`Refused` and OSError.
+    """
     sums = _Sums(period, storage.clock.now(), causes or _causes(storage.store, caller, period))
     for used in used_in(storage, settings, caller, period):
         sums.add(used)
@@ -135,22 +140,23 @@ def report_usage(
 
 
 def _causes(store: Store, caller: Caller, period: Period) -> Causes:
-    """An incident is noted when a run has ended, so those of runs in the period are not older than its beginning."""
+    """Return the causes from the incidents of the period. A run's incident is recorded after its end, so none that
+    matters is older than the period."""
     noticed = store.incidents_noticed(period.since, uid=None if period.all_users else caller.uid)
     return IncidentCauses(one.incident for one in noticed)
 
 
 def job_uses(storage: JobStorage, settings: Settings, caller: Caller, period: Period) -> Iterator[JobUse]:
-    """One row for each job, in the order of their submission. Raises :class:`Refused` at the first."""
+    """Yield one row for each job, in the order of submission. Raises :class:`Refused` before the first row."""
     return (used.row for used in used_in(storage, settings, caller, period))
 
 
 def used_in(storage: JobStorage, settings: Settings, caller: Caller, period: Period) -> Iterator[Used]:
-    """The jobs that were alive in the period. Raises :class:`Refused` where the caller may not see them."""
+    """Return the jobs that were alive in the period. Raises :class:`Refused` if the caller may not see them."""
     if period.all_users and not caller.is_admin:
         raise not_allowed("only administrators may have a report about other users' jobs")
     if not period.since < period.until:
-        raise wrong_usage("the period is empty: its end has to lie after its beginning")
+        raise wrong_usage("the period is empty: its end must be after its beginning")
     return _used(storage, settings, None if period.all_users else caller.uid, period)
 
 
@@ -221,7 +227,7 @@ class _Sum:
 
 @dataclass(slots=True)
 class _Sums:
-    """All that one pass over the jobs adds up."""
+    """The sums of one pass over the jobs."""
 
     period: Period
     now: float
@@ -259,7 +265,7 @@ class _Sums:
         return self.period.since <= at < self.period.until
 
     def _add_times(self, line: Timeline) -> None:
-        """Times that are over, and were so in the period."""
+        """Add the waiting and running times that ended in the period."""
         self.times["queueing"].extend(ended - began for _, began, ended in line.waits if self._is_within(ended))
         kinds = ((JobState.DOWNLOADING, "download"), (JobState.PROCESSING, "processing"))
         for run in line.runs:

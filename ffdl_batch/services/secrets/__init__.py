@@ -1,1 +1,1 @@
-"""Secrets of users and of jobs, in files."""
+"""Secrets of users and jobs, in files."""

@@ -1,9 +1,9 @@
-"""The secrets of jobs: values that a submission brings along, and the file from which each attempt has what it needs.
+"""Stores secrets: those of the user, those that a submission sends, and the file with the values of each attempt.
 
-Records and manifests hold names. What is called ``secret:NAME`` in a record is the job's own value of that name, else
-the user's. Each attempt, and the template of the next one, has a file with the values that it needs, of mode 0600; it
-is written before the scheduler hears of the attempt, and gone when nothing is left to do for it. The directory of
-holders says whose directories may hold secrets, so that none has to be looked for.
+Records and manifests contain only names. ``secret:NAME`` in a record means the job's own value of that name, else the
+user's. Each attempt, and the template of the next one, has a file of mode 0600 with the values that it needs. It is
+written before the submission, and removed when the attempt is done. The directory of holders lists the jobs and arrays
+whose directories may have secrets, so that no search is needed.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from ffdl_batch.services.job_storage import JobStorage
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A secret that is there, and when its value was set, by the file system's clock."""
+    """An existing secret, and when its value was set, by the file system's clock."""
 
     name: str
     set_at: float
 
 
 def keep_secret(root: Root, name: str, value: str) -> None:
-    """Set its value anew, durably: readers find the old one or the new. Raises OSError."""
+    """Set or replace the user's secret durably. Readers get the old value or the new. Raises OSError."""
     _named(name)
     directory = Path(root.secrets)
     directory.mkdir(mode=0o700, exist_ok=True)
@@ -53,7 +53,7 @@ def keep_secret(root: Root, name: str, value: str) -> None:
 
 
 def read_secret(root: Root, name: str) -> str | None:
-    """Its value; None where there is none. Raises OSError."""
+    """Return the value of the user's secret; None if it does not exist. Raises OSError."""
     if why_no_name(name):
         return None
     try:
@@ -65,7 +65,7 @@ def read_secret(root: Root, name: str) -> str | None:
 
 
 def drop_secret(root: Root, name: str) -> bool:
-    """Remove it, durably; whether it was there. Raises OSError."""
+    """Remove the user's secret durably; return whether it existed. Raises OSError."""
     _named(name)
     try:
         (Path(root.secrets) / name).unlink()
@@ -76,7 +76,7 @@ def drop_secret(root: Root, name: str) -> bool:
 
 
 def kept_secrets(root: Root) -> list[Kept]:
-    """All of them, by name. Raises OSError."""
+    """Return the user's secrets, by name. Raises OSError."""
     return sorted(_kept(Path(root.secrets)), key=lambda one: one.name)
 
 
@@ -85,27 +85,27 @@ def _kept(directory: Path) -> Iterator[Kept]:
         if not why_no_name(path.name):
             try:
                 yield Kept(path.name, path.stat().st_mtime)
-            except FileNotFoundError:  # it was removed meanwhile
+            except FileNotFoundError:  # it was just removed
                 continue
 
 
 def _named(name: str) -> None:
-    """A name becomes a path only where it is one: callers have refused others before."""
+    """Raise ValueError for an invalid name, before it becomes a path. Callers have refused invalid names already."""
     if why_no_name(name):
-        raise ValueError("this is no secret's name")
+        raise ValueError("this is not a name of a secret")
 
 
 CODE = "C103"
 _TRIES = 3
 _FOR_GOOD = frozenset({JobState.COMPLETED, JobState.CANCELLED})
-"""Ends that no resume leaves."""
+"""Ends after which a job cannot be resumed."""
 
 
 class SecretMissing(Exception):
-    """A secret that a job refers to is not there; the message says which, and what to do."""
+    """A secret that a job refers to does not exist; the message has its name and the cure."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"there is no secret {name}; ffdl secret set {name} makes it")
+        super().__init__(f"there is no secret {name}; create it: ffdl secret set {name}")
 
 
 # ------------------------------------------------------------------------------------------------ submission
@@ -114,8 +114,11 @@ class SecretMissing(Exception):
 def bring_along(
     spec: JobSpec, own: Mapping[str, str], found: Mapping[str, str]
 ) -> tuple[JobSpec, dict[str, str], list[Finding]]:
-    """`spec` with a name of the job's own in the place of each ``${env:NAME}`` and ``${file:PATH}``; its own values,
-    those of `own` among them; and what is wrong. `found` are the values from where it was submitted."""
+    """Replace each ``${env:NAME}`` and ``${file:PATH}`` of `spec` by a secret of the job's own.
+
+    `found` are the values at the place of submission. Return the spec, the job's own values with those of `own`, and
+    the findings.
+    """
     values, findings = dict(own), list[Finding]()
     named = {use.name for use in uses_of(spec) if use.kind == SECRET}
     instead: dict[str, str] = {}
@@ -140,13 +143,13 @@ def _why_not_brought(use: Use, found: Mapping[str, str], value: str) -> Finding 
     elif use.kind == ENV:
         message, cure = f"the variable {use.name} is not set where the job was submitted", f"export {use.name}"
     else:
-        message = f"the file {use.name} cannot be read where the job was submitted, or is no text, or too large"
+        message = f"the file {use.name} cannot be read where the job was submitted, is not text, or is too large"
         cure = "give an absolute path, or one from the manifest's directory; the text has at most 64 KiB"
     return Finding(Severity.ERROR, message, cure or None, path=use.path, code=CODE) if message else None
 
 
 def _own_name(use: Use, value: str, values: Mapping[str, str], named: set[str]) -> str:
-    """A name that means nothing else in the job."""
+    """Return a name that the job does not use for another value."""
     name = f"{use.kind}-" + "".join(c if c.isalnum() or c in "._-" else "-" for c in use.name)
     while name in named or values.get(name, value) != value:
         name += "-2"
@@ -154,7 +157,7 @@ def _own_name(use: Use, value: str, values: Mapping[str, str], named: set[str]) 
 
 
 def _with(spec: JobSpec, instead: Mapping[str, str]) -> JobSpec:
-    """The values at these paths replaced."""
+    """Return `spec` with the values at these paths replaced."""
     stores = tuple(
         replace(
             store,
@@ -175,13 +178,14 @@ def _with(spec: JobSpec, instead: Mapping[str, str]) -> JobSpec:
 
 
 def values_at_hand(root: Root, spec: JobSpec, own: Mapping[str, str]) -> dict[str, str]:
-    """Those of the secrets that the job needs that are there, its own or the user's. Raises OSError."""
+    """Return the existing values, its own or the user's, of the secrets that the job needs. Raises OSError."""
     found = {name: own[name] if name in own else read_secret(root, name) for name in needed_secrets(spec)}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def missing_secrets(root: Root, spec: JobSpec, own: Mapping[str, str]) -> list[Finding]:
-    """The secrets that the job refers to and that are neither its own nor the user's. Raises OSError."""
+    """Return a finding for each secret that the job refers to and that is neither its own nor the user's. Raises
+    OSError."""
     findings = []
     for use in uses_of(spec):
         if use.kind == SECRET and use.name not in own and read_secret(root, use.name) is None:
@@ -194,14 +198,14 @@ def missing_secrets(root: Root, spec: JobSpec, own: Mapping[str, str]) -> list[F
 
 
 def own_secrets(root: Root, job: Job) -> dict[str, str]:
-    """The values that its submission brought along; those of an array lie with the array. Raises OSError."""
+    """Return the job's own values. Those of an array are in the array's directory. Raises OSError."""
     element = job.spec.element
     directory: ArrayDir | JobDir = root.job(job.id) if element is None else root.array(element.array)
     return read_values(directory.secrets)
 
 
 def read_values(path: str) -> dict[str, str]:
-    """The values in a job's, array's or attempt's file; none where there is none. Raises OSError."""
+    """Return the values in a job's, array's or attempt's file; none if the file does not exist. Raises OSError."""
     try:
         return from_text(read_whole(path, MAX_TEXT_BYTES).decode("utf-8"))
     except FileNotFoundError:
@@ -213,15 +217,15 @@ def read_values(path: str) -> dict[str, str]:
 
 
 def place_secrets(root: Root, job: Job, attempt: AttemptDir) -> None:
-    """Write what the attempt (or the template) needs into its directory, nothing where it needs nothing. Raises
-    OSError, SecretMissing."""
+    """Write the secrets that the attempt (or the template) needs into its directory, if any. Raises OSError,
+    SecretMissing."""
     if not needed_secrets(job.spec):
         return
     hold(root, job.id)
     for _ in range(_TRIES):
         values = _values(root, job)
         write_text(attempt.secrets, to_text(values))
-        if _values(root, job) == values:  # else one was set anew in between, and was not put here
+        if _values(root, job) == values:  # else a secret was replaced between reading and writing
             return
 
 
@@ -236,7 +240,7 @@ def _values(root: Root, job: Job) -> dict[str, str]:
 
 
 def hold(root: Root, holder: str) -> None:
-    """From here on the directory of this job or array may hold secrets. Raises OSError."""
+    """Record that the directory of this job or array may have secrets. Raises OSError."""
     mark = Path(root.secret_holders, holder)
     if not mark.exists():
         for directory in (root.secrets, root.secret_holders):
@@ -245,8 +249,8 @@ def hold(root: Root, holder: str) -> None:
 
 
 def renew_secret(storage: JobStorage, name: str) -> None:
-    """The user's secret `name` was set anew: attempts that are not over have the new value from now on, also for what
-    they store at last. Raises OSError, StoreError."""
+    """Write the replaced value of the user's secret `name` into the files of all attempts that still need it, also for
+    their last upload. Raises OSError, StoreError."""
     root = storage.root
     value = read_secret(root, name)
     for job in storage.store.get_many(_holders(root)):
@@ -256,16 +260,16 @@ def renew_secret(storage: JobStorage, name: str) -> None:
             values = read_values(str(path))
             if values.get(name, value) != value:
                 write_text(path, to_text({**values, name: value}))
-        hold(root, job.id)  # whoever removed a file meanwhile comes again
+        hold(root, job.id)  # a file that was removed meanwhile may have come back; it is removed again later
 
 
 # ------------------------------------------------------------------------------------------------ afterwards
 
 
 def forget_secrets(storage: JobStorage) -> int:
-    """Remove the secrets of jobs that are over, and that owe no store; returns of how many jobs and arrays.
+    """Remove the secrets of ended jobs without pending uploads; return of how many jobs and arrays.
 
-    What a submission brought along stays with a job that can be resumed. Raises OSError, StoreError.
+    A job that can be resumed keeps its own values. Raises OSError, StoreError.
     """
     root, store = storage.root, storage.store
     holders = _holders(root)
@@ -278,7 +282,7 @@ def forget_secrets(storage: JobStorage) -> int:
     known = {*(str(job.id) for job in jobs), *arrays}
     for holder in holders:
         directory = root.array(holder).path if is_array_id(holder) else root.job(JobId(holder)).path
-        if holder not in known and not Path(directory).exists():  # it was never acknowledged
+        if holder not in known and not Path(directory).exists():  # the submission was never acknowledged
             _let_go(root, holder)
     return len(gone)
 
@@ -294,11 +298,11 @@ def _forget_job(storage: JobStorage, job: Job) -> bool:
     own = Path(root.job(job.id).secrets)
     if job.state in _FOR_GOOD:
         own.unlink(missing_ok=True)
-    if owed or (job.state is JobState.HALTED and own.exists()):  # what was halted may still be cancelled
+    if owed or (job.state is JobState.HALTED and own.exists()):  # a halted job may still be cancelled
         return False
     _let_go(root, job.id)
     now = storage.store.get(job.id)
-    if now is not None and not now.state.is_terminal:  # resumed meanwhile: what was written for it may have gone, too
+    if now is not None and not now.state.is_terminal:  # its new files may have been removed
         for attempt in (root.job(job.id).attempt(now.attempt), root.job(job.id).template):
             if Path(attempt.launch).exists():
                 place_secrets(root, now, attempt)
@@ -308,7 +312,7 @@ def _forget_job(storage: JobStorage, job: Job) -> bool:
 
 
 def _forget_array(root: Root, array: str) -> bool:
-    """All of its elements have ended for good."""
+    """Remove the secrets of an array whose elements have all ended for good."""
     Path(root.array(array).secrets).unlink(missing_ok=True)
     _let_go(root, array)
     return True
@@ -324,5 +328,5 @@ def _let_go(root: Root, holder: str) -> None:
 
 
 def _files(root: Root, job: Job) -> list[Path]:
-    """The files of its attempts and of the template."""
+    """Return the files of the job's attempts and template."""
     return sorted(Path(root.job(job.id).path).glob("attempt-*/secrets.json"))

@@ -1,4 +1,4 @@
-"""A user's named secrets, as they are asked for: set, listed, removed. A value goes in, and none comes out."""
+"""Sets, lists and removes a user's secrets. No function returns a value."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _MANY = 1_000_000
 
 
 def set_secret(storage: JobStorage, name: str, value: str) -> SecretView:
-    """Set it, anew where it is there: attempts that are deployed from now on have this value, and those that still need
-    the one before. Raises :class:`Refused`, OSError, StoreError."""
+    """Set a secret, or replace its value, also in existing attempts that need it. Raises :class:`Refused`, OSError,
+    StoreError."""
     if why := why_no_name(name) or why_no_value(value):
         raise wrong_usage(why)
     keep_secret(storage.root, name, value)
@@ -29,24 +29,26 @@ def set_secret(storage: JobStorage, name: str, value: str) -> SecretView:
 
 
 def list_secrets(storage: JobStorage) -> list[SecretView]:
-    """All of them, by name, with how many jobs that live or owe a store refer to each. Raises OSError, StoreError."""
+    """Return the secrets by name, each with the number of jobs that need it: they live, or have a pending upload.
+    Raises OSError, StoreError."""
     kept = kept_secrets(storage.root)
     counted = Counter(name for names in _users(storage).values() for name in names) if kept else Counter[str]()
     return [SecretView(one.name, one.set_at, counted[one.name]) for one in kept]
 
 
 def remove_secret(storage: JobStorage, name: str, *, force: bool) -> SecretView:
-    """Remove it. One that a job refers to which lives, or owes a store, is removed with `force` alone: its next attempt
-    would fail, and what it owes is stored by it. Raises :class:`Refused`, OSError, StoreError."""
+    """Remove a secret. If a job needs it for its next attempt or a pending upload, `force` is required.
+
+    Raises :class:`Refused`, OSError, StoreError.
+    """
     found = _view(storage, name)
     if found.jobs and not force:
         users = [job_id for job_id, names in _users(storage).items() if name in names]
         more = f" and {len(users) - _NAMED} more" if len(users) > _NAMED else ""
-        whom = ", ".join(users[:_NAMED]) + more
+        jobs = ", ".join(users[:_NAMED]) + more
         raise wrong_state(
-            f"the secret {name} is still needed by {whom}: without it their next attempts, or the storing of what they "
-            "owe, would fail",
-            "wait until they have ended and all is stored, or remove it with --force",
+            f"the secret {name} is still needed by {jobs}: its next attempts or pending uploads would fail",
+            "wait until they have ended and their results are stored, or remove it with --force",
         )
     if not drop_secret(storage.root, name):
         raise _unknown(name)
@@ -62,11 +64,11 @@ def _view(storage: JobStorage, name: str) -> SecretView:
 
 def _unknown(name: str) -> Refused:
     message = f"there is no secret {name[:80]!r}"
-    return Refused(Problem("C101", message, ExitCode.FAILED, cure="ffdl secret list shows them"), 404)
+    return Refused(Problem("C101", message, ExitCode.FAILED, cure="ffdl secret list shows the existing ones"), 404)
 
 
 def _users(storage: JobStorage) -> dict[str, frozenset[str]]:
-    """The jobs that live or owe a store → the user's secrets that each refers to."""
+    """Return the jobs that live or have a pending upload, each with the user's secrets that it refers to."""
     live = storage.store.list_jobs(uid=None, states=LIVE, limit=_MANY)
     owing = storage.store.get_many(sorted({one.job_id for one in storage.store.pending_uploads(_MANY)}))
     return {job.id: names for job in (*live, *owing) if (names := _users_secrets(storage.root, job))}

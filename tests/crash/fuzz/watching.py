@@ -178,7 +178,7 @@ def watch_loops(reached: Reached) -> None:
         return _WatchedPayment(payment, reached) if payment is not None else None
 
     def payer(platform: Platform) -> PendingUploads:
-        return platform.debt_payer(start)
+        return platform.pending_uploads(start)
 
     setattr(loops, "PendingUploads", payer)  # noqa: B010 - mypy knows the class
     setattr(loops, "Deployer", deployer)  # noqa: B010 - mypy knows the class

@@ -55,7 +55,7 @@ def report(**changes: object) -> UsageReport:
         by_framework=shares({"pytorch": 3, "tensorflow": 1}, PUBLISHED_FRAMEWORKS),
         gpus_per_learner=shares({"1": 4}, PUBLISHED_GPUS), learners_per_job=shares({"1": 4}, PUBLISHED_LEARNERS),
         times=(distribution("queueing", [2.0, 20.0]), distribution("download", []), distribution("processing", [90.0])),
-        held=(Waste("held while data came", 0.5, 2),), lost=(Waste("time limit", 1.5, 1),),
+        held=(Waste("held while data were loaded", 0.5, 2),), lost=(Waste("time limit", 1.5, 1),),
         efficiency=Efficiency(7.0, 3.5, 2.8, 0.5, 1),
     )  # fmt: skip
     return replace(found, **changes)  # type: ignore[arg-type]

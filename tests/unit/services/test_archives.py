@@ -61,7 +61,7 @@ def test_receive_archive_rejects_unsafe_or_damaged_archive_and_keeps_nothing_of_
 
 def test_receive_archive_rejects_digest_mismatch(site: Site) -> None:
     before = kept(site)
-    with pytest.raises(Refused, match="damaged on its way"):
+    with pytest.raises(Refused, match="arrived damaged"):
         receive_archive(site.platform.storage.root, "0" * 64, [model_zip()])
     assert kept(site) == before
 

@@ -96,7 +96,7 @@ def test_plan_attach_rejects_ended_or_unknown_learner(site: Site, scheduler: Rea
 def test_plan_attach_rejects_job_that_is_not_processing(site: Site, scheduler: Reaching, state: JobState) -> None:
     job = processing(site, state)
     told = refusal(site, job)
-    assert (told.status, told.problem.message) == (409, f"{job.id} is {state}: only a learner that runs can be entered")
+    assert (told.status, told.problem.message) == (409, f"{job.id} is {state}: only a running learner can be entered")
 
 
 def test_plan_attach_rejects_other_users_and_administrators(site: Site, scheduler: Reaching) -> None:

@@ -104,7 +104,7 @@ def test_open_platform_rejects_missing_jobs_directory_if_jobs_are_live(first: Se
     applied(platform.storage.store, job, steps(JobState.QUEUED, native_id="7"), lease_token=token)
     platform.close()
     jobs.rmdir()
-    with pytest.raises(FileNotFoundError, match="though jobs live in it"):
+    with pytest.raises(FileNotFoundError, match="but live jobs need it"):
         open_platform(first)
     assert not jobs.exists()
 

@@ -86,14 +86,14 @@ def is_paid(site: Site, job: Job, payer: PendingUploads, till: Till) -> None:
 
 def test_pending_upload_starts_after_controllers_are_silent(site: Site) -> None:
     job, till = owing(site), Till()
-    payer = site.platform.debt_payer(till.start)
+    payer = site.platform.pending_uploads(till.start)
     payer.step()
-    assert (till.made, payer.is_paying, payer.is_busy()) == ([], False, True)
+    assert (till.made, payer.is_uploading, payer.is_busy()) == ([], False, True)
     site.clock.tick(STILL_ALIVE_S + 1)
     payer.step()
-    assert payer.is_paying
+    assert payer.is_uploading
     is_paid(site, job, payer, till)
-    assert (payer.is_paying, payer.is_busy()) == (False, False)
+    assert (payer.is_uploading, payer.is_busy()) == (False, False)
 
 
 def test_pending_upload_completion_settles_error_of_failed_job(site: Site) -> None:
@@ -114,7 +114,7 @@ def test_pending_upload_completion_settles_error_of_failed_job(site: Site) -> No
     paid.write_text("{}")
     at = site.clock.now() + 60
     os.utime(paid, (at, at))
-    assert site.platform.debt_payer(Till().start).step() == 1
+    assert site.platform.pending_uploads(Till().start).step() == 1
     after = site.view(job)
     assert (after.state, after.error_code, after.settled_at) == ("FAILED", "S303", at)
     assert (after.attempts[0].upload_pending, after.attempts[0].uploaded_at) == (False, at)
@@ -127,7 +127,7 @@ def test_pending_upload_completion_settles_error_of_failed_job(site: Site) -> No
 def test_pending_upload_starts_at_once_if_controllers_reported_their_end(site: Site) -> None:
     job, till = owing(site), Till()
     site.head(job).says("node-0", EventKind.ENDED)
-    site.platform.debt_payer(till.start).step()
+    site.platform.pending_uploads(till.start).step()
     assert len(till.made) == 1
 
 
@@ -135,7 +135,7 @@ def test_pending_upload_starts_at_once_if_controllers_reported_their_end(site: S
 def test_pending_upload_starts_after_two_heartbeats_only_if_end_was_orderly(site: Site, cause: EndCause) -> None:
     job, till = owing(site), Till()
     site.scheduler.end(NativeId(job.native_id), cause, site.clock.now())
-    payer = site.platform.debt_payer(till.start)
+    payer = site.platform.pending_uploads(till.start)
     payer.step()
     assert (len(till.made), payer.due_in_s) == (0, TWO_BEATS_S)
     site.clock.tick(TWO_BEATS_S)
@@ -149,7 +149,7 @@ def test_pending_upload_waits_longer_when_scheduler_is_unreachable(site: Site) -
     site.scheduler.end(NativeId(job.native_id), EndCause.SUCCESS, site.clock.now())
     site.scheduler.down = True
     site.clock.tick(TWO_BEATS_S)
-    payer = site.platform.debt_payer(till.start)
+    payer = site.platform.pending_uploads(till.start)
     payer.step()
     assert till.made == []
     site.clock.tick(payer.due_in_s)
@@ -162,16 +162,16 @@ def test_pending_upload_starts_only_if_local_controller_process_is_dead(site: Si
     job, till = owing(site), Till()
     name = {**identity(os.getpid())} if lives else {**identity(os.getpid()), "start_ticks": 1}
     site.head(job).says("node-0", EventKind.STARTED, **name)
-    site.platform.debt_payer(till.start).step()
+    site.platform.pending_uploads(till.start).step()
     assert len(till.made) == (0 if lives else 1)
     site.clock.tick(10 * STILL_ALIVE_S)
-    site.platform.debt_payer(till.start).step()
+    site.platform.pending_uploads(till.start).step()
     assert len(till.made) == (0 if lives else 2)
 
 
 def test_pending_upload_of_halted_job_completes_after_cancel(site: Site) -> None:
     job, till = owing(site, state=JobState.HALTED), Till()
-    payer = site.platform.debt_payer(till.start)
+    payer = site.platform.pending_uploads(till.start)
     payer.step()
     view = cancel_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
     assert (view.state, [attempt.upload_pending for attempt in view.attempts], payer.is_busy()) == (
@@ -188,7 +188,7 @@ def test_pending_uploads_run_one_at_a_time(site: Site) -> None:
     owing(site, "one"), owing(site, "two")
     site.clock.tick(STILL_ALIVE_S + 1)
     till = Till()
-    payer = site.platform.debt_payer(till.start)
+    payer = site.platform.pending_uploads(till.start)
     for _ in range(3):
         payer.step()
     assert len(till.made) == 1
@@ -200,7 +200,7 @@ def test_pending_upload_retries_with_growing_pauses_after_failure(site: Site, ca
     owing(site)
     site.clock.tick(STILL_ALIVE_S + 1)
     till = Till()
-    payer = site.platform.debt_payer(till.start)
+    payer = site.platform.pending_uploads(till.start)
     for tried in range(PATIENT_TRIES):
         payer.step()
         assert len(till.made) == tried + 1
@@ -210,14 +210,14 @@ def test_pending_upload_retries_with_growing_pauses_after_failure(site: Site, ca
         payer.step()
         assert len(till.made) == tried + 1
         site.clock.tick(1)
-    assert "could not be stored (exit code 74)" in caplog.text
+    assert "failed (exit code 74)" in caplog.text
     assert not payer.is_busy()
 
 
 def test_pending_upload_of_continued_job_is_left_to_next_head(site: Site) -> None:
     job, till = owing(site, state=JobState.PENDING), Till()
     site.clock.tick(STILL_ALIVE_S + 1)
-    payer = site.platform.debt_payer(till.start)
+    payer = site.platform.pending_uploads(till.start)
     payer.step()
     assert till.made == []
     Path(site.platform.storage.root.job(job.id).attempt(1).uploaded).write_text("{}")
@@ -233,11 +233,11 @@ def test_pending_upload_is_postponed_when_process_cannot_start(site: Site) -> No
         raise OSError(f"{attempt.path}: no space left on device")
 
     owing(site)
-    payer = site.platform.debt_payer(refuse)
+    payer = site.platform.pending_uploads(refuse)
     for passed_s, times in ((STILL_ALIVE_S + 1, 1), (FIRST_PAUSE_S - 1, 1), (1, 2)):
         site.clock.tick(passed_s)
         payer.step()
-        assert (len(tried), payer.is_paying) == (times, False)
+        assert (len(tried), payer.is_uploading) == (times, False)
 
 
 def test_pending_upload_is_not_started_twice_for_one_attempt(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,7 +303,7 @@ def storing(site: Site, key: str = "k1", *, cut_off: bool = True) -> Job:
 
 def test_pending_uploads_start_concurrently_and_once_in_each_life_of_daemon(site: Site, cluster: Cluster) -> None:
     jobs = [storing(site, key) for key in ("k1", "k2", "k3")]
-    payer = site.platform.debt_payer()
+    payer = site.platform.pending_uploads()
     payer.step()
     payer.step()
     assert sorted(cluster.begun) == sorted(job.token for job in jobs)
@@ -313,7 +313,7 @@ def test_pending_uploads_start_concurrently_and_once_in_each_life_of_daemon(site
     assert not site.platform.storage.store.attempts(jobs[0].id)[0].upload_pending
     payer.close()
     cluster.begun.clear()
-    site.platform.debt_payer().step()
+    site.platform.pending_uploads().step()
     assert sorted(cluster.begun) == sorted(job.token for job in jobs[1:])
 
 
@@ -324,7 +324,7 @@ def test_pending_upload_records_failure_after_too_many_errors_and_is_retried(
     job = storing(site)
     cluster.refusal = InvalidRequest("a rule forbids it") if is_refused else None
     cluster.goes[job.token] = Storing("the store is away", ended=True)
-    payer = site.platform.debt_payer()
+    payer = site.platform.pending_uploads()
     for _ in range(2 * PATIENT_TRIES):
         payer.step()
         site.clock.tick(LONGEST_PAUSE_S)
@@ -345,7 +345,7 @@ def test_pending_upload_is_retried_and_shows_reason_when_store_is_not_at_fault(
     job = storing(site)
     cluster.refusal = refusal
     cluster.goes[job.token] = Storing("pod x: Evicted", ended=True, interrupted=True)
-    payer = site.platform.debt_payer()
+    payer = site.platform.pending_uploads()
     for _ in range(4 * PATIENT_TRIES):
         payer.step()
         payer.step()
@@ -360,7 +360,7 @@ def test_pending_upload_is_retried_and_shows_reason_when_store_is_not_at_fault(
 
 def test_pending_upload_shows_pending_reason_of_pod_while_pod_waits(site: Site, cluster: Cluster) -> None:
     job = storing(site)
-    payer = site.platform.debt_payer()
+    payer = site.platform.pending_uploads()
     cluster.goes[job.token] = Storing("no node has room now")
     payer.step()
     payer.step()
@@ -369,7 +369,7 @@ def test_pending_upload_shows_pending_reason_of_pod_while_pod_waits(site: Site, 
     payer.step()
     assert site.job(job.id).revision == revision, "nothing is written anew"
     cluster.goes[job.token] = Storing()
-    site.platform.debt_payer().step()  # the next daemon, which knows nothing of what was said
+    site.platform.pending_uploads().step()  # the next daemon, which knows nothing of what was said
     payer.step()
     assert site.job(job.id).pending_reason == UPLOAD_PENDING
 

@@ -129,7 +129,7 @@ def test_deployer_fails_job_when_secret_was_removed_and_resume_works_once_restor
     kept.deploy()
     job = kept.job(job.id)
     assert (job.state, job.error_code) == (JobState.FAILED, "C103")
-    assert job.message == "there is no secret hub; ffdl secret set hub makes it"
+    assert job.message == "there is no secret hub; create it: ffdl secret set hub"
     with pytest.raises(Refused, match="there is no secret hub"):
         resume_job(
             kept.platform.storage, kept.platform.adapters, kept.platform.store_checks, kept.caller, job.id, Resume()
@@ -185,7 +185,7 @@ def test_secret_functions_reject_invalid_names(site: Site, name: str) -> None:
         lambda: keep_secret(site.platform.storage.root, name, "x"),
         lambda: drop_secret(site.platform.storage.root, name),
     ):
-        with pytest.raises(ValueError, match="no secret's name"):
+        with pytest.raises(ValueError, match="not a name of a secret"):
             act()
 
 

@@ -61,7 +61,7 @@ def test_find_left_returns_results_in_store_once_job_has_stored_them(site: Site,
     goes_to(site, job, JobState.PROCESSING)
     running = find(site, job)
     assert (running.directory, running.is_partial, running.store) == (site.attempt(job).results, True, None)
-    assert running.note == f"{job.id} is PROCESSING: this is what there is now"
+    assert running.note == f"{job.id} is PROCESSING: its output is not complete"
     goes_to(site, job, JobState.STORING, JobState.COMPLETED, upload_pending=False)
     stored = find(site, job)
     assert (stored.store, stored.prefix, stored.directory, stored.is_partial) == (

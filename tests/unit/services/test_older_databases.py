@@ -217,7 +217,7 @@ def test_pending_upload_is_not_started_when_events_have_newer_format(site: Site)
     (debt,) = site.platform.storage.store.pending_uploads()
     head.says("node-0", EventKind.STARTED, host="n1")
     make_newer(Path(site.attempt(job).event_file("node-0")))
-    payer = site.platform.debt_payer(
+    payer = site.platform.pending_uploads(
         start=lambda attempt, _: pytest.fail(f"{attempt.path} may still be stored into"),
     )
-    assert (payer.step(), payer.is_paying, debt.job_id) == (0, False, job.id)
+    assert (payer.step(), payer.is_uploading, debt.job_id) == (0, False, job.id)

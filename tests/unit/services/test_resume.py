@@ -171,7 +171,7 @@ STORE = (
 
 
 def test_resume_drops_credential_warnings_of_submission(site: Site) -> None:
-    site.scheduler.warns = lambda _spec: ["a doubt was not found to be right from here"]
+    site.scheduler.warns = lambda _spec: ["a store could not be used from this host"]
     job = ended(site, site.accept("k", MANIFEST + STORE + "unheard_of: 1\n"))
     assert sum("moved to a secret at submission" in said for said in job.warnings) == 2, job.warnings
     site.scheduler.warns = lambda _spec: []

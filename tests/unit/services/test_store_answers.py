@@ -31,7 +31,7 @@ def test_findings_of_reports_each_fault_once_and_groups_unreachable_stores() -> 
     both = found(told(silent), told(silent, "other words", store=2), told(silent, direction=Direction.OUT))
     assert [one.path for one in both] == ["data_stores[0].connection.auth_url"]
     assert both[0].severity is Severity.WARNING
-    assert both[0].message == "the store of data and results was not found to be right from here (S302): why"
+    assert both[0].message == "the store of data and results could not be used from this host (S302): why"
     missing = found(told(FaultClass.MISSING, "no a"), told(FaultClass.MISSING, "no b", direction=Direction.OUT))
     assert [one.path for one in missing] == [
         "data_stores[0].training_data.container", "data_stores[0].training_results.container",
@@ -41,7 +41,7 @@ def test_findings_of_reports_each_fault_once_and_groups_unreachable_stores() -> 
 
 def test_findings_of_sets_severity_and_message_by_fault_class() -> None:
     (full,) = found(told(FaultClass.FULL, "9 GB are to come, and 1 GB are free in /scratch"))
-    assert full.message == "there is no room for the data now (S302): 9 GB are to come, and 1 GB are free in /scratch"
+    assert full.message == "there is no space for the data now (S302): 9 GB are to come, and 1 GB are free in /scratch"
     assert (full.severity, full.path) == (Severity.WARNING, "data_stores[0].training_data.container")
     (later,) = found(told(FaultClass.MISSING), later=True)
     assert (later.severity, later.code) == (Severity.WARNING, "C103")

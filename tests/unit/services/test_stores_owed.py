@@ -67,7 +67,7 @@ def test_watcher_keeps_job_storing_without_rerun_when_controllers_are_killed(
 def test_watcher_completes_storing_job_after_pending_upload_is_stored(site: Site) -> None:
     job, till = killed(site), Till()
     ended = site.clock.now() - SETTLE_S - 1
-    payer = site.platform.debt_payer(till.start)
+    payer = site.platform.pending_uploads(till.start)
     site.clock.tick(TWO_BEATS_S)
     payer.step()
     assert [payment.last_word for payment in till.made] == [FinalRecordBy.WHEN_STORED]
@@ -143,7 +143,7 @@ def test_watcher_clears_pending_upload_when_scheduler_requeues_job(site: Site) -
     (attempt,) = site.platform.storage.store.attempts(job.id)
     assert (site.job(job.id).state, attempt.upload_pending, attempt.ended_at) == (JobState.QUEUED, False, None)
     site.clock.tick(STILL_ALIVE_S)
-    site.platform.debt_payer(till.start).step()
+    site.platform.pending_uploads(till.start).step()
     assert till.made == []
     head = site.head(job)
     head.says("head", EventKind.CLAIMED, native_id=job.native_id, restart=1)
@@ -160,7 +160,7 @@ def test_watcher_clears_pending_upload_when_scheduler_requeues_job(site: Site) -
 def test_job_fails_when_store_rejects_pending_upload_until_tries_are_exhausted(site: Site) -> None:
     job, till = killed(site), Till()
     site.clock.tick(STILL_ALIVE_S)
-    payer = site.platform.debt_payer(till.start)
+    payer = site.platform.pending_uploads(till.start)
     for tried in range(PATIENT_TRIES):
         assert site.job(job.id).state is JobState.STORING
         payer.step()

@@ -204,7 +204,7 @@ def test_submit_warns_about_missing_data_directory_of_dependent_job(site: Site, 
     site.scheduler.needs_dirs = (str(tmp_path / "in"),)
     result = site.send("b", reads(tmp_path) + f"batch: {{dependency: 'afterok:{first.id}'}}\n")
     assert result.problem is None
-    said = f"data directory {tmp_path / 'in'} does not exist yet (C103) (it has to be there when the job starts)"
+    said = f"data directory {tmp_path / 'in'} does not exist yet (C103) (it must exist when the job starts)"
     assert [warning for warning in result.warnings if said in warning and "manifest.yml:10" in warning]
 
 

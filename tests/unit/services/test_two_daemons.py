@@ -261,8 +261,8 @@ def test_second_daemon_takes_over_pending_upload_when_lease_expires(site: Site) 
     site.clock.tick(3600)
     till, other_till = Till(), Till()
     one, two = (
-        site.platform.debt_payer(till.start),
-        other(site).debt_payer(other_till.start),
+        site.platform.pending_uploads(till.start),
+        other(site).pending_uploads(other_till.start),
     )
     one.step()
     two.step()
@@ -277,7 +277,7 @@ def test_second_daemon_takes_over_pending_upload_when_lease_expires(site: Site) 
     two.step()
     assert [paid.attempt for paid in other_till.made] == [site.attempt(job)]
     one.step()
-    assert (till.made[0].ended, one.is_paying) == (True, False), "who wakes up drops it"
+    assert (till.made[0].ended, one.is_uploading) == (True, False), "who wakes up drops it"
     Path(site.attempt(job).uploaded).write_text("{}")
     other_till.made[0].status = 0
     assert (one.step(), two.step()) == (0, 1)
@@ -289,8 +289,8 @@ def test_second_daemon_takes_over_pending_upload_when_first_closes(site: Site) -
     site.clock.tick(3600)
     till, other_till = Till(), Till()
     one, two = (
-        site.platform.debt_payer(till.start),
-        other(site).debt_payer(other_till.start),
+        site.platform.pending_uploads(till.start),
+        other(site).pending_uploads(other_till.start),
     )
     one.step()
     one.close()

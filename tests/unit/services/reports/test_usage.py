@@ -74,7 +74,7 @@ def test_usage_report_charges_job_for_resources_it_held(site: Site, begin: float
     assert found.lost == ()
     assert found.held == (
         Waste("held while results were stored", about(2.0), 1),
-        Waste("held while data came", about(1.0), 1),
+        Waste("held while data were loaded", about(1.0), 1),
     )
     (use,) = rows(site, begin, begin + 10 * HOUR)
     assert (use.job, use.account, use.learners, use.gpus_per_learner, use.attempts) == (
