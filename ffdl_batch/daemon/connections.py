@@ -138,6 +138,7 @@ class PeerProtocol(HttpToolsProtocol):
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
+        """Read the peer's credentials; refuse the connection if a limit is reached."""
         pid, uid, _ = read_credentials(transport.get_extra_info("socket"))
         self.peer = Peer(pid, uid, transport.abort)
         of_user = sum(one.peer.uid == uid for one in self.connections if isinstance(one, PeerProtocol))
@@ -150,10 +151,12 @@ class PeerProtocol(HttpToolsProtocol):
             self._limit_head_time()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timer of the request head."""
         self._unlimit_head_time()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        """Pass data to the parser in pieces; refuse a request head that is too large."""
         if not self._in_body and (self.cycle is None or self.cycle.response_complete):
             self._limit_head_time()
         while data:
@@ -168,19 +171,23 @@ class PeerProtocol(HttpToolsProtocol):
                 return
 
     def on_message_begin(self) -> None:
+        """Store the peer in the scope of the request."""
         super().on_message_begin()
         with_peer(cast(Scope, self.scope), self.peer)
 
     def on_headers_complete(self) -> None:
+        """End the limits of the request head."""
         self._unparsed, self._in_body = 0, True
         self._unlimit_head_time()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
+        """Count the piece of the body as parsed."""
         self._unparsed = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        """Prepare the limits of the next request head."""
         self._unparsed, self._in_body = 0, False
         super().on_message_complete()
 

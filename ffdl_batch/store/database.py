@@ -5,9 +5,9 @@ write-ahead log on a local file system; on a network file system no log and no s
 journal and a lock that is kept for as long as the store is open (sqlite.org/wal.html, lockingv3.html).
 Writers begin with BEGIN IMMEDIATE, so that a transaction never finds out at its end that it came second.
 
-PostgreSQL: READ COMMITTED with row locks; its clock is everybody's clock.
+PostgreSQL: READ COMMITTED with row locks; all daemons use the server's clock.
 
-A commit to a SQLite file that is not under its name any more is never reported as a success (:class:`OpenFiles`).
+A commit to a SQLite file that was moved or replaced is never reported as a success (:class:`OpenFiles`).
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ def connect(text: str, network_fs: bool | None, clock: Clock) -> Database:
     """
     try:
         url = make_url(text)
-    except (ArgumentError, ValueError):  # whose texts may hold a part of a password
+    except (ArgumentError, ValueError):  # its text may contain a part of a password
         raise StoreError(f"the database URL is not readable; {_URL_HELP}, with %40 for @ and so on") from None
     if url.get_backend_name() == "sqlite" and url.get_driver_name() == "pysqlite":
         return _connect_sqlite(url, network_fs, clock)

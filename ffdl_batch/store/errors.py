@@ -1,4 +1,4 @@
-"""What can go wrong with the database, as sentences that say what to do.
+"""Translates errors of the databases into exceptions whose messages say what to do.
 
 Sources: sqlite.org/rescode.html; PostgreSQL manual, appendix A (error codes); psycopg's errors carry `sqlstate`,
 sqlite3's carry `sqlite_errorcode` (Python 3.11).
@@ -24,9 +24,9 @@ class StoreError(Exception):
 
 
 class StoreUnavailable(StoreError):
-    """Nothing is known to be written; the same call may succeed later. The message says what to do.
+    """It is not known that anything was written; the same call may succeed later. The message says what to do.
 
-    `is_undone`: it is known that nothing was, nor will be found to have been. Else the commit's fate may be open.
+    `is_undone`: certainly nothing was written. Otherwise the commit may have succeeded.
     """
 
     def __init__(self, message: str, *, is_undone: bool = False) -> None:
@@ -35,16 +35,15 @@ class StoreUnavailable(StoreError):
 
 
 class ServerDiskRefuses(StoreUnavailable):
-    """The database server answers, and its disk takes nothing."""
+    """The database server answers, but its disk is full or read-only."""
 
 
 class DatabaseGone(StoreUnavailable):
-    """A file of the open database is not under its name any more: what is written would be lost with the process."""
+    """A file of the open database was moved or replaced: writes would be lost when the process ends."""
 
 
 class DatabaseMissing(StoreError):
-    """There are jobs, and the database that knew them is not where it should be: neither a new nor an older one must
-    take its place."""
+    """There are jobs, but their database is missing. Neither a new database nor an older copy may take its place."""
 
 
 class DatabaseDamaged(StoreError):
@@ -89,10 +88,10 @@ _REFUSALS = {
     errno.EPERM: _NOT_OURS,
 }
 _UNCLEAR = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PERM})
-"""What SQLite says of refusals of many kinds."""
+"""SQLite's result codes that have many different causes."""
 _UNDOES = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY})
-"""What refuses a transaction as a whole: its last page, without which it counts for nothing, was not written. After an
-I/O error it may have been."""
+"""Errors after which the transaction is certainly undone, because its last page was not written. After an I/O error it
+may have been."""
 _SQLITE_LOCKS = (
     "the file system refuses file locks: mount it with them (Lustre: -o flock; NFS: without nolock), "
     "or keep the file on another file system"
@@ -110,7 +109,7 @@ _MEMORY_IOERRS = {
     sqlite3.SQLITE_IOERR_SHMMAP: "its -shm file cannot be mapped into memory: raise the limit (ulimit -v); where there "
     "is no limit, keep the database on a file system that maps files",
 }
-"""I/O errors that are none of a disk's."""
+"""I/O errors that a disk does not cause."""
 _MAGIC = b"SQLite format 3\0"
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _DAMAGES = (
@@ -166,7 +165,7 @@ _UNREACHABLE = (
 
 
 def translate(error: Exception, place: str) -> StoreError:
-    """The :class:`StoreError` that `error`, raised by SQLAlchemy or a driver for the database `place`, stands for."""
+    """Return the :class:`StoreError` for `error`, which SQLAlchemy or a driver raised for the database `place`."""
     if isinstance(error, PoolTimeout):
         return StoreUnavailable(f"the database {place} is busy: no connection became free in time; try again")
     if isinstance(error, IntegrityError):
@@ -180,7 +179,7 @@ def translate(error: Exception, place: str) -> StoreError:
 
 
 def _of_sqlite(cause: sqlite3.Error, place: str, *, in_transaction: bool) -> StoreError:
-    """What the driver raises by itself, and no statement or commit, may follow a commit."""
+    """Return the error for one of SQLite. An error that the driver itself raises may follow a commit."""
     code = getattr(cause, "sqlite_errorcode", None)
     if code in _LOCK_IOERRS:
         return StoreUnavailable(f"the database {place} cannot be used: {_SQLITE_LOCKS}")
@@ -233,7 +232,7 @@ def _has_unknown_format(path: Path) -> bool:
 
 def _damaged(cause: BaseException, place: str) -> DatabaseDamaged:
     is_file = place.startswith("/")
-    what = "damaged or no SQLite database" if is_file and not isinstance(cause, RowDamaged) else "damaged"
+    what = "damaged or not a SQLite database" if is_file and not isinstance(cause, RowDamaged) else "damaged"
     return DatabaseDamaged(f"the database {place} is {what} ({_first_line(cause)}): {_replace(place)}")
 
 

@@ -24,7 +24,7 @@ from ffdl_batch.store.sqlite_backup import companions
 
 _READ_AND_WRITE, _READ, _READ_UNCHANGING = "mode=rw", "mode=ro", "mode=ro&immutable=1"
 _MODES_OF_FORMAT, _WITH_LOG = slice(18, 20), b"\2\2"
-"""Of a database's header: how it may be written and read (sqlite.org/fileformat.html, 1.3.3)."""
+"""The bytes of a database's header with its write and read version (sqlite.org/fileformat.html, 1.3.3)."""
 
 
 class NoDatabase(StoreError):
@@ -52,7 +52,7 @@ def connect_existing(url: str, clock: Clock | None = None) -> Database:
     if path is None:
         return connect(url, None, clock or SystemClock())
     if not path.exists():
-        raise NoDatabase(f"there is no database {path}; the daemon makes one when it starts")
+        raise NoDatabase(f"there is no database {path}; the daemon creates one when it starts")
     refuse_other_kind(path)
     return connect_file(path, clock or SystemClock(), mode=_mode(path))
 
@@ -69,7 +69,7 @@ def _mode(path: Path) -> str:
         if log.exists() and log.stat().st_size > 0:
             cure = "have it mounted for writing again, or set FFDL_DATABASE_URL to a copy of both files"
             raise StoreUnavailable(
-                f"the database {path} cannot be read: what was written last is in {log}, and its file system is "
+                f"the database {path} cannot be read: its last writes are in {log}, and the file system is "
                 f"read-only: {cure}"
             )
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Rows of incidents. Written with the change that they belong to, read by reports."""
+"""Store incidents. Each is written with the change of state that it belongs to; reports read them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Noticed:
 
 
 def incident_row(incident: Incident, noticed_at: float) -> Row:
-    """Its row; evidence is cut to what an incident keeps."""
+    """Return the row of an incident; evidence is cut to the allowed size."""
     evidence = [[one.source, one.text[:LINE_CHARS], one.at] for one in incident.evidence[:LINES]]
     return {
         "job_id": incident.job_id,
@@ -50,7 +50,7 @@ def incident_row(incident: Incident, noticed_at: float) -> Row:
 
 
 def add_incidents(connection: Connection, rows: Sequence[Row]) -> None:
-    """Those of `rows` that are not there yet. The rows of their jobs must be locked."""
+    """Add those of `rows` that do not exist yet. The caller has locked the rows of their jobs."""
     known = _keys(connection, [row["job_id"] for row in rows])
     fresh: dict[Key, Row] = {}
     for row in rows:
@@ -64,8 +64,8 @@ def add_incidents(connection: Connection, rows: Sequence[Row]) -> None:
 def noticed_between(
     connection: Connection, after: float, until: float = math.inf, uid: int | None = None, origin: Origin | None = None
 ) -> list[Noticed]:
-    """Those whose rows were written after `after` and not after `until`, in that order; with `uid` of one user, with
-    `origin` from there alone."""
+    """Return incidents whose rows were written after `after` and not after `until`, in that order; with `uid` only
+    those of one user, with `origin` only those of this origin."""
     query = select(*_COLUMNS).where(INCIDENTS.c.noticed_at > after)
     if until != math.inf:
         query = query.where(INCIDENTS.c.noticed_at <= until)
@@ -77,7 +77,7 @@ def noticed_between(
 
 
 def of_jobs(connection: Connection, ids: Collection[str]) -> dict[JobId, list[Noticed]]:
-    """Those of the jobs `ids`, in the order in which they happened."""
+    """Return the incidents of the jobs `ids`, in the order in which they happened."""
     found: dict[JobId, list[Noticed]] = {}
     for chunk in chunks(ids):
         query = select(*_COLUMNS).where(INCIDENTS.c.job_id.in_(chunk)).order_by(INCIDENTS.c.at, *_KEY)

@@ -24,9 +24,9 @@ from ffdl_batch.store.schema import JOBS, LEASES
 
 _DEPLOYABLE = (JobState.PENDING.value, JobState.DEPLOYING.value)
 TREE = "tree"
-"""The name of a row that is no lease: it has the tree of job directories that belongs to the database."""
+"""The name of a row that is not a lease: it has the tree of job directories that belongs to the database."""
 LEFT_OUT = "left out"
-"""The name of a row that is no lease: it has the ids of executed jobs that a restore left out."""
+"""The name of a row that is not a lease: it has the ids of executed jobs that a restore left out."""
 
 
 def claim_deployable(

@@ -1,4 +1,4 @@
-"""Store notices: which address still has to be informed of which incident."""
+"""Store notices: which incidents are still to be sent to which addresses."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class AttemptSum:
     """The attempts of a backend that ended in the same way.
 
     `interruption` is "" if the training ended by itself, or the attempt has not ended; `played`: a drill caused it.
-    `owed` of them have a pending upload.
+    `pending_uploads` of them have a pending upload.
     """
 
     backend: str
@@ -150,7 +150,7 @@ def find_native(connection: Connection, reader: JobReader, native_id: str, uid: 
 
 
 def live_deployed(connection: Connection, reader: JobReader, backend: str) -> list[Job]:
-    """Live jobs of `backend` that have a native id, oldest first."""
+    """Return the live jobs of `backend` that have a native id, oldest first."""
     query = (
         select(JOBS.c.id, JOBS.c.revision)
         .where(JOBS.c.state.in_(MAYBE_DEPLOYED), JOBS.c.backend == backend, JOBS.c.native_id != "")
@@ -164,7 +164,7 @@ def live_deployed(connection: Connection, reader: JobReader, backend: str) -> li
 
 
 def live_backends(connection: Connection) -> list[str]:
-    """The backends that :func:`live_deployed` has jobs of, sorted."""
+    """Return the backends for which :func:`live_deployed` returns jobs, sorted."""
     query = select(JOBS.c.backend).where(JOBS.c.state.in_(MAYBE_DEPLOYED), JOBS.c.native_id != "").distinct()
     return sorted(connection.execute(query).scalars())
 

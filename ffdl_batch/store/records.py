@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A job to be added. `submit_key` makes a repeated request harmless; "" = every request is a new job."""
+    """A job to add. `submit_key` makes a repeated request harmless; "" = every request is a new job."""
 
     id: JobId
     uid: int
@@ -91,15 +91,18 @@ _REQUESTED_ACTIONS = {request.value: request for request in RequestedAction}
 
 
 class JobReader:
-    """Makes jobs of rows. Keeps those that it made last: a row of the same revision is the same job, and reading it
-    again costs far more than asking for its revision. Specs never change at all."""
+    """Converts rows to jobs, and caches the most recent ones by revision.
+
+    A row of the same revision is the same job, and decoding it costs far more than reading its revision. Specs never
+    change.
+    """
 
     def __init__(self, capacity: int = 12_000) -> None:
         self._capacity = capacity
         self._jobs: OrderedDict[str, Job] = OrderedDict()
 
     def known(self, job_id: str, revision: int) -> Job | None:
-        """The job of that revision, if it was read before."""
+        """Return the job of that revision if it is in the cache."""
         job = self._jobs.get(job_id)
         return job if job is not None and job.revision == revision else None
 
@@ -123,7 +126,7 @@ class JobReader:
         return Job(*values)
 
     def keep(self, job: Job) -> None:
-        """Know a job that is surely stored so, as if it had been read."""
+        """Put a job into the cache that is certainly stored in this form."""
         self._jobs[job.id] = job
         while len(self._jobs) > self._capacity:
             self._forget_oldest()
@@ -140,13 +143,13 @@ class JobReader:
 
 
 def history_entry(row: Sequence[Any]) -> HistoryEntry:
-    """The entry of a row of HISTORY_COLUMNS."""
+    """Return the entry of a row of HISTORY_COLUMNS."""
     job_id, seq, at, state, *rest = row
     return HistoryEntry(job_id, seq, at, JobState(state), *rest)
 
 
 def attempt(row: Sequence[Any]) -> Attempt:
-    """The attempt of a row of ATTEMPT_COLUMNS."""
+    """Return the attempt of a row of ATTEMPT_COLUMNS."""
     values = list(row)
     values[_CHECKPOINT] = _decode_record(Checkpoint, values[_CHECKPOINT], "attempts.checkpoint")
     values[_OWED], values[_PLAYED] = bool(values[_OWED]), bool(values[_PLAYED])
@@ -154,7 +157,7 @@ def attempt(row: Sequence[Any]) -> Attempt:
 
 
 def attempt_end_columns(end: AttemptEnd) -> dict[str, Any]:
-    """What is kept of an attempt's end, as its row holds it."""
+    """Return the columns of an attempt's end."""
     return {
         "interruption": end.interruption,
         "checkpoint": encode_record(end.checkpoint),
@@ -165,7 +168,7 @@ def attempt_end_columns(end: AttemptEnd) -> dict[str, Any]:
 
 
 def encode_record(record: Overrides | Spent | Checkpoint) -> str:
-    """A small record as JSON text; ASCII, so it holds any string. Only what differs from a fresh one is written."""
+    """Return a small record as ASCII JSON, which can hold any string. Fields with their defaults are omitted."""
     fresh = to_plain(type(record)())
     return json.dumps({k: v for k, v in to_plain(record).items() if v != fresh[k]}, separators=(",", ":"))
 
@@ -175,22 +178,22 @@ def _decode_record(kind: type[R], text: str, path: str) -> R:
 
 
 def encode_lines(lines: Sequence[str]) -> str:
-    """Lines as JSON text; ASCII, so it holds any string."""
+    """Return lines as ASCII JSON, which can hold any string."""
     return json.dumps(list(lines))
 
 
 def decode_lines(text: str) -> tuple[str, ...]:
-    """The inverse of :func:`encode_lines`."""
+    """Return the lines that :func:`encode_lines` encoded."""
     return () if text == "[]" else tuple(json.loads(text))
 
 
 def encode_spec(spec: JobSpec) -> str:
-    """A spec as JSON text; ASCII, so it holds any string."""
+    """Return a spec as ASCII JSON, which can hold any string."""
     return json.dumps(to_plain(spec), separators=(",", ":"))
 
 
 def encode_columns(columns: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a job as its columns hold them."""
+    """Return fields of a job as values of its columns."""
     encoded = dict(columns)
     for name in ("warnings", "log_tail"):
         if name in encoded:

@@ -1,7 +1,7 @@
-"""The tables. Any change here needs a migration beside it; a test compares both on both databases.
+"""The tables. Every change needs a migration; a test compares both on both databases.
 
-Ids are text. Times are seconds since the epoch (UTC). The lease columns of `jobs` are no part of a job:
-they do not count as a change of it, so they do not touch `revision`.
+Ids are text. Times are seconds since the epoch (UTC). The lease columns of `jobs` are not part of a job: changing them
+does not change `revision`.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ _ESCAPED = re.compile("\x1a([0-9a-f]{4})")
 
 
 class AnyText(TypeDecorator[str]):
-    """Text that takes every Python string and gives the same one back.
+    """Text that stores every Python string.
 
-    PostgreSQL stores no NUL, and UTF-8 has no form for the lone surrogates that stand for bytes of file names
-    which are not UTF-8 (PEP 383). These, and SUBSTITUTE itself, are kept as SUBSTITUTE and four hex digits.
+    PostgreSQL stores no NUL, and UTF-8 has no form for lone surrogates, which stand for bytes of file names that are
+    not UTF-8 (PEP 383). These, and SUBSTITUTE itself, are stored as SUBSTITUTE and four hex digits.
     """
 
     impl = Text
     cache_ok = True
 
     def process_bind_param(self, value: str | None, _dialect: Dialect) -> str | None:
-        """What is stored."""
+        """Return the text to store."""
         if value is None or (value.isascii() and "\x00" not in value and "\x1a" not in value):
             return value
         return _UNSTORABLE.sub(lambda match: f"\x1a{ord(match[0]):04x}", value)
 
     def process_result_value(self, value: str | None, _dialect: Dialect) -> str | None:
-        """What was given."""
+        """Return the original text."""
         if value is None or "\x1a" not in value:
             return value
         return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), value)

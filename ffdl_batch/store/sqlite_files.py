@@ -1,8 +1,8 @@
 """Check that the files of an open SQLite database are still under their names.
 
-SQLite goes on writing into a file that was deleted, moved or replaced: what it commits then is lost when the process
-ends. So each file is known by device and inode from when it was opened. stat(2) of a name costs microseconds; to open
-the database file again would cost SQLite its locks (sqlite.org/howtocorrupt.html, 2.2).
+SQLite continues to write into a file that was deleted, moved or replaced: such commits are lost when the process ends.
+So the device and the inode of each file are recorded when it is opened. stat(2) of a name costs microseconds; opening
+the database file again would release SQLite's locks (sqlite.org/howtocorrupt.html, 2.2).
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def add_jobs(database: Database, reader: JobReader, new_jobs: Sequence[NewJob]) 
             with database.reading() as connection:
                 _refuse_taken_ids(connection, reader, new_jobs)
         else:
-            for job in jobs:  # only now: an id that another job has is found at the commit at the latest
+            for job in jobs:  # only now, because a duplicate id may show only at the commit
                 reader.keep(job)
             return jobs
     raise StoreUnavailable(f"jobs could not be added because others were added meanwhile; try again ({refusal})")

@@ -144,7 +144,7 @@ def note_uploaded(database: Database, reader: JobReader, job_id: str, number: in
 
 
 def decide(current: LockedJob, change: Change, now: float) -> Step:
-    """Return what `change` makes of a job. Pure.
+    """Return the effect of `change` on a job. Pure.
 
     Reaching an end sets `ended_at`, `error_code` and `message` and clears the request; resuming clears what the
     end had set, and the used retry budget; `change.columns` wins over both. Message and error code belong to the
@@ -174,7 +174,7 @@ def decide(current: LockedJob, change: Change, now: float) -> Step:
     if state in DEPLOYED and job.state not in DEPLOYED:
         beside = {"deploy_tries": 0}
     if job.state not in DEPLOYED and (state in DEPLOYED or state.is_terminal):
-        beside |= _UNLEASED  # its deployment has ended, and with it the lease
+        beside |= _UNLEASED  # the deployment has ended, and so has the lease
     columns |= change.columns
     after = replace(job, **columns, state=state, updated_at=max(job.updated_at, now))
     attempt_columns = _attempt_columns(job, after, entries, change, now)

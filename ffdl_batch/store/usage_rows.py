@@ -1,7 +1,7 @@
-"""Reading what reports of use need, a page of jobs at a time: three statements for each, whatever the number of jobs.
+"""Read the rows for usage reports, one page of jobs at a time, with three statements for each page.
 
-A page is read as a whole and the connection given back: SQLite has one for everybody, and a server ends transactions
-that wait for whoever reads slowly. Specs are read key by key, which is an eighth of the time that a whole one takes.
+A page is read as a whole and the connection is released: SQLite has only one, and a server ends transactions of slow
+readers. Only some keys of the specs are read, which takes an eighth of the time for a whole spec.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ffdl_batch.store.database import Database
 from ffdl_batch.store.schema import ATTEMPTS, HISTORY, JOBS
 
 PAGE = 2000 if sqlite3.sqlite_version_info >= (3, 32) else 900
-"""Jobs; as many variables have the statements that follow."""
+"""Jobs of one page, which is also the number of variables of the other statements."""
 _STATES = {state.value: state for state in JobState}
 _AHEAD = Staging.AHEAD.value
 _JOBS = tuple(
@@ -44,7 +44,7 @@ _HISTORY = tuple(HISTORY.c[name] for name in ("job_id", "at", "state", "attempt"
 
 @dataclass(frozen=True, slots=True)
 class UsedJob:
-    """A job with all that was recorded of its time. `account` "" = it names none."""
+    """A job with the recorded times of its states and attempts. `account` "" = it has none."""
 
     id: str
     uid: int
@@ -68,8 +68,8 @@ class UsedJob:
 
 
 def used_jobs(database: Database, uid: int | None, since: float, until: float) -> Iterator[list[UsedJob]]:
-    """Pages of the jobs that were submitted before `until` and had not ended at `since`, in the order of their
-    submission. `uid` None = everybody's. No connection is held between two pages."""
+    """Yield pages of the jobs that were submitted before `until` and had not ended at `since`, in the order of
+    submission; `uid` None = of all users. No connection is held between two pages."""
     after = (0.0, "")
     while True:
         with database.reading() as connection:
@@ -89,7 +89,7 @@ def used_jobs(database: Database, uid: int | None, since: float, until: float) -
 def _jobs(
     connection: Connection, uid: int | None, since: float, until: float, after: tuple[float, str]
 ) -> Sequence[Any]:
-    """By the index of submissions: by ids, every page would sort all jobs of a user."""
+    """Return the next page by the index of submissions. By ids, every page would sort all jobs of a user."""
     at, job_id = after
     lives = or_(JOBS.c.ended_at.is_(None), JOBS.c.ended_at >= since)
     is_next = and_(JOBS.c.submitted_at >= at, or_(JOBS.c.submitted_at > at, JOBS.c.id > job_id))
@@ -144,7 +144,8 @@ def _job(
 
 
 def _asked(wanted: Mapping[str, Any], batch: Mapping[str, Any], gpus: float | None, *, is_element: bool) -> Asked:
-    """As :func:`ffdl_batch.domain.job.learner_layout.parts_of` counts; `gpus` is what a resume altered."""
+    """Return the requested resources like :func:`ffdl_batch.domain.job.learner_layout.parts_of`; `gpus` is the override
+    of a resume."""
     each = float(wanted.get("gpus", 0.0) if gpus is None else gpus)
     cpus, learners = float(wanted.get("cpus", 0.0)), int(wanted.get("learners", 1))
     ahead = batch.get("staging") == _AHEAD and not is_element

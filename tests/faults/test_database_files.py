@@ -165,7 +165,7 @@ def test_db_admin_checks_and_backs_up_database_on_read_only_disk(tmp_path: Path,
     disk.make("ro")
     for words in (["check"], ["current"], ["backup", copy, "--force"]):
         code, said = admin(state, *words)
-        assert code == 75 and f"what was written last is in {log}, and its file system is read-only" in said, said
+        assert code == 75 and f"its last writes are in {log}, and the file system is read-only" in said, said
     disk.make("rw")
     assert admin(state, "restore", copy, "--force")[0] == 0
 

@@ -58,6 +58,7 @@ class StreamReply(StreamingResponse):
             self._end()
 
     async def listen_for_disconnect(self, receive: Receive) -> None:
+        """Wait until the reader has disconnected."""
         await until_gone(receive)
 
 

@@ -184,14 +184,13 @@ def health(storage: JobStorage, adapters: Adapters, started_at: float) -> Health
 def view_of(
     storage: JobStorage, job: Job, history: Sequence[HistoryEntry], attempts: Sequence[Attempt] = ()
 ) -> JobView:
-    """What the world sees of a job. Resources are those of its current attempt, or of the next that it waits for."""
+    """Return the view of a job. Resources are those of its current attempt, or of the next one that it waits for."""
     spec = job.effective_spec
-    resources = spec.resources
-    directory = storage.root.job(job.id)
+    resources, element = spec.resources, spec.element
+    directory, now = storage.root.job(job.id), storage.clock.now()
     ran = _ran(history)
-    fault, settled_at = Fault(job.error_code, job.message), _settled_at(job, history)
+    network, network_by = split_network(job.network)
     stored_in, stored_at = _store(job)
-    saved = any(one.checkpoint.saved_at is not None for one in attempts)
     return JobView(
         id=job.id,
         name=spec.name,
@@ -213,19 +212,14 @@ def view_of(
         ended_at=job.ended_at,
         error_code=job.error_code,
         message=job.message,
-        cure=fault.cure(
-            job.id,
-            has_checkpoint=saved,
-            used_up=used_up(budget_of(spec.batch.retry), job.spent),
-            is_settled=settled_at is not None,
-        ),
+        cure=_cure(job, history, attempts),
         exit_code=job.exit_code,
         exit_signal=job.exit_signal,
         pending_reason=job.pending_reason,
         nodes=job.nodes,
         network_requested=spec.batch.network,
-        network=split_network(job.network)[0],
-        network_by=split_network(job.network)[1],
+        network=network,
+        network_by=network_by,
         results=_results(job, directory, ran),
         logs=directory.attempt(max(ran, default=job.attempt)).logs if job.attempt else "",
         job_dir=directory.path,
@@ -234,17 +228,24 @@ def view_of(
         timestamps=_timestamps(history),
         sources=spec.sources,
         uncertain_since=job.uncertain_since,
-        attempts=tuple(
-            _attempt(attempt, directory if attempt.number in ran else None, history, storage.clock.now())
-            for attempt in attempts
-        ),
-        overrides=_altered(job.overrides),
-        array=spec.element.array if spec.element is not None else "",
-        array_index=spec.element.index if spec.element is not None else None,
-        array_values=spec.element.values if spec.element is not None else {},
+        attempts=tuple(_attempt(one, directory if one.number in ran else None, history, now) for one in attempts),
+        overrides=_overrides(job.overrides),
+        array=element.array if element is not None else "",
+        array_index=element.index if element is not None else None,
+        array_values=element.values if element is not None else {},
         stored_in=stored_in,
         stored_at=stored_at,
-        settled_at=settled_at,
+        settled_at=_settled_at(job, history),
+    )
+
+
+def _cure(job: Job, history: Sequence[HistoryEntry], attempts: Sequence[Attempt]) -> str:
+    """Return what the owner can do about the job's error."""
+    return Fault(job.error_code, job.message).cure(
+        job.id,
+        has_checkpoint=any(one.checkpoint.saved_at is not None for one in attempts),
+        used_up=used_up(budget_of(job.effective_spec.batch.retry), job.spent),
+        is_settled=_settled_at(job, history) is not None,
     )
 
 
@@ -255,7 +256,7 @@ def _settled_at(job: Job, history: Sequence[HistoryEntry]) -> float | None:
     return next((entry.at for entry in history if entry.is_upload_of(job.attempt)), None)
 
 
-def _altered(overrides: Overrides) -> dict[str, str]:
+def _overrides(overrides: Overrides) -> dict[str, str]:
     """Return the overrides as text, by manifest key."""
     altered: dict[str, str] = {}
     if overrides.gpus is not None:

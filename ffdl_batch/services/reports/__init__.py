@@ -1,0 +1,1 @@
+"""Reports: usage, faults, agreement with accounting, Prometheus metrics."""

@@ -96,7 +96,7 @@ def test_report_usage_text_prints_hours_cost_times_and_waste(told: FakeDaemon) -
     assert "GPU utilisation was 80.0 %, weighted by GPU time. There are samples for 50.0 % of it" in text
     assert "The samples of 1 attempt were not read" in text
     assert ["time", "limit", "1", "1.5", "21.4"] in lines
-    assert ["held", "while", "data", "came", "2", "0.5", "7.1"] in lines
+    assert ["held", "while", "data", "were", "loaded", "2", "0.5", "7.1"] in lines
     assert ["idle", "according", "to", "samples,", "whatever", "the", "cause", "-", "0.5", "7.1"] in lines
 
 

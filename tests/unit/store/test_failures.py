@@ -146,7 +146,7 @@ def test_store_reports_locked_file_and_works_after_unlock(tmp_path: Path, monkey
 
 def test_open_store_reports_file_that_is_no_database_as_damaged(tmp_path: Path) -> None:
     (tmp_path / "jobs.db").write_text("certainly no database\n" * 100)
-    with pytest.raises(DatabaseDamaged, match="damaged or no SQLite database") as caught:
+    with pytest.raises(DatabaseDamaged, match="damaged or not a SQLite database") as caught:
         open_store(f"sqlite:///{tmp_path}/jobs.db")
     assert not isinstance(caught.value, StoreUnavailable)
     cure = "ffdl daemon stop, and put a copy in its place (ffdl-admin db restore FILE --force)"
