@@ -16,26 +16,27 @@ from ffdl_batch.host.processes import Process, all_processes, name_of, read_livi
 
 NAME = "ffdl-agent"
 OWN = "ffdl-"
-"""How the names of agents and of their sessions' shells begin."""
+"""Prefix of the names of agents and of their sessions' shells."""
 
 
 @dataclass(frozen=True)
 class Agent:
-    """The agent of one learner; `session` is the learner's."""
+    """The agent of one learner."""
 
     learner: int
     pid: int
     session: int
+    """The learner's session."""
 
 
 def find_agents(job_id: str, attempt: int, learners: Sequence[int]) -> Dict[int, Agent]:
-    """Those of these learners that run here, by learner. Looks at /proc alone."""
+    """Return the agents of these learners that run on this node, by learner. Only /proc is read."""
     table, own = all_processes(), os.getuid()
     named = [process for process in table.values() if _is_own(process.pid, own) and name_of(process.pid) == NAME]
     agents = {process.pid for process in named}
     found = {}  # type: Dict[int, Agent]
-    for process in sorted(named, key=lambda one: one.start_ticks):  # the last start of a learner counts
-        if process.parent in agents:  # the shell of a session, which an agent has just forked and not renamed yet
+    for process in sorted(named, key=lambda one: one.start_ticks):  # the last start of a learner wins
+        if process.parent in agents:  # the shell of a session, forked by an agent and not renamed yet
             continue
         env = environment(process.pid)
         number = env.get("LEARNER_ID", "")
@@ -47,17 +48,17 @@ def find_agents(job_id: str, attempt: int, learners: Sequence[int]) -> Dict[int,
 
 
 def lives(agent: Agent) -> bool:
-    """Whether the learner has not ended: its agent ends with it, and may lie about as a zombie then."""
+    """Return whether the learner has not ended. Its agent ends with it, and may then be a zombie."""
     return read_living(agent.pid) is not None and name_of(agent.pid) == NAME
 
 
 def members(agent: Agent, table: Mapping[int, Process]) -> List[int]:
-    """The processes of the agent's learner without those that serve debugging, parents first."""
+    """Return the processes of the agent's learner without agents and sessions, parents first."""
     return [pid for pid in session_members(agent.session, table) if not name_of(pid).startswith(OWN)]
 
 
 def children(pid: int) -> List[int]:
-    """Direct children of a process; none where it is gone."""
+    """Return the direct children of a process; none if it does not exist."""
     text = read(f"/proc/{pid}/task/{pid}/children")
     if text is not None:
         return [int(word) for word in text.split()]
@@ -65,14 +66,14 @@ def children(pid: int) -> List[int]:
 
 
 def environment(pid: int) -> Dict[str, str]:
-    """The variables that a process was started with; none where they cannot be read."""
+    """Return the environment with which a process was started; {} if it cannot be read."""
     text = read(f"/proc/{pid}/environ") or ""
     pairs = (one.partition("=") for one in text.split("\0"))
     return {name: value for name, sign, value in pairs if sign}
 
 
 def read(path: str) -> Optional[str]:
-    """The text of a file of /proc; None where it cannot be read."""
+    """Return the text of a file of /proc; None if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -93,35 +94,35 @@ YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 
 
 def dump(agent: Agent) -> "Tuple[str, bool]":
-    """The stacks of one learner as text, and whether all its Python processes have one (and there is one)."""
+    """Return the stacks of one learner as text, and whether each of its Python processes has one, and one exists."""
     pids = members(agent, all_processes())
     found = [pid for pid in pids if _is_python(pid)]
     parts, complete = [], bool(found)
     program = find_program()
     for pid in found or pids[-1:]:
-        said, why = _ask(program, pid) if found else ("", "it is no Python program")
-        complete = complete and bool(said)
+        stack, why = _ask(program, pid) if found else ("", "it is not a Python program")
+        complete = complete and bool(stack)
         head = f"process {pid}, {_pid_inside(pid)} inside: {_command(pid)}"
-        parts.append(f"{head}\n{said}" if said else f"{head}\nno Python stack: {why}\n{facts(pid)}")
+        parts.append(f"{head}\n{stack}" if stack else f"{head}\nno Python stack: {why}\n{facts(pid)}")
     return "\n".join([f"learner {agent.learner} on {os.uname().nodename}:", *parts, ""]), complete
 
 
 def find_program() -> str:
-    """py-spy beside this interpreter, else on PATH; "" where there is none."""
+    """Return the path of py-spy: beside this interpreter, else on PATH; "" if there is none."""
     beside = os.path.join(os.path.dirname(sys.executable), PROGRAM)
     return beside if os.access(beside, os.X_OK) else shutil.which(PROGRAM) or ""
 
 
 def _ask(program: str, pid: int) -> "Tuple[str, str]":
-    """(the stack, why there is none)."""
+    """Return the stack, or why there is none."""
     if not program:
         return "", (
-            f"there is no {PROGRAM} on {os.uname().nodename}; install ffdl-batch[debug] where the nodes see it, or "
-            f"{PROGRAM} anywhere on PATH"
+            f"{PROGRAM} is not installed on {os.uname().nodename}; install ffdl-batch[debug] where the nodes "
+            f"see it, or {PROGRAM} anywhere on PATH"
         )
-    # One that sleeps in the kernel for good cannot be stopped; it is read as it is.
+    # A process in uninterruptible sleep cannot be stopped, so it is read while it runs.
     ways = [[], ["--nonblocking"]]  # type: List[List[str]]
-    said = ""
+    failure = ""
     for options in ways[status_field(pid, "State").startswith("D") :]:
         argv = [program, "dump", "--pid", str(pid), *options]
         try:
@@ -134,35 +135,35 @@ def _ask(program: str, pid: int) -> "Tuple[str, str]":
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            said = f"{PROGRAM} did not end within {LIMIT_S:g} s"
+            failure = f"{PROGRAM} did not end within {LIMIT_S:g} s"
             continue
         except OSError as error:
             return "", f"{program} cannot be started: {error.strerror}"
         if done.returncode == 0:
             return done.stdout.decode("utf-8", "replace").strip(), ""
-        said = f"{PROGRAM} says: {' '.join(done.stderr.decode('utf-8', 'replace').split())}"
+        failure = f"{PROGRAM} printed: {' '.join(done.stderr.decode('utf-8', 'replace').split())}"
         break
-    return "", said + _why_refused(pid)
+    return "", failure + _why_refused(pid)
 
 
 def _why_refused(pid: int) -> str:
-    """What forbids it, where that can be seen (ptrace(2), 'Ptrace access mode checking')."""
+    """Return what forbids reading the process, if that is known (ptrace(2), 'Ptrace access mode checking')."""
     try:
         if os.stat(f"/proc/{pid}").st_uid != os.getuid():
-            return "; the process made itself undumpable, or is another user's: nobody but root may look into it"
+            return "; the process made itself undumpable or belongs to another user, so only root may read it"
     except OSError:
         return "; it has ended"
     scope = (read(YAMA) or "0").strip()
     if scope != "0":
         return (
-            f"; {YAMA} is {scope} on this node, where a user may look into his own processes with 0 only, or where the "
-            "learner is in a user namespace of its own"
+            f"; {YAMA} is {scope} on this node; users may read their processes only if it is 0, or if the learner is "
+            "in a user namespace of its own"
         )
     return ""
 
 
 def facts(pid: int) -> str:
-    """Threads of a process: state, the kernel's function in which each sleeps, and its name."""
+    """Return the threads of a process: name, state, and the kernel function in which each sleeps."""
     lines = [f"  {status_field(pid, 'State')}, {status_field(pid, 'Threads')} threads"]
     try:
         threads = sorted(int(name) for name in os.listdir(f"/proc/{pid}/task"))

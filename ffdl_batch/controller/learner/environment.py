@@ -1,10 +1,10 @@
-"""A learner's environment, and its quoting for the file that a container runtime evaluates.
+"""Build a learner's environment, and quote it for the file that a container runtime evaluates.
 
-Apptainer (1.4, 1.5) evaluates ``--env-file`` with mvdan's shell interpreter and then writes every variable once
-more into a script of single-quoted exports that the same interpreter reads (with ``--no-eval``; sources:
-``internal/pkg/util/env/env.go``, ``internal/pkg/runtime/engine/apptainer/process_linux.go``). That is exact but
-for a few names, which it treats specially, and for carriage returns, which its lexer drops before a newline. Those
-travel in EXPORTS_VARIABLE as text that the learner's own bash evaluates.
+Apptainer (1.4, 1.5) evaluates ``--env-file`` with mvdan's shell interpreter. Then it writes every variable into a
+script of single-quoted exports, which the same interpreter reads (with ``--no-eval``; sources:
+``internal/pkg/util/env/env.go``, ``internal/pkg/runtime/engine/apptainer/process_linux.go``). That preserves values,
+except those of a few special names, and carriage returns before a newline, which its lexer drops. Such variables are in
+EXPORTS_VARIABLE, as text that the learner's own bash evaluates.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _SHOWN = 200
 
 
 class EnvironmentRefused(ValueError):
-    """A variable that cannot be given to a learner; the message names it and says why."""
+    """A variable cannot be given to a learner; the message names it and the reason."""
 
 
 def host_subset(host: Mapping[str, str], names: Sequence[str]) -> Dict[str, str]:
-    """Variables of the node that pass; never a setting of a container runtime, whatever `names` says."""
+    """Return the node's variables that learners get. Settings of container runtimes are never among them."""
     exact = {name for name in names if not name.endswith("*")}
     prefixes = tuple(name[:-1] for name in names if name.endswith("*"))
     return {
@@ -51,19 +51,21 @@ def read_file(path: str) -> str:
 
 
 def read_user_environment(text: str) -> Dict[str, str]:
-    """``environment.json``: an object of texts. Raises EnvironmentRefused for anything else."""
+    """Return the variables in ``environment.json``. Raises EnvironmentRefused if it is not an object of strings."""
     try:
         body = json.loads(text) if text.strip() else {}
     except (ValueError, RecursionError) as error:
         raise EnvironmentRefused(f"environment.json is damaged: {error}") from error
     if not isinstance(body, dict) or not all(isinstance(value, str) for value in body.values()):
-        raise EnvironmentRefused("environment.json must be an object whose values are texts")
+        raise EnvironmentRefused("environment.json must be an object whose values are strings")
     return dict(body)
 
 
 def pick_secrets(text: str, wanted: Mapping[str, str]) -> Dict[str, str]:
-    """The values of the variables `wanted` (variable → secret) from the attempt's ``secrets.json``. Raises
-    EnvironmentRefused, which says nothing of what is in it."""
+    """Return the values of the variables `wanted` (variable → secret) from the attempt's ``secrets.json``.
+
+    Raises EnvironmentRefused, whose message contains no value.
+    """
     try:
         body = json.loads(text) if text else {}
     except (ValueError, RecursionError):
@@ -71,12 +73,12 @@ def pick_secrets(text: str, wanted: Mapping[str, str]) -> Dict[str, str]:
     values = body if isinstance(body, dict) else {}
     missing = [name for name in wanted.values() if not isinstance(values.get(name), str)]
     if missing:
-        raise EnvironmentRefused(f"secrets.json of the attempt does not hold {', '.join(missing)}")
+        raise EnvironmentRefused(f"secrets.json of the attempt does not have {', '.join(missing)}")
     return {variable: values[name] for variable, name in wanted.items()}
 
 
 def merge(contract: Mapping[str, str], user: Mapping[str, str], protected: Sequence[str]) -> Dict[str, str]:
-    """The contract's variables with the user's on top, but for protected names."""
+    """Return the contract's variables, overridden by the user's except for protected names."""
     merged = dict(contract)
     merged.update({name: value for name, value in user.items() if name not in protected})
     for name, value in merged.items():
@@ -85,7 +87,7 @@ def merge(contract: Mapping[str, str], user: Mapping[str, str], protected: Seque
 
 
 def check_shell(user: Mapping[str, str]) -> None:
-    """Refuse a PATH of the user's on which the shell of a learner without a container would not be found."""
+    """Refuse a user's PATH without bash, which a learner without a container needs."""
     path = user.get("PATH")
     if path is not None and shutil.which("bash", path=path) is None:
         shown = path if len(path) <= _SHOWN else path[:_SHOWN] + "..."
@@ -96,20 +98,22 @@ def check_shell(user: Mapping[str, str]) -> None:
 
 
 def check_variable(name: str, value: str) -> None:
-    """Refuse what no process can be given."""
+    """Refuse a variable that no process can have."""
     refused = why_refused(name)
     if refused:
         raise EnvironmentRefused(refused)
     if "\0" in value:
-        raise EnvironmentRefused(f"{name} holds a NUL character, which no environment can carry")
+        raise EnvironmentRefused(f"{name} has a NUL character, which an environment cannot contain")
     too_long = why_too_long(name, value)
     if too_long:
         raise EnvironmentRefused(too_long)
 
 
 def file_text(variables: Mapping[str, str]) -> str:
-    """The file for ``--env-file``: ``NAME='value'`` lines; what Apptainer would alter goes through bash. Raises
-    EnvironmentRefused."""
+    """Return the text of the file for ``--env-file``. Variables that Apptainer would change are evaluated by bash.
+
+    Raises EnvironmentRefused.
+    """
     direct, exports = split(variables)
     if exports:
         direct[EXPORTS_VARIABLE] = "".join(
@@ -122,15 +126,15 @@ def file_text(variables: Mapping[str, str]) -> str:
 
 
 def split(variables: Mapping[str, str]) -> Tuple[Dict[str, str], Dict[str, str]]:
-    """(what a container runtime passes exactly, what it would alter)."""
+    """Return the variables that a container runtime preserves, and those that it would change."""
     exports = {n: v for n, v in variables.items() if n in _ALTERED or "\r" in v or "\\\n" in v or not _is_text(v)}
     return {n: v for n, v in variables.items() if n not in exports}, exports
 
 
 def single_quoted(value: str) -> str:
-    """POSIX single quoting (XCU 2.2.2): nothing inside is special but the quote itself.
+    """Return the text in POSIX single quotes (XCU 2.2.2).
 
-    The quote goes into double quotes: Apptainer 1.4.5 was seen to keep the backslash of ``'\\''``.
+    A single quote in it is put into double quotes, because Apptainer 1.4.5 keeps the backslash of ``'\\''``.
     """
     return "'" + value.replace("'", "'\"'\"'") + "'"
 

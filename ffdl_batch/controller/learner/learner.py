@@ -1,4 +1,4 @@
-"""Start one learner, notice its end, signal it and end it. Never waits: the node controller's loop polls."""
+"""Start, signal and end one learner, and notice its end. Nothing here waits; the node controller polls."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from ffdl_batch.host.signals import release_signals
 
 
 def learner_root(main: int, inner_pid: str, table: Mapping[int, Process]) -> int:
-    """The process below `main` that knows itself as `inner_pid` (last number of NSpid); `main` where none does."""
+    """Return the process below `main` whose innermost id is `inner_pid` (last number of NSpid), else `main`."""
     if inner_pid:
         for pid in descendants(main, table):
             numbers = status_field(pid, "NSpid").split()
@@ -43,16 +43,18 @@ def learner_root(main: int, inner_pid: str, table: Mapping[int, Process]) -> int
     return main
 
 
-def catching(root: int, number: int, table: Mapping[int, Process], told: Collection[int] = ()) -> List[int]:
-    """On each branch below and with `root`, the first process that catches the signal; none below one that was `told`
-    before."""
+def catching(root: int, number: int, table: Mapping[int, Process], signalled: Collection[int] = ()) -> List[int]:
+    """Return the first process that catches the signal on each branch of the tree from `root`.
+
+    Processes that were `signalled` before, and those below them, are left out.
+    """
     children = {}  # type: dict[int, list[int]]
     for process in table.values():
         children.setdefault(process.parent, []).append(process.pid)
     found, waiting = [], [root]
     while waiting:
         pid = waiting.pop()
-        if pid in told:
+        if pid in signalled:
             continue
         if catches(pid, number):
             found.append(pid)
@@ -61,30 +63,31 @@ def catching(root: int, number: int, table: Mapping[int, Process], told: Collect
     return sorted(found)
 
 
-def deliver(main: int, inner_pid: str, number: int, told: Collection[int] = ()) -> List[int]:
+def deliver(main: int, inner_pid: str, number: int, signalled: Collection[int] = ()) -> List[int]:
     """Signal the learner whose main process is `main`; return the processes that got it (none: no process catches it).
 
-    No process gets it before the user's command was reached (`inner_pid` ""): a container runtime would catch it.
-    Nor where there is no main process any more (0).
+    No process gets it before the user's command was reached (`inner_pid` ""), because a container runtime would catch
+    it, or after the main process has ended (0).
     """
     if not inner_pid or not main:
         return []
     table = all_processes()
-    return [pid for pid in catching(learner_root(main, inner_pid, table), number, table, told) if send(pid, number)]
+    return [
+        pid for pid in catching(learner_root(main, inner_pid, table), number, table, signalled) if send(pid, number)
+    ]
 
 
 FENCE = "fence"
-"""`ended_by` of a learner that may not even write any more."""
+"""`ended_by` of a learner that must not even write any more."""
 ANSWER_S = 1.0
-"""How long a learner's shell may continue after the program that caught TERM has ended."""
+"""Seconds that a learner's shell may continue after the program that caught TERM has ended."""
 REST_S = 1.0
-"""How long background processes may take to end after TERM once the learner's main process has ended."""
+"""Seconds that background processes may take to end after TERM once the learner's main process has ended."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """Everything that starting one learner needs, placeholders filled. `seat`: where it is another container that runs
-    the learner, and the process that is started here stands in for it."""
+    """Everything that starting one learner needs, with placeholders filled."""
 
     learner_id: int
     argv: Sequence[str]
@@ -94,44 +97,47 @@ class Start:
     began: str
     ended: str
     seat: Optional[PodExchange] = None
+    """If another container runs the learner, the process that is started here represents it."""
     umask: int = -1
-    """Of the learner and of its log; -1 = this process's."""
+    """Umask of the learner and of its log; -1 means this process's."""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a learner ended. `returncode` is negative for a signal, None where it could not be started. `asked` is the
-    reason for which it had been asked for a checkpoint, `signalled`: somebody in it caught the signal."""
+    """How a learner ended."""
 
     learner_id: int
     returncode: Optional[int]
+    """Negative for a signal; None if the learner could not be started."""
     began: bool
     out_of_memory: bool = False
     ended_by: str = ""
     asked: str = ""
+    """Why it was asked for a checkpoint; "" if it was not."""
     signalled: bool = False
+    """Whether one of its processes caught the checkpoint signal."""
     detail: str = ""
     code: str = ""
 
     @property
     def failed(self) -> bool:
-        """It failed by itself, and not because it was asked to end."""
+        """Return whether it failed by itself, and not because a controller ended it."""
         return self.returncode != 0 and not self.ended_by
 
 
 class LearnerFiles(Protocol):
-    """What is known of a learner from the files on the shared file system, whether or not that answers now."""
+    """What the files on the shared file system show about learners, as last read."""
 
     def inner_pid(self, learner_id: int) -> str:
-        """The process id that its shell noted, as seen inside; "" where that is not known."""
+        """Return the process id of the learner's shell, as seen inside; "" if it is not known."""
         ...
 
     def has_begun(self, learner_id: int) -> bool:
-        """Whether its shell reached the user's command."""
+        """Return whether its shell reached the user's command."""
         ...
 
     def forget(self, learner_id: int) -> None:
-        """It is started, again perhaps: what is known is about the one before. Its files are gone already."""
+        """Forget what is known, because the learner is started. Its old files are removed already."""
         ...
 
 
@@ -157,10 +163,10 @@ class Learner:
 
     @classmethod
     def spawn(cls, start: Start, clock: RunningTime, sight: LearnerFiles, through: Sequence[str] = ()) -> "Learner":
-        """Start it in a session of its own, its output on the way to its log. Raises OSError (argv[0] missing, …).
+        """Start it in a session of its own, with its output connected to its log. Raises OSError.
 
-        `through` is the argv of a program that prepares itself and becomes the learner. It is needed if threads run:
-        they may hold locks for which this process's code would wait in a child.
+        `through` is the argv of a program that prepares itself and becomes the learner. It is needed if this process
+        has threads: they may hold locks for which its code would wait in a child.
         """
         for left in (start.began, start.ended):
             remove(left)
@@ -185,18 +191,18 @@ class Learner:
 
     @property
     def pid(self) -> int:
-        """Main process; also the id of its session and group."""
+        """Return the id of its main process, session and process group."""
         return self.process.pid
 
     @property
     def root(self) -> int:
-        """The process below which the learner's are: its main process, or the shim of its container (0 = is gone)."""
+        """Return the process above the learner's: its main process, or its container's shim (0 if it has ended)."""
         return self.pid if self.start.seat is None else self.start.seat.shim
 
     def request_checkpoint(self, number: int, reason: str) -> bool:
-        """Signal whoever in the learner catches the signal and did not get it before; whether anybody ever did.
+        """Signal processes that catch the signal and have not had it. Return whether any process ever got it.
 
-        To be asked again and again: a program that is still starting up catches nothing yet.
+        Call this repeatedly, because a program that is still starting catches no signal yet.
         """
         self.asked = reason
         self.signals_sent.update(deliver(self.root, self._inner_pid(), number, self.signals_sent))
@@ -205,7 +211,7 @@ class Learner:
     def request_by_term(self, reason: str, kill_at: float) -> None:
         """Send TERM to the user's processes that catch it, if no process catches the checkpoint signal.
 
-        An exit with 0 is their answer then, as it is to the checkpoint signal.
+        An exit with status 0 then counts as their answer, as after the checkpoint signal.
         """
         table, inner = all_processes(), self._inner_pid()
         if inner and self.root and catching(learner_root(self.root, inner, table), signal.SIGTERM, table):
@@ -217,10 +223,10 @@ class Learner:
         deliver(self.root, self._inner_pid(), number)
 
     def terminate(self, reason: str, kill_at: float) -> None:
-        """Begin to end it: TERM, and KILL at `kill_at`; the earliest counts. The first reason stays.
+        """Send TERM, and KILL at `kill_at`. If called again, the earlier time and the first reason apply.
 
-        Where processes of the user's catch TERM, they alone get it first: the shell above them would die at once
-        and, in a container, take them with it before they have saved anything.
+        If processes of the user catch TERM, only they get it first. The shell above them would end at once, and in a
+        container end them before they have saved anything.
         """
         if self.kill_at is not None:
             self.kill_at = min(self.kill_at, kill_at)
@@ -229,7 +235,7 @@ class Learner:
             self.ended_by = reason
         self.kill_at = kill_at
         table = all_processes()
-        shim = self.root if self.start.seat is not None else 0  # catches TERM, and is none of the learner's
+        shim = self.root if self.start.seat is not None else 0  # catches TERM, but is not part of the learner
         if shim:
             members = self._members(table)
             roots = [pid for pid in members if table[pid].parent not in members]
@@ -239,12 +245,12 @@ class Learner:
         self.graceful = [pid for pid in found if send(pid, signal.SIGTERM)]
 
     def kill(self, reason: str) -> None:
-        """KILL it and all of its session now."""
+        """Send KILL to the learner and all of its session at the next :meth:`poll`."""
         self.ended_by = self.ended_by or reason
         self.kill_at = 0.0
 
     def poll(self) -> Optional[Ending]:
-        """Its ending once neither the main process nor anything of its session is left, and its log is written."""
+        """Return how it ended, once no process of its session is left and its log is written, else None."""
         returncode = self.process.poll()
         if self.kill_at is not None:
             self._press(returncode is None)
@@ -279,14 +285,14 @@ class Learner:
             table = all_processes()
             if any(pid in table for pid in self.graceful):
                 return
-            # A shell whose program has answered TERM ends by itself a moment later; its status is the answer.
+            # A shell whose program ended after TERM ends by itself a moment later; its status is the answer.
             if self.group_at is None:
                 self.group_at = self.clock.now() + (ANSWER_S if self.by_term else 0.0)
             if self.clock.now() >= self.group_at:
                 self.group_signalled = self._send_group(signal.SIGTERM)
 
     def _rest_lives(self) -> bool:
-        """Whether background processes still hold the log; they get TERM, then KILL."""
+        """Return whether background processes are left. They get TERM, then KILL."""
         rest = self._members(all_processes())
         if not rest:
             return False
@@ -304,7 +310,7 @@ class Learner:
         return True
 
     def _members(self, table: Mapping[int, Process]) -> List[int]:
-        """Its processes, with what they made in sessions of their own."""
+        """Return its processes, also those in sessions of their own."""
         return session_members(self.pid, table) if self.start.seat is None else self.start.seat.members(table)
 
     def _send_group(self, number: int) -> bool:
@@ -316,7 +322,7 @@ class Learner:
 
 
 def _prepare() -> None:
-    """For a learner that is this process's child, between fork and exec."""
+    """Prepare a learner that is a child of this process, between fork and exec."""
     open_proc_files()
     prefer_as_victim()
     release_signals()
@@ -330,7 +336,7 @@ def placeholder_devices(devices: str, learners: int) -> List[str]:
 
 
 def first_host(node_list: str) -> str:
-    """The first name of a Slurm node list such as ``n[03-07,9],m1`` (Slurm's hostlist form); "" of none."""
+    """Return the first name of a Slurm node list such as ``n[03-07,9],m1``; "" if it is empty."""
     out, depth, text = [], 0, node_list.strip()
     taking = True
     for char in text:
@@ -348,7 +354,7 @@ def first_host(node_list: str) -> str:
 
 
 def values_for(base: Dict[str, str], learner_id: int, local_rank: int, devices: str) -> Dict[str, str]:
-    """The placeholders of one learner on top of the node's."""
+    """Return the node's placeholder values with those of one learner."""
     count = len([name for name in devices.split(",") if name])
     return {
         **base,

@@ -1,4 +1,4 @@
-"""Processes that a killed controller left on this machine (a scheduler's cgroups end them; a plain host does not)."""
+"""End processes that a killed controller left on this machine, where no scheduler's cgroup ended them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ffdl_batch.host.processes import (
 
 GONE_S, LEFT_S = 20.0, 2.0
 MARK = "FFDL_LEARNER_OF"
-"""Variable of every learner's first process, by which it can be found if its id was not recorded."""
+"""Variable of each learner's first process, by which it is found if no event has its process id."""
 
 HOLDER_MARK = "FFDL_MOUNT_OF"
-"""Variable of a process that holds a mount for learners; it ends by itself when no learner is left."""
+"""Variable of a process that holds a mount for learners. It ends by itself when no learner is left."""
 
 
 def living_controller(events: Iterable[Event]) -> int:
-    """The pid of the node controller that wrote these events, where it still lives here; else 0."""
+    """Return the process id of the node controller that wrote these events, if it is alive on this machine, else 0."""
     started = [event for event in events if event.kind is EventKind.STARTED]
     if started and lives_here(started[-1].fields):
         return int(started[-1].fields["pid"] or 0)
@@ -36,7 +36,7 @@ def living_controller(events: Iterable[Event]) -> int:
 
 
 def living_learners(events: Iterable[Event]) -> List[int]:
-    """Main processes of learners that were started, are not reported as ended, and live here."""
+    """Return the main processes of learners that were started, not reported as ended, and are alive on this machine."""
     open_: Dict[Scalar, Mapping[str, Scalar]] = {}
     for event in events:
         learner = event.fields.get("learner_id")
@@ -48,14 +48,14 @@ def living_learners(events: Iterable[Event]) -> List[int]:
 
 
 def mark(token: str, node_rank: int) -> str:
-    """The value of MARK for the learners of one node of one attempt."""
+    """Return the value of MARK for the learners of one node of one attempt."""
     return f"{token}/{node_rank}"
 
 
 def marked_sessions(value: str) -> Set[int]:
-    """Sessions that hold a process of ours whose environment carries the mark.
+    """Return the sessions of this user's processes that have the mark in their environment.
 
-    Events alone would miss a learner whose controller was killed between starting it and writing so.
+    Events would miss a learner whose controller was killed between starting it and writing the event.
     """
     return {process.session for process in _marked(f"{MARK}={value}")}
 
@@ -65,17 +65,19 @@ def _marked(variable: str) -> List[Process]:
 
 
 def _carries(pid: int, variable: str) -> bool:
-    """Whether the process was started with this variable, as ``NAME=value``."""
+    """Return whether the process was started with this variable, ``NAME=value``."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return variable.encode() in file.read().split(b"\0")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return False  # gone, or another user's: not our learner
+        return False  # ended, or another user's
 
 
 def end_leftovers(learner_id: int) -> None:
-    """Kill what a learner that has ended left outside its session, while others of this node go on; it is given up
-    where the kernel holds on to it. This process has become its parent."""
+    """Kill processes that an ended learner left outside its session, while other learners of this node continue.
+
+    This process has become their parent. It stops waiting for those that the kernel does not end.
+    """
     own = os.getpid()
     left = [p for p in descendants(own, all_processes()) if p != own and _carries(p, f"LEARNER_ID={learner_id}")]
     for pid in left:
@@ -94,10 +96,10 @@ def _is_collected(pid: int) -> bool:
 
 
 def end_learners(events: Iterable[Event], value: str = "", spared: Collection[int] = ()) -> None:
-    """Kill such learners and everything in their sessions but those `spared`, and wait until they are gone: nobody can
-    collect how they end. Without `value`, which is their mark, only those that the events name.
+    """Kill living learners and their sessions, except `spared` processes, and wait for their end.
 
-    Raises OSError where the kernel holds on to one of them, for then its successor must not start.
+    Without `value`, which is their mark, only learners in the events are killed. Raises OSError if the kernel does not
+    end one of them, because then no new learner may start.
     """
     end = time.monotonic() + GONE_S
     written = living_learners(events)
@@ -118,8 +120,7 @@ def end_learners(events: Iterable[Event], value: str = "", spared: Collection[in
 
 
 def _end_helpers(mark: str) -> None:
-    """Let the writers of the learners' logs write what is left, and holders of mounts unmount, but not for ever. Raises
-    OSError as above."""
+    """Give log writers and mount processes a little time to finish, then kill them. Raises OSError as above."""
     begun = time.monotonic()
     while True:
         helpers = _marked(mark)
@@ -135,7 +136,7 @@ def _end_helpers(mark: str) -> None:
 
 
 def end_controller(pid: int, patience_s: float) -> None:
-    """TERM to a controller that is no longer wanted, KILL after `patience_s` seconds."""
+    """Send TERM to an outdated controller, and KILL after `patience_s` seconds. Wait for its end."""
     send(pid, signal.SIGTERM)
     end = time.monotonic() + patience_s
     while pid in all_processes():

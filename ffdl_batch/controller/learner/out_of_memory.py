@@ -1,8 +1,8 @@
-"""Memory of learners: which process the kernel kills first, whether it killed one, and how much there was.
+"""Find out whether the kernel killed a learner for memory, and let it choose learners before controllers.
 
-Counters: ``oom_kill`` of ``memory.events`` (cgroup v2) or ``memory.oom_control`` (v1, Linux 4.13+) of the
-controller's own cgroup, which its learners share; where neither can be read, ``oom_kill`` of /proc/vmstat
-(Linux 4.13+), which counts the whole node and is therefore asked only about a process that died of SIGKILL.
+The counter is ``oom_kill`` of ``memory.events`` (cgroup v2) or ``memory.oom_control`` (v1, Linux 4.13+) of the
+controller's own cgroup, which its learners share. If neither can be read, it is ``oom_kill`` of /proc/vmstat (Linux
+4.13+). That counts the whole node, so it is used only for a process that ended with SIGKILL.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ _UNLIMITED = 1 << 60
 
 @dataclass(frozen=True)
 class OomCounters:
-    """Kills so far: by the own cgroup (None = cannot be read), and on the whole node."""
+    """Numbers of processes killed for memory so far; None if unknown."""
 
     cgroup: Optional[int]
+    """In the own cgroup."""
     node: Optional[int]
+    """On the whole node."""
 
 
 def prefer_as_victim(proc: str = "/proc") -> None:

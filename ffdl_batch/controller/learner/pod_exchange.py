@@ -1,8 +1,9 @@
-"""A pod's seat: the directory by which this controller and the shim in the learner's container work together.
+"""Exchange files with the shim in the learner's container, and find the learner's processes, in a pod.
 
-The container has its own root, mounts and control group. What is shared is this directory, the tree of processes and
-the user: so its processes are found and signalled as those of a learner on this machine are. The shim is the parent of
-all that the learner starts; it is spared, because it reports how the learner ended and may have to start it again.
+The container has its own root, mounts and control group. It shares the exchange directory, the process namespace and
+the user with this controller, so its processes are found and signalled like those of a learner on this machine. The
+shim is the parent of everything that the learner starts. It is spared, because it reports how the learner ended and may
+have to start it again.
 """
 
 from __future__ import annotations
@@ -25,20 +26,25 @@ SEAT = "seat"
 GONE_CODE = "S106"
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _OUTSIDE = 0
-"""Parent of a process that a container runtime started in the pod; what lost its parent belongs to process 1."""
+"""Parent of a process that a container runtime started in the pod.
+
+A process that lost its parent belongs to process 1.
+"""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """What the shim said of a start: exit status, and the kernel's kills for memory before and after."""
+    """The shim's report about one start of the learner."""
 
     start: str
     status: int
+    """Exit status."""
     kills: Tuple[int, int] = (-1, -1)
+    """Numbers of processes killed for memory before and after; -1 if unknown."""
 
 
 class PodExchange:
-    """That of the pod whose own directory is `pod`."""
+    """The exchange directory of the pod whose own directory is `pod`."""
 
     def __init__(self, pod: str) -> None:
         self.path = os.path.join(pod, SEAT)
@@ -46,20 +52,20 @@ class PodExchange:
         self._group = ""
 
     def file(self, name: str) -> str:
-        """One of the files in it."""
+        """Return the path of a file in it."""
         return os.path.join(self.path, name)
 
     @property
     def output(self) -> str:
-        """The pipe into which the learner prints."""
+        """Return the pipe for the learner's output."""
         return self.file(OUTPUT)
 
     def open(self) -> None:
-        """Have the learner's container started. Raises OSError."""
+        """Let the learner's container start. Raises OSError."""
         touch(self.file(OPEN))
 
     def ring(self) -> None:
-        """Have the shim look at what is in the seat. One that is not there yet looks when it begins."""
+        """Wake the shim, so that it reads the files. A shim that has not started yet reads them when it starts."""
         with contextlib.suppress(OSError):
             bell = os.open(self.file(BELL), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
@@ -68,7 +74,7 @@ class PodExchange:
                 os.close(bell)
 
     def ended(self) -> Optional[Ended]:
-        """The shim's last word; None while there is none that is whole."""
+        """Return the shim's last report; None while there is no complete one."""
         words = _line(self.file(ENDED)).split()
         if len(words) < 2 or not _NUMBER.fullmatch(words[1]):
             return None
@@ -76,17 +82,17 @@ class PodExchange:
         return Ended(words[0], int(words[1]) & 0xFF, (kills[0], kills[1]) if len(kills) == 2 else (-1, -1))
 
     def has_begun(self) -> bool:
-        """Whether the learner's container was started, be it that it has ended since."""
+        """Return whether the learner's container was started. It may have ended since."""
         return self._find() is not None or bool(_line(self.file(BEGUN)))
 
     @property
     def shim(self) -> int:
-        """Its process; 0 where it does not live (any more)."""
+        """Return the process id of the shim; 0 if it is not running."""
         found = self._find()
         return found.pid if found is not None else 0
 
     def _find(self) -> Optional[Process]:
-        """The shim while it lives; another process may have its number later."""
+        """Return the shim's process if it is alive. Another process may get its number later."""
         text = _line(self.file(BEGUN)).strip()
         known = self._shim
         if known is None or str(known.pid) != text:
@@ -98,8 +104,11 @@ class PodExchange:
         return now if now is not None and now.start_ticks == known.start_ticks else None
 
     def members(self, table: Mapping[int, Process]) -> List[int]:
-        """The learner's processes, parents first: those below the shim, those of its session, and what else is in its
-        container. Neither the shim nor what was started in the container from outside (a hook, a debugger)."""
+        """Return the learner's processes, parents first: the shim's descendants, its session, and the container's
+        others.
+
+        The shim is left out, and what was started in the container from outside (a hook, a debugger).
+        """
         shim = self.shim
         found = set(session_members(shim, table)) | set(descendants(shim, table)) if shim else set()
         if self._group and self._group != _control_group(os.getpid()):
@@ -115,12 +124,12 @@ class PodExchange:
         return list(ordered)
 
     def process_group(self) -> int:
-        """The shim's, which is that of what the learner starts; 0 where there is none."""
+        """Return the process group of the shim and of what the learner starts; 0 if there is none."""
         found = self._find()
         return found.group if found is not None and found.group == found.pid else 0
 
     def counters(self, before: OomCounters, after: OomCounters) -> Tuple[OomCounters, OomCounters]:
-        """Kills for memory in the learner's container, which only the shim sees; the node's are as they were given."""
+        """Return the counters with the kills in the learner's container, which only the shim can read."""
         ended = self.ended()
         kills = ended.kills if ended is not None else (-1, -1)
         own = [kill if kill >= 0 else None for kill in kills]
@@ -128,27 +137,32 @@ class PodExchange:
 
 
 def exchange_of(launch: LaunchFile) -> Optional[PodExchange]:
-    """The seat of this node's learner; None where learners are this controller's own processes."""
+    """Return the exchange of this node's learner; None if learners are this controller's own processes."""
     return PodExchange(launch.pod.directory) if launch.pod is not None else None
 
 
 def is_cut_off(launch: LaunchFile) -> bool:
-    """Return whether this pod is being deleted and shares no files with the others: kubelet keeps no annotations up to
-    date in such a pod, so nothing is heard of the others any more (kubelet 1.36, `SyncTerminatingPod`)."""
+    """Return whether this pod is being deleted and shares no files with the others.
+
+    kubelet does not update annotations in such a pod, so it gets no more events of the others (kubelet 1.36,
+    `SyncTerminatingPod`).
+    """
     return (
         launch.pod is not None and launch.apart and os.path.exists(PodExchange(launch.pod.directory).file(TERMINATING))
     )
 
 
 def spared(launch: LaunchFile) -> Collection[int]:
-    """Processes in the session of a learner that are none of it."""
+    """Return processes in the session of a learner that do not belong to it."""
     seat = exchange_of(launch)
     return {seat.shim} - {0} if seat is not None else ()
 
 
 def await_container(seat: PodExchange, rest: Callable[[], None]) -> None:
-    """Have the learner's container started, and wait until it has. Its image may have to be fetched, for as long as the
-    platform is patient. Raises OSError, PhaseFailed where it is gone already, and what `rest` raises."""
+    """Let the learner's container start, and wait until it has. Its image may have to be fetched first.
+
+    Raises OSError, PhaseFailed if it has ended already, and what `rest` raises.
+    """
     seat.open()
     while not seat.has_begun():
         rest()
@@ -157,12 +171,12 @@ def await_container(seat: PodExchange, rest: Callable[[], None]) -> None:
 
 
 def living(seat: PodExchange) -> List[int]:
-    """The learner's processes now."""
+    """Return the learner's processes now."""
     return seat.members(all_processes())
 
 
 def _line(path: str) -> str:
-    """The first line of a small file; "" where it has none that is whole."""
+    """Return the first line of a small file; "" if it has no complete line."""
     text = find_text(path)
     return text.split("\n", 1)[0] if "\n" in text else ""
 
@@ -171,5 +185,5 @@ def _control_group(pid: int) -> str:
     try:
         with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="replace") as file:
             return file.read()
-    except OSError:  # gone meanwhile, or a kernel without them
+    except OSError:  # ended meanwhile, or a kernel without control groups
         return ""

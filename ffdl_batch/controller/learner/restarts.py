@@ -19,18 +19,18 @@ Spawned = Union[Learner, Exception]
 
 
 def pause_s(count: int) -> float:
-    """How long the learner waits that is started again as number `count` (from 1) of its node."""
+    """Return the seconds before restart number `count` (from 1) on the node."""
     return growing_pause(count, 1.0, MOST_PAUSE_S)
 
 
 def count_restarts(events: Sequence[Event]) -> "Counter[int]":
-    """How many ends of each learner were not the last, by one node controller's events of all runs."""
+    """Return how often each learner was restarted, from one node controller's events of all runs."""
     ends = (event for event in events if event.kind is EventKind.LEARNER_ENDED and event.fields.get("restarted"))
     return Counter(int(event.fields.get("learner_id") or 0) for event in ends)
 
 
 def restarts_left(launch: LaunchFile, events: Sequence[Event]) -> int:
-    """How often this node may still start a learner again."""
+    """Return how many restarts this node has left."""
     return launch.restarts_max - sum(count_restarts(events).values()) if launch.restart == RESTART_LEARNER else 0
 
 
@@ -49,26 +49,26 @@ class Restarts:
 
     @property
     def pending(self) -> bool:
-        """Whether a learner is to be started again, or is being started."""
+        """Return whether a learner waits for its restart or is being started."""
         return bool(self._waiting or self._starting)
 
     @property
     def possible(self) -> bool:
-        """Whether one more is allowed."""
+        """Return whether one more restart is allowed."""
         return self._left > 0 and not self._closed.is_set()
 
     def of(self, learner_id: int) -> int:
-        """How often the learner has failed and was to be started again, in all runs of the attempt."""
+        """Return how often the learner was restarted in all runs of the attempt."""
         return self._counts[learner_id]
 
     def add(self, learner_id: int, fields: Fields, now: float) -> None:
-        """The learner has failed and is started again in a while; `fields` are those of the event of its end."""
+        """Schedule a restart of a learner that has failed. `fields` are those of the event of its end."""
         self._counts[learner_id] += 1
         self._left -= 1
         self._waiting[learner_id] = (now + pause_s(sum(self._counts.values())), fields)
 
     def start_due(self, now: float) -> List[Tuple[int, Spawned]]:
-        """Have those started whose time has come; which were, or why they could not be. Waits for nothing."""
+        """Start learners whose pause is over, without waiting. Return those that started, or the errors."""
         for learner_id in [one for one, (due, _) in self._waiting.items() if now >= due]:
             self._starting[learner_id] = self._waiting.pop(learner_id)[1]
             self._worker.ask(lambda number=learner_id: self._start(number), None, 0.0)  # type: ignore[misc]
@@ -80,7 +80,7 @@ class Restarts:
         return arrived
 
     def drop(self) -> List[Tuple[int, Fields]]:
-        """No learner is started again from here on; those that were to be, with the fields of their ends."""
+        """Allow no more restarts. Return the learners that were waiting, with the fields of their ends."""
         self._closed.set()
         dropped = [(number, fields) for number, (_, fields) in self._waiting.items()]
         self._waiting.clear()
@@ -89,14 +89,14 @@ class Restarts:
         return dropped
 
     def _start(self, learner_id: int) -> None:
-        """In the worker's thread."""
+        """Start the learner, in the worker's thread."""
         if self._closed.is_set():
             return
         try:
             spawned: Spawned = self._spawn(learner_id)
-        except Exception as error:  # noqa: BLE001 - whoever takes it tells it as the learner's end
+        except Exception as error:  # noqa: BLE001 - the supervisor records it as the learner's end
             spawned = error
-        if self._closed.is_set() and isinstance(spawned, Learner):  # it was given up while it was being started
+        if self._closed.is_set() and isinstance(spawned, Learner):  # no longer wanted
             spawned.kill("stop")
             spawned.poll()
         self._spawned.put((learner_id, spawned))

@@ -1,8 +1,8 @@
-"""Reads what a learner prints and writes its log: one process per learner, which outlives a killed controller.
+"""Read a learner's output and write its log: one process per learner, which outlives a killed controller.
 
-Standard input is the learner's output; it ends with the last process that has it open. Whatever happens to the log, the
-output is read on: a full disk, or a learner that prints without end, stops no training. What is not in the log is told
-there. There are as many of these processes as learners, so it loads little: no dataclasses, and nothing that has any.
+Standard input is the learner's output. It ends when the last process closes it. The output is read even if the log
+cannot be written, so neither a full disk nor endless output stops a learner. A note in the log says what is missing.
+There is one such process per learner, so it loads few modules, and none with dataclasses.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from ffdl_batch.domain.number_text import counted
 from ffdl_batch.host.signals import HANDLED
 
 LINE_COST = 100
-"""A shorter line counts as so many bytes: what reads logs works per line."""
+"""Bytes that a shorter line counts as, because readers of logs work per line."""
 KEPT_BYTES = 64 * 1024
-"""Of what is left out, the end is kept until more comes: a learner's last words are in its log."""
+"""Bytes at the end of omitted output that are kept, so that a learner's last lines are in its log."""
 PAUSE_S = 1.0
-"""What was left out goes on to be so until there is room for this time's output: one note a second, not thousands."""
+"""Output is omitted until the allowance covers this many seconds, so that there is one note a second at most."""
 
 
 class RateLimit:
-    """Lets `burst` bytes through at any speed, and `bytes_per_s` from then on. Times are of a monotonic clock."""
+    """Limits output to `burst` bytes at any speed, and then to `bytes_per_s`. Times are of a monotonic clock."""
 
     def __init__(self, bytes_per_s: int, burst: int, now: float) -> None:
         self._rate, self._burst = bytes_per_s, max(burst, bytes_per_s)
         self._allowance, self._at = float(self._burst), now
         self._is_open = False
-        """Whether what was let through last ended within a line."""
+        """Whether the last output that was written ended within a line."""
         self.is_shut = False
         self._lines = self._bytes = 0
         self._kept = bytearray()
 
     def feed(self, data: bytes, now: float) -> List[bytes]:
-        """What of `data` is to be written, perhaps behind a note on what was left out before it."""
+        """Return what to write of `data`, after a note if output was omitted before it."""
         self._allowance = min(float(self._burst), self._allowance + max(0.0, now - self._at) * self._rate)
         self._at = now
         if not self.is_shut and self._allowance > 0:
@@ -54,7 +54,7 @@ class RateLimit:
         return [note, self._through(data[begin:])] if begin < len(data) else [note]
 
     def finish(self) -> List[bytes]:
-        """Nothing more comes: the end of what was left out after all."""
+        """Return the end of the omitted output, when the learner has ended."""
         if not self.is_shut:
             return []
         kept = bytes(self._kept)
@@ -85,17 +85,17 @@ class RateLimit:
 
 
 def note(lines: int, size: int, why: str) -> bytes:
-    """A line of the log on what is not in it."""
+    """Return a line of the log about omitted output."""
     return f"[ffdl: {counted(lines, 'line')} ({size / 1e6:.1f} MB) left out here: {why}]\n".encode()
 
 
 READ_BYTES = 256 * 1024
 LOOK_S = 0.5
-"""How long after it was written to the file is looked at."""
+"""Seconds after a write until the file is checked."""
 REST_READS = 64
-"""Number of bytes to read of the remaining output when the controller waits for no more."""
+"""Number of reads of the remaining output when the controller no longer waits."""
 SHUT_PAUSE_S = 0.001
-"""Between two reads of what is left out: who prints without end has to wait for a moment now and then."""
+"""Seconds between two reads of omitted output, which slow down a learner that prints without end."""
 
 
 class _Limits(NamedTuple):
@@ -105,9 +105,10 @@ class _Limits(NamedTuple):
 
 
 class Writer:
-    """`control` is a descriptor that gets a byte when the controller no longer waits for output (-1 = none)."""
+    """Writes the log of one learner."""
 
     def __init__(self, attempt_dir: str, learner_id: int, limits: Limits, control: int = -1) -> None:
+        """`control` is a descriptor that gets a byte when the controller no longer waits for output (-1: none)."""
         self._place = (attempt_dir, learner_id, limits)
         self._files: List[LogFiles] = []
         self._bound = RateLimit(limits.bytes_per_s, limits.file_bytes, time.monotonic())
@@ -118,7 +119,7 @@ class Writer:
         self._why = ""
 
     def run(self, source: int) -> None:
-        """Until the output ends."""
+        """Run until the output ends."""
         poll = select.poll()
         poll.register(source, select.POLLIN)
         if self._control >= 0:
@@ -128,7 +129,7 @@ class Writer:
             ready = [descriptor for descriptor, _ in poll.poll(self._wait_ms())]
             if self._control in ready:
                 self._hurries = bool(os.read(self._control, 1))
-                poll.unregister(self._control)  # at its end the controller is gone, and the output may continue
+                poll.unregister(self._control)  # the controller has ended, and the output may continue
                 continue
             if source in ready:
                 data = os.read(source, READ_BYTES)
@@ -157,8 +158,8 @@ class Writer:
         try:
             if not self._files:
                 self._files.append(LogFiles(*self._place))
-            told = b"\n" + note(self._lost_lines, self._lost_bytes, self._why) if self._lost_bytes else b""
-            self._files[0].write(told + data)
+            missing = b"\n" + note(self._lost_lines, self._lost_bytes, self._why) if self._lost_bytes else b""
+            self._files[0].write(missing + data)
             self._dirty, self._lost_lines, self._lost_bytes = True, 0, 0
         except OSError as error:
             if not self._lost_bytes:
@@ -179,7 +180,7 @@ class Writer:
 
 
 def main(arguments: List[str]) -> int:
-    """ATTEMPT_DIR LEARNER FILE_BYTES FILES BYTES_PER_S CONTROL."""
+    """Run with the arguments ATTEMPT_DIR LEARNER FILE_BYTES FILES BYTES_PER_S CONTROL."""
     for number in HANDLED - {signal.SIGCHLD}:
         signal.signal(number, signal.SIG_IGN)
     attempt_dir = arguments[0]

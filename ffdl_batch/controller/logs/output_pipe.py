@@ -1,8 +1,8 @@
-"""A learner's output on its way into its log: a pipe, and the process at its end.
+"""Connect a learner's output to its log by a pipe and a process that reads it.
 
-The process has a session of its own, so that it outlives learner and controller, and no signal of the scheduler's but
-KILL ends it. While the controller lives it keeps the pipe's reading end, too: a learner does not die of the death of
-who reads its output, and the next one reads on.
+That process has a session of its own, so it outlives learner and controller, and of the scheduler's signals only KILL
+ends it. The controller keeps the reading end of the pipe open. So a learner survives the end of the process that reads
+its output, and a new one continues.
 """
 
 from __future__ import annotations
@@ -19,30 +19,31 @@ from ffdl_batch.controller.own_program import module_argv
 from ffdl_batch.domain.launch.limits import LogLimits
 
 WRITER_MARK = "FFDL_LOG_OF"
-"""Variable that the process is started with, so that the next run of the attempt can wait for its end."""
+"""Variable in the environment of the process, so that the next run of the attempt can wait for its end."""
 PIPE_BYTES = 256 * 1024
 _F_SETPIPE_SZ = 1031
-"""fcntl(2); the name is in Python from 3.10 on."""
+"""fcntl(2). Python has the name since 3.10."""
 WAIT_S, HURRY_S, AGAIN_S = 1.0, 10.0, 1.0
-"""How long it may take to the output's end when the learner has ended, then to write what is there (last words are
-worth a pause of a file server's), and until a process that failed is started again."""
+"""Seconds to wait for the end of the output after the learner has ended, then for writing the rest (a file server may
+pause), and before a failed process is started again."""
 
 
 @dataclass(frozen=True)
 class LogPlace:
-    """Where a learner's log is, what it may take, and by which mark its writer is known. `pipe` is what a learner in
-    another container prints into ("" = a pipe without a name)."""
+    """Where and how a learner's log is written."""
 
     attempt_dir: str
     learner_id: int
     limits: LogLimits
     mark: str
+    """Value of WRITER_MARK for its writer."""
     pipe: str = ""
+    """Named pipe for the output of a learner in another container; "" means an anonymous pipe."""
 
 
 def _open_pipe(path: str) -> Tuple[int, int]:
-    """Both ends of a named pipe. Raises OSError."""
-    reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # the other end is not there yet
+    """Return both ends of a named pipe. Raises OSError."""
+    reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # the other end is not open yet
     try:
         writing = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     except BaseException:
@@ -53,13 +54,13 @@ def _open_pipe(path: str) -> Tuple[int, int]:
 
 
 class Output:
-    """Times are of the monotonic clock: nothing here is about how long a learner may run."""
+    """The output of one learner. Times are of the monotonic clock, since no time limit of the learner is involved."""
 
     def __init__(self, place: LogPlace, umask: int = -1) -> None:
         """Create the log with `umask` (-1 = this process's). Raises OSError."""
         self._place, self._umask = place, umask
         self._read, self.write_end = _open_pipe(place.pipe) if place.pipe else os.pipe2(os.O_CLOEXEC)
-        with contextlib.suppress(OSError):  # the user has too many large pipes: a small one will do
+        with contextlib.suppress(OSError):  # the user has too many large pipes: a small one is sufficient
             fcntl.fcntl(self.write_end, _F_SETPIPE_SZ, PIPE_BYTES)
         self._control = -1
         self._writer: Optional["subprocess.Popen[bytes]"] = None
@@ -100,22 +101,22 @@ class Output:
         self._control, self._started_at = control, time.monotonic()
 
     def release(self) -> None:
-        """The learner has it (or will never have it): this process writes nothing into the pipe."""
+        """Close the writing end, after the learner was started or could not be started."""
         if self.write_end >= 0:
             os.close(self.write_end)
             self.write_end = -1
 
     def mind(self) -> None:
-        """While the learner lives: start what reads again, where it was killed."""
+        """Start the log writer again if it was killed while the learner runs."""
         now = time.monotonic()
         if self._writer is not None and self._writer.poll() is not None and now - self._started_at > AGAIN_S:
             with contextlib.suppress(OSError):
                 self._start()
 
     def has_ended(self, *, at_once: bool = False) -> bool:
-        """The learner has ended: whether all that it printed is in the log, as far as that was waited for.
+        """Return whether the log is complete, or waiting for it has ended, after the learner has ended.
 
-        What left its session may have the output open for ever. `at_once`: nothing may be written any more.
+        Processes that left its session may keep the output open for ever. With `at_once`, nothing more may be written.
         """
         writer, now = self._writer, time.monotonic()
         if writer is None:
@@ -123,7 +124,7 @@ class Output:
         if self._ending_at is None:
             self._ending_at = now
         if writer.poll() not in (None, 0) and not at_once and not self._was_replaced:
-            # It was killed, for want of memory perhaps, and what it had not read is in the pipe still.
+            # It was killed, perhaps for memory, and the pipe still has what it had not read.
             self._was_replaced = True
             with contextlib.suppress(OSError):
                 self._start()

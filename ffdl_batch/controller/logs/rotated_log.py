@@ -1,8 +1,8 @@
-"""The files of one learner's log: ``training-log.txt``, and the older ones ``.1``, ``.2``, ... up to so many.
+"""Write one learner's log: ``training-log.txt``, and the older files ``.1``, ``.2``, ...
 
-Positions count bytes of the whole output, over all files. Beside the log, where learners do not write, are its *marks*
-(lines "<epoch> <bytes> <lines>": what had been printed when more came), and a cell with the files that there are: the
-inode of each, and the position and number of lines at which it begins. One process writes.
+Positions count bytes of the whole output, over all files. Where learners do not write are the *marks* of the log (lines
+"<epoch> <bytes> <lines>": what had been printed at that time) and a cell with its files: the inode of each, and the
+position and number of lines at which it begins. One process writes.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from ffdl_batch.attempt.log_paths import TRAINING_LOG, LogFile, learner_logs, lo
 from ffdl_batch.attempt.reader import find_text
 
 MARK_S, MARK_BYTES = 0.05, 1024**2
-"""A mark is written when the last one is so old or so far back."""
+"""A mark is written if the last one is this many seconds old or this many bytes back."""
 MARKS_BYTES = 4 * 1024**2
-"""Each time that the marks have grown by so much, they become half as frequent."""
+"""Each time that the marks have grown by this many bytes, they become half as frequent."""
 MARKS_MOST = 32 * MARKS_BYTES
 """Maximum size of a file of marks."""
 OVERLONG = 1.25
-"""A file is so much larger than it should be where a line does not end."""
+"""Factor by which a file may exceed its size if a line does not end."""
 _READ = 1024**2
 _POSITION = re.compile(r"\d{1,18}", re.ASCII)
 _MARK = re.compile(rb"(\d{1,11}\.\d{1,9}) (\d{1,18}) (\d{1,18})")
 
 
 class Limits(Protocol):
-    """What a log may take: a :class:`~ffdl_batch.domain.launch.limits.LogLimits`, or what says the same."""
+    """The limits of a log, like :class:`~ffdl_batch.domain.launch.limits.LogLimits`."""
 
     @property
     def file_bytes(self) -> int:
-        """Of each file."""
+        """Return the maximum size of each file."""
 
     @property
     def files(self) -> int:
-        """How many are kept."""
+        """Return the maximum number of files."""
 
     @property
     def bytes_per_s(self) -> int:
-        """After the first file's."""
+        """Return the maximum rate after the first file."""
 
 
 class LogFiles:
-    """What is printed goes to the end of the newest file. Raises OSError wherever the file system refuses."""
+    """Appends output to the newest file and rotates the files. All methods raise OSError."""
 
     def __init__(self, attempt_dir: str, learner_id: int, limits: Limits) -> None:
         self._limits = limits
@@ -65,26 +65,26 @@ class LogFiles:
         self._open()
 
     def write(self, data: bytes) -> None:
-        """Append it. After an error the caller cannot know how much of it is there."""
+        """Append data. After an error the caller does not know how much of it was written."""
         data = self._turn_over(data)
         if data:
             self._append(data)
 
     def look(self) -> None:
-        """See that the file is where it should be: a learner may have removed it. On NFS this writes out, too."""
+        """Create the file again if a learner removed it. On NFS this also flushes it."""
         found = status_of(TRAINING_LOG, self._directory)
         if found is None or found.st_ino != self._inode:
             self._open()
-        elif found.st_size < self._size:  # somebody emptied it
+        elif found.st_size < self._size:  # it was emptied
             self._size = found.st_size
             lines = _count_lines(self._log, 0, self._size)
             self._add_entry(self._inode, self.position - self._size, self.lines - lines)
 
     def _open(self) -> None:
-        """The newest file, and where in the whole of the output it ends."""
+        """Open the newest file, and find the position at which it ends."""
         before = self._log
         self._log = open_own(TRAINING_LOG, os.O_RDWR | os.O_APPEND, 0o666, dir_fd=self._directory)
-        if before >= 0:  # open until now: the new file has another inode
+        if before >= 0:  # it was kept open so that the new file gets another inode
             os.close(before)
         found = os.fstat(self._log)
         self._inode, self._size = found.st_ino, found.st_size
@@ -96,7 +96,7 @@ class LogFiles:
             self.lines += _count_lines(self._log, self.position - base, self._size)
             self.position = base + self._size
             return
-        if not self._entries:  # the first one, or an earlier release's
+        if not self._entries:  # the first file
             self.position = self.lines = 0
         self._add_entry(self._inode, self.position, self.lines)
         self.lines += _count_lines(self._log, 0, self._size)
@@ -108,7 +108,7 @@ class LogFiles:
         write_cell(self._cell, {"files": [entry._asdict() for entry in self._entries]})
 
     def _turn_over(self, data: bytes) -> bytes:
-        """Begin the next file where the newest is full, at the end of a line if there is one soon; what is left."""
+        """Begin the next file if the newest is full, at the end of a line if possible. Return the remaining data."""
         full = self._limits.file_bytes
         while self._size + len(data) > full:
             end = data.find(b"\n", max(0, full - self._size - 1)) + 1
@@ -128,7 +128,7 @@ class LogFiles:
         log = open_own(new, os.O_RDWR | os.O_APPEND | os.O_EXCL, 0o666, dir_fd=self._directory)
         try:
             inode = os.fstat(log).st_ino
-            # Before it has its name: readers know every file that they find.
+            # This comes before the renames, so that readers know every file that they find.
             self._add_entry(inode, self.position, self.lines)
             names = [TRAINING_LOG, *(f"{TRAINING_LOG}.{number}" for number in range(1, self._limits.files))]
             for older, newer in reversed(list(zip(names[1:], names))):
@@ -161,7 +161,7 @@ class LogFiles:
             self._last, self._marked_at = now, self.position
 
     def _drop_marks(self) -> None:
-        """Forget when what is gone was printed."""
+        """Remove the marks of files that no longer exist."""
         marks = find_text(self._marks_path, MARKS_MOST).splitlines(keepends=True)
         first = 0
         while first + 1 < len(marks) and _position(marks[first + 1]) <= self._entries[0].base:
@@ -174,7 +174,7 @@ class LogFiles:
 
 
 def _last_mark(path: str) -> Tuple[float, int, int]:
-    """Return time, position and lines of the last mark. Cut off a torn one."""
+    """Return time, position and lines of the last mark. Cut off an incomplete one."""
     with os.fdopen(open_own(path, os.O_RDWR), "r+b") as file:
         size = file.seek(0, os.SEEK_END)
         start = max(0, size - 4096)
@@ -196,7 +196,7 @@ def _position(mark: str) -> int:
 
 
 def _count_lines(file: int, start: int, end: int) -> int:
-    """Newlines between two offsets of a file."""
+    """Return the number of newlines between two offsets of a file."""
     count = 0
     while start < end:
         block = os.pread(file, min(_READ, end - start), start)

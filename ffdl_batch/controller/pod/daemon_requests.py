@@ -27,18 +27,19 @@ from ffdl_batch.domain.outcome.controller_events import HEAD, EventKind, decode_
 from ffdl_batch.host.nonblocking_stderr import ErrorReporter
 
 LONGEST_CHARACTERS = 1 << 19
-"""Of stacks that are said: logs of containers are no place for more."""
+"""Maximum length of stacks that are printed into a container's log."""
 
 
 class Answers:
-    """Of node `index`. One at a time, in a thread, because py-spy takes its time; `say` takes an id and the answer."""
+    """Answers requests for tables and stacks of one node, one at a time in a thread, because py-spy is slow."""
 
     def __init__(self, launch: LaunchFile, index: int, report: Callable[[str, bytes], None]) -> None:
+        """`report` gets the id of a request and its answer."""
         self._launch, self._own, self._report = launch, frozenset(launch.learners_on(index)), report
         self._thread = threading.Thread()
 
     def begin(self, look: Look) -> bool:
-        """Whether it is begun: not while another one is under way."""
+        """Begin to answer. Return False if another answer is not complete yet."""
         if self._thread.is_alive():
             return False
         self._thread = threading.Thread(target=self._answer, args=(look,), name="look", daemon=True)
@@ -53,7 +54,7 @@ class Answers:
         self._report(look.id, encode_answer(found))
 
     def see(self, look: Look) -> Answer:
-        """What is to be seen now; waits a few seconds for learners that are just being started."""
+        """Return the answer. Waits a few seconds for learners that are being started."""
         learners = [number for number in look.learners if number in self._own]
         agents = await_agents(self._launch.job_id, self._launch.attempt, learners)
         if not agents:
@@ -76,14 +77,13 @@ def _stacks(agents: List[Agent]) -> Answer:
 
 
 SIGNALLED = "signalled"
-"""In the pod's directory: the number of the signal that was passed on last."""
+"""File in the pod's directory with the number of the last signal that was passed on."""
 _EVENTS = re.compile(r"events/(head|node-\d+)\.jsonl", re.ASCII)
 _SIGNAL = re.compile(r"(\d{1,15}) ([A-Z0-9]{1,12})", re.ASCII)
 
 
 class DaemonRequests:
-    """Read again and again. `send_again`, `send_signal` and `show` get the requests for them; the last two
-    say whether they could."""
+    """Reads the pod's annotations and carries out what is new in them."""
 
     def __init__(
         self,
@@ -94,6 +94,7 @@ class DaemonRequests:
         send_signal: Callable[[str], bool],
         show: Callable[[Look], bool],
     ) -> None:
+        """`send_again`, `send_signal` and `show` carry out requests. The last two return whether they could."""
         self._launch, self._index, self._directory = launch, index, directory
         self._attempt = AttemptDir(launch.attempt_dir)
         self._send_again, self._send_signal, self._show = send_again, send_signal, show
@@ -103,7 +104,7 @@ class DaemonRequests:
         self._errors = ErrorReporter("")
 
     def look(self) -> None:
-        """Obey what is new."""
+        """Read the annotations and carry out new requests."""
         steps = {
             PodAnnotation.CONTROL: self._control,
             PodAnnotation.SIBLINGS: self._siblings,
@@ -125,14 +126,14 @@ class DaemonRequests:
         return True
 
     def _siblings(self, text: str) -> bool:
-        """Where pods share a tree their files say it."""
+        """Write the other pods' events into this pod's tree, unless pods share the tree."""
         if not self._launch.apart:
             return True
-        for name, said in json.loads(unpack(text)).items():
-            if self._is_anothers(name) and self._written.get(name) != said:
-                write_text(os.path.join(self._attempt.path, name), str(said))
-                self._written[name] = said
-                self._heed(name, str(said))
+        for name, content in json.loads(unpack(text)).items():
+            if self._is_anothers(name) and self._written.get(name) != content:
+                write_text(os.path.join(self._attempt.path, name), str(content))
+                self._written[name] = content
+                self._end_with(name, str(content))
         return True
 
     def _is_anothers(self, name: str) -> bool:
@@ -141,9 +142,9 @@ class DaemonRequests:
             own |= {f"events/{HEAD}.jsonl", "stop.json"}
         return name not in own and (name == "stop.json" or _EVENTS.fullmatch(name) is not None)
 
-    def _heed(self, name: str, said: str) -> None:
-        """What ends the learners of one node ends those of all."""
-        if name != "stop.json" and _has_failed(said) and find_object(self._attempt.stop).get("what") != "stop":
+    def _end_with(self, name: str, content: str) -> None:
+        """End this node's learners if the events of another node report a failure."""
+        if name != "stop.json" and _has_failed(content) and find_object(self._attempt.stop).get("what") != "stop":
             write_cell(self._attempt.stop, {"what": "stop", "reason": "failure", "at": time.time(), "by": name})
 
     def _resend(self, text: str) -> bool:
@@ -157,7 +158,7 @@ class DaemonRequests:
     def _signal(self, text: str) -> bool:
         found = _SIGNAL.fullmatch(text)
         if found is None:
-            raise ValueError(f"{text[:40]!r} is no number and signal")
+            raise ValueError(f"{text[:40]!r} is not a number and a signal")
         before = read_text(self._signalled).strip()
         if before.isdigit() and int(found[1]) <= int(before):
             return True
@@ -167,10 +168,10 @@ class DaemonRequests:
         return True
 
 
-def _has_failed(said: str) -> bool:
-    """Whether a node's learner or the node itself failed, by its events, so that the other nodes should end."""
+def _has_failed(content: str) -> bool:
+    """Return whether a node or one of its learners failed according to its events, so that the other nodes must end."""
     try:
-        events = decode_events(said)
+        events = decode_events(content)
     except NewerFormat:
         return False
     for event in events:

@@ -1,4 +1,4 @@
-"""What a pod's controllers expect to find: the job's tree, of what the pod was given as files, and the seat."""
+"""Make the directories that a pod's controllers expect, from the files that the pod was given."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ _BLOCK = 1024**2
 
 @dataclass(frozen=True)
 class Given:
-    """Directories of the pod with its files, and with the daemon's requests. `plan` has the launch file."""
+    """Directories of the pod with its files and with the daemon's requests."""
 
     plan: str
+    """Has the launch file and the shim."""
     model: str = MODEL_DIR
     private: str = PRIVATE_DIR
     annotations: str = ANNOTATIONS_DIR
 
 
 def lay_out(launch: LaunchFile, given: Given, index: int) -> None:
-    """The job's tree, for node `index`. Raises OSError."""
+    """Make the job's tree for node `index`. Raises OSError."""
     attempt = AttemptDir(launch.attempt_dir)
     for directory in (launch.job_dir, attempt.path, attempt.events, attempt.logs):
         os.makedirs(directory, mode=0o700, exist_ok=True)
@@ -43,7 +44,7 @@ def lay_out(launch: LaunchFile, given: Given, index: int) -> None:
         source = os.path.join(given.private, os.path.basename(path))
         if os.path.exists(source):
             write_text(path, read_text(source))
-    if pays:  # the tree is that of an attempt that is over
+    if pays:  # the attempt has ended, and its tree exists
         return
     write_text(attempt.launch, read_text(os.path.join(given.plan, LAUNCH)))
     _join_model(launch, given.model)
@@ -54,7 +55,7 @@ def lay_out(launch: LaunchFile, given: Given, index: int) -> None:
 
 
 def make_pod(directory: str, plan: str) -> PodExchange:
-    """The pod's own directory, as far as it is not there. Raises OSError."""
+    """Make the pod's own directory, if it does not exist. Raises OSError."""
     for name in ("doorbell", "scratch", SEAT):
         os.makedirs(os.path.join(directory, name), mode=0o700, exist_ok=True)
     seat = PodExchange(directory)
@@ -62,7 +63,7 @@ def make_pod(directory: str, plan: str) -> PodExchange:
         if not os.path.lexists(seat.file(pipe)):
             os.mkfifo(seat.file(pipe), 0o600)
     hosts = os.path.join(directory, HOSTS)
-    if not os.path.exists(hosts):  # before the learner's container is made, which gets this very file
+    if not os.path.exists(hosts):  # before the learner's container starts, which mounts this file
         rewrite_text(hosts, read_text(NODE_HOSTS))
     shim = os.path.join(plan, SHIM)
     if not os.path.exists(seat.file(SHIM)):

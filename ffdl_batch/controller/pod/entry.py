@@ -1,7 +1,7 @@
-"""``ffdl-controller pod``: the main process beside a learner's container.
+"""``ffdl-controller pod``: the main process of the container beside a learner's container.
 
-It is started anew by kubelet whenever it ends, and ended by kubelet when the learner's container has ended. So whatever
-comes of the attempt, it tells the shim to end, and waits to be told itself.
+kubelet starts it again whenever it ends, and ends it when the learner's container has ended. So however the attempt
+ends, this process tells the shim to end and then waits for kubelet.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ EXIT_BAD_LAUNCH_FILE, EXIT_PLATFORM = 78, 74
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Until kubelet ends it; the exit status of the pod's head or node controller."""
+    """Run until kubelet ends this process. Return the exit status of the pod's head or node controller."""
     hold_signals(only_family=True)
     parser = argparse.ArgumentParser(prog="ffdl-controller pod")
-    parser.add_argument("--launch", default=f"{PLAN_DIR}/launch.json", help="the launch file, the shim beside it")
+    parser.add_argument("--launch", default=f"{PLAN_DIR}/launch.json", help="the launch file, beside the shim")
     parser.add_argument("--model", default=MODEL_DIR, help="directory with the parts of the model archive")
     parser.add_argument("--private", default=PRIVATE_DIR, help="directory with environment.json and secrets.json")
     parser.add_argument("--annotations", default=ANNOTATIONS_DIR, help="directory with the pod's annotations")
-    parser.add_argument("--message", default=MESSAGE_PATH, help="where the container's last message goes")
+    parser.add_argument("--message", default=MESSAGE_PATH, help="file for the container's termination message")
     options = parser.parse_args(arguments)
     given = Given(os.path.dirname(os.path.abspath(options.launch)), options.model, options.private, options.annotations)
     pod, status = POD_DIR, EXIT_BAD_LAUNCH_FILE
@@ -77,7 +77,7 @@ def _read(path: str) -> LaunchFile:
 def _index(launch: LaunchFile) -> int:
     text = os.environ.get(INDEX, "0")
     if not text.isdigit() or int(text) >= launch.nodes:
-        raise LaunchFileError(f"{INDEX} is {text!r}, which is none of the {launch.nodes} pods of this attempt")
+        raise LaunchFileError(f"{INDEX} is {text!r}, but this attempt has {launch.nodes} pods")
     return int(text)
 
 
@@ -90,8 +90,10 @@ def _count_run(pod: str) -> int:
 
 
 def _refuse(pod: str, given: Given, status: int, message: str, last: str) -> int:
-    """Nothing of the attempt can be begun: the pod is to fail, with these words. Ending at once would only have this
-    program started again."""
+    """Let the pod fail with this message, because the attempt cannot begin.
+
+    If this program ended at once, kubelet would start it again.
+    """
     sys.stderr.write(f"ffdl-controller: {message}\n")
     leave(last, error_message(status, message))
     try:

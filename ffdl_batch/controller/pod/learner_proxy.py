@@ -1,7 +1,7 @@
-"""Stands in for a learner that runs in another container of the pod: has the shim start it, and ends as it ended.
+"""Represent a learner that runs in another container of the pod: let the shim start it, and end with its exit status.
 
-What the learner prints does not pass here: it goes into the seat's pipe, at whose other end the log's writer reads.
-Signals are sent to the learner's processes themselves, so none of them means anything here.
+The learner's output goes into a pipe of the exchange directory, which the log writer reads, and not through this
+process. Signals are sent to the learner's own processes, so this process ignores them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ffdl_batch.host.permissions import read_umask
 from ffdl_batch.host.signals import HANDLED
 
 LOOK_S, LIVES_S = 0.05, 0.5
-"""How often the shim's word is looked for, and whether the shim lives."""
+"""Seconds between two reads of the shim's report, and between two checks whether the shim is alive."""
 KILLED = 128 + signal.SIGKILL
 _ANSWER = 127
 OF_KUBELET = (
@@ -37,13 +37,13 @@ the API from a Pod"; kubelet 1.36). Learners have them on no other backend."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Until the learner has ended; its exit status."""
+    """Run until the learner has ended. Return its exit status."""
     for number in HANDLED - {signal.SIGCHLD}:
         signal.signal(number, signal.SIG_IGN)
     parser = argparse.ArgumentParser(prog="ffdl-controller stand-in")
     parser.add_argument("--pod", required=True, help="the pod's own directory")
-    parser.add_argument("--env-file", required=True, help="the learner's variables, as a shell reads them")
-    parser.add_argument("--cwd", required=True, help="where the learner begins, in its container")
+    parser.add_argument("--env-file", required=True, help="file with the learner's variables in shell syntax")
+    parser.add_argument("--cwd", required=True, help="the learner's working directory in its container")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args(arguments)
     seat = PodExchange(options.pod)
@@ -62,8 +62,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def go_text(start: str, variables: str, directory: str, command: Sequence[str], taken: str, umask: int) -> str:
-    """What the shim reads. `variables` are ``NAME='value'`` lines; `taken` is the seat's file as this side sees it.
-    `umask` is the learner's."""
+    """Return the script that the shim reads.
+
+    `variables` are ``NAME='value'`` lines. `taken` is the path of the exchange's file on this side. `umask` is the
+    learner's.
+    """
     mark = os.environ.get(MARK, "")
     lines: List[str] = [
         f"# {start}",
@@ -96,7 +99,7 @@ def _await_end(seat: PodExchange, start: str) -> int:
             hides = False
         if time.monotonic() >= lives_at:
             if not seat.shim and not living(seat):
-                ended = seat.ended()  # perhaps its last word came meanwhile
+                ended = seat.ended()  # the shim may have reported it meanwhile
                 if ended is not None and ended.start == start:
                     return ended.status
                 sys.stderr.write("ffdl-controller: the learner's container was killed\n")

@@ -25,19 +25,21 @@ from ffdl_batch.domain.outcome.controller_events import HEAD, node_source
 from ffdl_batch.host.nonblocking_stderr import ErrorReporter
 
 MISSES = 20
-"""So many reads in a row that do not find a file, and it is gone: files are renamed while they are looked for."""
+"""A file that this many reads in a row do not find is gone. Fewer may miss it while it is renamed."""
 
 
 class LogReader:
-    """The log of one learner (:mod:`ffdl_batch.controller.logs.rotated_log` writes it)."""
+    """Reads the log of one learner, which :mod:`ffdl_batch.controller.logs.rotated_log` writes."""
 
     def __init__(self, attempt: AttemptDir, learner_id: int) -> None:
         self._directory, self._cell = attempt.learner_logs(learner_id), attempt.log_files(learner_id)
         self._misses = 0
 
     def read(self, position: int, most: int) -> Tuple[int, bytes]:
-        """Up to `most` bytes from `position` on, and where they begin: later where older files are gone. Raises
-        OSError."""
+        """Return where the data begin, and up to `most` bytes. They begin after `position` if older files are gone.
+
+        Raises OSError.
+        """
         entries = self._entries()
         if not entries:
             return position, b""
@@ -57,16 +59,16 @@ class LogReader:
             with file:
                 data = os.pread(file.fileno(), room, position - base)
         self._misses = 0
-        if not data and later:  # what is missing of it is gone
+        if not data and later:  # the rest of this file is gone
             return self.read(later[0][0], most)
         return position, data
 
     def _entries(self) -> List[Tuple[int, int]]:
-        """(position, inode) of each file, oldest first."""
+        """Return the position and the inode of each file, oldest first."""
         numbers = sorted((file.base, file.inode) for file in read_log_files(self._cell))
         if numbers:
             return numbers
-        try:  # nothing was printed yet; there may be words about what is being loaded
+        try:  # no learner has printed yet, but there may be messages about loading
             return [(0, os.lstat(os.path.join(self._directory, TRAINING_LOG)).st_ino)]
         except (FileNotFoundError, NotADirectoryError):
             return []
@@ -88,21 +90,22 @@ class LogReader:
 
 
 OFTEN_S, SELDOM_S, IDLE_S = 0.1, 0.5, 10.0
-"""Between two looks: while there is news, and when there was none for so long."""
+"""Seconds between two turns: while data arrive, and after none arrived for IDLE_S."""
 SIZES_S, BEAT_S = 60.0, 20.0
 MOVING_S = 5.0
-"""How data move is said no more often; that they move no more is said at once."""
+"""Minimum seconds between two reports of moving data. Their end is reported at once."""
 READ_BYTES = 256 * 1024
 NOTHING = b"{}\n"
 MEMORY = "said.json"
-"""In the pod's directory: how far logs and metrics were said, for the next run of this program."""
+"""File in the pod's directory with the positions up to which logs and metrics were printed, for the next run."""
 Stamp = Tuple[int, int, int]
 
 
 class Relay:
-    """Of node `index`, by run `run` of this program. `write` takes a line."""
+    """Prints the files of one node."""
 
     def __init__(self, launch: LaunchFile, index: int, run: int, write: Callable[[str], None]) -> None:
+        """`run` is the run of this program in the pod. `write` gets a line."""
         self._attempt, self._index, self._run, self._write = AttemptDir(launch.attempt_dir), index, run, write
         self._memory = os.path.join(launch.pod.directory if launch.pod else launch.job_dir, MEMORY)
         own = launch.learners_on(index)
@@ -114,7 +117,7 @@ class Relay:
             self._claims, self._last = ["claim/owner.json"], ["stop.json", "paid.json", "final.json"]
         self._growing = [f"metrics/usage-{index}.jsonl", *(f"metrics/learner-{number}.jsonl" for number in own)]
         self._logs = {f"logs/learner-{number}": LogReader(self._attempt, number) for number in own}
-        if launch.pod is not None and launch.pod.uploads_pending:  # all else was said by who ran the attempt
+        if launch.pod is not None and launch.pod.uploads_pending:  # the attempt's own pods printed the other files
             self._events, self._growing, self._logs = [], [], {}
             self._claims, self._last = [], ["final.json", "paid.json"]
         moving = os.path.relpath(self._attempt.moving, self._attempt.path)
@@ -131,7 +134,7 @@ class Relay:
         self._thread = threading.Thread(target=self._loop, name="relay", daemon=True)
 
     def begin(self) -> None:
-        """Start the thread, after the child was started."""
+        """Start the thread. Call this after the child was started."""
         self._thread.start()
 
     def finish(self) -> None:
@@ -141,12 +144,12 @@ class Relay:
         self._send_sizes()
 
     def drain(self) -> None:
-        """Say all that is there now."""
+        """Print everything that exists now."""
         while self.look():
             continue
 
     def send_again(self, wanted: Mapping[str, int]) -> None:
-        """The reader has these files only up to there."""
+        """Print these files again from the given positions, because the reader lacks the rest."""
         with self._turn:
             for name, offset in wanted.items():
                 if name in self._at:
@@ -154,7 +157,7 @@ class Relay:
                 self._stamps.pop(name, None)
 
     def answer(self, look: str, data: bytes) -> None:
-        """Say what somebody wanted to see."""
+        """Print the answer to a request."""
         with self._turn:
             offset = 0
             for piece in pieces(data):
@@ -162,7 +165,7 @@ class Relay:
                 offset += len(piece)
 
     def look(self) -> bool:
-        """One turn; whether there was something to say."""
+        """Do one turn. Return whether something was printed."""
         with self._turn:
             before = self._n
             try:
@@ -191,10 +194,10 @@ class Relay:
             if time.monotonic() - self._sizes_at >= SIZES_S:
                 self._send_sizes()
 
-    # ------------------------------------------------------------------------------------------------- what is said
+    # ------------------------------------------------------------------------------------------------- the files
 
     def _claims_now(self) -> None:
-        """The claims of later runs."""
+        """Add the claims of later runs."""
         if self._index == 0:
             run = len(self._claims) + 1
             if os.path.isdir(self._attempt.run_claim(run)):
@@ -209,7 +212,7 @@ class Relay:
         except NO_FILE:
             return
         whole = data[: data.rfind(b"\n") + 1]
-        if not whole and len(data) == READ_BYTES:  # no line of ours is so long: it is what it is
+        if not whole and len(data) == READ_BYTES:  # the controllers write no such long line, so it is printed as it is
             whole = data
         for piece in pieces(whole):
             self._send(Frame(self._run, 0, FrameKind.APPEND, name, at, piece))
@@ -243,7 +246,7 @@ class Relay:
         self._stamps[name] = stamp
 
     def _move(self) -> None:
-        """What moves to or from stores, or an empty cell when that is over."""
+        """Print what moves to or from stores, or an empty cell when that has ended."""
         if not self._moving:
             return
         if os.path.lexists(os.path.join(self._attempt.path, self._moving)):
@@ -255,7 +258,7 @@ class Relay:
             self._moved_at = -math.inf
 
     def _beat(self) -> None:
-        """Where nothing else was said for a while, that the node's heart has beaten."""
+        """Print that the node is alive, if nothing was printed for a while."""
         if time.monotonic() - self._sent_at < BEAT_S:
             return
         try:

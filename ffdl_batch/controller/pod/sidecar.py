@@ -1,4 +1,4 @@
-"""Runs the pod's head or node controller, and keeps it, the learner's container and the platform in touch."""
+"""Run the pod's head or node controller, and connect it with the learner's container and the daemon."""
 
 from __future__ import annotations
 
@@ -31,24 +31,26 @@ from ffdl_batch.host.signals import HANDLED, next_signal
 
 MESSAGE_PATH = "/dev/termination-log"
 MESSAGE_BYTES = 4096
-"""Of one container's message (kubernetes.io, "Determine the Reason for Pod Failure")."""
+"""Maximum size of a container's termination message (kubernetes.io, "Determine the Reason for Pod Failure")."""
 _SHORT = 500
 TICK_S = 0.2
 PROGRESS = "said"
-"""In the seat: what the child that stores complained of."""
+"""File in the exchange directory with the errors of the child that stores pending uploads."""
 WARN_AGAIN_S = 5.0
-"""A warning is repeated: a head that waits for an earlier attempt, or is being started, hears none."""
+"""Seconds after which a warning is repeated, because a head that waits or starts does not receive it."""
 RESTARTS = 3
-"""How often a controller that was killed is started again. A head finds its node controller, and continues."""
+"""Maximum number of restarts of a killed controller. A head finds its node controller and continues."""
 EXIT_PLATFORM = 74
 CONFIRM_S = 60.0
-"""For so long at most a pod whose learner failed stays there, until the head has said its last word. When the first pod
-of a Job fails the Job ends the others, and to pods that are being ended kubelet brings no request any more: the head
-would never hear how this learner ended."""
+"""Maximum seconds that a pod whose learner failed waits until the head has written its final record.
+
+When a pod of a Job fails, the Job ends the other pods, and kubelet brings no more requests to them. So the head would
+never find out how this learner ended.
+"""
 
 
 class Sidecar:
-    """One run of it, number `run` in this pod."""
+    """One run of this program in the pod."""
 
     def __init__(self, launch: LaunchFile, index: int, given: Given, seat: PodExchange, run: int, message: str) -> None:
         self._launch, self._index, self._seat, self._run, self._message = launch, index, seat, run, message
@@ -67,8 +69,11 @@ class Sidecar:
         self._limit: Optional[TimeLimit] = None
 
     def run(self, *, is_done: bool) -> int:
-        """Until kubelet ends it; the exit status. `is_done`: an earlier run has seen all of the attempt."""
-        self._requests.look()  # a halt, perhaps, that was requested before anything began
+        """Run until kubelet ends this process. Return the exit status.
+
+        `is_done` means that an earlier run finished the attempt.
+        """
+        self._requests.look()  # a halt may have been requested before
         if is_done:
             text = read_text(self._seat.file(DONE)).strip()
             status = int(text) if text.isdigit() else EXIT_PLATFORM
@@ -116,14 +121,14 @@ class Sidecar:
             self._restarts += 1
 
     def _start(self) -> None:
-        """Signals are held back in the child from its first moment: none ends it before it heeds them."""
+        """Start the controller. It inherits blocked signals, so none ends it before it handles them."""
         launch_path = os.path.join(self._plan, LAUNCH) if self._uploads_pending else self._attempt.launch
         argv = [*own_argv(), *self._command(), "--launch", launch_path]
         env = {**os.environ, RUN: str(self._run + self._restarts)}
         with self._complaints() as errors:
             self._child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=2, stderr=errors, env=env)
         if self._index > 0 and self._launch.apart and self._limit is None:
-            self._limit = TimeLimit(self._launch)  # the head's word does not come here
+            self._limit = TimeLimit(self._launch)  # the head's stop cell does not reach this pod
 
     def _command(self) -> List[str]:
         if self._uploads_pending:
@@ -131,25 +136,25 @@ class Sidecar:
         return ["head"] if self._index == 0 else ["node", "--rank", str(self._index)]
 
     def _complaints(self) -> "ContextManager[Optional[IO[bytes]]]":
-        """Where what the child says goes: of one that stores it is the last word, where it fails."""
+        """Return the file for the child's errors, if it stores pending uploads: they become the termination message."""
         return open(self._progress, "wb") if self._uploads_pending else nullcontext()
 
     def _termination_message(self, status: int) -> str:
         if not self._uploads_pending or status == 0:
             return termination_message(self._attempt, self._index)
-        said = read_text(self._progress)
-        sys.stderr.write(said)
-        return error_message(status, (said.strip().splitlines() or [f"storing ended with status {status}"])[-1])
+        errors = read_text(self._progress)
+        sys.stderr.write(errors)
+        return error_message(status, (errors.strip().splitlines() or [f"storing exited with status {status}"])[-1])
 
     def _is_first_at_work(self) -> bool:
-        """Where pods share a tree: whether the head has made sure that nothing older writes there."""
+        """Return whether the head has ended older attempts, if pods share a tree."""
         try:
             return any(event.kind is EventKind.STARTED for event in read_events(self._attempt, node_source(0)))
         except OSError:
             return False
 
     def _await_head(self) -> None:
-        """Until the head has said all, or this pod is being ended."""
+        """Wait until the head has written its final record, or this pod is being ended."""
         end = time.monotonic() + CONFIRM_S
         while time.monotonic() < end and not self._terminated and not self._head_has_ended():
             if os.path.exists(self._seat.file(TERMINATING)):
@@ -164,11 +169,11 @@ class Sidecar:
             return False
 
     def _is_over(self) -> bool:
-        """Whether nothing is to be started here any more."""
+        """Return whether no controller may be started any more."""
         return self._terminated or os.path.exists(self._attempt.final)
 
     def _end_learner(self) -> None:
-        """No process is left that would."""
+        """Kill the learner, because no controller is left that would."""
         end = time.monotonic() + 5.0
         while time.monotonic() < end:
             left = living(self._seat)
@@ -190,7 +195,7 @@ class Sidecar:
             number = next_signal(0.0)
 
     def _warn(self) -> None:
-        """The pod is being deleted: to the training that is what a preemption is."""
+        """Warn the controller if the pod is being deleted. That is treated like a preemption."""
         now = time.monotonic()
         if now >= self._warn_at and os.path.exists(self._seat.file(TERMINATING)):
             self._warn_at = now + WARN_AGAIN_S
@@ -203,12 +208,12 @@ class Sidecar:
         if number == signal.SIGKILL:
             return self._kill_node_controller()
         if number is None or number not in HANDLED:
-            sys.stderr.write(f"ffdl-controller: the signal {name} means nothing to a controller\n")
+            sys.stderr.write(f"ffdl-controller: a controller does not handle the signal {name}\n")
             return True
         return self._send(number)
 
     def _kill_node_controller(self) -> bool:
-        """The head lives on, and says what happened."""
+        """Kill the node controller of this pod. The head continues and reports it."""
         started = [e for e in read_events(self._attempt, node_source(self._index)) if e.kind is EventKind.STARTED]
         if not started or not lives_here(started[-1].fields):
             return False
@@ -220,22 +225,20 @@ class Sidecar:
 
 
 def let_go(seat: PodExchange, status: int) -> None:
-    """All is said and done: the learner's container, which may not even have been started, is to end with `status`.
-    Raises OSError."""
+    """Let the learner's container end with `status`, even if it has not started yet. Raises OSError."""
     write_text(seat.file(DONE), f"{status & 0xFF}\n")
     seat.open()
     seat.ring()
 
 
 def rest_until_terminated(seat: PodExchange) -> None:
-    """Until kubelet ends this container."""
+    """Wait until kubelet ends this container."""
     while next_signal(TICK_S) not in (signal.SIGTERM, signal.SIGINT):
         seat.ring()
 
 
 def termination_message(attempt: AttemptDir, index: int) -> str:
-    """The final record without the log's tail, of node 0; else the last events of the node, as many as there is room
-    for."""
+    """Return the final record without the end of the log, for node 0, else the last events of the node that fit."""
     final = find_object(attempt.final, below=attempt.path) if index == 0 else {}
     if final:
         final.pop("log_tail", None)
@@ -254,7 +257,7 @@ def termination_message(attempt: AttemptDir, index: int) -> str:
 
 
 def leave(path: str, text: str) -> None:
-    """Write it; without a place for it there is none."""
+    """Write the termination message. A failure is reported and ignored."""
     try:
         with open(path, "w", encoding="utf-8") as file:
             file.write(text[:MESSAGE_BYTES])
@@ -263,7 +266,7 @@ def leave(path: str, text: str) -> None:
 
 
 def error_message(status: int, message: str) -> str:
-    """Of a controller that could not begin."""
+    """Return the termination message of a controller that could not begin."""
     return _plain({"error": message[: 2 * _SHORT], "exit_status": status, "pod": os.uname().nodename})
 
 

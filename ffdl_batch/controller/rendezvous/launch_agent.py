@@ -1,18 +1,19 @@
-"""Starts programs of one learner in another one, without sshd: what MPI launchers call in place of ssh.
+"""Install a program that starts commands of one learner in another one. MPI launchers call it in place of ssh.
 
-The learners of an attempt share $JOB_STATE_DIR. There lies one shell program: in each learner it serves a mailbox,
-``.mail/<name>/``; called as ssh is called, ``.launch-agent [options] <name> <command>...``, it puts the command into
-the mailbox of that learner and waits for its status. No port, no key, nothing of ours in the image but ``sh``. What
-the command prints goes to the log of the learner that runs it.
+The learners of an attempt share $JOB_STATE_DIR, which contains this shell program. In each learner it serves a mailbox,
+``.mail/<name>/``. Called like ssh, ``.launch-agent [options] <name> <command>...``, it puts the command into the
+mailbox of that learner and waits for its status. It needs no port and no key, and from the image only ``sh``. The
+command's output goes to the log of the learner that runs it.
 
-A request is ``<id>.run``, ``<id>.taken`` when somebody runs it, ``<id>.status`` when it has ended, and ``<id>.stop``
-when whoever asked is told to end. All that the command started is ended then. A plain ``sh`` cannot give it a process
-group (dash has no job control without a terminal), so it carries FFDL_REQUEST, which /proc shows. What it leaves when
-it ends by itself goes on, as with ssh: daemons of MPI do so. ``.agent-<name>`` has the process id of who serves, as its
-learner sees it: its environment is what programs of that learner begin with.
+A request is the file ``<id>.run``. It becomes ``<id>.taken`` when a learner runs it, and ``<id>.status`` is added when
+it has ended. ``<id>.stop`` means that the caller was terminated. Then everything that the command started is ended. A
+plain ``sh`` cannot give it a process group (dash has no job control without a terminal), so its environment has
+FFDL_REQUEST, which /proc shows. Background processes of a command that ends by itself continue, as with ssh, because
+MPI needs that. ``.agent-<name>`` has the process id of the serving shell, as its learner sees it. That learner's
+programs get its environment.
 
-Names appear by rename, and are looked for by reading the directory: over NFS a name that was missed once may seem
-absent for half a minute, a directory that is read is fresh (nfs(5), close-to-open).
+Files appear by rename, and are found by reading the directory. Over NFS a name that was looked up too early may seem
+absent for half a minute, but a directory listing is up to date (nfs(5), close-to-open).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ complain() {
     exit 255
 }
 
-# Whether the pattern names a file; reads the directory.
+# Succeeds if the pattern matches a file. Reads the directory.
 found() {
     for file in $1; do
         [ -e "$file" ] && return 0
@@ -50,7 +51,7 @@ answer() {
     printf '%s\n' "$2" >"$1.answer" && mv "$1.answer" "$1.status"
 }
 
-# Signals the processes of one request, wherever they went: what they were started with names it.
+# Signals the processes of one request. Their environment names it.
 signal_all() {
     for file in /proc/[0-9]*/environ; do
         [ -r "$file" ] || continue
@@ -63,19 +64,19 @@ signal_all() {
     done
 }
 
-# Whoever asked was told to end: so are these.
-give_up() {
-    [ -z "$given_up" ] || return 0
-    given_up=yes
+# Ends the processes of a request whose caller was terminated.
+abandon() {
+    [ -z "$abandoned" ] || return 0
+    abandoned=yes
     signal_all TERM "$1"
     (sleep 5 && signal_all KILL "$1") &
 }
 
-# Runs what was asked for, and ends it when whoever asked was told to end.
+# Runs a request, and ends it if its caller is terminated.
 obey() {
     request=$1
-    given_up=
-    trap 'give_up "$request"' TERM
+    abandoned=
+    trap 'abandon "$request"' TERM
     FFDL_REQUEST=$1.run sh "$1.taken" </dev/null &
     child=$!
     wait "$child"
@@ -84,7 +85,7 @@ obey() {
         wait "$child"
         status=$?
     done
-    if [ -n "$given_up" ]; then rm -f "$1".*; else answer "$1" "$status"; fi
+    if [ -n "$abandoned" ]; then rm -f "$1".*; else answer "$1" "$status"; fi
 }
 
 serve() {
@@ -102,10 +103,10 @@ serve() {
             id=${request%.stop}
             [ -e "$id.pid" ] && rm -f "$request" && kill -TERM "$(cat "$id.pid")" 2>/dev/null
         done
-        for file in "$box"/*.pid; do # noted when the command was over already, and whoever asked had cleared up
+        for file in "$box"/*.pid; do # written after the command had ended and its caller had cleaned up
             [ ! -e "$file" ] || [ -e "${file%.pid}.taken" ] || rm -f "$file"
         done
-        # MPI programs begin soon or never: five looks a second in the first minute, then one.
+        # MPI programs usually start early, so look five times a second in the first minute, then once.
         if [ "$turns" -lt 300 ]; then
             turns=$((turns + 1))
             sleep 0.2
@@ -149,7 +150,7 @@ done
 name=${1%%.*}
 name=${name##*@}
 case $name in
-    '' | */*) complain "'$1' is no learner" ;;
+    '' | */*) complain "'$1' is not a learner" ;;
 esac
 [ -d "$mail/$name" ] || complain "this job has no learner $name; it has $(cd "$mail" 2>/dev/null && echo *)"
 shift
@@ -158,13 +159,13 @@ ask "$name" "$@"
 
 
 def install(state_dir: str, names: Iterable[str]) -> str:
-    """The program and the learners' mailboxes, empty, below $JOB_STATE_DIR; the program's path. Raises OSError.
+    """Install the program and empty mailboxes below $JOB_STATE_DIR. Return the program's path. Raises OSError.
 
-    To be called before any learner starts: what an earlier run left in a mailbox would be run.
+    Call this before a learner starts, because requests of an earlier run would be executed.
     """
     with Directories(state_dir, 0o700) as tree:
         for name in names:
-            empty_directory(".", dir_fd=tree.enter((MAIL, name)))  # even if the path changed since
+            empty_directory(".", dir_fd=tree.enter((MAIL, name)))  # even if the path has changed
     path = os.path.join(state_dir, NAME)
     write_text(path, PROGRAM)
     os.chmod(path, 0o700)

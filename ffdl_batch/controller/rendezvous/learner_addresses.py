@@ -1,26 +1,26 @@
-"""How the learners of an attempt find each other: ranks, names, addresses, ports, and the files that say so. Pure.
+"""Calculate ranks, names, addresses and ports by which the learners of an attempt find each other.
 
-Placeholders that are filled from here, per learner:
+Values of placeholders, for each learner:
 
 ``{local_rank}`` ``{local_world_size}`` ``{machine_rank}`` ``{machines}``
-    as frameworks count. Where a seat has GPUs each learner is a machine of its own (0, 1, rank, learners): it sees only
-    its own devices, and a program takes the one with the number LOCAL_RANK. Else as the learners lie.
+    as frameworks count them. If learners have GPUs, each is a machine of its own (0, 1, rank, learners): it sees only
+    its own devices, and programs use the one with the number LOCAL_RANK. Else they follow the placement of learners.
 ``{local_index}``
-    its number among the learners of its node, for what must differ on a node.
+    its number among the learners of its node.
 ``{role}`` ``{role_index}``
-    of its seat; "" and the rank where the job has no roles.
+    of the learner; "" and its rank if the job has no roles.
 ``{name}`` ``{address}`` ``{port}``
-    its own; names count from 0, as FfDL's.
+    its own. Names count from 0, as in FfDL.
 ``{master_addr}`` ``{master_port}``
-    the address of learner 1, as this one sees it, and the job's first port.
+    the address of learner 1, as this learner sees it, and the job's first port.
 ``{tf_config}``
-    the text of TF_CONFIG; "" where there is one learner.
+    the text of TF_CONFIG; "" if there is one learner.
 ``{hosts_file}``
-    on the node, what /etc/hosts of the learners is to say.
+    the file on the node that becomes /etc/hosts of the learner.
 ``{command}``
-    the learner's command as it is.
+    the learner's command, unchanged.
 ``{netns}``
-    on the node, the job's own network; see :mod:`ffdl_batch.controller.job_network`.
+    the job's own network namespace on the node; see :mod:`ffdl_batch.controller.job_network`.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from ffdl_batch.domain.launch.network_level import OVERLAYS
 
 LOOPBACK = "127.0.0.1"
 FIRST_PORT = 29500
-"""Where the job has no ports of its own."""
+"""The first port of a job without ports of its own."""
 LEVEL_HOST, LEVEL_NONE = "host", "none"
 TASK_TYPE = "worker"
-"""TF_CONFIG's type of a learner without a role."""
+"""Task type in TF_CONFIG of a learner without a role."""
 EVALUATOR = "evaluator"
 """TensorFlow: "evaluator is not part of the training cluster" (tf.estimator.train_and_evaluate)."""
 MPI_WORKER = "worker"
-"""The role in which learners wait for the ranks that a launcher starts in them."""
+"""Role of learners in which an MPI launcher starts ranks."""
 _LOCALHOST = f"{LOOPBACK} localhost\n::1 localhost ip6-localhost ip6-loopback\n"
 
 
 @dataclass(frozen=True)
 class Peer:
-    """One learner as the others know it."""
+    """A learner, as another learner sees it."""
 
     learner_id: int
     seat: Seat
@@ -63,7 +63,7 @@ class Peer:
 
 
 def meet(launch: LaunchFile, node_addresses: Sequence[str]) -> Tuple[Peer, ...]:
-    """All learners in the order of their ids; `node_addresses` has the address of each node."""
+    """Return all learners in the order of their ids. `node_addresses` has the address of each node."""
     placed: Dict[int, int] = {}
     peers = []
     for learner_id in range(1, launch.learners + 1):
@@ -82,8 +82,10 @@ def meet(launch: LaunchFile, node_addresses: Sequence[str]) -> Tuple[Peer, ...]:
 
 
 def address_of(launch: LaunchFile, learner_id: int, node_addresses: Sequence[str]) -> str:
-    """The address at which the others reach the learner: its node's, or the one that it has in the job's network, where
-    those of a node follow its first."""
+    """Return the address at which others reach the learner: its node's, or its own in the job's network.
+
+    In that network the addresses of one node's learners follow each other.
+    """
     node = launch.seat_of(learner_id).node
     if launch.pod is not None or launch.network.level not in OVERLAYS:
         return node_addresses[node]
@@ -91,25 +93,24 @@ def address_of(launch: LaunchFile, learner_id: int, node_addresses: Sequence[str
 
 
 def seen_by(launch: LaunchFile, peers: Sequence[Peer], learner_id: int) -> Tuple[Peer, ...]:
-    """The learners as this one sees them: without a network it has loopback alone, and reaches itself only."""
+    """Return the learners as this one sees them. Without a network it reaches only itself, at the loopback address."""
     if launch.network.level != LEVEL_NONE:
         return tuple(peers)
     return tuple(replace(peer, address=LOOPBACK) if peer.learner_id == learner_id else peer for peer in peers)
 
 
 def _port(launch: LaunchFile, local_index: int) -> int:
-    """One of its own for each learner of a node: a server that listens on all addresses has the node's, or the job's on
-    the node, to itself."""
+    """Return a port for each learner of a node, because they may share an address."""
     return master_port(launch) + 1 + local_index
 
 
 def master_port(launch: LaunchFile) -> int:
-    """The job's first port."""
+    """Return the job's first port."""
     return launch.ports or FIRST_PORT
 
 
 def place_values(launch: LaunchFile, learner_id: int) -> Dict[str, str]:
-    """The placeholders that follow from the learner's seat alone."""
+    """Return the placeholders that depend only on the launch file."""
     seat = launch.seat_of(learner_id)
     beside = launch.learners_on(seat.node)
     local_index, rank = beside.index(learner_id), learner_id - 1
@@ -130,7 +131,7 @@ def place_values(launch: LaunchFile, learner_id: int) -> Dict[str, str]:
 
 
 def node_values(peers: Sequence[Peer], learner_id: int) -> Dict[str, str]:
-    """The placeholders that need to know all nodes."""
+    """Return the placeholders that depend on the addresses of all nodes."""
     own = peers[learner_id - 1]
     return {
         "name": own.name,
@@ -141,7 +142,7 @@ def node_values(peers: Sequence[Peer], learner_id: int) -> Dict[str, str]:
 
 
 def tf_config(peers: Sequence[Peer], learner_id: int) -> str:
-    """The text of TF_CONFIG for this learner; "" where there is no other."""
+    """Return the text of TF_CONFIG for this learner; "" if there is no other."""
     if len(peers) == 1:
         return ""
     cluster: Dict[str, List[str]] = {}
@@ -158,10 +159,10 @@ def _task_type(peer: Peer) -> str:
 
 
 def hosts_text(launch: LaunchFile, peers: Sequence[Peer], learner_id: int, node_hosts: str) -> str:
-    """What /etc/hosts of a learner says. `node_hosts` is the node's own, for those that are on its network.
+    """Return the text of a learner's /etc/hosts. `node_hosts` is the node's, for learners in its network.
 
-    The learner itself comes first: an address that learners share has the name of the first line for whoever asks for
-    the host's own name by it, as torchrun does to tell one host from the other (Python's socket.getfqdn()).
+    The learner itself comes first. If learners share an address, a reverse lookup returns the name on the first line,
+    and torchrun uses that to identify hosts (Python's socket.getfqdn()).
     """
     own_first = sorted(peers, key=lambda peer: peer is not peers[learner_id - 1])
     lines = [f"{peer.address} {peer.name} {peer.name}.{launch.names}\n" for peer in own_first]
@@ -170,8 +171,11 @@ def hosts_text(launch: LaunchFile, peers: Sequence[Peer], learner_id: int, node_
 
 
 def hostfile_text(launch: LaunchFile, peers: Sequence[Peer], gpus: int, sign: str = " slots=") -> str:
-    """The MPI host file: the learners that train or wait for ranks. `gpus` are those of each learner where no table
-    says it. `sign` stands between name and count: Open MPI's, or ":" as Hydra has it."""
+    """Return the MPI host file with the learners that train or in which ranks are started.
+
+    `gpus` is their number of GPUs if the launch file has none. `sign` separates name and count: Open MPI's, or Hydra's
+    ":".
+    """
     chosen = [peer for peer in peers if not peer.seat.service or peer.seat.role == MPI_WORKER]
     slots = [peer.seat.gpus if launch.seats else gpus for peer in chosen]
     return "".join(f"{peer.name}{sign}{max(1, count)}\n" for peer, count in zip(chosen, slots))
@@ -180,12 +184,14 @@ def hostfile_text(launch: LaunchFile, peers: Sequence[Peer], gpus: int, sign: st
 TAKEN = "S101"
 LOOKS = 10
 OWN_CHOICE = ("MASTER_PORT", "TF_CONFIG")
-"""Variables by which a user says that his learners meet elsewhere."""
+"""Variables with which a user chooses another meeting point."""
 
 
 def ports_on(launch: LaunchFile, node_rank: int, attempt: AttemptDir) -> List[int]:
-    """The ports that the learners of this node are told to listen at, and that are the node's; none where they meet
-    elsewhere, or nobody. Raises OSError."""
+    """Return the ports of this node at which its learners will listen.
+
+    Return none if the learners have a network of their own, or the user chose another meeting point. Raises OSError.
+    """
     if not launch.ports or launch.learners == 1 or launch.network.level != LEVEL_HOST:
         return []
     try:
@@ -199,8 +205,10 @@ def ports_on(launch: LaunchFile, node_rank: int, attempt: AttemptDir) -> List[in
 
 
 def await_free(ports: Sequence[int], rest: Callable[[], None]) -> None:
-    """Until all are free, for LOOKS rests: who has one may be just ending. Raises PhaseFailed that names it, and what
-    `rest` raises."""
+    """Wait until all ports are free, for at most LOOKS rests, because a program that uses one may be ending.
+
+    Raises PhaseFailed with the port, and what `rest` raises.
+    """
     for _ in range(LOOKS):
         taken = next(filter(is_taken, ports), 0)
         if not taken:
@@ -208,15 +216,17 @@ def await_free(ports: Sequence[int], rest: Callable[[], None]) -> None:
         rest()
     raise PhaseFailed(
         TAKEN,
-        f"port {taken} of node {os.uname().nodename} is taken, at which learners of this job are to listen; jobs that "
-        "share a node may have drawn the same ports: submit it again, for a new job draws others, or choose one "
-        "yourself (MASTER_PORT in batch.env)",
+        f"port {taken} of node {os.uname().nodename}, at which learners of this job must listen, is in use; another "
+        "job on the node may have the same ports: submit the job again to get other ports, or choose one "
+        "(MASTER_PORT in batch.env)",
     )
 
 
 def is_taken(port: int) -> bool:
-    """Whether somebody listens there, at whatever address of this machine. What an earlier run left in TIME_WAIT is
-    nobody's: SO_REUSEADDR lets that pass, and nothing that listens (socket(7))."""
+    """Return whether a process listens at the port, on any address of this machine.
+
+    Connections in TIME_WAIT do not count: SO_REUSEADDR ignores them, but no listening socket (socket(7)).
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -27,24 +27,25 @@ from ffdl_batch.host.processes import boot_id
 
 SILENCE_MARGIN_S = 5.0
 BEGIN_S = 300.0
-"""One job step starts the controllers of all nodes; one that has said nothing for so long never began."""
+"""A controller without an event for this long has not begun: one job step starts the controllers of all nodes."""
 DISCARD_PORT = 9
 NO_ADDRESS, LOST = "S101", "S106"
 
 
 @dataclass(frozen=True)
 class NodeState:
-    """What a node controller has said in this run: where it began ("" = it has not), its address ("" = it is not
-    ready), and whether it has ended."""
+    """The state of a node controller in this run, according to its events."""
 
     host: str = ""
+    """"" if it has not begun."""
     boot_id: str = ""
     address: str = ""
+    """"" if it is not ready."""
     has_ended: bool = False
 
 
 def node_state(events: Sequence[Event], run: int) -> NodeState:
-    """The last word of one node controller about run number `run`; words of earlier runs say nothing."""
+    """Return the state of one node controller in run number `run`. Events of earlier runs are ignored."""
     found, has_met = NodeState(), False
     for event in events:
         fields = event.fields
@@ -54,7 +55,7 @@ def node_state(events: Sequence[Event], run: int) -> NodeState:
         elif event.kind is EventKind.READY and fields.get("run") == run:
             found = NodeState(found.host, found.boot_id, _text(fields, "address"))
         elif event.kind is EventKind.PHASE and fields.get("phase") == Phase.LEARNER.value:
-            has_met = True  # all were ready then; one that had nothing to start may have ended since
+            has_met = True  # all nodes were ready; one without a learner to start may have ended since
         elif event.kind is EventKind.ENDED and found.host and not has_met:
             found = NodeState(found.host, found.boot_id, found.address, has_ended=True)
     return found
@@ -66,15 +67,15 @@ def _text(fields: Mapping[str, object], name: str) -> str:
 
 @dataclass(frozen=True)
 class NodeReport:
-    """What can be seen of another node controller: its events, and when its heart beat last (0 = never)."""
+    """The events and the last heartbeat of another node controller."""
 
     events: List[Event]
     beat_at: float = 0.0
+    """0 if there was no heartbeat."""
 
 
 class NodeBarrier:
-    """One node's wait for the others. `read` gives another node's word, `rest` waits a moment and raises what ends the
-    waiting; `now` is this node's clock."""
+    """Lets one node wait for the others."""
 
     def __init__(
         self,
@@ -85,40 +86,44 @@ class NodeBarrier:
         rest: Callable[[], None],
         now: Callable[[], float],
     ) -> None:
+        """`read` returns another node's report. `rest` waits a moment and raises what ends the waiting."""
         self.launch, self.node_rank, self.run = launch, node_rank, run
         self._read, self._rest, self._now = read, rest, now
 
     def await_neighbour(self) -> NodeState:
-        """The first other node, once it has begun."""
+        """Wait until the first other node has begun, and return its state."""
         return self._await(1 if self.node_rank == 0 else 0, lambda found: bool(found.host))
 
     def await_addresses(self, own: str) -> Tuple[str, ...]:
-        """The address of each node, once all are ready. One file at a time is looked at: many nodes ask one server."""
+        """Wait until all nodes are ready, and return their addresses.
+
+        One file is read at a time to spare the server.
+        """
         ranks = range(self.launch.nodes)
         return tuple(own if rank == self.node_rank else self._await(rank, _is_ready).address for rank in ranks)
 
     def _await(self, rank: int, is_enough: Callable[[NodeState], bool]) -> NodeState:
-        """Raises Ended, PhaseFailed, and what `read` and `rest` raise."""
+        """Wait for the node. Raises Ended, PhaseFailed, and what `read` and `rest` raise."""
         limits = self.launch.limits
         patience_s = limits.fence_s + limits.heartbeat_s + SILENCE_MARGIN_S
-        if self.launch.pod is not None:  # pods begin one by one, and the platform hears of those that are lost
+        if self.launch.pod is not None:  # pods start one by one, and the daemon notices lost ones
             patience_s = math.inf
-        heard, heard_at = (-1, 0.0), self._now()
+        seen, seen_at = (-1, 0.0), self._now()
         while True:
-            word = self._read(rank)
-            found = node_state(word.events, self.run)
+            report = self._read(rank)
+            found = node_state(report.events, self.run)
             if found.has_ended:
                 raise Ended("stop", f"node {rank} ({found.host}) ended before all nodes were ready")
             if is_enough(found):
                 return found
-            sign = (len(word.events), word.beat_at)
-            if sign != heard:
-                heard, heard_at = sign, self._now()
-            elif not found.host and self._now() - heard_at > max(patience_s, BEGIN_S):
+            sign = (len(report.events), report.beat_at)
+            if sign != seen:
+                seen, seen_at = sign, self._now()
+            elif not found.host and self._now() - seen_at > max(patience_s, BEGIN_S):
                 late = f"has not begun {max(patience_s, BEGIN_S):.0f} s after this one; the batch log may say why"
                 raise PhaseFailed(LOST, f"the controller of node {rank} {late}")
-            elif found.host and self._now() - heard_at > patience_s:
-                silent = f"was not heard of for {patience_s:.0f} s before the learners started"
+            elif found.host and self._now() - seen_at > patience_s:
+                silent = f"gave no sign of life for {patience_s:.0f} s before the learners started"
                 raise PhaseFailed(LOST, f"the controller of node {rank} ({found.host}) {silent}")
             self._rest()
 
@@ -128,8 +133,11 @@ def _is_ready(found: NodeState) -> bool:
 
 
 def own_address(neighbour: NodeState) -> str:
-    """The IPv4 address at which other nodes reach this one: the one that the kernel would send from to `neighbour`,
-    else what this host's name stands for. No packet is sent. Raises PhaseFailed that says what was tried."""
+    """Return the IPv4 address at which other nodes reach this one.
+
+    It is the source address for packets to `neighbour`, else the address of this host's name. No packet is sent. Raises
+    PhaseFailed with what was tried.
+    """
     host = os.uname().nodename
     ways: Dict[str, Callable[[], str]] = {
         f"the way to {neighbour.host}": lambda: _sender_towards(neighbour.host),
@@ -149,7 +157,7 @@ def own_address(neighbour: NodeState) -> str:
         return LOOPBACK
     raise PhaseFailed(
         NO_ADDRESS,
-        f"node {host} has no address at which other nodes reach it ({'; '.join(tried)}); nodes have to resolve each "
+        f"node {host} has no address at which other nodes reach it ({'; '.join(tried)}); nodes must resolve each "
         "other's host names",
     )
 
@@ -166,9 +174,9 @@ def read_events(attempt: AttemptDir, source: str) -> List[Event]:
 
 
 def notify_others(launch: LaunchFile, *, what: str = "stop", reason: str = "failure", **why: object) -> None:
-    """Have all node controllers end their learners (`what` stop), or ask them to save and end (halt).
+    """Request all node controllers to end their learners (`what` stop), or to ask them for a checkpoint (halt).
 
-    `why` goes into the cell, too. A cell that says stop stays. Never raises.
+    `why` is written into the cell. A stop is not replaced by a halt. Never raises.
     """
     if launch.nodes == 1:
         return
@@ -181,21 +189,21 @@ def notify_others(launch: LaunchFile, *, what: str = "stop", reason: str = "fail
 
 
 class OtherNodes:
-    """The node controllers of one attempt, read afresh at every question; all but the own one, whose `journal` also
-    knows what could not be written yet. Raises OSError."""
+    """Reads the events of the attempt's node controllers at each call. All methods raise OSError."""
 
     def __init__(self, launch: LaunchFile, node_rank: int, journal: Journal) -> None:
+        """`journal` has the own events, also those that could not be written yet."""
         self.launch, self.node_rank, self.journal = launch, node_rank, journal
         self.attempt = AttemptDir(launch.attempt_dir)
 
     def events(self, ranks: Optional[Iterable[int]] = None) -> List[Event]:
-        """Of all node controllers, in order; `ranks`: of these, and of the own one."""
+        """Return the events of all node controllers in order, or of those in `ranks` and the own one."""
         own, wanted = self.node_rank, range(self.launch.nodes) if ranks is None else sorted(ranks)
         files = (read_events(self.attempt, node_source(rank)) for rank in wanted if rank != own)
         return merge([*files, self.journal.events])
 
     def report(self, node_rank: int) -> NodeReport:
-        """What can be seen of another one."""
+        """Return the report about another node controller."""
         try:
             beat_at = os.lstat(self.attempt.heartbeat(node_rank)).st_mtime
         except (FileNotFoundError, NotADirectoryError):
@@ -203,7 +211,7 @@ class OtherNodes:
         return NodeReport(read_events(self.attempt, node_source(node_rank)), beat_at)
 
     def phase_status(self, node_rank: int, phase: Phase) -> Optional[int]:
-        """How the phase last ended on that node; None when it is not done."""
+        """Return the exit status of the phase on that node; None if it has not ended."""
         status: Optional[int] = None
         for event in read_events(self.attempt, node_source(node_rank)):
             if event.kind is EventKind.PHASE and event.fields.get("phase") == phase.value:
@@ -214,15 +222,15 @@ class OtherNodes:
     def ended_of_themselves(self) -> Dict[int, int]:
         """Return the status of every learner that ended without a request, in this run or an earlier one.
 
-        Such a learner is done or has failed; one that was asked for a checkpoint continues from it in a new run.
+        Such a learner is done or has failed. One that was asked for a checkpoint continues from it in a new run.
         """
         return {n: learner_status(event) for n, event in last_endings(self.events()).items() if ended_of_itself(event)}
 
     def all_learners_ended(self) -> bool:
-        """Whether no learner of the job is left."""
+        """Return whether all learners of the job have ended."""
         return len(last_endings(self.events())) >= self.launch.learners
 
     def all_learners_started(self) -> bool:
-        """Whether each learner of the job was started, in this run or an earlier one."""
+        """Return whether each learner of the job was started, in this run or an earlier one."""
         found = {event.fields.get("learner_id") for event in self.events() if event.kind is EventKind.LEARNER_STARTED}
         return len(found) >= self.launch.learners

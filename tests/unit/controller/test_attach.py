@@ -190,7 +190,7 @@ def test_stack_dump_lists_threads_if_py_spy_fails(agent: Agent, monkeypatch: pyt
         assert not complete
         assert text.startswith(f"learner 3 on {os.uname().nodename}:\nprocess ")
         assert text.count("  thread ") == 2
-        assert "no Python stack: py-spy says: " in text
+        assert "no Python stack: py-spy printed: " in text
     finally:
         hanging.kill()
         hanging.let_go()

@@ -144,7 +144,7 @@ def test_launch_agent_leaves_background_processes_after_command_exits(learners: 
     ("argv", "message"),
     [
         (("nobody", "true"), f"this job has no learner nobody; it has {PREFIX}-0 {PREFIX}-1"),
-        (("../../etc", "true"), "'../../etc' is no learner"),
+        (("../../etc", "true"), "'../../etc' is not a learner"),
         ((f"{PREFIX}-1",), "usage:"),
         ((), "usage:"),
     ],

@@ -87,7 +87,7 @@ def test_port_is_free_with_connections_in_time_wait() -> None:
 
 def test_await_free_names_taken_port_after_all_retries(listener: socket.socket) -> None:
     rests: list[int] = []
-    with pytest.raises(PhaseFailed, match=rf"port {port_of(listener)} of node .* submit it again") as caught:
+    with pytest.raises(PhaseFailed, match=rf"port {port_of(listener)} of node .* submit the job again") as caught:
         await_free([port_of(listener)], lambda: rests.append(1))
     assert (caught.value.code, len(rests)) == ("S101", LOOKS)
 

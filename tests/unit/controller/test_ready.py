@@ -119,7 +119,7 @@ def test_gathering_ends_if_node_ended_before_all_are_ready(events: list[tuple[Ev
         (
             NodeReport(told(began(1)), 5.0),
             lambda one: one.await_addresses("a"),
-            r"\(n1\) was not heard of for 135 s",
+            r"\(n1\) gave no sign of life for 135 s",
             137.0,
         ),
         (NodeReport([]), NodeBarrier.await_neighbour, "has not begun 300 s after", 301.0),
