@@ -3,7 +3,7 @@
 Reads what a writer is still writing: a record that is not complete is no error. Of the messages only the fields that
 scalars need are known here, under the numbers of TensorFlow's event.proto, summary.proto and tensor.proto; pictures and
 graphs pass by unread. Needs the `protobuf` package (extra `tensorboard`) and nothing of TensorBoard's: its own loader
-brings 80 MB of packages, takes half a second to import and cannot go on in the middle of a file.
+brings 80 MB of packages, takes half a second to import, and cannot continue in the middle of a file.
 """
 
 from __future__ import annotations

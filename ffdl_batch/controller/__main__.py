@@ -1,4 +1,7 @@
-"""``ffdl-controller``: head, node, pay, pod, stand-in, attach, isolate, become, probe-isolation. No people start it."""
+"""``ffdl-controller``: head, node, pay, pod, stand-in, attach, isolate, become, probe-isolation.
+
+Users do not start it.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ EXIT_BAD_LAUNCH_FILE = 78
 EXIT_UNAVAILABLE = 69
 EXIT_PLATFORM = 74
 LAUNCH_PATIENCE_S = 120.0
-"""How long a file system that is gone is waited for, before the launch file tells it."""
+"""Seconds to wait for a file system that does not answer. The launch file, which has this time, cannot be read yet."""
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
-    """Run one command; returns the exit code."""
+    """Run one command. Return the exit code."""
     argv = sys.argv[1:] if arguments is None else arguments
     if arguments is None:
         name_process()
@@ -45,9 +48,9 @@ def main(arguments: Optional[List[str]] = None) -> int:
         if name == "node":
             command.add_argument("--rank", type=int, help="the node's rank; else from the scheduler's variable")
         if name == "pay":
-            words = "have the last word in the place of a head that was killed: when all is stored, or anyway"
+            words = "also write the final record of a head that was killed: if everything is stored, or anyway"
             command.add_argument("--last-word", choices=("when-stored", "anyway"), default="", help=words)
-    commands.add_parser("probe-isolation", help="whether this kernel lets a user isolate a learner's network")
+    commands.add_parser("probe-isolation", help="check whether this kernel lets users isolate a learner's network")
     options = parser.parse_args(argv)
     if options.command == "probe-isolation":
         return _probe()
@@ -93,7 +96,7 @@ def _node(launch: LaunchFile, path: str, rank: Optional[int]) -> int:
     if rank is None:
         text = os.environ.get(launch.host.node_rank, "")
         if not text.isdigit():
-            raise LaunchFileError(f"{launch.host.node_rank} is {text!r}; the node's rank must be there, or --rank")
+            raise LaunchFileError(f"{launch.host.node_rank} is {text!r}; set it to the node's rank, or use --rank")
         rank = int(text)
     if not 0 <= rank < launch.nodes:
         raise LaunchFileError(f"node rank {rank} is not one of the {launch.nodes} nodes of this attempt")
@@ -140,8 +143,8 @@ def _isolate(argv: List[str]) -> int:
 
 
 def _become(argv: List[str]) -> int:
-    """Become the command after ``--``, with no signal held back; returns only if that failed. With ``--victim``, the
-    kernel kills it first if memory is used up."""
+    """Become the command after ``--``, with no signal blocked. Return only if that fails. With ``--victim``, the kernel
+    kills it first if memory is exhausted."""
     from ffdl_batch.controller.learner.out_of_memory import prefer_as_victim
     from ffdl_batch.controller.own_program import VICTIM
     from ffdl_batch.host.signals import release_signals

@@ -24,49 +24,52 @@ from ffdl_batch.domain.outcome.continuation import Checkpoint
 from ffdl_batch.domain.outcome.controller_events import HALT, TERM, WARNED
 
 FROM_OUTSIDE = (WARNED, TERM)
-"""Reasons that one node may have alone: the others are asked by it."""
+"""Reasons that may affect one node alone, which then asks the others."""
 OUTSIDE_SHARE = 2 / 3
-"""Of `kill_wait_s`, what learners get after a TERM from outside: the scheduler's KILL comes when all of it is over,
-and results have to be stored and words written before."""
+"""Share of `kill_wait_s` that learners get after a TERM from outside.
+
+The scheduler sends KILL at its end, and before that results must be stored and records written.
+"""
 STORE_SHARE = 0.9
-"""Of `kill_wait_s` after a TERM from outside, when storing ends, so that the head still writes its record."""
+"""Share of `kill_wait_s` after a TERM from outside at which storing ends, so that the head can write its record."""
 ANSWER_SHARE = 0.75
-"""Of the learners' time after a TERM from outside, when those that only read the halt file get TERM."""
+"""Share of the learners' time after a TERM from outside at which those that only read the halt file get TERM."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """The learners were asked for a checkpoint for `reason`. Who has not ended by `term_at` gets TERM, by `kill_at`
-    KILL; times are a :class:`~ffdl_batch.host.running_clock.RunningTime`'s."""
+    """A checkpoint request. Times are of a :class:`~ffdl_batch.host.running_clock.RunningTime`."""
 
     reason: str
     at: float
     term_at: float
+    """When learners that have not ended get TERM."""
     kill_at: float
+    """When they get KILL."""
 
 
 def new_request(reason: str, limits: Limits, now: float) -> Request:
-    """A request for `reason` (halt, warned, time, term) that is made now."""
+    """Return a request for `reason` (halt, warned, time, term) made now."""
     if reason == TERM:
         budget_s = limits.kill_wait_s * OUTSIDE_SHARE
         return Request(reason, now, now + budget_s * ANSWER_SHARE, now + budget_s)
     if reason == HALT or limits.lead_s is None:
         term_at = now + limits.grace_s
         return Request(reason, now, term_at, term_at + limits.kill_wait_s)
-    # The allocation ends when the lead is over: until shortly before, a learner that does not react goes on.
+    # The allocation ends when the lead is over. A learner that does not react continues until shortly before.
     span_s = max(float(limits.lead_s - limits.store_s), limits.grace_s / 2)
     left_s = max(min(float(limits.kill_wait_s), limits.lead_s - span_s), 1.0)
     return Request(reason, now, now + span_s, now + span_s + left_s)
 
 
 def ask_others(launch: LaunchFile) -> None:
-    """Have all node controllers ask their learners, because this node is about to end: the others would wait for its
-    learners, and save nothing."""
+    """Let all node controllers ask their learners, because this node is about to end. Otherwise the others would wait
+    for its learners and save nothing."""
     notify_others(launch, what=HALT, reason=WARNED)
 
 
 def join(current: Optional[Request], new: Request) -> Request:
-    """One request of two: the first, with the shorter times. A halt replaces every other reason."""
+    """Join two requests: the first, with the shorter times. A halt replaces every other reason."""
     if current is None:
         return new
     reason = HALT if new.reason == HALT else current.reason
@@ -81,7 +84,7 @@ def join(current: Optional[Request], new: Request) -> Request:
 MAX_FILES = 100_000
 PATIENCE_S = 5.0
 CLOCKS_S = 2.0
-"""How far this node's clock and the file system's may be apart, where an inventory was cut short."""
+"""Maximum difference between the clocks of this node and the file system, for incomplete inventories."""
 
 Signature = Tuple[int, int, int]
 """Inode, size, time of the last write in nanoseconds."""
@@ -89,10 +92,12 @@ Signature = Tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Inventory:
-    """The files below a directory that hold something, by path relative to it. `whole`: none was left out."""
+    """The non-empty files below a directory."""
 
     files: Mapping[str, Signature] = field(default_factory=dict)
+    """By relative path."""
     whole: bool = True
+    """Whether no file was left out."""
 
 
 def take_inventory(
@@ -119,9 +124,9 @@ def take_inventory(
                         if len(found) >= max_files or time.monotonic() > end:
                             return Inventory(found, False)
                         _note(entry, parts, found, waiting)
-            except Gone:  # while we walked: nothing of it is a checkpoint
+            except Gone:  # removed during the walk, so it has no checkpoint
                 continue
-            except OSError:  # what cannot be read is not known
+            except OSError:  # unreadable, so its files are unknown
                 whole = False
     return Inventory(found, whole)
 
@@ -130,7 +135,7 @@ def _note(entry: "os.DirEntry[str]", below: Parts, found: Dict[str, Signature], 
     if entry.is_dir(follow_symlinks=False):
         waiting.append((*below, entry.name))
         return
-    if entry.name.startswith(".nfs"):  # a removed file that somebody still holds open
+    if entry.name.startswith(".nfs"):  # a removed file that a process still has open
         return
     try:
         status = entry.stat(follow_symlinks=False)
@@ -141,7 +146,7 @@ def _note(entry: "os.DirEntry[str]", below: Parts, found: Dict[str, Signature], 
 
 
 def inventory_within(directory: str, patience_s: float, *, below: str = "") -> Inventory:
-    """Like :func:`take_inventory`, but a file system that hangs holds nobody up: the inventory is empty then."""
+    """Like :func:`take_inventory`, but return an empty inventory if the file system hangs."""
     made: List[Inventory] = []
     thread = threading.Thread(
         target=lambda: made.append(take_inventory(directory, patience_s, below=below)), name="inventory", daemon=True
@@ -152,7 +157,10 @@ def inventory_within(directory: str, patience_s: float, *, below: str = "") -> I
 
 
 def changed(before: Inventory, after: Inventory, since: float) -> List[str]:
-    """Files of `after` that are new or differ. `since` (epoch seconds) decides where `before` is not whole."""
+    """Return files of `after` that are new or differ.
+
+    If `before` is incomplete, they must be newer than `since` (epoch).
+    """
     new = [path for path, signature in after.files.items() if before.files.get(path) != signature]
     if before.whole:
         return new
@@ -174,13 +182,13 @@ class CheckpointRecord:
         self._last_end = 0.0
 
     def begin(self) -> None:
-        """Before the first learner starts; still without threads, for learners are forked."""
+        """Take the first inventory, before a learner starts. It uses no thread, because learners are forked."""
         self._start_at = time.time()
         if self.directory:
             self._start = take_inventory(self.directory, below=self._below)
 
     def asked(self, now: float, patience_s: float = PATIENCE_S) -> None:
-        """Just before the learners are asked; only the first time counts."""
+        """Take an inventory just before the learners are asked. Only the first call counts."""
         if self._request_at is not None:
             return
         self._request_at, self._asked_at = now, time.time()
@@ -188,12 +196,12 @@ class CheckpointRecord:
             self._asked = inventory_within(self.directory, patience_s, below=self._below)
 
     def ended(self, now: float, *, by_itself: bool) -> None:
-        """A learner has ended."""
+        """Note that a learner has ended."""
         self._last_end = now
         self._answered = self._answered and by_itself
 
     def result(self, patience_s: float = PATIENCE_S) -> Checkpoint:
-        """The word about it, after the last learner has ended."""
+        """Return what is known about the checkpoint, after the last learner has ended."""
         asked = self._request_at is not None
         answered = asked and self._answered
         took_s = round(max(0.0, self._last_end - self._request_at), 3) if self._request_at is not None else None

@@ -25,32 +25,34 @@ WRONG_DESTINATION = ("cannot be a destination", "no IPv4 address for the destina
 """What the prolog prints (libexec/ffdl_network/destinations.py) if the manifest has to be changed: most names without
 an address are misspelt, and the lookup fails on every node."""
 WAIT_S = 5.0
-"""How long facts may take to be seen: a prolog writes them before Slurm starts anything of the job's."""
+"""Seconds until the facts must be visible. A prolog writes them before Slurm starts a process of the job."""
 LONGEST_BYTES = 1 << 16
 NONE, HOST = "none", "host"
 _BEFORE_LEVELS = "job"
-"""What root programs make that do not say so."""
+"""Level of networks whose facts do not name one."""
 _DOCS = "docs/network.md"
 
 
 @dataclass(frozen=True)
 class JobNetwork:
-    """The network on this node. `address` is the first learner's; `names` are what egress' destinations stand for."""
+    """The job's network on this node."""
 
     netns: str
     address: str
+    """Address of the node's first learner."""
     mechanism: str
     level: str
     names: Tuple[Tuple[str, str], ...] = ()
+    """Names and addresses of the allowed destinations."""
 
     @property
     def hosts(self) -> str:
-        """Lines of a hosts file."""
+        """Return lines for a hosts file."""
         return "".join(f"{address} {name}\n" for name, address in self.names)
 
 
 def has_own(launch: LaunchFile) -> bool:
-    """Whether the learners are to be in a network of the job's own."""
+    """Return whether the learners must be in a network of the job's own."""
     return launch.pod is None and launch.network.level in OVERLAYS
 
 
@@ -61,17 +63,17 @@ def await_network(
     rest: Callable[[], None],
     now: Callable[[], float],
 ) -> JobNetwork:
-    """What the prolog has made. `rest` waits a moment and raises what ends the waiting; `now` is a clock.
+    """Return the network that the prolog made. `rest` waits a moment and raises what ends the waiting.
 
-    Raises PhaseFailed that says what is missing and what to change.
+    Raises PhaseFailed with what is missing and what to change.
     """
     allocation = env.get(launch.host.allocation, "") if launch.host.allocation else ""
     if not allocation.isdigit() or not launch.network.directory:
-        raise _failed("the launch file does not say where the node's prolog tells of it")
+        raise _failed("the launch file does not name the directory in which the node's prolog describes it")
     directory = os.path.join(launch.network.directory, f"job-{allocation}")
     until = now() + WAIT_S
     while True:
-        trouble = _read(os.path.join(directory, "error"))  # whatever facts are beside it are of an earlier start
+        trouble = _read(os.path.join(directory, "error"))  # facts beside it are of an earlier start
         text = _read(os.path.join(directory, "network")) if trouble is None else None
         if text is not None:
             return check_facts(launch, node_rank, allocation, parse_facts(text))
@@ -83,11 +85,11 @@ def await_network(
 
 def _why_missing(directory: str, failure: Optional[str]) -> str:
     if failure is not None:
-        return f"the prolog could not make it: {'; '.join(failure.split(chr(10))).strip('; ') or 'it does not say why'}"
+        return f"the prolog could not make it: {'; '.join(failure.split(chr(10))).strip('; ') or 'it gives no reason'}"
     begun = f"{directory} has neither network nor error, and its prolog.log may say why"
     there = begun if os.path.isdir(directory) else f"there is no {directory}"
     return (
-        f"{there}; Slurm's prolog on this node has to run prolog.d/50-ffdl of slurm-configs, and that the root "
+        f"{there}; Slurm's prolog on this node must run prolog.d/50-ffdl of slurm-configs, and that the root "
         f"programs in libexec ({_DOCS}, 'Install'; `scontrol show config` names the prolog)"
     )
 
@@ -97,7 +99,7 @@ def _failed(why: str, code: str = FAULT) -> PhaseFailed:
 
 
 def _read(path: str) -> Optional[str]:
-    """None where there is none. Raises PhaseFailed where it cannot be read: it is a file of root's, for all to read."""
+    """Return the text of root's file; None if it does not exist. Raises PhaseFailed if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(LONGEST_BYTES)
@@ -108,13 +110,13 @@ def _read(path: str) -> Optional[str]:
 
 
 def parse_facts(text: str) -> Dict[str, str]:
-    """The lines ``name=value``."""
+    """Return the lines ``name=value`` as a dictionary."""
     pairs = (line.partition("=") for line in text.split("\n"))
     return {name: value for name, sign, value in pairs if sign}
 
 
 def check_facts(launch: LaunchFile, node_rank: int, allocation: str, facts: Mapping[str, str]) -> JobNetwork:
-    """What the facts say, if they are about this job as it was planned. Raises PhaseFailed."""
+    """Return the network in the facts. Raises PhaseFailed if they do not match the launch file."""
     wanted = {
         "job": allocation,
         "level": launch.network.level,
@@ -124,31 +126,31 @@ def check_facts(launch: LaunchFile, node_rank: int, allocation: str, facts: Mapp
     for name, value in wanted.items():
         found = facts.get(name, _BEFORE_LEVELS if name == "level" else "")
         if found != value:
-            raise _failed(f"the prolog made one with {name} {found!r}, and {value!r} is needed")
+            raise _failed(f"the prolog made one with {name} {found!r}, but {value!r} is needed")
     learners, own = facts.get("learners", ""), len(launch.learners_on(node_rank))
     if not learners.isdigit() or int(learners) < own:
-        raise _failed(f"the prolog made one for {learners!r} learners, and {own} are to run here")
+        raise _failed(f"the prolog made one for {learners!r} learners, but {own} must run here")
     prefix, netns = facts.get("prefix", ""), facts.get("netns", "")
     if not netns.startswith("/") or not prefix.endswith(f".{node_rank}."):
-        raise _failed(f"the prolog tells no place ({netns!r}) or no addresses ({prefix!r}) of it")
+        raise _failed(f"the prolog gives no namespace ({netns!r}) or no addresses ({prefix!r}) for it")
     listed = (one.partition("=") for one in facts.get("names", "").split(",") if one)
     names = tuple((name, address) for name, _, address in listed)
     return JobNetwork(netns, f"{prefix}1", facts.get("mechanism", ""), launch.network.level, names)
 
 
 def check_addresses(addresses: Sequence[str]) -> None:
-    """Whether all nodes number the job's learners alike. Raises PhaseFailed: two sites' values met."""
+    """Check that all nodes give learners addresses of the same network. Raises PhaseFailed."""
     base = addresses[0].split(".")[:2]
     for rank, address in enumerate(addresses):
         if address.split(".") != [*base, str(rank), "1"]:
             raise _failed(
                 f"node {rank} gives its learners addresses from {address}, and node 0 from {addresses[0]}: "
-                f"NETWORK_PREFIX has to be the same on all nodes ({_DOCS}, 'Values')"
+                f"NETWORK_PREFIX must be the same on all nodes ({_DOCS}, 'Values')"
             )
 
 
 def place_of(pid: int) -> Optional[Tuple[int, int]]:
-    """The network namespace of a process; None where it has ended or does not let itself be looked at."""
+    """Return the network namespace of a process; None if it has ended or cannot be read."""
     return _identity(f"/proc/{pid}/ns/net")
 
 
@@ -161,7 +163,7 @@ def _identity(path: str) -> Optional[Tuple[int, int]]:
 
 
 def misplaced(level: str, place: Tuple[int, int], network: Optional[JobNetwork]) -> str:
-    """What is wrong with a learner's network namespace `place` at this level; "" where it is right."""
+    """Return what is wrong with a learner's network namespace `place` at this level; "" if it is right."""
     own = _identity("/proc/self/ns/net")
     if level == HOST:
         return "" if place == own else "it is in another network than the node's, and level host means the node's"
@@ -174,15 +176,16 @@ def misplaced(level: str, place: Tuple[int, int], network: Optional[JobNetwork])
 
 
 OFTEN, SELDOM_S = 40, 1.0
-"""Looks at every turn, and the pause between later ones: an image that is fetched first takes its time."""
+"""Number of checks without a pause, and the pause between later ones, because fetching an image takes time."""
 SHELL_WORDS = 3
 """A learner's argv ends with a shell, -c and the text that runs its command."""
 
 
 class NamespaceCheck:
-    """Of the learners of one node. `network` is the job's own here (None = it has none)."""
+    """Checks that the learners of one node are in the planned network."""
 
     def __init__(self, launch: LaunchFile, network: Optional[JobNetwork]) -> None:
+        """`network` is the job's own on this node; None if it has none."""
         self._level = launch.network.level
         self._expected = HOST if launch.pod is not None else self._level  # a pod's network is that of its controller
         self._mechanism = network.mechanism if network else launch.network.mechanism
@@ -190,19 +193,19 @@ class NamespaceCheck:
         self._seen: Set[int] = set()
         self._checks, self._next = 0, 0.0
         self.wrong: Dict[int, str] = {}
-        """Learners that were found elsewhere, and what is wrong with where they were."""
+        """Learners in another network, with what is wrong."""
 
     def hurries(self, learners: Mapping[int, Learner]) -> bool:
-        """Whether one of these is still to be looked at, and may be any moment."""
+        """Return whether a learner must still be checked, which may be possible at any moment."""
         return self._checks < OFTEN and any(learner.pid not in self._seen for learner in learners.values())
 
     @property
     def has_seen(self) -> bool:
-        """Whether a learner was looked at."""
+        """Return whether a learner was checked."""
         return bool(self._seen)
 
     def look(self, learners: Mapping[int, Learner], now: float) -> List[int]:
-        """Look at those whose shell runs by now; which of them are where they must not be."""
+        """Check learners whose shell runs now. Return those in the wrong network."""
         waiting = {number: one for number, one in learners.items() if one.pid not in self._seen}
         if not waiting or now < self._next:
             return []
@@ -230,12 +233,12 @@ class NamespaceCheck:
         return None
 
     def achieved(self) -> Dict[str, Scalar]:
-        """For the event. `seen`: at least one learner was looked at; one that ends at once may not have been."""
+        """Return the fields of the event. `seen` is false if no learner was checked, because it ended at once."""
         return {"level": self._level, "mechanism": self._mechanism, "seen": self.has_seen}
 
 
 def _name(program: str) -> str:
-    """Without its directory: Apptainer looks for it, and starts it by its path."""
+    """Return the name without the directory, because Apptainer starts a shell by its path."""
     return program.rpartition("/")[2]
 
 

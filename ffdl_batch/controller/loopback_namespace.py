@@ -1,7 +1,8 @@
-"""A process whose only network is loopback, for hosts without a container runtime.
+"""Start a process that has only the loopback network, on hosts without a container runtime.
 
-New user and network namespaces (user_namespaces(7), Linux 3.8+, where the site allows them to users), the same
-uid and gid inside, loopback up, all capabilities dropped, no way to gain new ones; then the learner's program.
+It gets new user and network namespaces (user_namespaces(7), Linux 3.8+, if the site allows them to users) with the same
+uid and gid, and the loopback device is up. All capabilities are dropped and cannot be regained. Then it becomes the
+learner's program.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL =
 CAPABILITY_VERSION_3 = 0x20080522  # <linux/capability.h>
 LAST_CAPABILITY = 63
 NOT_ISOLATED = 125
-"""Exit code when the namespaces could not be made; the learner's program was not started."""
+"""Exit code if the namespaces cannot be created. The learner's program was not started."""
 
 
 def isolate(argv: Sequence[str]) -> int:
-    """Become `argv` inside the namespaces; returns only when that failed."""
+    """Become `argv` inside the namespaces. Return only if that fails."""
     try:
         enter()
     except OSError as error:
@@ -39,7 +40,7 @@ def isolate(argv: Sequence[str]) -> int:
 
 
 def enter() -> None:
-    """Move this process into namespaces of its own. Raises OSError that says which step was refused."""
+    """Move this process into namespaces of its own. Raises OSError with the step that failed."""
     libc = ctypes.CDLL(None, use_errno=True)
     uid, gid = os.geteuid(), os.getegid()
     _check(libc.unshare(CLONE_NEWUSER | CLONE_NEWNET), "unshare(CLONE_NEWUSER | CLONE_NEWNET)")
@@ -74,7 +75,7 @@ def _check(result: int, what: str) -> None:
 
 
 def probe() -> str:
-    """ "" where this kernel lets us isolate a learner; else why not. Tries it in a child process."""
+    """Return why this kernel does not let users isolate a learner; "" if it does. A child process tries it."""
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:

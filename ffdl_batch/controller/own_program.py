@@ -1,4 +1,4 @@
-"""Where this controller is: its machine, and its code, so that it can start another one of itself."""
+"""Return the name of this machine, and argv that start this controller's program again."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ VICTIM = "--victim"
 
 
 def machine_of(launch: LaunchFile) -> str:
-    """What this node is called."""
+    """Return the name of this node."""
     return os.environ.get(launch.host.machine, "") or os.uname().nodename
 
 
 def controller_path() -> str:
-    """The zipapp, or the directory that holds the package."""
+    """Return the path of the zipapp, or of the directory that contains the package."""
     return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 def own_argv() -> List[str]:
-    """The argv that starts this very controller with this very interpreter; arguments follow it."""
+    """Return the argv that starts this program with this interpreter. Arguments follow it."""
     flags = [flag for flag, on in (("-I", sys.flags.isolated), ("-S", sys.flags.no_site)) if on]
     path = controller_path()
     if os.path.isfile(path):
@@ -35,13 +35,14 @@ def own_argv() -> List[str]:
 
 
 def module_argv(module: str) -> List[str]:
-    """The argv that runs ``main(arguments)`` of a module of this controller, and loads no more; arguments follow it."""
+    """Return the argv that runs ``main(arguments)`` of one module without loading the rest. Arguments follow it."""
     start = f"import sys; sys.path.insert(0, sys.argv[1]); from {module} import main; sys.exit(main(sys.argv[2:]))"
     return [sys.executable, "-I", "-S", "-c", start, controller_path()]
 
 
 def starter_argv(*options: str) -> List[str]:
-    """Return the argv of a program that releases the signals that this process holds and becomes the command after it.
+    """Return the argv of a program that unblocks signals and becomes the command after it.
+
     `options` are those of ``become``."""
     path = controller_path()
     code = [path] if os.path.isfile(path) else ["-c", _START, path]

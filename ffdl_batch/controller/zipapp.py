@@ -1,9 +1,9 @@
-"""The controller as one file: a zipapp (PEP 441) that any ``python3 >= 3.9`` runs, also with ``-I -S``.
+"""Build the controller as one file: a zipapp (PEP 441) that any ``python3 >= 3.9`` runs, also with ``-I -S``.
 
-It holds the controller, `attempt`, `host` and exactly the domain modules that these import, each also as
-bytecode of the interpreter that builds it: one of the same version starts a controller in half the time, and any other
-ignores it (zipimport takes no bytecode with another magic number). The same sources and interpreter give the same
-bytes.
+It contains the controller, `attempt`, `host` and exactly the domain modules that these import. Each is also included as
+bytecode of the interpreter that builds it. An interpreter of the same version then starts a controller in half the
+time, and any other ignores the bytecode (zipimport checks its magic number). The same sources and interpreter give the
+same bytes.
 """
 
 from __future__ import annotations
@@ -51,8 +51,10 @@ _LONG_AGO = (1980, 1, 1, 0, 0, 0)
 
 
 def place_zipapp(directory: Path) -> Path:
-    """The zipapp of this release in `directory`, written unless it is there. Its name says what is in it: a file that a
-    running job uses is never replaced. Raises OSError."""
+    """Return the zipapp of this release in `directory`. Write it if it does not exist. Raises OSError.
+
+    Its name has a digest of its content, so a file that a running job uses is never replaced.
+    """
     digest = hashlib.sha256(importlib.util.MAGIC_NUMBER)
     for name, text in sorted(_contents().items()):
         digest.update(f"{name}\0{text}\0".encode())
@@ -87,7 +89,7 @@ def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
 
 
 def _bytecode(name: str, text: str) -> bytes:
-    """The module's content as a file of bytecode that is not compared with the source (PEP 552): both are in here."""
+    """Return the module's bytecode file, which is not compared with the source (PEP 552), since both are included."""
     code = compile(text, name, "exec", dont_inherit=True, optimize=0)
     head = importlib.util.MAGIC_NUMBER + (0b01).to_bytes(4, "little") + importlib.util.source_hash(text.encode())
     return head + marshal.dumps(code)

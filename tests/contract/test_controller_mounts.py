@@ -233,7 +233,7 @@ def test_data_is_copied_when_rclone_fails(site: Site, tmp_path: Path) -> None:
     write(site, LOOK)
     site.run.run(PATH=f"{broken.parent}:{os.environ['PATH']}")
     log = site.run.log()
-    why = "rclone ended with status 3: no such flag; its data are brought\n"
+    why = "rclone exited with status 3: no such flag; its data are copied\n"
     assert f"ffdl: loading data: {site.data}/set is not mounted: {why}" in log
     assert "ffdl: loading data: 2 files, " in log and log.endswith("the data\n0\n")
     assert how(site) == [(0, "staged")]

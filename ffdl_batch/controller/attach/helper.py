@@ -30,7 +30,7 @@ from ffdl_batch.domain.launch.attach_protocol import (
 from ffdl_batch.host.processes import all_processes, name_of, status_field
 
 FIRST_S = 0.5
-"""Over which time the use of CPUs is measured at the first look."""
+"""Seconds over which CPU use is measured for the first table."""
 SMI_S = 10.0
 _TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 _CUT = 400
@@ -41,14 +41,14 @@ _SMI = ("nvidia-smi --query-gpu=%s %s && echo && nvidia-smi --query-compute-apps
     _FORM,
     _FORM,
 )
-"""In the learner, where its own devices are seen: cards, an empty line, processes (nvidia-smi --help-query-gpu)."""
+"""Command that runs in the learner and prints its GPUs, an empty line and processes (nvidia-smi --help-query-gpu)."""
 _WRAPPED, _OWN_COMMAND = "_ffdl_agent", "TRAINING_COMMAND"
-"""What the contract's wrapper is known by, and the variable that it evaluates (``runtimes/learner_contract.py``)."""
+"""A word in the contract's wrapper, and the variable that the wrapper evaluates (``runtimes/learner_contract.py``)."""
 Fields = Dict[str, Any]
 
 
 class LearnerTable:
-    """Looks at one learner again and again."""
+    """Measures one learner repeatedly."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -57,11 +57,11 @@ class LearnerTable:
 
     @property
     def is_over(self) -> bool:
-        """Whether the learner has ended."""
+        """Return whether the learner has ended."""
         return not lives(self._agent)
 
     def look(self) -> Fields:
-        """All processes of the learner that is there, those that use most CPU first."""
+        """Return all processes of the learner, those with most CPU use first, and its GPUs."""
         if not self._before:
             self._sample()
             time.sleep(FIRST_S)
@@ -98,8 +98,10 @@ class LearnerTable:
 
 
 def parse_smi(text: str) -> "Tuple[List[Fields], Dict[int, int]]":
-    """The cards, and the bytes that each process has on them, by what nvidia-smi printed. Numbers that it does not
-    know are None."""
+    """Return the GPUs in the output of nvidia-smi, and the GPU memory of each process in bytes.
+
+    Unknown numbers are None.
+    """
     cards, _, programs = text.partition("\n\n")
     gpus = []
     for line in cards.splitlines():
@@ -150,8 +152,7 @@ def _row(pid: int) -> Optional[Fields]:
 
 
 def _command(pid: int) -> str:
-    """Its words. For the shell that runs the manifest's command, and what started it, that command stands in the place
-    of the text by which the platform has it run."""
+    """Return the command line of a process. The manifest's command replaces the contract's wrapper in it."""
     words = (read(f"/proc/{pid}/cmdline") or "").split("\0")
     if any(_WRAPPED in word for word in words):
         own = environment(pid).get(_OWN_COMMAND) or "..."
@@ -160,12 +161,12 @@ def _command(pid: int) -> str:
 
 
 PATIENCE_S = 5.0
-"""How long a learner may take to be there: its job is in PROCESSING a moment before."""
+"""Seconds to wait for a learner, whose job is PROCESSING a moment before it starts."""
 EXIT_GONE, EXIT_REFUSED = 0, 69
 
 
 def attach(job_id: str, attempt: int, learners: Sequence[int]) -> int:
-    """Serve one command; the exit code of this helper."""
+    """Serve one command. Return the exit code of this program."""
     peer = Peer()
     try:
         wanted = _await_request(peer)
@@ -195,16 +196,16 @@ def _await_request(peer: Peer) -> Dict[str, Any]:
 
 
 def describe_absent(job_id: str, attempt: int, learners: Sequence[int]) -> str:
-    """Why nothing is seen of learners."""
+    """Return why the learners cannot be found."""
     named = ", ".join(map(str, learners))
     return (
         f"learner {named} of attempt {attempt} of {job_id} cannot be entered on {os.uname().nodename}: it has ended, "
-        "what waits in it was killed, or an earlier release of this program started it"
+        "its agent was killed, or an earlier release of this program started it"
     )
 
 
 def await_agents(job_id: str, attempt: int, learners: Sequence[int]) -> Dict[int, Agent]:
-    """Those that are there by then, by learner."""
+    """Return the agents of these learners, by learner, after waiting up to PATIENCE_S seconds for all."""
     end = time.monotonic() + PATIENCE_S
     while True:
         found = find_agents(job_id, attempt, learners)
@@ -248,7 +249,7 @@ def _run(peer: Peer, wanted: Dict[str, Any], agent: Agent) -> int:
 
 
 def _glance(peer: Peer, agents: List[Agent]) -> int:
-    """A table each time that one is asked for, while a learner runs. Raises PeerGone, FrameError."""
+    """Send a table for each request while a learner runs. Raises PeerGone, FrameError."""
     looks = [LearnerTable(agent) for agent in agents]
     while True:
         poll = select.poll()

@@ -1,13 +1,13 @@
-"""One command inside a learner, started by the learner's agent and steered from outside.
+"""Run one command inside a learner: the learner's agent starts it, and this process controls it from outside.
 
-A container that a setuid program made cannot be entered later by its user: its namespaces belong to the system's own
-user namespace. So the agent, which is inside from the start, forks a shell that makes pipes; this process opens their
+Users cannot enter a container that a setuid program created, because its namespaces belong to the system's user
+namespace. So the agent, which is in the container from the start, forks a shell with pipes. This process opens their
 other ends through /proc/<pid>/fd, as the same user may (proc(5), PTRACE_MODE_READ), and a terminal through
-/proc/<pid>/root/dev/pts. The shell evaluates what comes through its control pipe. What it starts has the learner's
-files, environment, network, cgroup and user, for it is a child of the learner's own shell.
+/proc/<pid>/root/dev/pts. The shell evaluates what it reads from its control pipe. The command has the learner's files,
+environment, network, cgroup and user, because it is a child of the learner's own shell.
 
-The control pipe is this process's word that it lives: when it closes, the shell ends what it started. It is known by a
-variable, so processes that leave the session are found, too.
+When the control pipe closes, the shell ends what it started. It finds those processes by a variable in their
+environment, also if they left the session.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ffdl_batch.controller.learner.environment import ansi_c
 from ffdl_batch.host.processes import all_processes, descendants, name_of, send, session_members
 
 START_S = 10.0
-"""How long an agent may take to fork."""
+"""Seconds that an agent may take to fork."""
 TIOCGPTN, TIOCSPTLCK = 0x80045430, 0x40045431  # <asm-generic/ioctls.h>
 PTMX = os.makedev(5, 2)
 VARIABLE = "FFDL_SESSION"
@@ -50,7 +50,8 @@ find_it() {
     return 127
 }
 """
-"""Whether a command can be started, as a shell says it: 127 where there is none, 126 where it cannot be executed."""
+"""Shell function that checks whether a command can start. Like a shell, it returns 127 if there is none, 126 if it is
+not executable."""
 _PROGRAM = r"""
 each() {
     for file in $(grep -lsF "FFDL_SESSION=$id" /proc/[0-9]*/environ); do
@@ -98,8 +99,10 @@ class NoSession(Exception):
 
 
 class Session:
-    """A started command. Descriptors do not block. `output` is None where the command has a terminal, which is
-    `input` then as well."""
+    """A started command. Its descriptors do not block.
+
+    If the command has a terminal, that is `input`, and `output` is None.
+    """
 
     def __init__(
         self, shell: int, control: int, status: int, streams: Tuple[int, Optional[int], Optional[int]]
@@ -109,7 +112,7 @@ class Session:
 
     @property
     def has_terminal(self) -> bool:
-        """Whether it has one."""
+        """Return whether the command has a terminal."""
         return self.output is None
 
     def resize(self, rows: int, columns: int) -> None:
@@ -117,17 +120,17 @@ class Session:
         fcntl.ioctl(self.input, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
 
     def signal(self, name: str) -> None:
-        """Send a signal (name without SIG) to all that belong to the command."""
+        """Send a signal (name without SIG) to all processes of the command."""
         os.write(self.control, name.encode("ascii") + b"\n")
 
     def let_go(self) -> None:
-        """Have the shell end everything; it takes seconds where somebody catches signals."""
+        """Let the shell end everything. That takes seconds if a process catches signals."""
         if self.control >= 0:
             os.close(self.control)
             self.control = -1
 
     def kill(self) -> None:
-        """KILL what the shell started, and the shell."""
+        """Send KILL to the shell and to what it started."""
         table = all_processes()
         for pid in [*_started(self.shell), *descendants(self.shell, table)]:
             send(pid, 9)
@@ -141,8 +144,10 @@ def _started(shell: int) -> List[int]:
 def start(
     agent: Agent, argv: Sequence[str], variables: Mapping[str, str], window: Optional[Tuple[int, int]] = None
 ) -> Session:
-    """Start `argv` in the agent's learner, where its command was started; `window`: with a terminal of so many rows and
-    columns. Raises NoSession."""
+    """Start `argv` in the agent's learner, in the directory of its command. Raises NoSession.
+
+    `window` has the rows and columns of a terminal for the command; None means no terminal.
+    """
     name = f"ffdl-{os.urandom(4).hex()}"
     shell = _fork(agent, name)
     opened = []  # type: List[int]
@@ -175,7 +180,7 @@ def start(
 
 
 def _fork(agent: Agent, name: str) -> int:
-    """The pid of the shell that the agent forks for us. Raises NoSession."""
+    """Let the agent fork a shell, and return its process id. Raises NoSession."""
     try:
         mailbox = _open_pipe(agent.pid, 9, os.O_WRONLY)
         try:
@@ -196,25 +201,28 @@ def _fork(agent: Agent, name: str) -> int:
 
 
 def _open_pipe(pid: int, number: int, flags: int) -> int:
-    """The other end of a pipe that a process has. Raises OSError, also where it is something else."""
+    """Open the other end of a pipe of a process. Raises OSError, also if it is not a pipe."""
     descriptor = os.open(f"/proc/{pid}/fd/{number}", flags | os.O_NONBLOCK | os.O_CLOEXEC)
     if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
-    raise OSError(errno.EINVAL, f"descriptor {number} of process {pid} is no pipe")
+    raise OSError(errno.EINVAL, f"descriptor {number} of process {pid} is not a pipe")
 
 
 def _open_terminal(pid: int) -> Tuple[int, str]:
-    """A new terminal of the file system that the process sees: our end of it, and its path there. Raises OSError."""
+    """Open a new terminal in the file system of a process.
+
+    Return the master and the terminal's path. Raises OSError.
+    """
     flags = os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
     path = f"/proc/{pid}/root/dev/pts/ptmx"
     try:
         master = os.open(path, flags)
-    except PermissionError:  # closed on hosts, where /dev/ptmx is a device for all (mount's option ptmxmode)
+    except PermissionError:  # on hosts it is closed, and /dev/ptmx is open to all (mount option ptmxmode)
         master = os.open(f"/proc/{pid}/root/dev/ptmx", flags)
     if os.fstat(master).st_rdev != PTMX:
         os.close(master)
-        raise OSError(errno.ENOTTY, "it is no master of terminals", path)
+        raise OSError(errno.ENOTTY, "it is not a terminal multiplexer", path)
     fcntl.ioctl(master, TIOCSPTLCK, struct.pack("i", 0))
     (number,) = struct.unpack("I", fcntl.ioctl(master, TIOCGPTN, struct.pack("I", 0)))
     return master, f"/dev/pts/{number}"

@@ -34,9 +34,10 @@ class PeerGone(Exception):
 
 
 class Peer:
-    """`source` and `target` are descriptors."""
+    """The connection to the command that waits."""
 
     def __init__(self, source: int = 0, target: int = 1) -> None:
+        """`source` and `target` are descriptors."""
         self.source, self._target = source, target
         self._reader = FrameReader()
         self._received_at = time.monotonic()
@@ -44,15 +45,15 @@ class Peer:
 
     @property
     def has_frames(self) -> bool:
-        """Whether some came that :meth:`frames` is to give again."""
+        """Return whether :meth:`frames` has frames to return again."""
         return bool(self._kept)
 
     def keep(self, frames: List[Tuple[str, bytes]]) -> None:
-        """Give these again the next time."""
+        """Let :meth:`frames` return these again."""
         self._kept = frames
 
     def frames(self) -> List[Tuple[str, bytes]]:
-        """What has come, without pings; waits where nothing has. Raises PeerGone, FrameError."""
+        """Return received frames without pings. Wait if there are none. Raises PeerGone, FrameError."""
         if self._kept:
             kept, self._kept = self._kept, []
             return kept
@@ -63,7 +64,7 @@ class Peer:
         return [frame for frame in self._reader.feed(data) if frame[0] != PING]
 
     def check(self) -> None:
-        """Raises PeerGone where nothing was heard for too long."""
+        """Raise PeerGone if nothing was received for too long."""
         if time.monotonic() - self._received_at > SILENCE_S:
             raise PeerGone
 
@@ -77,23 +78,23 @@ class Peer:
             raise PeerGone from error
 
     def send_object(self, kind: str, fields: Dict[str, Any]) -> None:
-        """Send a frame that holds an object."""
+        """Send a frame with an object."""
         self.send(kind, json.dumps(fields).encode("ascii"))
 
     def refuse(self, message: str) -> None:
-        """Nothing was done, and why."""
+        """Report that nothing was done, and why."""
         self.send(REFUSED, message.encode("utf-8", "replace"))
 
     def end(self, status: int) -> None:
-        """All is done."""
+        """Report the exit status."""
         self.send_object(EXIT, {"status": status})
 
 
 TURN_MS = 1000
 LOOK_S = 1.0
-"""How often it is looked whether the learner lives."""
+"""Seconds between two checks whether the learner is alive."""
 REST_S = 5.0
-"""How long the session's shell may take to end what it started, and what was printed to come through."""
+"""Seconds that the session's shell may take to end what it started, and the output to arrive."""
 END_OF_TEXT = b"\x04"
 SIGNALS = frozenset({"INT", "TERM", "HUP", "QUIT", "USR1", "USR2", "KILL"})
 
@@ -114,8 +115,10 @@ class Running:
         self._input: Optional[int] = session.input
 
     def run(self) -> Optional[int]:
-        """The command's status; None where it did not say one, for the learner has ended. Raises PeerGone when nobody
-        waits for it any more; it has been ended then."""
+        """Run until the command ends. Return its exit status; None if the learner ended without one.
+
+        Raises PeerGone if no process waits for the command any more. Then it has been ended.
+        """
         try:
             while not self._is_done():
                 if not self._learner_lives():
@@ -132,7 +135,7 @@ class Running:
         return int(word) if word.isdigit() else None
 
     def _learner_lives(self) -> bool:
-        """By its agent, which ends with it; looked at once in a while."""
+        """Return whether the learner is alive, as last checked by its agent, which ends with it."""
         now = time.monotonic()
         if now < self._look_at:
             return True
@@ -146,7 +149,7 @@ class Running:
             return True
         if time.monotonic() - self._ended_at < REST_S:
             return False
-        self._session.kill()  # somebody still holds the output open
+        self._session.kill()  # a process still has the output open
         return True
 
     def _turn(self) -> None:
@@ -190,7 +193,7 @@ class Running:
         self._give()
 
     def _give(self) -> None:
-        """Pass on input as far as the command reads it; one that no longer reads gets none."""
+        """Pass on input as far as the command reads it. Drop it if the command no longer reads."""
         if self._input is None:
             return
         try:
@@ -220,7 +223,7 @@ class Running:
             data = os.read(descriptor, PIECE_BYTES)
         except BlockingIOError:
             return
-        except OSError:  # a terminal whose other end is closed says EIO (tty_ioctl(4))
+        except OSError:  # EIO of a terminal whose other end is closed (tty_ioctl(4))
             data = b""
         if data:
             self._peer.send(self._open[descriptor], data)
@@ -228,7 +231,7 @@ class Running:
             del self._open[descriptor]
 
     def _end(self) -> None:
-        """No process waits for the command any more."""
+        """End the command, because no process waits for it any more."""
         self._session.let_go()
         poll, end = select.poll(), time.monotonic() + REST_S
         poll.register(self._session.status, select.POLLIN)
@@ -241,7 +244,7 @@ class Running:
 
 
 def _drain(descriptor: int) -> None:
-    """Make writes not wait for the reader."""
+    """Read and discard output, so that writers do not wait."""
     try:
         while os.read(descriptor, 1 << 16):
             continue
@@ -250,9 +253,9 @@ def _drain(descriptor: int) -> None:
 
 
 def collect(session: Session, limit_s: float) -> "tuple[Optional[int], bytes]":
-    """The status and output of a session that gets no input, within `limit_s` seconds."""
+    """Return the status and output of a session without input, within `limit_s` seconds."""
     os.close(session.input)
-    said: List[bytes] = []
+    output: List[bytes] = []
     open_, status, end = {session.output, session.errors, session.status}, b"", time.monotonic() + limit_s
     while open_ and time.monotonic() < end:
         poll = select.poll()
@@ -268,9 +271,9 @@ def collect(session: Session, limit_s: float) -> "tuple[Optional[int], bytes]":
             elif descriptor == session.status:
                 status += data
             elif descriptor == session.output:
-                said.append(data)
+                output.append(data)
     session.let_go()
     for one in (session.output, session.errors, session.status):
         os.close(one or 0)
     word = status.strip().decode("ascii", "replace")
-    return (int(word) if word.isdigit() else None), b"".join(said)
+    return (int(word) if word.isdigit() else None), b"".join(output)

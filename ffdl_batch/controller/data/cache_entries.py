@@ -1,8 +1,7 @@
-"""What this node uses of its cache (:class:`ffdl_batch.domain.data.staging_protocol.Cached`), and its image, which
-comes from there.
+"""Hold the entries of the node's cache that learners use, and find the learners' image in the cache.
 
-Entries are removed by whoever needs the room, never while somebody holds their lock. The staging program holds it while
-it runs, this process from then until its end.
+Any process that needs space removes entries, but none whose lock is held. The staging program holds the lock while it
+runs, and this process from then until its end.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from ffdl_batch.domain.data.staging_protocol import Cache, Cached, FaultClass, L
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 
 ROUNDS = 3
-"""Calls of the program for an entry that is gone again when it is to be held."""
+"""Maximum calls of the program for an entry that is removed before it can be held."""
 
 
 class Entries:
@@ -30,7 +29,7 @@ class Entries:
         self._held: Dict[str, int] = {}
 
     def hold(self, found: Cached) -> bool:
-        """Whether the entry is there, and stays there from now on."""
+        """Hold the entry. Return whether it exists; then it stays."""
         if found.lock in self._held:
             return True
         try:
@@ -50,7 +49,7 @@ class Entries:
 
 
 class Listener:
-    """Tells lines on, and holds what is found in the cache, of the transfers that `wants`."""
+    """Passes lines on to `report`, and holds cache entries for which `wants` returns true."""
 
     def __init__(self, entries: Entries, report: Callable[[Line], None], wants: Callable[[Cached], bool]) -> None:
         self._entries, self._report, self._wants = entries, report, wants
@@ -65,40 +64,39 @@ class Listener:
 
 
 def cache_of(launch: LaunchFile) -> Optional[Cache]:
-    """For tasks of the staging program that bring data."""
+    """Return the cache for tasks of the staging program; None if the node has none."""
     found = launch.cache
     return Cache(found.directory, found.limit_bytes) if found is not None and found.directory else None
 
 
 def has_links(launch: LaunchFile) -> bool:
-    """Whether directories of the job may be links into the cache of the node that ran it last."""
+    """Return whether directories of the job may be links into the cache of the node that ran it last."""
     return cache_of(launch) is not None and any(fetch.link for fetch in launch.fetches)
 
 
 def unlink_links(launch: LaunchFile) -> None:
-    """Take those links away. Raises OSError."""
+    """Remove those links. Raises OSError."""
     for fetch in launch.fetches:
         if fetch.link and os.path.islink(fetch.local):
             os.unlink(fetch.local)
 
 
 def find_image(launch: LaunchFile, node_rank: int, go_on: Callable[[], None], entries: Entries) -> str:
-    """What the learners' image is on this node: a file of the cache, or as it was named.
+    """Return the learners' image on this node: a file of the cache, or its name.
 
-    Raises StagingFailed where a registry has no such image, or does not take the credentials that it was given;
-    OSError, and what `go_on` raises.
+    Raises StagingFailed if a registry has no such image or rejects the credentials, OSError, and what `go_on` raises.
     """
     wanted = launch.cache
     if wanted is None or not wanted.image:
         return ""
     cache = Cache(wanted.directory or wanted.images, wanted.limit_bytes)
     attempt, learner = AttemptDir(launch.attempt_dir), next(iter(launch.learners_on(node_rank)), 1)
-    tell = into_log(attempt.training_log(learner), attempt.marks(learner), "the image")
+    report = into_log(attempt.training_log(learner), attempt.marks(learner), "the image")
     secrets = attempt.secrets if wanted.credentials else ""
     task = ImageTask(wanted.image, cache, wanted.program, secrets, wanted.credentials)
     program = Program(launch.staging, mark(launch.token, node_rank))
     for _ in range(ROUNDS):
-        listener = Listener(entries, tell, lambda _found: True)
+        listener = Listener(entries, report, lambda _found: True)
         try:
             run_image(program, task, attempt.staging(f"image-{node_rank}"), go_on, listener)
         except StagingFailed as failed:

@@ -27,11 +27,11 @@ from ffdl_batch.host.permissions import with_old_groups
 
 MOUNTED, STAGED = "mounted", "staged"
 OTHERS_S = 24 * 3600.0
-"""How long a node that could not mount waits for another one that brings the same."""
+"""Seconds that a node that cannot mount waits for another one that copies the same data."""
 
 
 class NodeData:
-    """What this node has of the launch file's fetches."""
+    """The data from stores on this node: mounted or copied."""
 
     def __init__(self, launch: LaunchFile, node_rank: int, scratch: str, journal: Journal) -> None:
         self._launch, self._node_rank, self._journal = launch, node_rank, journal
@@ -39,7 +39,7 @@ class NodeData:
         self.mounting = NodeMounts(launch, node_rank, scratch)
 
     def have(self, go_on: Callable[[], None]) -> None:
-        """On the first node. Raises PhaseFailed, OSError, and what `go_on` raises."""
+        """Mount or copy all data, on the first node. Raises PhaseFailed, OSError, and what `go_on` raises."""
         mounts = self._launch.mounts
         wanted = () if mounts is None or self._launch.only_stages else mounts.transfers
         for one in mounts.brought if mounts and not self._launch.only_stages else ():
@@ -48,7 +48,7 @@ class NodeData:
         self._bring(sorted(left), LOCK_S, go_on)
 
     def follow(self, report: Iterable[Event], go_on: Callable[[], None]) -> None:
-        """On another node, by what the first one `told`. Raises as `have`."""
+        """Mount what the first node mounted, according to its events, on another node. Raises as `have`."""
         how = {one.fields.get("fetch"): one.fields.get("how") for one in report if one.kind is EventKind.DATA}
         wanted = [number for number in range(len(self._launch.fetches)) if how.get(number) == MOUNTED]
         left = set(wanted) - set(self._mount(wanted, go_on))
@@ -56,7 +56,7 @@ class NodeData:
             self._bring(sorted(left), OTHERS_S, go_on)
 
     def _mount(self, wanted: Iterable[int], go_on: Callable[[], None]) -> List[int]:
-        """Those that are mounted. Raises as `have`."""
+        """Mount these. Return those that were mounted. Raises as `have`."""
         mounts, found = self._launch.mounts, []
         for number in wanted:
             assert mounts is not None
@@ -74,7 +74,7 @@ class NodeData:
 
     def _report(self, number: int, how: str, message: str) -> None:
         text = message or f"{_name(self._launch.fetches[number])} is mounted"
-        loading_reporter(self._launch, self._node_rank)(Note(text + ("; its data are brought" if message else "")))
+        loading_reporter(self._launch, self._node_rank)(Note(text + ("; its data are copied" if message else "")))
         self._journal.append(EventKind.DATA, fetch=number, how=how, message=text)
 
     def _bring(self, numbers: List[int], wait_s: float, go_on: Callable[[], None]) -> None:
@@ -91,7 +91,7 @@ def _name(fetch: Transfer) -> str:
 
 
 def load_model(launch: LaunchFile, go_on: Callable[[], None]) -> None:
-    """Unpack the model, copy what is carried over.
+    """Unpack the model, and copy the results of the earlier attempt.
 
     Raises OSError, ModelRefused, PhaseFailed, and what `go_on` raises.
     """
@@ -99,7 +99,7 @@ def load_model(launch: LaunchFile, go_on: Callable[[], None]) -> None:
     if launch.model_archive:
         unpack(launch.model_archive, attempt.model)
     if launch.carry and os.path.isdir(launch.carry):
-        try:  # a copy, no link: the earlier attempt's files stay what they are
+        try:  # a copy, because the earlier attempt's files must not change
             copy_tree(
                 launch.carry,
                 attempt.results,
@@ -117,7 +117,7 @@ def load_model(launch: LaunchFile, go_on: Callable[[], None]) -> None:
 
 
 def load_data(launch: LaunchFile, data: NodeData, go_on: Callable[[], None]) -> None:
-    """Copy what is to be copied, and have what is in stores. Raises OSError, PhaseFailed, and what `go_on` raises."""
+    """Copy local data, and mount or copy data in stores. Raises OSError, PhaseFailed, and what `go_on` raises."""
     _find(launch, launch.needs_dirs)
     for copy in launch.copies:
         copy_tree(copy.source, copy.target, roots=(copy.source,), go_on=go_on)
@@ -125,10 +125,9 @@ def load_data(launch: LaunchFile, data: NodeData, go_on: Callable[[], None]) -> 
 
 
 def find_data(launch: LaunchFile) -> None:
-    """Every mounted data directory, and those of what was brought, or PhaseFailed: a container runtime would complain
-    about itself instead.
+    """Check that every data directory can be read. A container runtime's message would not name the cause.
 
-    Raises OSError where their file system is gone.
+    Raises PhaseFailed, and OSError if a file system does not answer.
     """
     _find(launch, [*launch.needs_dirs, *(fetch.local for fetch in launch.fetches)])
 

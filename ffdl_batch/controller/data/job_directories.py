@@ -23,7 +23,7 @@ from ffdl_batch.host.permissions import umask_set, with_old_groups
 
 
 class DirectoryRefused(OSError):
-    """A directory that cannot be made: the fault's code and its sentence."""
+    """A directory cannot be made."""
 
     def __init__(self, code: str, message: str, cause: OSError) -> None:
         super().__init__(cause.errno, cause.strerror, cause.filename)
@@ -34,10 +34,10 @@ class DirectoryRefused(OSError):
 
 
 def make_places(launch: LaunchFile) -> None:
-    """Make those of the attempt and those that the plan names. Raises DirectoryRefused."""
+    """Make the attempt's directories and those in the launch file. Raises DirectoryRefused."""
     attempt = AttemptDir(launch.attempt_dir)
     clear_left()
-    unlink_links(launch)  # what they lead to is on another node, perhaps
+    unlink_links(launch)  # their targets may be on another node
     wanted = [attempt.state, attempt.model, attempt.data, attempt.results, attempt.logs, *_planned(launch)]
     for directory in wanted:
         try:
@@ -95,19 +95,19 @@ def _planned(launch: LaunchFile) -> List[str]:
 
 
 def scratch_of(launch: LaunchFile, node_rank: int) -> str:
-    """The controller removes it when it ends; see :func:`remove_scratch` for one that is killed."""
+    """Return the scratch directory. The controller removes it; see :func:`remove_scratch` if it was killed."""
     return os.path.join(launch.scratch_base, f"ffdl-{launch.token}-{node_rank}")
 
 
 def scratch_of_earlier(launch: LaunchFile) -> List[str]:
-    """What is here of the job's attempts before this one."""
+    """Return the scratch directories of the job's earlier attempts on this node."""
     base = os.path.join(launch.scratch_base, f"ffdl-{launch.job_id}")
     return [left for number in range(1, launch.attempt) for left in glob.glob(f"{glob.escape(base)}-{number}-*")]
 
 
 def remove_scratch(path: str) -> None:
-    """Remove the directory of a controller of this user that has ended. What cannot be removed stays, and is reported
-    on standard error."""
+    """Remove the scratch directory of a controller of this user that has ended. A failure is reported on standard
+    error."""
     try:
         if os.lstat(path).st_uid == os.geteuid():
             remove_tree(path)

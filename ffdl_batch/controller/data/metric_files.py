@@ -1,7 +1,7 @@
-"""Shows metrics beside a learner's log, so that they are stored with it, as FfDL's collectors did.
+"""Put metrics beside a learner's log, so that they are stored with it, as FfDL's collectors did.
 
-While the learner runs its own directory is left alone: what it may open it may also cut. A directory beside it has the
-records until then, and goes to the same place of the store.
+While the learner runs, its own directory is not changed, because the learner could truncate a file there. Until then
+another directory has the records, and is uploaded to the same place in the store.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.metrics.records import EMETRICS_FILE
 
 RECORDS = "evaluation-metrics.txt"
-"""FfDL's name."""
+"""FfDL's name of the file."""
 _CHUNK = 1 << 20
 _NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 def show_metrics(launch: LaunchFile, learner_id: int, attempt: Optional[AttemptDir] = None) -> None:
-    """Link the records of a learner that has ended into $LOG_DIR, unless it has a file of that name there, or writes
-    them itself. `attempt`: an earlier one of the job. Never fails: logs are stored without them."""
+    """Link the records of an ended learner into $LOG_DIR, unless it has such a file or writes the records itself.
+
+    `attempt` may be an earlier attempt of the job. A failure is reported and ignored; then logs are stored without
+    them.
+    """
     attempt = attempt or AttemptDir(launch.attempt_dir)
     source, logs = attempt.learner_metrics(learner_id), attempt.learner_logs(learner_id)
     if not _are_collected(launch) or not os.path.isdir(logs):
@@ -39,8 +42,7 @@ def show_metrics(launch: LaunchFile, learner_id: int, attempt: Optional[AttemptD
 
 
 def show_growing(launch: LaunchFile, learner_id: int) -> str:
-    """A directory with the records of a learner that runs, "" where there are none that are to be stored. Raises
-    OSError."""
+    """Return a directory with the records of a running learner; "" if there are none to store. Raises OSError."""
     attempt = AttemptDir(launch.attempt_dir)
     source, place = attempt.learner_metrics(learner_id), attempt.staging(f"measured-{learner_id}")
     has_own = os.path.lexists(os.path.join(attempt.learner_logs(learner_id), RECORDS))
@@ -59,7 +61,7 @@ def _are_collected(launch: LaunchFile) -> bool:
 
 
 def _show(source: str, place: str, *, grows: bool = False) -> None:
-    """`grows`: a copy from before is made anew where it is too short."""
+    """Put the records into a directory. With `grows`, an older copy that is too short is replaced."""
     found = reader.status_of(source)
     if found is None:
         return
@@ -70,7 +72,7 @@ def _show(source: str, place: str, *, grows: bool = False) -> None:
             return
         try:
             os.link(source, RECORDS, dst_dir_fd=directory, follow_symlinks=False)
-        except FileExistsError:  # another node's controller was faster; or a copy
+        except FileExistsError:  # another node's controller made it, or it is a copy
             if grows:
                 _copy(source, directory)
         except OSError as error:
@@ -80,7 +82,7 @@ def _show(source: str, place: str, *, grows: bool = False) -> None:
 
 
 def _copy(source: str, directory: int) -> None:
-    """Where the file system has no links of files. The copy appears whole."""
+    """Copy the records if the file system has no hard links. The copy appears when it is complete."""
     temporary = f".{RECORDS}.{os.uname().nodename}.{os.getpid()}"
     remove_name(temporary, directory)
     try:

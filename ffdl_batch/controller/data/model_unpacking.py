@@ -1,4 +1,7 @@
-"""Unpacks the submitted model. The archive is a user's: every name in it is checked before a byte is written."""
+"""Unpack the submitted model.
+
+Every name in the archive is checked before anything is written, because users make it.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ class ModelRefused(Exception):
 
 
 def unpack(archive: str, target: str) -> int:
-    """Unpack into `target`, every file executable for its owner; return the number of files.
+    """Unpack into `target`, and make every file executable for its owner. Return the number of files.
 
-    FfDL's users run scripts from zips that keep no execute bits. Raises ModelRefused or OSError.
+    FfDL's users run scripts from zip files without execute bits. Raises ModelRefused or OSError.
     """
     try:
         with open_regular(archive) as file:
             model = ModelArchive(file, f"the model archive {archive}")
-            with Directories(target, 0o777) as tree:  # learners of an earlier run may be at work there
+            with Directories(target, 0o777) as tree:  # learners of an earlier run may write there
                 for member in model.members:
                     _extract(model, member, tree)
             return sum(not member.is_directory for member in model.members)
@@ -55,7 +58,7 @@ def copy_archive(archive: str, target: str) -> None:
     root, folder = os.path.split(place)
     temporary = f"{name}.{os.urandom(4).hex()}.{os.getpid()}.tmp"
     with Directories(root, 0o777) as tree:
-        directory = tree.enter((folder,))  # results are stored there, too
+        directory = tree.enter((folder,))  # results are stored there as well
         try:
             descriptor = os.open(temporary, NEW, 0o666, dir_fd=directory)
             with open_regular(archive) as source, os.fdopen(descriptor, "wb") as file:

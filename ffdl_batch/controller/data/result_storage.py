@@ -22,39 +22,31 @@ from ffdl_batch.controller.data.metric_files import show_metrics
 from ffdl_batch.controller.data.model_unpacking import copy_archive
 from ffdl_batch.controller.data.transfer_progress import notes_once, onto_errors
 from ffdl_batch.controller.data.transfers import STORING, not_kept_reporter, send_logs, send_results, send_while_running
-from ffdl_batch.controller.data.tree_copy import copy_tree, remove_half_copied
+from ffdl_batch.controller.data.tree_copy import continue_always, copy_tree, ignore_note, remove_half_copied
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.host.permissions import umask_set
 
 COPIED = ".log-copy-complete"
-"""FfDL's mark in a stored log directory."""
-
-
-def _on() -> None:
-    """Nothing stands in the way of going on."""
-
-
-def _ignore(_: str) -> None:
-    """For a caller that has no use for notes."""
+"""FfDL's marker file in a stored log directory."""
 
 
 def store_results(
     launch: LaunchFile,
-    go_on: Callable[[], None] = _on,
+    go_on: Callable[[], None] = continue_always,
     *,
     node_rank: Optional[int] = None,
     sends: bool = True,
     late: bool = False,
     journal: Optional[Journal] = None,
 ) -> None:
-    """$RESULT_DIR into the results store, and the model archive beside it. Raises OSError, StagingFailed, and what
-    `go_on` raises.
+    """Store $RESULT_DIR in the results store, and the model archive beside it.
 
-    `node_rank`: of the node whose controller does it (None = the attempt is over). `sends`: also into a store that is
-    no directory. `late`: a newer attempt may have stored before us; what was written later than ours stays.
-    Links, pipes, sockets and devices that are not kept as they are become events in the `journal`.
+    `node_rank` is the node of the calling controller; None if the attempt has ended. With `sends`, results are also
+    uploaded to a store that is not a directory. With `late`, a newer attempt may have stored results; newer files stay.
+    Links, pipes, sockets and devices that cannot be stored unchanged become events in the `journal`. Raises OSError,
+    StagingFailed, and what `go_on` raises.
     """
-    note = not_kept_reporter(launch, node_rank or 0, journal) if journal is not None else _ignore
+    note = not_kept_reporter(launch, node_rank or 0, journal) if journal is not None else ignore_note
     stores, attempt = launch.stores, AttemptDir(launch.attempt_dir)
     works: List[Callable[[], None]] = []
 
@@ -88,16 +80,15 @@ def store_results(
 def store_logs(
     launch: LaunchFile,
     learner_ids: Sequence[int],
-    go_on: Callable[[], None] = _on,
+    go_on: Callable[[], None] = continue_always,
     *,
     node_rank: Optional[int] = None,
     late: bool = False,
 ) -> None:
-    """The logs of these learners into ``learner-<n>/`` of the logs store. Raises OSError, StagingFailed, and what
-    `go_on` raises.
+    """Store the logs of these learners in ``learner-<n>/`` of the logs store.
 
-    Those of earlier attempts go below it, into ``attempt-<k>/``. `late`: a newer attempt's logs have the first place,
-    and these go below it too.
+    Those of earlier attempts are stored below it, in ``attempt-<k>/``. With `late`, a newer attempt has the place, and
+    this attempt's logs are stored below it, too. Raises OSError, StagingFailed, and what `go_on` raises.
     """
     for number in learner_ids:
         for earlier in range(1, launch.attempt):
@@ -111,10 +102,10 @@ def store_logs(
 
 
 def _copy_logs(launch: LaunchFile, number: int, go_on: Callable[[], None], late: bool) -> None:
-    """Of one learner, into the directory that is the store."""
+    """Copy the logs of one learner into a store that is a directory."""
     make_shared(launch.stores.logs, launch)
     attempt = AttemptDir(launch.attempt_dir)
-    place = (f"learner-{number}",)  # results are stored there, too, and may have a link of that name
+    place = (f"learner-{number}",)  # results are stored there as well, and may have a link of that name
     bring = partial(copy_tree, link=True, own=launch.job_dir, go_on=go_on)
     for earlier in range(1, launch.attempt + (1 if late else 0)):
         source = JobDir(launch.job_dir).attempt(earlier).learner_logs(number)
@@ -131,8 +122,10 @@ def _copy_logs(launch: LaunchFile, number: int, go_on: Callable[[], None], late:
 
 
 def do_each(works: Sequence[Callable[[], None]]) -> None:
-    """All of them, also where one fails: a store that refuses something keeps nothing from the others. Raises the first
-    OSError or PhaseFailed in the end, and at once what else one of them raises."""
+    """Do all of these, even if one fails, so that a store that fails does not affect the others.
+
+    At the end, raises the first OSError or PhaseFailed. Other exceptions are raised at once.
+    """
     first: Optional[Exception] = None
     for work in works:
         try:
@@ -146,7 +139,7 @@ def do_each(works: Sequence[Callable[[], None]]) -> None:
 
 
 def clear_stores(launch: LaunchFile, is_dead: Callable[[str, int], bool]) -> None:
-    """Remove from the stores what was being stored by whoever was killed over it. Raises OSError."""
+    """Remove incomplete files of killed processes from the stores. Raises OSError."""
     for place in {launch.stores.results, launch.stores.logs} - {""}:
         remove_half_copied(place, is_dead)
 
@@ -159,11 +152,11 @@ END_S = 4.0
 
 
 class _Stopped(Exception):
-    """The learners have ended: all of it is sent anew."""
+    """The learners have ended, so everything is stored again."""
 
 
 class Uploading:
-    """Of one node. Begin after the learners were started: they are forked."""
+    """Uploads results and logs of one node while its learners run. Begin after they were started, which are forked."""
 
     def __init__(self, launch: LaunchFile, node_rank: int) -> None:
         self._launch, self._node_rank = launch, node_rank
@@ -174,12 +167,12 @@ class Uploading:
         self._report = notes_once(onto_errors(STORING))
 
     def begin(self) -> None:
-        """Start the thread, where there is something to send; call :func:`signals.hold_signals` before."""
+        """Start the thread if there is something to upload. Call :func:`signals.hold_signals` before."""
         if self._launch.uploads:
             self._thread.start()
 
     def finish(self) -> None:
-        """End it and its program. One that hangs in a file system is left behind."""
+        """End the thread and its program. If it hangs in a file system, it is left behind."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join(END_S)

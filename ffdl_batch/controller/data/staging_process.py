@@ -1,5 +1,5 @@
-"""Runs the staging program (:mod:`ffdl_batch.domain.data.staging_protocol`): writes its task, reads its lines, and ends
-it when there is no purpose in it any more."""
+"""Run the staging program (:mod:`ffdl_batch.domain.data.staging_protocol`): write its task, read its lines, and end it
+when it is no longer needed."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from ffdl_batch.host.processes import end_child
 
 TICK_S = 0.2
 END_S = 2.0
-"""How long the program has after TERM; it needs none of it, unless the kernel holds on to it."""
+"""Seconds that the program may take to end after TERM."""
 ENDED_OUTSIDE = (128 + signal.SIGTERM, 128 + signal.SIGINT, -signal.SIGTERM, -signal.SIGINT)
 STARTS = 5
 TASK, ERRORS = "task.json", "errors"
 
 
 class StagingFailed(PhaseFailed):
-    """What was to be moved was not, by the class of its fault."""
+    """A transfer failed."""
 
     def __init__(self, code: str, message: str, kind: FaultClass) -> None:
         super().__init__(code, message, kind.value)
@@ -48,12 +48,13 @@ class StagingFailed(PhaseFailed):
 
 @dataclass(frozen=True)
 class Program:
-    """The program on this node: its argv, and the mark by which the next run of a controller finds it."""
+    """The staging program on this node."""
 
     argv: Tuple[str, ...]
     mark: str = ""
+    """Value of MARK by which the next run of a controller finds it."""
     umask: int = -1
-    """Of the program; -1 = that of this process."""
+    """-1 means that of this process."""
 
 
 def run_staging(
@@ -64,11 +65,11 @@ def run_staging(
     *,
     check: bool = False,
 ) -> Done:
-    """Do the task, or check it; its last word. `go_on` is called again and again, and may raise to end it: what has
-    moved stays, and the next run goes on from there. Raises StagingFailed, OSError, and what `go_on` raises.
+    """Do the task, or check it. Return the program's last line.
 
-    A scheduler signals all processes of a job at once. So a program that was ended from outside is started again where
-    `go_on` lets it.
+    `go_on` is called repeatedly and may raise to end the program. Then the next run continues from what was
+    transferred. A scheduler signals all processes of a job at once, so a program that a signal ended is started again
+    unless `go_on` raises. Raises StagingFailed, OSError, and what `go_on` raises.
     """
     call = _Call(encode_task(task), task.state_dir, task.direction, ("--check",) if check else ())
     return _run_call(program, call, go_on, report)
@@ -77,15 +78,16 @@ def run_staging(
 def run_image(
     program: Program, task: ImageTask, directory: str, go_on: Callable[[], None], report: Callable[[Line], None]
 ) -> None:
-    """Have an image in the cache; `directory` is the task's own. As :func:`run_staging` else."""
+    """Put an image into the cache. `directory` is the task's own. Raises as :func:`run_staging`."""
     _run_call(program, _Call(encode_image_task(task), directory, Direction.IN, ("--image",)), go_on, report)
 
 
 @dataclass(frozen=True)
 class _Call:
-    """One task: its file's text, its directory, and options of the program."""
+    """One call of the program."""
 
     text: str
+    """The task."""
     directory: str
     direction: Direction
     options: Tuple[str, ...] = ()
@@ -110,7 +112,7 @@ def _run_call(program: Program, call: _Call, go_on: Callable[[], None], report: 
 def _run(
     argv: "list[str]", program: Program, directory: str, go_on: Callable[[], None], report: Callable[[Line], None]
 ) -> "Tuple[int, Optional[Union[Done, Failed]]]":
-    """Its status and its last word."""
+    """Run the program once. Return its exit status and its last line."""
     env: Dict[str, str] = {**os.environ, MARK: program.mark}
     with os.fdopen(open_own(os.path.join(directory, ERRORS), os.O_WRONLY | os.O_TRUNC), "wb") as errors:
         process = subprocess.Popen(
@@ -160,7 +162,7 @@ def _failure(status: int, last: "Optional[Union[Done, Failed]]", call: _Call) ->
     if isinstance(last, Failed):
         return StagingFailed(last.code, last.message, last.class_)
     kind = next((kind for kind, number in EXIT_STATUS.items() if number == status), FaultClass.INTERNAL)
-    how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-    said = last_line(os.path.join(call.directory, ERRORS))  # of an interpreter that does not exist, for example
+    how = f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
+    output = last_line(os.path.join(call.directory, ERRORS))  # for example that the interpreter does not exist
     code = fault_code(kind, call.direction) if status >= 0 else "S303" if call.direction is Direction.OUT else "S302"
-    return StagingFailed(code, f"the staging program {how}" + (f": {said}" if said else ""), kind)
+    return StagingFailed(code, f"the staging program {how}" + (f": {output}" if output else ""), kind)

@@ -1,4 +1,4 @@
-"""What a person is told of data that move: lines of text, and where they go."""
+"""Turn the staging program's lines into text for users, and write it into logs, cells and events."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ MOST_EVENTS = 9
 
 
 def text_of(line: Line) -> str:
-    """One line for a person; "" for what is told elsewhere, for progress before anything is known, and where all is in
-    place, which the end says, or what has come from the cache."""
+    """Return a line as text for users.
+
+    Return "" for a failure, which is reported elsewhere, and for progress when everything is complete.
+    """
     if isinstance(line, Progress):
         return _progress(line) if line.files < line.files_total or line.bytes < line.bytes_total else ""
     if isinstance(line, Retry):
@@ -57,15 +59,17 @@ def _time_text(seconds: float) -> str:
 
 
 def into_log(log: str, marks: str, what: str) -> Callable[[Line], None]:
-    """Into a learner's log, before the learner runs: why it failed, too, for the log ends with that. A log that takes
-    nothing stops nobody."""
+    """Return a function that appends lines to a learner's log before the learner runs, also a failure, which ends it.
 
-    def tell(line: Line) -> None:
+    An error of the log is reported and ignored.
+    """
+
+    def report(line: Line) -> None:
         text = f"{line.code}: {line.message}" if isinstance(line, Failed) else text_of(line)
         if text:
             _append(log, marks, f"ffdl: {what}: {text}\n")
 
-    return tell
+    return report
 
 
 def _append(log: str, marks: str, text: str) -> None:
@@ -82,27 +86,29 @@ def _append(log: str, marks: str, text: str) -> None:
 
 
 def onto_errors(what: str) -> Callable[[Line], None]:
-    """Onto standard error, which is the log of the allocation: retries and notes, and progress as it comes."""
-    told: "list[Optional[str]]" = [None]
+    """Return a function that writes lines to standard error, which is the log of the allocation."""
+    last: "list[Optional[str]]" = [None]
 
-    def tell(line: Line) -> None:
+    def report(line: Line) -> None:
         text = text_of(line)
-        if text and text != told[0]:
-            told[0] = text
+        if text and text != last[0]:
+            last[0] = text
             sys.stderr.write(f"ffdl-controller: {what}: {text}\n")
 
-    return tell
+    return report
 
 
 def into_journal(journal: Journal, report: Callable[[Line], None]) -> Callable[[str], None]:
-    """Return what reports something that is not stored as it is: as an event, and to `tell`, once for each sentence."""
-    said: "Set[str]" = set()
+    """Return a function that reports things that are not stored unchanged: an event, and `report`, once for each."""
+    reported: "Set[str]" = set()
 
     def note(what: str) -> None:
-        if what in said or len(said) > MOST_EVENTS:
+        if what in reported or len(reported) > MOST_EVENTS:
             return
-        said.add(what)
-        what = what if len(said) <= MOST_EVENTS else "more is not stored unchanged; the log of the allocation names it"
+        reported.add(what)
+        what = (
+            what if len(reported) <= MOST_EVENTS else "more is not stored unchanged; the log of the allocation names it"
+        )
         journal.append(EventKind.NOT_KEPT, message=what)
         report(Note(what))
 
@@ -110,25 +116,26 @@ def into_journal(journal: Journal, report: Callable[[Line], None]) -> Callable[[
 
 
 def notes_once(report: Callable[[Line], None]) -> Callable[[Line], None]:
-    """As `tell`, but a note that came before is not told again: what is done each half minute has the same notes."""
-    said: "Set[str]" = set()
+    """Return `report` without repeated notes: uploads while learners run have the same notes each time."""
+    seen: "Set[str]" = set()
 
     def first(line: Line) -> None:
         if isinstance(line, Note):
-            if line.why in said:
+            if line.why in seen:
                 return
-            if len(said) < MOST_NOTES:
-                said.add(line.why)
+            if len(seen) < MOST_NOTES:
+                seen.add(line.why)
         report(line)
 
     return first
 
 
 def also_beside(cell: str, what: str, report: Callable[[Line], None]) -> Callable[[Line], None]:
-    """As `tell`, and for whoever asks how far it is: into a cell, which is gone when it is over. While nothing moves
-    the last retry stays in it, for it says why.
+    """Return `report` that also writes the progress into a cell, which is removed at the end.
 
-    Before the cell's directory is there nobody asks, and nothing is written."""
+    While nothing is transferred, the cell keeps the reason of the last retry. Nothing is written before the cell's
+    directory exists.
+    """
     trouble: "list[str]" = []
 
     def both(line: Line) -> None:
@@ -140,8 +147,8 @@ def also_beside(cell: str, what: str, report: Callable[[Line], None]) -> Callabl
             trouble.clear()
         try:
             if not isinstance(line, (Done, Failed)):
-                said = "; ".join(part for part in (text, *trouble) if part) if isinstance(line, Progress) else text
-                show_moving(cell, what, said)
+                shown = "; ".join(part for part in (text, *trouble) if part) if isinstance(line, Progress) else text
+                show_moving(cell, what, shown)
             elif os.path.lexists(cell):
                 os.unlink(cell)
         except OSError as error:
@@ -150,10 +157,10 @@ def also_beside(cell: str, what: str, report: Callable[[Line], None]) -> Callabl
     return both
 
 
-def show_moving(cell: str, what: str, said: str) -> None:
-    """Something for whoever asks. A cell that cannot be written stops nobody."""
+def show_moving(cell: str, what: str, text: str) -> None:
+    """Write the progress into the cell. An error is reported and ignored."""
     try:
-        if said and os.path.isdir(os.path.dirname(cell)):
-            write_cell(cell, {"what": what, "said": said, "at": time.time()})
+        if text and os.path.isdir(os.path.dirname(cell)):
+            write_cell(cell, {"what": what, "said": text, "at": time.time()})
     except OSError as error:
         sys.stderr.write(f"ffdl-controller: {error}\n")

@@ -27,13 +27,15 @@ from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.launch.placeholders import fill, placeholders
 
 LOOK_EACH = 1000
-"""Files between two looks whether to go on."""
+"""Number of files between two calls of `go_on`."""
 
 
 def sight_of(directories: Iterable[str], go_on: Callable[[], None]) -> str:
-    """A digest of the names, inodes, sizes and times of all that lies in the directories. Links are not followed, and
-    one directory's names are in memory at a time. What cannot be seen now looks as if it was not there. Raises what
-    `go_on` raises, which is called again and again."""
+    """Return a digest of the names, inodes, sizes and times of all files in the directories.
+
+    Links are not followed, and only one directory's names are in memory at a time. Files that cannot be read now are
+    left out. Raises what `go_on` raises, which is called repeatedly.
+    """
     digest, count = hashlib.sha256(), 0
     for top in directories:
         waiting: List[str] = [top]
@@ -65,25 +67,25 @@ def _names(directory: str) -> List[str]:
 
 
 PATIENT_TRIES = 8
-"""For data that come while an allocation waits for them: about two minutes without an answer."""
+"""Tries for data that an allocation waits for: about two minutes without an answer."""
 LOCK_S = 30.0
-"""How long a program of an earlier run, on another node perhaps, is waited for: it ends when nobody reads its lines."""
+"""Seconds to wait for a program of an earlier run, perhaps on another node. It ends when its reader has ended."""
 REST_S = 10.0
-"""For which a large file is not written before it is sent while learners run."""
+"""Seconds that a large file must be unchanged before it is uploaded while learners run."""
 _PLAIN_WRONG = (FaultClass.CREDENTIALS, FaultClass.MISSING, FaultClass.REFUSED)
 LEARNER = "learner_id"
 LOADING, STORING = "loading data", "storing"
 
 
 def loading_reporter(launch: LaunchFile, node_rank: int) -> Callable[[Line], None]:
-    """Into the log of the node's first learner."""
+    """Return a function that reports loading in the log of the node's first learner."""
     attempt = AttemptDir(launch.attempt_dir)
     learner = next(iter(launch.learners_on(node_rank)), 1)
     return into_log(attempt.training_log(learner), attempt.marks(learner), LOADING)
 
 
 def not_kept_reporter(launch: LaunchFile, node_rank: int, journal: Journal) -> Callable[[str], None]:
-    """Return what reports a thing that is not stored as it is, also into the log of the node's first learner."""
+    """Return a function that reports things that are not stored unchanged, also in the log of the first learner."""
     attempt = AttemptDir(launch.attempt_dir)
     learner = next(iter(launch.learners_on(node_rank)), 1)
     return into_journal(journal, into_log(attempt.training_log(learner), attempt.marks(learner), STORING))
@@ -98,9 +100,11 @@ def bring_data(
     *,
     wait_s: float = LOCK_S,
 ) -> None:
-    """These of what the job reads. What is linked from the cache is held. Another process that brings the same is
-    waited for `wait_s`. From where no store is reached, they were brought before. Raises StagingFailed, OSError, and
-    what `go_on` raises."""
+    """Copy these data from their stores, and hold what is linked from the cache.
+
+    If another process copies the same, wait for it up to `wait_s` seconds. If this node reaches no store, the data were
+    copied before. Raises StagingFailed, OSError, and what `go_on` raises.
+    """
     if not fetches or launch.cut_off:
         return
     task = replace(
@@ -109,22 +113,24 @@ def bring_data(
         cache=cache_of(launch),
         wait_s=wait_s,
     )
-    tell = loading_reporter(launch, node_rank)
+    report = loading_reporter(launch, node_rank)
     if node_rank == 0:
-        tell = also_beside(AttemptDir(launch.attempt_dir).moving, LOADING, tell)
+        report = also_beside(AttemptDir(launch.attempt_dir).moving, LOADING, report)
     for turn in range(1, ROUNDS + 1):
-        listener = Listener(entries, tell, lambda found: fetches[found.transfer].link)
+        listener = Listener(entries, report, lambda found: fetches[found.transfer].link)
         run_staging(_program(launch, node_rank), task, go_on, listener)
         if not listener.lost:
             return
-        if turn == ROUNDS - 1:  # somebody removes it again and again
+        if turn == ROUNDS - 1:  # another process removes it repeatedly
             task = replace(task, cache=None)
             unlink_links(launch)
 
 
 def check_mountable(launch: LaunchFile, node_rank: int, fetch: Transfer, go_on: Callable[[], None]) -> None:
-    """Whether there is what is to be mounted: a mount of a bucket that is not there is an empty directory. That it
-    does not fit on a disk is no matter. Raises StagingFailed, OSError, and what `go_on` raises."""
+    """Check that the data to mount exist, because a mount of a missing bucket would be an empty directory.
+
+    They need not fit on a disk. Raises StagingFailed, OSError, and what `go_on` raises.
+    """
     task = _task(launch, Direction.IN, (fetch,), _state(launch, f"mount-{node_rank}"))
     try:
         run_staging(_program(launch, node_rank), task, go_on, onto_errors(LOADING), check=True)
@@ -134,17 +140,17 @@ def check_mountable(launch: LaunchFile, node_rank: int, fetch: Transfer, go_on: 
 
 
 def check_results_store(launch: LaunchFile, node_rank: int, go_on: Callable[[], None]) -> None:
-    """Refuse to begin where results surely cannot be stored. A store that does not answer may do so later.
+    """Check that results can be stored. A store that does not answer now may do so later.
 
-    Raises PhaseFailed (C103; S306 where the program itself fails), OSError, and what `go_on` raises.
+    Raises PhaseFailed (C103, or S306 if the program itself fails), OSError, and what `go_on` raises.
     """
     transfers = _shared(launch)[:1]
     if not transfers:
         return
     task = _task(launch, Direction.OUT, transfers, _state(launch, f"out-{node_rank}"))
-    tell = onto_errors("the results store")
+    report = onto_errors("the results store")
     try:
-        run_staging(_program(launch, node_rank), task, go_on, tell, check=True)
+        run_staging(_program(launch, node_rank), task, go_on, report, check=True)
     except StagingFailed as failed:
         if failed.kind is FaultClass.NETWORK:
             return
@@ -162,9 +168,11 @@ def send_results(
     *,
     late: bool = False,
 ) -> None:
-    """What all learners share: results, the model archive, checkpoints. `node_rank` None: nobody's node, the attempt is
-    over. `note` gets a sentence about each thing that cannot be stored as it is. `late`: what a newer attempt has
-    stored stays. Raises StagingFailed, OSError, and what `go_on` raises."""
+    """Upload what all learners share: results, the model archive, checkpoints.
+
+    `node_rank` is None if the attempt has ended. `note` gets a sentence about each thing that cannot be stored
+    unchanged. With `late`, files of a newer attempt stay. Raises StagingFailed, OSError, and what `go_on` raises.
+    """
     _place_archive(launch)
     _send(launch, _shared(launch), node_rank, go_on, late, note)
 
@@ -177,7 +185,8 @@ def send_logs(
     *,
     late: bool = False,
 ) -> None:
-    """The logs of these learners, those of earlier attempts below them; `late`: a newer attempt's have the first place.
+    """Upload the logs of these learners, those of earlier attempts below them. With `late`, a newer attempt's come
+    first.
 
     Raises StagingFailed, OSError, and what `go_on` raises.
     """
@@ -188,10 +197,10 @@ def send_logs(
 def send_while_running(
     launch: LaunchFile, node_rank: int, go_on: Callable[[], None], report: Callable[[Line], None], stored: str = ""
 ) -> str:
-    """What there is until now; what all share is the first node's to send, if they share it.
+    """Upload what exists now. The first node uploads what all learners share.
 
-    What it looked like when all of it was stored, "" where some of it is to come; nothing is begun where it looks as
-    what is `stored`. Raises StagingFailed, OSError, and what `go_on` raises.
+    Return a digest of it if everything was stored, else "". Nothing is uploaded if the digest equals `stored`. Raises
+    StagingFailed, OSError, and what `go_on` raises.
     """
     own: List[Transfer] = []
     unshown: Optional[OSError] = None
@@ -199,7 +208,7 @@ def send_while_running(
         logs, measured = _logs(launch, number), ""
         try:
             measured = show_growing(launch, number)
-        except OSError as error:  # the log goes out all the same
+        except OSError as error:  # the log is uploaded anyway
             unshown = error
         own += [replace(one, local=measured) for one in logs if measured] + logs
     if node_rank == 0 or launch.apart:
@@ -224,10 +233,10 @@ def _send(
     late: bool,
     note: Optional[Callable[[str], None]] = None,
 ) -> None:
-    tell = onto_errors(STORING)
+    to_errors = onto_errors(STORING)
 
-    def hear(line: Line) -> None:
-        tell(line)
+    def report(line: Line) -> None:
+        to_errors(line)
         if isinstance(line, Note) and note is not None:
             note(line.why)
 
@@ -235,7 +244,7 @@ def _send(
     if there:
         place = "out-later" if node_rank is None else f"out-{node_rank}"
         task = replace(_task(launch, Direction.OUT, there, _state(launch, place)), keep_newer=late)
-        run_staging(_program(launch, node_rank), task, go_on, _beside(launch, node_rank, hear))
+        run_staging(_program(launch, node_rank), task, go_on, _beside(launch, node_rank, report))
     if replaced is not None:
         raise replaced
 
@@ -261,7 +270,7 @@ def _present(launch: LaunchFile, transfers: Sequence[Transfer]) -> Tuple[List[Tr
 
 
 def _beside(launch: LaunchFile, node_rank: Optional[int], report: Callable[[Line], None]) -> Callable[[Line], None]:
-    """Of the first node also for whoever asks."""
+    """Return `report`, which on the first node also writes the cell with the progress."""
     return report if node_rank else also_beside(AttemptDir(launch.attempt_dir).moving, STORING, report)
 
 
@@ -280,7 +289,7 @@ def _state(launch: LaunchFile, name: str) -> str:
 
 
 def _sent(launch: LaunchFile) -> Sequence[Transfer]:
-    """What goes out from here."""
+    """Return the uploads that this node can do."""
     return () if launch.cut_off else launch.uploads
 
 
@@ -312,7 +321,7 @@ def _filled(transfer: Transfer, values: "dict[str, str]") -> Transfer:
 
 
 def _place_archive(launch: LaunchFile) -> None:
-    """The model archive where it goes to the store from: a directory of its own. Raises OSError."""
+    """Put the model archive into the directory from which it is uploaded. Raises OSError."""
     place = AttemptDir(launch.attempt_dir).staging("_submitted_code")
     target = os.path.join(place, "model.zip")
     if not launch.uploads or not launch.model_archive or os.path.exists(target):
@@ -322,5 +331,5 @@ def _place_archive(launch: LaunchFile) -> None:
         os.link(launch.model_archive, target)
     except FileExistsError:  # another node was faster
         return
-    except OSError:  # no links here, or from another file system
+    except OSError:  # no hard links, or another file system
         copy_archive(launch.model_archive, target)

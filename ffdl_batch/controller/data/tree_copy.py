@@ -1,6 +1,6 @@
-"""Copies directory trees so that several nodes may do it at once and a second pass is harmless.
+"""Copy directory trees so that several nodes may do it at once and a second pass is harmless.
 
-Learners may still write on both sides, from other nodes: what they swap for a link meanwhile leads nowhere else.
+Learners on other nodes may still write in both trees. A directory that they replace with a link is not followed.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from ffdl_batch.host.permissions import creation_mode, is_default_mode, read_uma
 
 _SUFFIX = ".ffdl-tmp"
 _HALF_COPIED = re.compile(r"\.(.+)-([0-9]+)" + re.escape(_SUFFIX))
-"""What a file is called until it is whole, by who copies it: host and process id."""
+"""Name of a file until it is complete. It has the host and the process id of the copying process."""
 _NO_ATTRIBUTES = (errno.EPERM, errno.ENOTSUP, errno.ENODATA, errno.EINVAL, errno.EACCES)
 
 
-def _on() -> None:
-    """Nothing stands in the way of going on."""
+def continue_always() -> None:
+    """Do not interrupt."""
 
 
-def _ignore(_: str) -> None:
-    """For a caller that needs no notes."""
+def ignore_note(_: str) -> None:
+    """Ignore a note."""
 
 
 def copy_tree(  # noqa: PLR0913 - one argument for each property of a copy
@@ -49,23 +49,26 @@ def copy_tree(  # noqa: PLR0913 - one argument for each property of a copy
     keep_newer: bool = False,
     own: str = "",
     roots: Sequence[str] = (),
-    note: Callable[[str], None] = _ignore,
-    go_on: Callable[[], None] = _on,
+    note: Callable[[str], None] = ignore_note,
+    go_on: Callable[[], None] = continue_always,
 ) -> int:
-    """Bring every file of `source` into `target`, or the directory `below` it; the number of files. Raises OSError.
+    """Copy every file of `source` into `target`, or into the directory `below` it. Return the number of files.
 
-    Each file appears whole, by rename. `link`: hard links where both lie in one file system (for files that
-    nobody writes any more). Symbolic links are copied as links, those that lead into `source` by a path in `roots` as
-    relative ones. Modes, holes and empty directories are kept. A file with the mode and group of all new files gets
-    those of a new file in `target`, by this process's umask and by a setgid bit or default ACL there. Sockets, pipes
-    and devices are left out. `note` gets a sentence about these, and about each link that leads elsewhere. A file
-    of the same size and time is taken to be there already. What vanishes meanwhile, or becomes something else, is left
-    out: other nodes' learners may still be at work. A link below `target` where a directory is to be is replaced, not
-    followed: it came from an earlier pass, or a learner put it there. `source` and `target` themselves may be links.
-    `own`: a source below this directory may be no link, as learners can put one there. `keep_newer`: a file in `target`
-    that was written later stays. `go_on` is called
-    before each file and each CHUNK_BYTES of it, and may raise to end the copying; what is there then is whole.
-    If files or directories cannot be read, all others are copied, and then the first error is raised.
+    Each file appears when it is complete, by rename. A file of the same size and time is not copied again. Modes, holes
+    and empty directories are kept. A file with the default mode and group gets those of a new file in `target`,
+    according to this process's umask and to a setgid bit or default ACL there.
+
+    Symbolic links are copied as links. Those that lead into `source` by a path in `roots` become relative. Sockets,
+    pipes and devices are left out. `note` gets a sentence about these, and about each link that leads elsewhere. Files
+    that disappear during the copy are left out, because learners of other nodes may still run.
+
+    `source` and `target` may be links, but a source in the directory `own` may not, because learners can put one there.
+    A link below `target` in place of a directory is replaced.
+
+    With `link`, files become hard links if both trees are in one file system; no process may write them any more. With
+    `keep_newer`, newer files in `target` stay. `go_on` is called before each file and each CHUNK_BYTES of it, and may
+    raise to end the copying. Complete files stay then. If files or directories cannot be read, all others are copied,
+    and then the first error is raised. Raises OSError.
     """
     count, failed, originals = 0, _Failed(), dict[Parts, os.stat_result]()
     temporary = f".{os.uname().nodename}-{os.getpid()}{_SUFFIX}"
@@ -98,7 +101,7 @@ def copy_tree(  # noqa: PLR0913 - one argument for each property of a copy
 
 
 class _Failed:
-    """What could not be copied."""
+    """Files that could not be copied."""
 
     def __init__(self) -> None:
         self._first: Optional[OSError] = None
@@ -112,7 +115,7 @@ class _Failed:
         self._first = self._first or error
 
     def raise_first(self) -> None:
-        """Raises the first error, which names the number of the others."""
+        """Raise the first error, with the number of the others."""
         if self._first is not None and self._others:
             first = self._first
             why = f"{first.strerror} (and {self._others} more could not be copied; all others were)"
@@ -122,9 +125,9 @@ class _Failed:
 
 
 def remove_half_copied(root: str, is_dead: Callable[[str, int], bool]) -> None:
-    """Remove from `root` and below what copiers left half-made of which `is_dead`, by host and process id, is true.
+    """Remove incomplete files below `root` of processes for which `is_dead` is true, by host and process id.
 
-    What may not be read is passed over. Raises OSError.
+    Directories that may not be read are skipped. Raises OSError.
     """
     try:
         tree = Directories(root)
@@ -145,12 +148,13 @@ def _pass_over_forbidden(_: str, error: OSError) -> None:
 
 @dataclass(frozen=True)
 class _Manner:
-    """How files are copied. `link`: by hard links if possible. `groups` are those that files in the source have if no
-    learner has chosen another one."""
+    """How files are copied."""
 
     link: bool
+    """By hard links if possible."""
     umask: int
     groups: Sequence[int]
+    """Groups of files in the source whose group no learner has chosen."""
 
     def has_own_group(self, found: os.stat_result) -> bool:
         """Return whether a learner has chosen the group."""
@@ -194,7 +198,7 @@ class _Pair:
 
 
 def _bring(entry: "os.DirEntry[str]", pair: _Pair, keep_newer: bool) -> bool:
-    """Whether it is something to be brought. Raises OSError, Gone."""
+    """Copy the entry. Return whether it can be copied. Raises OSError, Gone."""
     name = entry.name
     try:
         found = entry.stat(follow_symlinks=False)
@@ -219,7 +223,7 @@ def _bring(entry: "os.DirEntry[str]", pair: _Pair, keep_newer: bool) -> bool:
 
 def _place(name: str, is_link: bool, pair: _Pair) -> None:
     temporary, target = pair.temporary, pair.target
-    remove_name(temporary, target)  # of an earlier process with this number, or so named by a learner
+    remove_name(temporary, target)  # of an earlier process with this id, or created by a learner
     try:
         if is_link:
             os.symlink(_target_of(name, pair), temporary, dir_fd=target)
@@ -227,11 +231,11 @@ def _place(name: str, is_link: bool, pair: _Pair) -> None:
             _copy_file(name, pair)
         os.replace(temporary, name, src_dir_fd=target, dst_dir_fd=target)
     finally:
-        remove_name(temporary, target)  # also where rename(2) of two names of one file did nothing
+        remove_name(temporary, target)  # rename(2) of two names of one file does nothing
 
 
 def _target_of(name: str, pair: _Pair) -> str:
-    """Return where the link is to lead from its new place."""
+    """Return the target of the copied link."""
     target = _read_link(name, pair.source)
     inner = inner_target(target, pair.parts, pair.roots)
     if inner is None:
@@ -243,7 +247,7 @@ def _read_link(name: str, directory: int) -> str:
     try:
         return os.readlink(name, dir_fd=directory)
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.EINVAL):  # EINVAL: it is no link
+        if error.errno in (errno.ENOENT, errno.EINVAL):  # EINVAL: it is not a link
             raise Gone(name) from error
         raise
 
@@ -254,10 +258,10 @@ def _hard_link(name: str, pair: _Pair) -> bool:
         return False
     try:
         os.link(name, pair.temporary, src_dir_fd=pair.source, dst_dir_fd=pair.target, follow_symlinks=False)
-    except OSError:  # another file system, too many links, or one that has none: copied instead
+    except OSError:  # another file system, too many links, or no links: copy instead
         return False
     found = status_of(pair.temporary, pair.target)
-    if found is None or not is_file(found):  # a link or a pipe has come in its place
+    if found is None or not is_file(found):  # it was replaced by a link or a pipe
         raise Gone(name)
     if found.st_gid == pair.given.gid or pair.manner.has_own_group(found):
         return True
@@ -285,7 +289,7 @@ def _copy_file(name: str, pair: _Pair) -> None:
 
 
 def _copy_status(source: int, target: int, manner: _Manner) -> None:
-    """Extended attributes, group, mode and times, as far as the target's file system has them."""
+    """Copy extended attributes, group, mode and times, as far as the target's file system has them."""
     found = os.fstat(source)
     for attribute in _attributes(source):
         try:

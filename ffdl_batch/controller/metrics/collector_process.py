@@ -1,4 +1,4 @@
-"""One learner's collector: a process that is started again when it was killed, and whose lines are read."""
+"""Run one learner's metrics collector: start it, restart it if it was killed, and read its output."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ffdl_batch.domain.untrusted_json import parse_json
 from ffdl_batch.host.backoff import growing_pause
 
 MAX_BYTES = 256 * 1024**2
-"""How large a learner's file of records may become."""
+"""Maximum size of a learner's file of records."""
 STARTS_MAX, PAUSE_S, WELL_S = 6, 1.0, 60.0
-"""How often it is started without having run for WELL_S; the pause before the second time, which doubles."""
+"""Maximum starts in a row without running for WELL_S seconds, and the pause before the second start, which doubles."""
 KILL_S = 1.0
 SAID_BYTES, NOTES_MAX = 64 * 1024, 8
 EXIT_TAKEN, EXIT_CANNOT_WRITE, EXIT_CANNOT_READ = 75, 73, 74
-"""Exit statuses of the collector that another start may help with, as death by a signal: the collector of a controller
-that was killed ends in a moment, and file servers come back."""
+"""Exit statuses after which a restart may help, as after a signal: the collector of a killed controller ends soon, and
+file servers recover."""
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
-"""Of the node's environment: what an interpreter may need."""
+"""Variables of the node's environment that an interpreter may need."""
 
 
 def make_spec(launch: LaunchFile, learner_id: int) -> Optional[CollectorSpec]:
@@ -49,9 +49,10 @@ def make_spec(launch: LaunchFile, learner_id: int) -> Optional[CollectorSpec]:
 
 
 class Collector:
-    """Made for one learner. Nothing here waits, but for the file system; `tell` gets errors."""
+    """The collector of one learner. Nothing here waits except for the file system."""
 
     def __init__(self, launch: LaunchFile, spec: CollectorSpec, report: Callable[[int, str], None]) -> None:
+        """`report` gets a learner and an error."""
         self._argv, self.spec, self._report, self._umask = launch.collectors, spec, report, launch.umask
         self._spec_path = AttemptDir(launch.attempt_dir).collector_spec(spec.learner_id)
         self._process: Optional["subprocess.Popen[bytes]"] = None
@@ -63,23 +64,23 @@ class Collector:
 
     @property
     def pid(self) -> int:
-        """Of its process; 0 where there is none."""
+        """Return its process id; 0 if it does not run."""
         return self._process.pid if self._process is not None else 0
 
     def prepare(self) -> None:
-        """Its spec is written, and a stop file of an earlier run is gone. Raises OSError."""
+        """Write its spec, and remove the stop file of an earlier run. Raises OSError."""
         remove(self.spec.stop_file)
         write_text(self._spec_path, encode_spec(self.spec))
 
     def stop(self) -> None:
-        """The learner has ended: it reads the rest, and ends. Raises OSError."""
+        """Let it read the rest and end, because the learner has ended. Raises OSError."""
         if not self.is_stopping:
             create_empty(self.spec.stop_file)
             self.is_stopping = True
             self._start_at = 0.0
 
     def kill(self) -> None:
-        """It is over; what it has written stays."""
+        """Kill it. What it has written stays."""
         self.is_over = True
         if self._process is not None:
             self._process.kill()
@@ -89,7 +90,7 @@ class Collector:
                 self._process.stdout.close()
 
     def look(self, now: float) -> None:
-        """Start it where it should run and does not."""
+        """Start it if it should run and does not."""
         if self.is_over:
             return
         if self._process is None:
@@ -135,13 +136,13 @@ class Collector:
         if now - self._started_at >= WELL_S:
             self._starts = 0
         how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
-        said = self._failure or self._last_line or how
+        reason = self._failure or self._last_line or how
         if status < 0 or status in (EXIT_TAKEN, EXIT_CANNOT_WRITE, EXIT_CANNOT_READ):
             if self._starts < STARTS_MAX:
                 self._start_at = now if self.is_stopping else now + growing_pause(max(1, self._starts), PAUSE_S, WELL_S)
                 return
-            said = f"{said} ({self._starts} times in a row)"
-        self._give_up(f"their collector ended: {said}")
+            reason = f"{reason} ({self._starts} times in a row)"
+        self._give_up(f"their collector ended: {reason}")
 
     def _give_up(self, message: str) -> None:
         self.is_over = True
@@ -177,5 +178,5 @@ def _event_of(line: bytes) -> Dict[str, str]:
 
 
 def all_over(collectors: List[Collector]) -> bool:
-    """Whether none of them has anything to do any more."""
+    """Return whether all of them have finished."""
     return all(collector.is_over for collector in collectors)

@@ -1,4 +1,4 @@
-"""Decide whether a learner hangs, by what it writes, what it computes, and how long its steps take."""
+"""Detect learners that hang, from what they write and compute, and measure how long their steps take."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ from ffdl_batch.domain.metrics.usage import UsageSample
 from ffdl_batch.domain.outcome.controller_events import EventKind
 
 IDLE_SHARE = 0.01
-"""Of one core: who uses less does nothing. Threads of libraries that wait wake up now and then."""
+"""Share of one core below which a learner counts as idle. Waiting threads of libraries wake up now and then."""
 RHYTHM_SIGNS, RHYTHM = 10, 10.0
-"""A learner that computes is only called hung where it has shown a rhythm: so many signs, and now a silence so many
-times as long as the longest one between them. A collective operation that never ends looks like hard work."""
+"""A learner that computes counts as hung only after RHYTHM_SIGNS signs of life, and a silence RHYTHM times as long as
+the longest one between them. A collective operation that never ends uses the CPU."""
 REMEMBERED = 64
-"""How many samples of processor time are kept of the time in which it must be idle."""
+"""Number of CPU samples kept from the time in which a learner must be idle."""
 
 Shown = Tuple[Optional[Tuple[int, int]], ...]
-"""Of each file that a learner writes while it is well: size and time of change (ns), None where it is not there."""
+"""Size and modification time (ns) of each file that a healthy learner writes; None if it does not exist."""
 
 
 @dataclass(frozen=True)
 class Silence:
-    """For `silent_s` seconds nothing was written. `idle`: nor was anything computed."""
+    """A learner wrote nothing for too long."""
 
     silent_s: float
     idle: bool
+    """Whether it computed nothing either."""
 
 
 class SilenceDetector:
-    """Of one learner. Times are of any clock that does not go back, in seconds."""
+    """Detects the silence of one learner. Times are of a monotonic clock, in seconds."""
 
     def __init__(self, hang_s: float) -> None:
         """`hang_s` is the shortest silence that counts."""
@@ -49,7 +50,7 @@ class SilenceDetector:
         self._work: Deque[Tuple[float, float]] = deque()
 
     def feel(self, now: float, shown: Shown, cpu_s: Optional[float]) -> Optional[Silence]:
-        """What a sample says: a silence that has become too long, once each; None where all is well."""
+        """Evaluate a sample. Return a silence that has become too long, once; None if there is none."""
         self._remember(now, cpu_s)
         if shown != self._shown:
             if self._shown is not None:
@@ -66,7 +67,7 @@ class SilenceDetector:
         return Silence(silent_s, idle)
 
     def _remember(self, now: float, cpu_s: Optional[float]) -> None:
-        """A sample a moment after the last one is as good as it. The oldest one that stays is of `hang_s` ago."""
+        """Keep a sample. It replaces the last one if that is recent. The oldest kept one is `hang_s` seconds old."""
         if cpu_s is None:
             self._work.clear()
             return
@@ -78,14 +79,14 @@ class SilenceDetector:
             self._work.popleft()
 
     def _is_idle(self, now: float) -> bool:
-        """Whether it computed next to nothing in the last `hang_s`; False if that is unknown."""
+        """Return whether it computed almost nothing in the last `hang_s` seconds; False if that is unknown."""
         if not self._work or self._work[0][0] > now - self._hang_s:
             return False
         return self._work[-1][1] - self._work[0][1] < IDLE_SHARE * self._hang_s
 
 
 def shown_by(paths: Sequence[str]) -> Shown:
-    """What the files at `paths` are like now. Raises OSError where the file system does not say."""
+    """Return size and time of the files at `paths`. Raises OSError."""
     return tuple(_look(path) for path in paths)
 
 
@@ -98,7 +99,7 @@ def _look(path: str) -> Optional[Tuple[int, int]]:
 
 
 AXES = ("iteration", "step", "global_step")
-"""Names of the time axes that count steps, the first that is there."""
+"""Names of time axes that count steps. The first existing one is used."""
 TAIL_BYTES = 64 * 1024
 LEAST_INTERVALS = 5
 CHANGED = 0.2
@@ -108,15 +109,16 @@ MAX_REPORTS = 50
 
 
 class Step(NamedTuple):
-    """Seconds a step; 0 = it changes too often to be told any more. `steady`: it is the first that is known, or was the
-    same at the look before, so that all others looked meanwhile. Who is not steady is compared with nobody."""
+    """The pace of a learner."""
 
     step_s: float
+    """Seconds per step; 0 if it changed too often to be reported again."""
     steady: bool
+    """Whether it is the first one, or equals the one before. Only steady paces of learners are compared."""
 
 
 class Pace:
-    """Of one learner, whose records are in the file `path`."""
+    """Measures the pace of one learner from its records in the file `path`."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -127,18 +129,20 @@ class Pace:
         now = median(intervals(_tail(self._path))) if self._left else None
         if now is None:
             return None
-        is_as_told = bool(self._reported) and abs(now - self._reported) <= CHANGED * self._reported
-        if is_as_told and self._steady:
+        is_same = bool(self._reported) and abs(now - self._reported) <= CHANGED * self._reported
+        if is_same and self._steady:
             return None
-        self._steady = is_as_told or not self._reported
-        self._reported = self._reported if is_as_told else now
+        self._steady = is_same or not self._reported
+        self._reported = self._reported if is_same else now
         self._left -= 1
         return Step(now, self._steady) if self._left else Step(0.0, steady=False)
 
 
 def intervals(records: List[MetricRecord]) -> List[float]:
-    """Seconds a step between records that follow each other on one axis of one group. A training that begins anew, or
-    whose clock was set back, gives none there."""
+    """Return the seconds per step between successive records of one group and axis.
+
+    If the steps begin again, or the clock was set back, there is no value.
+    """
     last: Dict[Tuple[str, str], Tuple[int, int]] = {}
     found = []
     for record in records:
@@ -154,7 +158,7 @@ def intervals(records: List[MetricRecord]) -> List[float]:
 
 
 def median(values: List[float]) -> Optional[float]:
-    """Of enough of them."""
+    """Return the median; None for fewer than LEAST_INTERVALS values."""
     if len(values) < LEAST_INTERVALS:
         return None
     return sorted(values)[len(values) // 2]
@@ -169,7 +173,7 @@ def _step(record: MetricRecord) -> Optional[Tuple[str, int]]:
 
 
 def _tail(path: str) -> List[MetricRecord]:
-    """The records at the end of a file, without the first, which may be cut."""
+    """Return the records at the end of a file, without the first, which may be incomplete."""
     try:
         with open_regular(path) as file:
             size = file.seek(0, os.SEEK_END)
@@ -182,21 +186,21 @@ def _tail(path: str) -> List[MetricRecord]:
     for line in lines[1 if begins else 0 :]:
         try:
             found.append(decode_record(line.decode("utf-8", "replace")))
-        except RecordError:  # its collector writes none, but the file is the user's
+        except RecordError:  # the collector writes none, but users may change the file
             continue
     return found
 
 
 PACE_FIRST_S, PACE_EVERY_S = 10.0, 60.0
-"""How soon the records of learners are looked at, and how often at last; the pause doubles between."""
+"""Seconds before the records are read for the first time, and the maximum pause. The pause doubles."""
 STACK_LINES, STACK_CHARS = 20, 4000
-"""How much of the stacks an event holds."""
+"""Maximum length of stacks in an event."""
 HANGS_MOST = 10
-"""Maximum number of hangs reported for a learner: one that is often silent may be meant to be."""
+"""Maximum number of hangs reported for a learner. One that is often silent may be intended to be."""
 
 
 class HangDetection:
-    """Of the learners of one node. Services wait for ever, so their silence says nothing."""
+    """Detects hangs of one node's learners. Services are left out, because they wait for ever."""
 
     def __init__(self, launch: LaunchFile, learner_ids: List[int], journal: Journal) -> None:
         self._launch, self._attempt, self._journal = launch, AttemptDir(launch.attempt_dir), journal
@@ -212,8 +216,10 @@ class HangDetection:
         self._next_pace, self._pause_s = 0.0, PACE_FIRST_S
 
     def look(self, now: float, roots: Mapping[int, int], sample: UsageSample) -> None:
-        """At `now`, of a clock that does not go back and stands still while all here is stopped, learners `roots` live,
-        and use what the sample says. Raises OSError."""
+        """Evaluate a sample of the living learners `roots`, and report hangs and paces. Raises OSError.
+
+        `now` is of a monotonic clock that stands still while this process is stopped.
+        """
         for learner, pulse in self._pulses.items():
             use = sample.learners.get(str(learner))
             if learner in roots and use is not None:

@@ -27,21 +27,21 @@ from ffdl_batch.host.worker_thread import Full, WorkerThread
 
 EVERY_S = 10.0
 THINNING = 2000.0
-"""After so many samples the pause grows with the time gone by: a month has six times as many, not a hundred times."""
+"""The pause is at least the running time divided by this, so a month has six times as many samples, not a hundred."""
 MAX_BYTES = 16 * 1024**2
 GPU_PATIENCE_S = 2.0
 
 
 def pause_after(running_s: float) -> float:
-    """Seconds until the next sample."""
+    """Return the seconds until the next sample."""
     return max(EVERY_S, running_s / THINNING)
 
 
 class Sampler:
-    """Of one node. All is read in the thread that asks, but for the GPUs: a driver may hang."""
+    """Samples the use of one node. GPUs are read in a thread of their own, because a driver may hang."""
 
     def __init__(self, path: str, gpus: Gpus, *, shares_group: bool = True) -> None:
-        """`shares_group`: the learners are in the control group of this process."""
+        """`shares_group` means that the learners are in the control group of this process."""
         self._path, self._gpus, self._looked = path, gpus, False
         self._shares_group = shares_group
         self._trees = ProcessUsage()
@@ -50,7 +50,7 @@ class Sampler:
         self._last = UsageSample(0.0, "")
 
     def take(self, roots: Mapping[int, int]) -> UsageSample:
-        """One sample; `roots` are the main processes of the learners that live. Raises OSError."""
+        """Take and store a sample. `roots` are the main processes of the living learners. Raises OSError."""
         table = all_processes()
         if not self._looked:
             self._looked = True
@@ -73,7 +73,7 @@ class Sampler:
             return ()
 
     def _with_traffic(self, sample: UsageSample, roots: Mapping[int, int]) -> UsageSample:
-        """All learners of a node are in one network; the last that was seen of it where none lives any more."""
+        """Add the traffic of the network, which all learners of a node share; the last known one if none is alive."""
         for pid in roots.values():
             found = self._trees.traffic(pid)
             if found is not None:
@@ -93,17 +93,16 @@ class Sampler:
 
 TICK_S, HURRY_TICK_S = 1.0, 0.1
 END_S = 10.0
-"""How long the collectors may take for what they have not read when the learners have ended."""
+"""Seconds that collectors may take to read the rest after the learners have ended."""
 LEAST_END_S = 3.0
-"""The least time that a caller that waits for them grants: with less, killing them at once would do the same."""
+"""Minimum seconds to wait for them. Less would be useless."""
 
 Roots = Callable[[], Mapping[int, int]]
 """The main processes of the learners that live now, by their ids."""
 
 
 class Monitor:
-    """Of one run of a node controller; `learner_ids` are those at work, `look` is called again and again. Call
-    :meth:`begin` once they are started."""
+    """Monitors the learners of one run of a node controller."""
 
     def __init__(
         self,
@@ -114,7 +113,7 @@ class Monitor:
         look: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` says how long a learner is silent: one that stands still while the job is suspended."""
+        """`look` is called repeatedly. `clock` measures silence; it stands still while the job is suspended."""
         self._attempt, self._journal = AttemptDir(launch.attempt_dir), journal
         specs = [spec for number in learner_ids for spec in (make_spec(launch, number),) if spec is not None]
         self._collectors = [Collector(launch, spec, self._report) for spec in specs]
@@ -123,41 +122,43 @@ class Monitor:
         self._health = HangDetection(launch, learner_ids, journal)
         self._roots: Roots = dict
         self._ended: Set[int] = set()
-        self._finishing = self._given_up = False
+        self._finishing = self._is_abandoned = False
         self._woken = threading.Event()
         self._thread = threading.Thread(target=self._run, name="meter", daemon=True)
         self._errors = ErrorReporter("metrics may be incomplete")
 
     def begin(self, roots: Roots, gpus: Mapping[int, str]) -> None:
-        """Start the thread, after the learners were started, for they are forked."""
+        """Start the thread. Call this after the learners were started, which are forked."""
         self._roots = roots
         self._sampler = Sampler(self._attempt.usage(self._node_rank), Gpus(gpus), shares_group=not self._in_pod)
         self._thread.start()
 
     @property
     def pids(self) -> Set[int]:
-        """Of the collectors."""
+        """Return the process ids of the collectors."""
         return {collector.pid for collector in self._collectors} - {0}
 
     def learner_ended(self, learner_id: int) -> None:
-        """It is not started again: its collector ends when it has read all."""
+        """Let the learner's collector read the rest and end, because the learner does not start again."""
         self._ended.add(learner_id)
         self._woken.set()
 
     def finish_soon(self) -> None:
-        """All learners have ended."""
+        """Let all collectors read the rest and end."""
         self._finishing = True
         self._woken.set()
 
     def finish(self, patience_s: float = END_S) -> None:
-        """Wait until all is collected, no longer than `patience_s` (or LEAST_END_S); what is not by then is not any
-        more. 0: the run is given up, and others may be at work on the files."""
+        """Wait up to `patience_s` seconds, at least LEAST_END_S, until everything is collected, and end the collectors.
+
+        With 0, do not wait, because another run may use the files.
+        """
         waits_s = max(patience_s, LEAST_END_S) if patience_s else 0.0
         if self._thread.ident is not None:
             self.finish_soon()
             self._thread.join(waits_s)
         late = [collector for collector in self._collectors if not collector.is_over]
-        self._given_up = True
+        self._is_abandoned = True
         for collector in late:
             collector.kill()
             if self._thread.ident is not None and waits_s:
@@ -173,7 +174,7 @@ class Monitor:
         begun = now = time.monotonic()
         next_sample = 0.0
         self._try(self._prepare)
-        while not self._given_up:
+        while not self._is_abandoned:
             finishing, now = self._finishing, time.monotonic()
             for collector in self._collectors:
                 if finishing or collector.spec.learner_id in self._ended:
@@ -187,7 +188,7 @@ class Monitor:
                 break
             self._woken.wait(HURRY_TICK_S if finishing else TICK_S)
             self._woken.clear()
-        if not self._given_up:
+        if not self._is_abandoned:
             self._try(self._sample)
 
     def _sample(self) -> None:

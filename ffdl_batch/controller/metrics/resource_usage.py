@@ -15,9 +15,10 @@ LEVELS_MAX, GROUPS_MAX = 3, 64
 
 
 class Cgroup:
-    """Where to read; made once, by :func:`find_own`. Directories by controller: `cpu`, `memory`, `io`."""
+    """A control group, found by :func:`find_own`."""
 
     def __init__(self, version: int, places: Dict[str, str]) -> None:
+        """`places` has the directories by controller: `cpu`, `memory`, `io`."""
         self.version, self.places = version, places
 
     def read(self) -> Use:
@@ -51,8 +52,7 @@ class Cgroup:
 
 
 def find_own(own_pids: Collection[int], proc: str = PROC, root: str = ROOT) -> Optional[Cgroup]:
-    """The group of this process, with the levels above it, as far as nothing but `own_pids` runs in them; None where
-    none tells of these alone."""
+    """Return the group of this process, or a level above it, in which only `own_pids` run; None if there is none."""
     v1, v2 = group_paths(proc)
     if v2 is not None:
         files = {"cpu": "cpu.stat", "memory": "memory.current", "io": "io.stat"}
@@ -75,7 +75,7 @@ def find_own(own_pids: Collection[int], proc: str = PROC, root: str = ROOT) -> O
 
 
 def _place(base: str, path: str, name: str, own: Collection[int]) -> str:
-    """The nearest level with that file in which only `own` runs; "" where there is none."""
+    """Return the nearest level that has the file and in which only `own` run; "" if there is none."""
     here = path
     for _ in range(LEVELS_MAX):
         directory = os.path.join(base, here.lstrip("/"))
@@ -109,7 +109,7 @@ def _pids(directory: str) -> Optional[List[int]]:
 
 
 def _sums(path: str, marks: Tuple[str, str], between: str) -> Tuple[Optional[int], Optional[int]]:
-    """Over all devices: version 2 has `8:0 rbytes=1 wbytes=2 ...`, version 1 `8:0 Read 1`."""
+    """Return the sums over all devices. Version 2 has `8:0 rbytes=1 wbytes=2 ...`, version 1 `8:0 Read 1`."""
     try:
         with open(path, encoding="ascii") as file:
             text = file.read()
@@ -129,14 +129,14 @@ _TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 
 
 class ProcessUsage:
-    """Counters never go back: what a process used that has ended, and that nobody was told of, is kept."""
+    """Sums up what the processes of learners use. Counters never decrease when a process ends."""
 
     def __init__(self, proc: str = PROC) -> None:
         self._proc = proc
         self._seen: Dict[int, Use] = {}
 
     def read(self, roots: Mapping[int, int], table: Mapping[int, Process]) -> Dict[str, Use]:
-        """Of each learner, by its id; `roots` are their main processes."""
+        """Return the use of each learner by its id. `roots` are their main processes."""
         found = {}
         for learner, root in roots.items():
             use = _later(self._seen.get(learner), self._sum(session_members(root, table)))
@@ -154,7 +154,7 @@ class ProcessUsage:
         return Use(cpu_s, memory, None, read, written)
 
     def _cpu_s(self, pid: int) -> float:
-        """User and system time, its waited-for children's too."""
+        """Return user and system time, with that of ended children."""
         text = self._text(pid, "stat")
         fields = text[text.rfind(")") + 2 :].split()
         return sum(int(value) for value in fields[11:15]) / _TICKS if len(fields) > 15 else 0.0
@@ -172,12 +172,14 @@ class ProcessUsage:
         try:
             with open(os.path.join(self._proc, str(pid), name), encoding="ascii", errors="replace") as file:
                 return file.read()
-        except OSError:  # gone meanwhile, or not ours to read
+        except OSError:  # ended, or another user's
             return ""
 
     def traffic(self, pid: int) -> Optional[Tuple[str, int, int]]:
-        """Whose the network of the process is (`job`: not this controller's), and the bytes received and sent on all
-        its devices but the loopback; None where it cannot be read."""
+        """Return `job` or `node`, the owner of the process's network, and the bytes received and sent there.
+
+        The loopback device is left out. Return None if it cannot be read.
+        """
         own, other = self._namespace("self"), self._namespace(str(pid))
         text = self._text(pid, "net/dev")
         if not other or not text:
@@ -226,10 +228,10 @@ class _Memory(ctypes.Structure):
 
 
 class Gpus:
-    """The devices of a node's learners. `named` is the list of each learner as the scheduler names them: numbers as
-    this process sees them, or NVML's UUIDs."""
+    """Reads the GPUs of a node's learners."""
 
     def __init__(self, named: Mapping[int, str], library: str = LIBRARY) -> None:
+        """`named` has the GPUs of each learner as the scheduler names them: this process's numbers or NVML's UUIDs."""
         self._named = [(name, learner) for learner, names in named.items() for name in names.split(",") if name]
         self._library = library
         self._nvml: Optional[ctypes.CDLL] = None
@@ -237,7 +239,7 @@ class Gpus:
         self.is_available = bool(self._named)
 
     def read(self) -> Tuple[GpuUse, ...]:
-        """Of each device; nothing where there is no such library. A driver may take long to answer."""
+        """Return the use of each GPU; none without the library. A driver may take long to answer."""
         if self.is_available and self._nvml is None:
             self._open()
         return tuple(self._use(*device) for device in self._handles) if self.is_available else ()
@@ -246,7 +248,7 @@ class Gpus:
         try:
             nvml = ctypes.CDLL(self._library)
             is_up = nvml.nvmlInit_v2() == _SUCCESS
-        except (OSError, AttributeError):  # no such driver here, or one that is older than 2013
+        except (OSError, AttributeError):  # no driver, or one from before 2013
             is_up = False
         if not is_up:
             self.is_available = False

@@ -1,12 +1,12 @@
-"""Hold one mount: one process per mounted store, with a session of its own, which lives as long as learners need it.
+"""Hold one mounted store: a process with a session of its own, which runs as long as learners need the mount.
 
-It reads from standard input, as one JSON object on the first line, what to mount (credentials come that way, too; the
-program reads its configuration from memory, no file has it). Another byte ends the mount when no learner needs it: it
-is taken away and the program ended. Without one the controller was killed, and learners that it left have their data
-until they end, or are ended by the next run. On standard output it says one JSON object a line: that the store is
-mounted, why it is not, or that the program ended.
+The first line of standard input is a JSON object with what to mount, and with the credentials. rclone reads its
+configuration from memory, so no file has them. Another byte unmounts the store and ends rclone. If standard input ends
+without that byte, the controller was killed, and the mount stays until its learners end or the next run ends them. Each
+line of standard output is a JSON object: that the store is mounted, why it is not, or that rclone ended.
 
-Signals of the scheduler do not reach it, but for KILL: a learner that is asked for a checkpoint needs its data still.
+Of the scheduler's signals only KILL reaches this process, because a learner that writes a checkpoint still needs its
+data.
 """
 
 from __future__ import annotations
@@ -40,15 +40,16 @@ TABLE = "/proc/self/mountinfo"
 
 @dataclass(frozen=True)
 class Mounted:
-    """One line of the table. `user` is whose it is, as the kernel says."""
+    """A mount in the kernel's table."""
 
     point: str
     owner: MountOwner
     user: int
+    """The user id that the kernel has for the mount."""
 
 
 def own_mounts() -> List[Mounted]:
-    """Those that programs of ours made for this user, the last one first: so they come off each other."""
+    """Return this user's mounts made by such processes, the last one first, so that nested ones can be unmounted."""
     with open(TABLE, encoding="utf-8", errors="surrogateescape") as file:
         found = [_read(line.rstrip("\n")) for line in file]
     return [one for one in reversed(found) if one is not None and one.user == os.getuid()]
@@ -67,9 +68,7 @@ def _read(line: str) -> "Mounted | None":
 
 
 def unmount(point: str) -> str:
-    """Take the mount away, from new look-ups at least: who has something open in it keeps that. What went wrong, "" =
-    nothing."""
-    said = "neither fusermount3 nor fusermount is on this node"
+    """Unmount the store. Open files stay open. Return an error message; "" if it succeeded."""
     for program in FUSERMOUNT:
         try:
             done = subprocess.run(
@@ -83,17 +82,19 @@ def unmount(point: str) -> str:
         except FileNotFoundError:
             continue
         except (OSError, subprocess.TimeoutExpired) as error:
-            return f"{program} does not unmount {point}: {error}"
+            return f"{program} cannot unmount {point}: {error}"
         text = done.stdout.decode("utf-8", "replace").strip()
-        return "" if done.returncode == 0 else f"{program} does not unmount {point}: {text}"
-    return said
+        return "" if done.returncode == 0 else f"{program} cannot unmount {point}: {text}"
+    return "neither fusermount3 nor fusermount is installed on this node"
 
 
 def clear_dead(holders: Collection[int] = ()) -> List[str]:
-    """Take away this user's mounts whose holder lives no more, of whatever job: who looks into one is told that its
-    transport endpoint is not connected. `holders`: only theirs. What went wrong with each."""
+    """Unmount this user's mounts of all jobs whose mount process has ended: access to them fails with ENOTCONN.
+
+    `holders` restricts this to mounts of these processes. Return the error messages.
+    """
     dead = [one for one in own_mounts() if not _lives(one.owner) and (not holders or one.owner.pid in holders)]
-    return [said for said in (unmount(one.point) for one in dead) if said]
+    return [error for error in (unmount(one.point) for one in dead) if error]
 
 
 def _lives(owner: MountOwner) -> bool:
@@ -102,15 +103,15 @@ def _lives(owner: MountOwner) -> bool:
 
 
 READY_S = 60.0
-"""Until the program has mounted the store, and until the store has listed its first directory."""
+"""Seconds until rclone must have mounted the store, and until the store must have listed its first directory."""
 LOOK_S, TICK_S, LEFT_S, END_S = 0.02, 0.1, 0.5, 5.0
 END = b"."
-"""The byte."""
+"""The byte that unmounts the store."""
 ERRORS, CACHE = "errors", "cache"
 
 
 def main(arguments: List[str]) -> int:
-    """The one argument is a directory on this node, closed to others, for what the program needs."""
+    """Run with one argument: a private directory on this node for rclone's files."""
     signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED - {signal.SIGCHLD})
     hide_memory()
     wanted = json.loads(_first_line())
@@ -128,7 +129,7 @@ def main(arguments: List[str]) -> int:
 
 
 def _first_line() -> bytes:
-    """Of standard input, and nothing behind it: whether more comes is asked of the descriptor."""
+    """Return the first line of standard input without reading further, since later input is polled for."""
     found = b""
     while not found.endswith(b"\n"):
         data = os.read(0, 1)
@@ -159,7 +160,7 @@ class _Holder:
         self._program: Optional["subprocess.Popen[bytes]"] = None
 
     def begin(self) -> str:
-        """Why the store is not mounted, "" = it is. Raises OSError, NotMountable."""
+        """Mount the store. Return why that failed; "" if it did not. Raises OSError, NotMountable."""
         remote = remote_of(self._transfer.store, self._secrets)
         self._hidden += remote.hidden
         text = rclone.config_text(made_ready(remote, self._directory, self._environ), self._obscured)
@@ -184,13 +185,13 @@ class _Holder:
                 if self._program.poll() is not None:
                     return self._ended()
                 if time.monotonic() > end or _controller_is_gone(LOOK_S):
-                    return f"{rclone.PROGRAM} has mounted nothing in {READY_S:.0f} s{self._last_message()}"
+                    return f"{rclone.PROGRAM} did not mount the store within {READY_S:.0f} s{self._last_message()}"
         finally:
             os.close(config)
         return self._look()
 
     def watch(self) -> str:
-        """Why the mount is gone, "" = no learner needs it any more."""
+        """Wait until the mount is gone, and return why; "" if no learner needs it any more."""
         assert self._program is not None
         while not _controller_is_gone(TICK_S):
             if self._program.poll() is not None:
@@ -201,12 +202,12 @@ class _Holder:
         return ""
 
     def end(self) -> None:
-        """Leave nothing behind."""
+        """Unmount the store and end rclone."""
         for one in own_mounts():
             if one.owner.source() == self._source:
-                said = unmount(one.point)
-                if said:
-                    sys.stderr.write(f"ffdl-controller: {said}\n")
+                error = unmount(one.point)
+                if error:
+                    sys.stderr.write(f"ffdl-controller: {error}\n")
         if self._program is not None:
             end_child(self._program, END_S)
 
@@ -222,7 +223,7 @@ class _Holder:
         return any(one.owner.source() == self._source for one in own_mounts())
 
     def _look(self) -> str:
-        """Whether the store lists the directory; another process looks, because it may have to wait for ever."""
+        """Check in another process, since it may hang, that the store lists the directory. Return an error message."""
         code = "import os, sys; os.scandir(sys.argv[1]).close(); next(iter(os.scandir(sys.argv[1])), None)"
         look = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", code, self._transfer.local],
@@ -236,22 +237,22 @@ class _Holder:
                 look.kill()
                 return f"the mounted store does not list {self._transfer.local}{self._last_message()}"
         assert look.stderr is not None
-        said = look.stderr.read().decode("utf-8", "replace").strip().splitlines()
+        errors = look.stderr.read().decode("utf-8", "replace").strip().splitlines()
         look.stderr.close()
         return (
             ""
             if look.returncode == 0
-            else f"the mounted store cannot be read: {(said or ['?'])[-1]}{self._last_message()}"
+            else f"the mounted store cannot be read: {(errors or ['?'])[-1]}{self._last_message()}"
         )
 
     def _ended(self) -> str:
         assert self._program is not None
         status = self._program.wait()
-        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        how = f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
         return f"{rclone.PROGRAM} {how}{self._last_message()}"
 
     def _last_message(self) -> str:
-        """The last line of what the program said, after a colon."""
+        """Return the last line that rclone printed, after a colon and without secrets."""
         text = last_line(self._path(ERRORS))
         for value in self._hidden:
             text = text.replace(value, "***")
@@ -259,13 +260,13 @@ class _Holder:
 
 
 def _end_with_parent() -> None:
-    """In the program before it begins: it ends when this process is killed (prctl(2))."""
+    """Prepare rclone, between fork and exec, to end when this process is killed."""
     release_signals()
     end_with_parent(signal.SIGTERM)
 
 
 def _controller_is_gone(wait_s: float) -> bool:
-    """Whether the controller is gone, or through; it writes nothing any more."""
+    """Return whether the controller has ended or wrote the byte."""
     poll = select.poll()
     poll.register(0, select.POLLIN)
     return bool(poll.poll(wait_s * 1000))

@@ -1,4 +1,4 @@
-"""The stores that this node mounts for its learners, by a process each (:mod:`.mount_holder`)."""
+"""Mount stores for the learners of this node, each by a process of its own (:mod:`.mount_process`)."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ GONE_S = 15.0
 _TICK_S = 0.2
 _MEMORY = ("tmpfs", "ramfs")
 CACHE_SHARE = 4
-"""What was read is kept in this part of the free room at most."""
+"""The cache of read data uses at most this part of the free space."""
 
 
 def lacking() -> str:
-    """Why this node mounts nothing, "" = it can."""
+    """Return why this node cannot mount stores; "" if it can."""
     if not os.access(DEVICE, os.R_OK | os.W_OK):
-        return f"{DEVICE} is not there, or closed to this user"
+        return f"{DEVICE} does not exist or is closed to this user"
     for programs in (FUSERMOUNT, (PROGRAM,)):
         if not any(shutil.which(program) for program in programs):
             return f"{programs[0]} is not installed"
@@ -47,14 +47,17 @@ def lacking() -> str:
 
 
 class NodeMounts:
-    """What one node controller has mounted."""
+    """The mounts of one node controller."""
 
     def __init__(self, launch: LaunchFile, node_rank: int, scratch: str) -> None:
         self._launch, self._node_rank, self._scratch = launch, node_rank, scratch
         self._held: Dict[int, _MountProcess] = {}
 
     def mount(self, number: int, go_on: Callable[[], None]) -> str:
-        """Mount the fetch with this number, unless it is; why it is not, "" = it is. What `go_on` raises ends it."""
+        """Mount the data with this number, unless they are mounted. Return why that failed; "" if it did not.
+
+        Raises what `go_on` raises, after ending the mount process.
+        """
         mounts, fetch = self._launch.mounts, self._launch.fetches[number]
         assert mounts is not None
         if number in self._held:
@@ -104,17 +107,17 @@ class NodeMounts:
 
     @property
     def pids(self) -> Set[int]:
-        """Processes that are ours."""
+        """Return the mount processes and their descendants."""
         table = all_processes()
         return {pid for held in self._held.values() for pid in descendants(held.pid, table)}
 
     def failure(self, wait_s: float = 0.0) -> str:
-        """Why a store is not mounted any more, "" = all are. That word is waited for."""
+        """Return why a mount is gone; "" if all exist. Wait for such a report up to `wait_s` seconds."""
         end = time.monotonic() + (wait_s if self._held else 0.0)
         while True:
-            said = next((said for said in (held.failure() for held in self._held.values()) if said), "")
-            if said or time.monotonic() >= end:
-                return said
+            failure = next((found for found in (held.failure() for held in self._held.values()) if found), "")
+            if failure or time.monotonic() >= end:
+                return failure
             time.sleep(0.02)
 
     def finish(self) -> None:
@@ -128,11 +131,10 @@ class NodeMounts:
 
 
 def clear_left(holders: Collection[int] = ()) -> None:
-    """What killed controllers of this user left mounted on this node; with `holders` only what these left, who were
-    killed themselves."""
+    """Unmount what killed controllers, or killed mount processes `holders`, left on this node. Errors are reported."""
     try:
-        for said in clear_dead(holders):
-            sys.stderr.write(f"ffdl-controller: {said}\n")
+        for message in clear_dead(holders):
+            sys.stderr.write(f"ffdl-controller: {message}\n")
     except OSError as error:
         sys.stderr.write(f"ffdl-controller: the table of mounts cannot be read: {error}\n")
 
@@ -153,7 +155,7 @@ def _plain(mounts: Mounts) -> Dict[str, object]:
 
 
 def _cache_bytes(directory: str, wanted: int) -> int:
-    """How much of what was read is kept: nothing where the directory is in memory."""
+    """Return the size of the cache of read data; 0 if the directory is in memory."""
     try:
         found = os.statvfs(directory)
         kind = filesystem_type(read_text(TABLE), os.path.realpath(directory))
@@ -163,7 +165,7 @@ def _cache_bytes(directory: str, wanted: int) -> int:
 
 
 class _MountProcess:
-    """One holder, as its controller sees it."""
+    """One mount process, as its controller sees it."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         assert process.stdout is not None
@@ -175,25 +177,25 @@ class _MountProcess:
         return self._process.pid
 
     def await_mount(self, go_on: Callable[[], None]) -> str:
-        """Why it is not mounted, "" = it is. Raises what `go_on` raises."""
+        """Wait until the store is mounted. Return why that failed; "" if it did not. Raises what `go_on` raises."""
         while True:
             for word in self._listen(_TICK_S):
                 return str(word.get("why", ""))
             if self._process.poll() is not None:
-                return f"the program that holds a mount ended with status {self._process.returncode}"
+                return f"the process that holds a mount exited with status {self._process.returncode}"
             go_on()
 
     def failure(self) -> str:
-        """Why it is not mounted any more, "" = it is."""
+        """Return why the mount is gone; "" if it exists."""
         if not self._failure:
             for word in self._listen(0.0):
                 self._failure = str(word.get("ended", ""))
             if not self._failure and self._process.poll() is not None:
-                self._failure = "the program that holds the mount was killed"
+                self._failure = "the process that holds the mount was killed"
         return self._failure
 
     def finish(self) -> None:
-        """Have it unmounted, and wait for that."""
+        """Unmount the store, and wait for that."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(END)

@@ -19,36 +19,36 @@ from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 
 GOOGLE = "https://storage.googleapis.com"
 KNOWN_HOSTS = "known_hosts"
-"""A file in the directory that the program works in, made of :attr:`Remote.known_hosts`."""
+"""File in rclone's working directory, made from :attr:`Remote.known_hosts`."""
 SYSTEM_HOSTS = ("/etc/ssh/ssh_known_hosts", "~/.ssh/known_hosts")
 _NEVER = "2999-01-01T00:00:00Z"
 _KEYS = {"user_name": "access_key_id", "password": "secret_access_key", "session_token": "session_token"}
 
 
 class NotMountable(ValueError):
-    """Why rclone is not asked for this store."""
+    """The store cannot be mounted; the message says why."""
 
 
 @dataclass(frozen=True)
 class Remote:
-    """The `settings` of one store, by name; an empty one is left out. `obscured`: those of a secret that rclone reads
-    in a form of its own. `hidden`: what none may read that `settings` have in another form than the file of secrets.
-
-    `needs`: settings that this rclone has to know, or it would do less than it is told. `known_hosts`: files whose
-    lines, those that are there, are the hosts it may speak to (none = it speaks to no host by SSH). `own_key`: it
-    proves who it is by a key of the user's own.
-    """
+    """rclone's configuration of one store."""
 
     settings: Mapping[str, str]
+    """By name. Empty ones are left out."""
     obscured: Mapping[str, str] = field(default_factory=dict)
+    """Passwords, which rclone reads in a form of its own."""
     hidden: Tuple[str, ...] = ()
+    """Secret texts in `settings` that differ from the values in the file of secrets."""
     needs: Tuple[str, ...] = ()
+    """Settings that the node's rclone must know, because it ignores unknown ones."""
     known_hosts: Tuple[str, ...] = ()
+    """Files with the hosts that rclone may connect to by SSH. Missing files are skipped."""
     own_key: bool = False
+    """Whether rclone logs in with a key of the user's own."""
 
 
 def remote_of(store: StoreAddress, secrets: Mapping[str, str]) -> Remote:
-    """Raises NotMountable."""
+    """Return the configuration of a store. Raises NotMountable."""
     why = why_brought(store)
     if why:
         raise NotMountable(why)
@@ -74,7 +74,7 @@ def _s3(store: StoreAddress, given: Mapping[str, str]) -> Remote:
 
 
 def _gcs(store: StoreAddress, given: Mapping[str, str]) -> Remote:
-    """Keys sign as in S3; a token or a service account needs Google's own interface, which lies beside that one."""
+    """Return the configuration for Google: its S3 interface for keys, its own one for a token or a service account."""
     settings = {"type": "google cloud storage"}
     if "service_account" in given:
         try:
@@ -88,7 +88,7 @@ def _gcs(store: StoreAddress, given: Mapping[str, str]) -> Remote:
     else:
         endpoint = store.endpoint or GOOGLE
         as_s3 = StoreAddress(StoreKind.S3, endpoint, store.region or "auto", store.container, store.options)
-        # What Google's servers add to that header spoils the signature (rclone issue 6670).
+        # Google's servers change that header, which invalidates the signature (rclone issue 6670).
         return Remote({**_s3(as_s3, given).settings, "use_accept_encoding_gzip": "false"})
     if not store.endpoint or store.endpoint.rstrip("/") == GOOGLE:
         return Remote(settings, hidden=(hidden,))
@@ -98,7 +98,7 @@ def _gcs(store: StoreAddress, given: Mapping[str, str]) -> Remote:
 
 def _swift(store: StoreAddress, given: Mapping[str, str]) -> Remote:
     if "user_name" not in given:
-        raise NotMountable("it names no user, as whom it is mounted")
+        raise NotMountable("it names no user")
     endpoint, options = store.endpoint.rstrip("/"), store.options
     settings = {"type": "swift", "env_auth": "false", "key": given.get("password", ""), "region": store.region}
     if endpoint.endswith(("/v1.0", "/v1")):
@@ -110,7 +110,7 @@ def _swift(store: StoreAddress, given: Mapping[str, str]) -> Remote:
 
 
 def _sftp(store: StoreAddress, given: Mapping[str, str]) -> Remote:
-    """No command runs on the server. Links are left out, as the staging program does."""
+    """Return the configuration for SFTP. No command runs on the server, and links are left out as in staging."""
     host, _, port = store.endpoint.partition(":")
     settings = {"type": "sftp", "host": host, "port": port or "22", "user": given.get("user_name", "")}
     settings.update({"known_hosts_file": KNOWN_HOSTS, "shell_type": "none", "disable_hashcheck": "true"})
@@ -143,31 +143,34 @@ _MAKERS: Dict[StoreKind, Callable[[StoreAddress, Mapping[str, str]], Remote]] = 
 PROGRAM = "rclone"
 _REMOTE = "store"
 _KEPT = ("PATH", "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
-"""Of the environment. Not AWS_*: the manifest says how the store is spoken to, and nothing else does."""
+"""Variables that rclone gets. AWS_* are not among them: only the manifest configures the store."""
 TIMEOUT_S = 60
 
 
 def config_text(remote: Remote, obscure: Callable[[str], str]) -> str:
-    """The file. `obscure` gives the form in which rclone reads passwords. Raises NotMountable, and what it raises."""
+    """Return the text of the configuration file.
+
+    `obscure` encodes passwords. Raises NotMountable, and what it raises.
+    """
     values = dict(remote.settings)
     for name, value in remote.obscured.items():
         values[name] = obscure(value)
     for name, value in values.items():
-        # What the reader of that file would take for a reference, a quotation, or another line.
+        # rclone would read it as a reference, a quotation or several lines.
         if "%(" in value or value.strip("\"'` \t") != value or not value.isprintable():
             raise NotMountable(f"{name} cannot be written into rclone's configuration")
     return f"[{_REMOTE}]\n" + "".join(f"{name} = {value}\n" for name, value in values.items() if value)
 
 
 def mount_argv(transfer: Transfer, mounts: Mounts, source: str, config: str, cache: str) -> List[str]:
-    """What mounts it at `transfer.local`, in the foreground. `cache` is a directory for what was read ("" = none)."""
+    """Return the argv that mounts the store at `transfer.local`, in the foreground. `cache` is a directory, or ""."""
     options, container = transfer.store.options, transfer.store.container
     place = (
         f"{container.rstrip('/')}/{transfer.prefix}" if container and transfer.prefix else container + transfer.prefix
     )
     argv = [PROGRAM, "mount", f"{_REMOTE}:{place}", transfer.local, "--read-only", "--config", config]
     argv += ["--devname", source, "--file-perms", "0444", "--dir-perms", "0555", "--log-level", "ERROR"]
-    argv += ["--buffer-size", "4M"]  # of each file that is open
+    argv += ["--buffer-size", "4M"]  # for each open file
     argv += ["--contimeout", f"{TIMEOUT_S}s", "--timeout", f"{options.get('timeout_s', TIMEOUT_S)}s"]
     if options.get("ca_file"):
         argv += ["--ca-cert", options["ca_file"]]
@@ -178,7 +181,7 @@ def mount_argv(transfer: Transfer, mounts: Mounts, source: str, config: str, cac
 
 
 def environment(environ: Mapping[str, str], home: str) -> Dict[str, str]:
-    """Of the program; `home` is where nothing of the user's is."""
+    """Return rclone's environment. `home` is a directory without files of the user."""
     return {**{name: environ[name] for name in _KEPT if name in environ}, "HOME": home, "LANG": "C"}
 
 
@@ -187,13 +190,15 @@ OWN_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 
 
 def made_ready(remote: Remote, directory: str, environ: Mapping[str, str]) -> Remote:
-    """The remote with what this node and user have for it; hosts that are known are written into the directory.
-    `environ` is rclone's. Raises NotMountable, OSError."""
+    """Return the configuration completed with the user's name and key, and write the known hosts into the directory.
+
+    `environ` is rclone's. Raises NotMountable, OSError.
+    """
     if remote.needs:
-        said = _ask(["help", "backend", remote.settings["type"]], environ)
-        lacks = [name for name in remote.needs if f"- Config:      {name}\n" not in said]
+        text = _ask(["help", "backend", remote.settings["type"]], environ)
+        lacks = [name for name in remote.needs if f"- Config:      {name}\n" not in text]
         if lacks:
-            raise NotMountable(f"the node's rclone is too old for it (it has no {lacks[0]})")
+            raise NotMountable(f"the node's rclone is too old (it has no {lacks[0]})")
     settings = dict(remote.settings)
     if remote.known_hosts:
         _write_known_hosts(remote.known_hosts, os.path.join(directory, KNOWN_HOSTS))
@@ -201,13 +206,13 @@ def made_ready(remote: Remote, directory: str, environ: Mapping[str, str]) -> Re
     if remote.own_key:
         found = [path for path in map(os.path.expanduser, OWN_KEYS) if os.access(path, os.R_OK)]
         if not found:
-            raise NotMountable("you have no key in ~/.ssh by which the node could log in")
+            raise NotMountable("you have no key in ~/.ssh with which the node could log in")
         settings["key_file"] = found[0]
     return replace(remote, settings=settings)
 
 
 def obscured(text: str, environ: Mapping[str, str]) -> str:
-    """A password as rclone's configuration has it; it is told on standard input. Raises NotMountable, OSError."""
+    """Return a password as rclone encodes it. rclone gets it on standard input. Raises NotMountable, OSError."""
     if not text.isprintable():
         raise NotMountable("its password cannot be written into rclone's configuration")
     return _ask(["obscure", "-"], environ, text + "\n").strip()
@@ -219,7 +224,7 @@ def _write_known_hosts(files: Sequence[str], target: str) -> None:
         try:
             with open(os.path.expanduser(path), "rb") as file:
                 found.append(file.read())
-        except OSError:  # said below, where it is all of them
+        except OSError:  # reported below if none can be read
             continue
     if not found:
         raise NotMountable(f"no file says which hosts are known: {' and '.join(files)}")
@@ -227,12 +232,12 @@ def _write_known_hosts(files: Sequence[str], target: str) -> None:
         out.write(b"\n".join(found))
 
 
-def _ask(words: List[str], environ: Mapping[str, str], told: str = "") -> str:
-    """What rclone answers. Raises NotMountable, OSError."""
+def _ask(words: List[str], environ: Mapping[str, str], text: str = "") -> str:
+    """Return what rclone prints for an input. Raises NotMountable, OSError."""
     try:
         done = subprocess.run(
             [PROGRAM, *words, "--config", os.devnull],
-            input=told.encode(),
+            input=text.encode(),
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env=dict(environ),
@@ -242,5 +247,5 @@ def _ask(words: List[str], environ: Mapping[str, str], told: str = "") -> str:
     except subprocess.TimeoutExpired:
         raise NotMountable(f"{PROGRAM} {words[0]} did not end within {ASK_S:.0f} s") from None
     if done.returncode != 0:
-        raise NotMountable(f"{PROGRAM} {words[0]} ended with status {done.returncode}")
+        raise NotMountable(f"{PROGRAM} {words[0]} exited with status {done.returncode}")
     return done.stdout.decode("utf-8", "replace")

@@ -1,7 +1,7 @@
 """``ffdl-controller pod``: the main process of the container beside a learner's container.
 
 kubelet starts it again whenever it ends, and ends it when the learner's container has ended. So however the attempt
-ends, this process tells the shim to end and then waits for kubelet.
+ends, this process makes the shim end and then waits for kubelet.
 """
 
 from __future__ import annotations

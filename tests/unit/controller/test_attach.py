@@ -112,7 +112,7 @@ def test_agent_passes_variables_and_exit_status(agent: Agent) -> None:
 
 def test_open_pipe_rejects_file_that_is_no_pipe(agent: Agent, tmp_path: Path) -> None:
     """Whoever is in the learner may have put something else in the agent's place."""
-    with (tmp_path / "precious").open("w") as file, pytest.raises(OSError, match="is no pipe"):
+    with (tmp_path / "precious").open("w") as file, pytest.raises(OSError, match="is not a pipe"):
         sessions._open_pipe(os.getpid(), file.fileno(), os.O_WRONLY)
     assert (tmp_path / "precious").read_text() == ""
 

@@ -79,21 +79,21 @@ def test_await_network_waits_for_late_facts(tmp_path: Path) -> None:
 def test_await_network_assumes_level_job_if_facts_name_no_level(tmp_path: Path) -> None:
     tell(tmp_path, level="")
     assert found(tmp_path).level == "job"
-    with pytest.raises(PhaseFailed, match="level 'job', and 'egress' is needed"):
+    with pytest.raises(PhaseFailed, match="level 'job', but 'egress' is needed"):
         found(tmp_path, level="egress")
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"job": "42"}, "job '42', and '41' is needed"),
-        ({"level": "egress"}, "level 'egress', and 'job' is needed"),
-        ({"nodes": "3"}, "nodes '3', and '2' is needed"),
-        ({"rank": "0", "prefix": "10.200.0."}, "rank '0', and '1' is needed"),
-        ({"learners": "1"}, "one for '1' learners, and 2 are to run here"),
+        ({"job": "42"}, "job '42', but '41' is needed"),
+        ({"level": "egress"}, "level 'egress', but 'job' is needed"),
+        ({"nodes": "3"}, "nodes '3', but '2' is needed"),
+        ({"rank": "0", "prefix": "10.200.0."}, "rank '0', but '1' is needed"),
+        ({"learners": "1"}, "one for '1' learners, but 2 must run here"),
         ({"learners": "many"}, "one for 'many' learners"),
-        ({"netns": ""}, "tells no place"),
-        ({"netns": "run/ffdl"}, "tells no place"),
+        ({"netns": ""}, "gives no namespace"),
+        ({"netns": "run/ffdl"}, "gives no namespace"),
         ({"prefix": "10.200.0."}, "no addresses"),
     ],
 )

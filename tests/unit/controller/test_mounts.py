@@ -135,7 +135,7 @@ def test_rclone_readiness_rejects_version_without_known_hosts_support(tmp_path: 
         (("fusermount", "rclone"), "fuse", ""),
         (("rclone",), "fuse", "fusermount3 is not installed"),
         (("fusermount3",), "fuse", "rclone is not installed"),
-        (("fusermount3", "rclone"), "none", "none is not there, or closed to this user"),
+        (("fusermount3", "rclone"), "none", "none does not exist or is closed to this user"),
     ],
 )
 def test_mount_check_names_missing_device_or_program(

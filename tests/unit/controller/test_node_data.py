@@ -58,7 +58,7 @@ FTP = "stores of the protocol ftp are not mounted"
     [
         (Mounts((0,)), "", "", ["two"], ""),
         (Mounts((0,)), "rclone is not installed", "", ["one", "two"], "rclone is not installed"),
-        (Mounts((0,)), "", "rclone ended with status 3", ["one", "two"], "rclone ended with status 3"),
+        (Mounts((0,)), "", "rclone exited with status 3", ["one", "two"], "rclone exited with status 3"),
         (Mounts((), True, brought=(Brought(0, FTP),)), "", "", ["one", "two"], FTP),
     ],
     ids=["mounted", "lacking", "failing", "never mounted"],
@@ -77,7 +77,7 @@ def test_node_data_records_whether_data_is_mounted_or_copied_and_why(
     assert node.brought == brought
     message = f"sets/one is not mounted: {why}" if why else "sets/one is mounted"
     assert node.told() == [(0, "staged" if why else "mounted", message)]
-    assert node.log() == f"ffdl: loading data: {message}{'; its data are brought' if why else ''}\n"
+    assert node.log() == f"ffdl: loading data: {message}{'; its data are copied' if why else ''}\n"
 
 
 @pytest.mark.parametrize(("lacks", "fails"), [("no device", ""), ("", "no device")])
