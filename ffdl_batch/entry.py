@@ -1,8 +1,8 @@
-"""The commands' first lines and their last: no traceback before they are imported, and none when nothing is left.
+"""Console scripts. They catch errors while modules are imported, and when the process has no resources left.
 
-What a command says of its own errors is :mod:`ffdl_batch.cli.exit_handling`'s and
-:mod:`ffdl_batch.admin.exit_handling`'s. This here is for Ctrl-C while modules are imported, and for too little memory
-or too few descriptors even to import or to say so. Nothing is imported that does more than define constants.
+:mod:`ffdl_batch.cli.exit_handling` and :mod:`ffdl_batch.admin.exit_handling` report a command's own errors. This module
+handles Ctrl-C during imports, and too little memory or too few descriptors to import or to report anything. It imports
+only modules that define constants.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from importlib import import_module
 from ffdl_batch.host.resource_exhaustion import explain_lack
 
 INTERRUPTED, TRY_AGAIN = 130, 75
-"""As in :class:`ffdl_batch.domain.exit_codes.ExitCode`, which may be one import too many."""
+"""As in :class:`ffdl_batch.domain.exit_codes.ExitCode`, whose import might fail."""
 _STDERR = 2
 
 
 def ffdl() -> None:
-    """The console script ``ffdl``."""
+    """Run the console script ``ffdl``."""
     run("ffdl", "ffdl_batch.cli.main")
 
 
 def ffdl_submit() -> None:
-    """The console script ``ffdl-submit``."""
+    """Run the console script ``ffdl-submit``."""
     run("ffdl-submit", "ffdl_batch.cli.commands.submit")
 
 
 def ffdl_admin() -> None:
-    """The console script ``ffdl-admin``."""
+    """Run the console script ``ffdl-admin``."""
     run("ffdl-admin", "ffdl_batch.admin.main")
 
 
@@ -38,7 +38,7 @@ def ffdl_submitd() -> int:
 
 
 def run(program: str, module: str) -> None:
-    """Import the command and run it, which ends with SystemExit; whatever else gets here ends it without more ado."""
+    """Import the command and run it, which ends with SystemExit. Any other exception ends the process at once."""
     try:
         import_module(module).main()
     except KeyboardInterrupt:

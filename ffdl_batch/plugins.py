@@ -1,4 +1,4 @@
-"""Finds adapters by entry point; the core never imports one by name."""
+"""Finds adapters, converters and histories by entry point; the core never imports one by name."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ HISTORIES = "ffdl_batch.histories"
 
 @dataclass(frozen=True, slots=True)
 class AdapterContext:
-    """What every adapter is told. `root` is the user's tree of job directories; `settings` of the adapter come
-    from ``[backend.<name>]`` of the configuration."""
+    """What every adapter gets. Its settings come from ``[backend.<name>]`` of the configuration."""
 
     root: str
+    """The user's tree of job directories."""
     user: str
     uid: int
 
@@ -33,12 +33,12 @@ Factory = Callable[[Settings, AdapterContext], Scheduler]
 
 
 def adapter_names() -> tuple[str, ...]:
-    """Names of the installed adapters, sorted."""
+    """Return the names of the installed adapters, sorted."""
     return tuple(sorted({point.name for point in entry_points(group=GROUP)}))
 
 
 def unknown_setting(table: str, key: str, known: Collection[str]) -> InvalidRequest:
-    """What an adapter raises for a key that `table` does not have: with the nearest one, else with all."""
+    """Return the error for a key that `table` does not have; it names the nearest key, else all of them."""
     import difflib
 
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
@@ -64,8 +64,9 @@ def harmless_settings(name: str) -> Collection[str]:
 
 
 def create_adapter(name: str, settings: Settings, context: AdapterContext, origins: Collection[str] = ()) -> Scheduler:
-    """The adapter `name`; `origins` are the files that `settings` came from. Raises InvalidRequest that names them
-    where the settings cannot be used, and one that lists the installed adapters where there is none of that name."""
+    """Return the adapter `name`. `origins` are the files that `settings` came from. Raises InvalidRequest: one that
+    names these files if the settings cannot be used, and one that lists the installed adapters if there is none of that
+    name."""
     for point in entry_points(group=GROUP):
         if point.name == name:
             factory: Factory = point.load()
@@ -80,18 +81,18 @@ def create_adapter(name: str, settings: Settings, context: AdapterContext, origi
 
 
 def converter_names() -> tuple[str, ...]:
-    """Names of the installed converters, sorted: those of the formats that they read or write."""
+    """Return the names of the installed converters, sorted: those of the formats that they read or write."""
     return tuple(sorted({point.name for point in entry_points(group=CONVERTERS)}))
 
 
 def writer_names() -> tuple[str, ...]:
-    """Those of them that write, sorted: what can be made of a manifest."""
+    """Return the names of the converters that write, sorted: the formats that a manifest can become."""
     return tuple(name for name in converter_names() if isinstance(create_converter(name), ExportsJobs | WritesScripts))
 
 
 def create_converter(name: str) -> object:
-    """The converter `name`; what it can do is asked for with isinstance. Raises CannotConvert that lists those that are
-    there when there is none of that name."""
+    """Return the converter `name`; callers ask with isinstance what it can do. Raises CannotConvert that lists the
+    known ones if there is none of that name."""
     for point in entry_points(group=CONVERTERS):
         if point.name == name:
             created: object = point.load()()
@@ -101,13 +102,13 @@ def create_converter(name: str) -> object:
 
 
 def history_names() -> tuple[str, ...]:
-    """The backends that know something, sorted."""
+    """Return the names of the backends with a history, sorted."""
     return tuple(sorted({point.name for point in entry_points(group=HISTORIES)}))
 
 
 def open_history(name: str, settings: Mapping[str, object]) -> object:
-    """What the backend `name` knows, under its own table of the configuration; what that is is asked for with
-    isinstance. Raises HistoryUnknown, HistoryMissing where no backend of that name knows anything, and InvalidRequest
+    """Return the history of the backend `name` with its own table of the configuration; callers ask with isinstance
+    what it knows. Raises HistoryUnknown, HistoryMissing if no backend of that name has a history, and InvalidRequest
     for settings that cannot be used."""
     for point in entry_points(group=HISTORIES):
         if point.name == name:

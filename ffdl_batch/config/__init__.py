@@ -1,7 +1,7 @@
-"""The configuration of a site, a user and a directory, merged; standard library only, for the fast commands.
+"""The merged configuration of a site, a user and a directory; standard library only, for the fast commands.
 
-The reader of configuration files is imported when it is first asked for (PEP 562): finding the daemon, by
-:mod:`ffdl_batch.config.daemon_location`, needs none of it and is on the way of every command.
+The reader of configuration files is imported on first use (PEP 562): :mod:`ffdl_batch.config.daemon_location`, which
+every command uses, does not need it.
 """
 
 from __future__ import annotations

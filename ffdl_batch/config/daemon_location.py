@@ -1,16 +1,15 @@
-"""Where a user's daemon is: its socket, its lock file, and whether the process that the lock names lives.
+"""Finds a user's daemon: its socket, its lock file, and whether the process that the lock names is alive.
 
-The client looks here for the daemon, the daemon puts itself here: one set of rules for both. Standard library and
-domain only, because every client command starts with it.
+Client and daemon use the same rules. Standard library and domain only, because every client command starts with it.
 
-The socket: ``$FFDL_SOCKET``, else ``$XDG_RUNTIME_DIR/ffdl/ffdl.sock`` where that runtime directory is the user's own,
-else ``/tmp/ffdl-<uid>/ffdl.sock``. With ``$FFDL_STATE_DIR`` the socket's name carries a digest of it, so that a daemon
-of another state directory is never taken for this one. Anybody may create a name in /tmp, so a directory that is
-found there is used only when it is a real directory, owned by the user, and closed to others: through somebody else's
-socket manifests, and the credentials in them, would be handed over.
+The socket: ``$FFDL_SOCKET``, else ``$XDG_RUNTIME_DIR/ffdl/ffdl.sock`` if that runtime directory is the user's own, else
+``/tmp/ffdl-<uid>/ffdl.sock``. With ``$FFDL_STATE_DIR`` the socket's name has a digest of it, so that a daemon of
+another state directory is not mistaken for this one. Every user can create a name in /tmp, so an existing directory
+there is used only if it is a real directory, owned by the user, and closed to others: otherwise manifests, and the
+credentials in them, would be sent through another user's socket.
 
-The lock file ``daemon.lock`` in the state directory is written by the daemon alone. What it says is believed only as
-far as it can be proved: "dead" needs proof on this machine, everything else counts as alive.
+Only the daemon writes the lock file ``daemon.lock`` in the state directory. A reader verifies its content: "dead" needs
+proof on this machine, everything else counts as alive.
 """
 
 from __future__ import annotations
@@ -76,10 +75,11 @@ class DirectoryCopied(LockUnreadable):
 
 @dataclass(frozen=True, slots=True)
 class SocketPlace:
-    """A socket's path; `named`: the user named it, so its owner may be somebody else (a site's daemon)."""
+    """The path of a socket."""
 
     path: Path
     named: bool
+    """Whether the user named it, so that its owner may be another user (a site's daemon)."""
 
 
 class Holder(StrEnum):
@@ -92,33 +92,32 @@ class Holder(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DaemonLock:
-    """The lock file's content. `start_ticks` is field 22 of ``/proc/<pid>/stat`` (proc(5)), clock ticks since boot.
-
-    `settings` are the digests of :mod:`ffdl_batch.config.fingerprint` ({} = a release that wrote none). `directory` is
-    the state directory itself, ``device:inode`` as seen by the holder ("" = a release that wrote none).
-    """
+    """The content of the lock file."""
 
     host: str
     pid: int
     boot_id: str
     start_ticks: int
+    """Field 22 of ``/proc/<pid>/stat`` (proc(5)), clock ticks since boot."""
     socket: str
     version: str = ""
     started_at: float = 0.0
     settings: Mapping[str, str] = field(default_factory=dict)
+    """Digests of :mod:`ffdl_batch.config.fingerprint`; {} = a release that wrote none."""
     directory: str = ""
+    """The state directory as ``device:inode``, as the holder sees it; "" = a release that wrote none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """This machine, as a value, so that tests can be another one."""
+    """This machine, as a value that tests replace."""
 
     host: str
     boot_id: str
     proc: Path = Path("/proc")
 
     def start_ticks(self, pid: int) -> int | None:
-        """When process `pid` began; None when there is none, or it has ended."""
+        """Return when process `pid` began; None if there is none, or it has ended."""
         try:
             text = (self.proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
         except (FileNotFoundError, ProcessLookupError):
@@ -128,12 +127,12 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """The machine that we run on."""
+    """Return the machine that this process runs on."""
     return Machine(socket.gethostname(), boot_id())
 
 
 def socket_place(environ: Mapping[str, str], *, tmp: Path = Path("/tmp")) -> SocketPlace:  # noqa: S108
-    """The user's socket; raises :class:`PlaceRefused` where its directory cannot be trusted. Creates nothing."""
+    """Return the user's socket. Raises :class:`PlaceRefused` if its directory cannot be trusted. Creates nothing."""
     named = environ.get("FFDL_SOCKET")
     if named:
         return SocketPlace(_fitting(Path(named).absolute()), named=True)
@@ -245,7 +244,7 @@ def _fitting(path: Path) -> Path:
 
 
 def name_directory(state_dir: Path) -> str:
-    """What tells a state directory from its copies, wherever it is moved to. Raises OSError."""
+    """Return what distinguishes a state directory from its copies, also after a move. Raises OSError."""
     found = state_dir.stat()
     return f"{found.st_dev}:{found.st_ino}"
 
@@ -253,7 +252,7 @@ def name_directory(state_dir: Path) -> str:
 def is_copied(lock: DaemonLock, state_dir: Path) -> bool:
     """Whether the lock in `state_dir` was written in another directory of this host. Raises OSError.
 
-    A file system that is mounted anew has another device number, and on another host the inode numbers may be others,
+    A file system that is mounted again has another device number, and on another host the inode numbers may be others,
     too (FUSE, CIFS): neither proves a copy, and two daemons on one database destroy it.
     """
     if not lock.directory or lock.host != socket.gethostname():

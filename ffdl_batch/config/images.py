@@ -1,4 +1,4 @@
-"""Framework and version → image."""
+"""Resolves a framework and its version to an image."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ffdl_batch.host.permissions import with_old_groups
 
 _DOCKER = "docker://"
 _ON_DISKS = ("oci:", "oci-archive:", "docker-archive:", "docker-daemon:")
-"""What Apptainer and skopeo call images that are no registry's; Apptainer 1.4, `apptainer build --help`."""
+"""Schemes of Apptainer and skopeo for images that are in no registry; Apptainer 1.4, `apptainer build --help`."""
 
 
 class UnknownImage(ValueError):
-    """The framework or its version has no image; the message lists what is known and how to add one."""
+    """The framework or its version has no image; the message lists the known ones and how to add one."""
 
 
 def known_frameworks(settings: Settings) -> dict[str, tuple[str, ...]]:
-    """Framework → versions that are named; a framework with a template takes any (shown as ``*``)."""
+    """Return framework → named versions; a framework with a template takes any version (shown as ``*``)."""
     return {
         name: (*sorted(images.versions), *(("*",) if images.template or name == "custom" else ()))
         for name, images in sorted(settings.frameworks.items())
@@ -28,7 +28,7 @@ def known_frameworks(settings: Settings) -> dict[str, tuple[str, ...]]:
 
 
 def resolve_image(settings: Settings, framework: Framework) -> str:
-    """An absolute SIF path or a reference with a scheme; raises :class:`UnknownImage`."""
+    """Return an absolute SIF path or a reference with a scheme. Raises :class:`UnknownImage`."""
     location = framework.image_location
     if location is not None and location.registry:  # AISphere's dialect: registry/namespace/name:version
         parts = (location.registry, location.namespace, framework.name)

@@ -1,4 +1,4 @@
-"""Every configuration value, its default, and what it means."""
+"""Every configuration value with its default and its meaning."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ from ffdl_batch.domain.metrics.rates import Rates
 
 @dataclass(frozen=True, slots=True)
 class FrameworkImages:
-    """Which image a framework's version is.
-
-    `versions` maps a version to an image: a SIF's path, a bare name (``<name>.sif`` in an images directory), or
-    a reference with a scheme (docker://, oras://). `template` serves every other version, with ``{version}`` in it.
-    `oci` maps versions whose image is a file to what clusters pull in its place.
-    """
+    """The images of a framework's versions."""
 
     versions: Mapping[str, str] = field(default_factory=dict)
+    """Version → image: the path of a SIF file, a bare name (``<name>.sif`` in an images directory), or a reference with
+    a scheme (docker://, oras://)."""
     template: str = ""
+    """Image of every other version, with ``{version}`` in it."""
     oci: Mapping[str, str] = field(default_factory=dict)
+    """Version whose image is a file → the reference that clusters pull instead."""
 
 
 def builtin_frameworks() -> dict[str, FrameworkImages]:
-    """FfDL's table of images (its learner images of 2018), and ours that `make images` builds.
+    """Return FfDL's table of images (its learner images of 2018), and ours that `make images` builds.
 
     Source: FfDL's container_helper_extensions.go and user guide; `custom` names the whole image itself.
     """
@@ -51,29 +50,20 @@ def builtin_frameworks() -> dict[str, FrameworkImages]:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The merged configuration. Empty text means "not set". An ``ffdl.toml`` in the working directory may set those
-    that are marked as harmless.
+    """The merged configuration. Empty text means "not set". Paths are absolute, times are seconds.
 
-    Paths are absolute. Times are seconds. `backend` "" means: slurm where `sbatch` is on the PATH, else local.
-    `state_dir` holds the database, the lock and the daemon's log; `jobs_dir` the job directories and must be
-    visible on the nodes. `images_dirs` are searched in order for ``<name>.sif``. An attempt is given up when nothing
-    was heard of its controllers for `silent_s` (0 = never). A learner's log is at most `log_files` of `log_file_size`,
-    and grows by `log_rate` in a second after the first of them. The daemon's figures are written into
-    `metrics_textfile`, and served on the loopback's `metrics_port`, where these are set. `host` is the login node that
-    commands go to over SSH ("" = they stay here), `host_program` what ffdl is called there. `cache_dir` is each
-    node's cache ("" = none), `cache_bytes` what all users may hold in it (0 = half of its file system).
-    `data_mount` says whether nodes mount stores of types that FfDL mounts. `rates` are the prices that reports
-    reckon with, `notices` says who is told of incidents, `nodes` whether jobs keep off nodes that fail often, and
-    `fault_policies` what a site makes of lines in failed jobs' logs.
-    `backends` are the adapters' own tables.
-    `origins` says for every key where its value came from.
+    An ``ffdl.toml`` in the working directory may set the values that are marked as harmless.
     """
 
     state_dir: str
+    """Has the database, the lock and the daemon's log."""
     jobs_dir: str
+    """Has the job directories; must be visible on the nodes."""
     backend: str = field(default="", metadata=HARMLESS)
+    """"" = slurm if `sbatch` is on the PATH, else local."""
     database_url: str = ""
     images_dirs: tuple[str, ...] = ()
+    """Searched in order for ``<name>.sif``."""
     check_images: bool = field(default=True, metadata=HARMLESS)
     frameworks: Mapping[str, FrameworkImages] = field(default_factory=builtin_frameworks)
     default_memory: str = field(default="8GB", metadata=HARMLESS)
@@ -84,38 +74,54 @@ class Settings:
     lease_s: float = 30.0
     idle_exit_s: float = 60.0
     silent_s: float = 900.0
+    """An attempt whose controllers do not report for so long is treated as lost; 0 = never."""
     log_file_size: str = "64MiB"
     log_files: int = 4
+    """A learner's log has at most so many files of `log_file_size`."""
     log_rate: str = "1MiB"
+    """How much a learner's log may grow in a second after its first file."""
     metrics_textfile: str = ""
+    """File that the daemon's figures are written into."""
     metrics_port: int = 0
+    """Port of the loopback device that serves the daemon's figures; 0 = none."""
     host: str = ""
+    """Login node that commands are sent to over SSH; "" = they run here."""
     host_program: str = "ffdl"
+    """Name of ffdl on `host`."""
     cache_dir: str = ""
+    """Each node's cache; "" = none."""
     cache_bytes: int = 0
+    """Limit of the cache for all users together; 0 = half of its file system."""
     data_mount: Mounting = field(default=Mounting.AUTO, metadata=HARMLESS)
+    """Whether nodes mount stores of types that FfDL mounts."""
     rates: Rates = field(default_factory=Rates, metadata=HARMLESS)
+    """Prices for reports."""
     notices: NoticeSettings = field(default_factory=NoticeSettings)
+    """Recipients of notices about incidents."""
     nodes: NodeRules = field(default_factory=NodeRules)
+    """Whether jobs keep off nodes that fail often."""
     fault_policies: tuple[FaultPolicy, ...] = ()
+    """The site's rules for lines in failed jobs' logs."""
     backends: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    """The adapters' own tables."""
     origins: Mapping[str, str] = field(default_factory=dict)
+    """Key → where its value is from."""
 
     @property
     def database(self) -> str:
-        """The database's URL; an embedded SQLite file in the state directory by default."""
+        """The database's URL; an SQLite file in the state directory by default."""
         return self.database_url or f"sqlite:///{Path(self.state_dir) / 'ffdl.sqlite3'}"
 
     def backend_settings(self, name: str) -> Mapping[str, object]:
-        """``[backend.<name>]``."""
+        """Return ``[backend.<name>]``."""
         return self.backends.get(name, {})
 
     def backend_origins(self, name: str) -> tuple[str, ...]:
-        """The files that ``[backend.<name>]`` came from, each once, sorted."""
+        """Return the files that ``[backend.<name>]`` came from, each once, sorted."""
         return tuple(sorted({self.origins[key] for key in self.origins if key.startswith(f"backend.{name}.")}))
 
     def effective_backend(self, environ: Mapping[str, str]) -> tuple[str, str]:
-        """The backend of jobs that name none, and why it is that ("" = it was configured)."""
+        """Return the backend of jobs that name none, and why it is that one ("" = it was configured)."""
         if self.backend:
             return self.backend, ""
         places = environ.get("PATH", os.defpath).split(os.pathsep)
@@ -123,7 +129,7 @@ class Settings:
         return ("slurm", "sbatch is on the PATH") if found else ("local", "no sbatch on the PATH")
 
     def explain(self) -> tuple[tuple[str, str, str], ...]:
-        """(key, value, where it came from) of every setting of the core, sorted by key; for `ffdl config`."""
+        """Return (key, value, origin) of every setting of the core, sorted by key; for `ffdl config`."""
         values: dict[str, object] = {
             name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("origins", "backends")
         }
@@ -135,7 +141,7 @@ class Settings:
 
 
 def without_password(url: str) -> str:
-    """A database's URL as it may be printed."""
+    """Return a database's URL without its password, for messages."""
     return re.sub(r"(://[^/@]*?:)[^/@]*@|(\bpassword=)[^&]*", lambda found: _masked(*found.groups()), url)
 
 

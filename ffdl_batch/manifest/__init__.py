@@ -1,7 +1,7 @@
-"""The manifest: text in, a checked :class:`~ffdl_batch.domain.job.spec.JobSpec` and findings out.
+"""Parses manifests: text in, a checked :class:`~ffdl_batch.domain.job.spec.JobSpec` and findings out.
 
-pydantic and PyYAML are imported on first use (PEP 562), so that naming this package costs nothing. Nothing here
-opens a file, a connection or a process: callers bring the text and get values back.
+pydantic and PyYAML are imported on first use (PEP 562), so that an import of this package costs nothing. No module of
+it opens a file, a connection or a process.
 """
 
 from __future__ import annotations

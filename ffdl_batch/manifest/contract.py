@@ -1,4 +1,4 @@
-"""What goes into and comes out of :func:`ffdl_batch.manifest.parse_manifest`; the standard library alone."""
+"""Input and result of :func:`ffdl_batch.manifest.parse_manifest`; standard library only."""
 
 from __future__ import annotations
 
@@ -14,42 +14,37 @@ NO_JOB = "no job is taken with"
 
 @dataclass(frozen=True, slots=True)
 class ManifestSource:
-    """A manifest as it was handed in.
-
-    `name` stands in messages (a file name, ``<stdin>``); `base_dir` is where relative paths start ("" = unknown).
-    """
+    """A manifest as it was submitted."""
 
     text: str | bytes
     name: str
+    """For messages: a file name, ``<stdin>``."""
     base_dir: str
+    """Directory where relative paths start; "" = unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """The site's values for what a manifest leaves out.
-
-    `known_frameworks` maps a framework to its versions; ``*`` among them, or none, means any version. None =
-    frameworks are not checked. `own_keys` are the backend's (:class:`ffdl_batch.ports.capabilities.HasOwnKeys`);
-    None = no backend is known.
-    """
+    """The site's values for what a manifest leaves out."""
 
     memory_bytes: int = 8 * 1000**3
     cpus: float = 5.0
     learners: int = 1
     known_frameworks: Mapping[str, tuple[str, ...]] | None = None
+    """Framework → its versions; ``*`` among them, or none, means any version. None = frameworks are not checked."""
     own_keys: frozenset[str] | None = None
+    """Those of the backend (:class:`ffdl_batch.ports.capabilities.HasOwnKeys`); None = no backend is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """The outcome. `spec` is None exactly when an error is among `findings`.
-
-    `inline_secrets` are credentials that stood in the manifest, by the name that `spec` refers to them with
-    (``${secret:name}``). `redacted_text` is the manifest with their values replaced by ``***``; it is safe to keep.
-    It is "" where the manifest could not be read: what in it is secret is unknown then.
-    """
+    """The result of parsing."""
 
     spec: JobSpec | None
+    """None exactly if `findings` has an error."""
     findings: tuple[Finding, ...]
     inline_secrets: Mapping[str, str]
+    """Credentials in the manifest, by the names by which `spec` refers to them (``${secret:name}``)."""
     redacted_text: str
+    """The manifest with the values of credentials replaced by ``***``, which is safe to keep; "" if the manifest could
+    not be read, because its secrets are then unknown."""

@@ -8,7 +8,7 @@ from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.manifest.document.tree import Mapping, Mark, Node, Origin, Place, Unreadable, locate, path_text
 
 MAX_FINDINGS = 100
-"""More help nobody; a hostile manifest could otherwise cause tens of thousands."""
+"""Maximum number; a hostile manifest could cause tens of thousands."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The way of a manifest: text → tree → options laid over → models → checks across fields → the domain's values."""
+"""Parses a manifest: text → tree → options applied → models → checks across fields → the domain's values."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Manifests of Watson Machine Learning, made FfDL's (entry point ``wml`` of ``ffdl_batch.converters``).
+"""Converts manifests of Watson Machine Learning to FfDL's (entry point ``wml`` of ``ffdl_batch.converters``).
 
-What goes where is what FfDL's own converter says (IBM/FfDL ``etc/converter/convert-to-FfDL.py``): the same keys and
-the same sizes. It says nothing of what it leaves out; here every value is told, with its line. Credentials
-leave the text: the manifest names secrets, and what became of one says how it is set. Their values go nowhere.
+Keys and sizes become those of FfDL's own converter (IBM/FfDL ``etc/converter/convert-to-FfDL.py``). That one drops
+values silently; this one reports what became of every value, with its line. Credentials are removed from the text: the
+manifest names secrets, and the report says how to set them. Their values are stored nowhere.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class WmlReader:
 
     def differences(self, source: Source, script: str) -> tuple[str, ...]:  # noqa: ARG002 - the port's signature
         """There is no way back."""
-        raise CannotConvert("nobody takes manifests of Watson Machine Learning any more", "leave --check out")
+        raise CannotConvert("no service accepts manifests of Watson Machine Learning any more", "leave --check out")
 
 
 def create() -> WmlReader:

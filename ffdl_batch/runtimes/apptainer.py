@@ -27,7 +27,7 @@ class GpuLibraries(StrEnum):
 
 
 class NetworkMode(StrEnum):
-    """How the container's network is made."""
+    """How the container gets its network."""
 
     HOST = "host"
     LOOPBACK = "loopback"
@@ -37,25 +37,26 @@ class NetworkMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One learner's container. All texts may hold placeholders of the launch file. `hostname` "" = the node's.
-    `devices`: the node adds the options that the learner's devices need there."""
+    """One learner's container. All texts may hold placeholders of the launch file."""
 
     image: str
     binds: tuple[Bind, ...] = ()
     network: NetworkMode = NetworkMode.LOOPBACK
     gpus: GpuLibraries = GpuLibraries.NONE
     devices: bool = False
+    """Whether the node adds the options for the learner's devices."""
     program: str = "apptainer"
     working_dir: str = "/job"
     hostname: str = ""
+    """"" = the node's."""
     argv: tuple[str, ...] = SHELL
 
 
 def apptainer_argv(container: Container) -> tuple[str, ...]:
-    """The whole command. Raises ValueError for a path or an image that it cannot express.
+    """Return the whole command. Raises ValueError for a path or an image that it cannot express.
 
-    ``{scratch}`` becomes the container's /tmp and /var/tmp (else they are a few MiB of memory); ``--containall``
-    also gives it its own /dev/shm, process and IPC namespaces, and an empty environment but for the file's.
+    ``{scratch}`` becomes the container's /tmp and /var/tmp (else they are a few MiB of memory). ``--containall`` also
+    gives it its own /dev/shm, process and IPC namespaces, and an empty environment except for the file's.
     """
     image = _plain(container.image, "image")
     if image.startswith("-"):

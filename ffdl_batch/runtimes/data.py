@@ -1,7 +1,7 @@
-"""Where a job's data come from and its results go: directories that nodes see, and stores that are spoken to. Pure.
+"""Plans where a job's data are read and its results are stored: directories that nodes see, and remote stores. Pure.
 
-What comes from a store lies in the job's own directory, one for all attempts, and has FfDL's paths in the learner: of a
-mounted store read-only below ``/mnt/data``, of a copied one below ``/job``.
+Data from a store are in the job's own directory, one for all attempts, and have FfDL's paths in the learner: those of a
+mounted store read-only below ``/mnt/data``, those of a copied one below ``/job``.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ MODEL_STORE = os.path.join(SUBMITTED, "model.zip")  # noqa: PTH118 - a name, not
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The attempt that is planned, number `number`. `failures`: how many failed attempts its chain may have.
-    `results_store` is where the site has all results stored ("" = it does not say). `apart`: it sees no files of the
-    job's attempts before it, nor a learner those of another."""
+    """The attempt that is planned."""
 
     job_id: str
     spec: JobSpec
@@ -37,26 +35,33 @@ class Subject:
     job: JobDir
     attempt: AttemptDir
     results_store: str = ""
+    """Directory in which the site stores all results; "" = it has none."""
     failures: int = 0
+    """How many failed attempts the job may have."""
     number: int = 1
+    """Number of the attempt."""
     apart: bool = False
+    """Whether it sees no files of earlier attempts, and a learner none of other learners."""
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """`needs_dirs` have to be on the nodes; `fetches` and `uploads` move by the staging program."""
+    """The data of an attempt."""
 
     places: Places
     copies: tuple[Copy, ...] = ()
     fetches: tuple[Transfer, ...] = ()
+    """Brought by the staging program."""
     uploads: tuple[Transfer, ...] = ()
+    """Stored by the staging program."""
     stores: Stores = field(default_factory=Stores)
     needs_dirs: tuple[str, ...] = ()
+    """Directories that the nodes must have."""
     warnings: tuple[str, ...] = ()
 
 
 def place_data(subject: Subject) -> Data:
-    """Raises StoreRefused."""
+    """Return the data of an attempt. Raises StoreRefused."""
     stores = [(f"data_stores[{index}]", store) for index, store in enumerate(subject.spec.data_stores)]
     found = Data(Places(subject.job, subject.attempt, subject.job_id), warnings=tuple(_warnings(stores)))
     if stores:
@@ -86,7 +91,7 @@ def _warnings(stores: list[tuple[str, DataStore]]) -> Iterator[str]:
 
 
 def _below_base(at: str, store: DataStore, base_dir: str) -> str:
-    """The directory of a store that is one; "" = it is spoken to, or mounts nothing. Raises StoreRefused."""
+    """Return the directory of a store; "" = it is remote, or mounts nothing. Raises StoreRefused."""
     kind = store.effective_type
     path = store.connection.get("path", "")
     if kind in REMOTE or (not path and kind is StoreType.MOUNT_VOLUME):
@@ -102,7 +107,7 @@ def _below_base(at: str, store: DataStore, base_dir: str) -> str:
 
 
 def _with_input(found: Data, at: str, store: DataStore, number: int, base: str, gang: Gang) -> Data:
-    """With what one store gives, the `number`th that gives something."""
+    """Return `found` with the input of one store, the `number`th that has input."""
     places = found.places
     if store.effective_type in REMOTE:
         local = places.job.data(number)
@@ -151,9 +156,9 @@ def _with_results(subject: Subject, found: Data, at: str, store: DataStore) -> D
 
 
 def _with_uploads(subject: Subject, found: Data, store: StoreAddress, above: str) -> Data:
-    """FfDL's layout of a bucket of results. Checkpoints are at its top, each job's in a directory of its own, or all
-    jobs' in one: what is there already comes to the first attempt of such a job. It comes to each one that sees nothing
-    of the attempt before, too."""
+    """Return `found` with uploads in FfDL's layout of a bucket of results. Checkpoints are at its top, in a directory
+    of each job, or in one of all jobs: its content is then brought for the first attempt of a job. Existing checkpoints
+    are also brought for each attempt that does not see the files of the attempt before."""
     job, attempt, own = subject.job, subject.attempt, _joined(above, subject.job_id)
     shared = subject.spec.batch.checkpoint.shared and not found.places.copies_results
     checkpoints = _joined(above, SHARED_CHECKPOINTS, "" if shared else subject.job_id)
@@ -171,18 +176,19 @@ def _with_uploads(subject: Subject, found: Data, store: StoreAddress, above: str
 
 
 def without_learners(launch: LaunchFile) -> LaunchFile:
-    """Of an attempt that only brings data. They lie with the job, not in a cache of its node."""
+    """Return the launch file of an attempt that only brings data. They are kept with the job, not in a cache of its
+    node."""
     fetches = tuple(replace(fetch, link=False) for fetch in launch.fetches)
     return replace(launch, only_stages=True, fetches=fetches, copies=(), needs_dirs=())
 
 
 CACHE_PER_GPU = 6 * 10**9
-"""What FfDL keeps of a mounted store's data on the node, for each GPU of a learner."""
+"""How much data of a mounted store FfDL keeps on the node for each GPU of a learner."""
 
 
 def plan_mounts(subject: Subject, fetches: tuple[Transfer, ...], site: Mounting, *, cached: bool) -> Mounts | None:
-    """What of `fetches` nodes mount. A cache of the nodes' own has what is read again and again nearer, and who has
-    data staged ahead wants them to be there."""
+    """Return which of `fetches` nodes mount. A cache of the nodes' own keeps what is read repeatedly nearer, and data
+    that are staged ahead must be copied."""
     mode = subject.spec.batch.mount or site
     ahead = subject.spec.batch.staging is Staging.AHEAD and subject.spec.element is None
     if mode is Mounting.NEVER or ahead or (cached and mode is Mounting.AUTO):
@@ -220,7 +226,7 @@ def _joined(*names: str) -> str:
 
 
 def _below(at: str, base: str, name: str) -> str:
-    """`name` inside `base`; a name that leads out of it is refused."""
+    """Return `name` inside `base`. Raises StoreRefused if it leads out of it."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if ".." in parts:
         raise StoreRefused(at, f"{name!r} leads out of the data store; use a plain directory name")

@@ -14,10 +14,10 @@ from ffdl_batch.domain.launch.launch_file import EXPORTS_VARIABLE
 from ffdl_batch.domain.launch.placeholders import literal
 
 DEFAULT_RESULTS_CONTAINER = "dlaas-trained-models"
-"""The bucket that FfDL stores results in when the manifest names none."""
+"""The bucket in which FfDL stores results if the manifest names none."""
 SHARED_CHECKPOINTS = "_wml_checkpoints"
 DATA_DIR = "DATA_DIR"
-"""Of the first store with input; with more than one, each has a number behind it too, from 1."""
+"""Variable of the first store with input; if there are several, it has a number from 1 as well, as the others have."""
 AGENT = "; ".join(
     (
         "_ffdl_agent() { set -m",
@@ -33,10 +33,10 @@ AGENT = "; ".join(
         "unset -f _ffdl_agent",
     )
 )
-"""The shell that waits in every learner until somebody debugs it (``controller/attach/session.py``); until then it
-sleeps in a read, and looks once a minute whether the learner's shell was killed. A name that it reads becomes that of a
-shell with pipes at 3 to 7, which evaluates what comes through 6. set -m gives each of them a process group, and INT,
-which would be ignored else. Later releases meet it in learners that run."""
+"""The shell in every learner that waits for a debugging session (``controller/attach/session.py``). It sleeps in a
+read, and checks once a minute whether the learner's shell was killed. A name that it reads becomes that of a shell with
+pipes at 3 to 7, which evaluates what it reads from 6. set -m gives each of them a process group, and INT, which would
+be ignored otherwise. Later releases use it in learners that run."""
 _BEFORE = "; ".join(
     (
         f'eval "${{{EXPORTS_VARIABLE}-}}"',
@@ -63,11 +63,11 @@ WRAPPER = "\n".join(
         'exit "$_ffdl_status"',
     )
 )
-"""What bash runs in every learner. A constant: nothing of a user's is in it but by the variables it reads.
+"""What bash runs in every learner. A constant: text of a user is only in the variables that it reads.
 
-It notes its process id (as seen inside) in ``.began-<learner>`` so that the controller knows both that the
-command was reached and which process it may signal. The command's status is the learner's, and lies in
-``.ended-<learner>`` too, unless a signal or an ``exit`` of the command itself ended this very shell.
+It writes its process id (as seen inside) to ``.began-<learner>``, so that the controller knows that the command was
+reached, and which process it may signal. The command's status is the learner's. It is also written to
+``.ended-<learner>``, unless a signal or an ``exit`` of the command itself ended this shell.
 """
 SHELL = ("bash", "-c", WRAPPER)
 PROTECTED = (
@@ -90,12 +90,12 @@ PROTECTED = (
     "FFDL_ROLE_INDEX",
     EXPORTS_VARIABLE,
 )
-"""Names that a user's environment cannot replace: the platform's bookkeeping hangs on them."""
+"""Names that a user's environment cannot replace: the platform relies on them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """One directory or file of the host made visible inside a container."""
+    """One directory or file of the host that is visible inside a container."""
 
     source: str
     target: str
@@ -104,23 +104,18 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """Input beyond the first: what the manifest calls it, where it lies on the host, and whether it is a copy."""
+    """Input of another store than the first."""
 
     name: str
+    """Its name in the manifest."""
     host: str
+    """Its directory on the host."""
     copied: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where things lie on the host, and what the manifest calls them.
-
-    `data` is the host directory with the input ("" = the attempt's own, empty or copied into), `more` is further input.
-    `results_bucket` is the host directory of the whole results container ("" = there is none to show).
-    `copied` is FfDL's s3_datastore form; `results_copied` is that of results (None = as the input's).
-    `shared_checkpoints`: FfDL's one directory for all jobs of the bucket. `bucket_keeps_checkpoints`: the job's own
-    checkpoints are in the bucket, because what is in `job` is gone with the attempt.
-    """
+    """Directories on the host, and their names in the manifest."""
 
     job: JobDir
     attempt: AttemptDir
@@ -128,12 +123,19 @@ class Places:
     data_container: str = ""
     results_container: str = ""
     data: str = ""
+    """Host directory with the input; "" = that of the attempt, which is empty or copied into."""
     results_bucket: str = ""
+    """Host directory of the whole results container; "" = there is none to show."""
     copied: bool = False
+    """FfDL's s3_datastore form."""
     shared_checkpoints: bool = False
+    """Whether all jobs of the bucket share FfDL's one directory."""
     bucket_keeps_checkpoints: bool = False
+    """Whether the job's own checkpoints are in the bucket, because `job` is deleted with the attempt."""
     results_copied: bool | None = None
+    """The form of results; None = as the input's."""
     more: tuple[Input, ...] = ()
+    """Further input."""
 
     @property
     def copies_results(self) -> bool:
@@ -143,8 +145,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The directories as the learner sees them, the binds that make them so, and what must exist before. `data_dirs`
-    are those of all input, where there is more than one.
+    """The directories as the learner sees them, the binds that provide them, and directories that must exist before.
 
     All texts may hold placeholders of the launch file (``{learner_id}``); literal braces are doubled.
     """
@@ -159,25 +160,24 @@ class Layout:
     binds: tuple[Bind, ...] = ()
     make_dirs: tuple[str, ...] = ()
     data_dirs: tuple[str, ...] = ()
+    """Those of all input, if there is more than one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Learners:
-    """What the variables report to a learner about its job.
-
-    `gpus` are those of each learner, None where they differ. `command` "" = the node controller knows it, learners have
-    different ones.
-    """
+    """What the variables report to a learner about its job."""
 
     training_id: str
     command: str
+    """"" = the node controller knows it, because learners have different ones."""
     learners: int = 1
     gpus: float | None = 0.0
+    """Of each learner; None = they differ."""
     extra: Mapping[str, str] = field(default_factory=dict)
 
 
 def container_layout(places: Places) -> Layout:
-    """Inside a container: FfDL's literal paths ``/job``, ``/mnt/data`` and ``/mnt/results``."""
+    """Return the layout inside a container: FfDL's literal paths ``/job``, ``/mnt/data`` and ``/mnt/results``."""
     attempt = places.attempt
     results_name = _name(places.results_container) or DEFAULT_RESULTS_CONTAINER
     data_name = _name(places.data_container)
@@ -224,14 +224,14 @@ def container_layout(places: Places) -> Layout:
 
 
 def _data_dir(name: str, copied: bool) -> str:
-    """$DATA_DIR inside a container."""
+    """Return $DATA_DIR inside a container."""
     if copied:
         return f"/job/{name}" if name else "/job/data"
     return f"/mnt/data/{name}".rstrip("/")
 
 
 def _check_apart(paths: list[str]) -> None:
-    """Raises ValueError where a directory would hide another, or part of it."""
+    """Raise ValueError if a directory would hide another, or part of it."""
     for index, path in enumerate(paths):
         for other in paths[:index]:
             if f"{path}/".startswith(f"{other}/") or f"{other}/".startswith(f"{path}/"):
@@ -239,7 +239,7 @@ def _check_apart(paths: list[str]) -> None:
 
 
 def checkpoints_on_host(places: Places) -> str:
-    """$CHECKPOINT_DIR on the host: the job's own, or FfDL's one of the whole results container."""
+    """Return $CHECKPOINT_DIR on the host: the job's own, or FfDL's one of the whole results container."""
     bucket = places.results_bucket and _inside(places.results_bucket, SHARED_CHECKPOINTS)
     if bucket and places.shared_checkpoints and not places.copies_results:
         return bucket
@@ -247,7 +247,7 @@ def checkpoints_on_host(places: Places) -> str:
 
 
 def bare_layout(places: Places) -> Layout:
-    """Without a container: the same directories by their paths on the host."""
+    """Return the layout without a container: the same directories by their paths on the host."""
     attempt = places.attempt
     checkpoints = checkpoints_on_host(places)
     data = places.data or attempt.data
@@ -266,8 +266,8 @@ def bare_layout(places: Places) -> Layout:
 
 
 def learner_environment(learners: Learners, layout: Layout) -> dict[str, str]:
-    """The contract's variables, with placeholders for what only the node knows; how learners find each other is in
-    :mod:`ffdl_batch.runtimes.rendezvous`."""
+    """Return the contract's variables, with placeholders for values that only the node knows. The variables of the
+    rendezvous are in :mod:`ffdl_batch.runtimes.rendezvous`."""
     prefix = f"learner-{learners.training_id}"
     fixed = {
         "TRAINING_ID": learners.training_id,
@@ -302,7 +302,7 @@ def learner_environment(learners: Learners, layout: Layout) -> dict[str, str]:
 
 
 def _name(container: str) -> str:
-    """A container name as a relative path; ValueError where it would lead out of its place."""
+    """Return a container name as a relative path. Raises ValueError if it would lead out of its place."""
     parts = [part for part in container.split("/") if part not in ("", ".")]
     if ".." in parts or any(ord(c) < 32 or ord(c) == 127 for c in container):
         raise ValueError(f"{container!r} cannot name a data container; use a plain directory or bucket name")

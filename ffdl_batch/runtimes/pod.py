@@ -1,6 +1,6 @@
-"""How a learner runs in the container of a pod: the shim that is its first process, and what the controller receives.
+"""Plans how a learner runs in the container of a pod: the shim, its first process, and what the controller starts.
 
-The shim has only a POSIX shell (dash, BusyBox), and uses its builtins alone. The learner's own command needs bash, as
+The shim has only a POSIX shell (dash, BusyBox), and uses only its builtins. The learner's own command needs bash, as
 everywhere (:data:`ffdl_batch.runtimes.learner_contract.WRAPPER`).
 """
 
@@ -29,8 +29,8 @@ WORKING_DIR = "/job"
 WORK, POD = "work", "pod"
 
 SHIM_TEXT = f"""\
-# The first process of a learner's container: starts the learner as the pod's controller says (file {GO}), tells how it
-# ended ({ENDED}), and ends when all is stored ({DONE}). Nothing but a POSIX shell is needed.
+# The first process of a learner's container: starts the learner as the pod's controller says (file {GO}), records how
+# it ended ({ENDED}), and ends when all is stored ({DONE}). It needs only a POSIX shell.
 ffdl_seat=${{1:-{SEAT_DIR}}}
 ffdl_ran=
 
@@ -46,7 +46,7 @@ ffdl_count_kills() {{
 }}
 
 # The end of this container is asked for: a checkpoint first. (The learner gets its own signal from the controller.)
-trap 'ffdl_told=1; : >"$ffdl_seat/{TERMINATING}"' TERM INT
+trap 'ffdl_stopping=1; : >"$ffdl_seat/{TERMINATING}"' TERM INT
 exec 4<>"$ffdl_seat/{BELL}"
 printf '%s\\n' "$$" >"$ffdl_seat/{BEGUN}"
 while :; do
@@ -54,8 +54,8 @@ while :; do
     read -r ffdl_word <"$ffdl_seat/{DONE}"
     # In a pod that is being deleted, it is kubelet that ends this container: one that ends by itself at the moment at
     # which kubelet, its hook being over, would end it makes kubelet 1.36 wait for the grace of the whole pod.
-    ffdl_told= ffdl_left=5
-    while [ -e "$ffdl_seat/{TERMINATING}" ] && [ -z "$ffdl_told" ] && [ "$ffdl_left" -gt 0 ]; do
+    ffdl_stopping= ffdl_left=5
+    while [ -e "$ffdl_seat/{TERMINATING}" ] && [ -z "$ffdl_stopping" ] && [ "$ffdl_left" -gt 0 ]; do
       ffdl_left=$((ffdl_left - 1))
       sleep 1
     done
@@ -66,7 +66,7 @@ while :; do
     ffdl_ran=$ffdl_start
     ffdl_count_kills
     ffdl_before=$ffdl_kills
-    # Held open: a learner does not die because who reads its output was started anew.
+    # Held open: a learner does not die because the reader of its output was started again.
     exec 3<>"$ffdl_seat/{OUTPUT}"
     (exec 3>&- 4>&-; . "$ffdl_seat/{GO}") </dev/null >"$ffdl_seat/{OUTPUT}" 2>&1
     ffdl_status=$?
@@ -112,14 +112,15 @@ def pre_stop_argv(seat: str = SEAT_DIR) -> tuple[str, ...]:
 
 
 def stand_in_argv(controller: tuple[str, ...], shell: tuple[str, ...] = SHELL) -> tuple[str, ...]:
-    """What the node controller starts in the learner's place. `controller` is the argv that starts a controller, with
-    placeholders; its shell is the last that stands there, as for every learner."""
+    """Return what the node controller starts in the learner's place. `controller` is the argv that starts a controller,
+    with placeholders; the shell at the end is the one of every learner."""
     options = ("stand-in", "--pod", "{pod}", "--env-file", "{env_file}", "--cwd", WORKING_DIR)
     return (*controller, *options, "--", *(literal(part) for part in shell))
 
 
 def learner_mounts(layout: Layout, job_dir: str, attempt: AttemptDir, learners: int, named: bool) -> list[PodMount]:
-    """The mounts that give a container this layout, outer ones first. `named`: learners have names, which resolve."""
+    """Return the mounts that give a container this layout, outer ones first. `named`: learners have names that
+    resolve."""
     found = [_mount(bind.source, bind.target, bind.read_only, job_dir, attempt, learners) for bind in layout.binds]
     if named:
         found.append(PodMount(POD, HOSTS, "/etc/hosts", read_only=True))
@@ -127,7 +128,8 @@ def learner_mounts(layout: Layout, job_dir: str, attempt: AttemptDir, learners: 
 
 
 def own_logs(index: str) -> str:
-    """Leads to the log directory of the learner of pod `index`: in an attempt's directory, made by each pod."""
+    """Return the link to the log directory of the learner of pod `index`, which each pod makes in an attempt's
+    directory."""
     return f"logs/pod-{index}"
 
 
@@ -146,5 +148,5 @@ def _mount(source: str, target: str, read_only: bool, job_dir: str, attempt: Att
 
 
 def _plain(text: str) -> str:
-    """Without the doubling of braces."""
+    """Return the text without the doubling of braces."""
     return text.replace("{{", "{").replace("}}", "}")

@@ -1,9 +1,10 @@
-"""How the learners of a job find each other: variables of frameworks and MPI launchers, names, ports, commands. Pure.
+"""Plans how the learners of a job find each other: variables of frameworks and MPI launchers, names, ports, commands.
+Pure.
 
-Values hold placeholders that the node controllers fill. Where a name comes from:
+Values hold placeholders that the node controllers fill. Sources of the names:
 
 - torchrun takes ``PET_<OPTION>`` for each of its options: PyTorch, ``torch/distributed/argparse_util.py``, ``run.py``.
-- jax.distributed.initialize() reads JAX_COORDINATOR_ADDRESS alone (JAX, ``jax/_src/distributed.py``); the number of
+- jax.distributed.initialize() reads only JAX_COORDINATOR_ADDRESS (JAX, ``jax/_src/distributed.py``); the number of
   processes and the own one are its arguments, and by convention JAX_NUM_PROCESSES and JAX_PROCESS_ID.
 - Open MPI 4: ``orte/runtime/orte_mca_params.c``, ``orte/mca/plm/rsh``. Open MPI 5 is launched by PRRTE 3:
   ``src/runtime/prte_mca_params.c``, ``src/mca/plm/ssh``.
@@ -26,13 +27,13 @@ from ffdl_batch.domain.launch.launch_file import RESTART_LEARNER
 from ffdl_batch.runtimes.slurm_steps import runs_alone
 
 HOST_FILE, HYDRA_HOST_FILE, LAUNCH_AGENT = ".hostfile", ".machinefile", ".launch-agent"
-"""In $JOB_STATE_DIR, where node controllers write them."""
+"""In $JOB_STATE_DIR; node controllers write them."""
 FIRST_PORT, RANGES, RANGE = 10_000, 300, 64
-"""Jobs draw one of so many ranges of so many ports: 10000 to 29199, below what Linux gives to outgoing connections
+"""A job gets one of RANGES ranges of RANGE ports: 10000 to 29199, below those that Linux gives to outgoing connections
 (ip_local_port_range, 32768 and up)."""
 LEAST_RESTARTS = 3
 WAITING = "while sleep 3600; do :; done"
-"""What MPI workers do themselves: nothing, until they are ended."""
+"""The command of MPI workers: they wait until they are ended."""
 
 _ENDS_LINE = re.compile(r"(?<!\\)(?:\\\\)*\n")
 """Matches a line break that bash sees. mpirun starts one program, so a script of several lines needs a shell."""
@@ -40,12 +41,12 @@ _OVERSUBSCRIBED = {
     "OMPI_MCA_rmaps_base_oversubscribe": "true",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
 }
-"""Of one learner with several processes: without a host file Open MPI starts no more of them than there are cores."""
+"""For one learner with several processes: without a host file Open MPI starts at most one per core."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """What a launch file says of learners that belong together; the fields are its fields."""
+    """Fields of a launch file that are about several learners."""
 
     names: str
     ports: int
@@ -56,7 +57,8 @@ class Rendezvous:
 
 
 def arrange(job_id: str, spec: JobSpec, gang: Gang, failures: int) -> Rendezvous:
-    """`failures`: how many failed attempts the chain may have, the site's word where the manifest has none."""
+    """Return the rendezvous of a job. `failures` is how many failed attempts it may have by the site's setting, which
+    counts if the manifest has none."""
     command, commands = _commands(spec, gang)
     alone = len(gang.members) == 1
     asked = spec.batch.retry.failures
@@ -72,25 +74,26 @@ def arrange(job_id: str, spec: JobSpec, gang: Gang, failures: int) -> Rendezvous
 
 
 def name_prefix(job_id: str) -> str:
-    """FfDL's: learners are ``<prefix>-<i>`` and ``<prefix>-<i>.<prefix>``, i from 0."""
+    """Return FfDL's prefix: learners are ``<prefix>-<i>`` and ``<prefix>-<i>.<prefix>``, i from 0."""
     return f"learner-{job_id}"
 
 
 def first_port(job_id: str) -> int:
-    """The first of the job's own ports. Drawn from what all its attempts have in common: each is planned before it
-    has a number (:data:`ffdl_batch.domain.launch.launch_file.TEMPLATE`)."""
+    """Return the first of the job's own ports. It depends only on the job: an attempt is planned before it has a number
+    (:data:`ffdl_batch.domain.launch.launch_file.TEMPLATE`)."""
     return FIRST_PORT + zlib.crc32(job_id.encode()) % RANGES * RANGE
 
 
 def slots(gang: Gang) -> int:
-    """Processes that a learner is made for: one for each GPU, else one. Launchers know one number for all."""
+    """Return the processes that a learner is made for: one for each GPU, else one. Launchers use one number for all."""
     return max(1, *(one.load.gpus for one in gang.members if not one.service), 0)
 
 
 def environment(spec: JobSpec, gang: Gang, ports: int, state_dir: str) -> dict[str, str]:
-    """The variables of each learner; `state_dir` is $JOB_STATE_DIR as learners see it, and may hold placeholders.
+    """Return the variables of each learner. `state_dir` is $JOB_STATE_DIR as learners see it, and may hold
+    placeholders.
 
-    What can be said of a single learner is said without placeholders that older controllers do not fill.
+    Variables of a single learner have no placeholders that older controllers do not fill.
     """
     found = {
         "MASTER_ADDR": "{master_addr}",
@@ -150,7 +153,7 @@ def _of_launchers(state_dir: str, processes: int) -> dict[str, str]:
 
 
 def _commands(spec: JobSpec, gang: Gang) -> tuple[str, dict[str, str]]:
-    """The job's command and those of the roles that have another."""
+    """Return the job's command and those of the roles that have another."""
     command = spec.framework.command
     if not starts_mpi(spec):
         return command, {name: role.command for name, role in spec.batch.roles.items() if role.command}

@@ -1,9 +1,9 @@
-"""srun and scontrol for scripts written for Slurm, in learners that no step of Slurm can be started in. Constants.
+"""srun and scontrol for scripts written for Slurm, in learners in which no step of Slurm can be started. Constants.
 
-They are bash, which every learner has. srun(1) and scontrol(1) of 26.05 say what is imitated: srun starts its command
-once per task, and its exit status is the highest of them; ``scontrol show hostnames`` expands a list of nodes. What
-cannot be imitated is refused in a sentence, never passed over. srun starts the tasks of its own learner; where the
-first learner alone runs the script it sends the others theirs (:mod:`ffdl_batch.runtimes.slurm_steps`).
+They are bash, which every learner has, and imitate srun(1) and scontrol(1) of 26.05: srun starts its command once per
+task, and its exit status is the highest of the tasks'; ``scontrol show hostnames`` expands a list of nodes. An option
+that cannot be imitated is refused with a message, never ignored. srun starts the tasks of its own learner; if only the
+first learner runs the script, it sends the others their tasks (:mod:`ffdl_batch.runtimes.slurm_steps`).
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ begin_files() {  # as srun: files begin empty
     case $pattern in
       ''|all|none) continue ;;
       *%[tnN]*) ;;
-      *) [ -z "$part" ] || continue; count=1 ;;  # one for all: whoever sends the step begins it
+      *) [ -z "$part" ] || continue; count=1 ;;  # one for all: the sender of the step begins it
     esac
     for ((rank = first; rank < first + count; rank++)); do : >"$(named "$pattern" "$rank")" || exit 1; done
   done
@@ -202,14 +202,14 @@ begin_files() {  # as srun: files begin empty
 begin_files
 if [ "$mine" -eq 1 ] && [ -z "$label" ] && [ ${#others[@]} -eq 0 ]; then run 0 "$@"; fi
 
-tasks=() labels=() worst=0 told= started= early=()
-tell() {
-  told=1
+tasks=() labels=() worst=0 signalled= started= early=()
+forward() {
+  signalled=1
   [ -n "$started" ] || { early+=("$1"); return; }  # a task that has begun may not be among the tasks yet
   [ ${#tasks[@]} -eq 0 ] || kill -s "$1" "${tasks[@]}" 2>/dev/null
   [ ${#others[@]} -eq 0 ] || signal_others "$1"
 }
-for number in INT TERM HUP USR1 USR2; do trap "tell $number" "$number"; done
+for number in INT TERM HUP USR1 USR2; do trap "forward $number" "$number"; done
 [ ${#others[@]} -eq 0 ] || send
 exec 3<&0
 mark() { local line; while IFS= read -r line || [ -n "$line" ]; do printf '%s: %s\n' "$1" "$line"; done; }
@@ -227,20 +227,20 @@ for ((task = 0; task < mine; task++)); do
 done
 exec 3<&- 4<&-
 started=1
-for number in "${early[@]}"; do tell "$number"; done
+for number in "${early[@]}"; do forward "$number"; done
 left=("${pids[@]}")
 while [ ${#left[@]} -gt 0 ]; do
-  told=
+  signalled=
   if [ "$kill" = 0 ]; then
     wait "${left[0]}"; status=$?
-    while [ -n "$told" ]; do  # a signal came between: perhaps that was its status, and not the task's
-      told=; wait "${left[0]}" 2>/dev/null; again=$?
+    while [ -n "$signalled" ]; do  # a signal came between: perhaps that was its status, and not the task's
+      signalled=; wait "${left[0]}" 2>/dev/null; again=$?
       [ "$again" -eq 127 ] || status=$again
     done
     left=("${left[@]:1}")
   else
     wait -n "${left[@]}"; status=$?
-    [ -z "$told" ] || status=0
+    [ -z "$signalled" ] || status=0
     living=()
     for pid in "${left[@]}"; do ! kill -0 "$pid" 2>/dev/null || living+=("$pid"); done
     left=("${living[@]}")
@@ -294,7 +294,7 @@ case "${1-} ${2-}" in
     printf '   Account=%s Partition=%s JobState=RUNNING\n' "${SLURM_JOB_ACCOUNT-}" "${SLURM_JOB_PARTITION-}"
     printf '   NodeList=%s NumNodes=%s NumTasks=%s\n' "$SLURM_JOB_NODELIST" "$SLURM_NNODES" "$SLURM_NTASKS"
     printf '   WorkDir=%s\n' "$SLURM_SUBMIT_DIR" ;;
-  requeue*) die "the platform starts the job anew; batch.retry of the manifest says how often" ;;
+  requeue*) die "the platform starts the job again; batch.retry of the manifest says how often" ;;
   *) die "'$*' is not offered here; what is: show hostnames, show job" ;;
 esac
 """
@@ -303,8 +303,8 @@ BEGIN = """\
 unset BASH_ENV
 RANDOM=${SLURM_JOB_ID:-1}
 hostname() { srun -N1 -n1 hostname "$@"; }"""
-"""What a script that all learners run begins with, so that they agree on what Slurm would find out once, on the first
-node: a random number, as of a rendezvous, and where that is. What the script starts is not told."""
+"""Beginning of a script that all learners run, so that they agree on what Slurm would determine once, on the first
+node: a random number, as of a rendezvous, and the node's address. Programs that the script starts do not see it."""
 _INSTALL = """\
 _ffdl_slurm="$JOB_STATE_DIR/.slurm-$LEARNER_ID"
 if mkdir -p "$_ffdl_slurm"; then
@@ -319,7 +319,8 @@ unset _ffdl_slurm"""
 
 
 def _program(name: str, text: str) -> str:
-    """Written beside and renamed: a learner that is started again may still have the one before it running."""
+    """Return shell text that writes a program and renames it: the previous run of a restarted learner may still use the
+    old one."""
     place = f'"$_ffdl_slurm/{name}"'
     return (
         f'printf "#!%s\\n%s\\n" "$BASH" {shlex.quote(text.strip())} >{place}.new\n'
@@ -332,4 +333,4 @@ INSTALLATION = _INSTALL.format(
     begin=shlex.quote(BEGIN),
     sent=SENT,
 )
-"""What a learner's shell runs before the command, where the job asks for Slurm's environment."""
+"""What a learner's shell runs before the command, if the job requests Slurm's environment."""

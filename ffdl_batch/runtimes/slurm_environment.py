@@ -1,8 +1,8 @@
 """The variables that a script written for Slurm reads, for learners of every backend. Pure.
 
-Names and meanings are sbatch(1)'s and srun(1)'s ("OUTPUT ENVIRONMENT VARIABLES", 26.05). To the script a learner is a
-task, and the nodes are those of the gang, by the names at which learners reach them. What the manifest itself says in
-``batch.env`` wins, and what follows from it (SLURM_NPROCS from SLURM_NTASKS) follows it. Where the scheduler is Slurm
+Names and meanings are those of sbatch(1) and srun(1) ("OUTPUT ENVIRONMENT VARIABLES", 26.05). For the script a learner
+is a task, and the nodes are those of the gang, with the names at which learners reach them. Values of the manifest's
+``batch.env`` win, and values that depend on them (SLURM_NPROCS on SLURM_NTASKS) follow them. If the scheduler is Slurm,
 the node has the facts, as the job's number (:data:`HOST_VALUES`).
 """
 
@@ -25,11 +25,11 @@ _SAME = (
     "SLURM_SUBMIT_HOST", "SLURM_RESTART_COUNT",
 )  # fmt: skip
 HOST_VALUES = {**{name: name for name in _SAME}, "SLURM_JOBID": "SLURM_JOB_ID"}
-"""What Slurm itself says of a job on its nodes, and is no other in a learner."""
+"""Facts of Slurm about a job on its nodes that are the same in a learner."""
 SLURM_SHELL = (*SHELL[:2], f"{INSTALLATION}\n{SHELL[2]}")
-"""As every learner's, with srun and scontrol on its PATH."""
+"""The shell of every learner, with srun and scontrol on its PATH."""
 _ELSEWHERE = "ffdl"
-"""The cluster and partition of a job that is in none."""
+"""The cluster and partition of a job that has none."""
 _MPI = {
     "OMPI_MCA_plm": "^slurm",
     "OMPI_MCA_ras": "^slurm",
@@ -37,20 +37,20 @@ _MPI = {
     "PRTE_MCA_ras": "^slurm",
     "HYDRA_RMK": "user",
 }
-"""Launchers take SLURM_JOB_ID for a reason to start their processes by Slurm's srun, which is not there."""
+"""MPI launchers that see SLURM_JOB_ID start their processes by Slurm's srun, which the learner lacks."""
 _HYDRA_ALONE = {"HYDRA_LAUNCHER": "fork", "I_MPI_HYDRA_BOOTSTRAP": "fork"}
 
 
 def job_number(job_id: str) -> int:
-    """A number for scripts that count with SLURM_JOB_ID, as for a port; the same for all attempts. Slurm's own have 26
-    bits (MAX_JOB_ID)."""
+    """Return a number for scripts that calculate with SLURM_JOB_ID, for example a port; the same for all attempts.
+    Slurm's own have 26 bits (MAX_JOB_ID)."""
     return zlib.crc32(job_id.encode()) % 0x03FF_FFFE + 1
 
 
 def slurm_variables(
     job_id: str, spec: JobSpec, gang: Gang, layout: Layout, contained: bool, apart: bool = False
 ) -> dict[str, str]:
-    """Texts with placeholders; `contained`: names of learners resolve, where they have any. `apart`: they share no
+    """Return texts with placeholders. `contained`: names of learners resolve, if they have any. `apart`: they share no
     files, and no step can be sent to them."""
     batch, number = spec.batch, str(job_number(job_id))
     tasks = _tasks(spec, gang)
@@ -98,7 +98,7 @@ def slurm_variables(
 
 
 def node_names(job_id: str, gang: Gang) -> str:
-    """The nodes in Slurm's words, each by the name of its first learner: ``learner-training-x-[0,2]``."""
+    """Return the nodes in Slurm's notation, each by the name of its first learner: ``learner-training-x-[0,2]``."""
     first = {node: rank for rank, node in reversed(list(enumerate(gang.nodes_of)))}
     ranks = ",".join(str(first[node]) for node in sorted(first))
     prefix = literal(name_prefix(job_id))
@@ -106,13 +106,13 @@ def node_names(job_id: str, gang: Gang) -> str:
 
 
 def per_node(counts: list[int]) -> str:
-    """SLURM_TASKS_PER_NODE's form: ``2(x3),1``."""
+    """Return counts in the form of SLURM_TASKS_PER_NODE: ``2(x3),1``."""
     runs = [(value, len(list(same))) for value, same in groupby(counts)]
     return ",".join(f"{value}(x{times})" if times > 1 else str(value) for value, times in runs)
 
 
 def _tasks(spec: JobSpec, gang: Gang) -> list[int]:
-    """Of each node: the learners, or what the manifest says, dealt as srun deals its tasks."""
+    """Return the tasks of each node: the learners, or the manifest's number, distributed as srun does it."""
     asked = spec.batch.env.get("SLURM_NTASKS", "")
     if not (asked.isascii() and asked.isdigit() and int(asked)):
         return [gang.nodes_of.count(node) for node in range(gang.nodes)]

@@ -20,14 +20,14 @@ SENT = "FFDL_STEPS"
 
 
 def takes_steps(spec: JobSpec) -> bool:
-    """Whether learners wait for steps of the first one."""
+    """Return whether learners wait for steps of the first one."""
     return spec.batch.slurm_environment and any(
         role.command.startswith(f"{TAKES} ") for role in spec.batch.roles.values()
     )
 
 
 def runs_alone(spec: JobSpec) -> bool:
-    """Whether a script for Slurm runs in the first learner alone, while the others take its steps or just wait."""
+    """Return whether only the first learner runs a script for Slurm, while the others take its steps or just wait."""
     waits = spec.batch.slurm_environment and any(role.service for role in spec.batch.roles.values())
     return waits or takes_steps(spec)
 

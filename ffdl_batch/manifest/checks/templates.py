@@ -58,7 +58,7 @@ def note_placeholders(root: Mapping, log: FindingLog) -> None:
     """Warn about each value that is no value yet. Commands, metrics and free text may hold such words."""
     for place, scalar in _fields(root):
         if is_placeholder(scalar.text):
-            log.warning(place, "this looks like a placeholder that nobody has filled in", "write the real value")
+            log.warning(place, "this looks like a placeholder without a value", "write the real value")
         elif _names_variable(str(place[-1]), scalar.text):
             message = "this is taken as it is written: variables are replaced in commands only"
             log.warning(place, message, "write the real value")

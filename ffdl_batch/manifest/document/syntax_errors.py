@@ -87,11 +87,11 @@ def explain(error: yaml.MarkedYAMLError, text: str) -> Unreadable:
 
 
 def name_template(error: Unreadable, text: str) -> Unreadable:
-    """`error`, or what it really is where somebody's ``{{ name }}`` was read as two nested mappings."""
+    """Return `error`, or the real one if ``{{ name }}`` was read as two nested mappings."""
     mark = error.mark
     if mark is None or text[mark.index - 1 : mark.index + 1] != "{{":
         return error
-    message = "{{ starts a placeholder of a template that nobody has filled in"
+    message = "{{ starts a placeholder of a template that was not filled in"
     return Unreadable(message, "fill in the template, or write the value here", Mark(mark.line, mark.column - 1))
 
 

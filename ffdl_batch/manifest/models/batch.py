@@ -158,7 +158,8 @@ class HealthBlock(Block):
     """When a learner counts as hung."""
 
     hang_s: CountFromZero = Field(
-        None, description="Seconds without a sign of life, after which its stacks are taken and told; 1800, 0 = never."
+        None,
+        description="Seconds without a sign of life until stacks are recorded and a warning is sent; 1800, 0 = never.",
     )
 
 
@@ -176,7 +177,7 @@ class RoleBlock(Block):
 
 
 class NotifyBlock(Block):
-    """Who is told."""
+    """Recipients of notices."""
 
     mail: Label = Field("", description="Mail address or user.")
     events: MailEvents = Field((), description="sbatch's --mail-type words.")
@@ -231,7 +232,7 @@ class BatchBlock(Block):
         None, description="Variables of each element of an array: a grid of lists, or a list of mappings."
     )
     elastic: Words = Field({}, description="Bounds of an elastic job.")
-    notify: NotifyBlock | None = Field(None, description="Who is told of what.")
+    notify: NotifyBlock | None = Field(None, description="Recipients of notices, and the events that cause one.")
     slurm: SlurmBlock | None = Field(None, description="What only Slurm knows.")
     slurm_environment: Flag = Field(
         None, description="Learners find SLURM_* variables, srun and scontrol, on every backend; false."

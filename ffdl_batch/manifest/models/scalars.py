@@ -69,7 +69,7 @@ def kind_of(value: object) -> str:
 
 
 def read_label(value: object) -> str:
-    """Text of one line: it goes on to schedulers and into file names of records."""
+    """Return text of one line: schedulers and file names of records get it."""
     text = read_text(value).rstrip("\r\n")
     bad = _CONTROL.search(text)
     if bad is not None:

@@ -205,7 +205,7 @@ def test_manifest_warns_about_unfilled_placeholder(changed: dict[str, str], path
     parsed = parse("# how to\n" + PLACEHOLDERS.format(**(RIGHT | changed)))
     assert parsed.spec is not None
     (line,) = [w for w in warnings(parsed) if "placeholder" in w]
-    assert path in line and line.endswith("looks like a placeholder that nobody has filled in (write the real value)")
+    assert path in line and line.endswith("looks like a placeholder without a value (write the real value)")
 
 
 @pytest.mark.parametrize("written", ["$BUCKET", "${BUCKET}"])

@@ -97,7 +97,7 @@ def test_parser_limits_nesting_through_aliases() -> None:
     ("a: *.py\n", "1:4: error: a value cannot start with '*' (put the whole value in quotes)"),
     ("a: &&\n", "1:4: error: a value cannot start with '&' (put the whole value in quotes)"),
     ("a: [\n", "a [ or { is opened and never closed"),
-    ("a: {{ bucket }}\n", "1:4: error: {{ starts a placeholder of a template that nobody has filled in"),
+    ("a: {{ bucket }}\n", "1:4: error: {{ starts a placeholder of a template that was not filled in"),
     ("a: {{{{x}}}}\n", "1:4: error: {{ starts a placeholder"),
 ])  # fmt: skip
 def test_parser_explains_yaml_error_with_its_position(text: str, part: str) -> None:
