@@ -12,15 +12,13 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.number_text import counted, size_text
 from ffdl_batch.domain.terminal_text import json_text
 
-_NAMES = {"help_option_names": ["-h", "--help"]}
 
-
-@click.group(context_settings=_NAMES)
+@click.group()
 def cache() -> None:
     """Manage the cache of data sets on this node."""
 
 
-@cache.command(context_settings=_NAMES)
+@cache.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def trim(as_json: bool) -> int:
     """Reduce this node's cache to its limit, and make room for users who need it and have less than an equal share.

@@ -13,7 +13,7 @@ from ffdl_batch.domain.terminal_text import json_text
 from ffdl_batch.host.users import user_name
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.option(
     "--nodes",
     default="",

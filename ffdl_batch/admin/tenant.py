@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ffdl_batch.ports.capabilities import KeepsTenants
 
 T = TypeVar("T")
-_NAMES = {"help_option_names": ["-h", "--help"]}
 _BACKEND = click.option(
     "--backend", default="kubernetes", show_default=True, metavar="NAME", help="The backend of the cluster."
 )
@@ -43,12 +42,12 @@ def _with_who(command: Any) -> Any:
     return command
 
 
-@click.group(context_settings=_NAMES)
+@click.group()
 def tenant() -> None:
     """Manage the tenants of a cluster: a namespace each, with limits and users."""
 
 
-@tenant.command(context_settings=_NAMES)
+@tenant.command()
 @click.argument("name")
 @_BACKEND
 @click.option("--cpus", "--cpu", type=click.FloatRange(min=0), metavar="N", help="Limit of CPUs, over all its pods.")
@@ -109,7 +108,7 @@ def create(name: str, *, backend: str, as_yaml: bool, as_json: bool, **options: 
     return ExitCode.FAILED if differs else ExitCode.OK
 
 
-@tenant.command(context_settings=_NAMES)
+@tenant.command()
 @click.argument("name")
 @_BACKEND
 @_with_who

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ffdl_batch.store.database import Database
     from ffdl_batch.store.schema_upgrade import Standing
 
-_NAMES = {"help_option_names": ["-h", "--help"]}
 _SHOWN_FAULTS = 50
 
 
@@ -35,7 +34,7 @@ class _File(click.Path):
 _FILE = _File(dir_okay=False, path_type=Path)
 
 
-@click.group(context_settings=_NAMES)
+@click.group()
 def db() -> None:
     """Manage the database of jobs: SQLite in the state directory, or PostgreSQL.
 
@@ -43,7 +42,7 @@ def db() -> None:
     """
 
 
-@db.command(context_settings=_NAMES)
+@db.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def current(as_json: bool) -> int:
     """Print the schema revision of the database and of this release.
@@ -75,7 +74,7 @@ def current(as_json: bool) -> int:
     return ExitCode.UNAVAILABLE if not standing.is_known else ExitCode.FAILED if missing else ExitCode.OK
 
 
-@db.command(context_settings=_NAMES)
+@db.command()
 @click.option("--dry-run", is_flag=True, help="Print what would be done.")
 def upgrade(dry_run: bool) -> None:
     """Upgrade the database to the schema of this release.
@@ -119,7 +118,7 @@ def upgrade(dry_run: bool) -> None:
     click.echo(f"{database.place} has schema revision {HEAD}")
 
 
-@db.command(context_settings=_NAMES)
+@db.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(as_json: bool) -> int:
     """Check the database: the file, the tables, the rows of every job, and whether it has all jobs that were executed
@@ -178,7 +177,7 @@ def _print_left_out(unknown_jobs: UnknownJobs) -> None:
     click.echo(f"left out by restore: {some_of(unknown_jobs.left_out)}")
 
 
-@db.command(context_settings=_NAMES)
+@db.command()
 @click.argument("file", type=_FILE)
 @click.option("--force", is_flag=True, help="Replace FILE if it is a backup, or empty.")
 def backup(file: Path, force: bool) -> int:
@@ -209,7 +208,7 @@ def backup(file: Path, force: bool) -> int:
     return ExitCode.FAILED if report.faults else ExitCode.OK
 
 
-@db.command(context_settings=_NAMES)
+@db.command()
 @click.argument("file", type=_FILE)
 @click.option("--force", is_flag=True, help="Replace a database that has jobs; its content is kept beside it.")
 def restore(file: Path, force: bool) -> int:

@@ -70,7 +70,7 @@ def test_ffdl_admin_help_imports_no_database_modules() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"ffdl-admin {__version__}" in done.stdout and "back up, restore" in done.stdout
+    assert f"ffdl-admin {__version__}" in done.stdout and "back up and restore" in done.stdout
 
 
 def test_db_commands_refuse_state_directory_that_others_can_write(old: Desk) -> None:
@@ -180,7 +180,7 @@ def test_db_restore_replaces_jobs_and_keeps_previous_database(old: Desk, tmp_pat
     with old.store() as store:
         later = str(add_job(store, "later").id)
     code, _, err = old.run("db", "restore", copy)
-    assert code == 2 and f"{JOBS + 1} jobs. --force puts" in err
+    assert code == 2 and f"{JOBS + 1} jobs. --force replaces" in err
     assert later in jobs_of(old)
     out = old.done("db", "restore", copy, "--force")
     assert f"restored   {JOBS} jobs, schema revision {HEAD}" in out
@@ -198,7 +198,7 @@ def test_db_restore_needs_no_force_without_database_and_prints_singular_for_one_
     with desk.store() as store:
         job = str(add_job(store).id)
     assert ": 1 job, schema" in desk.done("db", "backup", tmp_path / "copy")
-    assert "holds 1 job. --force puts" in desk.run("db", "restore", tmp_path / "copy")[2]
+    assert "has 1 job. --force replaces" in desk.run("db", "restore", tmp_path / "copy")[2]
     if desk.is_postgres:
         desk.execute("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
     else:
@@ -248,7 +248,7 @@ def test_db_restore_replaces_damaged_database_and_its_log(old: Desk, tmp_path: P
     old.done("db", "backup", tmp_path / "copy")
     old.file.write_bytes(b"\xff" * 5000)
     code, _, err = old.run("db", "restore", tmp_path / "copy")
-    assert code == 2 and "holds something that cannot be read" in err
+    assert code == 2 and "has something that cannot be read" in err
     log = old.file.with_name(old.file.name + "-wal")
     log.write_bytes(b"what was in its log")
     kept = kept_by(old.done("db", "restore", tmp_path / "copy", "--force"))
