@@ -36,11 +36,12 @@ to 60 s early, and its clock ticks in half minutes (sbatch(1), --signal; measure
 
 @dataclass(frozen=True)
 class Conclusion:
-    """How the attempt ended. `learner_id` is the one whose log explains it (0 = none)."""
+    """How the attempt ended."""
 
     outcome: Outcome
     stored: bool
     learner_id: int = 0
+    """The learner whose log explains it; 0 if there is none."""
     exit_code: Optional[int] = None
     exit_signal: Optional[int] = None
     error_code: str = "000"
@@ -51,20 +52,22 @@ class Conclusion:
 
 @dataclass(frozen=True)
 class StepEnd:
-    """What is known of the end of a step beside the events of its controllers. `out_of_memory`: the kernel killed one
-    of its processes because the job needed more memory than it has, in words ("" = it did not). `printed` are the last
-    lines of the program that started it. `unheard`: the other nodes may have written what does not come here any
-    more."""
+    """What is known about the end of a step besides its controllers' events."""
 
     out_of_memory: str = ""
+    """A sentence if the kernel killed one of its processes for memory."""
     printed: str = ""
+    """The last lines that the program which started it printed."""
     unheard: bool = False
+    """Whether events of other nodes may be missing."""
 
     def explain(self, found: Conclusion) -> Conclusion:
-        """Return the conclusion about a controller that died with what explains that. Files in /dev/shm belong to no
-        process, so the kernel may have chosen a controller."""
+        """Return the conclusion about a killed controller, with the explanation.
+
+        Files in /dev/shm belong to no process, so the kernel may have killed a controller.
+        """
         message = f"{found.message}; the step printed: {self.printed}" if self.printed else found.message
-        if self.out_of_memory and found.exit_code != 0:  # else the training is done, and what it left is stored later
+        if self.out_of_memory and found.exit_code != 0:  # with 0 only storing is left
             return replace(found, error_code="C202", message=f"{self.out_of_memory}; {message}")
         return replace(found, message=message)
 
@@ -76,12 +79,12 @@ def conclude(
     deadline: Optional[float] = None,
     step: StepEnd = StepEnd(),
 ) -> Conclusion:
-    """Judge the events of all node controllers, in order. `terminated`: the head was told to end the job. `deadline`
-    is the epoch second of the time limit, where it is known.
+    """Decide how the attempt ended, from the events of all node controllers in order.
 
-    In this order: everything stored with success; a learner that failed of itself, unless another node was lost under
-    it; a request for a checkpoint that was obeyed or led to the end; a fault with a code; an end from outside; and,
-    where nothing explains the end, a controller that died.
+    `terminated` means that the head was asked to end the job. `deadline` is the time limit in epoch seconds, if known.
+    The first of these applies: success, with everything stored; a learner that failed by itself, unless another node
+    was lost; a checkpoint request that was obeyed or led to the end; a fault with a code; an end from outside; else a
+    controller that died.
     """
     events = [event for event in events if _is_of_job(launch, event)]
     answered = answer(launch, events)
@@ -98,7 +101,7 @@ def _is_of_job(launch: LaunchFile, event: Event) -> bool:
 
 
 def _place(launch: LaunchFile, events: Sequence[Event], found: Conclusion) -> str:
-    """The message; a learner that failed by itself is named by its role and node, too."""
+    """Return the message. A learner that failed by itself is also named by its role and node."""
     if not found.learner_id or found.error_code not in ("C201", "C202"):
         return found.message
     source = node_source(launch.seat_of(found.learner_id).node)
@@ -112,7 +115,7 @@ def _judge(
     events: Sequence[Event],
     terminated: bool,
     deadline: Optional[float],
-    told: Answer,
+    answered: Answer,
     *,
     unheard: bool,
 ) -> Conclusion:
@@ -123,9 +126,9 @@ def _judge(
         why = Interruption.STAGED
         return Conclusion(Outcome.HALTED, False, message=describe_interruption(why), interruption=why.value)
     done = [e for e in trained.values() if learner_status(e) == 0 and not e.fields.get("ended_by")]
-    if len(done) == len(launch.trainees) and not (told.reason and (told.fresh or told.signalled)):
+    if len(done) == len(launch.trainees) and not (answered.reason and (answered.fresh or answered.signalled)):
         return _success(stored, fault, terminated, later=launch.cut_off)
-    failures = sorted((e for e in failing(endings) if not _is_answer(e, told)), key=_told_first)
+    failures = sorted((e for e in failing(endings) if not _is_answer(e, answered)), key=_failure_order)
     own = [e for e in failures if not _lost_its_peers(launch, events, endings, e)]
     if own:
         return _failure(own[0], stored)
@@ -133,15 +136,15 @@ def _judge(
     ended_at_limit = any(e.fields.get("ended_by") in LIMITS for e in endings.values())
     if reason and (ended_at_limit or not endings or unheard or _is_accounted_for(launch, endings, faults)):
         if reason == HALT:
-            return _halted(launch, trained, fault, stored, told)
-        return _at_limit(launch, trained, stored, told, _kind(launch, reason, told, deadline))
+            return _halted(launch, trained, fault, stored, answered)
+        return _at_limit(launch, trained, stored, answered, _kind(launch, reason, answered, deadline))
     if fault is not None and fault.fields.get("code"):
         return Conclusion(
-            Outcome.FAILED, False, error_code=str(fault.fields["code"]), message=_told_by_all(events, faults)
+            Outcome.FAILED, False, error_code=str(fault.fields["code"]), message=_fault_messages(events, faults)
         )
     if terminated or any(_why(e) == TERM for e in (*endings.values(), *faults)):
         return Conclusion(Outcome.CANCELLED, stored, message="ended from outside before the learners had finished")
-    # Nodes that ended because another one did say so. That one cannot, or it would have a fault of its own.
+    # Nodes that ended because of another node report that. The other node did not report a fault, so it died.
     message = str(fault.fields.get("message") or "") if fault is not None else ""
     message = message or _silence(launch, events, endings)
     if failures:
@@ -150,20 +153,22 @@ def _judge(
 
 
 def _is_loaded(events: Sequence[Event]) -> bool:
-    """Whether the data are in place, by this run or one before."""
+    """Return whether the data are loaded, by this run or an earlier one."""
     ended = {"phase": Phase.LOAD_DATA.value, "status": "ended", "exit": 0}
     return any(e.kind is EventKind.PHASE and ended.items() <= dict(e.fields).items() for e in events)
 
 
-def _told_first(failure: Event) -> Tuple[bool, float, str, int]:
-    """The order of failures. What has a code did not come of another learner's failure, whatever the nodes' clocks
-    say."""
+def _failure_order(failure: Event) -> Tuple[bool, float, str, int]:
+    """Return the sort key of failures. One with a code is no consequence of another failure, so it comes first whatever
+    the nodes' clocks say."""
     return (not failure.fields.get("code"), failure.at, failure.source, failure.seq)
 
 
 def _lost_its_peers(launch: LaunchFile, events: Sequence[Event], endings: Dict[int, Event], failure: Event) -> bool:
-    """Whether a learner may have failed because those of another node were gone: that node's controller did not live to
-    see their end. One that has to end because of this failure says how its own have ended."""
+    """Return whether a learner may have failed because another node died, which did not report its learners' ends.
+
+    A node that ends because of this failure reports them.
+    """
     if failure.fields.get("code") or failure.fields.get("out_of_memory") or failure.fields.get("asked"):
         return False
     begun = {e.fields.get("learner_id") for e in since_start(events, EventKind.LEARNER_STARTED)}
@@ -172,62 +177,62 @@ def _lost_its_peers(launch: LaunchFile, events: Sequence[Event], endings: Dict[i
 
 
 def _why(event: Event) -> str:
-    """Why a learner ended: who ended it, else what it had been asked for ("" = of itself)."""
+    """Return why a learner ended: what ended it, else the request that it got; "" if it ended by itself."""
     return str(event.fields.get("ended_by") or event.fields.get("asked") or "")
 
 
-def _is_answer(event: Event, told: Answer) -> bool:
-    """Whether ending with another status than 0 was the answer to a request: it left a new checkpoint. A service need
-    not leave one."""
+def _is_answer(event: Event, answered: Answer) -> bool:
+    """Return whether an exit status other than 0 answered a request: the learner left a new checkpoint, which a service
+    need not do."""
     blamed = event.fields.get("out_of_memory") or event.fields.get("code")
-    return bool(event.fields.get("asked")) and (told.fresh or bool(event.fields.get("service"))) and not blamed
+    return bool(event.fields.get("asked")) and (answered.fresh or bool(event.fields.get("service"))) and not blamed
 
 
 def _reason(endings: Dict[int, Event], faults: Sequence[Event]) -> str:
-    """The request that explains the end: halt, warned, time; "" where something else does."""
+    """Return the request that explains the end: halt, warned or time; "" if something else does."""
     reasons = {_why(e) for e in endings.values()}
     if not any(e.fields.get("code") for e in faults):
         reasons |= {_why(e) for e in faults}
     if HALT in reasons:
         return HALT
-    if TERM in reasons:  # whoever sent it knows why
+    if TERM in reasons:  # its sender knows why
         return ""
     return next((reason for reason in (TIME, *LIMITS) if reason in reasons), "")
 
 
 def _is_accounted_for(launch: LaunchFile, endings: Dict[int, Event], faults: Sequence[Event]) -> bool:
-    """Whether every learner has ended, or its node was told to end before it started one."""
-    told = {e.source for e in faults if not e.fields.get("code")}
-    return all(n in endings or node_source(launch.seat_of(n).node) in told for n in range(1, launch.learners + 1))
+    """Return whether every learner has ended, or its node was asked to end before it started one."""
+    asked = {e.source for e in faults if not e.fields.get("code")}
+    return all(n in endings or node_source(launch.seat_of(n).node) in asked for n in range(1, launch.learners + 1))
 
 
-def _kind(launch: LaunchFile, reason: str, told: Answer, deadline: Optional[float]) -> Interruption:
-    """A warning means the time limit, or a preemption where the limit is known and far away."""
-    if reason != TIME and launch.pod is not None:  # the head of a pod keeps the limit itself
+def _kind(launch: LaunchFile, reason: str, answered: Answer, deadline: Optional[float]) -> Interruption:
+    """Return what a warning means: the time limit, or a preemption if the limit is known to be far away."""
+    if reason != TIME and launch.pod is not None:  # the head of a pod enforces the limit itself
         return Interruption.PREEMPTION
-    if reason == TIME or deadline is None or told.asked_at is None:
+    if reason == TIME or deadline is None or answered.asked_at is None:
         return Interruption.TIMEOUT
     limits = launch.limits
     lead_s = launch.succession.lead_s if launch.succession and launch.succession.lead_s is not None else limits.lead_s
     usual_s = (limits.grace_s if lead_s is None else lead_s) + MARGIN_S
-    return Interruption.PREEMPTION if deadline - told.asked_at > usual_s else Interruption.TIMEOUT
+    return Interruption.PREEMPTION if deadline - answered.asked_at > usual_s else Interruption.TIMEOUT
 
 
 def _saved(launch: LaunchFile, checkpoint: Checkpoint) -> str:
-    """The checkpoint in words, and what becomes of it where nothing keeps it."""
-    said = describe(checkpoint)
+    """Describe the checkpoint, and whether it is lost."""
+    text = describe(checkpoint)
     is_kept = launch.uploads or (launch.pod is not None and launch.pod.claimed(launch.checkpoints))
     is_lost = launch.apart and not is_kept and checkpoint.confirmed
-    return f"{said}, and gone with its pod: no store and no claim keeps it" if is_lost else said
+    return f"{text}, and gone with its pod: no store and no claim keeps it" if is_lost else text
 
 
 def _halted(
-    launch: LaunchFile, endings: Dict[int, Event], fault: Optional[Event], stored: bool, told: Answer
+    launch: LaunchFile, endings: Dict[int, Event], fault: Optional[Event], stored: bool, answered: Answer
 ) -> Conclusion:
-    message = f"{describe_interruption(Interruption.HALT)}; {_saved(launch, told.checkpoint)}"
-    deaf = sorted(n for n, e in endings.items() if e.fields.get("ended_by") == HALT and not e.fields.get("waited"))
-    if deaf:
-        who = f"learner{'s' if len(deaf) > 1 else ''} {', '.join(map(str, deaf))}"
+    message = f"{describe_interruption(Interruption.HALT)}; {_saved(launch, answered.checkpoint)}"
+    late = sorted(n for n, e in endings.items() if e.fields.get("ended_by") == HALT and not e.fields.get("waited"))
+    if late:
+        who = f"learner{'s' if len(late) > 1 else ''} {', '.join(map(str, late))}"
         message += f"; the grace period of {launch.limits.grace_s} s was over, and {who} had to be ended"
     if not endings and fault is not None:
         message = str(fault.fields.get("message") or describe_interruption(Interruption.HALT))
@@ -238,11 +243,11 @@ def _halted(
 
 
 def _at_limit(
-    launch: LaunchFile, endings: Dict[int, Event], stored: bool, told: Answer, kind: Interruption
+    launch: LaunchFile, endings: Dict[int, Event], stored: bool, answered: Answer, kind: Interruption
 ) -> Conclusion:
-    """The allocation was about to end, or did: HALTED where a learner reacted, else it was ended at the limit."""
-    if told.reacted or kind is Interruption.PREEMPTION:
-        message = f"{describe_interruption(kind)}; {_saved(launch, told.checkpoint)}"
+    """Return the conclusion for an allocation that was about to end: HALTED if a learner reacted, else TIMED_OUT."""
+    if answered.reacted or kind is Interruption.PREEMPTION:
+        message = f"{describe_interruption(kind)}; {_saved(launch, answered.checkpoint)}"
         return Conclusion(Outcome.HALTED, stored, message=message, interruption=kind.value)
     limit = launch.limits.time_s
     return Conclusion(
@@ -251,13 +256,13 @@ def _at_limit(
         min((n for n, e in endings.items() if e.fields.get("ended_by") in LIMITS), default=0),
         error_code="C203",
         message=f"{describe_interruption(kind) if limit is None else f'the time limit of {limit} s was reached'}; "
-        f"{_saved(launch, told.checkpoint)}",
+        f"{_saved(launch, answered.checkpoint)}",
         interruption=kind.value,
     )
 
 
 def _success(stored: bool, fault: Optional[Event], terminated: bool, *, later: bool) -> Conclusion:
-    """`later`: storing is not this attempt's."""
+    """Return the conclusion after all learners succeeded. With `later`, this attempt does not store the results."""
     if stored or (later and fault is None):
         return Conclusion(Outcome.COMPLETED, stored, exit_code=0)
     if terminated and fault is None:
@@ -270,14 +275,14 @@ def _success(stored: bool, fault: Optional[Event], terminated: bool, *, later: b
 def _failure(event: Event, stored: bool) -> Conclusion:
     learner = int(event.fields["learner_id"] or 0)
     code, number = event.fields.get("exit_code"), event.fields.get("signal")
-    told = str(event.fields.get("detail") or "")
+    message = str(event.fields.get("detail") or "")
     error = str(event.fields.get("code") or ("C202" if event.fields.get("out_of_memory") else "C201"))
     if error == "C202":
-        told = told or f"learner {learner} {KILLED_FOR_MEMORY}"
-    elif not told:
-        told = f"learner {learner} {describe_end(code, number)}"
+        message = message or f"learner {learner} {KILLED_FOR_MEMORY}"
+    elif not message:
+        message = f"learner {learner} {describe_end(code, number)}"
         if event.fields.get("asked"):
-            told += ", asked for a checkpoint, without leaving a new one"
+            message += ", asked for a checkpoint, without leaving a new one"
     return Conclusion(
         Outcome.FAILED,
         stored,
@@ -285,12 +290,12 @@ def _failure(event: Event, stored: bool) -> Conclusion:
         code if isinstance(code, int) else None,
         number if isinstance(number, int) else None,
         error,
-        told,
+        message,
     )
 
 
 def _stored_all(launch: LaunchFile, events: Sequence[Event]) -> bool:
-    """Whether every learner was stored after it had last ended, but for services that nobody has started."""
+    """Return whether results were stored after each learner had last ended. Services need not have started."""
     state: Dict[object, bool] = {}
     for event in events:
         if event.kind is EventKind.STORED:
@@ -301,7 +306,7 @@ def _stored_all(launch: LaunchFile, events: Sequence[Event]) -> bool:
 
 
 def _faults(events: Sequence[Event]) -> List[Event]:
-    """The faults of the latest run (a later run has the earlier ones behind it), what explains most first."""
+    """Return the faults of the latest run, those that explain most first."""
     starts: Dict[str, int] = {}
     for event in events:
         if event.kind is EventKind.STARTED:
@@ -311,8 +316,8 @@ def _faults(events: Sequence[Event]) -> List[Event]:
 
 
 def _rank(fault: Event) -> int:
-    """What has a code comes before what was asked for, that before an end from outside, and last is what ended a node
-    because of another one. A controller that died may have, for the others, another fault as its cause."""
+    """Return the rank of a fault: first those with a code, then requested ends, ends from outside, and ends because of
+    another node. The death of a controller comes after other codes, because another fault may be its cause."""
     code = fault.fields.get("code")
     if code:
         return 1 if code == DIED else 0
@@ -320,21 +325,21 @@ def _rank(fault: Event) -> int:
     return 2 + (order.index(_why(fault)) if _why(fault) in order else len(order))
 
 
-def _told_by_all(events: Sequence[Event], faults: Sequence[Event]) -> str:
-    """The message of the first fault; of nodes that are not fit for the job, what each of them says."""
+def _fault_messages(events: Sequence[Event], faults: Sequence[Event]) -> str:
+    """Return the message of the first fault; if nodes are unfit for the job, the messages of all of them."""
     first = faults[0]
     if first.fields.get("code") not in UNFIT_NODE:
         return str(first.fields.get("message", ""))
     hosts = {e.source: str(e.fields.get("host", "")) for e in events if e.kind is EventKind.STARTED}
     alike: Dict[str, List[str]] = {}
-    said: Dict[str, str] = {}
+    messages: Dict[str, str] = {}
     for fault in (f for f in faults if f.fields.get("code") == first.fields["code"]):
         message, host = str(fault.fields.get("message", "")), hosts.get(fault.source) or fault.source
         reason = message.replace(host, "")
-        said.setdefault(reason, message)
+        messages.setdefault(reason, message)
         alike.setdefault(reason, []).append(host)
     more = {reason: f" (and so on {', '.join(names[1:])})" if names[1:] else "" for reason, names in alike.items()}
-    return "; ".join(message + more[reason] for reason, message in said.items())
+    return "; ".join(message + more[reason] for reason, message in messages.items())
 
 
 def _silence(launch: LaunchFile, events: Sequence[Event], endings: Dict[int, Event]) -> str:
@@ -342,12 +347,11 @@ def _silence(launch: LaunchFile, events: Sequence[Event], endings: Dict[int, Eve
     nodes = sorted({launch.seat_of(n).node for n in missing})
     hosts = {e.source: e.machine or "?" for e in events if e.kind is EventKind.STARTED}
     names = [f"{n} ({hosts[f'node-{n}']})" if f"node-{n}" in hosts else f"{n} (never started)" for n in nodes]
-    return f"the controller of node {', '.join(names)} died without a word; its learners' ends are not known"
+    return f"the controller of node {', '.join(names)} died without a report; the ends of its learners are unknown"
 
 
 def exit_status(final: FinalRecord) -> int:
-    """What the head exits with: 0 only for work that is done, and stored or somebody else's to store, or halted as
-    asked."""
+    """Return the exit status of the head. It is 0 for a halt, and for success if results are stored or will be."""
     is_done = final.outcome is Outcome.COMPLETED and (final.stored or final.stores_later)
     if final.outcome is Outcome.HALTED or is_done:
         return 0
@@ -361,10 +365,10 @@ def exit_status(final: FinalRecord) -> int:
 
 
 def may_run_again(final: FinalRecord) -> bool:
-    """Whether a job that the scheduler starts anew under the same id has something left to do.
+    """Return whether a job that the scheduler starts again with the same id has work left.
 
-    What ended by itself (success, failure, halt, time limit) is told and stays; what was ended from outside (a
-    preemption, a drained node) or lost its controller goes on, and so does what asked for it.
+    Success, failure, a halt and the time limit are final. An attempt that was ended from outside (a preemption, a
+    drained node), lost its controller or requested a requeue runs again.
     """
     if final.goes_on in (GoesOn.SUCCESSOR, GoesOn.PLATFORM):
         return False

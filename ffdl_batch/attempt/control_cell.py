@@ -1,35 +1,38 @@
-"""What the platform wants of a running attempt, as its controllers read it, and whether a newer run was claimed."""
+"""Read requests to a running attempt from ``control.json``, and find out whether a newer run was claimed."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Mapping
+from typing import Mapping, Optional
 
 from ffdl_batch.attempt.layout import AttemptDir, JobDir
 from ffdl_batch.attempt.reader import find_object
 from ffdl_batch.domain.file_format import FORMAT
 from ffdl_batch.domain.launch.launch_file import LaunchFile
+from ffdl_batch.domain.outcome.controller_events import GivenUp
 from ffdl_batch.host.processes import boot_id
 
 RUN = "FFDL_RUN"
-"""Variable in which the head says which run of the attempt it is (from 1)."""
+"""Variable with the number of the attempt's run, from 1. The head sets it."""
 HALT, CANCEL = "halt", "cancel"
 
 
 @dataclass(frozen=True)
 class Control:
-    """The cell ``control.json``: the job's newest attempt (0 = not said), the owner's request ("" | halt | cancel), and
-    which event a drill plays on which run ("" = none; see :data:`ffdl_batch.domain.outcome.continuation.PLAYED`), and
-    which run
-    the platform has given up (0 = none), with those before it."""
+    """The content of ``control.json``, which the daemon writes and controllers obey."""
 
     attempt: int = 0
+    """Number of the job's newest attempt; 0 if it is not known."""
     requested_action: str = ""
+    """The owner's request: "", halt or cancel."""
     drill: str = ""
+    """The event that a drill plays; see :data:`ffdl_batch.domain.outcome.continuation.PLAYED`."""
     run: int = 0
+    """The run that the drill is played on: the scheduler may start the same attempt again."""
+    given_up: Optional[GivenUp] = None
+    """The run that the daemon abandoned, with all earlier ones, because its controllers gave no sign of life."""
     format: int = FORMAT
-    given_up: int = 0
 
 
 def read_control(attempt: AttemptDir) -> Control:
@@ -46,18 +49,18 @@ def read_control(attempt: AttemptDir) -> Control:
         request if request in (HALT, CANCEL) else "",
         drill if isinstance(drill, str) else "",
         run if isinstance(run, int) else 0,
-        found if isinstance(found, int) else 1,
         _run_given_up(cell.get("given_up")),
+        found if isinstance(found, int) else 1,
     )
 
 
-def _run_given_up(mark: object) -> int:
-    run = mark.get("run") if isinstance(mark, dict) else 0
-    return run if isinstance(run, int) else 0
+def _run_given_up(mark: object) -> Optional[GivenUp]:
+    run = mark.get("run") if isinstance(mark, dict) else None
+    return GivenUp(run) if isinstance(run, int) else None
 
 
 def own_run(environ: Mapping[str, str]) -> int:
-    """Which run of the attempt this controller belongs to."""
+    """Return the run of the attempt to which this controller belongs."""
     text = environ.get(RUN, "")
     return int(text) if text.isdigit() and int(text) else 1
 
@@ -69,7 +72,7 @@ def count_restarts(launch: LaunchFile, environ: Mapping[str, str], run: int) -> 
 
 
 def newer_run(launch: LaunchFile, run: int) -> int:
-    """The newest claimed run after `run` that does not get along with it; 0 = none.
+    """Return the newest claimed run after `run` that excludes it; 0 if there is none.
 
     A head that starts no step adopts or ends the node controller that it finds on its own machine. Raises OSError.
     """

@@ -1,10 +1,10 @@
-"""One writer's event file: append, fsync, ring the doorbell; never lose an event to a disk or a file server.
+"""Append events to one writer's file durably, and ring the doorbell, without losing an event to a full disk or a
+server.
 
-An event that cannot be written stays in memory and is tried again with the next one, with :meth:`Journal.flush`, and in
-:meth:`Journal.close`. Once learners run, a thread writes: a file system that hangs holds back the events, in their
-order, and not whoever tells of them. Before the first learner runs the journal puts a small ballast file beside its
-own, and gives it up when the disk is full: the last words of a job whose learner filled the disk fit into the space
-that it held.
+An event that cannot be written stays in memory. It is tried again with the next event, in :meth:`Journal.flush` and in
+:meth:`Journal.close`. Once learners run, a thread writes, so a file system that hangs delays only the events. Before
+the first learner runs, the journal creates a small ballast file. It is removed when the disk is full, so that the last
+events of a job whose learner filled the disk have space.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from ffdl_batch.host.worker_thread import WorkerThread
 
 BALLAST_BYTES = 64 * 1024
 PATIENCE_S = 120.0
-"""How long :meth:`Journal.close` tries, unless it is told otherwise."""
+"""Seconds that :meth:`Journal.close` tries by default."""
 HANDOVER_S = 1.0
-"""How long whoever tells of an event waits for it to be written."""
+"""Seconds that :meth:`Journal.append` waits until the event is written."""
 AGAIN_S = 0.5
 
 
 class Journal:
-    """Appends events of `source`; the sequence number continues after the last whole line of an earlier run.
+    """Appends events of `source`. Sequence numbers continue after the last complete line of an earlier run.
 
-    `events` are those of earlier runs and of this one, written or not.
+    `events` has those of earlier runs and of this one, also those that are not written yet.
     """
 
     def __init__(self, path: str, source: str, bell: str = "", patience_s: float = PATIENCE_S) -> None:
@@ -61,7 +61,7 @@ class Journal:
         return decode_events(whole.decode("utf-8", "replace"))
 
     def load_ballast(self) -> None:
-        """Hold some space back for the last events."""
+        """Reserve space for the last events."""
         try:
             with os.fdopen(open_own(self.path + ".ballast", os.O_WRONLY | os.O_TRUNC), "wb") as file:
                 file.write(b"\0" * BALLAST_BYTES)
@@ -69,11 +69,11 @@ class Journal:
             self._complain(error)
 
     def begin(self) -> None:
-        """From here on a thread writes. After the learners were started, for they are forked."""
+        """Write in a thread from now on. Call this after the learners were started, which are forked."""
         self._worker.begin()
 
     def append(self, kind: EventKind, **fields: Scalar) -> None:
-        """Write one event within HANDOVER_S, or keep it until it can be written. Never raises OSError."""
+        """Write an event within HANDOVER_S seconds, or keep it until it can be written. Never raises OSError."""
         with self._adding:
             self._seq += 1
             event = Event(self._seq, time.time(), self.source, kind, fields)
@@ -82,13 +82,13 @@ class Journal:
         self._worker.ask(self._try_to_write, False, HANDOVER_S)
 
     def flush(self) -> bool:
-        """Try to write what is waiting, without waiting for it; True when nothing waits any more."""
+        """Try to write waiting events, without waiting for the result. Return whether none is waiting."""
         if self._pending and not self._worker.is_behind:
             self._worker.ask(self._try_to_write, False, 0.0)
         return not self._pending
 
     def close(self) -> bool:
-        """Write what is waiting, for up to `patience_s` seconds; what cannot be written goes to standard error."""
+        """Write waiting events for up to `patience_s` seconds. The rest is printed to standard error."""
         end = time.monotonic() + self.patience_s
         while not self._worker.ask(self._finish, False, max(0.0, end - time.monotonic())):
             if time.monotonic() >= end:
@@ -97,7 +97,7 @@ class Journal:
             time.sleep(AGAIN_S)
         return True
 
-    # ------------------------------------------------------------------------- by whoever may wait for the file system
+    # ------------------------------------------------------------------------- these may wait for the file system
 
     def _finish(self) -> bool:
         if not self._try_to_write() or not self._try(self._restore):
@@ -147,8 +147,10 @@ class Journal:
             self.ring()
 
     def _append(self, descriptor: int, data: bytes) -> None:
-        """All of it, durably. What an earlier try left of a line is ended first: readers pass over it, and over events
-        that they have read already."""
+        """Append data durably.
+
+        An incomplete line of an earlier try is ended first. Readers skip it, and events that they have read before.
+        """
         before = os.fstat(descriptor).st_size
         if before and os.pread(descriptor, 1, before - 1) != b"\n":
             data = b"\n" + data
@@ -158,12 +160,12 @@ class Journal:
                 written += os.write(descriptor, data[written:])
             os.fsync(descriptor)
         except OSError:
-            if os.fstat(descriptor).st_size == before + written:  # nobody wrote behind us: the space is free again
+            if os.fstat(descriptor).st_size == before + written:  # no other process appended, so the space can be freed
                 os.ftruncate(descriptor, before)
             raise
 
     def ring(self) -> None:
-        """Tell the watcher that there is news; a doorbell that cannot be rung only makes it learn later."""
+        """Notify the daemon of new events. If that fails, it finds them later."""
         if self.bell:
             try:
                 touch(self.bell)
@@ -171,10 +173,10 @@ class Journal:
                 self._complain(error)
 
     def drop_ballast(self) -> bool:
-        """Give up the space held back; False where that was done before."""
+        """Free the reserved space. Return False if it was freed before."""
         try:
             os.unlink(self.path + ".ballast")
-        except OSError:  # there is none (any more): nothing is gained by dropping it
+        except OSError:  # it does not exist
             return False
         return True
 

@@ -1,4 +1,4 @@
-"""Trying again what a file system refuses for a while: a file server that restarts, a disk that is full."""
+"""Retry operations that a file system refuses temporarily: a file server restarts, or a disk is full."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ _PASSING = frozenset(
     {errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.ESHUTDOWN, errno.ECONNABORTED, errno.ECONNREFUSED, errno.ETIMEDOUT}
     | {errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ENODEV, errno.EREMOTEIO}
 )
-"""What clients of file servers report while the server, or the way to it, is gone (NFS, Lustre, FUSE)."""
+"""Errors of clients (NFS, Lustre, FUSE) while a file server cannot be reached."""
 
 
 def is_passing(error: OSError, directory: str) -> bool:
-    """Whether a file system that is gone explains the error, not the file: by its number, or because `directory`, which
-    is there as long as the file system is, cannot be found either."""
+    """Return whether the file system, and not the file, explains the error.
+
+    Its number shows that, or that `directory`, which always exists on the file system, cannot be found either.
+    """
     return error.errno in _PASSING or not _is_there(directory)
 
 
 def takes_nothing(error: OSError, directory: str) -> bool:
-    """Whether nothing can be written now: the disk, or the quota, is full, or the file system of `directory` read-only.
+    """Return whether nothing can be written: the disk or quota is full, or the file system of `directory` is read-only.
 
-    A store of the user's that is read-only mostly stays so.
+    A read-only store of the user usually stays so, and does not count.
     """
     if error.errno == errno.EROFS:
         return str(error.filename or "").startswith(os.path.dirname(directory) + os.sep)
@@ -43,13 +45,14 @@ def patiently(
     *,
     awaits_space: bool = False,
 ) -> T:
-    """What `work` gives, once the file system of `directory` lets it; it is tried for `patience_s` at least once more.
+    """Do `work`, and retry for `patience_s` seconds, at least once, while the file system of `directory` does not
+    answer.
 
-    With `awaits_space` a disk that is full or read-only is waited for, too. Raises the OSError of the last try, and
-    what `pause` raises.
+    With `awaits_space`, also retry while the disk is full or read-only. Raises the OSError of the last try, and what
+    `pause` raises.
     """
     end = time.monotonic() + patience_s
-    told = ""
+    reported = ""
     while True:
         try:
             return work()
@@ -57,8 +60,8 @@ def patiently(
             passing = is_passing(error, directory) or (awaits_space and takes_nothing(error, directory))
             if not passing or time.monotonic() >= end:
                 raise
-            if str(error) != told:
-                told = str(error)
+            if str(error) != reported:
+                reported = str(error)
                 sys.stderr.write(f"ffdl-controller: {error}; it is tried again for {patience_s:.0f} s\n")
         pause(AGAIN_S)
 

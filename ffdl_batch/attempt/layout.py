@@ -1,46 +1,45 @@
-"""Where the files of a job lie: names only, nothing here touches the disk. Runs on Python 3.9.
+"""Names of the files and directories of jobs. Nothing here accesses the disk. Runs on Python 3.9.
 
 ::
 
     <root>/                       one per user, on the shared file system, mode 0700
-      .tree                       what this tree is called in the database that goes with it
-      doorbell/<job id>           empty; rung by a controller that wrote something
-      secrets/<name>              0600; what `ffdl secret set` was given
+      .tree                       name of this tree in its database
+      doorbell/<job id>           empty; touched by a controller that wrote an event
+      secrets/<name>              0600; set by `ffdl secret set`
       secrets/.holders/<id>       empty; a job or an array whose directory may hold secrets
       arrays/<array id>/          manifest.yml, secrets.json, environment.json of all its elements
         chunk-<n>/                script.sh, tasks, submit/ of elements submitted as one native array
       models/<sha256>.zip         submitted model archives by content
-      images/                     images of registries that want credentials, as in a cache; where nodes have none
+      images/                     images that need credentials, if nodes have no cache
       jobs/<job id>/
         manifest.yml              as submitted, secrets replaced by references
         model.zip                 hard link or copy of the archive
-        secrets.json              0600; only where the submission brought values along
-        environment.json          0600; only where the submission exported variables
+        secrets.json              0600; only if the submission had values
+        environment.json          0600; only if the submission exported variables
         checkpoints/              $CHECKPOINT_DIR, one for all attempts
-        data/<n>/                 what was brought from the job's stores, one for all attempts
-        staging/                  what the staging program remembers of that
-        attempt-next/             the files of the next attempt, for a head that goes on alone
+        data/<n>/                 copied from the job's stores, one for all attempts
+        staging/                  state of the staging program
+        attempt-next/             the files of the next attempt, for a head that continues the job
         attempt-<n>/
-          script.sh launch.json environment.json   written by the deployer before the scheduler hears of it
-          secrets.json            0600; the values that this attempt needs, while it needs them
-          submit/                 that a submission began, and what the submitting command said
-          claim/owner.json        who executes this attempt; made by one atomic rename
-          claim/run-<k>/          likewise, from 2: the scheduler started the attempt anew
-          control.json            cell: what the platform wants of the running attempt
+          script.sh launch.json environment.json   written by the deployer before the submission
+          secrets.json            0600; values of the secrets that this attempt needs
+          submit/                 mark of a begun submission, and output of its command
+          claim/owner.json        the head that executes the attempt; made by one atomic rename
+          claim/run-<k>/          the same for run k, from 2: the scheduler started the attempt again
+          control.json            cell: requests to the running attempt
           stop.json               cell written by controllers: why all learners must end
           events/<source>.jsonl   append only, one writer each
-          events/learner-<n>.marks  lines "<epoch> <bytes> <lines>": what was printed until then
-          events/learner-<n>.files  cell: which files the log consists of
+          events/learner-<n>.marks  lines "<epoch> <bytes> <lines>": what had been printed then
+          events/learner-<n>.files  cell: the files of the log
           events/node-<n>.heartbeat touched while a node controller lives
-          final.json              cell: the head's last word
+          final.json              cell: the head's final record
           paid.json               cell: results and logs were stored after the attempt had ended
-          secrets.json            0600; values of the secrets that the attempt's stores need
-          staging/                tasks of the staging program, and what it remembers
+          staging/                tasks and state of the staging program
           state/                  $JOB_STATE_DIR, shared by the attempt's learners
           model/ data/ results/   $MODEL_DIR, copied data, $RESULT_DIR
           logs/learner-<n>/       $LOG_DIR of one learner, with training-log.txt
-          metrics/learner-<n>.jsonl  what the learner said of itself, and .position .spec.json .stop of its collector
-          state/heartbeat-<n>        touched by learner n, where it likes to
+          metrics/learner-<n>.jsonl  its metrics, and .position .spec.json .stop of its collector
+          state/heartbeat-<n>        may be touched by learner n
           metrics/usage-<n>.jsonl    what the learners of a node used
 """
 
@@ -106,7 +105,7 @@ class Root:
 
 @dataclass(frozen=True)
 class ArrayDir:
-    """What the elements of one array share; each of them has a directory of its own as every job."""
+    """The directory that the elements of an array share. Each element also has a job directory."""
 
     path: str
 
@@ -126,9 +125,10 @@ class ArrayDir:
         return os.path.join(self.path, "environment.json")
 
     def chunk(self, number: "int | str") -> AttemptDir:
-        """The directory of the elements that were submitted as one native array: its script, the table of its tasks,
-        and what the submitting command said, by the names that an attempt has for them. A number from 1, or what
-        stands for one before there is any (:data:`ffdl_batch.domain.job.array.UNNUMBERED`)."""
+        """The directory of elements that were submitted as one native array: script, table of tasks, submission.
+
+        Chunks are numbered from 1. Before, the name is :data:`ffdl_batch.domain.job.array.UNNUMBERED`.
+        """
         return AttemptDir(os.path.join(self.path, f"chunk-{number}"))
 
 
@@ -164,12 +164,12 @@ class JobDir:
         return os.path.join(self.path, "checkpoints")
 
     def data(self, number: int) -> str:
-        """What was brought from one of the job's stores, counted from 1; one for all attempts."""
+        """Data copied from one of the job's stores, counted from 1; one directory for all attempts."""
         return os.path.join(self.path, "data", str(number))
 
     @property
     def staging(self) -> str:
-        """What the staging program remembers of what it brought."""
+        """State of the staging program."""
         return os.path.join(self.path, "staging")
 
     @property
@@ -203,7 +203,7 @@ class AttemptDir:
 
     @property
     def tasks(self) -> str:
-        """Of a native array: a line ``<task> <attempt's directory>`` for each of its tasks."""
+        """A line ``<task> <attempt's directory>`` for each task of a native array."""
         return self._join("tasks")
 
     @property
@@ -218,27 +218,27 @@ class AttemptDir:
 
     @property
     def secrets(self) -> str:
-        """The values that the attempt needs, a JSON object; mode 0600. Gone when nothing is left to do for it."""
+        """Values of secrets that the attempt needs, a JSON object; mode 0600. Removed when no process needs them."""
         return self._join("secrets.json")
 
     @property
     def submit(self) -> str:
-        """Directory with what the submitting command said."""
+        """Directory with the output of the submitting command."""
         return self._join("submit")
 
     @property
     def submit_begun(self) -> str:
-        """Exists from just before the scheduler is asked; absent = it never heard of this attempt."""
+        """Exists from just before the submission. If it is absent, the scheduler does not know this attempt."""
         return self._join("submit", "begun")
 
     @property
     def claim(self) -> str:
-        """Directory that exists once somebody executes the attempt."""
+        """Directory that exists once a head executes the attempt."""
         return self._join("claim")
 
     @property
     def claim_owner(self) -> str:
-        """Who executes it."""
+        """The head that executes the attempt."""
         return self._join("claim", "owner.json")
 
     def run_claim(self, run: int) -> str:
@@ -247,14 +247,12 @@ class AttemptDir:
 
     @property
     def control(self) -> str:
-        """Cell written by the platform, read by the controllers: `attempt` (the newest of the job), `request` ("" |
-        halt | cancel), `drill` ("" | halt | timeout | preempt | node-fail), `run` (which run of the attempt that is
-        played on), `given_up` (null, or which run was given up as silent, when and why)."""
+        """Cell written by the daemon and read by the controllers; see :mod:`ffdl_batch.attempt.control_cell`."""
         return self._join("control.json")
 
     @property
     def stop(self) -> str:
-        """Cell in which one controller tells the others that all learners must end; empty until then."""
+        """Cell in which a controller requests that all learners end; empty until then."""
         return self._join("stop.json")
 
     @property
@@ -267,11 +265,11 @@ class AttemptDir:
         return self._join("events", f"{source}.jsonl")
 
     def marks(self, learner_id: int) -> str:
-        """When the log of one learner had which size."""
+        """Times at which the log of one learner had which size."""
         return log_paths.marks(self.path, learner_id)
 
     def log_files(self, learner_id: int) -> str:
-        """Cell: the files of one learner's log, oldest first, and where in the whole of its output each begins."""
+        """Cell: the files of one learner's log, oldest first, and the position at which each begins."""
         return log_paths.log_files(self.path, learner_id)
 
     def heartbeat(self, node_rank: int) -> str:
@@ -285,16 +283,16 @@ class AttemptDir:
 
     @property
     def uploaded(self) -> str:
-        """Written by whoever stored what the attempt itself could not."""
+        """Written when the pending upload of the attempt is stored."""
         return self._join("paid.json")
 
     @property
     def moving(self) -> str:
-        """Cell: what moves to or from the job's stores now, by the first node's word."""
+        """Cell: current transfers to or from the job's stores, written by the first node."""
         return self._join("staging", "now.json")
 
     def staging(self, name: str) -> str:
-        """A task of the staging program: its file, and what the program remembers of it."""
+        """Directory of a task of the staging program: its file and its state."""
         return self._join("staging", name)
 
     @property
@@ -328,11 +326,11 @@ class AttemptDir:
 
     @property
     def metrics(self) -> str:
-        """Directory of what was measured."""
+        """Directory of metrics."""
         return self._join("metrics")
 
     def sign_of_life(self, learner_id: int) -> str:
-        """A file that a learner may touch with each step, when it shows nothing else for long."""
+        """A file that a learner may touch as a sign of life if it writes nothing else for long."""
         return self._join("state", f"heartbeat-{learner_id}")
 
     def learner_metrics(self, learner_id: int) -> str:
@@ -340,15 +338,15 @@ class AttemptDir:
         return self._join("metrics", f"learner-{learner_id}.jsonl")
 
     def collector_spec(self, learner_id: int) -> str:
-        """What the collector of one learner is told."""
+        """Specification of one learner's collector."""
         return self._join("metrics", f"learner-{learner_id}.spec.json")
 
     def collector_stop(self, learner_id: int) -> str:
-        """Exists once the learner has ended: its collector reads the rest, and ends."""
+        """Exists once the learner has ended. Its collector then reads the rest and ends."""
         return self._join("metrics", f"learner-{learner_id}.stop")
 
     def usage(self, node_rank: int) -> str:
-        """What the learners of one node used, sample by sample."""
+        """Samples of the use of one node's learners."""
         return self._join("metrics", f"usage-{node_rank}.jsonl")
 
     def training_log(self, learner_id: int) -> str:

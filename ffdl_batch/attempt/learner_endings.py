@@ -13,24 +13,26 @@ from ffdl_batch.domain.outcome.controller_events import HALT, TERM, TIME, WARNED
 
 @dataclass(frozen=True)
 class Answer:
-    """`reason`: why the learners were asked ("" = they were not). `asked_at` is when, by the clock of the node that
-    asked first. `fresh`: a file of the checkpoint directory changed after that. `signalled`: somebody in a learner
-    caught the checkpoint signal. `reacted`: some learner ended by itself after it was asked. Services do not count:
-    they may answer, and need not."""
+    """The learners' answer to a checkpoint request. Services do not count, since they need not answer."""
 
     reason: str = ""
+    """Why the learners were asked; "" if they were not."""
     asked_at: Optional[float] = None
+    """When, by the clock of the node that asked first."""
     fresh: bool = False
+    """Whether a file of the checkpoint directory changed after that."""
     signalled: bool = False
+    """Whether a process of a learner caught the checkpoint signal."""
     reacted: bool = False
+    """Whether a learner ended by itself after it was asked."""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
 
 
 def endings_of_run(events: Sequence[Event]) -> Dict[int, Event]:
-    """The ending of each learner that counts for this run, by learner.
+    """Return the endings that count for this run, by learner.
 
-    A learner that ended before its node controller started last counts if it ended of itself, unasked: it is done or
-    has failed. One that was asked or ended then starts again in this run, and one whose node was not fit for it.
+    The ending of a learner before its node controller last started counts if the learner ended by itself, unasked: it
+    is done or has failed. If it was asked or ended, or its node was unfit, it starts again in this run.
     """
     starts = _last_positions(events, EventKind.STARTED)
     positions = {id(event): at for at, event in enumerate(events)}
@@ -43,7 +45,7 @@ def endings_of_run(events: Sequence[Event]) -> Dict[int, Event]:
 
 
 def answer(launch: LaunchFile, events: Sequence[Event]) -> Answer:
-    """The answer of this run, from the events of all node controllers in order."""
+    """Return the answer of this run, from the events of all node controllers in order."""
     endings = {n: e for n, e in endings_of_run(events).items() if not launch.seat_of(n).service}
     requests = since_start(events, EventKind.ASKED)
     reports = since_start(events, EventKind.CHECKPOINT)
@@ -51,7 +53,7 @@ def answer(launch: LaunchFile, events: Sequence[Event]) -> Answer:
     reasons |= {str(e.fields.get("reason")) for e in requests}
     by_themselves = [e for e in endings.values() if not e.fields.get("ended_by")]
     all_by_themselves = len(by_themselves) == len(launch.trainees)
-    # Each node looked when its own learners had ended: what another node completed later, only that one has seen.
+    # Each node looked after its own learners had ended, so only a later node saw what was completed later.
     fresh = any(e.fields.get("confirmed") is True for e in reports)
     took = [float(v) for e in reports for v in (e.fields.get("took_s"),) if isinstance(v, (int, float))]
     saved = [e for e in reports if isinstance(e.fields.get("saved_at"), (int, float))]
@@ -82,8 +84,10 @@ def _savers(launch: LaunchFile) -> Sequence[int]:
 
 
 def _missing(launch: LaunchFile, endings: Dict[int, Event], reports: Sequence[Event]) -> List[int]:
-    """Return those of them that did not end by themselves, or left no new file in a directory of their own: in one that
-    all share, nobody can tell whose file it is."""
+    """Return the learners of these that did not end by themselves, or left no new file in a directory of their own.
+
+    In a shared directory, the writer of a file is unknown.
+    """
     wrote = {report.source for report in reports if report.fields.get("confirmed") is True}
     own = launch.apart and not (launch.pod is not None and launch.pod.claimed(launch.checkpoints))
     answered = {n for n, event in endings.items() if not event.fields.get("ended_by")}
@@ -93,7 +97,7 @@ def _missing(launch: LaunchFile, endings: Dict[int, Event], reports: Sequence[Ev
 
 
 def _strongest(reasons: "set[str]") -> str:
-    """The owner's halt wins over the end of the allocation, which wins over a TERM from somewhere."""
+    """Return the strongest reason: the owner's halt, then the end of the allocation, then TERM from outside."""
     for reason in (HALT, WARNED, TIME, TERM):
         if reason in reasons:
             return reason
@@ -101,7 +105,7 @@ def _strongest(reasons: "set[str]") -> str:
 
 
 def since_start(events: Sequence[Event], kind: EventKind) -> List[Event]:
-    """Events of this kind that each source wrote after its controller started last."""
+    """Return the events of this kind that each source wrote after its controller last started."""
     starts = _last_positions(events, EventKind.STARTED)
     return [e for at, e in enumerate(events) if e.kind is kind and at > starts.get(e.source, -1)]
 
@@ -111,12 +115,12 @@ def _last_positions(events: Sequence[Event], kind: EventKind) -> Dict[str, int]:
 
 
 def failing(endings: Dict[int, Event]) -> List[Event]:
-    """Endings of learners that failed of themselves."""
+    """Return the endings of learners that failed by themselves."""
     return [e for e in endings.values() if learner_status(e) != 0 and not e.fields.get("ended_by")]
 
 
 def learner_status(event: Event) -> int:
-    """The status of an ended learner as a shell would say it: 128 + N for a signal, 127 for never started."""
+    """Return the status of a learner like a shell: 128 + N for a signal, 127 if it could not be started."""
     code, number = event.fields.get("exit_code"), event.fields.get("signal")
     if isinstance(code, int):
         return code
@@ -124,7 +128,7 @@ def learner_status(event: Event) -> int:
 
 
 def last_endings(events: List[Event]) -> Dict[int, Event]:
-    """The ending of each learner that has ended and was not started again since, nor is to be."""
+    """Return the ending of each learner that has ended and was not, and will not be, started again."""
     found: Dict[int, Event] = {}
     for event in events:
         learner = event.fields.get("learner_id")
@@ -138,21 +142,21 @@ def last_endings(events: List[Event]) -> Dict[int, Event]:
 
 
 def ended_of_itself(event: Event) -> bool:
-    """Whether the learner was neither told to end nor asked, and its node was fit for it."""
+    """Return whether the learner ended without a request, on a node that was fit for it."""
     fields = event.fields
     return not (fields.get("ended_by") or fields.get("asked") or fields.get("code") in UNFIT_NODE)
 
 
 def has_ended(events: List[Event]) -> bool:
-    """Whether the controller that started last said that none of its learners lives any more."""
-    said = [e.kind for e in events if e.kind in (EventKind.STARTED, EventKind.ENDED)]
-    return bool(said) and said[-1] is EventKind.ENDED
+    """Return whether the controller that started last reported that all its learners have ended."""
+    kinds = [e.kind for e in events if e.kind in (EventKind.STARTED, EventKind.ENDED)]
+    return bool(kinds) and kinds[-1] is EventKind.ENDED
 
 
 def unreported_ends(events: Iterable[Event], phases: PhaseFiles, learner_ids: Sequence[int]) -> Dict[int, int]:
-    """Status of learners whose end no controller saw, by their shells' own word; for when none of them lives any more.
+    """Return the status of learners whose end no controller reported, as noted by their shells. None may be alive.
 
-    A learner that had been asked for a checkpoint is left out: it goes on from it when the attempt runs again.
+    If learners had been asked for a checkpoint, return none: they continue from it when the attempt runs again.
     """
     reported: Set[Scalar] = set()
     asked = False

@@ -1,4 +1,4 @@
-"""FfDL's phase files in $JOB_STATE_DIR: ``<phase>.start``, ``.start_time`` (ms), ``.exit`` (status as text)."""
+"""Write FfDL's phase files in $JOB_STATE_DIR: ``<phase>.start``, ``.start_time`` (ms), ``.exit`` (status as text)."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _STATUS = re.compile(r"-?\d{1,3}\n", re.ASCII)
 
 
 class PhaseFailed(Exception):
-    """A phase that cannot be finished: the fault's code and its sentence; where data could not be moved, the value of
-    the :class:`~ffdl_batch.domain.data.staging_protocol.FaultClass` ("" = it was not that)."""
+    """A phase cannot be completed."""
 
     def __init__(self, code: str, message: str, fault_class: str = "") -> None:
+        """`fault_class` is a value of :class:`~ffdl_batch.domain.data.staging_protocol.FaultClass` for a transfer."""
         super().__init__(message)
         self.code = code
         self.fault_class = fault_class
 
 
 class Ended(Exception):
-    """The job is to end before the learners have started."""
+    """The job must end before its learners have started."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -34,17 +34,17 @@ class Ended(Exception):
 
 
 class Fenced(Exception):
-    """The learners were killed because they might not go on; the argument says why."""
+    """The learners were killed because they were not allowed to continue; the argument says why."""
 
 
 class PhaseFiles:
-    """The files of one attempt; names are FfDL's, existing user code and collectors read them."""
+    """The phase files of one attempt. FfDL's names are kept, because user code and collectors read them."""
 
     def __init__(self, state_dir: str) -> None:
         self.state_dir = state_dir
 
     def path(self, name: str) -> str:
-        """A file of the state directory."""
+        """Return the path of a file in the state directory."""
         return os.path.join(self.state_dir, name)
 
     def begin(self, phase: Phase) -> None:
@@ -62,7 +62,7 @@ class PhaseFiles:
         return int(text) if _STATUS.fullmatch(text) else None
 
     def announce(self, training_id: str, first_learner: int) -> None:
-        """What FfDL's scripts make before the command runs: the id's file, and ``latest-log``. Raises OSError."""
+        """Make what FfDL's scripts make before the command runs: the id's file and ``latest-log``. Raises OSError."""
         touch(self.path(training_id))
         logs = self.path("logs")
         if not os.path.lexists(logs):
@@ -75,7 +75,7 @@ class PhaseFiles:
         touch(self.path("halt"))
 
     def began_path(self, learner_id: int) -> str:
-        """Made by the learner's shell when the user's command is reached; holds its pid as seen inside."""
+        """Return the file that the learner's shell writes before the user's command, with its process id inside."""
         return self.path(f".began-{learner_id}")
 
     def began(self, learner_id: int) -> Optional[str]:
@@ -94,7 +94,7 @@ class PhaseFiles:
             return "" if is_left else None
 
     def ended_path(self, learner_id: int) -> str:
-        """Made by the learner's shell when the user's command has come to its end; holds the status."""
+        """Return the file that the learner's shell writes after the user's command, with the exit status."""
         return self.path(f".ended-{learner_id}")
 
     def ended_status(self, learner_id: int) -> Optional[int]:
@@ -105,7 +105,7 @@ class PhaseFiles:
         return status if status is not None and 0 <= status <= 128 else None
 
     def ended_at(self, learner_id: int) -> Optional[float]:
-        """When the shell said so, by the file system's clock; None where it did not. Raises OSError."""
+        """Return when the shell noted that, by the file system's clock; None if it did not. Raises OSError."""
         try:
             return os.lstat(self.ended_path(learner_id)).st_mtime
         except (FileNotFoundError, NotADirectoryError):
@@ -120,7 +120,7 @@ def _link(target: str, path: str) -> None:
 
 
 def note(write: Callable[[], None]) -> None:
-    """Write one of FfDL's files, for whoever reads them; the events say the same, and they are what counts."""
+    """Write one of FfDL's files. An error is only printed, because the events have the same information."""
     try:
         write()
     except OSError as error:

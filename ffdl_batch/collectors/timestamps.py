@@ -1,4 +1,4 @@
-"""Times as logs write them."""
+"""Parse and write times of logs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _SLACK = timedelta(days=2)
 
 
 def time_ms(text: str, now_s: float) -> int | None:
-    """Milliseconds since the epoch; None where `text` is no time that we know.
+    """Return the milliseconds since the epoch; None if `text` is not a known form of time.
 
-    Knows ISO 8601, glog's stamps (which have no year: the latest that does not lie ahead) and numbers: seconds or
-    milliseconds since the epoch. Without a zone it is the node's time.
+    Known forms are ISO 8601, glog's stamps (which have no year: the latest past one is used) and numbers: seconds or
+    milliseconds since the epoch. A time without a zone is in the node's time zone.
     """
     text = text.strip()
     if _NUMBER.match(text):
@@ -52,7 +52,7 @@ def _fraction(digits: str | None) -> timedelta:
 
 
 def rfc3339(seconds: float) -> str:
-    """UTC, with a Z; "" where it is no time of the calendar's."""
+    """Return the time in UTC, with a Z; "" if it is outside of the calendar."""
     try:
         return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
     except (ValueError, OverflowError, OSError):

@@ -337,7 +337,7 @@ def test_attempt_fails_with_s106_when_learner_fails_after_peer_controller_dies(r
     assert head.wait(timeout=240) != 0
     final = run.final()
     assert (final.outcome, final.error_code, final.exit_code) == (Outcome.FAILED, "S106", None)
-    assert "the controller of node 1" in final.message and "died without a word" in final.message
+    assert "the controller of node 1" in final.message and "died without a report" in final.message
     assert "meanwhile learner 1 ended with exit code 1" in final.message
 
 

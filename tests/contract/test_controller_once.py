@@ -89,7 +89,7 @@ def test_attempt_fails_with_c202_if_step_of_died_controller_ran_out_of_memory(
     assert run.run() == 74
     assert run.final().error_code == code
     assert ("the job needed more memory than it has" in run.final().message) == (code == "C202")
-    died = "the controller of node 0 (never started) died without a word; its learners' ends are not known"
+    died = "the controller of node 0 (never started) died without a report; the ends of its learners are unknown"
     assert f"{died}; the step printed: srun: error: n1: task 0: {printed}" in run.final().message
 
 
@@ -99,7 +99,7 @@ def test_node_controller_kill_ends_learner_and_fails_with_s106(run: Rig) -> None
     os.kill(run.node_pid(), signal.SIGKILL)
     assert head.wait(timeout=240) == 74
     assert (run.final().error_code, run.final().stored) == ("S106", False)
-    assert "died without a word" in run.final().message
+    assert "died without a report" in run.final().message
     assert run.processes() == []
 
 

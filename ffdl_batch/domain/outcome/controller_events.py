@@ -158,6 +158,20 @@ class GoesOn(str, Enum):
 
 
 @dataclass(frozen=True)
+class GivenUp:
+    """The mark of an attempt that the daemon abandoned. Times are of the file system's clock."""
+
+    run: int
+    """The run of the attempt."""
+    nodes: Tuple[str, ...] = ()
+    """The nodes whose controllers gave no sign of life."""
+    since: float = 0.0
+    """Time of the last sign of life."""
+    at: float = 0.0
+    """When the mark was made."""
+
+
+@dataclass(frozen=True)
 class FinalRecord:
     """``final.json``. `stored`: the results and logs of every learner are where they belong.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.continuation import Checkpoint as Progress
 from ffdl_batch.domain.outcome.continuation import Interruption, describe, describe_interruption, halted_before
-from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, GoesOn, Outcome
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, GivenUp, GoesOn, Outcome
 from ffdl_batch.domain.outcome.error_codes import Fault, Party
 from ffdl_batch.domain.outcome.facts import (
     LOST_CONTROLLER,
@@ -23,7 +23,7 @@ from ffdl_batch.domain.outcome.facts import (
     is_training_over,
     latest_run,
 )
-from ffdl_batch.domain.outcome.heartbeat_loss import GivenUp, why_given_up
+from ffdl_batch.domain.outcome.heartbeat_loss import why_given_up
 from ffdl_batch.domain.outcome.observation import EndCause, Observation
 
 

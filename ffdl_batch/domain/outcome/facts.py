@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.continuation import PLAYED, UNFIT_NODE, Interruption
-from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, GoesOn, Outcome
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, GivenUp, GoesOn, Outcome
 from ffdl_batch.domain.outcome.controller_events import Phase as ControllerPhase
-from ffdl_batch.domain.outcome.heartbeat_loss import GivenUp
 from ffdl_batch.domain.outcome.observation import Observation, Phase
 
 LOST_NODE = UNFIT_NODE | {"S110"}

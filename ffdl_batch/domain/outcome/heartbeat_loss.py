@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ffdl_batch.domain.outcome.controller_events import GivenUp
 from ffdl_batch.domain.outcome.observation import Phase
 
 WARNING_SHARE = 0.5
@@ -31,17 +32,6 @@ class Beat:
 
     node: str
     at: float
-
-
-@dataclass(frozen=True, slots=True)
-class GivenUp:
-    """The mark of an attempt that was given up: which `run` of it, the silent nodes, since when nothing was heard of
-    them, and when the mark was made; by the file system's clock."""
-
-    run: int
-    nodes: tuple[str, ...] = ()
-    since: float = 0.0
-    at: float = 0.0
 
 
 class Step(StrEnum):

@@ -8,43 +8,24 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from ffdl_batch.attempt.control_cell import CANCEL, HALT
+from ffdl_batch.attempt.control_cell import CANCEL, HALT, Control
 from ffdl_batch.attempt.file_writer import write_text
 from ffdl_batch.attempt.layout import AttemptDir, Root
 from ffdl_batch.attempt.reader import DamagedFile, read_object
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
-from ffdl_batch.domain.file_format import FORMAT, require_known
+from ffdl_batch.domain.file_format import require_known
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import RequestedAction
 from ffdl_batch.domain.outcome.continuation import DrillEvent
-from ffdl_batch.domain.outcome.heartbeat_loss import GivenUp
+from ffdl_batch.domain.outcome.controller_events import GivenUp
 
 _WRITING = threading.RLock()
 """Held from reading a cell to writing it, so that no thread of this daemon loses what another one wrote."""
-
-
 _REQUESTS = {RequestedAction.NONE: "", RequestedAction.HALT: HALT, RequestedAction.CANCEL: CANCEL}
 """The owner's requests as the cell spells them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Control:
-    """The content of the cell, as the daemon writes it."""
-
-    attempt: int = 0
-    """Number of the job's newest attempt."""
-    requested_action: str = ""
-    drill: str = ""
-    """The :class:`DrillEvent` that is played, or "". The end of the run is recorded as its interruption, and charged to
-    no retry budget."""
-    run: int = 0
-    """The run that the drill is played on: the scheduler may start the same attempt again."""
-    given_up: GivenUp | None = None
-    """The run that the daemon abandoned because its controllers no longer reported."""
-    format: int = FORMAT
 
 
 def read_control(attempt: AttemptDir) -> Control:

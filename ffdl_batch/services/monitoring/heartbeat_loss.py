@@ -17,12 +17,12 @@ from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.domain.job.job import Change, Job, JobId
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.launch.limits import Limits
+from ffdl_batch.domain.outcome.controller_events import GivenUp
 from ffdl_batch.domain.outcome.heartbeat_loss import (
     SILENCE,
     WARNING_SHARE,
     Beat,
     Finding,
-    GivenUp,
     Step,
     decide,
     is_widespread,

@@ -259,7 +259,7 @@ def _asked(run: Run, launch: LaunchFile, chain: Continuation) -> Conclusion | No
     """What somebody else made of the work: its owner, who may play a drill, or a newer attempt."""
     request = chain.requested_action
     if KILL in run.signals:
-        return Conclusion(Outcome.FAILED, False, error_code=LOST, message="the controller died without a word")
+        return Conclusion(Outcome.FAILED, False, error_code=LOST, message="the controller died without a report")
     if {CANCEL, TERM} & run.signals or request == CANCEL or _is_fenced(run, launch):
         return _ended_from_outside()
     if request == HALT:

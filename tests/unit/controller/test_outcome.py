@@ -329,7 +329,7 @@ def test_conclude_blames_lost_node_when_peer_learner_fails() -> None:
     """The controller of node 1 was killed, and with it what it had started; the peer's connection broke."""
     found = conclude(launch(2), [*at_work(0), *at_work(1), own_end(0)], False)
     assert (found.outcome, found.error_code, found.learner_id) == (Outcome.FAILED, "S106", 0)
-    assert "the controller of node 1 (n2) died without a word" in found.message
+    assert "the controller of node 1 (n2) died without a report" in found.message
     assert found.message.endswith("; meanwhile learner 1 ended with exit code 1")
 
 

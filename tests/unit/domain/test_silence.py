@@ -8,13 +8,12 @@ import pytest
 
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.continuation import Interruption
-from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, Outcome
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, GivenUp, Outcome
 from ffdl_batch.domain.outcome.facts import Known
 from ffdl_batch.domain.outcome.heartbeat_loss import (
     LONGEST_LOOK_S,
     Beat,
     Finding,
-    GivenUp,
     Step,
     decide,
     is_widespread,

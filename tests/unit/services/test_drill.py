@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.attempt.control_cell import HALT
+from ffdl_batch.attempt.control_cell import HALT, Control
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job_state import JobState
@@ -17,7 +17,7 @@ from ffdl_batch.domain.outcome.observation import EndCause, NativeId
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.services.job_control.drill import drill
 from ffdl_batch.services.job_control.stop import cancel_job, halt_job
-from ffdl_batch.services.job_files.control_cell import Control, read_control, write_control
+from ffdl_batch.services.job_files.control_cell import read_control, write_control
 from ffdl_batch.services.refusals import Refused
 from tests.fakes.scheduler import FakeScheduler
 from tests.unit.services.chains import at_work, end

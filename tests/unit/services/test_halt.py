@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from ffdl_batch.attempt.control_cell import CANCEL, HALT
+from ffdl_batch.attempt.control_cell import CANCEL, HALT, Control
 from ffdl_batch.domain.file_format import FORMAT
 from ffdl_batch.domain.job.job import Change, Job
 from ffdl_batch.domain.job.submission import Caller
@@ -21,7 +21,6 @@ from ffdl_batch.domain.job_state import TERMINAL, Cause, JobState, RequestedActi
 from ffdl_batch.domain.outcome.continuation import DrillEvent
 from ffdl_batch.services.job_control.stop import cancel_job, halt_job
 from ffdl_batch.services.job_files.control_cell import (
-    Control,
     fence_earlier,
     read_control,
     read_drill,

@@ -13,8 +13,8 @@ import pytest
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.continuation import Spent
-from ffdl_batch.domain.outcome.controller_events import EventKind
-from ffdl_batch.domain.outcome.heartbeat_loss import SILENCE, GivenUp, look_every_s
+from ffdl_batch.domain.outcome.controller_events import EventKind, GivenUp
+from ffdl_batch.domain.outcome.heartbeat_loss import SILENCE, look_every_s
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.services.job_control.stop import cancel_job, halt_job
 from ffdl_batch.services.job_files.control_cell import read_control, read_given_up
