@@ -23,7 +23,7 @@ class CodecError(ValueError):
 
 
 def to_plain(value: Any) -> Any:
-    """JSON-ready dicts, lists and scalars of a dataclass, mapping, tuple, enum or scalar."""
+    """Return JSON-ready dicts, lists and scalars of a dataclass, mapping, tuple, enum or scalar."""
     kind = type(value)
     if kind in _AS_THEY_ARE:  # most values are; subclasses of them are looked at below
         return value
@@ -49,7 +49,7 @@ def _keys(cls: Any) -> Tuple[Tuple[str, str], ...]:
 
 
 def from_plain(cls: Type[T], plain: Any, path: str = "$") -> T:
-    """The dataclass `cls` read from what :func:`to_plain` wrote; raises :class:`CodecError`."""
+    """Return the dataclass `cls` from what :func:`to_plain` returned. Raises :class:`CodecError`."""
     if not isinstance(plain, collections.abc.Mapping):
         raise CodecError(f"{path}: a mapping is needed for {cls.__name__}")
     hints = _hints(typing.cast(Any, cls))

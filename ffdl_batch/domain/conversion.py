@@ -1,4 +1,4 @@
-"""What converters of job scripts take and return: job scripts, manifests, and what became of each of their parts."""
+"""Values that converters of job scripts take and return: scripts, manifests, and what became of each of their parts."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Fate(StrEnum):
     MAPPED = "mapped"
     """The job does the same."""
     APPROXIMATED = "approximated"
-    """The job does something near, and the reason says what differs."""
+    """The job does something similar, and the reason says what differs."""
     DROPPED = "dropped"
-    """Nothing of it is in the manifest."""
+    """The manifest has nothing of it."""
 
 
 class Origin(StrEnum):
-    """Where something was said."""
+    """Where a directive is from."""
 
     COMMAND = "command line"
     ENVIRONMENT = "environment"
@@ -34,46 +34,50 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One directive, or one line of a body. `line` counts from 1, 0 where it is in no file. `to` is the key of the
-    manifest, "" where there is none; `reason` is needed where it is not simply mapped."""
+    """One directive, or one line of a body."""
 
     origin: Origin
     line: int
+    """From 1; 0 = it is in no file."""
     text: str
     fate: Fate
     to: str = ""
+    """Key of the manifest; "" = none."""
     reason: str = ""
+    """Required unless it is simply mapped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What is to be converted. `name` is what messages call it, and what the script is called in the model's directory.
-    `options` are those of the submitting command, in argv form, `arguments` those of the script itself."""
+    """A script to convert."""
 
     text: str
     name: str
+    """Name in messages, and of the script in the model's directory."""
     options: tuple[str, ...] = ()
+    """Options of the submitting command, in argv form."""
     arguments: tuple[str, ...] = ()
+    """Arguments of the script itself."""
     environ: Mapping[str, str] = field(default_factory=dict)
     image: str = ""
-    """The image to run in where the script names none."""
+    """Image to use if the script names none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """A manifest as plain mappings, lists, texts and numbers, in the order in which they are to be written, and what
-    became of each piece. `wrapped`: why the script runs whole, as it is ("" = it was understood)."""
+    """A manifest, and what became of each part of the script."""
 
     manifest: Mapping[str, object]
+    """Plain mappings, lists, texts and numbers, in the order in which they are written."""
     judged: tuple[Judged, ...]
     wrapped: str = ""
+    """Why the script runs as a whole, unchanged; "" = it was understood."""
     contained: bool = False
     """Whether the script names the image itself."""
 
 
 class CannotConvert(ValueError):
-    """A script that its own system would not take either, or that no manifest can stand for. `line` counts from 1, 0
-    where none is at fault."""
+    """A script that its own system would not accept either, or that no manifest can express."""
 
     def __init__(self, message: str, cure: str = "", line: int = 0) -> None:
         super().__init__(f"{message} ({cure})" if cure else message)
@@ -123,7 +127,7 @@ def judge_keys(spec: JobSpec, fates: Mapping[str, KeyFate]) -> tuple[Judged, ...
 
 
 def _is_block(path: str, spec: JobSpec) -> bool:
-    """Whether the keys below it are reported, each by itself."""
+    """Return whether the keys below it are reported one by one."""
     return any(other.startswith((f"{path}.", f"{path}[")) for other in spec.sources)
 
 

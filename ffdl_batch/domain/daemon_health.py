@@ -1,4 +1,4 @@
-"""What the daemon says about itself, its database and its backends; see :mod:`ffdl_batch.domain.job.views`."""
+"""The daemon's report on itself, its database and its backends; see :mod:`ffdl_batch.domain.job.views`."""
 
 from __future__ import annotations
 
@@ -9,37 +9,35 @@ from ffdl_batch.domain.job.views import SCHEMA
 
 @dataclass(frozen=True, slots=True)
 class BackendHealth:
-    """The state of one backend as the daemon last saw it.
-
-    If `unreachable_since` is None, the backend answers, and `detail` has the reason if it refuses all submissions (""
-    if it accepts them). Otherwise `detail` has the result of the last request, and `asked_again_at` the time of the
-    next one. `accounts_for` is the backend whose accounting this is ("" for a scheduler). `maybe_before`: the backend
-    has not answered this daemon yet, so the outage may be older.
-    """
+    """The state of one backend as the daemon last saw it."""
 
     name: str
     unreachable_since: float | None = None
+    """None = the backend answers."""
     detail: str = ""
+    """Result of the last request to a backend that does not answer; otherwise why it refuses all submissions ("" = it
+    does not)."""
     version: str = ""
     asked_again_at: float | None = None
+    """Time of the next request to a backend that does not answer."""
     accounts_for: str = ""
+    """The backend whose accounting this is; "" = this is a scheduler."""
     maybe_before: bool = False
+    """Whether the outage may be older, because the backend has not answered this daemon yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseOutage:
-    """The daemon cannot write into its database, or not even read it; the states of jobs are those of before.
-
-    `detail` names the database and the cause, and says what to do.
-    """
+    """The daemon cannot write into its database, or cannot even read it; states of jobs may be outdated."""
 
     since: float
     detail: str
+    """Names the database and the cause, and says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The daemon itself. `live_jobs` None = the database cannot be asked."""
+    """The daemon itself."""
 
     version: str
     host: str
@@ -48,6 +46,7 @@ class Health:
     started_at: float
     database: str
     live_jobs: int | None
+    """None = the database does not answer."""
     backends: tuple[BackendHealth, ...] = ()
     schema: int = SCHEMA
     database_outage: DatabaseOutage | None = None

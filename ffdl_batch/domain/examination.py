@@ -1,4 +1,4 @@
-"""What an examination of a backend finds, for ``ffdl-admin doctor``."""
+"""Results of an examination of a backend, for ``ffdl-admin doctor``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """What is said of one thing. A note is worth knowing, and nothing fails by it."""
+    """The result of one check. A note is worth knowing, but nothing fails because of it."""
 
     OK = "ok"
     WRONG = "wrong"
@@ -16,10 +16,11 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing that was looked at; the text of a wrong one says what to change, and where. `examined` is false for a
-    note on what was named and could not be looked at now, as a busy node: nothing is known of it."""
+    """One check."""
 
     about: str
     verdict: Verdict
     text: str = ""
+    """For a wrong item: what to change, and where."""
     examined: bool = True
+    """False for a note on something that could not be checked now, as a busy node."""

@@ -1,4 +1,4 @@
-"""Exit codes of our commands (sysexits.h where it has one), the same in every command."""
+"""Exit codes of all commands; those of sysexits.h if it has one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What a script that calls us can rely on."""
+    """Exit codes that scripts can rely on."""
 
     OK = 0
     FAILED = 1

@@ -1,4 +1,4 @@
-"""What is wrong, or worth knowing, about an input: where, what, and what would be right."""
+"""Findings about an input: where, what is wrong or worth knowing, and what would be right."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """Errors refuse the input; warnings and notes travel with the job."""
+    """Errors refuse the input; warnings and notes are stored with the job."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -17,19 +17,17 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One message about one place in one input.
-
-    `line` and `column` count from 1; None where the input has no lines (an option, an archive). `path` is
-    the place inside the document, as ``data_stores[0].type``.
-    """
+    """One message about one place in one input."""
 
     severity: Severity
     message: str
     cure: str | None = None
     file: str | None = None
     line: int | None = None
+    """From 1; None = the input has no lines (an option, an archive). So is `column`."""
     column: int | None = None
     path: str | None = None
+    """The place inside the document, as ``data_stores[0].type``."""
     code: str = "C101"
 
     def __str__(self) -> str:

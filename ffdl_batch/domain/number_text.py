@@ -1,4 +1,4 @@
-"""Numbers of things and bytes, for a person. Runs on Python 3.9."""
+"""Counts and sizes as text for people. Runs on Python 3.9."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def counted(number: int, one: str, many: str = "") -> str:
-    """``1 job``, ``2 jobs``; `many` is the plural that is not made by an s."""
+    """Return ``1 job``, ``2 jobs``; `many` is a plural that is not formed by an s."""
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def size_text(size: float) -> str:
-    """What lies or moves somewhere, in bytes, to three digits: ``12 B``, ``1.17 MiB``, ``151 GiB`` (IEC 80000-13). Less
-    than nothing is nothing."""
+    """Return a size in bytes with three digits: ``12 B``, ``1.17 MiB``, ``151 GiB`` (IEC 80000-13). Negative sizes
+    count as 0."""
     number, unit = float(max(size, 0)), 0
     while number >= 1023.5 and unit < len(_BINARY) - 1:
         number, unit = number / 1024, unit + 1

@@ -1,6 +1,6 @@
-"""Sizes, durations and counts as people write them in manifests and on command lines.
+"""Parses and formats sizes, durations and counts as people write them in manifests and on command lines.
 
-One parser per quantity, used by the manifest, the command-line options and the site configuration alike.
+The manifest, the command-line options and the site configuration use the same parsers.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ MAX_TEXT = 64
 
 
 def parse_size(text: str) -> int:
-    """Bytes of a size such as ``8GB`` (10⁹), ``8 GiB`` (2³⁰), ``1.5Gi`` or ``500mb``; case does not matter.
+    """Return the bytes of a size such as ``8GB`` (10⁹), ``8 GiB`` (2³⁰), ``1.5Gi`` or ``500mb``; case does not matter.
 
-    Raises ValueError for a bare number (of what?), an unknown unit, zero or a negative size. ``8G`` means
-    8 GB as ``Gb`` does: FfDL's users write all of them and mean decimal gigabytes.
+    Raises ValueError for a number without unit, an unknown unit, zero or a negative size. ``8G`` and ``8Gb`` mean 8 GB:
+    FfDL's users write all of them and mean decimal gigabytes.
     """
     match = _SIZE.fullmatch(text) if len(text) <= MAX_TEXT else None
     if match is None:
@@ -40,7 +40,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_slurm_memory(text: str) -> int:
-    """Bytes of an sbatch memory value: a whole number with K, M, G or T (powers of 1024), MiB by default."""
+    """Return the bytes of an sbatch memory value: a whole number with K, M, G or T (powers of 1024), MiB by default."""
     match = re.fullmatch(r"(\d+)([KMGTkmgt]?)[Bb]?", text.strip())
     if match is None:
         raise ValueError(f"{text[:MAX_TEXT]!r} is not a memory size as sbatch takes it; write for example 4000 or 8G")
@@ -48,7 +48,7 @@ def parse_slurm_memory(text: str) -> int:
 
 
 def format_size(size: int) -> str:
-    """A size in the unit that writes it shortest without loss down to a hundredth, for people."""
+    """Return a size in the unit that is shortest without loss down to a hundredth, for people."""
     for unit, factor in (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2)):
         if size >= factor and size % factor == 0:
             return f"{size // factor}{unit}"
@@ -59,7 +59,7 @@ def format_size(size: int) -> str:
 
 
 def parse_time_limit(text: str) -> int:
-    """Seconds of a time limit, in Slurm's forms or as ``2h30m``.
+    """Return the seconds of a time limit, in Slurm's forms or as ``2h30m``.
 
     Slurm's forms (sbatch(1), ``--time``): minutes, minutes:seconds, hours:minutes:seconds, days-hours,
     days-hours:minutes, days-hours:minutes:seconds. Raises ValueError for anything else and for zero.
@@ -96,14 +96,14 @@ def _slurm_seconds(text: str) -> int | None:
 
 
 def format_time_limit(seconds: int) -> str:
-    """Slurm's ``[days-]hours:minutes:seconds``."""
+    """Return Slurm's ``[days-]hours:minutes:seconds``."""
     days, rest = divmod(seconds, 86400)
     clock = f"{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
     return f"{days}-{clock}" if days else clock
 
 
 def parse_decimal(text: str) -> Decimal:
-    """A finite decimal number, underscores allowed as in YAML 1.1; ValueError otherwise."""
+    """Return a finite decimal number, underscores allowed as in YAML 1.1. Raises ValueError otherwise."""
     try:
         number = Decimal(text.strip().replace("_", ""))
     except InvalidOperation:

@@ -9,25 +9,29 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """What a tenant may use, None = without limit: `cpus`, `memory_bytes` and `gpus` by all its pods together,
-    `storage_bytes` by its claims, `jobs` at a time. `resources` limits others by their names. `users` and `groups` may
-    submit, and so may the service account ``<namespace>/<name>`` of a daemon that runs in the cluster ("" = none).
-    `debugging`: they may run commands in the pods of their jobs. `nodes`: their daemons may list the nodes of the
-    cluster."""
+    """What a tenant may use. None = without limit."""
 
     namespace: str
     gpus: int | None = None
+    """Of all its pods together; so are `cpus` and `memory_bytes`."""
     cpus: float | None = None
     memory_bytes: int | None = None
     jobs: int | None = None
+    """Jobs at a time."""
     users: tuple[str, ...] = ()
+    """Users who may submit; so may the members of `groups`."""
     groups: tuple[str, ...] = ()
     service_account: str = ""
+    """``<namespace>/<name>`` of a daemon that runs in the cluster and may submit; "" = none."""
     storage_bytes: int | None = None
+    """Of all its claims together."""
     resources: Mapping[str, str] = field(default_factory=dict)
+    """Limits of other resources, by name."""
     labels: Mapping[str, str] = field(default_factory=dict)
     debugging: bool = False
+    """Whether its members may run commands in the pods of their jobs."""
     nodes: bool = False
+    """Whether its members' daemons may list the nodes of the cluster."""
 
 
 class Done(StrEnum):
@@ -41,8 +45,10 @@ class Done(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TenantStep:
-    """`about` names the object, `text` says what differs, or what was changed."""
+    """What was done for one object."""
 
     about: str
+    """Name of the object."""
     done: Done
     text: str = ""
+    """What differs, or what was changed."""

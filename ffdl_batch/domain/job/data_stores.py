@@ -1,8 +1,8 @@
-"""From a data store of the manifest to how the staging program reaches it. Pure.
+"""Translates a data store of the manifest to an address for the staging program. Pure.
 
-FfDL's object stores are S3, but for `swift_datastore`, and for `softlayer_objectstore` and `bluemix_objectstore` where
+FfDL's object stores are S3, except `swift_datastore`, and except `softlayer_objectstore` and `bluemix_objectstore` if
 their address is one that gives Swift's tokens. An `fsspec_datastore` is a directory `path` of a store that fsspec
-speaks to by the `protocol`; what else its connection holds are options of that library.
+reaches by the `protocol`; other keys of its connection are options of that library.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ffdl_batch.domain.job.spec import DataStore, StoreType
 from ffdl_batch.domain.launch.egress_destination import is_host
 
 _BY_ADDRESS = frozenset({StoreType.SOFTLAYER_OBJECTSTORE, StoreType.BLUEMIX_OBJECTSTORE})
-"""Types that are S3's or Swift's; the address decides."""
+"""Types that are S3 or Swift; the address decides."""
 REMOTE = frozenset(map(StoreType, BY_TYPE)) | _BY_ADDRESS | {StoreType.INMEM_DATASTORE}
 """Types that are services; the others are directories."""
 _NO_OPTIONS = frozenset({"type", "name", "mode", "host", "path"})
@@ -43,8 +43,7 @@ _SWIFT_PATH = re.compile(r"/(auth|v1|v1\.0|v2\.0|v3)(/|$)")
 
 
 def stores_with_input(stores: Sequence[DataStore], *, remote: bool) -> tuple[int, ...]:
-    """The places of those that data come from, in the order in which a launch file has them: what is spoken to, or
-    directories."""
+    """Return the indexes of the stores with input, remote ones or directories, in the order of the launch file."""
     return tuple(
         index
         for index, store in enumerate(stores)
@@ -61,7 +60,7 @@ class StoreRefused(ValueError):
 
 
 def kind_of(store: DataStore) -> StoreKind:
-    """How a remote store is spoken to. Raises StoreRefused, with paths from the store on."""
+    """Return the kind of a remote store. Raises StoreRefused, with paths below the store."""
     kind = store.effective_type
     if kind is StoreType.INMEM_DATASTORE:
         raise StoreRefused("type", "inmem_datastore was made for FfDL's own tests; it keeps nothing", "write mount_cos")
@@ -71,14 +70,14 @@ def kind_of(store: DataStore) -> StoreKind:
 
 
 def _gives_tokens(connection: Mapping[str, str]) -> bool:
-    """Whether a store that may be Swift's or S3's is Swift's."""
+    """Return whether a store that may be Swift or S3 is Swift."""
     keys = ("domain_name", "project_id")
     path = urllib.parse.urlsplit(connection.get("auth_url", "")).path
     return any(connection.get(key) for key in keys) or bool(_SWIFT_PATH.search(path))
 
 
 def address_of(store: DataStore) -> StoreAddress:
-    """The store, without a container. Raises StoreRefused, with paths from the store on."""
+    """Return the store without a container. Raises StoreRefused, with paths below the store."""
     kind, connection = kind_of(store), store.connection
     if kind is StoreKind.FSSPEC:
         return _by_fsspec(connection)
@@ -120,8 +119,8 @@ def _by_fsspec(connection: Mapping[str, str]) -> StoreAddress:
 
 
 def place_in(store: DataStore, container: str) -> tuple[StoreAddress, str]:
-    """The store with what the manifest calls a container, and the prefix in it: what follows the bucket's name, and
-    of a web server and below the path of fsspec's all of it. Raises StoreRefused, with paths from the store on."""
+    """Return the store with the container of the manifest, and the prefix in it: the part after the bucket's name, or
+    all of it for a web server and for fsspec. Raises StoreRefused, with paths below the store."""
     address = address_of(store)
     parts = [part for part in container.split("/") if part not in ("", ".")]
     if ".." in parts or not parts:
@@ -135,8 +134,8 @@ def place_in(store: DataStore, container: str) -> tuple[StoreAddress, str]:
 
 
 def place_of_results(stores: Sequence[DataStore], job_id: str) -> tuple[StoreAddress, str] | None:
-    """The store that is spoken to into which a job's results go, and the prefix of that job's in it; None where they go
-    to none."""
+    """Return the remote store that a job's results are stored in, and their prefix in it; None if they are stored in
+    none."""
     for store in stores:
         if store.training_results and store.effective_type in REMOTE:
             try:
@@ -163,7 +162,7 @@ def _endpoint(kind: StoreKind, url: str) -> str:
 
 
 def _is_authority(text: str) -> bool:
-    """Whether it is ``HOST[:PORT]``. Some private resolvers know names with underscores."""
+    """Return whether `text` is ``HOST[:PORT]``. Some private resolvers know names with underscores."""
     try:
         split = urllib.parse.urlsplit(f"//{text}")
         host, port = split.hostname or "", split.port
@@ -194,7 +193,7 @@ def _credentials(kind: StoreKind, connection: Mapping[str, str]) -> dict[str, st
 
 
 def secret_of(reference: str) -> str:
-    """The name under which the attempt's file of secrets has the value of a reference."""
+    """Return the name under which the attempt's file of secrets has the value of a reference."""
     found = _REFERENCE.fullmatch(reference)
     assert found is not None
     return found[2] if found[1] == "secret" else f"{found[1]}:{found[2]}"

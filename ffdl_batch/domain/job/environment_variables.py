@@ -1,4 +1,4 @@
-"""Which environment variables a learner can be given. Runs on Python 3.9."""
+"""Checks which environment variables a learner can be given. Runs on Python 3.9."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Mapping
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 RUNTIME_PREFIXES = ("APPTAINER_", "APPTAINERENV_", "SINGULARITY_", "SINGULARITYENV_")
-"""Settings of the container runtime: users have them in their profiles, and no learner can be given them."""
+"""Settings of the container runtime: users have them in their profiles, but learners cannot be given them."""
 OF_THE_SHELL = frozenset(
     "BASHOPTS BASH_VERSINFO BASHPID DIRSTACK EUID FUNCNAME GID GROUPS PPID SHELLOPTS UID".split()  # noqa: SIM905
 )
 """bash does not let a program set these (bash(1)), nor does Apptainer's interpreter."""
 LONGEST_BYTES = 128 * 1024 - 1
-"""Of one variable with its name (Linux's MAX_ARG_STRLEN without the NUL at its end, execve(2))."""
+"""Maximum of one variable with its name (Linux's MAX_ARG_STRLEN without the NUL at its end, execve(2))."""
 MOST_BYTES = 2 * 1024 * 1024 - LONGEST_BYTES
-"""Of all variables that a user gives: arguments and variables of a program have 2 MiB together, a quarter of the usual
+"""Maximum of all variables of a user: arguments and variables of a program have 2 MiB together, a quarter of the usual
 stack limit of 8 MiB (execve(2)). The rest is for the arguments and the platform's own variables."""
 
 
 def why_refused(name: str) -> str:
-    """Why no learner can be given a variable of this name; "" where one can."""
+    """Return why no learner can be given a variable of this name; "" = it can."""
     if not NAME.fullmatch(name):
         return f"{name[:60]!r} is not a variable's name; use letters, digits and _"
     if name in OF_THE_SHELL:

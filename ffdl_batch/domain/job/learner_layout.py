@@ -1,4 +1,4 @@
-"""How the learners of a job are laid over nodes: one homogeneous allocation, all of it or nothing. Pure."""
+"""Distributes the learners of a job over nodes: one homogeneous allocation, all of it or nothing. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ffdl_batch.domain.launch.launch_file import Seat
 
 PARAMETER_SERVER, WORKER, LAUNCHER = "ps", "worker", "launcher"
 MPI_FRAMEWORKS = frozenset({"horovod", "pytorchmpi"})
-"""FfDL starts these with mpirun in learner 1, and has the others wait for ever (``learner-configmap.yml``)."""
+"""FfDL starts these with mpirun in learner 1, and lets the others wait (``learner-configmap.yml``)."""
 PS_COUNT = "PS_HOSTS_COUNT"
 _PS_COUNT_TEXT = re.compile(rf"\b{PS_COUNT}=[\"']?(\d+)")
 _MIB = 1024**2
@@ -20,22 +20,25 @@ _MIB = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What learners need of a node together: whole CPUs, memory in MiB, whole GPUs, shares of one GPU. `equipped`:
-    how many of them take the job's further generic resources."""
+    """What learners need of a node together."""
 
     cpus: int = 0
+    """Whole CPUs."""
     memory_mib: int = 0
     gpus: int = 0
+    """Whole GPUs."""
     shares: int = 0
+    """Shares of one GPU."""
     equipped: int = 0
+    """How many of the learners take the job's other generic resources."""
 
     @property
     def devices(self) -> int:
-        """The GPUs that are seen: a share is a share of one."""
+        """The GPUs that are visible: a share is a share of one."""
         return self.gpus or min(self.shares, 1)
 
     def plus(self, other: Load) -> Load:
-        """Both."""
+        """Return the sum of both loads."""
         return Load(
             self.cpus + other.cpus,
             self.memory_mib + other.memory_mib,
@@ -45,13 +48,13 @@ class Load:
         )
 
     def times(self, count: int) -> Load:
-        """So many of it."""
+        """Return `count` times this load."""
         return Load(
             self.cpus * count, self.memory_mib * count, self.gpus * count, self.shares * count, self.equipped * count
         )
 
     def or_more(self, other: Load) -> Load:
-        """The least that holds either."""
+        """Return the least capacity that holds either load."""
         return Load(
             max(self.cpus, other.cpus),
             max(self.memory_mib, other.memory_mib),
@@ -61,7 +64,7 @@ class Load:
         )
 
     def fits(self, capacity: Load) -> bool:
-        """Whether there is room for it."""
+        """Return whether `capacity` suffices for this load."""
         return (
             self.cpus <= capacity.cpus
             and self.memory_mib <= capacity.memory_mib
@@ -73,8 +76,8 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Learners that are alike: all of the job, or those of one role. Amounts are those of each, as they were asked
-    for. `own` are the keys that the role itself says; the others are the job's."""
+    """Learners that are equal: all of the job, or those of one role. Amounts are those of each learner, as
+    requested."""
 
     learners: int
     cpus: float
@@ -83,43 +86,46 @@ class Part:
     role: str = ""
     service: bool = False
     own: frozenset[str] = frozenset()
+    """Keys that the role itself sets; the others are the job's."""
 
     @property
     def load(self) -> Load:
-        """In whole numbers, rounded up."""
+        """The load of one learner in whole numbers, rounded up."""
         return Load(max(1, math.ceil(self.cpus)), -(-self.memory_bytes // _MIB), math.ceil(self.gpus))
 
     def path(self, key: str) -> str:
-        """Where the manifest says `key` of these learners."""
+        """Return the path in the manifest of `key` of these learners."""
         return f"batch.roles.{self.role}.{key}" if key in self.own else key
 
     def per_learner(self, key: str) -> str:
-        """Whose amount of `key` it is, for messages."""
+        """Return whose amount `key` is, for messages."""
         return f"per learner of role {self.role}" if key in self.own else "per learner"
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One learner that is to be seated. `index` is its number within its role, from 0."""
+    """One learner to place."""
 
     load: Load
     role: str = ""
     index: int = 0
+    """Number within its role, from 0."""
     service: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """Members and the node of each, in the order of learner ids. `load` is what each node is asked for."""
+    """The learners of a job and the node of each, in the order of learner ids."""
 
     members: tuple[Member, ...]
     nodes_of: tuple[int, ...]
     nodes: int
     load: Load
+    """What is requested of each node."""
 
     @property
     def table(self) -> tuple[Seat, ...]:
-        """For the launch file; none where each learner has a node of its own and no role."""
+        """Seats for the launch file; empty if each learner has a node of its own and no role."""
         seats = tuple(
             Seat(node, one.role, one.index, one.service, one.load.devices)
             for one, node in zip(self.members, self.nodes_of, strict=True)
@@ -129,17 +135,17 @@ class Gang:
 
     @property
     def gpus(self) -> int:
-        """Of all learners together."""
+        """GPUs of all learners together."""
         return sum(one.load.gpus for one in self.members)
 
     @property
     def allocated_gpus(self) -> int:
-        """Of all nodes together: each is asked for what the fullest one needs."""
+        """GPUs of all nodes together: every node gets what the fullest one needs."""
         return self.nodes * self.load.gpus
 
 
 def parts_of(spec: JobSpec) -> tuple[Part, ...]:
-    """The learners, in the order of their ids: the manifest's roles; else FfDL's, as its manifests imply them."""
+    """Return the learners in the order of their ids: the manifest's roles, or those that FfDL's manifests imply."""
     wanted = spec.resources
     if spec.batch.roles:
         return tuple(_of_role(name, role, wanted) for name, role in spec.batch.roles.items())
@@ -172,25 +178,26 @@ def _of_role(name: str, role: Role, wanted: Resources) -> Part:
 
 
 def starts_mpi(spec: JobSpec) -> bool:
-    """Whether the platform starts mpirun, as FfDL does. Who names roles starts it himself."""
+    """Return whether the platform starts mpirun, as FfDL does. A job with named roles starts it itself."""
     return spec.framework.name in MPI_FRAMEWORKS and not spec.batch.roles
 
 
 def _servers_described(spec: JobSpec) -> str:
-    """Where the number of parameter servers is said: in the command, else among the variables."""
+    """Return the text with the number of parameter servers: the command, and the variable if it is set."""
     asked = spec.batch.env.get(PS_COUNT)
     return spec.framework.command if asked is None else f"{spec.framework.command} {PS_COUNT}={asked}"
 
 
 def count_parameter_servers(command: str, learners: int) -> int:
-    """How many of the first learners are parameter servers, as FfDL's examples have it: PS_HOSTS_COUNT in the command.
-    At least one learner trains."""
+    """Return how many of the first learners are parameter servers, as in FfDL's examples: PS_HOSTS_COUNT in the
+    command. At least one learner trains."""
     match = _PS_COUNT_TEXT.search(command)
     return min(int(match[1]), learners - 1) if match else 0
 
 
 def members_of(spec: JobSpec, load_of: Callable[[Part], Load] = lambda part: part.load) -> tuple[Member, ...]:
-    """The learners one by one, in the order of their ids. `load_of` says what each of a part needs of its node."""
+    """Return the learners one by one, in the order of their ids. `load_of` returns the load of each learner of a
+    part."""
     return tuple(
         Member(load, part.role, index, part.service)
         for part, load in ((part, load_of(part)) for part in parts_of(spec))
@@ -199,17 +206,18 @@ def members_of(spec: JobSpec, load_of: Callable[[Part], Load] = lambda part: par
 
 
 def count_gpus(spec: JobSpec) -> float:
-    """Of all learners together, as asked for."""
+    """Return the requested GPUs of all learners together."""
     return sum(part.gpus * part.learners for part in parts_of(spec))
 
 
 def lay_out(
     members: Sequence[Member], placement: Placement, count_holding: Callable[[Load], int], named: int = 0
 ) -> Gang | None:
-    """The gang, or None where the nodes cannot hold it. `count_holding` says how many nodes could each take a load.
+    """Return the gang, or None if the nodes cannot hold it. `count_holding` returns how many nodes could each take a
+    load.
 
-    `named` is how many nodes are in the allocation whatever is laid on them: it has no fewer, and where these are
-    enough it is not spread over more.
+    `named` is the number of nodes that the request names: the allocation has no fewer, and if these suffice, learners
+    are not spread over more.
     """
     learners, blocks = len(members), _blocks(members)
     least = max(1, min(named, learners))
@@ -226,20 +234,20 @@ def lay_out(
 
 
 def lay_on_one(members: Sequence[Member]) -> Gang:
-    """All of them on one node, whatever it has."""
+    """Return the gang with all learners on one node, whatever the node has."""
     nodes_of = (0,) * len(members)
     return Gang(tuple(members), nodes_of, 1, fullest(members, nodes_of))
 
 
 def takes_for_one(spec: JobSpec, gang: Gang) -> bool:
-    """Whether mpirun would start processes of learners with GPUs in another learner, which cannot see them: to MPI all
-    that share a node are one machine, since their addresses are the node's own."""
+    """Return whether mpirun would start processes of learners with GPUs in another learner, which cannot see these
+    GPUs: for MPI all learners on a node are one machine, since they have the node's addresses."""
     return starts_mpi(spec) and gang.nodes < len(gang.members) and gang.load.gpus > 0
 
 
 def deal(members: Sequence[Member], nodes: int) -> tuple[int, ...]:
-    """The node of each: every role in even blocks, so that neighbours by number share a node; what is left over goes
-    to the nodes that have least, by GPUs, CPUs, memory, and then the first ones."""
+    """Return the node of each learner: every role in even blocks, so that neighbours by number share a node. The
+    remainder is placed on the nodes with the least load, by GPUs, CPUs, memory, and then the first ones."""
     taken = [Load()] * nodes
     seats: list[int] = []
     for load, learners in _blocks(members):
@@ -253,7 +261,7 @@ def deal(members: Sequence[Member], nodes: int) -> tuple[int, ...]:
 
 
 def _blocks(members: Sequence[Member]) -> list[tuple[Load, int]]:
-    """What each learner of a role needs, and how many it has, role by role."""
+    """Return the load of each learner of a role, and the number of its learners, role by role."""
     blocks: dict[str, tuple[Load, int]] = {}
     for member in members:
         load, learners = blocks.get(member.role, (member.load, 0))
@@ -262,8 +270,8 @@ def _blocks(members: Sequence[Member]) -> list[tuple[Load, int]]:
 
 
 def _load_on(nodes: int, blocks: Sequence[tuple[Load, int]]) -> Load:
-    """What the fullest node has when these are dealt to so many nodes. It counts nodes that have the same, which are
-    few kinds, where :func:`deal` has them one by one: many numbers of nodes are tried."""
+    """Return the load of the fullest node if the blocks are distributed over so many nodes. It counts nodes with the
+    same load, where :func:`deal` lists them one by one: this is fast enough to try many numbers of nodes."""
     kinds = {Load(): nodes}
     for load, learners in blocks:
         each, rest = divmod(learners, nodes)
@@ -280,7 +288,7 @@ def _load_on(nodes: int, blocks: Sequence[tuple[Load, int]]) -> Load:
 
 
 def fullest(members: Sequence[Member], nodes_of: Sequence[int]) -> Load:
-    """What a node must have to be any of them."""
+    """Return what a node must have to be any of them."""
     loads: dict[int, Load] = {}
     for member, node in zip(members, nodes_of, strict=True):
         loads[node] = loads.get(node, Load()).plus(member.load)
@@ -288,12 +296,12 @@ def fullest(members: Sequence[Member], nodes_of: Sequence[int]) -> Load:
 
 
 def largest(members: Iterable[Member]) -> Load:
-    """What a node must have to hold any one of them."""
+    """Return what a node must have to hold any one of them."""
     return _most(member.load for member in members)
 
 
 def _most(loads: Iterable[Load]) -> Load:
-    """The least that holds any of them."""
+    """Return the least capacity that holds any of them."""
     most = Load()
     for load in loads:
         most = most.or_more(load)
@@ -301,6 +309,6 @@ def _most(loads: Iterable[Load]) -> Load:
 
 
 def _order(load: Load) -> tuple[int, ...]:
-    """How full a node is. Only loads that are the same are equal, or :func:`_load_on` would deal others than
-    :func:`deal` does."""
+    """Return how full a node is. Only equal loads compare equal; otherwise :func:`_load_on` would distribute them in
+    another way than :func:`deal`."""
     return load.gpus + load.shares, load.cpus, load.memory_mib, load.gpus, load.equipped

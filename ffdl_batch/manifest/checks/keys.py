@@ -55,7 +55,7 @@ def check_keys(root: Mapping, log: FindingLog, strict: bool) -> None:
 def _blocks(
     node: Node | None, model: type[BaseModel], place: Place
 ) -> Iterator[tuple[Mapping, type[BaseModel], Place]]:
-    """Every mapping that a model describes."""
+    """Yield every mapping that a model describes."""
     if not isinstance(node, Mapping):
         return
     yield node, model, place
@@ -79,7 +79,7 @@ def _is_dict(annotation: object) -> bool:
 
 
 def _model_in(annotation: object) -> type[BaseModel] | None:
-    """The model that `annotation` holds: itself, optional, in a list or in a dict."""
+    """Return the model in `annotation`: itself, optional, in a list or in a dict."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for argument in typing.get_args(annotation):
@@ -105,7 +105,7 @@ def _fold(key: str) -> str:
 
 
 def _homes() -> dict[str, Place]:
-    """Keys that have one obvious place, for those who put them elsewhere."""
+    """Return keys with one obvious place, for messages about keys in another place."""
     batch = _model_in(fields_of(ManifestBlock)["batch"])
     framework = _model_in(fields_of(ManifestBlock)["framework"])
     homes: dict[str, Place] = {}
@@ -121,7 +121,7 @@ _LEAVE = "leave it out"
 
 
 def note_unsupported(manifest: ManifestBlock, defaults: Defaults, log: FindingLog) -> None:
-    """Warn about what changes nothing; what is meant for another backend, or was never more than kept, is a note."""
+    """Warn about keys without effect; keys for another backend, or that were only ever stored, get a note."""
     batch = manifest.batch or BatchBlock.model_validate({})
     _note_backend_keys(batch, defaults.own_keys, log)
     if batch.elastic:
@@ -133,7 +133,7 @@ def note_unsupported(manifest: ManifestBlock, defaults: Defaults, log: FindingLo
 
 
 def _note_metrics(block: EvaluationMetricsBlock | None, log: FindingLog) -> None:
-    """FfDL's collectors are images that read these; ours are programs of the platform."""
+    """Note keys that FfDL's collectors, which are images, read; ours are programs of the platform."""
     given = {"image_tag": block.image_tag, "in": block.in_, "eventTypes": block.event_types} if block else {}
     for key, value in given.items():
         if value:
@@ -141,7 +141,7 @@ def _note_metrics(block: EvaluationMetricsBlock | None, log: FindingLog) -> None
 
 
 def _note_backend_keys(batch: BatchBlock, words: frozenset[str] | None, log: FindingLog) -> None:
-    """What not every backend has a use for. Where no backend is known it may be one that has."""
+    """Warn about keys that the backend does not use. An unknown backend may use them."""
     if batch.profile and words is None:
         log.note(("batch", "profile"), "profiles are those of the site, and Kubernetes alone has them: see ffdl config")
     elif batch.profile and "profile" not in (words or ()):

@@ -50,12 +50,12 @@ _FIELDS: tuple[Place, ...] = (("name",), ("gpu_type",), ("framework", "name"), (
 
 
 def is_placeholder(value: str) -> bool:
-    """Whether the whole value stands for another one."""
+    """Return whether the whole value is a placeholder."""
     return _PLACEHOLDER.fullmatch(value.strip()) is not None
 
 
 def note_placeholders(root: Mapping, log: FindingLog) -> None:
-    """Warn about each value that is no value yet. Commands, metrics and free text may hold such words."""
+    """Warn about each placeholder without a value. Commands, metrics and free text may hold such words."""
     for place, scalar in _fields(root):
         if is_placeholder(scalar.text):
             log.warning(place, "this looks like a placeholder without a value", "write the real value")

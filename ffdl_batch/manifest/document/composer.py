@@ -1,5 +1,5 @@
-"""YAML events to a tree (:mod:`ffdl_batch.manifest.document.tree`), with bounds on depth and on what aliases expand
-to."""
+"""Composes a tree (:mod:`ffdl_batch.manifest.document.tree`) from YAML events, with limits on depth and on expanded
+aliases."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(slots=True)
 class Document:
-    """The first document of a stream; `more` is where a second one starts, `end` the offset where this one stops."""
+    """The first document of a stream. `more` is where a second one starts, `end` the offset where this one ends."""
 
     root: Node | None = None
     more: Mark | None = None
@@ -33,7 +33,7 @@ class Document:
 
 @dataclass(slots=True)
 class _Open:
-    """A mapping or list whose end has not come yet; `key` waits for its value."""
+    """A mapping or list that is not complete; `key` has no value yet."""
 
     node: Mapping | Sequence
     anchor: str
@@ -42,7 +42,7 @@ class _Open:
 
 
 def compose(text: str) -> Document:
-    """The tree of the first document; raises :class:`Unreadable` with line and column."""
+    """Return the tree of the first document. Raises :class:`Unreadable` with line and column."""
     composer = _Composer()
     try:
         for event in yaml.parse(text, Loader=_LOADER):
@@ -58,7 +58,7 @@ def compose(text: str) -> Document:
 
 
 class _Composer:
-    """Takes events one by one; a stack instead of recursion, so that depth costs no interpreter stack."""
+    """Processes events one by one, with a stack of its own instead of recursion."""
 
     def __init__(self) -> None:
         self.document = Document()
@@ -67,7 +67,7 @@ class _Composer:
         self._documents = 0
 
     def take(self, event: yaml.Event) -> bool:
-        """Feed one event; True when the first document is read and nothing else matters."""
+        """Process one event. Return True when the first document is complete."""
         if isinstance(event, yaml.DocumentStartEvent):
             self._documents += 1
             if self._documents > 1:
@@ -137,7 +137,7 @@ class _Composer:
         return bool(self._open) and isinstance(self._open[-1].node, Mapping) and self._open[-1].key is None
 
     def _place(self, node: Node, mark: Mark | None = None) -> None:
-        """Hang `node` where it belongs; `mark` is where an alias to it stands."""
+        """Add `node` to its parent; `mark` is the place of an alias to it."""
         if not self._open:
             self.document.root = node
             return

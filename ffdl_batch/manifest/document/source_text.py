@@ -19,7 +19,7 @@ _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 
 
 def read_text(raw: str | bytes) -> str:
-    """The manifest's text without a byte-order mark; raises :class:`Unreadable`."""
+    """Return the manifest's text without a byte-order mark. Raises :class:`Unreadable`."""
     if len(raw) > MAX_BYTES:
         raise _too_big()
     for magic, kind in _MAGIC.items():

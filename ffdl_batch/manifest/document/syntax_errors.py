@@ -1,4 +1,4 @@
-"""YAML's syntax errors in human words: what is wrong, where it began, what would be right."""
+"""Turns YAML's syntax errors into messages that say what is wrong, where it began, and what would be right."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _PLAIN: tuple[tuple[str, tuple[str, str]], ...] = (
 
 
 def explain(error: yaml.MarkedYAMLError, text: str) -> Unreadable:
-    """The refusal that a person can act on."""
+    """Return the error with a message that says how to correct the text."""
     problem = error.problem or "this is not YAML"
     where = error.problem_mark or error.context_mark
     mark = Mark(where.line + 1, where.column + 1) if where is not None else None

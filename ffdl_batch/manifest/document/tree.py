@@ -59,7 +59,7 @@ class Scalar:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A list."""
+    """A list of nodes."""
 
     items: list[Node]
     origin: Origin
@@ -69,7 +69,7 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A key with its value; `merged` where ``<<`` brought it in."""
+    """A key with its value. `merged`: ``<<`` added it."""
 
     key: Scalar
     value: Node
@@ -87,7 +87,7 @@ class Mapping:
     height: int = 1
 
     def get(self, key: str) -> Node | None:
-        """The value of `key`, or None."""
+        """Return the value of `key`, or None."""
         entry = self.entries.get(key)
         return entry.value if entry is not None else None
 
@@ -97,7 +97,7 @@ Place = tuple[str | int, ...]
 
 
 def to_raw(node: Node) -> object:
-    """Plain dicts, lists, texts and None, as the models read them."""
+    """Return plain dicts, lists, texts and None, as the models read them."""
     if isinstance(node, Mapping):
         return {key: to_raw(entry.value) for key, entry in node.entries.items()}
     if isinstance(node, Sequence):
@@ -124,7 +124,7 @@ def locate(root: Node, place: Place) -> tuple[Origin, int]:
 
 
 def find(root: Node, place: Place) -> Node | None:
-    """The node at `place`, or None."""
+    """Return the node at `place`, or None."""
     node: Node | None = root
     for step in place:
         if isinstance(node, Mapping) and isinstance(step, str):
@@ -137,7 +137,7 @@ def find(root: Node, place: Place) -> Node | None:
 
 
 def walk(root: Node, place: Place = ()) -> Iterator[tuple[Node, Place]]:
-    """Every node once, with the first place it stands at; shadowed values too, at the place of their key."""
+    """Yield every node once, with its first place; shadowed values too, at the place of their key."""
     seen: set[int] = set()
     waiting: list[tuple[Node, Place]] = [(root, place)]
     while waiting:

@@ -39,17 +39,17 @@ def refusal(message: str, cure: str = "") -> PydanticCustomError:
 
 
 def shown(text: str) -> str:
-    """`text` in quotes on one line, shortened."""
+    """Return `text` in quotes on one line, shortened."""
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
 def is_octal(text: str) -> bool:
-    """Whether YAML 1.1 reads `text` as an octal number that is not also the decimal one."""
+    """Return whether YAML 1.1 reads `text` as an octal number that differs from the decimal one."""
     return _OCTAL.fullmatch(text.strip()) is not None and len(text.strip().lstrip("+-").lstrip("0_")) > 1
 
 
 def read_text(value: object) -> str:
-    """The raw text; "" for nothing."""
+    """Return the raw text; "" for null."""
     if value is None:
         return ""
     if not isinstance(value, str):
@@ -60,7 +60,7 @@ def read_text(value: object) -> str:
 
 
 def kind_of(value: object) -> str:
-    """What a wrong value is, for messages."""
+    """Return what a wrong value is, for messages."""
     if value is None:
         return "nothing"
     if isinstance(value, dict):
@@ -79,7 +79,7 @@ def read_label(value: object) -> str:
 
 
 def read_number(value: object) -> Decimal | None:
-    """A finite number; None for nothing."""
+    """Return a finite number; None for null."""
     text = read_text(value).strip()
     if not text:
         return None
@@ -131,13 +131,13 @@ def _amount(name: str, zero: bool, most: float = MAX_AMOUNT) -> Callable[[object
 
 
 def read_size(value: object) -> int | None:
-    """Bytes; None for nothing."""
+    """Return bytes; None for null."""
     text = read_text(value)
     return _quantity(parse_size, text) if text.strip() else None
 
 
 def read_time(value: object) -> int | None:
-    """Seconds; None for nothing. A bare number is minutes, as Slurm has it."""
+    """Return seconds; None for null. A number without unit is minutes, as in Slurm."""
     text = read_text(value)
     return _quantity(parse_time_limit, text) if text.strip() else None
 
@@ -155,7 +155,7 @@ def _quantity(parse: Callable[[str], int], text: str) -> int:
 
 
 def read_flag(value: object) -> bool | None:
-    """true/false in YAML's many spellings; None for nothing."""
+    """Return true or false from YAML's many spellings; None for null."""
     text = read_text(value).strip()
     if not text:
         return None
@@ -165,7 +165,7 @@ def read_flag(value: object) -> bool | None:
 
 
 def one_of(words: tuple[str, ...], default: str = "") -> Callable[[object], str]:
-    """A reader of one word of a closed set, in any case."""
+    """Return a reader of one word of a closed set, in any case."""
 
     def read(value: object) -> str:
         text = read_label(value).lower() or default
@@ -177,7 +177,7 @@ def one_of(words: tuple[str, ...], default: str = "") -> Callable[[object], str]
 
 
 def word_schema(*words: str) -> WithJsonSchema:
-    """The JSON Schema of a closed set of words (lower case; readers take any case), or nothing."""
+    """Return the JSON Schema of a closed set of words (lower case; readers accept any case), or null."""
     return WithJsonSchema({"enum": [*words, None]})
 
 

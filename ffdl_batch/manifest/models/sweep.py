@@ -61,7 +61,7 @@ def read_sweep(root: Node, log: FindingLog) -> tuple[Values, ...]:
 
 
 def check_array(batch: BatchOptions, log: FindingLog) -> None:
-    """Report what is wrong with `array` and `sweep` together, whose texts alone are right."""
+    """Report mistakes of `array` and `sweep` together, which are valid one by one."""
     if not batch.sweep:
         return
     if batch.array:
@@ -123,7 +123,7 @@ def _read_elements(node: Sequence, log: FindingLog) -> Iterator[Values]:
 
 
 def _read_value(node: Node, place: Place, log: FindingLog) -> str:
-    """The raw text: 0.10 is "0.10"."""
+    """Return the raw text: 0.10 is "0.10"."""
     if not isinstance(node, Scalar):
         log.error(place, "one value is needed here", "put text that holds : - { or [ in quotes")
         return ""

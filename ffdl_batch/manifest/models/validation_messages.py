@@ -1,4 +1,4 @@
-"""pydantic's errors as findings: FfDL's own words where it had them, ours elsewhere."""
+"""Turns pydantic's errors into findings: with FfDL's own words where it had them, else ours."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOT_SET: dict[Place, tuple[str, str]] = {
 
 
 def report(error: ValidationError, log: FindingLog) -> None:
-    """One finding for each error, at its place in the tree."""
+    """Report one finding for each error, at its place in the tree."""
     for details in error.errors(include_url=False):
         place: Place = tuple(step for step in details["loc"] if step != "[key]")
         place = _existing_part(place, log, missing=details["type"] == "missing")
@@ -29,7 +29,7 @@ def report(error: ValidationError, log: FindingLog) -> None:
 
 
 def _existing_part(place: Place, log: FindingLog, missing: bool) -> Place:
-    """`place` without steps that only the models know (the level in `network: job`)."""
+    """Return `place` without steps that only the models know (the level in `network: job`)."""
     _, depth = locate(log.root, place)
     return place if missing else place[:depth]
 
