@@ -304,7 +304,7 @@ def test_slurm_settings_choose_gateway_and_name_of_submit_host(
         monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
         attempt = AttemptDir(str(tmp_path / "attempt-1"))
         Path(attempt.submit).mkdir(parents=True)
-        with pytest.raises(SubmissionUncertain, match="sbatch on login7 ended with 1"):
+        with pytest.raises(SubmissionUncertain, match="sbatch on login7 exited with status 1"):
             made._gateway.submit(attempt, 0o077)
 
 
