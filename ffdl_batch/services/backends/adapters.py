@@ -10,7 +10,6 @@ import copy
 import logging
 import math
 import os
-import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,13 +31,12 @@ from ffdl_batch.domain.scheduler_errors import (
     SubmissionUncertain,
     TooMany,
 )
-from ffdl_batch.host.backoff import growing_pause
 from ffdl_batch.plugins import AdapterContext, create_adapter
 from ffdl_batch.ports.capabilities import KeepsAccounts
 from ffdl_batch.ports.clock import Clock
 from ffdl_batch.ports.scheduler import Scheduler
 from ffdl_batch.services.backends.site_facts import REFRESH_PATIENCE_S, SiteFacts
-from ffdl_batch.services.backends.submit_limits import AFTER_NO_ANSWER_S, SubmitLimits
+from ffdl_batch.services.backends.submit_limits import AFTER_NO_ANSWER_S, SubmitLimits, spread_pause
 
 log = logging.getLogger(__name__)
 
@@ -183,7 +181,7 @@ class Adapters:
     def pause_s(self, job: Job, error: SchedulerUnreachable) -> float:
         """Return the seconds until the job is tried again that `error` has delayed."""
         if isinstance(error, NotNow):
-            return growing_pause(1, AFTER_NO_ANSWER_S, LONGEST_PAUSE_S, _random())
+            return spread_pause(1, AFTER_NO_ANSWER_S, LONGEST_PAUSE_S)
         with self._lock:
             answered_at = self._answered_at.get(job.backend, -math.inf)
         return self.submit_limits.unanswered(job, answered_at)
@@ -258,7 +256,7 @@ class Adapters:
         with self._lock:
             before, now = self._circuit(name), self._clock.now()
             longest_s = LOOK_PAUSE_S if is_missing else LONGEST_PAUSE_S
-            pause = growing_pause(before.failures + 1, FIRST_PAUSE_S, longest_s, _random())
+            pause = spread_pause(before.failures + 1, FIRST_PAUSE_S, longest_s)
             again_at = self._clock.monotonic() + pause
             after = self._circuits[name] = before.failed(permit, cause, now, again_at, is_missing=is_missing)
         if after.is_worth_logging(before):
@@ -309,7 +307,3 @@ def _health_of_accounts(name: str, scheduler: Scheduler, now: float) -> BackendH
         return None
     since, again_at = now - outage.for_s, now + outage.again_in_s
     return BackendHealth(f"{name}'s accounting", since, outage.detail, "", again_at, accounts_for=name)
-
-
-def _random() -> float:
-    return secrets.randbelow(1_000_000) / 1_000_000

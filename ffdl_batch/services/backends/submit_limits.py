@@ -129,7 +129,7 @@ class SubmitLimits:
             self._unanswered[_own(job)] = _Unanswered(before.count + 1, now)
         is_alone = before.count > 0 and answered_at >= before.at
         longest_s = LONGEST_PAUSE_S if is_alone else LONGEST_OUTAGE_PAUSE_S
-        return growing_pause(before.count + 1, AFTER_NO_ANSWER_S, longest_s, _random())
+        return spread_pause(before.count + 1, AFTER_NO_ANSWER_S, longest_s)
 
     def count_unanswered(self, job: Job) -> int:
         """Return how many submissions of the job in a row had no answer."""
@@ -195,12 +195,13 @@ class SubmitLimits:
     def _fail(self, circuit: Circuit, cause: str, now: float, least_s: float = 0.0) -> Circuit:
         if not circuit.may_ask(now):
             return circuit
-        pause = growing_pause(circuit.failures + 1, FIRST_PAUSE_S, LONGEST_PAUSE_S, _random())
+        pause = spread_pause(circuit.failures + 1, FIRST_PAUSE_S, LONGEST_PAUSE_S)
         return circuit.failed(Permit(circuit.changes), cause, self._clock.now(), now + max(pause, least_s))
 
 
-def _random() -> float:
-    return secrets.randbelow(1000) / 1000
+def spread_pause(failures: int, first_s: float, longest_s: float) -> float:
+    """Return a growing pause that differs between jobs and daemons."""
+    return growing_pause(failures, first_s, longest_s, secrets.randbelow(1_000_000) / 1_000_000)
 
 
 def _kind(job: Job) -> _Key:

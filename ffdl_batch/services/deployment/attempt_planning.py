@@ -1,4 +1,4 @@
-"""What an attempt is planned from: the job's spec as altered, and what the attempts before it left."""
+"""Plans attempts from the job's current spec and the results of its earlier attempts."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ log = logging.getLogger(__name__)
 
 
 def plan_attempt(storage: JobStorage, adapters: Adapters, node_exclusion: NodeExclusion, job: Job) -> LaunchPlan:
-    """The plan of the job's current attempt. Raises InvalidRequest, UnknownImage, SchedulerUnreachable.
+    """Plan the job's current attempt. Raises InvalidRequest, UnknownImage, SchedulerUnreachable.
 
-    It keeps off nodes that failed often lately, where the site wants that and others are left. Where nothing is left to
-    run on without the nodes that failed this job, it may run on them again.
+    The plan excludes unreliable nodes if the site has configured that and other nodes remain. If no node remains
+    without those that failed this job, the job may run on them again.
     """
     avoided = node_exclusion.for_job(job.backend, job.effective_spec)
     if avoided:
@@ -62,11 +62,11 @@ def _plan(storage: JobStorage, adapters: Adapters, job: Job, avoided: Sequence[N
 def plan_template(
     storage: JobStorage, adapters: Adapters, node_exclusion: NodeExclusion, job: Job, plan: LaunchPlan
 ) -> LaunchPlan | None:
-    """The plan from which a head makes the attempt after this one; None where the backend's heads do not go on alone,
-    or where it cannot be planned: then the platform goes on."""
+    """Plan the template from which a head starts the next attempt. Return None if the backend's heads do not do that,
+    or if it cannot be planned. The daemon starts the next attempt then."""
     if plan.launch.succession is None:
         return None
-    spec = _waits_for_nothing(job.effective_spec)
+    spec = _without_conditions(job.effective_spec)
     if plan.kept_off:
         spec = without(spec, node_exclusion.for_job(job.backend, spec))
     request = _request(storage, adapters, job, spec)
@@ -91,17 +91,18 @@ def _spec(storage: JobStorage, job: Job) -> JobSpec:
 
 
 def without_waiting(storage: JobStorage, job: Job, spec: JobSpec, attempt: int) -> JobSpec:
-    """`spec` without what earlier attempts than this one have waited for: it has happened. One that was held, or told
-    when to begin, is that again where the scheduler never came to start them."""
+    """Return `spec` without the conditions that earlier attempts have waited for. A hold and a begin time stay if the
+    scheduler never started an earlier attempt."""
     if attempt == 1:
         return spec
     if _was_to_start(storage, job, attempt):
-        return _waits_for_nothing(spec)
+        return _without_conditions(spec)
     return replace(spec, batch=replace(spec.batch, dependency=""))
 
 
 def _was_to_start(storage: JobStorage, job: Job, attempt: int) -> bool:
-    """Whether an attempt before this one began, or ended otherwise than by its owner's halt or by being lost."""
+    """Whether an earlier attempt began, or ended for another reason than its owner's halt or a loss by the
+    scheduler."""
     directory = storage.root.job(job.id)
     earlier = [one for one in storage.store.attempts(job.id) if one.number < attempt]
     if any(Path(directory.attempt(one.number).claim_owner).exists() for one in earlier):
@@ -109,7 +110,7 @@ def _was_to_start(storage: JobStorage, job: Job, attempt: int) -> bool:
     return any(one.interruption != Interruption.HALT.value and one.outcome_code != LOST for one in earlier)
 
 
-def _waits_for_nothing(spec: JobSpec) -> JobSpec:
+def _without_conditions(spec: JobSpec) -> JobSpec:
     return replace(spec, batch=replace(spec.batch, dependency="", begin="", hold=False))
 
 
@@ -129,7 +130,8 @@ def _request(storage: JobStorage, adapters: Adapters, job: Job, spec: JobSpec) -
 
 
 def _carry(root: Root, job: Job) -> str:
-    """The results of the last attempt whose learners started: by then it had all that attempts before it left."""
+    """Return the results directory of the last attempt whose learners started. It contains the results of the earlier
+    ones."""
     directory = root.job(job.id)
     for number in range(job.attempt - 1, 0, -1):
         earlier = directory.attempt(number)

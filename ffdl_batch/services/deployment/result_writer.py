@@ -1,7 +1,11 @@
-"""What the workers of a step decided of the jobs they were given, written for several jobs at once.
+"""Writes the decisions of a step's workers, for several jobs in one transaction, and reports slow submissions.
 
-A transaction costs far more than what it writes of one job. Each job is guarded by its own revision and by the lease
-of the claim: what somebody else changed meanwhile is dropped, and its lease ends.
+A transaction costs far more than the change of one job. Each job is guarded by its revision and by the lease of the
+step: if another process has changed the job, the decision is dropped and the lease ends.
+
+While a scheduler hangs, the thread of the step only waits for its workers. Meanwhile it shows on the jobs that their
+submission has not been answered, and on the jobs behind them what they wait for. A decision about such a job is then
+written to its current row (:meth:`InFlight.latest`).
 """
 
 from __future__ import annotations
@@ -11,34 +15,35 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from ffdl_batch.domain.job.job import Change, Job, JobId
 from ffdl_batch.domain.job_state import JobState, RequestedAction
+from ffdl_batch.services.deployment.step_lease import Delay, StepLease
 from ffdl_batch.services.job_storage import JobStorage
-from ffdl_batch.store import Store, StoreError
+from ffdl_batch.store import StoreError
 
 log = logging.getLogger(__name__)
 
 GROUP = 16
-"""How many jobs are written at once at most."""
+"""The maximum number of jobs in one transaction."""
 GATHER_S = 0.01
 """How long a finished job waits for others."""
 AWAIT_S = 1.0
-"""How often, while none is finished, it is told that they take their time."""
-
-Decided = tuple[Job, Change]
-"""A job as it was read, and what is to be written of it."""
-Outcome = Future[Sequence[Decided]]
-"""Of one job or several; those that are left out, their worker has dealt with, and with their leases."""
+"""How often slow submissions are reported while none finishes."""
 LONG_S = (5.0, 30.0)
-"""When a submission that is not answered is told of. What is answered within the first is no news."""
+"""After how many seconds an unanswered submission is reported."""
 LOOK_EVERY_S = 5.0
-"""While a scheduler hangs: how often it is looked for jobs that were submitted since."""
+"""How often new jobs are searched that wait behind an unanswered submission."""
 MAX_BEHIND = 1000
 UNANSWERED = "it was submitted more than {:g} s ago, and the scheduler has not answered yet"
 BEHIND = "it waits for the scheduler, which has not answered a submission before it"
+
+Decided = tuple[Job, Change]
+"""A job as it was read, and its change."""
+Outcome = Future[Sequence[Decided]]
+"""The decisions about one or several jobs. A worker has released the jobs that are left out."""
 
 
 @dataclass(slots=True, eq=False)
@@ -49,33 +54,25 @@ class _Flight:
     since: float
 
 
-@dataclass(slots=True)
-class _Step:
-    """What one step of the deployer has leased. `own` are its jobs that may still be told something, as they are."""
-
-    token: str = ""
-    own: dict[JobId, Job] = field(default_factory=dict)
-    reported: dict[JobId, tuple[int, Job]] = field(default_factory=dict)
-    look_at: float = 0.0
-
-
 class InFlight:
-    """One per deployer, which does one step at a time. `sending` is safe in every thread; all else is for the one that
-    does the step."""
+    """Reports submissions that a scheduler has not answered. One per step of the deployer.
 
-    def __init__(self, storage: JobStorage) -> None:
-        self._storage = storage
+    `sending` is safe in every thread. The other methods are for the thread of the step.
+    """
+
+    def __init__(self, storage: JobStorage, lease: StepLease, jobs: Iterable[Job]) -> None:
+        self._storage, self._lease = storage, lease
         self._lock = threading.Lock()
         self._flights: list[_Flight] = []
-        self._step = _Step()
-
-    def begin(self, token: str, jobs: Iterable[Job]) -> None:
-        """A step has leased `jobs` under `token`."""
-        self._step = _Step(token, {job.id: job for job in jobs})
+        self._own = {job.id: job for job in jobs}
+        """The current rows of the step's jobs."""
+        self._reported: dict[JobId, tuple[int, Job]] = {}
+        """The revision of a job before its reports, and its row after them."""
+        self._look_at = 0.0
 
     @contextmanager
     def sending(self, jobs: Sequence[Job]) -> Iterator[None]:
-        """While a scheduler is asked to take `jobs`, which are of one backend."""
+        """Mark `jobs`, which are of one backend, as being submitted during the block."""
         flight = _Flight(jobs, self._storage.clock.monotonic())
         with self._lock:
             self._flights.append(flight)
@@ -86,13 +83,12 @@ class InFlight:
                 self._flights.remove(flight)
 
     def latest(self, job: Job) -> Job:
-        """The row as it is after what was told on it, where it was `job` before."""
-        revision, after = self._step.reported.get(job.id, (-1, job))
+        """Return the row after its reports, if it was `job` before."""
+        revision, after = self._reported.get(job.id, (-1, job))
         return after if revision == job.revision else job
 
     def report(self) -> None:
-        """Say on jobs what they wait for, where a submission takes long. A courtesy: a database that refuses it is no
-        reason to end the step."""
+        """Show on jobs what they wait for if a submission takes long. A database error does not end the step."""
         now = self._storage.clock.monotonic()
         with self._lock:
             flights = list(self._flights)
@@ -102,33 +98,33 @@ class InFlight:
         backends = {job.backend for flight in late for job in flight.jobs}
         try:
             self._report_own(late, flights, backends, now)
-            if now >= self._step.look_at:
-                self._step.look_at = now + LOOK_EVERY_S
+            if now >= self._look_at:
+                self._look_at = now + LOOK_EVERY_S
                 self._report_waiting(backends)
         except StoreError as error:
-            log.warning("what jobs wait for could not be written: %s", error)
+            log.warning("the reasons for which jobs wait could not be written: %s", error)
 
     def _report_own(self, late: Sequence[_Flight], flights: Sequence[_Flight], backends: set[str], now: float) -> None:
-        """The jobs of the step: those in flight, and those whose turn has not come."""
+        """Report on the jobs of the step: those in flight, and those that have not been submitted yet."""
         reasons = {job.id: _unanswered(now - flight.since) for flight in late for job in flight.jobs}
         flying = {job.id for flight in flights for job in flight.jobs}
-        behind = [job for job in self._step.own.values() if job.id not in flying and job.backend in backends]
+        behind = [job for job in self._own.values() if job.id not in flying and job.backend in backends]
         reasons |= {job.id: BEHIND for job in behind if not job.pending_reason}
-        news = [job for job in self._step.own.values() if reasons.get(job.id, job.pending_reason) != job.pending_reason]
-        if not news:
+        changed = [job for job in self._own.values() if reasons.get(job.id, job.pending_reason) != job.pending_reason]
+        if not changed:
             return
-        changes = [(job, Change(columns={"pending_reason": reasons[job.id]})) for job in news]
-        written = {job.id: job for job in self._storage.store.apply_many(changes, lease_token=self._step.token)}
-        for job in news:
+        changes = [(job, Change(columns={"pending_reason": reasons[job.id]})) for job in changed]
+        written = {job.id: job for job in self._storage.store.apply_many(changes, lease_token=self._lease.token)}
+        for job in changed:
             if job.id in written:
-                first = self._step.reported.get(job.id, (job.revision, job))[0]
-                self._step.reported[job.id] = first, written[job.id]
-                self._step.own[job.id] = written[job.id]
-            else:  # it has gone on, or is another's
-                del self._step.own[job.id]
+                first = self._reported.get(job.id, (job.revision, job))[0]
+                self._reported[job.id] = first, written[job.id]
+                self._own[job.id] = written[job.id]
+            else:  # a decision about it has been written, or another daemon has its lease
+                del self._own[job.id]
 
     def _report_waiting(self, backends: Collection[str]) -> None:
-        """Jobs that nobody has taken up yet, and that do not say already what they wait for."""
+        """Report on jobs that no step has claimed yet and that show no reason yet."""
         pending = self._storage.store.list_jobs(uid=None, states={JobState.PENDING}, limit=MAX_BEHIND)
         behind = [job for job in pending if job.backend in backends and not job.pending_reason]
         change = Change(columns={"pending_reason": BEHIND})
@@ -142,33 +138,33 @@ def _unanswered(for_s: float) -> str:
 
 
 class Outcomes:
-    """The outcomes of one claim's jobs, as they come. `written` is called after each transaction, `dropped` with what
-    was not written because somebody else had changed the job, or has its lease. `waiting` is called now and then while
-    outcomes are waited for; `latest` gives a job as it is after what `waiting` has written of it."""
+    """Writes the outcomes of one step's jobs as they come.
+
+    `written` is called after each transaction. `dropped` is called with the decisions that were not written because
+    another process has changed the job or holds its lease.
+    """
 
     def __init__(
         self,
-        store: Store,
-        token: str,
+        lease: StepLease,
+        in_flight: InFlight,
         written: Callable[[], None],
         dropped: Callable[[Sequence[Decided]], None] = lambda _: None,
-        waiting: Callable[[], None] = lambda: None,
-        latest: Callable[[Job], Job] = lambda job: job,
     ) -> None:
-        self._store, self._token, self._written, self._dropped = store, token, written, dropped
-        self._waiting, self._latest = waiting, latest
+        self._lease, self._in_flight = lease, in_flight
+        self._written, self._dropped = written, dropped
         self._finished: SimpleQueue[Outcome] = SimpleQueue()
         self._awaited = 0
 
     def expect(self, outcome: Outcome) -> None:
-        """There will be this one, too."""
+        """Add an outcome that :meth:`write` waits for."""
         self._awaited += 1
         outcome.add_done_callback(self._finished.put)
 
     def write(self) -> int:
-        """Write all that are expected; returns how many jobs were changed.
+        """Write all expected outcomes. Return how many jobs were changed.
 
-        What fails for some jobs fails for them alone: the first failure is raised when all others are written.
+        A failure affects only its own jobs: the first one is raised when all other outcomes are written.
         """
         changed = 0
         failures: list[BaseException] = []
@@ -185,7 +181,7 @@ class Outcomes:
         return changed
 
     def _gather(self) -> list[Outcome]:
-        """The next outcome, and those that follow it closely."""
+        """Return the next outcome and those that follow it closely."""
         group = [self._next()]
         while len(group) < min(self._awaited, GROUP):
             try:
@@ -200,27 +196,21 @@ class Outcomes:
             try:
                 return self._finished.get(timeout=AWAIT_S)
             except Empty:
-                self._waiting()
+                self._in_flight.report()
 
     def _write(self, decided: Sequence[Decided]) -> int:
         if not decided:
             return 0
-        decided = [(self._latest(job), change) for job, change in decided]
-        jobs = [job for job, _ in decided]
+        decided = [(self._in_flight.latest(job), change) for job, change in decided]
         try:
-            changed = {job.id for job in self._store.apply_many(decided, lease_token=self._token)}
+            written = self._lease.store.apply_many(decided, lease_token=self._lease.token)
         except BaseException:
-            release_all(self._store, jobs, self._token)
+            self._lease.release(job for job, _ in decided)
             raise
         self._written()
+        changed = {job.id for job in written}
         dropped = [(job, change) for job, change in decided if job.id not in changed]
-        release_all(self._store, [job for job, _ in dropped], self._token, due=True)
         if dropped:
+            self._lease.put_off([Delay(job, 0.0) for job, _ in dropped])
             self._dropped(dropped)
         return len(changed)
-
-
-def release_all(store: Store, jobs: Sequence[Job], token: str, *, due: bool = False) -> None:
-    """Give the leases of `jobs` back; with `due` the try is counted, and the next one may come at once."""
-    for job in jobs:
-        store.release(job.id, token, store.now() if due else None)

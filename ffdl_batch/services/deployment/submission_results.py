@@ -1,15 +1,15 @@
-"""Decides what a deployment changes of its job: the scheduler has the job, refused it, or may still get it.
+"""Decides how a job changes when the scheduler has its attempt, has refused it, or may still get it.
 
-If the scheduler has several jobs for one attempt, one of them becomes the job and the others are cancelled.
+If the scheduler has several native jobs for one attempt, the job adopts one of them and the others are cancelled.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ffdl_batch.attempt.layout import AttemptDir
-from ffdl_batch.domain.job.job import AttemptEnd, Change, Job, JobId, Token
+from ffdl_batch.domain.job.job import AttemptEnd, Change, Job, Token
 from ffdl_batch.domain.job_state import Cause, JobState, RequestedAction
 from ffdl_batch.domain.outcome.continuation import Interruption, halted_before, what_begins
 from ffdl_batch.domain.outcome.ending import CANCELLED_BY_OWNER
@@ -37,31 +37,12 @@ from ffdl_batch.services.job_files.control_cell import fence_earlier
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.outcome.attempt_records import claim_owner, read_launch
 from ffdl_batch.services.outcome.native_job_identity import own_among
-from ffdl_batch.store import Store
 
 log = logging.getLogger(__name__)
 
 
-def note(store: Store, jobs: Collection[Job], change: Change, token: str) -> set[JobId]:
-    """Write of leased `jobs` while their step goes on, whatever was told on them or requested of them meanwhile.
-    Returns those of which it was news; a job whose lease is another's by now is left as it is."""
-    ids, tried, news = {job.id for job in jobs}, dict[JobId, int](), set[JobId]()
-    while current := [job for job in store.get_many(ids) if _is_untold(job, change, tried)]:
-        written = {job.id for job in store.apply_many([(job, change) for job in current], lease_token=token)}
-        tried = {job.id: job.revision for job in current}
-        news |= written
-        ids = tried.keys() - written
-    return news
-
-
-def _is_untold(job: Job, change: Change, tried: Mapping[JobId, int]) -> bool:
-    """Whether `change` is news of the job. Where it was refused at the same revision, the lease is another's."""
-    is_news = any(getattr(job, name) != said for name, said in change.columns.items())
-    return is_news and tried.get(job.id) != job.revision
-
-
 def queued(storage: JobStorage, job: Job, native: NativeId, plan: LaunchPlan | None, at: float) -> Change:
-    """Return the change of a job that the scheduler has since `at`. Without a plan the attempt's launch file is read,
+    """Return the change of a job that the scheduler has since `at`. Without a plan, the attempt's launch file is read,
     which must exist then."""
     attempt = storage.root.job(job.id).attempt(job.attempt)
     launch, network = (plan.launch, plan.network) if plan is not None else (read_launch(attempt), None)
@@ -81,12 +62,12 @@ def queued(storage: JobStorage, job: Job, native: NativeId, plan: LaunchPlan | N
 def turned_away(adapters: Adapters, jobs: Sequence[Job], error: NotTaken) -> str:
     """Note that the scheduler refused `jobs`, which are one submission. Return why they wait; "" if the refusal has
     repeated so often that the jobs end."""
-    rooms, job = adapters.submit_limits, jobs[0]
-    is_news = rooms.why_full(job)
-    if rooms.turned_away(job, error) is Refusal.IS_OVER:
+    limits, job = adapters.submit_limits, jobs[0]
+    before = limits.why_full(job)
+    if limits.turned_away(job, error) is Refusal.IS_OVER:
         return ""
-    why = rooms.why_full(job)
-    if is_news != why:
+    why = limits.why_full(job)
+    if before != why:
         log.warning("%d jobs wait, %s among them: %s", len(jobs), job.id, why)
     return why
 
@@ -105,28 +86,28 @@ def has_none(adapters: Adapters, backend: str, attempts: Mapping[Token, AttemptD
                 return not any(adapter.find_many(attempts).values())
             return not any(adapter.find(token, attempt) for token, attempt in attempts.items())
     except SchedulerUnreachable as error:
-        log.info("%d refused attempts are looked for again: %s", len(attempts), error)
+        log.info("%d refused attempts are searched again: %s", len(attempts), error)
         return False
 
 
 def sought(clock: Clock, job: Job) -> Change:
-    """The scheduler said that it has taken the attempt, and has no job of the id that it named: whether it has taken it
-    is as unknown as where it has not answered. Whoever deploys the job looks for it by its token."""
-    why = f"the scheduler does not know {job.native_id}, which it said the job was"
+    """Return the change of a job whose id the scheduler returned but does not know. It is as uncertain whether it has
+    the attempt as if it had not answered, so the deployer searches it by its token."""
+    why = f"the scheduler does not know {job.native_id}, the id that it returned for the job"
     steps = ((JobState.DEPLOYING, clock.now()),)
     return Change(steps, Cause.REQUEUED, why, columns={"native_id": "", "pending_reason": why})
 
 
 def may_land_s(clock: Clock, adapters: Adapters, job: Job, passed_s: float, at_least_s: float = 0.0) -> float:
-    """For how many seconds more a request that was sent for the attempt may still be accepted; 0 or less = it cannot.
+    """Return for how many more seconds a request for the attempt may still be accepted. 0 or less: it cannot.
 
-    `passed_s` is how long ago the scheduler was asked, by the clock of the file system that told it; when the answer
-    was lost is told by the database's.
+    `passed_s` is how long ago the scheduler was asked, by the clock of the file system with the mark. The time of a
+    lost answer is by the clock of the database.
     """
     life_s = _life_s(adapters, job, at_least_s)
-    told = [passed_s] if job.uncertain_since is None else [passed_s, clock.now() - job.uncertain_since]
-    # A clock that was set back since then tells nothing; where all were, the life begins anew.
-    return life_s - min((seconds for seconds in told if seconds >= 0), default=0.0)
+    ages = [passed_s] if job.uncertain_since is None else [passed_s, clock.now() - job.uncertain_since]
+    # A negative age means that the clock was set back, and is ignored. If all are negative, the life starts again.
+    return life_s - min((seconds for seconds in ages if seconds >= 0), default=0.0)
 
 
 def _life_s(adapters: Adapters, job: Job, at_least_s: float) -> float:
@@ -135,7 +116,7 @@ def _life_s(adapters: Adapters, job: Job, at_least_s: float) -> float:
 
 
 def ended(clock: Clock, job: Job, state: JobState, code: str, message: str) -> Change:
-    """It ends here."""
+    """Return the change of a job that ends without being submitted."""
     end = AttemptEnd(Interruption.HALT.value if state is JobState.HALTED else "")
     at = clock.now()
     incidents = (refusal(job, code, message, at),) if state is JobState.FAILED else ()
@@ -143,22 +124,22 @@ def ended(clock: Clock, job: Job, state: JobState, code: str, message: str) -> C
 
 
 def refused(clock: Clock, job: Job, error: InvalidRequest) -> Change:
-    """It ends here, because the scheduler will not have it."""
+    """Return the change of a job that ends because the scheduler refused it."""
     code = "S100" if isinstance(error, NoResources) else "S101"
     return ended(clock, job, JobState.FAILED, code, str(error))
 
 
 def refused_repeatedly(error: NotTaken) -> RefusedBySite:
     """Return the error that ends a job whose refusal has repeated unchanged."""
-    words = error.words if isinstance(error, NotUnderstood) else str(error)
+    message = error.words if isinstance(error, NotUnderstood) else str(error)
     return RefusedBySite(
-        f"the scheduler has refused the job at least {REFUSALS} times in {REFUSED_S / 60:g} min: {words}; correct the "
-        "request and submit again"
+        f"the scheduler has refused the job at least {REFUSALS} times in {REFUSED_S / 60:g} min: {message}; correct "
+        "the request and submit again"
     )
 
 
 def ended_as_requested(clock: Clock, job: Job) -> Change:
-    """It ends as its owner requests; the scheduler never heard of the attempt, so nothing has to be asked for."""
+    """Return the change of a job that ends as its owner requests. The scheduler never got the attempt."""
     number = job.attempt + 1 if job.state is JobState.PENDING else job.attempt
     if job.requested_action is RequestedAction.CANCEL:
         message = f"{CANCELLED_BY_OWNER} before {what_begins(number)} was deployed"
@@ -167,19 +148,18 @@ def ended_as_requested(clock: Clock, job: Job) -> Change:
 
 
 def why_looked_for(adapters: Adapters, job: Job, at_least_s: float = 0.0) -> str:
-    """Why a job waits whose request may have reached the scheduler, which does not have it (yet)."""
+    """Return why a job waits whose submission may still arrive at the scheduler."""
     then = "submitted again" if job.requested_action is RequestedAction.NONE else "ended"
     late_s = _life_s(adapters, job, at_least_s)
     return f"its submission was not answered and may still arrive; if not within {late_s:.0f} s, it is {then}"
 
 
 def why_not_now(error: SchedulerUnreachable) -> str:
-    """Why a job waits that the scheduler could not be asked about. A scheduler that is left alone is told of elsewhere,
-    and by what it said."""
+    """Return why a job waits if the scheduler could not be asked. The cause of an outage is reported elsewhere."""
     if isinstance(error, NotAsked) and not isinstance(error, SchedulerMissing):
         return "the scheduler does not answer"
-    is_told = isinstance(error, (NotNow, SchedulerMissing))  # it says itself what lacks
-    return str(error) if is_told else f"the scheduler does not answer: {error}"
+    is_explained = isinstance(error, (NotNow, SchedulerMissing))  # its message names the cause
+    return str(error) if is_explained else f"the scheduler does not answer: {error}"
 
 
 def adopt(
@@ -190,8 +170,8 @@ def adopt(
     found: frozenset[NativeId],
     asked_at: float,
 ) -> Change:
-    """One of `found` is the attempt: the one that claimed it, else the oldest; the others are cancelled, where the
-    scheduler lists them as the attempt. It is queued since the scheduler was asked for it."""
+    """Adopt the native job of `found` that claimed the attempt, or else the oldest. Cancel the others if the scheduler
+    lists them as the attempt. The job is QUEUED since the scheduler was asked at `asked_at`."""
     attempt = storage.root.job(job.id).attempt(job.attempt)
     owner = claim_owner(attempt)
     ordered = sorted(found, key=age)
@@ -205,7 +185,7 @@ def adopt(
                 log.warning("job %s: cancelling the duplicate %s of %s", job.id, native, keep)
                 if owner or not isinstance(adapter, Withdraws):
                     adapter.cancel(native)
-                else:  # one that starts at this moment may claim the attempt first, and is the job then
+                else:  # one that starts now may claim the attempt first, and is adopted then
                     adapter.withdraw(native)
     fence_earlier(storage.root, job)
     plan = None if read_launch(attempt) is not None else plan_attempt(storage, adapters, node_exclusion, job)
@@ -213,11 +193,11 @@ def adopt(
 
 
 def take_back(storage: JobStorage, adapters: Adapters, dropped: Sequence[Decided]) -> None:
-    """Take submissions of ours out of the queue that another daemon's took the place of, while this one was stopped.
-    Harmless where they stay: the claim turns them away. One that may be the job, or has started, is left alone."""
-    told = {job.id: (job, change.columns["native_id"]) for job, change in dropped if "native_id" in change.columns}
-    for current in storage.store.get_many(told):
-        job, native = told[current.id]
+    """Withdraw submissions that another daemon has replaced while this one was stopped. Those that stay are harmless,
+    because they cannot claim the attempt. One that may be the job, or has started, is left alone."""
+    submitted = {job.id: (job, change.columns["native_id"]) for job, change in dropped if "native_id" in change.columns}
+    for current in storage.store.get_many(submitted):
+        job, native = submitted[current.id]
         may_become_it = current.attempt == job.attempt and not current.native_id and not current.state.is_terminal
         if current.native_id == native or may_become_it:
             continue
@@ -232,8 +212,8 @@ def take_back(storage: JobStorage, adapters: Adapters, dropped: Sequence[Decided
 
 
 def retire_earlier(storage: JobStorage, adapters: Adapters, job: Job) -> None:
-    """Nothing of an earlier attempt may go on beside this one: fence its controllers, and take away what the
-    scheduler still has of it (held after too many requeues, or requeued after all)."""
+    """Make sure that no earlier attempt runs beside this one: fence its controllers, and cancel its native job if the
+    scheduler still has it (held after too many requeues, or requeued late)."""
     fence_earlier(storage.root, job)
     earlier = [a for a in storage.store.attempts(job.id) if a.number == job.attempt - 1 and a.native_id]
     for attempt in earlier:
@@ -247,5 +227,5 @@ def retire_earlier(storage: JobStorage, adapters: Adapters, job: Job) -> None:
 
 
 def age(native: NativeId) -> tuple[int, str]:
-    """What sorts the ids of one scheduler, oldest first."""
+    """Return a key that sorts the ids of one scheduler, oldest first."""
     return (int(native.job) if native.job.isdigit() else 0, str(native))

@@ -1,8 +1,8 @@
 """Puts off claimed jobs that wait for other jobs, for elements of their array, or for a scheduler.
 
-A waiting job costs nothing while nothing happens. It is remembered with the states of what it waits for. Each step of
-the deployer asks once for all of these states, and only jobs for which something changed are looked at again. The
-memory may be lost: each job that is put off becomes due again after a pause.
+A waiting job costs nothing until something changes. It is remembered with the states of the jobs that it waits for.
+Each step of the deployer reads all of these states with one query, and checks only jobs for which a state changed. The
+memory may be lost, because each job that is put off becomes due again after a pause.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ffdl_batch.host.backoff import growing_pause
 from ffdl_batch.ports.capabilities import SubmitsArrays
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.backends.submit_limits import LONGEST_PAUSE_S
+from ffdl_batch.services.deployment.step_lease import Delay, StepLease
 from ffdl_batch.services.incidents.incident_recorder import refusal
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.submission.job_dependencies import (
@@ -39,7 +40,7 @@ NEVER_CODE = "C105"
 
 @dataclass(slots=True)
 class _Awaited:
-    """A training as it was when somebody last looked at it for `waiters`."""
+    """The state of a job when it was last read for `waiters`."""
 
     state: JobState
     waiters: set[JobId] = field(default_factory=set)
@@ -47,7 +48,7 @@ class _Awaited:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A leased job, what it depends on, and how that stands."""
+    """A leased job, its dependency, and the state of that."""
 
     leased: LeasedJob
     dependency: Dependency
@@ -55,14 +56,14 @@ class _Asked:
 
 
 class Waiting:
-    """Jobs that wait for other jobs. One per deployer."""
+    """Puts off jobs that wait for other jobs. One per deployer."""
 
     def __init__(self, storage: JobStorage) -> None:
         self._storage = storage
         self._awaited: dict[JobId, _Awaited] = {}
 
     def wake(self) -> None:
-        """Make the jobs due whose trainings moved since they were put off: one query, whatever waits."""
+        """Make jobs due if the jobs that they wait for have changed. One query for any number of jobs."""
         if not self._awaited:
             return
         states = {job.id: job.state for job in self._storage.store.get_many(self._awaited)}
@@ -73,26 +74,28 @@ class Waiting:
         for training in moved:
             del self._awaited[training]
 
-    def sort_out(self, leased: Sequence[LeasedJob]) -> tuple[list[LeasedJob], int]:
-        """Those of `leased` that wait for no training; the others are put off, or ended because what they wait for
-        can never happen. Returns also how many were ended."""
+    def sort_out(self, lease: StepLease, leased: Sequence[LeasedJob]) -> tuple[list[LeasedJob], int]:
+        """Return those of `leased` whose dependencies are satisfied, and how many jobs ended.
+
+        Jobs end if their dependencies can never be satisfied. The others are put off.
+        """
         texts = [one.job.spec.batch.dependency for one in leased if _may_wait(one.job)]
         trainings = own_trainings(self._storage, texts)
         if not trainings:
             return list(leased), 0
         asked = self._judge(leased, trainings)
-        ended = self._write(asked)
-        self._put_off([one for one in asked if one.standing.outlook is Outlook.OPEN], trainings)
+        ended = self._end([one for one in asked if one.standing.outlook is Outlook.NEVER])
+        self._put_off(lease, [one for one in asked if one.standing.outlook is Outlook.OPEN], trainings)
         held = {one.leased.job.id for one in asked}
         return [one for one in leased if one.job.id not in held], ended
 
     def _judge(self, leased: Sequence[LeasedJob], trainings: Mapping[str, Job]) -> list[_Asked]:
-        """The jobs that may not be sent now."""
+        """Return the jobs that must not be submitted now."""
         read: list[tuple[LeasedJob, Dependency]] = []
         for one in leased:
             try:
                 dependency = read_dependency(one.job.spec.batch.dependency, trainings)
-            except InvalidRequest:  # accepted by an older release: planning it says the same, and ends the job
+            except InvalidRequest:  # planning it raises the same error and ends the job
                 continue
             if _may_wait(one.job) and dependency.conditions:
                 read.append((one, dependency))
@@ -102,45 +105,34 @@ class Waiting:
         return [one for one in asked if one.standing.outlook is not Outlook.TRUE]
 
     def _begins(self, dependencies: Sequence[Dependency]) -> dict[str, float]:
-        """When the trainings began whose begin matters; one query for all of them."""
+        """Return the start times that the dependencies need. One query."""
         wanted = {one.training for what in dependencies for one in what.conditions if one.is_about_begin}
         histories = self._storage.store.histories(wanted) if wanted else {}
         found = {training: begin_of(history) for training, history in histories.items()}
         return {training: at for training, at in found.items() if at is not None}
 
-    def _write(self, asked: Sequence[_Asked]) -> int:
-        """Say on each job what it waits for, or why it ends; returns how many ended."""
+    def _end(self, hopeless: Sequence[_Asked]) -> int:
+        """End jobs whose dependencies can never be satisfied. Return how many ended."""
         now = self._storage.clock.now()
         changes: list[tuple[Job, Change]] = []
-        for one in asked:
-            job, standing = one.leased.job, one.standing
-            if standing.outlook is Outlook.NEVER:
-                message = f"its dependency can never be satisfied: {standing.sentence}"
-                steps = ((JobState.FAILED, now),)
-                noted = (refusal(job, NEVER_CODE, message, now),)
-                changes.append((job, Change(steps, message=message, error_code=NEVER_CODE, incidents=noted)))
-            elif job.pending_reason != (reason := f"Dependency: {standing.sentence}"):
-                changes.append((job, Change(columns={"pending_reason": reason})))
-        written = self._storage.store.apply_many(changes)
-        return sum(job.state is JobState.FAILED for job in written)
+        for one in hopeless:
+            job, message = one.leased.job, f"its dependency can never be satisfied: {one.standing.sentence}"
+            incidents = (refusal(job, NEVER_CODE, message, now),)
+            steps = ((JobState.FAILED, now),)
+            changes.append((job, Change(steps, message=message, error_code=NEVER_CODE, incidents=incidents)))
+        return len(self._storage.store.apply_many(changes))
 
-    def _put_off(self, waiting: Sequence[_Asked], trainings: Mapping[str, Job]) -> None:
-        """Remember what was seen, then give the leases back: what moves from now on wakes them."""
-        store = self._storage.store
-        pauses: defaultdict[tuple[float, str], list[JobId]] = defaultdict(list)
+    def _put_off(self, lease: StepLease, waiting: Sequence[_Asked], trainings: Mapping[str, Job]) -> None:
+        """Remember the states that were read, then release the jobs, so that every later change wakes them."""
         for one in waiting:
-            job = one.leased.job
             for condition in one.dependency.conditions:
                 training = trainings[condition.training]
-                self._awaited.setdefault(training.id, _Awaited(training.state)).waiters.add(job.id)
-            pauses[_pause(one), one.leased.lease_token].append(job.id)
-        now = store.now() if waiting else 0.0
-        for (pause, token), ids in pauses.items():
-            store.put_off(ids, token, now + pause)
+                self._awaited.setdefault(training.id, _Awaited(training.state)).waiters.add(one.leased.job.id)
+        lease.put_off([_delay(one.leased.job, _pause(one), f"Dependency: {one.standing.sentence}") for one in waiting])
 
 
 def _may_wait(job: Job) -> bool:
-    """Return whether the job is at its first attempt: later attempts wait for nothing."""
+    """Return whether the job is at its first attempt. Later attempts do not wait."""
     return job.state is JobState.PENDING and job.attempt == 0 and job.requested_action is RequestedAction.NONE
 
 
@@ -149,22 +141,28 @@ def _pause(one: _Asked) -> float:
     return pause if one.standing.again_s is None else min(pause, one.standing.again_s)
 
 
+def _delay(job: Job, pause_s: float, reason: str) -> Delay:
+    """Return the delay of a job that was just claimed. A reason that it shows already is not written again."""
+    return Delay(job, pause_s, "" if job.pending_reason == reason else reason)
+
+
 PAUSE_S = 120.0
-"""How long an element is put off that waits for others of its array."""
+"""Pause of an element that waits for others of its array."""
 
 
 @dataclass(slots=True)
 class _Held:
-    """The elements of an array that wait, in their order, and how many may go. `woken` were told to, and may have to be
-    leased once more."""
+    """The waiting elements of an array."""
 
     limit: int
     waiting: dict[JobId, None] = field(default_factory=dict)
+    """The elements that wait, in their order."""
     woken: set[JobId] = field(default_factory=set)
+    """The elements that were made due, but have not been claimed yet."""
 
 
 class Throttle:
-    """Elements that wait because their array has a limit. One per deployer."""
+    """Puts off elements that wait because of the limit of their array. One per deployer."""
 
     def __init__(self, store: Store, adapters: Adapters) -> None:
         self._store, self._adapters = store, adapters
@@ -172,7 +170,7 @@ class Throttle:
         self._begins = True
 
     def wake(self) -> None:
-        """Make as many elements due as there is room for: one query, whatever waits."""
+        """Make as many elements due as the limits allow. One query for any number of arrays."""
         if self._begins:
             self._store.make_elements_due()
             self._begins = False
@@ -181,8 +179,8 @@ class Throttle:
         counts = self._store.count_handed_over(self._held)
         due: list[JobId] = []
         for array, held in list(self._held.items()):
-            room = held.limit - counts.get(array, 0)
-            going = list(held.waiting)[: max(0, room)]
+            free = held.limit - counts.get(array, 0)
+            going = list(held.waiting)[: max(0, free)]
             due += going
             for job_id in going:
                 del held.waiting[job_id]
@@ -192,8 +190,8 @@ class Throttle:
         if due:
             self._store.make_due(due)
 
-    def sort_out(self, leased: Sequence[LeasedJob]) -> list[LeasedJob]:
-        """Those of `leased` that may go; the others are put off."""
+    def sort_out(self, lease: StepLease, leased: Sequence[LeasedJob]) -> list[LeasedJob]:
+        """Return those of `leased` that may be submitted. The others are put off."""
         arrays: defaultdict[str, list[LeasedJob]] = defaultdict(list)
         for one in leased:
             if one.job.spec.element is not None and _may_wait(one.job) and self._limit(one.job) is not None:
@@ -202,12 +200,12 @@ class Throttle:
             return list(leased)
         counts = self._store.count_handed_over(arrays)
         late = [one for array, waiting in arrays.items() for one in self._late(waiting, counts.get(array, 0))]
-        self._put_off(late)
+        lease.put_off([_delay(one.job, PAUSE_S, why_elements_wait(self._limit(one.job))) for one in late])
         held = {one.job.id for one in late}
         return [one for one in leased if one.job.id not in held]
 
     def _limit(self, job: Job) -> int | None:
-        """How many elements of the job's array may be at its scheduler at once (None = all)."""
+        """Return how many elements of the job's array the scheduler may have at once (None: all)."""
         assert job.spec.element is not None
         adapters = self._adapters
         if isinstance(adapters.get(job.backend), SubmitsArrays):
@@ -216,10 +214,10 @@ class Throttle:
         return min((limit for limit in limits if limit is not None), default=None)
 
     def _late(self, waiting: Sequence[LeasedJob], under_way: int) -> Sequence[LeasedJob]:
-        """Those of one array that have to wait, when its scheduler has `under_way` of its elements."""
+        """Return the elements of one array that must wait while its scheduler has `under_way` of its elements."""
         job = waiting[0].job
         limit = self._limit(job)
-        assert limit is not None and job.spec.element is not None  # sort_out has asked
+        assert limit is not None and job.spec.element is not None  # sort_out has checked it
         if not under_way and isinstance(self._adapters.get(job.backend), SubmitsArrays):
             return ()
         held = self._held.get(job.spec.element.array, _Held(limit))
@@ -235,79 +233,49 @@ class Throttle:
         return late
 
     def _in_turn(self, waiting: Sequence[LeasedJob], held: _Held) -> Sequence[LeasedJob]:
-        """Those whose turn it may be. Room that came since :meth:`wake` is not for elements that nobody has seen before
-        while others wait; who was woken, or has waited for PAUSE_S, goes whoever else waits."""
+        """Return the elements that may be next. While other elements wait, new elements do not use capacity that became
+        free after :meth:`wake`. Elements that were woken, or have waited for PAUSE_S, may always be next."""
         if held.waiting.keys() <= {one.job.id for one in waiting}:
             return waiting
         return [one for one in waiting if one.job.id in held.woken or one.job.id in held.waiting]
 
-    def _put_off(self, late: Sequence[LeasedJob]) -> None:
-        if not late:
-            return
-        store = self._store
-        changes: list[tuple[Job, Change]] = []
-        for one in late:
-            reason = why_elements_wait(self._limit(one.job))
-            if one.job.pending_reason != reason:
-                changes.append((one.job, Change(columns={"pending_reason": reason})))
-        if changes:
-            store.apply_many(changes)
-        store.put_off([one.job.id for one in late], late[0].lease_token, store.now() + PAUSE_S)
-
 
 LEAST_PAUSE_S = 2.0
-"""While one of them is tried."""
+"""The shortest pause of jobs that wait while another one is tried."""
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A job that waits, for how long at most, and why."""
-
-    job: Job
-    pause_s: float
-    reason: str
-
-
-def hold_back(store: Store, adapters: Adapters, leased: Sequence[LeasedJob]) -> list[LeasedJob]:
-    """Those of `leased` (of one claim) that may go; the others are put off."""
-    held = choose_held(adapters, [one.job for one in leased])
-    if held:
-        _put_off(store, held, leased[0].lease_token)
+def hold_back(lease: StepLease, adapters: Adapters, leased: Sequence[LeasedJob]) -> list[LeasedJob]:
+    """Return those of `leased` that may be submitted. The others are put off, because their scheduler does not answer
+    or refuses them."""
+    held = _choose_held(adapters, [one.job for one in leased])
+    lease.put_off(held)
     waiting = {one.job.id for one in held}
     return [one for one in leased if one.job.id not in waiting]
 
 
-def choose_held(adapters: Adapters, jobs: Sequence[Job]) -> list[Held]:
-    """Those of `jobs` that have to wait. Sends no request. The job that is tried is one whose submissions had an
-    answer, if there is one."""
-    held: list[Held] = []
+def _choose_held(adapters: Adapters, jobs: Sequence[Job]) -> list[Delay]:
+    """Return the delays of those of `jobs` that must wait. Calls no scheduler.
+
+    Of jobs that wait for the same cause, one is tried: preferably a job whose submissions were answered.
+    """
+    held: list[Delay] = []
     tried: set[tuple[str, ...]] = set()
     for job in sorted(jobs, key=adapters.submit_limits.count_unanswered):
         if job.requested_action is not RequestedAction.NONE:
             continue
-        name, rooms = job.backend, adapters.submit_limits
-        is_refused = job.state is JobState.PENDING and rooms.wait_s(job, alone=True) > 0
+        name, limits = job.backend, adapters.submit_limits
+        is_refused = job.state is JobState.PENDING and limits.wait_s(job, alone=True) > 0
         if adapters.is_out(name) and not is_refused:
             waits_for: tuple[str, ...] = (name,)
             wait_s, reason = adapters.wait_s(name), adapters.lacks(name) or f"{name} does not answer; it is asked again"
             may_go = adapters.may_ask(name)
-        elif job.state is JobState.PENDING and (reason := rooms.why_full(job)):
-            waits_for, wait_s = rooms.waits_for(job), rooms.wait_s(job)
+        elif job.state is JobState.PENDING and (reason := limits.why_full(job)):
+            waits_for, wait_s = limits.waits_for(job), limits.wait_s(job)
             may_go = wait_s == 0
         else:
             continue
         if may_go and waits_for not in tried:
             tried.add(waits_for)
         else:
-            held.append(Held(job, min(max(wait_s, LEAST_PAUSE_S), LONGEST_PAUSE_S), reason))
+            held.append(_delay(job, min(max(wait_s, LEAST_PAUSE_S), LONGEST_PAUSE_S), reason))
     return held
-
-
-def _put_off(store: Store, held: Sequence[Held], lease_token: str) -> None:
-    untold = [(one.job, Change(columns={"pending_reason": one.reason})) for one in held
-              if one.job.pending_reason != one.reason]  # fmt: skip
-    if untold:
-        store.apply_many(untold, lease_token=lease_token)
-    now = store.now()
-    for pause_s in sorted({one.pause_s for one in held}):
-        store.put_off([one.job.id for one in held if one.pause_s == pause_s], lease_token, now + pause_s)

@@ -34,7 +34,7 @@ from ffdl_batch.daemon.request_context import Context, context_of
 from ffdl_batch.ports.scheduler import Scheduler
 from ffdl_batch.services.backends import adapters
 from ffdl_batch.services.data import controller_fence, pending_uploads
-from ffdl_batch.services.deployment import array_submission, deployer, waiting_jobs
+from ffdl_batch.services.deployment import array_submission, delivery, deployer, waiting_jobs
 from ffdl_batch.services.monitoring import job_update, scheduler_calls, watcher
 from tests.crash.fuzz.companions import fork_child, kill_children
 from tests.crash.fuzz.mutations import Mutation
@@ -55,6 +55,8 @@ TIMES_S = {
     (watcher, "LOOK_SOON_S"): 0.1,
     (deployer, "LOOK_AGAIN_S"): 0.2,
     (deployer, "HANDOVER_S"): 0.5,
+    (delivery, "FAULT_PAUSE_S"): 0.8,
+    (delivery, "UNCERTAIN_PAUSE_S"): 0.1,
     (scheduler_calls, "AGAIN_S"): 0.5,
     (waiting_jobs, "FIRST_PAUSE_S"): 0.1,
     (waiting_jobs, "LONGEST_DEPENDENCY_PAUSE_S"): 0.5,

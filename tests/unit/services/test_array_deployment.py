@@ -11,6 +11,7 @@ from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job.views import Resume
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
+from ffdl_batch.services.deployment.step_lease import StepLease
 from ffdl_batch.services.deployment.waiting_jobs import PAUSE_S, Throttle
 from ffdl_batch.services.job_control.resume import resume_job
 from ffdl_batch.services.job_control.stop import halt_job
@@ -294,7 +295,8 @@ def test_deployer_releases_held_elements_after_taking_over(site: Site) -> None:
 def lease(site: Site, throttle: Throttle, lease_s: float) -> list[int]:
     """The elements, by index, that the throttle lets go of those that are leased next."""
     leased = site.platform.storage.store.claim_deployable("me", limit=2, lease_s=lease_s)
-    found = [one.job.spec.element for one in throttle.sort_out(leased)]
+    of = StepLease(site.platform.storage.store, leased[0].lease_token)
+    found = [one.job.spec.element for one in throttle.sort_out(of, leased)]
     return [element.index for element in found if element is not None]
 
 

@@ -20,7 +20,8 @@ from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.runtimes.launch_request import ArrayPlan, LaunchPlan
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.deployment.deployer import WORKERS
-from ffdl_batch.services.deployment.result_writer import BEHIND, GROUP, UNANSWERED, Decided, Outcomes
+from ffdl_batch.services.deployment.result_writer import BEHIND, GROUP, UNANSWERED, Decided, InFlight, Outcomes
+from ffdl_batch.services.deployment.step_lease import StepLease
 from ffdl_batch.store import Store, StoreUnavailable
 from ffdl_batch.store.schema import JOBS
 from tests.fakes.arrays import ArrayScheduler
@@ -236,11 +237,16 @@ def test_outcomes_are_written_in_groups(site: Site, monkeypatch: pytest.MonkeyPa
     jobs = [site.accept(f"k{number}") for number in range(GROUP + 3)]
     (token,) = {one.lease_token for one in site.platform.storage.store.claim_deployable("me", limit=99, lease_s=30)}
     sizes = counted(monkeypatch, "apply_many")
-    outcomes = Outcomes(site.platform.storage.store, token, lambda: None)
+    outcomes = outcomes_of(site, token, lambda: None)
     for job in jobs:
         outcomes.expect(finished((job, Change(((JobState.FAILED, 1.0),)))))
     assert outcomes.write() == len(jobs)
     assert sizes == [GROUP, 3]
+
+
+def outcomes_of(site: Site, token: str, written: Callable[[], None]) -> Outcomes:
+    lease = StepLease(site.platform.storage.store, token)
+    return Outcomes(lease, InFlight(site.platform.storage, lease, ()), written)
 
 
 def finished(*decided: Decided) -> Future[Sequence[Decided]]:
@@ -251,7 +257,7 @@ def finished(*decided: Decided) -> Future[Sequence[Decided]]:
 
 def test_outcomes_write_nothing_without_decisions(site: Site) -> None:
     written: list[str] = []
-    outcomes = Outcomes(site.platform.storage.store, "token", lambda: written.append("written"))
+    outcomes = outcomes_of(site, "token", lambda: written.append("written"))
     outcomes.expect(finished())
     assert outcomes.write() == 0
     assert written == []
