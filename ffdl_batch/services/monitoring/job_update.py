@@ -34,7 +34,7 @@ from ffdl_batch.services.outcome.attempt_records import STILL_ALIVE_S, claim_own
 from ffdl_batch.services.outcome.job_change import Past, change_of, look_back
 from ffdl_batch.services.outcome.record_completion import others_know_more, with_leftovers
 from ffdl_batch.services.outcome.upload_pending_reason import is_reported_pending
-from ffdl_batch.services.queries.learners import untold_restarts
+from ffdl_batch.services.queries.learners import unrecorded_restarts
 from ffdl_batch.store import StoreError
 
 log = logging.getLogger(__name__)
@@ -179,7 +179,7 @@ class Judge:
             return ()
         attempt = self._storage.root.job(job.id).attempt(job.attempt)
         history = self._storage.store.history(job.id)
-        fresh = untold_restarts(job, attempt, again, history)
+        fresh = unrecorded_restarts(job, attempt, again, history)
         memory.restarts = len(again) - len(fresh)
         return tuple(sorted((known.when(at), message) for at, message in fresh))
 

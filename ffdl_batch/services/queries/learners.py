@@ -29,7 +29,7 @@ def learners_of(root: Root, job: JobView) -> tuple[LearnerView, ...]:
     return learner_list(launch, read_evidence(attempt).events, is_over=is_over)
 
 
-def untold_restarts(
+def unrecorded_restarts(
     job: Job, attempt: AttemptDir, again: Sequence[StartedAgain], history: Sequence[HistoryEntry]
 ) -> list[tuple[float, str]]:
     """Return the time and the message of each restart of a learner that the history does not contain yet."""
