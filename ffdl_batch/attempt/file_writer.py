@@ -18,7 +18,7 @@ from ffdl_batch.domain.file_format import FORMAT
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 TRIES = 3
-"""How often what is planted is removed: whoever plants faster has the error."""
+"""How often a link, pipe or socket in the place of a file is removed before an error is raised."""
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 """Flags of a file that is not there yet."""
 
@@ -130,7 +130,7 @@ def open_at_once(path: str, flags: int, mode: int = 0o600, *, dir_fd: Optional[i
     flags |= os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
     try:
         return os.open(path, flags | os.O_NONBLOCK, mode, dir_fd=dir_fd)
-    except BlockingIOError:  # a file with a lease (fcntl(2)), which is given up meanwhile: it is no pipe
+    except BlockingIOError:  # a lease is being broken (fcntl(2)): not a pipe
         return os.open(path, flags, mode, dir_fd=dir_fd)
 
 

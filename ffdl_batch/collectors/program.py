@@ -25,13 +25,14 @@ LAST_TRIES = 5
 
 @dataclass(frozen=True)
 class World:
-    """What the loop uses of the machine. `say` writes one event. `is_alone` returns whether the process that started
-    this one has ended."""
+    """Functions of the machine that the loop uses."""
 
     monotonic: Callable[[], float]
     sleep: Callable[[float], None]
     report: Callable[[Mapping[str, Any]], None]
+    """Writes one event."""
     is_alone: Callable[[], bool] = lambda: False
+    """Returns whether the process that started this one has ended."""
 
 
 class Collector:

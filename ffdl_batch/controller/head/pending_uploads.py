@@ -16,7 +16,7 @@ import time
 from functools import partial
 from typing import List, Optional
 
-from ffdl_batch.attempt.conclusion import Conclusion, conclude, may_run_again
+from ffdl_batch.attempt.conclusion import EXIT_PLATFORM, Conclusion, conclude, may_run_again
 from ffdl_batch.attempt.file_writer import touch, write_cell
 from ffdl_batch.attempt.layout import AttemptDir, JobDir
 from ffdl_batch.attempt.learner_endings import unreported_ends
@@ -41,7 +41,6 @@ from ffdl_batch.domain.outcome.controller_events import (
 )
 from ffdl_batch.host.processes import lives_here, read_process
 
-EXIT_PLATFORM = 74
 EXIT_STILL_RUNNING = 75
 """A node controller of the attempt still runs here and may leave more to store (sysexits.h EX_TEMPFAIL)."""
 WHEN_STORED, ANYWAY = "when-stored", "anyway"

@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 
+from ffdl_batch.attempt.conclusion import EXIT_PLATFORM
 from ffdl_batch.attempt.control_cell import own_run
 from ffdl_batch.attempt.event_journal import Journal
 from ffdl_batch.attempt.filesystem_retry import patiently
@@ -13,7 +14,7 @@ from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.phase_files import Fenced
 from ffdl_batch.controller.learner.orphans import end_controller, end_learners, living_controller, mark, marked_sessions
 from ffdl_batch.controller.learner.pod_exchange import spared
-from ffdl_batch.controller.node.node_controller import EXIT_PLATFORM, Node, fail
+from ffdl_batch.controller.node.node_controller import Node, fail
 from ffdl_batch.controller.own_program import machine_of
 from ffdl_batch.domain.file_format import NewerFormat
 from ffdl_batch.domain.launch.launch_file import LaunchFile

@@ -10,6 +10,7 @@ import time
 from functools import partial
 from typing import Callable, Dict, Optional, Tuple, TypeVar
 
+from ffdl_batch.attempt.conclusion import EXIT_PLATFORM
 from ffdl_batch.attempt.control_cell import CANCEL, own_run
 from ffdl_batch.attempt.event_journal import Journal
 from ffdl_batch.attempt.file_writer import create_empty, make_private
@@ -51,8 +52,6 @@ from ffdl_batch.host.permissions import umask_set, with_old_groups
 from ffdl_batch.host.signals import next_signal
 
 T = TypeVar("T")
-EXIT_PLATFORM = 74
-"""Exit code of a controller that failed before or without its learners (sysexits.h EX_IOERR)."""
 STORE_AGAIN_S, STORE_AGAIN_MOST_S = 5.0, 60.0
 """Seconds between two attempts to store what cannot be stored later: the first pause, and the longest."""
 

@@ -11,6 +11,7 @@ import os
 import sys
 from typing import Sequence
 
+from ffdl_batch.attempt.conclusion import EXIT_PLATFORM
 from ffdl_batch.attempt.file_writer import read_text, write_text
 from ffdl_batch.controller.learner.pod_exchange import PodExchange
 from ffdl_batch.controller.pod.directory_setup import Given, lay_out, make_pod
@@ -36,7 +37,7 @@ from ffdl_batch.domain.launch.pod_protocol import (
 )
 from ffdl_batch.host.signals import hold_signals
 
-EXIT_BAD_LAUNCH_FILE, EXIT_PLATFORM = 78, 74
+EXIT_BAD_LAUNCH_FILE = 78
 
 
 def main(arguments: Sequence[str]) -> int:

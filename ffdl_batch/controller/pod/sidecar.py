@@ -11,6 +11,7 @@ import time
 from contextlib import nullcontext
 from typing import IO, ContextManager, Dict, List, Optional
 
+from ffdl_batch.attempt.conclusion import EXIT_PLATFORM
 from ffdl_batch.attempt.control_cell import RUN
 from ffdl_batch.attempt.file_writer import read_text, write_text
 from ffdl_batch.attempt.layout import AttemptDir
@@ -40,7 +41,6 @@ WARN_AGAIN_S = 5.0
 """Seconds after which a warning is repeated, because a head that waits or starts does not receive it."""
 RESTARTS = 3
 """Maximum number of restarts of a killed controller. A head finds its node controller and continues."""
-EXIT_PLATFORM = 74
 CONFIRM_S = 60.0
 """Maximum seconds that a pod whose learner failed waits until the head has written its final record.
 
