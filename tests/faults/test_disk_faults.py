@@ -63,7 +63,7 @@ def test_daemon_restart_is_refused_when_state_directory_is_full(tmp_path: Path, 
         refused = world.run("ffdl", "daemon", "restart")
         assert (refused.code, len(refused.text.splitlines())) == (75, 1), refused
         assert f"{world.state} cannot be written to: No space left on device (free some space" in refused.text
-        assert f"your daemon (process {before} on " in refused.text and "runs on" in refused.text, refused
+        assert f"your daemon (process {before} on " in refused.text and "still runs" in refused.text, refused
         listed = world.run("ffdl", "list")
         assert listed.code == 0 and job in listed.text and world.daemon_pid == before, listed
         # Whoever ends it all the same is told that none runs, and promised nothing.

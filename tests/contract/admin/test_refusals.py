@@ -114,7 +114,7 @@ def test_db_commands_exit_66_without_database_and_78_if_jobs_exist(
     arguments = [tmp_path / "copy"] if command == "backup" else []
     shutil.rmtree(desk.state)
     code, _, err = desk.run("db", command, *arguments)
-    assert code == 66 and f"there is no database {desk.file}; the daemon makes one when it starts" in err
+    assert code == 66 and f"there is no database {desk.file}; the daemon creates one when it starts" in err
     assert not desk.state.exists()
     (desk.state / "jobs" / job_id).mkdir(parents=True)
     code, out, err = desk.run("db", command, *arguments)

@@ -131,7 +131,7 @@ def test_history_considers_configured_kubernetes_cluster(site: Site) -> None:
 def test_history_exits_75_when_sacct_fails_or_output_is_unparsable(site: Site) -> None:
     site.write(sacct_code=1)
     code, out, err = invoke("--history", **site.env)
-    assert (code, out) == (75, "") and "sacct ended with 1" in err
+    assert (code, out) == (75, "") and "sacct exited with status 1" in err
     site.answer = "Slurm accounting storage is disabled\n"
     site.write()
     code, _, err = invoke("--history", **site.env)
