@@ -63,8 +63,8 @@ def _permissions(client: ClusterClient, settings: KubernetesSettings) -> Item:
 
 
 def _refused_trial(client: ClusterClient) -> str:
-    """Why the namespace does not take a small object; "" where it does. Permissions are had for one that is not there,
-    too."""
+    """Return why the namespace refuses a small object; "" if it accepts it. The server checks permissions also in a
+    namespace that does not exist."""
     small = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "ffdl-batch-doctor"}, "data": {}}
     try:
         client.create(placed(small, client.namespace), dry_run=True)
@@ -76,7 +76,7 @@ def _refused_trial(client: ClusterClient) -> str:
 
 
 def _debugging(client: ClusterClient) -> Item:
-    """Whether commands can be begun in learners: a daemon does without, `top` and `stack` too."""
+    """Check whether commands can be started in learners. A daemon, `top` and `stack` work without."""
     about = f"pods/exec in {client.namespace}"
     try:
         lacking = _lacking_debug(client)
@@ -110,7 +110,8 @@ def _nodes(client: ClusterClient, settings: KubernetesSettings) -> Item:
 def _lacking(
     client: ClusterClient, needed: Permissions, settings: KubernetesSettings, *, everywhere: bool = False
 ) -> list[str]:
-    """What of `needed` is not allowed, verbs and what they are for. Raises SchedulerUnreachable, Refused."""
+    """Return the permissions of `needed` that are missing, with what they are for. Raises SchedulerUnreachable,
+    Refused."""
     found = []
     for group, resources, verbs in needed:
         if group == GROUP and not settings.queue:

@@ -21,7 +21,7 @@ class TooManyJobs(TooMany):
 
 
 def explain(refused: Refused, what: str) -> SchedulerError:
-    """The error of the port that it is. `what` was asked for."""
+    """Return the port's error for a refusal. `what` names the request."""
     said = f"{what} was refused ({refused.status} {refused.reason}): {refused}"
     if refused.status == 401:
         return SchedulerMissing(said)

@@ -56,7 +56,7 @@ def require_library() -> None:
 
 
 def load_config(settings: KubernetesSettings) -> SingleConfig:
-    """The cluster, user and namespace that the settings choose. Raises SchedulerMissing."""
+    """Return the cluster, user and namespace that the settings choose. Raises SchedulerMissing."""
     require_library()
     import yaml
     from lightkube.core.exceptions import ConfigError
@@ -78,8 +78,8 @@ def load_config(settings: KubernetesSettings) -> SingleConfig:
 
 
 def _refuse_unheeded(config: SingleConfig) -> None:
-    """What lightkube passes over, so that another server, or another user, would be asked than is meant. Raises
-    SchedulerMissing."""
+    """Refuse keys of the kubeconfig that lightkube ignores, so that no other server or user is used than intended.
+    Raises SchedulerMissing."""
     if config.fname is None:
         return
     import yaml
@@ -99,8 +99,8 @@ def _refuse_unheeded(config: SingleConfig) -> None:
 
 
 def _find_config(settings: KubernetesSettings) -> KubeConfig:
-    """As kubectl looks for it, but that files are not merged (kubernetes.io, "Organizing Cluster Access"): what the
-    environment names comes before what a pod is given."""
+    """Find the configuration as kubectl does, but without merging files (kubernetes.io, "Organizing Cluster Access").
+    Files that the environment names win over the service account of a pod."""
     from lightkube.config.kubeconfig import KubeConfig
 
     if settings.kubeconfig == IN_CLUSTER:
@@ -241,7 +241,7 @@ class Program:
 
 
 def as_auth(program: Tokens) -> httpx2.Auth:
-    """Where tokens come from as httpx asks for it. A class of its own inside: httpx is imported on first use."""
+    """Return httpx's interface to a source of tokens. The class is local because httpx is imported on first use."""
     import httpx2
 
     class ByProgram(httpx2.Auth):
@@ -263,5 +263,5 @@ def as_auth(program: Tokens) -> httpx2.Auth:
 
 
 def _epoch(stamp: object) -> float:
-    """Of an expirationTimestamp; without one a token is good until it is refused."""
+    """Return the seconds of an expirationTimestamp. Without one, a token is used until it is refused."""
     return datetime.fromisoformat(stamp).timestamp() if isinstance(stamp, str) else float("inf")

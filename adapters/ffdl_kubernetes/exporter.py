@@ -109,7 +109,7 @@ class KubernetesExporter:
 
 
 def create() -> KubernetesExporter:
-    """For the entry point."""
+    """Create the exporter for the entry point."""
     return KubernetesExporter()
 
 
@@ -150,7 +150,7 @@ def _objects(spec: JobSpec, exported: ExportRequest, settings: KubernetesSetting
 
 
 def _alone(one: dict[str, Any], request: LaunchRequest) -> dict[str, Any]:
-    """As it can be applied by anybody."""
+    """Return the object in the form in which any user can apply it."""
     if one["kind"] == "Job":
         spec = one["spec"]
         spec["suspend"] = False

@@ -20,8 +20,8 @@ class KubernetesPlaces:
         self._settings = settings
 
     def places(self) -> Sequence[Place]:
-        """The cluster, and each profile of it. Types of GPUs are those that the configuration names; where it names
-        none, any may be there."""
+        """Return the cluster and each of its profiles. They have the types of GPUs in the configuration; without any,
+        every type is possible."""
         settings = self._settings
         types = frozenset({*settings.gpu_types, *settings.gpu_resources}) or None
         names = [_PLAIN, *(f"{_PLAIN}/{name}" for name in sorted(settings.profiles))]
@@ -29,5 +29,5 @@ class KubernetesPlaces:
 
 
 def create(settings: Mapping[str, object]) -> KubernetesPlaces:
-    """For the entry point. Raises InvalidRequest for settings that cannot be used."""
+    """Create the reader for the entry point. Raises InvalidRequest for unusable settings."""
     return KubernetesPlaces(read_settings(settings))

@@ -27,7 +27,7 @@ QUOTA = re.compile(
 
 
 def amount(text: object) -> Decimal | None:
-    """A quantity as a number (kubernetes.io, "Quantity"); None for what is none."""
+    """Return a quantity as a number (kubernetes.io, "Quantity"); None if it is not one."""
     match = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
     if match is None or match[2] not in _UNITS:
         return None
@@ -68,13 +68,13 @@ NOTHING = Decimal(0)
 
 
 def read_amounts(raw: object) -> dict[str, Decimal]:
-    """A table of quantities; what is none of these counts as nothing."""
+    """Read a table of quantities. Invalid ones count as 0."""
     table = raw if isinstance(raw, Mapping) else {}
     return {str(name): found for name, text in table.items() if (found := amount(_text(text))) is not None}
 
 
 def added(parts: Iterable[Amounts]) -> dict[str, Decimal]:
-    """All of them together."""
+    """Return the sums of all amounts."""
     found: dict[str, Decimal] = {}
     for part in parts:
         for name, value in part.items():
@@ -83,8 +83,8 @@ def added(parts: Iterable[Amounts]) -> dict[str, Decimal]:
 
 
 def asked_of(pod: Plain, *, limits: bool = False) -> dict[str, Decimal]:
-    """What the pod with this spec asks for, or with `limits` what it is limited to: the larger one of what its
-    containers ask for together and what is asked for while it begins."""
+    """Return what the pod with this spec requests, or with `limits` its limits: the sum over its containers, or the
+    maximum while it begins, if that is larger."""
     sidecars: dict[str, Decimal] = {}
     beginning: dict[str, Decimal] = {}
     for one in pod.get("initContainers") or ():
@@ -99,7 +99,7 @@ def asked_of(pod: Plain, *, limits: bool = False) -> dict[str, Decimal]:
 
 
 def amount_text(resource: str, value: Decimal) -> str:
-    """For a person: bytes as KiB, MiB, ..., and all else as it is counted."""
+    """Return an amount for people: bytes as KiB, MiB, ..., others as a number."""
     if resource.endswith(("memory", "storage")):
         return size_text(float(value))
     return f"{value.normalize():f}"
@@ -112,7 +112,7 @@ def _of_container(one: Plain, *, limits: bool) -> dict[str, Decimal]:
 
 
 def _text(raw: object) -> object:
-    """The API takes whole numbers as quantities, too."""
+    """Return a quantity as text. The API accepts whole numbers, too."""
     return str(raw) if isinstance(raw, int) and not isinstance(raw, bool) else raw
 
 

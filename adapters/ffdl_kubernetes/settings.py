@@ -127,14 +127,14 @@ def read_settings(raw: Mapping[str, object]) -> KubernetesSettings:
 
 
 def settle(settings: KubernetesSettings, user: str, uid: int) -> KubernetesSettings:
-    """The settings of one owner of jobs: their namespace, and the uid of pods (never root's)."""
+    """Return the settings of one owner of jobs, with their namespace and the uid of pods, which is never 0."""
     name = _NO_LABEL.sub("-", user.lower()).strip("-")
     namespace = settings.namespace.replace(USER, name)
     return replace(settings, namespace=namespace, run_as_user=settings.run_as_user or uid or 1000)
 
 
 def as_table(settings: KubernetesSettings) -> dict[str, object]:
-    """Every key with its value, in plain words."""
+    """Return every key with its value in plain words."""
     found = {one.name: getattr(settings, one.name) for one in fields(settings)}
     for name, value in found.items():
         if isinstance(value, Mapping):

@@ -24,10 +24,8 @@ _OUTCOMES = {
 
 
 def observe_attempt(attempt: AttemptDir, host: str) -> Observation | None:
-    """The job as it is now; None where this machine cannot know (never submitted, or another host's).
-
-    Raises OSError where the files cannot be read.
-    """
+    """Return the current state of the job; None if this machine cannot know it, because the job was never submitted or
+    is another host's. Raises OSError if the files cannot be read."""
     directory = local_directory(attempt.path)
     started = read_record(directory / STARTED)
     if started is None and not Path(attempt.claim).is_dir():
@@ -137,8 +135,8 @@ _MOST = 4096
 
 
 def explain(queue: Path, token: str, job: Mapping[str, Any], waits: bool) -> Explanation:
-    """What `queue` says of an attempt (`token` "" = of a request that is not there yet). `job` has max_jobs, the
-    machine_gpus and the gpus that it asks for; `waits`: it has no slots yet. Raises OSError."""
+    """Explain why an attempt waits, from the files in `queue`. `token` is "" for a request that was not submitted.
+    `job` has max_jobs, machine_gpus, and the requested gpus. `waits`: it has no slots yet. Raises OSError."""
     most, machine, wanted = (min(int(job[name]), _MOST) for name in ("max_jobs", "machine_gpus", "gpus"))
     busy = sum(is_held(queue / f"job-{number}") for number in range(most))
     gpus_busy = sum(is_held(queue / f"gpu-{number}") for number in range(machine))

@@ -102,7 +102,8 @@ class Queue:
 
 
 def _lock(path: Path, create: bool) -> int | None:
-    """A descriptor that holds the lock on `path`, or None where another holds it or (not `create`) it is gone."""
+    """Return a descriptor that holds the lock on `path`; None if another process holds it, or if the file is gone and
+    `create` is false."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
     except FileNotFoundError:

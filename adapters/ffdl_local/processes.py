@@ -27,7 +27,7 @@ def node_controller(attempt: AttemptDir) -> tuple[int, int] | None:
 
 
 def has_living_learners(attempt: AttemptDir) -> bool:
-    """Whether the first process of a learner lives of whose end the node controller has not said anything."""
+    """Return whether a learner lives whose end the node controller has not recorded."""
     open_ = {}
     for event in _node_events(attempt):
         learner = event.fields.get("learner_id")
@@ -45,7 +45,7 @@ def has_living_learners(attempt: AttemptDir) -> bool:
 
 
 def _node_events(attempt: AttemptDir) -> list[Event]:
-    """What the node controller wrote; nothing where that is a newer release's, which reads its cell, as all do."""
+    """Return the events of the node controller; none if the file has a newer format."""
     try:
         return decode_events(find_text(attempt.event_file(node_source(0)), MAX_EVENT_BYTES, below=attempt.path))
     except (FileNotFoundError, NewerFormat):

@@ -26,7 +26,7 @@ JOB_FILE = "local.json"
 
 
 def local_directory(attempt_dir: str) -> Path:
-    """The directory of these files."""
+    """Return the directory of these files."""
     return Path(attempt_dir) / "local"
 
 
@@ -56,7 +56,7 @@ def lives(record: dict[str, Any], pid: str, ticks: str) -> bool:
 
 
 def is_held(lock: Path) -> bool:
-    """Whether a living process of this host holds the lock."""
+    """Return whether a living process of this host holds the lock."""
     try:
         file = open_regular(str(lock))  # LOCK_SH needs no write permission
     except NO_FILE:

@@ -121,7 +121,7 @@ class Supervisor:
         )  # fmt: skip
 
     def run(self) -> None:
-        """Until the job has ended and its end is written down."""
+        """Run the job, and record its end."""
         slots = self._await_turn()
         if slots is None:
             self._insist(lambda: self._record_exit(None))
@@ -132,7 +132,7 @@ class Supervisor:
         slots.release()
 
     def succeed(self) -> Supervisor | None:
-        """The supervisor of the next attempt, announced; None where none follows or somebody else has it."""
+        """Return the announced supervisor of the next attempt; None if none follows, or if another process has it."""
         final = read_record(Path(self.job["attempt_dir"]) / "final.json") or {}
         if self._cancelled or final.get("goes_on") != "successor":
             return None
@@ -206,13 +206,14 @@ class Supervisor:
         return head.returncode
 
     def _insist(self, write: Callable[[], None]) -> None:
-        """Until it is written, for EXIT_PATIENCE_S at most; then the head's final record has to say it alone."""
+        """Repeat a write until it succeeds, for EXIT_PATIENCE_S at most. After that, only the head's final record shows
+        the end."""
         end = time.monotonic() + EXIT_PATIENCE_S
         while not self._try(write) and time.monotonic() < end:
             time.sleep(AGAIN_S)
 
     def _try(self, write: Callable[[], None]) -> bool:
-        """Whether it could be written; a full disk or a file server that is gone ends no job."""
+        """Return whether a write succeeded. A full disk or a lost file server does not end the job."""
         try:
             write()
         except OSError as error:
@@ -294,7 +295,7 @@ def _send(pid: int, number: int) -> None:
 
 
 def _release_signals() -> None:
-    """For the head, between fork and exec: as if nothing had been blocked."""
+    """Unblock all signals in the head, between fork and exec."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 

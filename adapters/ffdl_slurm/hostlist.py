@@ -12,7 +12,7 @@ _RANGE = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
 
 
 def expand(names: str) -> frozenset[str] | None:
-    """The names that the list holds; None for what is not surely understood (a file, a step, too many)."""
+    """Return the names in a node list; None if that is not certain (a file, a step, too many)."""
     found: set[str] = set()
     for part in re.split(r",(?![^\[]*\])", names):
         if not _PART.fullmatch(part):

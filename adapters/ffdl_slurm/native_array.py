@@ -49,7 +49,7 @@ def plan_array(chunk: Chunk, members: Sequence[LaunchPlan]) -> ArrayPlan | None:
 
 
 def read_table(text: str) -> Mapping[str, Token]:
-    """The token of each task's attempt, from the table of a native array."""
+    """Return the token of each task's attempt, from the table of a native array."""
     found: dict[str, Token] = {}
     for line in text.splitlines():
         task, _, directory = line.partition(" ")

@@ -41,9 +41,9 @@ def _hide_words(text: str) -> str:
 
 
 def escape_pattern(path: str, what: str) -> str:
-    """A literal path for --output and --error: sbatch replaces %x patterns and treats backslashes as a switch.
+    """Return a literal path for --output and --error, in which sbatch replaces %x patterns.
 
-    Raises InvalidRequest for a backslash: sbatch(1) "filename pattern" gives it no literal form.
+    Raises InvalidRequest for a backslash, which has no literal form (sbatch(1), "filename pattern").
     """
     if "\\" in path:
         raise InvalidRequest(f"{what}: the path {path!r} holds a backslash, which sbatch cannot keep in a file name")
@@ -58,13 +58,13 @@ def render_option(option: SbatchOption) -> str:
 
 
 def render_script(options: Iterable[SbatchOption], command: Sequence[str], before: Sequence[str] = ()) -> str:
-    """The whole script: options, the lines `before`, then one exec of `command` with each word quoted for the shell."""
+    """Return the whole script: options, the lines `before`, and an exec of `command` with each word quoted."""
     return _render(options, [*before, "exec " + _quote(command)])
 
 
 def render_array_script(options: Iterable[SbatchOption], command: Sequence[str], tasks: str, log: str) -> str:
-    """The script of a native array. Each task finds its attempt's directory in the table `tasks`, and its launch file
-    there, with which `command` ends; `log` is the file there that its output is appended to ("" = Slurm's choice)."""
+    """Return the script of a native array. Each task finds its attempt's directory in the table `tasks`. `command` ends
+    with the launch file in it, and the output is appended to its file `log` ("" = the file that Slurm chooses)."""
     lines = [
         f"{NATIVE_ID}=${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID",
         f"export {NATIVE_ID}",
@@ -90,9 +90,9 @@ def _quote(words: Sequence[str]) -> str:
 
 
 def parse_options(script: str) -> list[SbatchOption]:
-    """The options of a script as sbatch would read them; the inverse of :func:`render_option`.
+    """Return the options of a script as sbatch reads them. This is the inverse of :func:`render_option`.
 
-    The pyslurm gateway submits from these, so that the script stays the one truth of a plan.
+    The pyslurm gateway submits these options, so the script alone defines a plan.
     """
     found = []
     for _, line in comments_of(script):

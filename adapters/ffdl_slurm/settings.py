@@ -201,7 +201,7 @@ def _whole_seconds(raw: Mapping[str, object], key: str, default: int) -> int:
 def _patterns(
     raw: Mapping[str, object], key: str, default: Mapping[str, tuple[str, ...]], names: Collection[str] = ()
 ) -> Mapping[str, tuple[str, ...]]:
-    """A table of lists of absolute patterns."""
+    """Return a table of lists of absolute patterns."""
     value = raw.get(key, default)
     if not isinstance(value, Mapping):
         raise InvalidRequest(f'{_TABLE}: {key} is {value!r}; a table is needed, as {{nvidia = ["/dev/nvidia[0-9]*"]}}')

@@ -93,7 +93,7 @@ class ClaimFiles(ABC):
 
     @abstractmethod
     def _make(self) -> ClusterClient:
-        """A client for this thread."""
+        """Return a client for this thread."""
 
     def read_claim(self, token: str, claim: str, below: str) -> Iterator[bytes]:
         """See the port. The pod sees the job's directory alone, so that no link of a learner leads out of it."""

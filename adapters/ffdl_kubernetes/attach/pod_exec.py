@@ -78,20 +78,21 @@ class _Execution:
         self._session, self._own = session, own
 
     async def run(self) -> int | BaseException:
-        """The exit status, or why there is none: what is raised in a session comes out of it as a group."""
-        sending, hearing = asyncio.ensure_future(self._send()), asyncio.ensure_future(self._receive())
+        """Return the exit status, or the exception that ended the session. It is returned because a session would raise
+        it in a group."""
+        sending, receiving = asyncio.ensure_future(self._send()), asyncio.ensure_future(self._receive())
         try:
-            await asyncio.wait({sending, hearing}, return_when=asyncio.FIRST_COMPLETED)
-            if not hearing.done() and self._session.subprotocol == V5:
-                await asyncio.wait({hearing}, timeout=LEAVE_S)
+            await asyncio.wait({sending, receiving}, return_when=asyncio.FIRST_COMPLETED)
+            if not receiving.done() and self._session.subprotocol == V5:
+                await asyncio.wait({receiving}, timeout=LEAVE_S)
         finally:
-            for task in (sending, hearing):
+            for task in (sending, receiving):
                 task.cancel()
-            _, outcome = await asyncio.gather(sending, hearing, return_exceptions=True)
+            _, outcome = await asyncio.gather(sending, receiving, return_exceptions=True)
         return 0 if isinstance(outcome, asyncio.CancelledError) else outcome
 
     async def _send(self) -> None:
-        """Until the owner has gone. A connection that is broken is heard, too."""
+        """Send the owner's input until the owner has gone. A broken connection ends this, too."""
         from httpx2.websockets import HTTPXWSException
 
         data = self._own.given
@@ -105,7 +106,7 @@ class _Execution:
             return
 
     async def _receive(self) -> int:
-        """The status at the end. Raises NotStarted, OwnerGone, SchedulerUnreachable."""
+        """Pass the output on and return the status at the end. Raises NotStarted, OwnerGone, SchedulerUnreachable."""
         from httpx2.websockets import HTTPXWSException, WebSocketDisconnect
 
         while True:
@@ -126,7 +127,8 @@ class _Execution:
 
 
 def exit_status(status: dict[str, Any]) -> int:
-    """Of the Status at the end of a program (kubelet: cri/streaming/remotecommand). Raises NotStarted."""
+    """Return the exit status in the Status at the end of a program (kubelet: cri/streaming/remotecommand). Raises
+    NotStarted."""
     if status.get("status") == "Success":
         return 0
     if status.get("reason") == "NonZeroExitCode":

@@ -46,8 +46,8 @@ OBJECTS = "store-objects.json"
 def plan_storing(
     launch: LaunchFile, shape: PodShape, secrets: Mapping[str, str], settings: KubernetesSettings, namespace: str
 ) -> list[Plain]:
-    """Its objects, the Job first; none where there is nothing to be stored. `secrets` are files of the Secret, as plans
-    have them."""
+    """Return the objects of the Job that stores pending uploads, the Job first; none if there is nothing to store.
+    `secrets` are files of the Secret, as in plans."""
     assert launch.pod is not None
     if launch.pod.apart or not launch.stores_elsewhere:
         return []
@@ -141,14 +141,14 @@ class StoresFromClaims:
 
 
 def _why_waiting(found: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], beside: Beside) -> str:
-    """What its pod waits for, "" where it stores."""
+    """Return what the pod of the Job waits for; "" if it stores."""
     seen = observe(found, pods, beside)
     return (seen.lacks or seen.reason) if seen is not None else ""
 
 
 def _why_failed(found: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> tuple[str, bool]:
-    """What the pod said last, else what the cluster says ("" where the Job has not failed), and whether that is of the
-    cluster's doing: another node, or another hour, may have done."""
+    """Return the last message of the pod, or that of the cluster ("" if the Job has not failed), and whether the
+    cluster is the cause, so that another node or a later attempt may succeed."""
     seen = observe(found, pods)
     if seen is None or seen.end is EndCause.SUCCESS:
         return "", False

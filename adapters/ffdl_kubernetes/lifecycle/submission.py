@@ -85,12 +85,12 @@ def _check_size(settings: KubernetesSettings, archive: Path) -> None:
 
 
 def is_released(job: Plain) -> bool:
-    """Whether all that its pods need is there."""
+    """Return whether all that the pods need exists."""
     return RELEASED in (job["metadata"].get("annotations") or {})
 
 
 def read_objects(attempt: AttemptDir, name: str = OBJECTS) -> list[Plain]:
-    """The objects of the plan that was submitted, or of another in this file. Raises SchedulerError."""
+    """Return the objects of the plan that was submitted, or those of another file. Raises SchedulerError."""
     path = Path(attempt.path, name)
     try:
         found: list[Plain] = json.loads(read_whole(str(path), MAX_EVENT_BYTES))
@@ -114,7 +114,8 @@ def _let_go(settings: KubernetesSettings) -> dict[str, Any]:
 
 
 def _sized(job: Plain, others: Sequence[Plain], archive: Path) -> Plain:
-    """The Job as planned, or, with an archive that has no room beside the launch file, with a volume of its parts."""
+    """Return the planned Job. If the model archive does not fit beside the launch file, give it a volume of the
+    archive's parts."""
     token, size = str(job["metadata"]["name"]), size_of(str(archive))
     plan = next(one for one in others if one["kind"] == "ConfigMap")
     if fits_config_map(plan["data"], size):
@@ -127,12 +128,12 @@ def _sized(job: Plain, others: Sequence[Plain], archive: Path) -> Plain:
 
 
 def _as_planned(objects: Sequence[Plain]) -> list[Plain]:
-    """Those that are sent as they are in the plan: it holds neither values of secrets nor the model."""
+    """Return the objects that are sent as planned: those without values of secrets and without the model."""
     return [one for one in objects if one["kind"] != "Secret" and "binaryData" not in one]
 
 
 def _made_here(job: Plain, objects: Sequence[Plain], attempt: AttemptDir, archive: Path) -> list[Plain]:
-    """The others, with values and model."""
+    """Return the other objects, with values and model."""
     token, job_id = str(job["metadata"]["name"]), job["metadata"]["labels"][JOB_LABEL]
     number, namespace = int(job["metadata"]["labels"][ATTEMPT_LABEL]), str(job["metadata"]["namespace"])
     texts = {}

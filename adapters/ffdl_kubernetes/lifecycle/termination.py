@@ -126,7 +126,7 @@ class AskedEnds(ABC):
 
     @abstractmethod
     def _attempt(self, token: str) -> AttemptDir:
-        """The directory of the attempt with this token."""
+        """Return the directory of the attempt with this token."""
 
     def _judge_images(self, token: str, pods: Sequence[Mapping[str, Any]]) -> None:
         """End a Job whose pods would ask for their image for ever. The daemon decides what follows."""

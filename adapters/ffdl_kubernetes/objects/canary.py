@@ -54,7 +54,7 @@ with open("/dev/termination-log", "w") as file:
 
 
 def jobs_of(name: str, part: str, arguments: Sequence[str], settings: KubernetesSettings) -> Plain:
-    """The Job of one part, suspended."""
+    """Return the suspended Job of one part."""
     text = LISTEN if part == SERVERS else CONNECT
     pod = plain_pod(part, [settings.python, "-I", "-c", text, *arguments], settings)
     return {
@@ -75,7 +75,7 @@ def jobs_of(name: str, part: str, arguments: Sequence[str], settings: Kubernetes
 
 
 def plain_pod(name: str, command: Sequence[str], settings: KubernetesSettings) -> Plain:
-    """A pod of the platform's own with one container, of the controller's image, that passes the level restricted."""
+    """Return a pod with one container of the controller's image that passes the level restricted."""
     uid = settings.run_as_user or 1000
     container: Plain = {
         "name": name,
@@ -114,12 +114,12 @@ def plain_pod(name: str, command: Sequence[str], settings: KubernetesSettings) -
 
 
 def labels(name: str, part: str) -> dict[str, str]:
-    """Of the objects of one canary."""
+    """Return the labels of the objects of one canary."""
     return {MANAGER_LABEL: MANAGER, CANARY_LABEL: name, PART_LABEL: part}
 
 
 def policies(name: str) -> list[Plain]:
-    """What each of the four pods may do; what no policy allows, one that chooses the pod denies."""
+    """Return the policies of the four pods. A pod that a policy chooses may do only what a policy allows."""
     return [
         _policy(name, SERVERS, OPEN, inward=[{}], outward=[]),
         _policy(name, SERVERS, SHUT, inward=[], outward=[]),

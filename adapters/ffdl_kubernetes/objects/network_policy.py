@@ -31,7 +31,7 @@ def places_of(transfers: Iterable[Transfer]) -> tuple[Place, ...]:
 
 
 def is_address(host: str) -> bool:
-    """Whether it is one, and no name."""
+    """Return whether the text is an address and not a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -71,8 +71,8 @@ class Ways:
 
 
 def policy(name: str, of_pods: Mapping[str, str], ways: Ways, settings: KubernetesSettings) -> Plain:
-    """For pods with these labels. At level `host` it allows everything: the tenant's own policy denies what none
-    allows. Raises NotAnAddress."""
+    """Return the policy of pods with these labels. At level `host` it allows everything, because the tenant's own
+    policy denies all that no policy allows. Raises NotAnAddress."""
     level, pods = ways.level, {"matchLabels": dict(of_pods)}
     inward: list[Plain] = []
     outward: list[Plain] = []

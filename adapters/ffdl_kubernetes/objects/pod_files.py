@@ -25,8 +25,8 @@ MODEL_KEY = "model.zip.{:03d}"
 def configuration(
     token: str, job_id: str, attempt: int, texts: Mapping[str, str], archive: bytes | None = b""
 ) -> Plain:
-    """The ConfigMap with the launch file and the shim, and with the model archive, where there is room (None = it has
-    ConfigMaps of its own). Plans have an empty one."""
+    """Return the ConfigMap with the launch file, the shim, and the model archive if it fits (None = it has its own
+    ConfigMaps). Plans have an empty archive."""
     with_model = {} if archive is None else {"binaryData": {MODEL_KEY.format(0): base64.b64encode(archive).decode()}}
     return {
         "apiVersion": "v1",
@@ -39,12 +39,13 @@ def configuration(
 
 
 def fits_config_map(texts: Mapping[str, str], size: int) -> bool:
-    """Whether one ConfigMap holds these texts and a model archive of `size` bytes."""
+    """Return whether one ConfigMap holds these texts and a model archive of `size` bytes."""
     return sum(len(text.encode()) for text in texts.values()) + size <= PART_BYTES
 
 
 def private(token: str, job_id: str, attempt: int, texts: Mapping[str, str]) -> Plain:
-    """The Secret. Its values are put in where it is sent: a plan, and what is printed, has :data:`HIDDEN`."""
+    """Return the Secret. Plans and printed objects have :data:`HIDDEN` instead of the values, which are added when it
+    is sent."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -55,14 +56,13 @@ def private(token: str, job_id: str, attempt: int, texts: Mapping[str, str]) -> 
 
 
 def hidden(names: Mapping[str, str] | tuple[str, ...]) -> str:
-    """A file of the Secret as plans have it."""
+    """Return a file of the Secret with :data:`HIDDEN` for each of the names."""
     return json.dumps(dict.fromkeys(sorted(names), HIDDEN)) + "\n"
 
 
 def pull_secret(token: str, job_id: str, attempt: int, image: str, credentials: Mapping[str, str]) -> Plain:
-    """The Secret with which kubelet pulls `image`. `credentials` are fields of
-    :class:`ffdl_batch.domain.data.image_task.ImageTask` and the secrets that hold them: references stand for the
-    values, which are put in where it is sent."""
+    """Return the Secret with which kubelet pulls `image`. `credentials` maps fields of
+    :class:`ffdl_batch.domain.data.image_task.ImageTask` to names of secrets. The values are added when it is sent."""
     user = reference(credentials["user_name"]) if "user_name" in credentials else TOKEN_USER
     known = {"username": user, "password": reference(credentials["password"])}
     return {
@@ -75,7 +75,7 @@ def pull_secret(token: str, job_id: str, attempt: int, image: str, credentials: 
 
 
 def registry_of(image: str) -> str:
-    """The registry's name in an image's reference: what stands first, where it can be a host's name."""
+    """Return the registry in an image's reference: the first part, if it can be the name of a host."""
     first, slash, _ = image.partition("/")
     return first if slash and (set(first) & set(".:") or first == "localhost") else DOCKER_HUB
 
@@ -98,5 +98,5 @@ def model_parts(token: str, job_id: str, attempt: int, archive: bytes) -> list[P
 
 
 def number_of_parts(size: int) -> int:
-    """How many ConfigMaps an archive of `size` bytes needs."""
+    """Return how many ConfigMaps an archive of `size` bytes needs."""
     return max(1, -(-size // PART_BYTES))

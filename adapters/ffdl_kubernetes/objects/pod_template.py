@@ -102,8 +102,8 @@ IDLE_CPUS, IDLE_LIMIT, IDLE_BYTES = 0.01, 0.1, 64 * 1024**2
 
 
 def for_staging(shape: PodShape, settings: KubernetesSettings) -> PodShape:
-    """The one pod that moves data and starts no learner: all is done by its controller, whose image the other container
-    has, too."""
+    """Return the shape of the one pod that moves data and starts no learner. Its controller does all, and the other
+    container has the controller's image, too."""
     return replace(
         shape, image=settings.controller_image, mounts=(), outside=(), learners=1, cpus=IDLE_CPUS,
         memory_bytes=IDLE_BYTES, storage_bytes=None, gpus=0, gpu_type="", gres={}, has_image_secret=False, time_s=None,
@@ -296,7 +296,7 @@ def _volumes(shape: PodShape, settings: KubernetesSettings) -> list[Plain]:
 
 
 def model_volume(token: str, parts: int = 0) -> Plain:
-    """The volume with the model archive: of the ConfigMap that has the launch file, too, or of so many `parts`."""
+    """Return the volume with the model archive: the ConfigMap with the launch file, or that many `parts`."""
     key = MODEL_KEY.format(0)
     sources: list[Plain] = [{"configMap": {"name": model_part(token, number)}} for number in range(parts)]
     return {

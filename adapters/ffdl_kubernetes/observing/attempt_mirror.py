@@ -48,7 +48,7 @@ class MirroredLog:
         return self._directory / TRAINING_LOG
 
     def _go_on(self) -> None:
-        """Where the copy that a killed daemon left ends."""
+        """Find the end of the copy that an earlier daemon left."""
         found = status_of(str(self._path))
         own = [entry for entry in self._entries if found is not None and entry.inode == found.st_ino]
         if found is None or not own:  # the writer died between creating the file and its entry
@@ -68,7 +68,7 @@ class MirroredLog:
         return 0, 0
 
     def write(self, offset: int, data: bytes, at: float) -> bool:
-        """What was printed at `offset`; `at` is when (epoch). False where something before it is missing."""
+        """Write what was printed at `offset` and time `at` (epoch). Return False if data before it are missing."""
         if offset > self.position:
             return False
         rest = data[self.position - offset :]
@@ -82,7 +82,8 @@ class MirroredLog:
         return True
 
     def _turn(self, rest: bytes) -> int | None:
-        """Where in `rest` the next file begins: at a line, if one ends soon. None = not in it."""
+        """Return the index in `rest` at which the next file begins, at the end of a line if one is near; None if it is
+        not in `rest`."""
         size, full = size_of(str(self._path)), self._limits.file_bytes
         if size + len(rest) <= full:
             return None

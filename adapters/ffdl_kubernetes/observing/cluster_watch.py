@@ -97,7 +97,7 @@ class Watcher:
         self._stopped.set()
 
     def await_sync(self, timeout_s: float) -> None:
-        """Until everything was listed. Raises SchedulerUnreachable with the reason."""
+        """Wait until everything was listed. Raises SchedulerUnreachable with the reason."""
         with self._lock:
             self._lock.wait_for(lambda: all(held.synced for held in self._held.values()), timeout_s)
             for kind, held in self._held.items():
@@ -108,22 +108,22 @@ class Watcher:
                     raise held.kind(f"{kind}s cannot be watched: {held.why}")
 
     def job(self, token: str) -> Plain | None:
-        """The Job of an attempt, as it was last seen."""
+        """Return the last known Job of an attempt."""
         with self._lock:
             return self._held["Job"].things.get(token)
 
     def jobs(self) -> dict[str, Plain]:
-        """All of them, by token."""
+        """Return all Jobs by token."""
         with self._lock:
             return dict(self._held["Job"].things)
 
     def things(self, kind: str) -> dict[str, Plain]:
-        """All of a kind, by name."""
+        """Return all objects of a kind by name."""
         with self._lock:
             return dict(self._held[kind].things)
 
     def pods_by_token(self) -> dict[str, list[Plain]]:
-        """All pods, by the attempt that they belong to."""
+        """Return all pods by the token of their attempt."""
         with self._lock:
             pods = list(self._held["Pod"].things.values())
         found: dict[str, list[Plain]] = {}
@@ -151,7 +151,7 @@ class Watcher:
         return found
 
     def _events(self, kind: str) -> list[Plain]:
-        """Those about objects of a kind, the latest last."""
+        """Return the events about objects of a kind, the latest last."""
         with self._lock:
             events = list(self._held["Event"].things.values())
         return sorted((one for one in events if one["involvedObject"].get("kind") == kind), key=_version)
@@ -226,7 +226,7 @@ class Watcher:
             self._lock.notify_all()
 
     def _watch(self, client: ClusterClient, kind: str) -> None:
-        """Until the server closes."""
+        """Watch until the server closes."""
         held = self._held[kind]
         for what, thing in client.watch(kind, self._selectors[kind], held.version, WATCH_S):
             if what == TAKEN:  # all that happened meanwhile comes now; where nothing did, nothing comes for long
@@ -248,7 +248,7 @@ class Watcher:
 
     @staticmethod
     def _note(held: Held, what: str, thing: Plain) -> None:
-        """An event; an answer may have shown what comes after it."""
+        """Store an event, unless a later state of the object is known."""
         name = thing["metadata"]["name"]
         known = held.things.get(name)
         if known is not None and _version(known) > _version(thing) > 0:
@@ -271,12 +271,12 @@ class Watcher:
 
 
 def _is_unknown(error: Exception) -> bool:
-    """Whether the server does not know who asks."""
+    """Return whether the server refuses the credentials."""
     return isinstance(error, Refused) and error.status == UNAUTHORIZED
 
 
 def token_of(thing: Plain) -> str:
-    """The attempt that an object of ours belongs to ("" = none); with a suffix, where it stores what that left."""
+    """Return the token of the attempt of an object, with a suffix for pending uploads; "" if there is none."""
     labels = thing["metadata"].get("labels") or {}
     job, attempt = labels.get(JOB_LABEL, ""), labels.get(ATTEMPT_LABEL, "")
     stores = STORING if STORES_LABEL in labels else ""
@@ -284,7 +284,8 @@ def token_of(thing: Plain) -> str:
 
 
 def _message(event: Plain) -> str:
-    """Its message; recorders that join many events say so before it (client-go, `events_cache.go`)."""
+    """Return the message of an event, without the words of recorders that combine events (client-go,
+    `events_cache.go`)."""
     return str(event.get("message", "")).removeprefix("(combined from similar events): ")
 
 

@@ -115,7 +115,7 @@ _PREEMPTION_DETAIL = re.compile(r"(?<=\.) [a-z].*", re.DOTALL)
 
 
 def reasons_alone(message: str) -> str:
-    """What the scheduler says of nodes, without what came of making room, which stands behind it: ``no new claims to
+    """Return the scheduler's message about nodes, without the result of preemption at its end: ``no new claims to
     deallocate, preemption: 0/3 nodes are available: ...``."""
     return _PREEMPTION_DETAIL.sub("", message)
 

@@ -78,7 +78,7 @@ def _own_storage(pod: Plain, message: str) -> str:
 
 
 def _asks_for_storage(pod: Plain) -> bool:
-    """Whether the learner has a request; also if the pod is known without its containers."""
+    """Return whether the learner requests storage, also if the pod is known without its containers."""
     learners = [one for one in pod.get("spec", {}).get("containers") or () if one.get("name") == LEARNER]
     return not learners or "ephemeral-storage" in (learners[0].get("resources", {}).get("requests") or {})
 

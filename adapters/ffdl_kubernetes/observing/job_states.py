@@ -61,7 +61,8 @@ class Beside:
 
 
 def is_put_back(job: Plain, beside: Beside) -> bool:
-    """Whether it ran and was suspended. It is followed by the next attempt: its pods are gone with what they had."""
+    """Return whether the Job ran and was suspended. The next attempt follows it, because its pods are gone with their
+    data."""
     return bool(beside.began and job.get("spec", {}).get("suspend") and _condition(job, "Failed") is None)
 
 
@@ -142,18 +143,19 @@ def ended_at(job: Plain) -> float | None:
 
 
 def is_finished(job: Plain | None) -> bool:
-    """Whether a Job has ended, or is not there."""
+    """Return whether a Job has ended, or does not exist."""
     return job is None or any(_condition(job, kind) is not None for kind in ("Complete", "Failed"))
 
 
 def is_ending(job: Plain) -> bool:
-    """Whether its end was asked for: it is being deleted, or has a deadline
+    """Return whether the end of a Job was requested: it is being deleted, or has a deadline
     (:mod:`ffdl_kubernetes.lifecycle.termination`)."""
     return bool(job["metadata"].get("deletionTimestamp") or job.get("spec", {}).get("activeDeadlineSeconds"))
 
 
 def number_ended(job: Plain) -> int:
-    """How many pods ended, in the words of a Job that has; 0 where they were deleted: they go when they are read."""
+    """Return how many pods ended, according to an ended Job; 0 if they were deleted, because pods are deleted once they
+    were read."""
     status = job.get("status", {})
     if not is_finished(job) or is_ending(job):
         return 0
@@ -161,24 +163,24 @@ def number_ended(job: Plain) -> int:
 
 
 def has_begun(pod: Plain) -> bool:
-    """Whether its controller runs, and hears what is requested."""
+    """Return whether the controller of a pod runs, so that it gets requests."""
     return any(one.get("name") == CONTROLLER and "running" in one.get("state", {}) for one in _statuses(pod))
 
 
 def is_over(pod: Plain) -> bool:
-    """Whether its containers have ended for good."""
+    """Return whether the containers of a pod have ended for good."""
     return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
 
 def is_leaving(pod: Plain) -> bool:
-    """Whether it is about to end from outside: it is being deleted, or is marked for a disruption (kubernetes.io,
-    "Pod disruption conditions"), which comes before the deletion."""
+    """Return whether a pod is about to end from outside: it is being deleted, or is marked for a disruption
+    (kubernetes.io, "Pod disruption conditions"), which precedes the deletion."""
     leaves = pod["metadata"].get("deletionTimestamp") or _condition(pod, "DisruptionTarget")
     return bool(leaves) and not is_over(pod)
 
 
 def is_beyond_reach(pod: Plain) -> bool:
-    """Whether its node is no more, and its logs with it."""
+    """Return whether the node of a pod is gone, and its logs with it."""
     target = _condition(pod, "DisruptionTarget")
     return target is not None and target.get("reason") == "DeletionByPodGC"
 
@@ -193,7 +195,7 @@ def _ended(condition: Plain, pods: Sequence[Plain], times: Mapping[str, Any]) ->
 
 
 def _cause(condition: Plain, pods: Iterable[Plain]) -> tuple[EndCause, int | None, str]:
-    """Of the pods that did not end well, the one that says most."""
+    """Return the most informative pod of those that failed."""
     found: list[tuple[int, EndCause, int | None, str]] = []
     for pod in pods:
         name = pod["metadata"]["name"]
@@ -245,7 +247,7 @@ def _why_suspended(job: Plain, workload: Plain | None) -> str:
 def why_pending(
     pods: Sequence[Plain], refusal: str = "", pod_warnings: Mapping[str, tuple[str, str]] = MappingProxyType({})
 ) -> str:
-    """The first pod that has not begun says it: the others wait for the same, or for it."""
+    """Return why the first pod that has not begun waits. The others wait for the same reason, or for this pod."""
     for pod in sorted(pods, key=lambda one: str(one["metadata"]["name"])):
         scheduled = _condition(pod, "PodScheduled", "False")
         if scheduled is not None:
@@ -272,14 +274,14 @@ def why_pending(
 
 
 def _of_last_end(status: Plain) -> str:
-    """What ended a container that is started again, where that is known."""
+    """Return what ended a container that was restarted, if it is known."""
     last = status.get("lastState", {}).get("terminated") or {}
     return f"; it was {_MORE_MEMORY}" if last.get("reason") == "OOMKilled" else ""
 
 
 def _is_bare(pod: Plain) -> bool:
-    """Whether it has a node, and neither its volumes nor its network yet (kubernetes.io, "Pod Conditions": it has both
-    with PodReadyToStartContainers)."""
+    """Return whether a pod has a node, but not its volumes and network yet (kubernetes.io, "Pod Conditions":
+    PodReadyToStartContainers)."""
     begun = _condition(pod, "PodReadyToStartContainers") is not None or has_run(pod)
     return bool(_spec(pod).get("nodeName")) and not begun and not is_over(pod)
 
@@ -310,7 +312,7 @@ def missing_image(pods: Sequence[Plain]) -> tuple[float, str] | None:
 
 
 def _describe(refusal: str) -> str:
-    """A refusal of pods: of a quota with the numbers, else as it is."""
+    """Return a refusal of pods: that of a quota with its figures, others unchanged."""
     if not refusal:
         return ""
     match = QUOTA.search(refusal)
@@ -328,7 +330,7 @@ def _describe(refusal: str) -> str:
 
 
 def has_run(pod: Plain) -> bool:
-    """Whether a container of it runs or ran; a pod whose node was just chosen does not."""
+    """Return whether a container of a pod runs or ran. It did not if its node was just chosen."""
     return any("running" in one.get("state", {}) or "terminated" in one.get("state", {}) for one in _statuses(pod))
 
 

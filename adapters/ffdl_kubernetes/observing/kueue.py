@@ -58,11 +58,11 @@ class Queues:
         return {owner["uid"]: one for one in seen for owner in one["metadata"].get("ownerReferences") or ()}
 
     def group(self) -> str:
-        """The path of Kueue's API, of the version that is served."""
+        """Return the path of Kueue's API in the served version."""
         return f"apis/{GROUP}/{self._version or _OLDEST}"
 
     def _prepared(self) -> ClusterClient:
-        """A client that knows the version of Workloads that is served."""
+        """Return a client for the served version of Workloads."""
         client = self._make()
         with self._lock:
             if not self._version:
@@ -75,7 +75,7 @@ class Queues:
 
 
 def why_queued(queue: str, workload: Plain | None) -> str:
-    """Why a Job that is suspended in `queue` waits, and what can be done. Pure."""
+    """Return why a suspended Job in `queue` waits, and what helps. Pure."""
     where = f"the queue {queue} (Kueue)"
     if workload is None:
         return f"it waits in {where}"
@@ -102,7 +102,7 @@ def why_queued(queue: str, workload: Plain | None) -> str:
 
 
 def why_evicted(workload: Plain | None) -> str:
-    """Why a Job that ran was suspended. Pure."""
+    """Return why a running Job was suspended. Pure."""
     evicted = condition(workload, "Evicted") if workload is not None else {}
     if not evicted:
         return "it was suspended"
@@ -110,7 +110,7 @@ def why_evicted(workload: Plain | None) -> str:
 
 
 def describe_gang_start(served: Mapping[str, tuple[str, ...]], queue: str) -> str:
-    """How this cluster starts the pods of several learners. `served`: API group -> versions. Pure."""
+    """Describe how this cluster starts the pods of several learners. `served` maps API groups to versions. Pure."""
     if queue:
         return f"the pods of a job start together, when the queue {queue} (Kueue) admits them"
     there = "Kueue is there: name a LocalQueue in queue" if GROUP in served else "the cluster has no Kueue"

@@ -170,7 +170,7 @@ class Canary:
     def _await(
         self, client: ClusterClient, name: str, part: str, of: Callable[[Plain], str], end: float
     ) -> dict[int, str]:
-        """What both pods of a part have, by index. Raises _NotYet, and what `of` raises."""
+        """Return the values of both pods of a part, by index. Raises _NotYet, and what `of` raises."""
         selector = {"labelSelector": f"{CANARY_LABEL}={name},{PART_LABEL}={part}"}
         while True:
             pods, _ = client.list("Pod", selector)
@@ -206,7 +206,7 @@ class _Ended(Exception):
 
 
 def refuse_unproved(found: Proof) -> None:
-    """A plan that relies on policies is not sent where they are known to do nothing. Raises InvalidRequest."""
+    """Refuse a plan that relies on policies if they are known to have no effect. Raises InvalidRequest."""
     if found.enforced is False:
         raise InvalidRequest(f"{found.text}; the job was planned with a network level that needs them: submit it again")
 
@@ -217,7 +217,8 @@ def _owner(job: Plain) -> dict[str, object]:
 
 
 def _address(pod: Plain) -> str:
-    """Of a server that runs. Raises _Ended for one that never will: its Job makes no other."""
+    """Return the address of a running server. Raises _Ended if it will never run, because its Job makes no other
+    pod."""
     status = pod.get("status", {})
     if status.get("phase") in ("Failed", "Succeeded"):
         why = _message(pod) or status.get("message") or status.get("reason") or "nothing is said of why"
@@ -226,7 +227,7 @@ def _address(pod: Plain) -> str:
 
 
 def _message(pod: Plain) -> str:
-    """What a pod that has ended left."""
+    """Return the termination message of a pod."""
     for one in pod.get("status", {}).get("containerStatuses") or ():
         if (ended := one.get("state", {}).get("terminated")) is not None:
             return str(ended.get("message") or f"exit status {ended.get('exitCode')}")

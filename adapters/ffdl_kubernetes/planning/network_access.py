@@ -32,7 +32,7 @@ def provable_levels(levels: frozenset[NetworkLevel], settings: KubernetesSetting
 
 
 def lacking_levels(facts: BackendFacts) -> Mapping[NetworkLevel, Finding]:
-    """Why levels are not offered: a job that names one of them is refused before anything of it starts."""
+    """Return why levels are not offered. A job that names such a level is refused before it starts."""
     cure, why = "use network: auto or host, or talk to the site", "; ".join(facts.warnings)
     return {
         level: refusal("batch.network", f"network level {level} cannot be proved: {why}", cure, "S107")
@@ -83,7 +83,7 @@ def _choose(request: LaunchRequest, settings: KubernetesSettings) -> Network:
 def _loosened(
     request: LaunchRequest, settings: KubernetesSettings, places: tuple[Place, ...], tightest: NetworkLevel
 ) -> Access:
-    """The tightest level at which the pods reach their stores."""
+    """Return the tightest level at which the pods reach their stores."""
     spec = request.spec
     known = len(_known(places, settings)) == len(places) and NetworkLevel.EGRESS in request.facts.network_levels
     level = NetworkLevel.EGRESS if known else NetworkLevel.HOST

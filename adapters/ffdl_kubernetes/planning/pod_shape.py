@@ -154,7 +154,7 @@ def _cpu_limits(
 
 
 def asked_shape(spec: JobSpec, settings: KubernetesSettings, needed_cpu_limit: float | None = None) -> PodShape:
-    """The pods as the scheduler sees them: no attempt, no image and no mounts. Raises RequestRefused."""
+    """Return the pods as the scheduler sees them, without attempt, image and mounts. Raises RequestRefused."""
     gang = seats_of(spec)
     own, profile = spec.batch.kubernetes, profile_of(spec, settings)
     time_s = spec.batch.time_s

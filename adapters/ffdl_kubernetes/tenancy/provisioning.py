@@ -27,7 +27,7 @@ _WHOLE = ("spec", "rules", "subjects", "roleRef", "automountServiceAccountToken"
 
 
 def objects_of(tenant: Tenant, settings: KubernetesSettings) -> list[Plain]:
-    """All that makes the tenant. Raises InvalidRequest."""
+    """Return all objects of the tenant. Raises InvalidRequest."""
     _check(tenant)
     return list(tenant_objects(tenant, settings.gpu_resource))
 
@@ -114,7 +114,7 @@ def added(found: Plain, wanted: Plain) -> Plain:
 
 
 def differences(found: Plain, wanted: Plain) -> Iterator[str]:
-    """What of `wanted` the cluster has otherwise, in words. Amounts are compared as amounts (1024Mi is 1Gi)."""
+    """Return what differs between `wanted` and the cluster. Amounts are compared as amounts (1024Mi is 1Gi)."""
     labels = found["metadata"].get("labels") or {}
     for label, value in (wanted["metadata"].get("labels") or {}).items():
         if labels.get(label) != value:
@@ -146,7 +146,8 @@ def _of_list(part: str, wanted: Sequence[Any], found: Sequence[Any]) -> Iterator
 
 
 def _same(wanted: Any, found: Any, *, exact: bool) -> bool:
-    """Whether `found` says what `wanted` does. A spec may have more, by the server's defaults; amounts may not."""
+    """Return whether `found` has all of `wanted`. A spec may have more, because the server adds defaults; amounts may
+    not."""
     if isinstance(wanted, Mapping):
         if not isinstance(found, Mapping):
             return not wanted and found is None

@@ -44,7 +44,7 @@ _RBAC = "rbac.authorization.k8s.io"
 
 
 def tenant_objects(tenant: Tenant, gpu_resource: str = "nvidia.com/gpu") -> list[Plain]:
-    """In the order in which they are to be created; each may be there already."""
+    """Return the objects in the order of their creation. Each of them may exist."""
     where = _where(tenant)
     namespace: Plain = {
         "apiVersion": "v1",
@@ -74,7 +74,7 @@ def tenant_objects(tenant: Tenant, gpu_resource: str = "nvidia.com/gpu") -> list
 
 
 def permission_objects(tenant: Tenant) -> list[Plain]:
-    """The Role of daemons, and who has it; what they may see of the whole cluster is a role of its own."""
+    """Return the Role of daemons and its bindings. Permissions for the whole cluster are in a role of their own."""
     found, subjects = [role(_where(tenant), debugging=tenant.debugging)], _subjects(tenant)
     if subjects:
         found.append(_binding("Role", _where(tenant), ROLE, subjects))
@@ -87,7 +87,7 @@ def permission_objects(tenant: Tenant) -> list[Plain]:
 
 
 def node_binding(namespace: str, subjects: Sequence[Mapping[str, object]]) -> Plain:
-    """Who of a tenant may see the nodes."""
+    """Return the binding of the tenant's members who may see nodes."""
     where: Plain = {"name": f"{NODE_ROLE}-{namespace}", "labels": {MANAGER_LABEL: MANAGER}}
     return _binding("ClusterRole", where, NODE_ROLE, subjects)
 

@@ -98,7 +98,7 @@ def _commands(text: str, others: Sequence[str], grouped: bool) -> str:
 
 
 def _named(text: str, others: Sequence[str]) -> bool:
-    """Whether a file that is written there occurs in other lines, so that it may be run."""
+    """Return whether other lines name a file that the command writes, so that they may run it."""
     for match in _TARGET.finditer(text):
         name = (match[1] or match[2]).strip("\"'").rsplit("/", 1)[-1]
         if name and not name.isdigit() and any(name in other for other in others):
@@ -149,7 +149,7 @@ def _end_of_pipeline(text: str, position: int) -> int:
 
 
 def _substitutions(text: str, *, quotes: bool = True) -> Iterator[str]:
-    """The commands that are substituted in a text; within single quotes none are, where `quotes` count."""
+    """Yield the command substitutions in a text. If `quotes` count, skip single quotes."""
     position, double = 0, False
     while position < len(text):
         letter = text[position]

@@ -241,5 +241,5 @@ def _read(parse: Callable[[str], Value], text: str) -> Value:
 
 
 def create(settings: Mapping[str, object]) -> SlurmHistory:
-    """For the entry point. Raises InvalidRequest for settings that cannot be used."""
+    """Create the reader for the entry point. Raises InvalidRequest for unusable settings."""
     return SlurmHistory(read_settings(settings))

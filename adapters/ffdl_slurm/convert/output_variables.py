@@ -24,7 +24,7 @@ OF_MEMORY = frozenset({"mem-per-cpu", "mem-per-gpu"})
 
 
 def starts_steps(spec: JobSpec) -> bool:
-    """Whether the command starts steps by an srun of its own, or runs on several nodes and in no image."""
+    """Return whether the command starts steps with its own srun, or runs on several nodes without an image."""
     if not spec.batch.slurm_environment:
         return False
     nodes, image = spec.batch.env.get(NODES), spec.framework.version

@@ -232,7 +232,8 @@ def _check_value(word: Word, reading: _Reading, number: int) -> None:
 
 
 def _check_master(launch: Launch, reading: _Reading) -> None:
-    """The address of the first learner is one for learners; who starts processes himself may want a name."""
+    """Raise NotUnderstood if MASTER_ADDR is set and only a command of the first node uses it: that command starts
+    processes itself and may need a host name."""
     if reading.master and launch.alone:
         raise NotUnderstood("MASTER_ADDR is set, and a command of the first node alone uses it")
 
@@ -246,7 +247,7 @@ def _judge_launch(line: Line, launch: Launch) -> Judged:
 
 
 def _as_they_are(lines: Sequence[Line], layout: Layout, given: Known) -> Iterator[Judged]:
-    """The lines of a script that runs whole, in the first learner."""
+    """Judge the lines of a script that runs whole, in the first learner."""
     before: dict[str, str | None] = dict(given)
     for line, text in zip(lines, executed(lines), strict=True):
         names = list(defaults_in(line.text, before))

@@ -54,7 +54,7 @@ class Heredoc:
 
 
 def lines_of(text: str, first: int = 1) -> Iterator[Line]:
-    """The commands below line `first`, without blank lines and comments."""
+    """Yield the commands from line `first` on, without blank lines and comments."""
     lines = text.split("\n")
     index = first - 1
     while index < len(lines):
@@ -74,7 +74,7 @@ def lines_of(text: str, first: int = 1) -> Iterator[Line]:
 
 
 def read_line(number: int, text: str) -> Line:
-    """The words of one command, or why it is none that is simple."""
+    """Return the words of one command, or why it is not a simple one."""
     words: list[Word] = []
     position = 0
     if _FUNCTION.match(text):
@@ -106,7 +106,7 @@ def read_line(number: int, text: str) -> Line:
 
 
 def words_from(text: str, position: int) -> list[Word]:
-    """The words of a command from there on, up to what ends it: a line break, a pipe, a redirection, a comment."""
+    """Return the words of a command from a position to its end: a line break, a pipe, a redirection, a comment."""
     words: list[Word] = []
     while position < len(text) and text[position] not in "\n#":
         if text[position].isspace():
@@ -120,12 +120,13 @@ def words_from(text: str, position: int) -> list[Word]:
 
 
 def unfinished(text: str) -> bool:
-    """Whether a quote or a substitution is open at its end."""
+    """Return whether a quote or a substitution is open at the end."""
     return _scan(text) != ""
 
 
 def _continues(text: str) -> bool:
-    """Whether it ends with a backslash that joins the next line to it; within single quotes and comments none does."""
+    """Return whether the line ends with a backslash that joins the next line, thus not within single quotes or a
+    comment."""
     backslashes = len(text) - len(text.rstrip("\\"))
     return backslashes % 2 == 1 and _scan(text[:-1]) != "'" and not _in_comment(text)
 
@@ -135,7 +136,7 @@ def _in_comment(text: str) -> bool:
 
 
 def _scan(text: str) -> str:
-    """The innermost of what is open at the end: a quote, ``(`` of a substitution, or ""."""
+    """Return the innermost open construct at the end: a quote, ``(`` of a substitution, or ""."""
     stack: list[str] = []
     position = 0
     while position < len(text):
@@ -164,7 +165,7 @@ def _scan(text: str) -> str:
 
 
 def heredocs_of(text: str) -> list[Heredoc]:
-    """The here-documents that begin in the text."""
+    """Return the here-documents that begin in the text."""
     if "<<" not in text:
         return []
     found = []
@@ -180,7 +181,7 @@ def heredocs_of(text: str) -> list[Heredoc]:
 
 
 def _behind(lines: list[str], index: int, documents: list[Heredoc]) -> int:
-    """The index of the line behind all of them; the end of the script where one is not closed."""
+    """Return the index of the line after all here-documents; the end of the script if one is not closed."""
     for one in documents:
         while index < len(lines):
             line = lines[index].lstrip("\t") if one.stripped else lines[index]
@@ -224,7 +225,7 @@ def _word(text: str, start: int) -> tuple[Word | None, int, str]:
 
 
 def expanded(live: str) -> str:
-    """Of a word's live text what the shell expands: within substitutions single quotes keep it from that."""
+    """Return the parts of a word's live text that the shell expands. Within substitutions, single quotes prevent it."""
     found, position = [], 0
     while position < len(live):
         end = end_of_substitution(live, position) if live[position] == "`" or live.startswith("$(", position) else 0
@@ -241,7 +242,7 @@ def _why_not(text: str, start: int, position: int) -> str:
 
 
 def _double(text: str, position: int) -> tuple[int, str, bool]:
-    """The end of a text in double quotes, what it is, and whether nothing is expanded in it."""
+    """Return the end of a text in double quotes, its value, and whether it has nothing to expand."""
     cooked, plain = [], True
     while position < len(text) and text[position] != '"':
         letter = text[position]
@@ -258,7 +259,7 @@ def _double(text: str, position: int) -> tuple[int, str, bool]:
 
 
 def end_of_substitution(text: str, position: int) -> int:
-    """Where a ``$NAME``, ``${…}``, ``$(…)`` or `` `…` `` ends."""
+    """Return the end of a ``$NAME``, ``${…}``, ``$(…)`` or `` `…` ``."""
     if text[position] == "`":
         end = text.find("`", position + 1)
         return len(text) if end < 0 else end + 1

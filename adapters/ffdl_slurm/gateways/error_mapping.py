@@ -151,18 +151,18 @@ def check_trial(result: CommandResult) -> None:
 
 
 def is_gone(result: CommandResult) -> bool:
-    """Whether the command says that there is no such job any more."""
+    """Return whether the command reports that the job does not exist any more."""
     return result.returncode > 0 and _has(result.text.lower(), error_messages.GONE)
 
 
 def is_misunderstood(result: CommandResult) -> bool:
-    """Whether the command does not know one of its options, as an older release does not."""
+    """Return whether the command does not know one of its options, as in an older release."""
     return result.returncode > 0 and "unrecognized option" in result.stderr.lower()
 
 
 def check_request(result: CommandResult, what: str) -> None:
-    """A request's end: a job that is gone is no error. Raises SchedulerUnreachable, NotNow where it did not reach a
-    job's nodes, else InvalidRequest."""
+    """Check the result of a request about a job. A job that is gone is no error. Raises SchedulerUnreachable, NotNow if
+    the request did not reach the nodes of the job, else InvalidRequest."""
     if result.returncode < 0:
         raise SchedulerUnreachable(f"{what} was not answered ({result.argv[0]} was killed); it is tried again")
     if result.returncode in error_messages.NO_MESSAGE and not result.text.strip():
@@ -172,7 +172,7 @@ def check_request(result: CommandResult, what: str) -> None:
 
 
 def check_refused_request(text: str, what: str) -> None:
-    """What Slurm said to a signal or a cancellation that it did not carry out; see :func:`check_request`."""
+    """Check Slurm's message about a signal or a cancellation that failed, as :func:`check_request`."""
     low, said = text.lower(), shorten(text) or "nothing"
     _check_steps(text, what)
     if _has(low, error_messages.GONE):
@@ -194,7 +194,8 @@ def _check_steps(text: str, what: str) -> None:
 
 
 def check_requests(result: CommandResult, what: str) -> None:
-    """As :func:`check_request`, of a request about several jobs: those that are gone hide no other answer."""
+    """Check the result of a request about several jobs, as :func:`check_request`. Jobs that are gone do not hide other
+    answers."""
     if result.returncode > 0:
         _check_steps(result.text, what)
         if _has(result.text.lower(), error_messages.UNANSWERED):
@@ -203,10 +204,10 @@ def check_requests(result: CommandResult, what: str) -> None:
 
 
 def check_answer(result: CommandResult) -> None:
-    """A query's end. Raises SchedulerUnreachable: whatever failed, it is no statement about any job.
+    """Check the result of a query. Raises SchedulerUnreachable, because a failure says nothing about jobs.
 
-    What stands on standard error beside a good end is left alone: sites with an outdated line in slurm.conf see
-    a complaint with every command.
+    Standard error of a successful command is ignored: with an outdated line in slurm.conf, every command prints a
+    warning.
     """
     if result.returncode != 0:
         raise SchedulerUnreachable(f"{result.argv[0]} gave no answer ({result.returncode}: {result.message})")
@@ -220,5 +221,5 @@ def check_accounts(result: CommandResult) -> None:
 
 
 def keeps_no_accounts(result: CommandResult) -> bool:
-    """Whether sacct says that this cluster has no accounting storage."""
+    """Return whether sacct reports that this cluster has no accounting storage."""
     return _has((result.stderr + result.stdout).lower(), error_messages.NO_ACCOUNTS)

@@ -41,7 +41,7 @@ class Share:
 
 
 def share_of(spec: JobSpec, partition: str, facts: BackendFacts) -> Share:
-    """As the batch script asks for it; where that cannot be said, each learner on a node of its own."""
+    """Return the request per node of the batch script; if it does not fit, that of one learner per node."""
     try:
         node = fit_request(spec, partition, facts)
     except RequestRefused:
@@ -58,7 +58,7 @@ def share_of(spec: JobSpec, partition: str, facts: BackendFacts) -> Share:
 
 
 def capacity_in(partition: str, share: Share, spec: JobSpec, nodes: Sequence[NodeNow]) -> Capacity:
-    """What `partition` has for the request at this moment."""
+    """Return what `partition` has for the request now."""
     named, excluded = expand(spec.batch.nodelist), expand(spec.batch.exclude) or frozenset[str]()
     suited = [
         node
@@ -103,7 +103,8 @@ def _holds(node: NodeNow, share: Share) -> bool:
 
 
 def ahead_in(partition: str, mine: LiveJob | None, user: str, jobs: Sequence[LiveJob]) -> Ahead:
-    """Who is before `mine` in `partition`; before a request that is not submitted (None), all that wait there."""
+    """Return the jobs before `mine` in `partition`. A request that was not submitted (None) has all waiting jobs before
+    it."""
     there = [job for job in jobs if partition in job.partitions]
     waiting = [job for job in there if job.pending and job is not mine]
     before = [
@@ -129,5 +130,5 @@ def _is_before(other: LiveJob, mine: LiveJob) -> bool:
 
 
 def _age(job: LiveJob) -> tuple[int, ...]:
-    """Of ``12``, or ``12+1``, a part of a heterogeneous job."""
+    """Return the order of a job id, such as ``12``, or ``12+1`` for a part of a heterogeneous job."""
     return tuple(int(number) for number in job.number.split("+"))

@@ -21,23 +21,24 @@ FACTORS = {
 
 
 def live_argv() -> list[str]:
-    """All jobs that wait or run, of all users that the site shows; waiting elements of an array on one line."""
+    """List the waiting and running jobs of all users that the site shows, with the waiting elements of an array on one
+    line."""
     fields = ",".join(f"{field}:0{SEPARATOR}" for field in LIVE_FIELDS) + ",Name:0"
     return ["squeue", "--all", "--states=PENDING,CONFIGURING,RUNNING,SUSPENDED", f"--Format={fields}"]
 
 
 def nodes_argv() -> list[str]:
-    """Every node, with what of its GRES is in use, which needs --details."""
+    """List all nodes. --details adds the GRES in use."""
     return ["scontrol", "--all", "--details", "--oneliner", "show", "node"]
 
 
 def partitions_argv() -> list[str]:
-    """Every partition with its state and limits."""
+    """List all partitions with state and limits."""
     return ["scontrol", "--all", "--oneliner", "show", "partition"]
 
 
 def reservations_argv() -> list[str]:
-    """Every reservation that the user may see."""
+    """List the reservations that the user may see."""
     return ["scontrol", "--all", "--oneliner", "show", "reservation"]
 
 
@@ -47,5 +48,5 @@ def limits_argv() -> list[str]:
 
 
 def factors_argv(jobs: list[str]) -> list[str]:
-    """The parts of the priorities of waiting jobs."""
+    """List the parts of the priorities of waiting jobs."""
     return ["sprio", f"--jobs={','.join(jobs)}", f"--format=%i{SEPARATOR}{SEPARATOR.join(FACTORS)}"]

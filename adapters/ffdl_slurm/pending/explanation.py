@@ -184,7 +184,7 @@ def _blockers(
 
 
 def _figures(names: Sequence[str], partitions: Mapping[str, PartitionNow]) -> dict[str, str]:
-    """What the partitions allow, where they allow less than all."""
+    """Return the limits of the partitions that have any."""
     found: dict[str, str] = {}
     for name in names:
         if (one := partitions.get(name)) is None:

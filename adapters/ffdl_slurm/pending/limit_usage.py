@@ -41,7 +41,7 @@ def with_figures(limit: Limit, records: Sequence[LimitRecord], whose: Whose) -> 
 
 
 def _candidates(limit: Limit, records: Sequence[LimitRecord], whose: Whose) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """The records that may have it, the nearest first."""
+    """Yield the records that may have the limit, the nearest first."""
     if limit.owner == "QOS":
         own = sorted((record for record in records if record.qos), key=lambda one: one.qos != whose.qos)
         for record in own:  # another QOS may be the partition's
@@ -64,7 +64,7 @@ def _candidates(limit: Limit, records: Sequence[LimitRecord], whose: Whose) -> I
 
 
 def _keys(limit: Limit) -> tuple[str, ...]:
-    """What Slurm calls it in `scontrol show assoc_mgr`."""
+    """Return the names of the limit in `scontrol show assoc_mgr`."""
     association, suffix = limit.owner != "QOS", _SUFFIX.get(limit.per, "")
     if limit.resource == "jobs":
         what = "SubmitJobs" if limit.measure is Measure.SUBMITTED else "Jobs"

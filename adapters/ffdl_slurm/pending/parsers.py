@@ -49,7 +49,7 @@ def fields_of(line: str) -> dict[str, str]:
 
 
 def _records(text: str, key: str, command: str) -> list[dict[str, str]]:
-    """The lines that begin with `key`. Raises Garbled where an answer has none and does not say so."""
+    """Return the lines that begin with `key`. Raises Garbled if there are none, and the output does not say so."""
     lines = [line for line in text.split("\n") if line.startswith(f"{key}=")]
     if not lines and not re.search(r"^No \w+ in the system", text, re.MULTILINE):
         raise Garbled(f"{command} printed no {key} but {begin(text)!r}")
@@ -77,25 +77,26 @@ class NodeNow:
         return not any(word in self.state for word in _TAKES_NONE)
 
     def is_kept_from(self, reservation: str) -> bool:
-        """Whether all of it is another reservation's than those that a request names ("" = none). Releases that do not
-        say whose it is are believed to mean the request's."""
+        """Return whether the node is reserved by another reservation than those of a request ("" = none). If a release
+        does not name the reservation, it counts as that of the request."""
         if "RESERVED" not in self.state:
             return False
         named = reservation.split(",") if reservation else []
         return not named or bool(self.reservation and self.reservation not in named)
 
     def free_gpus(self, gpu_type: str) -> int:
-        """Of a type, "" = of all. If the node's own line has no types, the used ones may be reported by type."""
+        """Return the free GPUs of a type ("" = all). If the node's own line has no types, those in use may have
+        types."""
         used = self.gpus_used.get(gpu_type, 0) if gpu_type else sum(self.gpus_used.values())
         return max(0, self.all_gpus(gpu_type) - used)
 
     def all_gpus(self, gpu_type: str) -> int:
-        """How many it has of them."""
+        """Return the GPUs of a type ("" = all)."""
         return self.gpus.get(gpu_type, 0) if gpu_type else sum(self.gpus.values())
 
 
 def parse_nodes(text: str) -> list[NodeNow]:
-    """The answer to :func:`ffdl_slurm.pending.commands.nodes_argv`. Raises Garbled, ValueError."""
+    """Parse the output of :func:`ffdl_slurm.pending.commands.nodes_argv`. Raises Garbled, ValueError."""
     return [_node(record) for record in _records(text, "NodeName", "scontrol")]
 
 
@@ -130,7 +131,7 @@ class PartitionNow:
 
 
 def parse_partitions(text: str) -> list[PartitionNow]:
-    """The answer to :func:`ffdl_slurm.pending.commands.partitions_argv`. Raises Garbled."""
+    """Parse the output of :func:`ffdl_slurm.pending.commands.partitions_argv`. Raises Garbled."""
     return [
         PartitionNow(
             name=record["PartitionName"],
@@ -165,7 +166,7 @@ class ReservationNow:
     flags: tuple[str, ...] = ()
 
     def as_blocker(self) -> Blocker:
-        """For who meets it."""
+        """Return the reservation as a blocker of a job."""
         what = "maintenance" if "MAINT" in self.flags else "reservation"
         count = count_nodes(self.nodes) if self.nodes else 0
         return Blocker(BlockerKind.RESERVATION, self.name, f"{what} of {self.nodes or 'no'} ({count} nodes)",
@@ -173,7 +174,7 @@ class ReservationNow:
 
 
 def parse_reservations(text: str) -> list[ReservationNow]:
-    """The answer to :func:`ffdl_slurm.pending.commands.reservations_argv`. Raises Garbled."""
+    """Parse the output of :func:`ffdl_slurm.pending.commands.reservations_argv`. Raises Garbled."""
     return [
         ReservationNow(
             name=record["ReservationName"],
@@ -200,7 +201,7 @@ class LimitRecord:
 
 
 def parse_limits(text: str) -> list[LimitRecord]:
-    """The answer to :func:`ffdl_slurm.pending.commands.limits_argv`. Raises Garbled."""
+    """Parse the output of :func:`ffdl_slurm.pending.commands.limits_argv`. Raises Garbled."""
     if "Association" not in text and "QOS Records" not in text:
         raise Garbled(f"scontrol printed no limits but {begin(text)!r}")
     found = []
@@ -245,7 +246,7 @@ def parse_factors(text: str) -> dict[str, tuple[float, tuple[Factor, ...]]]:
 
 
 def _number(text: str) -> float:
-    """Of ``1200``, or the sum of ``cpu=10,gres/gpu=20``."""
+    """Return a number such as ``1200``, or the sum of ``cpu=10,gres/gpu=20``."""
     return sum(float(number) for number in re.findall(r"(?:^|=)(-?\d+(?:\.\d+)?)(?=,|$)", text))
 
 
@@ -254,7 +255,7 @@ _PREEMPTS = re.compile(r"Preempts: (\S+)")
 
 
 def parse_trial(text: str) -> Foretold:
-    """The answer of ``sbatch --test-only``, whose times are local; 26.05 says ``a`` or ``p`` behind them."""
+    """Parse the output of ``sbatch --test-only``, with times of the local zone. 26.05 adds ``a`` or ``p``."""
     match, ends = _TRIAL.search(text), _PREEMPTS.search(text)
     said = " ".join(text.replace("sbatch: ", "").split())
     if match is None:

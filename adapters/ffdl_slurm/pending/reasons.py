@@ -100,7 +100,7 @@ _DESCRIBED: tuple[tuple[str, WaitKind], ...] = (
 
 
 def read_reason(text: str) -> Reason:
-    """What squeue prints as a job's reason. Text that nothing is known of is of the kind OTHER, and kept."""
+    """Interpret the reason that squeue prints for a job. Unknown text is of the kind OTHER, with the text."""
     said = text.strip().strip("()").strip()
     word = re.split(r"[,:\s]", said.replace("_", " ") if "_" in said and " " not in said else said, maxsplit=1)[0]
     detail = said[len(word) :].strip(" ,:") if said.startswith(word) else ""
@@ -126,7 +126,7 @@ _WITH_DETAIL = frozenset(
 
 
 def read_limit(word: str) -> Limit | None:
-    """The limit that a word names, without figures; None where it names none."""
+    """Return the limit that a reason names, without figures; None if it names none."""
     if word in _GENERAL_LIMITS:
         owner, resource, measure = _GENERAL_LIMITS[word]
         return Limit(owner, resource, measure=measure)

@@ -56,7 +56,7 @@ class LiveJob:
     elements: int = 1
 
     def is_job(self, native: NativeId) -> bool:
-        """Whether it is this job, or this one is among its elements."""
+        """Return whether it is the job, or has the job among its elements."""
         if self.number != native.job or bool(self.tasks) != (native.task is not None):
             return False
         return native.task is None or any(int(native.task) in one for one in _ranges(self.tasks))
@@ -71,9 +71,9 @@ class Live:
 
 
 def parse_live(text: str) -> Live:
-    """The answer to :func:`ffdl_slurm.pending.commands.live_argv`. Raises Garbled.
+    """Parse the output of :func:`ffdl_slurm.pending.commands.live_argv`. Raises Garbled.
 
-    Anybody's job may be called what has line breaks: what follows a row and is none is more of its name.
+    Names of jobs may have line breaks, so a line that is not a row continues the name in the row before.
     """
     lines = text.split("\n")
     start = next((n for n, line in enumerate(lines) if line.startswith(f"JOBID{SEPARATOR}STATE{SEPARATOR}")), None)
@@ -129,7 +129,7 @@ def _live(line: str) -> LiveJob:
 
 
 def _ranges(tasks: str) -> list[range]:
-    """The elements that ``[0-9:3,12%2]`` or ``7`` names."""
+    """Return the elements of a list such as ``[0-9:3,12%2]`` or ``7``."""
     found = []
     for part in tasks.strip("[]").partition("%")[0].split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
@@ -150,8 +150,8 @@ _NONE = frozenset({"", "N/A", "(null)", "None", "n/a"})
 
 
 def gpus_of(row: Mapping[str, str], nodes: int) -> tuple[int, tuple[str, ...]]:
-    """All GPUs of a row of squeue's on so many nodes, and their types, "" = any. Where it says several, the first of
-    these counts: what Slurm counted, what the job asks for as a whole, per node, per task, per socket."""
+    """Return the number of GPUs of a row of squeue, on `nodes` nodes, and their types ("" = any). The first of these
+    that is not 0 counts: Slurm's count, then the requests for the whole job, per node, per task, per socket."""
     per_job, per_node, per_task, per_socket = (
         _asked(row[f"tres-per-{what}"]) for what in ("job", "node", "task", "socket")
     )
@@ -168,12 +168,12 @@ def gpus_of(row: Mapping[str, str], nodes: int) -> tuple[int, tuple[str, ...]]:
 
 
 def _asked(text: str) -> dict[str, int]:
-    """Of ``gpu:a100:2``, ``gres:gpu:2`` and ``cpu=1,gres/gpu=2``, as releases write it, by types."""
+    """Parse ``gpu:a100:2``, ``gres:gpu:2`` or ``cpu=1,gres/gpu=2`` into counts by type. Releases differ in the form."""
     return {} if text in _NONE else parse_gpus(re.sub(r"gres[/:]", "", text).replace("=", ":"))
 
 
 def _counted(text: str) -> dict[str, int]:
-    """Of ``cpu=8,gres/gpu=4,gres/gpu:a100=4``: under "" stands the number of all, where the site has it."""
+    """Parse ``cpu=8,gres/gpu=4,gres/gpu:a100=4`` into counts by type; "" is the sum, if the site counts it."""
     amounts = parse_tres(text)
     return {name.partition(":")[2]: int(count) for name, count in amounts.items() if name.split(":")[0] == _ALL}
 
@@ -183,5 +183,5 @@ def _total(counted: Mapping[str, int]) -> int:
 
 
 def _number(text: str, otherwise: int) -> int:
-    """Sockets that were not asked for are ``*``."""
+    """Parse a number. Slurm prints ``*`` for sockets that are not requested."""
     return int(text) if text.isascii() and text.isdigit() and int(text) else otherwise

@@ -57,7 +57,7 @@ def deliver_controller(root: str, python: str, staging_python: str = "") -> Deli
 
 
 def staging_interpreter(root: str, staging_python: str) -> str:
-    """What starts the staging program on the nodes, "" = nothing: they see no installation."""
+    """Return the interpreter that starts the staging program on nodes; "" if they see no installation."""
     return staging_python or (sys.executable if _is_installation_seen(root) else "")
 
 
@@ -79,7 +79,8 @@ def _is_shared(path: Path, root: str) -> bool:
 
 
 def file_system(path: str, mountinfo: str) -> str:
-    """The type of the file system that holds `path`, by the text of /proc/self/mountinfo (proc(5)); "" = unknown."""
+    """Return the type of the file system that holds `path`, from the text of /proc/self/mountinfo (proc(5)); "" =
+    unknown."""
     best, kind = "", ""
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
@@ -94,7 +95,7 @@ def file_system(path: str, mountinfo: str) -> str:
 
 
 def _write_archive(directory: Path) -> Path:
-    """The zipapp of this release, named by its content: a running job's file is never replaced."""
+    """Write the zipapp of this release, named by its content, so that the file of a running job is never replaced."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     argv = [sys.executable, "-E", "-P", "-c", _BUILD, str(Path(domain.__file__).resolve().parents[2]), str(directory)]
     ended = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)

@@ -25,7 +25,7 @@ class Group:
 
 
 def narrow(batch: BatchOptions, nodes: Sequence[NodeShape]) -> list[Group]:
-    """What is left of `nodes`. What is not surely understood rules nothing out; Slurm has its own word about it."""
+    """Return the nodes that the request allows. Conditions that are not certain exclude none; Slurm decides them."""
     named = expand(batch.nodelist) if batch.nodelist else None
     excluded = (expand(batch.exclude) if batch.exclude else None) or frozenset()
     left = []
@@ -41,19 +41,22 @@ def narrow(batch: BatchOptions, nodes: Sequence[NodeShape]) -> list[Group]:
 
 
 def count_named(batch: BatchOptions) -> int:
-    """How many nodes the request names: the allocation has them all, and others beside them (sbatch(1), --nodelist)."""
+    """Return how many nodes the request names. The allocation has all of them, and may have more (sbatch(1),
+    --nodelist)."""
     return len((expand(batch.nodelist) if batch.nodelist else None) or ())
 
 
 def node_constraints(batch: BatchOptions) -> list[str]:
-    """The fields by which the request rules nodes out."""
+    """Return the fields of the request that exclude nodes."""
     return [f"batch.{key}" for key in ("nodelist", "exclude", "constraint") if getattr(batch, key)]
 
 
 def may_have(constraint: str, features: Sequence[str]) -> bool:
-    """Whether nodes with these features may satisfy the constraint. They may where nothing is known of them, and where
-    it is more than names joined by & and |: then it is not judged. Of both together Slurm reads from left to right; a
-    reader may think that & binds closer, and either reading is enough here."""
+    """Return whether nodes with these features may satisfy the constraint.
+
+    The answer is True if no features are known, and for constraints that are not just names joined by & and |. Slurm
+    reads & and | from left to right. Users may expect that & binds closer, so either reading is enough.
+    """
     if not constraint or not features or not _PLAIN.fullmatch(constraint):
         return True
     closer = any(all(name in features for name in part.split("&")) for part in constraint.split("|"))
@@ -67,7 +70,7 @@ def _join(left: bool, sign: str, right: bool) -> bool:
 
 
 def names_in(facts: BackendFacts, partition: str) -> frozenset[str]:
-    """The names of a partition's nodes ("" = the default one's); none where Slurm's list of one cannot be read."""
+    """Return the names of a partition's nodes ("" = the default one's); none if a list of Slurm cannot be read."""
     chosen = partition or next((one.name for one in facts.partitions if one.is_default), "")
     named = [expand(shape.name) for shape in facts.nodes if chosen in shape.partitions]
     return frozenset().union(*(names or () for names in named)) if all(named) else frozenset()

@@ -132,7 +132,7 @@ def _in_vain(constraint: str, nodes: Sequence[NodeShape]) -> str:
 
 
 def _possible(spec: JobSpec, gang: Gang, nodes: Sequence[NodeShape]) -> list[NodeShape]:
-    """Those of `nodes` that the job may get: where it names as many as it has, these and no others."""
+    """Return the nodes that the job may get: only the named ones if it names as many as it needs."""
     left = narrow(spec.batch, nodes)
     if left and sum(group.named for group in left) >= gang.nodes:
         left = [group for group in left if group.named]
@@ -145,7 +145,7 @@ def learners_most(gang: Gang) -> int:
 
 
 def mark_of(level: NetworkLevel, gang: Gang, egress: Sequence[Egress], settings: SlurmSettings) -> str:
-    """What the job's comment begins with; "" where it asks for no network."""
+    """Return the beginning of the job's comment; "" if it asks for no network."""
     learners = learners_most(gang)
     if level is NetworkLevel.JOB:
         return f"{settings.job_mark}job/{learners}"

@@ -93,7 +93,7 @@ def _note_idle(gang: Gang) -> tuple[str, ...]:
 def _choose_partition(
     partition: str, facts: BackendFacts, findings: list[Finding]
 ) -> tuple[Sequence[NodeShape], Sequence[PartitionShape]]:
-    """The nodes and partitions that the job may run in."""
+    """Return the nodes and partitions that the job may run in."""
     if not facts.partitions:
         return facts.nodes, ()
     known = {shape.name: shape for shape in facts.partitions}
@@ -110,7 +110,7 @@ def _choose_partition(
 
 
 def nodes_of(partition: str, facts: BackendFacts) -> Sequence[NodeShape]:
-    """The nodes that a job of `partition` may run on ("" = the default one)."""
+    """Return the nodes that a job of `partition` may run on ("" = the default one)."""
     return _choose_partition(partition, facts, [])[0]
 
 
@@ -223,7 +223,8 @@ Capacities = Mapping[tuple[Load, bool], int]
 
 
 def _capacities_in(partition: str, groups: Sequence[Group], generic: Generic) -> Capacities:
-    """Of one partition ("" = of all). There are few kinds of nodes, and many loads to be tried."""
+    """Return the nodes of one partition ("" = of all), counted by capacity and whether the request names them. There
+    are few kinds of nodes, and many loads to check."""
     rooms: dict[tuple[Load, bool], int] = {}
     for group in groups:
         if partition and group.shape.partitions and partition not in group.shape.partitions:
@@ -235,15 +236,15 @@ def _capacities_in(partition: str, groups: Sequence[Group], generic: Generic) ->
 
 
 def _count_holding(load: Load, capacities: Capacities) -> int:
-    """How many nodes could each take the load; none where one could not that has to."""
+    """Return how many nodes can hold the load; 0 if a node that the allocation must have cannot."""
     if any(count and is_named and not load.fits(room) for (room, is_named), count in capacities.items()):
         return 0
     return sum(count for (room, _), count in capacities.items() if load.fits(room))
 
 
 def _unseated(learners: int, fitting: Mapping[str, int], *, alone: bool, sharing: bool) -> Finding:
-    """`fitting` are the nodes of each partition that hold any one of the learners. `sharing`: two or more on a node
-    would fit."""
+    """Return the finding for learners that do not fit together. `fitting` has the number of nodes of each partition
+    that hold any one of them. `sharing`: two or more would fit on a node."""
     there = ", ".join(
         f"{name} has {count} {'node that holds' if count == 1 else 'nodes that hold'} one"
         for name, count in fitting.items()
