@@ -26,8 +26,8 @@ _NO_LABEL = re.compile(r"[^a-z0-9-]+")
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What `batch.profile` of a manifest stands for, beside what the settings say of all pods: labels of nodes and
-    tolerations are added, a class replaces ("" = as the settings have it)."""
+    """The settings that `batch.profile` of a manifest chooses. Labels of nodes and tolerations are added to those of
+    all pods. A class replaces theirs, unless it is ""."""
 
     node_selector: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     tolerations: tuple[str, ...] = ()
@@ -41,54 +41,52 @@ _NO_PROFILES: Mapping[str, Profile] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class KubernetesSettings:
-    """What may be said about a cluster. Sizes are bytes, times seconds; "" and empty tables are "not said".
-
-    `kubeconfig` "" = $KUBECONFIG, else ~/.kube/config, else what a pod is given; ``in-cluster`` = that alone; `context`
-    "" = the current one; `namespace` "" = the context's, and ``{user}`` in it is who owns the jobs. `controller_image`
-    is the image of `containers/Dockerfile`, `python` the interpreter in it. `run_as_user` is the uid and gid of pods (0
-    = the daemon's, or 1000 where that is root). `claim` is a PersistentVolumeClaim of the namespace, in which each job
-    has a directory. `volumes` maps directories that manifests name to ``claim`` or ``claim/directory``.
-
-    `store_networks` are networks (CIDR) that hold all data stores, for the policies of pods that only stage (none = the
-    store's own address, or any where it is known by name).
-
-    `service_account` is the pods' ("" = the namespace's default one); no pod gets a token of it.
-
-    `queue` is the LocalQueue of Kueue. `gpu_resource` is what a GPU is asked by, `gpu_resources` that of a GPU type
-    (MIG: ``nvidia.com/mig-1g.10gb``); `gpu_label` is the node label with the type, `gpu_types` its value for each type
-    that manifests name. `node_selector` and `tolerations` are for all pods, `profiles` for those of manifests that name
-    one. DNS is in the pods with `dns_labels` of the
-    namespace `dns_namespace`. `network_policies` is "enforced" where the site says that the
-    cluster's network does; else a canary finds out each `canary_interval_s` (0 = never). `load_patience_s`: how
-    long the loading of data may take. `image_patience_s`: how long an image may be missing. `keep_s`: how long ended
-    Jobs stay. `model_bytes`: the largest model archive.
-    """
+    """The settings of a cluster. Sizes are in bytes, times in seconds."""
 
     kubeconfig: str = ""
+    """A file; "" = $KUBECONFIG, else ~/.kube/config, else the service account of a pod. ``in-cluster`` = only that
+    account."""
     context: str = ""
+    """A context of the file; "" = the current one."""
     namespace: str = ""
+    """The namespace of jobs; "" = that of the context. ``{user}`` stands for the owner of the jobs."""
     controller_image: str = "ffdl-batch-controller"
+    """The image of `containers/Dockerfile`."""
     python: str = "/usr/bin/python3"
+    """The interpreter in that image."""
     image_pull_policy: str = "IfNotPresent"
     image_pull_secrets: tuple[str, ...] = ()
     run_as_user: int = 0
+    """The uid and gid of pods; 0 = that of the daemon, or 1000 if the daemon runs as root."""
     service_account: str = ""
+    """The service account of pods, of which no pod gets a token; "" = the default of the namespace."""
     claim: str = ""
+    """A PersistentVolumeClaim of the namespace, in which each job has a directory."""
     volumes: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    """Directories that manifests name, as ``claim`` or ``claim/directory``."""
     store_networks: tuple[str, ...] = ()
+    """Networks (CIDR) with all data stores, for the policies of pods that only move data. Without any, the policy
+    allows the address of the store, or every address if the store has a name."""
     queue: str = field(default="", metadata=HARMLESS)
+    """The LocalQueue of Kueue."""
     priority_class: str = field(default="", metadata=HARMLESS)
     runtime_class: str = ""
     scheduler: str = ""
     gpu_resource: str = "nvidia.com/gpu"
+    """The resource by which GPUs are requested."""
     gpu_resources: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    """The resource by type of GPU (MIG: ``nvidia.com/mig-1g.10gb``)."""
     gpu_label: str = "nvidia.com/gpu.product"
+    """The node label with the type of GPUs."""
     gpu_types: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    """The value of that label by the type that manifests name."""
     node_selector: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     tolerations: tuple[str, ...] = ()
     profiles: Mapping[str, Profile] = field(default_factory=lambda: _NO_PROFILES)
+    """The profiles that manifests can name."""
     dns_namespace: str = "kube-system"
     dns_labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({"k8s-app": "kube-dns"}))
+    """Cluster DNS is in the pods with these labels of `dns_namespace`."""
     cpu_limit: str = ""
     """CPU limit of learners: ``request`` = what they ask for, or a number of CPUs; "" = what the namespace demands."""
     controller_cpus: str = "100m"
@@ -99,13 +97,19 @@ class KubernetesSettings:
     """Request and limit of ephemeral storage of controllers, which is their log (0 = none)."""
     shm_bytes: int = field(default=0, metadata=HARMLESS)
     load_patience_s: int = 6 * 3600
+    """Maximum time to load data."""
     image_patience_s: int = 900
+    """Maximum time that an image may be missing."""
     store_patience_s: int = 600
     request_timeout_s: int = 30
     network_policies: str = ""
+    """``enforced`` if the site states that the network enforces policies; else a canary finds out."""
     canary_interval_s: int = 6 * 3600
+    """Seconds between canaries; 0 = none."""
     keep_s: int = 86400
+    """Seconds that ended Jobs are kept."""
     model_bytes: int = 8 * 1024**2
+    """Maximum size of a model archive."""
 
 
 HARMLESS_KEYS = harmless_keys(KubernetesSettings)

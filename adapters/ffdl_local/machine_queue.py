@@ -1,8 +1,8 @@
-"""The machine's queue: who may run, first come first served. Standard library only.
+"""The machine's queue: first come, first served. Standard library only.
 
-A slot is a file that its user holds a lock (flock) on, so a slot frees itself whatever becomes of its user. There
-are as many job slots as jobs may run at once, and one slot for each GPU. A waiting job holds a ticket, named by
-the time it came; only the oldest living ticket may take slots, so a big job is not overtaken for ever.
+A slot is a file that its user locks (flock), so a slot is free when its user has died. There are as many job slots as
+jobs may run at once, and one slot for each GPU. A waiting job holds a ticket, which is named by its arrival time. Only
+the oldest living ticket may take slots, so a big job is not overtaken for ever.
 """
 
 from __future__ import annotations

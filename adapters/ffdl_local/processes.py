@@ -1,4 +1,4 @@
-"""The processes of a local job, found from its files, and how one of them is signalled without hitting another."""
+"""Find the processes of a local job by its files, and signal them without a race."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ffdl_local.records import process_stat
 
 SUPERVISOR, HEAD = "supervisor", "head"
 WITHDRAW = signal.SIGHUP
-"""Ends a supervisor that waits for its turn; one whose job runs does nothing about it."""
+"""Ends a supervisor that waits for its turn. A supervisor whose job runs ignores it."""
 
 
 def node_controller(attempt: AttemptDir) -> tuple[int, int] | None:
-    """Pid and start time of the node controller that started last, None where none has (in this boot)."""
+    """Return pid and start time of the last node controller; None if none has started in this boot."""
     started = [event.fields for event in _node_events(attempt) if event.kind is EventKind.STARTED]
     if not started or started[-1].get("boot_id") != boot_id():
         return None
@@ -53,7 +53,7 @@ def _node_events(attempt: AttemptDir) -> list[Event]:
 
 
 def signal_process(pid: int, ticks: object, number: int) -> bool:
-    """Signal the process if it is the one that was recorded; through a descriptor, so that no other gets it."""
+    """Signal the process through a pidfd, if it is the recorded one. Return whether it was."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:

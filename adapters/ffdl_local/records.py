@@ -1,13 +1,13 @@
-"""What a local job leaves in ``<attempt>/local/``: names and formats, for the adapter and the supervisor.
+"""Read and write the files of a local job in ``<attempt>/local/``, for the adapter and the supervisor.
 
 ::
 
     lock           held (flock) from before the supervisor starts until supervisor and head have both ended
-    started.json   who executes the attempt: native id, host, pid, start ticks, boot id
+    started.json   the process that executes the attempt: native id, host, pid, start ticks, boot id
     state.json     pending or running, why it waits, the head's pid
     exit.json      how the head ended
 
-Standard library and the modules below only: the supervisor runs without site packages.
+It uses only the standard library and lower packages, because the supervisor runs without site packages.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def is_held(lock: Path) -> bool:
 
 
 def process_stat(pid: int) -> tuple[str, int, int] | None:
-    """State letter, parent and start time in ticks of a process (proc(5)); None where it is gone."""
+    """Return state letter, parent and start time in ticks of a process (proc(5)); None if it is gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):

@@ -15,19 +15,19 @@ _TABLE = "[backend.local]"
 
 @dataclass(frozen=True, slots=True)
 class LocalSettings:
-    """What may be said about this machine.
-
-    `max_jobs`: how many jobs run at once (0 = as many as there are CPUs). `gpus`: how many GPUs there are
-    (-1 = count them). `require_gpus`: refuse jobs that ask for GPUs where there are none. `runtime`: "bare" or
-    "apptainer". `scratch_base` is where learners' temporary directories are made.
-    """
+    """The settings of this machine."""
 
     max_jobs: int = field(default=0, metadata=HARMLESS)
+    """Maximum number of running jobs; 0 = the number of CPUs."""
     gpus: int = field(default=-1, metadata=HARMLESS)
+    """Number of GPUs; -1 = count them."""
     require_gpus: bool = field(default=False, metadata=HARMLESS)
+    """Refuse jobs that ask for more GPUs than the machine has."""
     runtime: str = "bare"
+    """``bare`` or ``apptainer``."""
     apptainer: str = "apptainer"
     scratch_base: str = "/tmp"  # noqa: S108 - the directory that is made in it is 0700
+    """The directory in which learners' temporary directories are made."""
 
 
 HARMLESS_KEYS = harmless_keys(LocalSettings)

@@ -1,9 +1,9 @@
-"""The process that owns one local job: waits for its turn, runs the head controller, records its end.
+"""The process that owns one local job: it waits for its turn, runs the head controller and records its end.
 
-Started by :mod:`ffdl_local.adapter` and detached from it: it outlives the daemon and leaves no zombie. Where the head
-says that a successor follows, this process becomes the supervisor of that attempt, which queues like any other job.
-No site packages. Signals: TERM ends the job (the head gets TERM, and everything below is killed `kill_wait_s`
-later), HUP ends it while it waits, URG, USR1 and USR2 are passed to the head.
+:mod:`ffdl_local.adapter` starts it as a detached process, which outlives the daemon and leaves no zombie. If the head's
+final record announces a successor, this process becomes the supervisor of that attempt, which queues like any other
+job. It runs without site packages. Signals: TERM ends the job (the head gets TERM, and everything below is killed
+`kill_wait_s` later), HUP ends it while it waits, URG, USR1 and USR2 are passed to the head.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FORWARDED = {signal.SIGURG, signal.SIGUSR1, signal.SIGUSR2}
 
 
 def main() -> int:
-    """``supervisor JOB_FILE LOCK_FD``: detach, say on standard output that the job is taken, and own it."""
+    """Run ``supervisor JOB_FILE LOCK_FD``: detach, print the token when the job is taken, and own the job."""
     job = read_object(sys.argv[1])
     lock = int(sys.argv[2])
     read_end, write_end = os.pipe()
@@ -77,7 +77,7 @@ def main() -> int:
 
 
 def _complain(text: str) -> None:
-    """Say it in the job's output, where that takes it: the disk may be full."""
+    """Write a message into the job's output, if the disk is not full."""
     with contextlib.suppress(OSError):
         sys.stderr.write(f"ffdl: {text}\n")
 
@@ -100,7 +100,7 @@ class Supervisor:
     """One job, from the queue to its exit record. `job` is the content of ``local.json``."""
 
     def __init__(self, job: dict[str, Any], lock: int) -> None:
-        """`lock` is the inherited descriptor that says we live."""
+        """`lock` is the inherited descriptor that shows that this process lives."""
         self.job = job
         self._lock = lock
         self._directory = local_directory(job["attempt_dir"])
@@ -108,7 +108,7 @@ class Supervisor:
         self._submitted = time.time()
 
     def announce(self) -> None:
-        """Write down who executes this attempt, before anything is executed."""
+        """Record the process that executes this attempt, before anything is executed."""
         pid = os.getpid()
         stat = process_stat(pid)
         self._record_state("pending", reason="Resources")
@@ -151,7 +151,7 @@ class Supervisor:
         return following
 
     def _await_turn(self) -> Slots | None:
-        """Slots, or None when the job was cancelled while it waited."""
+        """Wait for slots. Return None if the job was cancelled."""
         queue, entered = Queue(Path(self.job["queue"]), self.job["token"]), False
         try:
             while not self._cancelled:
@@ -173,8 +173,8 @@ class Supervisor:
         return None
 
     def _run_head(self, slots: Slots) -> int:
-        # Whatever the head leaves behind becomes our child, so that it can be found and ended. The head holds the
-        # slots too: a killed supervisor must not give away the GPUs of a job that continues.
+        # Processes that the head leaves behind become children of this one, so that it can end them. The head holds the
+        # slots, too: if the supervisor is killed, the job keeps its GPUs.
         adopt_orphans()
         env = {**os.environ, "FFDL_NATIVE_ID": self.job["token"], "FFDL_NODE_RANK": "0"}
         env.pop("CUDA_VISIBLE_DEVICES", None)

@@ -1,4 +1,4 @@
-"""Slurm's node lists, ``n[01-16,20],m1``, as names. Pure."""
+"""Expand Slurm's node lists, such as ``n[01-16,20],m1``. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _joined(pieces: list[list[str]], limit: int) -> Iterator[str]:
 
 
 def _numbers(ranges: str) -> list[str] | None:
-    """``01-03,7`` as 01 02 03 7: the width is that of a range's first number."""
+    """Expand ``01-03,7`` to 01 02 03 7. The width is that of a range's first number."""
     numbers: list[str] = []
     for text in ranges.split(","):
         match = _RANGE.fullmatch(text)

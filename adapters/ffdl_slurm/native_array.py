@@ -1,4 +1,4 @@
-"""Native job arrays: one script for equal attempts, a table that leads each task to its own, ids in few words. Pure.
+"""Plan native job arrays: one script for equal attempts, a table of the tasks' attempts, and compact ids. Pure.
 
 A task's number is its element's index where the site allows numbers so large (slurm.conf(5), MaxArraySize), so that
 squeue shows the user's own numbers; else it is the task's place in the table.
@@ -61,8 +61,8 @@ def read_table(text: str) -> Mapping[str, Token]:
 
 
 def fill_index(pattern: str, index: int) -> str:
-    """sbatch's file name `pattern` with ``%a`` filled in: for a job that is no task of an array, sbatch would write
-    4294967294 there. A backslash switches all patterns off (sbatch(1), "filename pattern")."""
+    """Return sbatch's file name `pattern` with ``%a`` replaced, because sbatch writes 4294967294 for a job that is not
+    a task of an array. A backslash disables all patterns (sbatch(1), "filename pattern")."""
     if "\\" in pattern:
         return pattern
     return _INDEX_PATTERN.sub(
@@ -76,7 +76,7 @@ def _names_index(script: str) -> bool:
 
 
 def job_arguments(ids: Collection[NativeId]) -> list[str]:
-    """Ids as scancel takes them, the tasks of one array in one word: ``12_[0-3,7]``."""
+    """Return ids as scancel takes them, with the tasks of one array in one word: ``12_[0-3,7]``."""
     words = [str(native) for native in ids if native.task is None or not native.task.isdigit()]
     tasks: dict[str, list[int]] = {}
     for native in ids:

@@ -1,6 +1,6 @@
-"""The text of a batch script: options in, lines out. Nothing else in this package writes an #SBATCH line.
+"""Write the text of a batch script. No other module writes an #SBATCH line.
 
-Facts from Slurm's source, src/sbatch/opt.c, `get_argument` (read in 20.11.9 and 26.05): sbatch splits each
+The rules are from Slurm's source, src/sbatch/opt.c, `get_argument` (read in 20.11.9 and 26.05): sbatch splits each
 #SBATCH line at blanks; single and double quotes group, a backslash takes the next character as it is (inside
 quotes too), an unquoted ``#`` starts a comment. 20.11 blanks out the words "packjob" and "hetjob" anywhere in a
 line; a backslash inside the word hides it. Lines end at newline, so a newline or NUL can't be carried.

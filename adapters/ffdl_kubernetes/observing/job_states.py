@@ -42,22 +42,26 @@ _BY_REASON = {"DeadlineExceeded": EndCause.TIMEOUT, "PodFailurePolicy": EndCause
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What is known of an attempt beside its Job and pods: `refusal` is the message of its latest FailedCreate event,
-    `workload` Kueue's. `began`: a controller has claimed it. `cancelled`: we asked for its end; `preempted` (why): its
-    Job was, or is being, deleted by us, because it had been suspended; `no_image` (why): it was ended by us, because an
-    image of it could not be had; `node_lost` (why): because a node of it does not answer. `lost`: names of pods that
-    are to end and never will, because of such a node. `troubles`: reason and message of the latest event about volumes
-    or network of pods, by name."""
+    """What is known of an attempt in addition to its Job and pods."""
 
     refusal: str = ""
+    """The message of its latest FailedCreate event."""
     workload: Plain | None = None
+    """Kueue's Workload."""
     began: bool = False
+    """Whether a controller has claimed it."""
     cancelled: bool = False
+    """Whether the daemon requested its end."""
     preempted: str = ""
+    """Why the daemon deletes or has deleted its Job, which had been suspended."""
     no_image: str = ""
+    """Why the daemon ended it: an image could not be pulled."""
     node_lost: str = ""
+    """Why the daemon ended it: a node does not answer."""
     lost: frozenset[str] = frozenset()
+    """Names of pods that are to end but never will, because their node does not answer."""
     pod_warnings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Reason and message of the latest event about volumes or network, by name of the pod."""
 
 
 def is_put_back(job: Plain, beside: Beside) -> bool:

@@ -1,5 +1,6 @@
-"""Why jobs wait in Slurm: one look at queue, nodes and partitions, whatever the number of jobs; the rest is asked only
-where a reason calls for it."""
+"""Explain why jobs wait in Slurm. Queue, nodes and partitions are read once for any number of jobs. Other queries are
+made only if a reason needs them.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from ffdl_slurm.settings import SlurmSettings
 
 T = TypeVar("T")
 PICTURE_LIFE_S = 10.0
-"""So long one look at the cluster serves everybody who asks."""
+"""Seconds for which one reading of the cluster is used for all requests."""
 _MOST_RESERVATIONS = 8
 _OF_RESERVATIONS = frozenset({WaitKind.NODES_AWAY, WaitKind.RESERVATION, WaitKind.RESERVATION_GONE})
 
@@ -46,12 +47,13 @@ class Picture:
 
 @dataclass(slots=True)
 class Asked:
-    """What one answer needed beside the picture; `lacks` says what could not be had, and why."""
+    """The results of further queries for one answer."""
 
     reservations: Sequence[ReservationNow] = ()
     limits: Sequence[LimitRecord] = ()
     factors: Mapping[str, tuple[float, tuple[Factor, ...]]] = field(default_factory=dict)
     lacks: list[str] = field(default_factory=list)
+    """What could not be read, and why."""
 
 
 class WaitingJobs:
@@ -198,7 +200,7 @@ def _figures(names: Sequence[str], partitions: Mapping[str, PartitionNow]) -> di
 
 
 class Outlooks:
-    """What the adapter says of waiting: ExplainsWaiting and ForetellsStart."""
+    """The adapter's methods about waiting jobs: ExplainsWaiting and ForetellsStart."""
 
     def __init__(self, gateway: SlurmGateway, settings: SlurmSettings) -> None:
         self._queue, self._trials = WaitingJobs(gateway, settings), gateway

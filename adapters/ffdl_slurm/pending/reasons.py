@@ -1,4 +1,4 @@
-"""Every word that Slurm has for why a job waits, and what it means here. Pure.
+"""Interpret Slurm's reasons why a job waits. Pure.
 
 The words are those of `jsra` in src/common/job_state_reason.c of 26.05 and of `job_reason_string` in releases back to
 20.11; a job's own description (`state_desc`), which slurmctld prints instead where it has one, is recognised by its

@@ -64,10 +64,11 @@ class LiveJob:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """All jobs, but for rows that cannot be read: `unread` says of each how it begins."""
+    """All waiting and running jobs."""
 
     jobs: tuple[LiveJob, ...]
     unread: tuple[str, ...] = ()
+    """The beginnings of the rows that cannot be read."""
 
 
 def parse_live(text: str) -> Live:

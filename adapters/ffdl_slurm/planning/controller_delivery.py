@@ -1,7 +1,7 @@
-"""How the controller gets onto the compute nodes: the installed package where they see it, else a zipapp.
+"""Deliver the controller to the compute nodes: the installed package if they see it, else a zipapp.
 
-The user's tree of job directories is visible on the nodes by definition; whatever lies on the same file system is
-visible too, and so is what lies on a network file system. Everything else is delivered as one zipapp in the tree.
+Nodes see the user's tree of job directories, and therefore other files on that file system and on network file systems.
+If the package is elsewhere, one zipapp is written into the tree.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Delivery:
 
 
 def deliver_controller(root: str, python: str, staging_python: str = "") -> Delivery:
-    """Make the controller startable on the nodes. `python` "" = decide; may write into `root`. `staging_python` is the
-    interpreter of an installation there ("" = this one, where nodes see it).
+    """Return how the controller is started on the nodes. May write into `root`. `python` "" = choose an interpreter.
+    `staging_python` is the interpreter of an installation there; "" = this one, if nodes see it.
 
-    Raises NotNow where the tree cannot be written now (a full disk): that is no job's fault.
+    Raises NotNow if the tree cannot be written now (a full disk), which is not the fault of a job.
     """
     package = Path(domain.__file__).resolve().parents[1]
     is_seen = _is_installation_seen(root)

@@ -1,4 +1,4 @@
-"""Which nodes are left by what a request says of them: batch.nodelist, batch.exclude, batch.constraint. Pure."""
+"""Choose the nodes that batch.nodelist, batch.exclude and batch.constraint of a request allow. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PLAIN = re.compile(r"[\w.:=-]+([&|][\w.:=-]+)*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Nodes that are alike: `count` of them may be in the allocation, and `named` of these have to be."""
+    """Equal nodes: `count` of them may be in the allocation, and `named` of these must be."""
 
     shape: NodeShape
     count: int
