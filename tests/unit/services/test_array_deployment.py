@@ -109,7 +109,7 @@ def test_deployer_fails_every_element_when_submission_is_rejected(fleet: ArraySi
 
 
 def test_deployer_keeps_whole_array_pending_after_unknown_submission_failure(fleet: ArraySite) -> None:
-    fleet.scheduler.fails = "sbatch failed with 1 (fork: Cannot allocate memory)"
+    fleet.scheduler.fails = "sbatch exited with status 1 (fork: Cannot allocate memory)"
     array = fleet.accept("array: 0-4")
     fleet.deploy(times=3)
     assert set(fleet.states(array)) == {JobState.PENDING}

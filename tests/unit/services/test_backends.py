@@ -223,7 +223,7 @@ def test_adapters_clear_submission_pause_when_scheduler_answers_again(adapters: 
     job = Job(
         JobId("training-000000001"), 1000, "ada", spec, JobState.PENDING, RequestedAction.NONE, NAME, 0, "", 1, 0.0, 0.0
     )
-    adapters.submit_limits.turned_away(job, NotTaken("sbatch failed with 127"))
+    adapters.submit_limits.turned_away(job, NotTaken("sbatch exited with status 127"))
     fail(adapters)
     clock.tick(2)
     assert adapters.submit_limits.wait_s(job) > 0

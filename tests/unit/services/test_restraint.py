@@ -38,7 +38,7 @@ def test_deployer_keeps_job_pending_and_retries_first_attempt_with_pauses_after_
     site: Site, cause: str
 ) -> None:
     """A failure may be the login node's trouble: nothing refused the job, and nothing else is held up."""
-    fork = "sbatch failed with 1 (fork: Cannot allocate memory); nothing was submitted, and it is tried again"
+    fork = "sbatch exited with status 1 (fork: Cannot allocate memory); nothing was submitted, and it is tried again"
     said = FULL if cause == "full" else fork
     setattr(site.scheduler, cause, said)
     job = site.deployed()
