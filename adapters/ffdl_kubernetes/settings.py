@@ -59,7 +59,7 @@ class KubernetesSettings:
     run_as_user: int = 0
     """The uid and gid of pods; 0 = that of the daemon, or 1000 if the daemon runs as root."""
     service_account: str = ""
-    """The service account of pods, of which no pod gets a token; "" = the default of the namespace."""
+    """The service account of pods, which get no token of it; "" = the default of the namespace."""
     claim: str = ""
     """A PersistentVolumeClaim of the namespace, in which each job has a directory."""
     volumes: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
