@@ -160,4 +160,4 @@ def test_controllers_end_abandoned_attempt_on_wakeup_without_scancel(office: Off
     office.wait(lambda: is_marked(office, job_id), "a mark")
     send(frozen, signal.SIGCONT)
     goes_on_once(office, job_id)
-    assert "was given up" in Path(attempt_of(office, job_id).event_file("node-0")).read_text()
+    assert "abandoned this run" in Path(attempt_of(office, job_id).event_file("node-0")).read_text()
