@@ -152,7 +152,7 @@ def test_pod_gang_fails_with_s106_when_controller_of_one_pod_dies(gang: list[Pod
         gang[0].end()
     final = gang[0].final()
     assert (final.outcome, final.error_code) == (Outcome.FAILED, "S106"), final
-    assert "started anew" in final.message
+    assert "was started again" in final.message
     assert not gang[0].processes() and not gang[1].processes()
 
 
