@@ -255,7 +255,7 @@ def test_watcher_returns_never_listed_attempt_to_deployer_and_it_is_resubmitted(
     look_until_late(site)
     after = site.job(job.id)
     assert (after.state, after.native_id, after.attempt, after.error_code) == (JobState.DEPLOYING, "", 1, "000")
-    assert "which it said the job was" in site.platform.storage.store.history(job.id)[-1].message
+    assert "the id that it returned for the job" in site.platform.storage.store.history(job.id)[-1].message
     deployer = site.platform.deployer()
     deployer.step()
     assert site.scheduler.submitted == []
