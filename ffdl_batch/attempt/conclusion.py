@@ -21,6 +21,7 @@ from ffdl_batch.domain.outcome.controller_events import (
     GoesOn,
     Outcome,
     Phase,
+    is_final,
     node_source,
 )
 
@@ -28,7 +29,6 @@ EXIT_PLATFORM = 74
 """The platform failed and no learner's exit code is to blame (sysexits.h EX_IOERR)."""
 EXIT_TIMED_OUT = 124
 DIED, NOT_STORED = "S106", "S303"
-RERUN_CODES = frozenset({DIED, "S110"}) | UNFIT_NODE
 MARGIN_S = 120.0
 """A warning that comes this much earlier than the lead before a known time limit is a preemption's. Slurm delivers up
 to 60 s early, and its clock ticks in half minutes (sbatch(1), --signal; measured with 26.05)."""
@@ -365,11 +365,5 @@ def exit_status(final: FinalRecord) -> int:
 
 
 def may_run_again(final: FinalRecord) -> bool:
-    """Return whether a job that the scheduler starts again with the same id has work left.
-
-    Success, failure, a halt and the time limit are final. An attempt that was ended from outside (a preemption, a
-    drained node), lost its controller or requested a requeue runs again.
-    """
-    if final.goes_on in (GoesOn.SUCCESSOR, GoesOn.PLATFORM):
-        return False
-    return final.goes_on is GoesOn.REQUEUE or final.outcome is Outcome.CANCELLED or final.error_code in RERUN_CODES
+    """Return whether a job that the scheduler starts again under the same id has something left to do."""
+    return final.goes_on not in (GoesOn.SUCCESSOR, GoesOn.PLATFORM) and not is_final(final)

@@ -35,8 +35,9 @@ from ffdl_batch.domain.job.spec import (
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.launch.launch_file import TEMPLATE, decode, succeed
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, merge, node_source
+from ffdl_batch.domain.outcome.facts import AttemptFacts
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
-from ffdl_batch.domain.outcome.verdict import Evidence, Known, judge
+from ffdl_batch.domain.outcome.verdict import judge
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.plugins import adapter_names
 from ffdl_batch.ports.capabilities import ForgetsJobs, SubmitsArrays, Withdraws
@@ -356,8 +357,8 @@ def test_job_is_processing_until_last_learner_has_ended(world: Harness) -> None:
         return merge(read_events(plan.attempt_dir, node_source(rank)) for rank in range(plan.launch.nodes))
 
     def state() -> JobState:
-        known = Known(JobState.QUEUED, RequestedAction.NONE, None, Evidence(events()), time.time(), learners=2)
-        return judge(known).steps[-1][0]
+        facts = AttemptFacts(JobState.QUEUED, RequestedAction.NONE, time.time(), events=events(), learners=2)
+        return judge(facts).steps[-1][0]
 
     first = {"learner_id": 1}
     world.wait(

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from ffdl_batch.domain.job.views import LearnerState, LearnerView
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.launch.learner_text import describe_end, name_learner
+from ffdl_batch.domain.outcome.attempt_reports import latest_run
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, node_source
-from ffdl_batch.domain.outcome.facts import latest_run
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from ffdl_batch.domain.codec import from_plain
 from ffdl_batch.domain.file_format import FORMAT, require_known
-from ffdl_batch.domain.outcome.continuation import Checkpoint, Spent
+from ffdl_batch.domain.outcome.continuation import UNFIT_NODE, Checkpoint, Spent
 from ffdl_batch.domain.untrusted_json import parse_json
 
 if TYPE_CHECKING:
@@ -35,6 +35,10 @@ HALT, WARNED, TIME, TERM = "halt", "warned", "time", "term"
 """Reasons of checkpoint requests."""
 LIMITS = (WARNED, TIME)
 """Reasons that mean: the allocation is about to end."""
+LOST_NODE = UNFIT_NODE | {"S110"}
+"""Error codes of attempts that lost a node or got one that is not fit for the job."""
+LOST_CONTROLLER = LOST_NODE | {"S106"}
+"""These, and the code of attempts that lost a controller."""
 
 
 def node_source(node_rank: int) -> str:
@@ -200,6 +204,17 @@ class FinalRecord:
     gpu_seconds: float = 0.0
     stores_later: bool = False
     format: int = FORMAT
+
+
+def is_final(final: FinalRecord) -> bool:
+    """Return whether a run that the scheduler starts after this record has nothing left to do.
+
+    An end that the attempt reached by itself (success, failure, halt, time limit) stays. An attempt continues if it was
+    ended from outside, lost a controller, or asked to be started again.
+    """
+    if final.goes_on is GoesOn.REQUEUE:
+        return False
+    return final.outcome is not Outcome.CANCELLED and final.error_code not in LOST_CONTROLLER
 
 
 def encode_event(event: Event) -> str:

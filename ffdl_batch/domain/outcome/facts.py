@@ -1,279 +1,223 @@
-"""Everything that is known about a job's current attempt, and what a record of it is still worth. Pure."""
+"""The facts about a job's current attempt, from which :mod:`ffdl_batch.domain.outcome.verdict` judges it. Pure."""
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ffdl_batch.domain.job_state import JobState, RequestedAction
-from ffdl_batch.domain.outcome.continuation import PLAYED, UNFIT_NODE, Interruption
-from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, GivenUp, GoesOn, Outcome
-from ffdl_batch.domain.outcome.controller_events import Phase as ControllerPhase
+from ffdl_batch.domain.outcome.attempt_reports import find_interruption, latest_run, run_number
+from ffdl_batch.domain.outcome.continuation import PLAYED, Interruption
+from ffdl_batch.domain.outcome.controller_events import (
+    Event,
+    EventKind,
+    FinalRecord,
+    GivenUp,
+    GoesOn,
+    Outcome,
+    is_final,
+)
 from ffdl_batch.domain.outcome.observation import Observation, Phase
 
-LOST_NODE = UNFIT_NODE | {"S110"}
-"""Fault codes of an attempt that lost a node, or came to one that was not fit for it."""
-LOST_CONTROLLER = LOST_NODE | {"S106"}
-"""These, and that of an attempt that lost a controller."""
-_STORE_PHASES = (ControllerPhase.STORE_RESULTS.value, ControllerPhase.STORE_LOGS.value)
-_OUTSIDE_SIGNALS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM})
+_REQUEUABLE = (JobState.QUEUED, JobState.DOWNLOADING, JobState.PROCESSING, JobState.STORING)
 WHOLE_SECOND_S = 1.0
-"""Schedulers tell times in whole seconds, cut off: what they say may be so much later."""
+"""Schedulers report times in whole seconds, rounded down; the true time may be up to this much later."""
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
-    """Everything the attempt's directory tells. `drill` is the event that the owner plays on the latest run ("" = none,
-    else a key of :data:`ffdl_batch.domain.outcome.continuation.PLAYED`), `heard` when the newest heartbeat was written.
+class AttemptFacts:
+    """All facts about a job's current attempt: its job's row, the scheduler's observation, and the attempt's files.
 
-    `given_up` is the platform's mark that it has given the latest run up (None = it has not).
-
-    `found` has the status of each learner whose end no controller saw, by its number, and `found_at` is when the last
-    of these ended, by the file system's clock; `paid` is when everything was stored that the attempt owed when it ended
-    (None = it was not). `storable` is whether what it left is somewhere from where it can be stored, and is to be. They
-    are read of attempts alone that have ended."""
-
-    events: Sequence[Event] = ()
-    final: FinalRecord | None = None
-    drill: str = ""
-    last_heartbeat_at: float | None = None
-    found: Mapping[int, int] = field(default_factory=dict)
-    found_at: float | None = None
-    uploaded_at: float | None = None
-    storable: bool = True
-    given_up: GivenUp | None = None
-    damaged: tuple[str, ...] = ()
-    """A sentence for each damaged file."""
-    printed: tuple[str, ...] = ()
-    """The last lines of the batch log of an attempt that ended without an event."""
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """All that is known about a job's current attempt.
-
-    `observation` is None when the scheduler's listing left the job out. `forgotten`: the scheduler *and* its
-    accounting answered in full and neither knows the job any more. `settled`: the end was seen long enough ago
-    that a final record written before it would be visible on the shared file system. `requeues` is how often the
-    history already says that the scheduler started this attempt anew. `quiet`: no controller of the attempt was heard
-    of for so long that none is left that may still have something to say. `unending`: it was given up long ago, and the
-    scheduler still cannot end it (a process that not even KILL ends): nothing of it is waited for. `lost`: it is
-    forgotten, though nobody ended it. `attempt` is its number.
+    Times are seconds since the epoch.
     """
 
     state: JobState
+    """The job's state in the database."""
     requested_action: RequestedAction
-    observation: Observation | None
-    evidence: Evidence
     now: float
-    forgotten: bool = False
-    settled: bool = True
-    learners: int = 1
-    requeues: int = 0
-    quiet: bool = True
-    unending: bool = False
-    lost: bool = False
     attempt: int = 1
+    """The number of the attempt."""
+    learners: int = 1
+    """The number of learners of the job."""
+    requeues: int = 0
+    """How often the history already records that the scheduler started this attempt again."""
+
+    observation: Observation | None = None
+    """The attempt as the scheduler lists it; None if the listing omits it."""
+    is_forgotten: bool = False
+    """Whether the scheduler and its accounting both answered in full and neither knows the attempt any more."""
+    is_lost: bool = False
+    """Whether the scheduler has forgotten the attempt although nothing ended it."""
+    is_unkillable: bool = False
+    """Whether the attempt was abandoned long ago and the scheduler still cannot end it (a process survives KILL)."""
+    is_settled: bool = True
+    """Whether the end was seen so long ago that a final record written before it would be visible by now."""
+    is_silent: bool = True
+    """Whether heartbeats have been missing for so long that no controller is left that could still write."""
+
+    events: Sequence[Event] = ()
+    """The events of all controllers, of all runs of the attempt."""
+    final_record: FinalRecord | None = None
+    """The head controller's final record, which may be about an earlier run; see `valid_record`."""
+    last_heartbeat_at: float | None = None
+    """When the newest heartbeat of a node controller was written."""
+    drill_event: str = ""
+    """The event that a drill plays on the latest run, a key of ``PLAYED`` in `continuation`; "" if there is none."""
+    abandon_mark: GivenUp | None = None
+    """The mark of the daemon that abandoned the latest run because of missing heartbeats."""
+    damaged_files: tuple[str, ...] = ()
+    """A sentence for each damaged file."""
+
+    unreported_exits: Mapping[int, int] = field(default_factory=dict)
+    """Exit statuses of learners whose end no controller reported, by learner number. Read only of ended attempts."""
+    unreported_exit_at: float | None = None
+    """When the last of these learners ended, by the file system's clock."""
+    uploaded_at: float | None = None
+    """When the pending upload of the ended attempt was finished; None if it was not."""
+    is_storable: bool = True
+    """Whether what the ended attempt left can and should be stored from the outside."""
+    batch_log_tail: tuple[str, ...] = ()
+    """The last lines of the batch log of an attempt that ended without an event."""
 
     @property
-    def ended(self) -> bool:
-        """Whether the scheduler is through with the job, or cannot be."""
-        return (
-            self.forgotten or self.unending or (self.observation is not None and self.observation.phase is Phase.ENDED)
-        )
+    def is_ended(self) -> bool:
+        """Whether the scheduler has ended the attempt, has forgotten it, or cannot end it."""
+        has_end = self.observation is not None and self.observation.phase is Phase.ENDED
+        return self.is_forgotten or self.is_unkillable or has_end
 
     @property
-    def held(self) -> bool:
+    def is_held(self) -> bool:
         """Whether the scheduler will not start the job again by itself (MaxBatchRequeue's hold)."""
         return self.observation is not None and self.observation.held_for_good
 
     @property
-    def final(self) -> FinalRecord | None:
-        """The head's last word, unless it is about a run after which there was another."""
-        final = self.evidence.final
-        return None if final is None or self._is_stale(final) else final
+    def has_begun(self) -> bool:
+        """Whether a controller of the attempt has written anything."""
+        return bool(self.events) or self.final_record is not None
+
+    @property
+    def has_started_learners(self) -> bool:
+        """Whether a learner of the attempt was started."""
+        return any(event.kind is EventKind.LEARNER_STARTED for event in self.events)
 
     @property
     def has_reported_all(self) -> bool:
-        """Whether nothing more is to be heard of the run that the scheduler ended to start the attempt anew: until it
-        is killed, its head may still write why."""
-        final = self.evidence.final
-        told = final is not None and final.restart >= self.requeues
-        return told or self.quiet or any(_run_of(event) > self.requeues for event in self.evidence.events)
+        """Whether the run before a requeue will report nothing more. Until that run's head controller is killed, it may
+        still write why it ended."""
+        final = self.final_record
+        has_record = final is not None and final.restart >= self.requeues
+        return has_record or self.is_silent or any(run_number(event) > self.requeues for event in self.events)
 
     @property
-    def latest(self) -> float:
-        """Nothing of the attempt happened after this, whatever a node's clock says: now, or the scheduler's end, unless
-        something was stored after that."""
+    def valid_record(self) -> FinalRecord | None:
+        """The final record; None if there is none or if a later run has made it obsolete."""
+        final = self.final_record
+        if final is None or is_final(final):
+            return final
+        is_restarted = self.observation is not None and self.observation.restarts > final.restart
+        return None if is_restarted or any(_is_claim_after(event, final) for event in self.events) else final
+
+    @property
+    def latest_at(self) -> float:
+        """The latest time at which anything of the attempt can have happened, whatever the nodes' clocks show: the
+        scheduler's end of it, or now if something was stored after that."""
         seen = self.observation
-        if (
-            seen is None
-            or seen.phase is not Phase.ENDED
-            or seen.ended_at is None
-            or self.evidence.uploaded_at is not None
-        ):
+        if seen is None or seen.phase is not Phase.ENDED or seen.ended_at is None or self.uploaded_at is not None:
             return self.now
         return min(self.now, seen.ended_at + WHOLE_SECOND_S)
 
     @property
-    def last_sign(self) -> float | None:
-        """When the attempt was last heard of: its newest event or heartbeat, or the end of a learner that outlived its
-        controllers."""
-        beside = (at for at in (self.evidence.last_heartbeat_at, self.evidence.found_at) if at is not None)
-        return max([*(event.at for event in self.evidence.events), *beside], default=None)
+    def last_sign_at(self) -> float | None:
+        """The time of the newest event or heartbeat, or of the end of a learner that outlived its controllers."""
+        others = (at for at in (self.last_heartbeat_at, self.unreported_exit_at) if at is not None)
+        return max([*(event.at for event in self.events), *others], default=None)
 
-    def when(self, *told: float | None) -> float:
-        """The first of these times that is known, and not later than it can be; where none is, now: when we noticed."""
-        return min(next((at for at in told if at is not None), self.now), self.latest)
-
-    @property
-    def began(self) -> bool:
-        """Whether a controller of this attempt ever wrote something."""
-        return bool(self.evidence.events) or self.evidence.final is not None
+    def first_known_time(self, *times: float | None) -> float:
+        """Return the first of these times that is known, but at most `latest_at`. Return now if none is known."""
+        return min(next((at for at in times if at is not None), self.now), self.latest_at)
 
     @property
-    def waits_for(self) -> str:
-        """What the head of the latest run says that it waits for before it starts the learners ("" = nothing)."""
-        told = [event for event in latest_run(self.evidence.events, self.requeues) if event.kind is EventKind.WAITING]
-        return str(told[-1].fields.get("message", "")) if told and self.final is None else ""
+    def is_requeuable(self) -> bool:
+        """Whether the job is in a state that a requeue can follow."""
+        return self.state in _REQUEUABLE
 
     @property
-    def learners_began(self) -> bool:
-        """Whether a learner of this attempt was started."""
-        return any(event.kind is EventKind.LEARNER_STARTED for event in self.evidence.events)
+    def is_requeued(self) -> bool:
+        """Whether the scheduler has started the attempt again and the history does not record it yet.
 
-    @property
-    def drill(self) -> Interruption | None:
-        """The interruption that a drill plays by ending the controllers, which cannot tell then.
-
-        A time limit is played by a warning, and the head says in its final record whether that was the end. A halt is
-        played by the owner's request.
+        Slurm requeues under the same id. If the scheduler does not count its starts, a job that ran and is pending
+        again was requeued.
         """
-        played = PLAYED.get(self.evidence.drill)
+        seen = self.observation
+        if seen is None or seen.phase is Phase.UNKNOWN or not self.is_requeuable:
+            return False
+        if self.valid_record is not None or not self.has_reported_all:
+            return False
+        if self.is_held and self.requested_action is RequestedAction.NONE:
+            return False  # the scheduler will not start it; its end is judged
+        is_pending = seen.phase is Phase.PENDING
+        is_counted = seen.restarts > self.requeues and (self.has_begun or is_pending)
+        return is_counted or (is_pending and self.state is not JobState.QUEUED)
+
+    @property
+    def why_requeued(self) -> Interruption | None:
+        """Why the scheduler started the attempt again, as far as its files show; None if it had not begun."""
+        final = self.final_record
+        restarts = self.observation.restarts if self.observation is not None else 0
+        if final is None or final.restart < restarts - 1:
+            return Interruption.NODE_FAILURE if self.has_begun else None
+        if final.restart > 0 and final.restart >= restarts:
+            # The record is the later run's. A node that fails does not ask the learners for a checkpoint.
+            latest = latest_run(self.events)
+            was_asked = any(event.kind is EventKind.ASKED and event not in latest for event in self.events)
+            return Interruption.PREEMPTION if was_asked else Interruption.NODE_FAILURE
+        if final.goes_on is GoesOn.REQUEUE:
+            return find_interruption(final.interruption) or Interruption.TIMEOUT
+        # A head controller that was terminated had the time to record it: a preemption, or a requeue by hand.
+        return Interruption.PREEMPTION if final.outcome is Outcome.CANCELLED else Interruption.NODE_FAILURE
+
+    @property
+    def requeued_at(self) -> float:
+        """When the run ended that the scheduler started again.
+
+        In order of preference: the scheduler's time of submission, which a requeue renews; the final record; the claim
+        of the next run.
+        """
+        seen, final = self.observation, self.final_record
+        is_latest = seen is not None and seen.restarts <= self.requeues + 1
+        submitted_at = seen.submitted_at if seen is not None and is_latest else None
+        began = [event.at for event in self.events if run_number(event) == self.requeues]
+        began = began or [event.at for event in self.events]
+        if submitted_at is not None and began and submitted_at <= began[0]:
+            submitted_at = None  # the time of the first submission
+        recorded_at = final.at if final is not None and final.restart <= self.requeues else None
+        claimed_at = next((event.at for event in self.events if run_number(event) > self.requeues), None)
+        return self.first_known_time(submitted_at, recorded_at, claimed_at)
+
+    @property
+    def head_waits_for(self) -> str:
+        """What the head controller of the latest run waits for before it starts the learners; "" = nothing."""
+        waits = [event for event in latest_run(self.events, self.requeues) if event.kind is EventKind.WAITING]
+        return str(waits[-1].fields.get("message", "")) if waits and self.valid_record is None else ""
+
+    @property
+    def played_interruption(self) -> Interruption | None:
+        """The interruption that a drill plays by ending the controllers, which then cannot report it.
+
+        A time limit is played by a warning, and the final record shows whether that was the end. A halt is played by
+        the owner's request.
+        """
+        played = PLAYED.get(self.drill_event)
         return None if played in (Interruption.TIMEOUT, Interruption.HALT) else played
 
     @property
-    def plays_halt(self) -> bool:
-        """Whether the request to halt is a drill's."""
-        return PLAYED.get(self.evidence.drill) is Interruption.HALT
-
-    def _is_stale(self, final: FinalRecord) -> bool:
-        if is_final(final):
-            return False
-        if self.observation is not None and self.observation.restarts > final.restart:
-            return True
-        return any(_is_later_claim(event, final) for event in self.evidence.events)
+    def is_halt_played(self) -> bool:
+        """Whether a drill requested the halt."""
+        return PLAYED.get(self.drill_event) is Interruption.HALT
 
 
-def is_final(final: FinalRecord) -> bool:
-    """Whether a run that the scheduler starts after this record has nothing left to do.
-
-    What ended by itself (success, failure, halt, time limit) is told and stays; what was ended from outside, lost a
-    controller, or asked to be started anew goes on.
-    """
-    if final.goes_on is GoesOn.REQUEUE:
-        return False
-    return final.outcome is not Outcome.CANCELLED and final.error_code not in LOST_CONTROLLER
-
-
-def requeued_at(known: Known) -> float:
-    """When the run that the scheduler started anew had ended: by the scheduler, which takes a requeue for a submission;
-    by the head's last word; at the latest when the next run claimed the attempt."""
-    seen, final, events = known.observation, known.evidence.final, known.evidence.events
-    counted = seen is not None and seen.restarts <= known.requeues + 1
-    again = seen.submitted_at if seen is not None and counted else None
-    began = [event.at for event in events if _run_of(event) == known.requeues] or [event.at for event in events]
-    if again is not None and began and again <= began[0]:
-        again = None  # when the attempt was submitted first
-    told = final.at if final is not None and final.restart <= known.requeues else None
-    return known.when(again, told, next((e.at for e in events if _run_of(e) > known.requeues), None))
-
-
-def _run_of(event: Event) -> int:
-    """The run that a claim begins, counted from 0; -1 for all other events."""
-    restart = event.fields.get("restart", 0) if event.kind is EventKind.CLAIMED else -1
-    return restart if isinstance(restart, int) else 0
-
-
-def latest_run(events: Sequence[Event], requeues: int = 0) -> Sequence[Event]:
-    """Events since the head claimed the attempt last (a job that is started anew writes on in the same files).
-
-    None, where that is a run before the one that `requeues` speaks of.
-    """
-    claims = [e for e in events if e.kind is EventKind.CLAIMED]
-    if requeues:
-        restart = claims[-1].fields.get("restart", len(claims) - 1) if claims else -1
-        if isinstance(restart, int) and restart < requeues:
-            return ()
-    return [e for e in events if e.at >= claims[-1].at] if len(claims) > 1 else events
-
-
-def all_stored(events: Sequence[Event], learners: int) -> bool:
-    """Whether every learner ended by itself with 0, unasked, and was stored after that. How a service ended says
-    nothing.
-
-    One that was asked for a checkpoint ends with 0 as well when it has only saved; only the head can tell.
-    """
-    ended = services_of(events)
-    stored: set[object] = set()
-    for event in events:
-        learner = event.fields.get("learner_id")
-        if event.kind is EventKind.LEARNER_STARTED:
-            if not event.fields.get("service"):
-                ended.discard(learner)
-            stored.discard(learner)
-        elif event.kind is EventKind.LEARNER_ENDED and event.fields.get("exit_code") == 0:
-            if not event.fields.get("ended_by") and not event.fields.get("asked"):
-                ended.add(learner)
-        elif event.kind is EventKind.STORED:
-            stored.add(learner)
-    return len(ended & stored) >= learners
-
-
-def services_of(events: Sequence[Event]) -> set[object]:
-    """The learners that wait for the others for ever."""
-    return {event.fields.get("learner_id") for event in events if event.fields.get("service")}
-
-
-def is_training_over(events: Sequence[Event], found: Mapping[int, int], learners: int) -> bool:
-    """Whether nothing but storing is left to do: every learner but the services ended of itself with 0, unasked; or one
-    failed of itself, and what they left was being stored (before that, what ended the controllers may have ended it;
-    and where the end of another one is not known, what ended that one's controller).
-    """
-    endings: dict[object, Event] = {}
-    begun: set[object] = set()
-    storing = False
-    for event in events:
-        learner = event.fields.get("learner_id")
-        if event.kind is EventKind.LEARNER_STARTED or event.fields.get("restarted"):
-            begun.add(learner)
-            endings.pop(learner, None)
-            storing = False
-        elif event.kind is EventKind.LEARNER_ENDED:
-            endings[learner] = event
-        elif event.kind is EventKind.PHASE and event.fields.get("phase") in _STORE_PHASES:
-            storing = True
-    own = {n: e for n, e in endings.items() if not e.fields.get("ended_by") and not e.fields.get("asked")}
-    done = {n for n, e in own.items() if e.fields.get("exit_code") == 0}
-    done |= {learner for learner, status in found.items() if status == 0} | services_of(events)
-    all_seen = begun <= {*endings, *found}
-    return len(done) >= learners or (storing and all_seen and any(_failed_of_itself(event) for event in own.values()))
-
-
-def _failed_of_itself(event: Event) -> bool:
-    """Whether the learner failed, and not by its node, or by a signal that ends controllers too."""
-    code, number = event.fields.get("exit_code"), event.fields.get("signal")
-    if event.fields.get("code") in LOST_CONTROLLER:
-        return False
-    if event.fields.get("out_of_memory"):
-        return True
-    if isinstance(code, int):
-        return code != 0 and code - 128 not in _OUTSIDE_SIGNALS
-    return isinstance(number, int) and number not in _OUTSIDE_SIGNALS
-
-
-def _is_later_claim(event: Event, final: FinalRecord) -> bool:
+def _is_claim_after(event: Event, final: FinalRecord) -> bool:
+    """Return whether the event claims the attempt for a later run than the record's."""
     if event.kind is not EventKind.CLAIMED:
         return False
     restart = event.fields.get("restart")

@@ -12,8 +12,8 @@ from ffdl_batch.domain.incidents.node_score import NodeScore
 from ffdl_batch.domain.job.job import Job, Token
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.launch.launch_file import TEMPLATE
+from ffdl_batch.domain.outcome.attempt_reports import LOST_BEFORE_START
 from ffdl_batch.domain.outcome.continuation import Interruption
-from ffdl_batch.domain.outcome.ending import LOST
 from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest
 from ffdl_batch.services.backends.adapters import Adapters
@@ -107,7 +107,7 @@ def _was_to_start(storage: JobStorage, job: Job, attempt: int) -> bool:
     earlier = [one for one in storage.store.attempts(job.id) if one.number < attempt]
     if any(Path(directory.attempt(one.number).claim_owner).exists() for one in earlier):
         return True
-    return any(one.interruption != Interruption.HALT.value and one.outcome_code != LOST for one in earlier)
+    return any(one.interruption != Interruption.HALT.value and one.outcome_code != LOST_BEFORE_START for one in earlier)
 
 
 def _without_conditions(spec: JobSpec) -> JobSpec:

@@ -44,7 +44,7 @@ from ffdl_batch.services.job_files.attempt_directory import begun_at, materializ
 from ffdl_batch.services.job_files.control_cell import write_control
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.leader_lease import Leases
-from ffdl_batch.services.outcome.attempt_records import claim_owner, read_evidence
+from ffdl_batch.services.outcome.attempt_records import claim_owner, read_final
 from ffdl_batch.services.secrets.job_secrets import CODE as SECRET_CODE
 from ffdl_batch.services.secrets.job_secrets import SecretMissing
 
@@ -235,7 +235,7 @@ class Deployer:
         """Whether the head of the attempt before began this one."""
         if job.attempt == 1:
             return False
-        final = read_evidence(self._storage.root.job(job.id).attempt(job.attempt - 1)).final
+        final = read_final(self._storage.root.job(job.id).attempt(job.attempt - 1))
         return final is not None and final.goes_on is GoesOn.SUCCESSOR
 
     def _submit_or_end(self, step: _Step, job: Job) -> Sequence[Decided]:

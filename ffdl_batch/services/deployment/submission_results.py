@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.domain.job.job import AttemptEnd, Change, Job, Token
 from ffdl_batch.domain.job_state import Cause, JobState, RequestedAction
+from ffdl_batch.domain.outcome.attempt_reports import CANCELLED_BY_OWNER
 from ffdl_batch.domain.outcome.continuation import Interruption, halted_before, what_begins
-from ffdl_batch.domain.outcome.ending import CANCELLED_BY_OWNER
 from ffdl_batch.domain.outcome.observation import NativeId, Phase
 from ffdl_batch.domain.scheduler_errors import (
     InvalidRequest,

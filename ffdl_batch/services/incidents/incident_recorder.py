@@ -20,16 +20,17 @@ from ffdl_batch.domain.job.job import Change, Job
 from ffdl_batch.domain.job.learner_layout import count_gpus
 from ffdl_batch.domain.job.log_text import Grep
 from ffdl_batch.domain.job_state import JobState, RequestedAction
+from ffdl_batch.domain.outcome.attempt_reports import INTERRUPTION_CODES, latest_run
 from ffdl_batch.domain.outcome.continuation import Interruption
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, is_time
 from ffdl_batch.domain.outcome.error_codes import NOT_STORED
-from ffdl_batch.domain.outcome.facts import Known, latest_run
+from ffdl_batch.domain.outcome.facts import AttemptFacts
 from ffdl_batch.domain.outcome.observation import EndCause, Observation
-from ffdl_batch.domain.outcome.verdict import Move, Verdict
+from ffdl_batch.domain.outcome.verdict import Verdict, VerdictKind
 from ffdl_batch.domain.untrusted_json import parse_json
 from ffdl_batch.services.logs.line_search import matching
 from ffdl_batch.services.logs.log_reader import LogReader
-from ffdl_batch.services.outcome.job_change import Past, gpus_of
+from ffdl_batch.services.outcome.ended_attempt import Remains, gpus_of
 from ffdl_batch.services.outcome.upload_pending_reason import UPLOAD_PENDING
 from ffdl_batch.services.refusals import Refused
 
@@ -50,11 +51,6 @@ Each of its `lines` is a JSON value with `at`, `kind`, `device` and `text`. A fa
 `lasts`, and `drains` if it makes the node unfit.
 """
 _DIED = "S106"
-_CODES = {
-    Interruption.TIMEOUT: "C203",
-    Interruption.PREEMPTION: "S111",
-    Interruption.NODE_FAILURE: "S110",
-}
 
 FindPolicy = Callable[[Job, Sequence[LearnerEnd]], PolicyHit | None]
 """Applies the site's policies to the ends of the logs; called only for abnormal ends."""
@@ -66,15 +62,15 @@ class Ends:
     def __init__(self, root: Root, find: FindPolicy | None = None) -> None:
         self._root, self._find = root, find
 
-    def noted(self, job: Job, known: Known, verdict: Verdict, past: Past, change: Change) -> Change:
+    def noted(self, job: Job, facts: AttemptFacts, verdict: Verdict, remains: Remains, change: Change) -> Change:
         """Return `change`, which results from `verdict`, with the incident of this end. Raises OSError.
 
         Success, the owner's request, a drill and the end of an attempt that only loaded data are not incidents.
         """
-        if not _is_abnormal(job, known, verdict, change):
+        if not _is_abnormal(job, facts, verdict, change):
             return change
         attempt = self._root.job(job.id).attempt(job.attempt)
-        ended = _describe(job, attempt, known, verdict, past, change)
+        ended = _describe(job, attempt, facts, verdict, remains, change)
         hit = self._find(job, ended.learners) if self._find is not None else None
         return replace(change, incidents=(*change.incidents, classify(ended, hit)))
 
@@ -84,11 +80,11 @@ def refusal(job: Job, code: str, message: str, at: float) -> Incident:
     return classify(Ended(job.id, job.attempt, f"refused-{job.revision}", at, code, message, refused=True))
 
 
-def _is_abnormal(job: Job, known: Known, verdict: Verdict, change: Change) -> bool:
-    if verdict.move is Move.NONE or verdict.played:
+def _is_abnormal(job: Job, facts: AttemptFacts, verdict: Verdict, change: Change) -> bool:
+    if verdict.kind is VerdictKind.NONE or verdict.is_played:
         return False
-    if verdict.move is Move.UPLOAD_PENDING:
-        final = known.final
+    if verdict.kind is VerdictKind.UPLOAD_PENDING:
+        final = facts.valid_record
         return bool(change.attempt_end) and not (final is not None and final.stores_later)
     if verdict.interruption is Interruption.STAGED:
         return False
@@ -97,8 +93,8 @@ def _is_abnormal(job: Job, known: Known, verdict: Verdict, change: Change) -> bo
         return True
     if verdict.interruption is Interruption.HALT or state in (JobState.COMPLETED, JobState.HALTED):
         return False
-    if verdict.move is Move.ENDED and state is JobState.CANCELLED:
-        return known.requested_action is not RequestedAction.CANCEL and not _is_owners(job, known.observation)
+    if verdict.kind is VerdictKind.ENDED and state is JobState.CANCELLED:
+        return facts.requested_action is not RequestedAction.CANCEL and not _is_owners(job, facts.observation)
     return True
 
 
@@ -108,37 +104,41 @@ def _is_owners(job: Job, seen: Observation | None) -> bool:
     return words[-2:] == ["by", str(job.uid)]
 
 
-def _describe(job: Job, attempt: AttemptDir, known: Known, verdict: Verdict, past: Past, change: Change) -> Ended:
-    final, given_up = known.evidence.final, known.evidence.given_up
-    events = latest_run(known.evidence.events)
-    is_owed, was_owed = verdict.move is Move.UPLOAD_PENDING, job.pending_reason == UPLOAD_PENDING
-    why = verdict.interruption or (_why_upload_pending(known.observation) if is_owed else None)
+def _describe(
+    job: Job, attempt: AttemptDir, facts: AttemptFacts, verdict: Verdict, remains: Remains, change: Change
+) -> Ended:
+    final, given_up = facts.final_record, facts.abandon_mark
+    events = latest_run(facts.events)
+    is_owed, was_owed = verdict.kind is VerdictKind.UPLOAD_PENDING, job.pending_reason == UPLOAD_PENDING
+    why = verdict.interruption or (_why_upload_pending(facts.observation) if is_owed else None)
     code = verdict.error_code
     if code == "000" and why is not None and not is_owed:
-        code = final.error_code if final is not None and final.error_code != "000" else _CODES.get(why, "000")
+        code = (
+            final.error_code if final is not None and final.error_code != "000" else INTERRUPTION_CODES.get(why, "000")
+        )
     code = _DIED if is_owed and why is None else code
-    at = change.steps[-1][1] if change.steps else known.when(known.last_sign)
+    at = change.steps[-1][1] if change.steps else facts.first_known_time(facts.last_sign_at)
     at = change.attempt_end.at or at if is_owed and change.attempt_end is not None else at
     hosts = _hosts(events)
-    named = tuple(dict.fromkeys(hosts.values())) or _one_node(job, known.observation)
+    named = tuple(dict.fromkeys(hosts.values())) or _one_node(job, facts.observation)
     return Ended(
         job.id,
         job.attempt,
-        f"{'stored' if was_owed else 'end'}-{known.requeues}",
+        f"{'stored' if was_owed else 'end'}-{facts.requeues}",
         at,
         code,
         change.message,
         _fault_class(events, code),
         why,
-        known.observation,
-        requeued=verdict.move is Move.REQUEUED,
+        facts.observation,
+        requeued=verdict.kind is VerdictKind.REQUEUED,
         cancelled=bool(verdict.steps) and verdict.steps[-1][0] is JobState.CANCELLED,
         nodes=named[:HOSTS],
-        failed_nodes=past.failed_nodes,
-        silent=given_up is not None and verdict.lost_node,
-        learners=_with_logs(attempt, job.attempt, _failures(events, hosts, known)),
+        failed_nodes=remains.failed_nodes,
+        silent=given_up is not None and verdict.has_lost_node,
+        learners=_with_logs(attempt, job.attempt, _failures(events, hosts, facts)),
         health=_health(events, hosts),
-        lost_gpu_s=0.0 if is_owed or was_owed else _lost(job, attempt, events, past, at),
+        lost_gpu_s=0.0 if is_owed or was_owed else _lost(job, attempt, events, remains, at),
         has_gpus=count_gpus(job.effective_spec) > 0,
     )
 
@@ -171,13 +171,13 @@ def _fault_class(events: Iterable[Event], code: str) -> str:
     return next((str(one.fields["class"]) for one in faults if one.fields.get("class")), "")
 
 
-def _failures(events: Sequence[Event], hosts: Mapping[str, str], known: Known) -> list[LearnerEnd]:
+def _failures(events: Sequence[Event], hosts: Mapping[str, str], facts: AttemptFacts) -> list[LearnerEnd]:
     """Return the learners that failed by themselves, in the order of their ends. Only the status is known of a learner
     whose controller was killed."""
     ended = [one for one in events if one.kind is EventKind.LEARNER_ENDED and not one.fields.get("restarted")]
     own = [_learner_end(one, hosts.get(one.source, "")) for one in ended if not one.fields.get("ended_by")]
-    found = known.evidence.found_at or 0.0
-    own += [LearnerEnd(number, found, status) for number, status in known.evidence.found.items()]
+    found = facts.unreported_exit_at or 0.0
+    own += [LearnerEnd(number, found, status) for number, status in facts.unreported_exits.items()]
     failed = [end for end in own if end.exit_code or end.exit_signal or end.out_of_memory]
     return sorted(failed, key=lambda end: (end.at, end.learner))
 
@@ -238,12 +238,12 @@ def _finding(text: str, node: str) -> HealthLine | None:
     return HealthLine(node, float(at), kind, said, device, body.get("lasts") is True, body.get("drains") is True)
 
 
-def _lost(job: Job, attempt: AttemptDir, events: Iterable[Event], past: Past, at: float) -> float:
+def _lost(job: Job, attempt: AttemptDir, events: Iterable[Event], remains: Remains, at: float) -> float:
     """Return the GPU-seconds since the last checkpoint, or since learners started. Raises OSError."""
     began = min((one.at for one in events if one.kind is EventKind.LEARNER_STARTED), default=None)
     if began is None:
         return 0.0
-    saved = past.checkpoint.saved_at
+    saved = remains.checkpoint.saved_at
     since = began if saved is None else max(began, saved)
     return max(0.0, at - since) * gpus_of(job, attempt)
 

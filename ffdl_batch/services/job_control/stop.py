@@ -14,8 +14,8 @@ from ffdl_batch.domain.job.job import Change, Job
 from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import ArrayView, JobView
 from ffdl_batch.domain.job_state import Cause, JobState, RequestedAction
+from ffdl_batch.domain.outcome.attempt_reports import CANCELLED_BY_OWNER
 from ffdl_batch.domain.outcome.continuation import what_begins
-from ffdl_batch.domain.outcome.ending import CANCELLED_BY_OWNER
 from ffdl_batch.ports.clock import Clock
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.job_files.control_cell import write_control

@@ -9,17 +9,16 @@ from pathlib import Path
 
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.domain.file_format import NewerFormat
-from ffdl_batch.domain.incidents.incident import LINE_CHARS, Incident
-from ffdl_batch.domain.incidents.incident import Evidence as Line
+from ffdl_batch.domain.incidents.incident import LINE_CHARS, Evidence, Incident
 from ffdl_batch.domain.incidents.site_settings import POLICY
 from ffdl_batch.domain.incidents.stalled_learners import alarms
 from ffdl_batch.domain.job.job import Change, Job
 from ffdl_batch.domain.job.learners import started_again
 from ffdl_batch.domain.job_state import JobState, RequestedAction
-from ffdl_batch.domain.outcome.controller_events import EventKind
-from ffdl_batch.domain.outcome.facts import Evidence, Known, is_final
+from ffdl_batch.domain.outcome.controller_events import EventKind, is_final
+from ffdl_batch.domain.outcome.facts import AttemptFacts
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
-from ffdl_batch.domain.outcome.verdict import Move, Verdict, judge
+from ffdl_batch.domain.outcome.verdict import Verdict, VerdictKind, judge
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.ports.capabilities import AvoidsNodes
 from ffdl_batch.services.backends.adapters import Adapters
@@ -30,9 +29,10 @@ from ffdl_batch.services.job_files.control_cell import write_control
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.monitoring.scheduler_calls import keep_off, let_back, take_away
 from ffdl_batch.services.monitoring.watch_state import Memories, Memory
-from ffdl_batch.services.outcome.attempt_records import STILL_ALIVE_S, claim_owner, read_evidence
-from ffdl_batch.services.outcome.job_change import Past, change_of, look_back
-from ffdl_batch.services.outcome.record_completion import others_know_more, with_leftovers
+from ffdl_batch.services.outcome.attempt_records import STILL_ALIVE_S, add_files, claim_owner
+from ffdl_batch.services.outcome.ended_attempt import Remains, read_remains
+from ffdl_batch.services.outcome.job_change import change_of
+from ffdl_batch.services.outcome.record_completion import add_leftovers, others_know_more
 from ffdl_batch.services.outcome.upload_pending_reason import is_reported_pending
 from ffdl_batch.services.queries.learners import unrecorded_restarts
 from ffdl_batch.store import StoreError
@@ -108,10 +108,18 @@ class Judge:
             return Judged(job, self._follow_claim(job, owner), Verdict())
         if memory.doubtful and not owner and (named := self._named(job)) is not None:
             return Judged(job, self._follow_name(job, named), Verdict())
-        evidence = read_evidence(attempt)
-        dropped = DROPPED if memory.dropped and not _has_begun(attempt, evidence) else None
-        gone = is_forgotten and dropped is None and (evidence.final is not None or not self._is_alive(evidence))
-        if gone and memory.was_never_seen and not _has_begun(attempt, evidence):
+        facts = AttemptFacts(
+            job.state,
+            job.requested_action,
+            self._storage.clock.now(),
+            attempt=job.attempt,
+            learners=job.spec.resources.learners,
+            is_lost=memory.lost,
+        )
+        facts = add_files(attempt, facts)
+        dropped = DROPPED if memory.dropped and not _has_begun(attempt, facts) else None
+        gone = is_forgotten and dropped is None and (facts.final_record is not None or not self._is_alive(facts))
+        if gone and memory.was_never_seen and not _has_begun(attempt, facts):
             found = self._all_named(job)
             if found is None:
                 return None
@@ -123,77 +131,83 @@ class Judge:
                 )
                 return Judged(job, sought(self._storage.clock, job), Verdict())
             # Accounting knows it: the scheduler accepted it, and lost it before any listing showed it.
-        known = self._known(job, memory, evidence, gone, dropped)
-        if not fresh and known.observation is not None and known.observation.phase is Phase.PENDING:
-            known = replace(known, observation=replace(known.observation, phase=Phase.UNKNOWN))
-        verdict = judge(known)
-        if not known.quiet:  # no other event causes a judgment when it becomes quiet
+        facts = self._with_observation(job, memory, facts, gone, dropped)
+        if not fresh and facts.observation is not None and facts.observation.phase is Phase.PENDING:
+            facts = replace(facts, observation=replace(facts.observation, phase=Phase.UNKNOWN))
+        verdict = judge(facts)
+        if not facts.is_silent:  # no other event causes a judgment when the controllers become silent
             memory.read_once = False
-        memory.concluded = known.final is not None and is_final(known.final)
-        if known.final is not None and not known.ended:
+        memory.concluded = facts.valid_record is not None and is_final(facts.valid_record)
+        if facts.valid_record is not None and not facts.is_ended:
             self._end_is_near()
-        past = Past()
-        if verdict.move is not Move.NONE:
-            avoids = verdict.lost_node and self._avoids_nodes(job.backend)
-            root, seen = self._storage.root, memory.observation
-            past = look_back(root, job, known, verdict, seen, avoids_nodes=avoids)
-            self._prepare(job, verdict, past)
-        change = change_of(job, verdict, known, past, memory.observation)
-        if change is not None and verdict.move is not Move.NONE:
-            change = self._ends.noted(job, known, verdict, past, change)
-            change = self._ruled(job, known, verdict, past, change)
-        if verdict.move is Move.NONE and self._has_nowhere_to_run(job, memory):
-            change = self._let_back(job, change)
-        change = self._with_learner_events(job, memory, known, change)
+        change = self._change(job, memory, facts, verdict)
+        change = self._with_learner_events(job, memory, facts, change)
         return Judged(job, change, verdict) if change is not None else None
 
-    def _with_learner_events(self, job: Job, memory: Memory, known: Known, change: Change | None) -> Change | None:
+    def _change(self, job: Job, memory: Memory, facts: AttemptFacts, verdict: Verdict) -> Change | None:
+        """Return the change that follows from the verdict, after doing what must precede it."""
+        seen = memory.observation
+        if verdict.kind is VerdictKind.NONE:
+            change = change_of(job, verdict, facts, Remains(), seen)
+            return self._let_back(job, change) if self._has_nowhere_to_run(job, memory) else change
+        avoids = verdict.has_lost_node and self._avoids_nodes(job.backend)
+        remains = read_remains(self._storage.root, job, facts, verdict, seen, avoids_nodes=avoids)
+        self._prepare(job, verdict, remains)
+        change = change_of(job, verdict, facts, remains, seen)
+        if change is None:
+            return None
+        change = self._ends.noted(job, facts, verdict, remains, change)
+        return self._ruled(job, facts, verdict, remains, change)
+
+    def _with_learner_events(
+        self, job: Job, memory: Memory, facts: AttemptFacts, change: Change | None
+    ) -> Change | None:
         """Add what happened to learners without ending the attempt."""
-        restarts, raised = self._restarts(job, memory, known), self._alarms(job, memory, known)
+        restarts, raised = self._restarts(job, memory, facts), self._alarms(job, memory, facts)
         if not restarts and not raised:
             return change
         change = change or Change()
         return replace(change, restarts=restarts, incidents=(*change.incidents, *raised))
 
-    def _ruled(self, job: Job, known: Known, verdict: Verdict, past: Past, change: Change) -> Change:
+    def _ruled(self, job: Job, facts: AttemptFacts, verdict: Verdict, remains: Remains, change: Change) -> Change:
         """Apply the site's fault policy that matches this end."""
         ruling = self._policies.ruling(job)
         if ruling is None:
             return change
         log.warning("job %s: the fault policy %s matches its log", job.id, ruling.policy)
         nodes = ruling.nodes if ruling.nodes and self._avoids_nodes(job.backend) else ()
-        if verdict.move is Move.REQUEUED and nodes:
+        if verdict.kind is VerdictKind.REQUEUED and nodes:
             keep_off(self._storage.root, self._adapters, job, nodes)
-        failed = tuple(dict.fromkeys((*past.failed_nodes, *nodes)))
-        past = replace(past, failed_nodes=failed, policy=ruling.policy, stops=ruling.stops)
-        ruled = change_of(job, verdict, known, past, self._memories.of(job).observation)
-        match = Line(f"{POLICY}{ruling.policy}", f"it matches a line of the log: {ruling.match}"[:LINE_CHARS])
+        failed = tuple(dict.fromkeys((*remains.failed_nodes, *nodes)))
+        remains = replace(remains, failed_nodes=failed, policy=ruling.policy, stops_retries=ruling.stops)
+        ruled = change_of(job, verdict, facts, remains, self._memories.of(job).observation)
+        match = Evidence(f"{POLICY}{ruling.policy}", f"it matches a line of the log: {ruling.match}"[:LINE_CHARS])
         incidents = tuple(replace(one, evidence=(match, *one.evidence)) for one in change.incidents)
         return replace(ruled or change, incidents=incidents)
 
-    def _restarts(self, job: Job, memory: Memory, known: Known) -> tuple[tuple[float, str], ...]:
+    def _restarts(self, job: Job, memory: Memory, facts: AttemptFacts) -> tuple[tuple[float, str], ...]:
         """Return the restarts of learners that the history does not contain yet. It is read only if learners were
         restarted. Restarts in an attempt that no listing has shown running are reported later."""
-        again = started_again(known.evidence.events)
+        again = started_again(facts.events)
         if len(again) == memory.restarts:
             return ()
         attempt = self._storage.root.job(job.id).attempt(job.attempt)
         history = self._storage.store.history(job.id)
         fresh = unrecorded_restarts(job, attempt, again, history)
         memory.restarts = len(again) - len(fresh)
-        return tuple(sorted((known.when(at), message) for at, message in fresh))
+        return tuple(sorted((facts.first_known_time(at), message) for at, message in fresh))
 
-    def _alarms(self, job: Job, memory: Memory, known: Known) -> tuple[Incident, ...]:
+    def _alarms(self, job: Job, memory: Memory, facts: AttemptFacts) -> tuple[Incident, ...]:
         """Return the incidents of a continuing attempt that the database does not contain. It is read only if some are
         not certainly in it."""
-        raised = alarms(job.id, job.attempt, known.evidence.events)
+        raised = alarms(job.id, job.attempt, facts.events)
         if len(raised) == memory.alarms:
             return ()
         noticed = self._storage.store.incidents_of([job.id]).get(job.id, [])
         stored = {(one.incident.attempt, one.incident.episode) for one in noticed}
         fresh = [one for one in raised if (one.attempt, one.episode) not in stored]
         memory.alarms = len(raised) - len(fresh)
-        return tuple(replace(one, at=known.when(one.at)) for one in fresh)
+        return tuple(replace(one, at=facts.first_known_time(one.at)) for one in fresh)
 
     def _avoids_nodes(self, backend: str) -> bool:
         """Whether a job can be kept off the node that failed it."""
@@ -202,14 +216,14 @@ class Judge:
         except InvalidRequest:  # it is not configured any more, so nothing can be planned with it
             return False
 
-    def _prepare(self, job: Job, verdict: Verdict, past: Past) -> None:
+    def _prepare(self, job: Job, verdict: Verdict, remains: Remains) -> None:
         """Do what must precede the change of the row, so that a crash in between loses nothing."""
-        if verdict.held:
+        if verdict.is_held:
             write_control(
                 self._storage.root, job, requested_action=RequestedAction.CANCEL
             )  # if a user releases it, it ends at once
-        if verdict.move is Move.REQUEUED and past.failed_nodes:
-            keep_off(self._storage.root, self._adapters, job, past.failed_nodes)
+        if verdict.kind is VerdictKind.REQUEUED and remains.failed_nodes:
+            keep_off(self._storage.root, self._adapters, job, remains.failed_nodes)
 
     def _has_nowhere_to_run(self, job: Job, memory: Memory) -> bool:
         """Whether only nodes that the job excludes because they failed it could run it."""
@@ -260,62 +274,56 @@ class Judge:
         self._memories.renew(job)
         return Change(columns={"native_id": str(named), "pending_reason": ""})
 
-    def _is_alive(self, evidence: Evidence) -> bool:
+    def _is_alive(self, facts: AttemptFacts) -> bool:
         """Whether node controllers sent heartbeats lately. If so, a listing that leaves the job out proves nothing."""
-        if evidence.last_heartbeat_at is None:
+        if facts.last_heartbeat_at is None:
             return False
-        return self._storage.file_time(self._storage.root.path) - evidence.last_heartbeat_at < STILL_ALIVE_S
+        return self._storage.file_time(self._storage.root.path) - facts.last_heartbeat_at < STILL_ALIVE_S
 
-    def _known(
-        self, job: Job, memory: Memory, evidence: Evidence, forgotten: bool, dropped: Observation | None
-    ) -> Known:
-        """Collect the facts about the attempt. `dropped` takes precedence over the listing."""
+    def _with_observation(
+        self, job: Job, memory: Memory, facts: AttemptFacts, is_forgotten: bool, dropped: Observation | None
+    ) -> AttemptFacts:
+        """Return the facts with what the scheduler reports. `dropped` takes precedence over the listing."""
         seen, clock = dropped or memory.observation, self._storage.clock
         waited = memory.ended_seen_at is not None and clock.monotonic() - memory.ended_seen_at >= SETTLE_S
-        if seen is not None and seen.phase is Phase.ENDED and seen.ended_at is not None and evidence.final is None:
+        if seen is not None and seen.phase is Phase.ENDED and seen.ended_at is not None and facts.final_record is None:
             waited = waited or self._is_long_ago(seen.ended_at)
         # Slurm reports that a job which was cancelled in the queue started and ended at that moment, on no node.
-        never_began = not evidence.events and seen is not None and (seen.started_at is None or not seen.nodes)
+        never_began = not facts.events and seen is not None and (seen.started_at is None or not seen.nodes)
         if seen is not None and memory.missing:
             seen = replace(seen, phase=Phase.UNKNOWN) if seen.phase is not Phase.ENDED else seen
-        known = Known(
-            state=job.state,
-            requested_action=job.requested_action,
-            observation=None if forgotten else seen,
-            evidence=evidence,
+        facts = replace(
+            facts,
             now=clock.now(),
-            forgotten=forgotten,
-            settled=forgotten or waited or never_began,
-            learners=job.spec.resources.learners,
-            requeues=self._requeues(job, memory, evidence),
-            lost=memory.lost,
-            attempt=job.attempt,
+            observation=None if is_forgotten else seen,
+            is_forgotten=is_forgotten,
+            is_settled=is_forgotten or waited or never_began,
+            requeues=self._requeues(job, memory, facts),
         )
-        if seen is not None and self._may_be_requeued(known, seen):
-            known = replace(known, quiet=self._is_quiet(evidence))
-        if self._is_unending(known):
-            known = replace(known, unending=True, settled=True)
-        final = known.final
-        is_complete = final is not None and is_final(final) and not (known.learners > 1 and others_know_more(final))
-        if not known.ended or (is_complete and not is_reported_pending(job)):
-            return known
-        attempt = self._storage.root.job(job.id).attempt(job.attempt)
-        return replace(known, evidence=with_leftovers(attempt, evidence, known))
+        if seen is not None and self._may_be_requeued(facts, seen):
+            facts = replace(facts, is_silent=self._is_silent(facts))
+        if self._is_unkillable(facts):
+            facts = replace(facts, is_unkillable=True, is_settled=True)
+        final = facts.valid_record
+        is_complete = final is not None and is_final(final) and not (facts.learners > 1 and others_know_more(final))
+        if not facts.is_ended or (is_complete and not is_reported_pending(job)):
+            return facts
+        return add_leftovers(self._storage.root.job(job.id).attempt(job.attempt), facts)
 
-    def _may_be_requeued(self, known: Known, seen: Observation) -> bool:
+    def _may_be_requeued(self, facts: AttemptFacts, seen: Observation) -> bool:
         """Whether the scheduler seems to have restarted the attempt while the run before may still write."""
-        waits = seen.phase is Phase.PENDING and known.state is not JobState.QUEUED
-        return (waits or seen.restarts > known.requeues) and known.evidence.last_heartbeat_at is not None
+        waits = seen.phase is Phase.PENDING and facts.state is not JobState.QUEUED
+        return (waits or seen.restarts > facts.requeues) and facts.last_heartbeat_at is not None
 
-    def _is_quiet(self, evidence: Evidence) -> bool:
+    def _is_silent(self, facts: AttemptFacts) -> bool:
         """Whether heartbeats have stopped, by the clock of the file system. Raises OSError if that cannot be read."""
-        assert evidence.last_heartbeat_at is not None
-        return self._storage.file_time(self._storage.root.path) - evidence.last_heartbeat_at >= QUIET_S
+        assert facts.last_heartbeat_at is not None
+        return self._storage.file_time(self._storage.root.path) - facts.last_heartbeat_at >= QUIET_S
 
-    def _is_unending(self, known: Known) -> bool:
+    def _is_unkillable(self, facts: AttemptFacts) -> bool:
         """Whether the attempt was abandoned so long ago that no controller can have learners any more, while the
         scheduler is still ending it: a process that SIGKILL does not end may stay for days."""
-        mark, seen = known.evidence.given_up, known.observation
+        mark, seen = facts.abandon_mark, facts.observation
         if mark is None or seen is None or seen.phase is not Phase.COMPLETING:
             return False
         return self._storage.file_time(self._storage.root.path) - mark.at >= STILL_ALIVE_S
@@ -330,10 +338,10 @@ class Judge:
         except OSError:  # nothing can be written there now, so the final record is awaited
             return False
 
-    def _requeues(self, job: Job, memory: Memory, evidence: Evidence) -> int:
+    def _requeues(self, job: Job, memory: Memory, facts: AttemptFacts) -> int:
         """Return how often the scheduler restarted the current attempt. The history is read only if it may matter."""
         if memory.requeues is None:
-            claims = sum(event.kind is EventKind.CLAIMED for event in evidence.events)
+            claims = sum(event.kind is EventKind.CLAIMED for event in facts.events)
             if claims < 2 and (memory.observation is None or memory.observation.restarts == 0):
                 return 0
             history = self._storage.store.history(job.id)
@@ -341,14 +349,9 @@ class Judge:
         return memory.requeues
 
 
-def _has_begun(attempt: AttemptDir, evidence: Evidence) -> bool:
+def _has_begun(attempt: AttemptDir, facts: AttemptFacts) -> bool:
     """Whether a controller ever executed the attempt or wrote into its directory. Raises OSError."""
-    return (
-        bool(evidence.events)
-        or evidence.final is not None
-        or evidence.last_heartbeat_at is not None
-        or _exists(attempt.claim)
-    )
+    return facts.has_begun or facts.last_heartbeat_at is not None or _exists(attempt.claim)
 
 
 def _exists(path: str) -> bool:

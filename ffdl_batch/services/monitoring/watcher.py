@@ -17,7 +17,7 @@ from pathlib import Path
 from ffdl_batch.domain.job.job import Job, JobId
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.observation import NativeId, Observation
-from ffdl_batch.domain.outcome.verdict import Move
+from ffdl_batch.domain.outcome.verdict import VerdictKind
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.leader_lease import LeaderLease, Leases
@@ -234,17 +234,18 @@ class Watcher:
         after = {job.id: job for job in written}
         self._look_again(one.job for one in judged if one.job.id not in after)
         self._begun_by_heads |= {one.job.id for one in judged if one.change.succeeded and one.job.id in after}
-        for backend in {one.job.backend for one in judged if one.verdict.move in (Move.ENDED, Move.UPLOAD_PENDING)}:
+        over = (VerdictKind.ENDED, VerdictKind.UPLOAD_PENDING)
+        for backend in {one.job.backend for one in judged if one.verdict.kind in over}:
             self._adapters.submit_limits.made(backend)
         again: list[Job] = []
         for one in judged:
-            if one.job.id not in after or one.verdict.move is Move.NONE:
+            if one.job.id not in after or one.verdict.kind is VerdictKind.NONE:
                 continue
-            if one.verdict.move is Move.REQUEUED:
+            if one.verdict.kind is VerdictKind.REQUEUED:
                 memory = self._memories.of(one.job)
                 memory.requeues = (memory.requeues or 0) + 1
                 again.append(after[one.job.id])  # a later event may be known: another start, or the end
-            elif one.verdict.held and after[one.job.id].state.is_terminal:
+            elif one.verdict.is_held and after[one.job.id].state.is_terminal:
                 take_away(
                     self._storage.root, self._adapters, one.job, "the scheduler holds it for good, and it is over"
                 )

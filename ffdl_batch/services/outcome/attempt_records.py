@@ -1,10 +1,12 @@
-"""Reads what the controllers wrote about an attempt. User claims: believed for the user's own job, no further."""
+"""Read what the controllers wrote about an attempt. Its user can have written it: it decides about the user's own job
+only."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,10 @@ from ffdl_batch.attempt.reader import (
 from ffdl_batch.domain.file_format import require_known
 from ffdl_batch.domain.launch.launch_file import LaunchFile, decode
 from ffdl_batch.domain.launch.placeholders import LaunchFileError
+from ffdl_batch.domain.outcome.attempt_reports import latest_run
 from ffdl_batch.domain.outcome.continuation import Checkpoint
 from ffdl_batch.domain.outcome.controller_events import (
+    LOST_NODE,
     Event,
     EventKind,
     FinalRecord,
@@ -32,26 +36,54 @@ from ffdl_batch.domain.outcome.controller_events import (
     is_time,
     merge,
 )
-from ffdl_batch.domain.outcome.facts import LOST_NODE, Evidence, latest_run
+from ffdl_batch.domain.outcome.facts import AttemptFacts
 from ffdl_batch.domain.outcome.heartbeat_loss import Beat
 from ffdl_batch.services.job_files.control_cell import read_notes
 from ffdl_batch.services.os_errors import AWAY
 
 MAX_CHECKPOINT_FILES = 20_000
-"""A checkpoint directory with more files than this is looked at no further: the newest of these must do."""
+"""Maximum number of files of a checkpoint directory that are examined. Files beyond it do not count."""
 STILL_ALIVE_S = 150.0
 """A node controller that cannot reach its job's directory kills its learners sooner (Limits.fence_s)."""
 STOPPED_FIRST_S = 5.0
-"""A node whose heartbeat is so much older than the newest one went before the others did."""
+"""A node whose heartbeat is this much older than the newest one stopped before the others."""
 
 
-def read_evidence(attempt: AttemptDir) -> Evidence:
-    """Read all events, the final record and the last heartbeat. Missing files are skipped. Damaged files are skipped
-    and named. Raises OSError, NewerFormat among them, as all functions here.
+def add_files(attempt: AttemptDir, facts: AttemptFacts) -> AttemptFacts:
+    """Return the facts with the attempt's events, final record, marks and last heartbeat.
 
-    Every file is opened again at each read, because network file systems check for changes at open.
+    Missing files are skipped; damaged files are skipped and named. Raises OSError, NewerFormat among them, as all
+    functions here.
     """
-    files, damaged, final = [], [], None
+    events, damaged = _read_events(attempt)
+    final = None
+    try:
+        final = _read_final(attempt)
+    except DamagedFile as error:
+        damaged.append(str(error))
+    drill, mark = read_notes(attempt)
+    heartbeat_at = last_heartbeat(attempt)
+    if final is None:
+        _check_tree(attempt)
+    return replace(
+        facts, events=events, final_record=final, last_heartbeat_at=heartbeat_at, drill_event=drill, abandon_mark=mark,
+        damaged_files=tuple(damaged),
+    )  # fmt: skip
+
+
+def read_events(attempt: AttemptDir) -> list[Event]:
+    """Return the events of all controllers. Damaged files are skipped."""
+    events, _ = _read_events(attempt)
+    _check_tree(attempt)
+    return events
+
+
+def _read_events(attempt: AttemptDir) -> tuple[list[Event], list[str]]:
+    """Return the events of all controllers, and a sentence for each damaged file.
+
+    Every file is opened at each read, because network file systems check for changes when a file is opened.
+    """
+    files, damaged = [], []
     try:
         paths = _entries(attempt, attempt.events, "", ".jsonl")
     except DamagedFile as error:
@@ -63,22 +95,12 @@ def read_evidence(attempt: AttemptDir) -> Evidence:
             continue
         except DamagedFile as error:
             damaged.append(str(error))
-    try:
-        final = _read_final(attempt)
-    except DamagedFile as error:
-        damaged.append(str(error))
-    drill, given_up = read_notes(attempt)
-    evidence = Evidence(
-        merge(files), final, drill, last_heartbeat(attempt), given_up=given_up, damaged=tuple(damaged)
-    )  # fmt: skip
-    if evidence.final is None:
-        _check_tree(attempt)
-    return evidence
+    return merge(files), damaged
 
 
 def _check_tree(attempt: AttemptDir) -> None:
-    """Raise OSError where the directory of all jobs is gone: its file system is not mounted, say, and what is missing
-    there proves nothing."""
+    """Raise OSError if the directory of all jobs does not exist, as when its file system is not mounted: then missing
+    files prove nothing."""
     if not Path(attempt.path).is_dir():
         tree = Path(attempt.path).parents[2]
         os.scandir(Root(str(tree)).doorbell).close()
@@ -102,10 +124,10 @@ def read_launch(attempt: AttemptDir) -> LaunchFile | None:
 
 
 def saved_checkpoint(attempt: AttemptDir, checkpoints: str) -> Checkpoint:
-    """What the attempt left in `checkpoints`: files that are newer than the learners' first sign of life.
+    """Return the checkpoint that the attempt left in `checkpoints`: files newer than the start of its first learner.
 
-    For attempts whose controllers could not take the inventory. Both times are the shared file system's. A directory
-    that several jobs share cannot tell whose file it is.
+    For attempts whose controllers could not take the inventory. Both times are the shared file system's. In a directory
+    that several jobs share, the file may be another job's.
     """
     began = []
     with contextlib.suppress(DamagedFile):
@@ -139,13 +161,14 @@ def _files(directory: str, job_dir: str) -> Iterator[tuple[float, str]]:
 
 
 def _raise_if_away(error: OSError) -> None:
-    """What was removed meanwhile, or is nobody's to read, is no checkpoint; what a file server does not give may be."""
+    """Raise the error if a file server is away: the file may be a checkpoint. A file that was removed meanwhile or that
+    the daemon may not read is none."""
     if error.errno in AWAY:
         raise error
 
 
 def nodes_at_fault(events: Sequence[Event]) -> tuple[str, ...]:
-    """Names of the nodes whose controllers said that their node is not fit for the job."""
+    """Return the names of the nodes whose controllers reported that their node is not fit for the job."""
     hosts: dict[str, str] = {}
     found = set()
     for event in events:
@@ -157,7 +180,7 @@ def nodes_at_fault(events: Sequence[Event]) -> tuple[str, ...]:
 
 
 def gone_first(attempt: AttemptDir, events: Sequence[Event]) -> tuple[str, ...]:
-    """Names of the nodes whose controllers fell silent before the others did, without having said that they end."""
+    """Return the names of the nodes whose heartbeats stopped before the others, without a report of their end."""
     hosts: dict[str, str] = {}
     ended: set[str] = set()
     for event in events:
@@ -173,8 +196,8 @@ def gone_first(attempt: AttemptDir, events: Sequence[Event]) -> tuple[str, ...]:
 
 
 def open_controllers(attempt: AttemptDir) -> dict[str, tuple[Event | None, float]]:
-    """Each node controller that has not said that it ended: how it began, and when it was heard of last."""
-    return _open_controllers(attempt, read_evidence(attempt).events)
+    """Return the start and the last heartbeat of each node controller that has not reported its end."""
+    return _open_controllers(attempt, read_events(attempt))
 
 
 def _open_controllers(attempt: AttemptDir, events: Sequence[Event]) -> dict[str, tuple[Event | None, float]]:
@@ -187,13 +210,13 @@ def _open_controllers(attempt: AttemptDir, events: Sequence[Event]) -> dict[str,
 
 
 def oldest_heartbeat(attempt: AttemptDir) -> float | None:
-    """When the node controller lived last that was silent for longest; None where none has begun. Reads no events."""
+    """Return the oldest of the node controllers' last heartbeats; None if none has begun. Reads no events."""
     return min(_heartbeats(attempt).values(), default=None)
 
 
 def beats_of(attempt: AttemptDir) -> tuple[Beat, ...]:
-    """When each node controller of the latest run was heard of last that has not said that it ended."""
-    begun = _open_controllers(attempt, latest_run(read_evidence(attempt).events))
+    """Return the last heartbeat of each node controller of the latest run that has not reported its end."""
+    begun = _open_controllers(attempt, latest_run(read_events(attempt)))
     return tuple(Beat(event.node or name, at) for name, (event, at) in sorted(begun.items()) if event is not None)
 
 
@@ -203,10 +226,12 @@ def _head(attempt: AttemptDir, path: str) -> str:
 
 def read_final(attempt: AttemptDir) -> FinalRecord | None:
     """Return the head's record; None if there is none. If it is damaged, the scheduler's state decides."""
-    try:
-        return _read_final(attempt)
-    except DamagedFile:
-        return None
+    final = None
+    with contextlib.suppress(DamagedFile):
+        final = _read_final(attempt)
+    if final is None:
+        _check_tree(attempt)
+    return final
 
 
 def _read_final(attempt: AttemptDir) -> FinalRecord | None:
@@ -223,12 +248,12 @@ def _read_final(attempt: AttemptDir) -> FinalRecord | None:
 
 
 def last_heartbeat(attempt: AttemptDir) -> float | None:
-    """When a node controller of this attempt lived last (seconds since the epoch, by the file system's clock)."""
+    """Return the newest heartbeat of a node controller (seconds since the epoch, by the file system's clock)."""
     return max(_heartbeats(attempt).values(), default=None)
 
 
 def _heartbeats(attempt: AttemptDir) -> dict[str, float]:
-    """When each node controller lived last, by the name under which it writes events."""
+    """Return the last heartbeat of each node controller, by the name under which it writes events."""
     times: dict[str, float] = {}
     with contextlib.suppress(DamagedFile):
         for path in _entries(attempt, attempt.events, "node-", ".heartbeat"):
@@ -238,13 +263,12 @@ def _heartbeats(attempt: AttemptDir) -> dict[str, float]:
 
 
 def claim_owner(attempt: AttemptDir) -> str:
-    """The native id that executes this attempt, "" while nobody does."""
+    """Return the native id that claimed the attempt; "" if none has."""
     return str(_claim(attempt, attempt.claim_owner).get("native_id", ""))
 
 
 def claimed_at(attempt: AttemptDir, native_id: str) -> float | None:
-    """When `native_id` claimed the attempt, its latest run where there were several (by its node's clock); None where
-    it did not."""
+    """Return when `native_id` claimed the latest run of the attempt, by its node's clock; None if it did not."""
     if claim_owner(attempt) != native_id:
         return None
     runs = [attempt.claim_owner, *(str(run / "owner.json") for run in _runs(attempt))]

@@ -1,4 +1,4 @@
-"""What an attempt that is over left beside its events: ends that no controller saw, and that what it owed is stored."""
+"""Complete the facts about an ended attempt from the files that it left beside its events."""
 
 from __future__ import annotations
 
@@ -14,32 +14,39 @@ from ffdl_batch.attempt.phase_files import PhaseFiles
 from ffdl_batch.attempt.reader import DamagedFile, read_object
 from ffdl_batch.domain.file_format import require_known
 from ffdl_batch.domain.launch.launch_file import LaunchFile
+from ffdl_batch.domain.outcome.attempt_reports import LEARNER_FAILURES
 from ffdl_batch.domain.outcome.continuation import Interruption
 from ffdl_batch.domain.outcome.controller_events import HEAD, Event, FinalRecord, is_time, node_source
-from ffdl_batch.domain.outcome.facts import Evidence, Known
+from ffdl_batch.domain.outcome.facts import AttemptFacts
 from ffdl_batch.services.outcome.attempt_records import read_launch
 
-_OF_LEARNERS = frozenset({"C201", "C202"})
 
+def add_leftovers(attempt: AttemptDir, facts: AttemptFacts) -> AttemptFacts:
+    """Return the facts of an ended attempt with the learners' ends that no controller reported, its pending upload, and
+    a final record that all controllers' reports complete.
 
-def with_leftovers(attempt: AttemptDir, evidence: Evidence, known: Known) -> Evidence:
-    """The evidence with those. Raises OSError, NewerFormat among them."""
+    Raises OSError, NewerFormat among them.
+    """
     launch = read_launch(attempt)
-    final = evidence.final and as_all_report(evidence.final, launch, evidence.events)
-    final = final and _with_last_lines(final, attempt, launch, evidence.events)
-    printed = () if known.began else _last_printed(attempt)
-    evidence = replace(evidence, final=final, storable=_is_storable(launch), printed=printed)
-    paid = uploaded_at(attempt)
-    if known.final is not None:  # the head has said how each of its learners ended
-        return replace(evidence, uploaded_at=paid)
+    final = facts.final_record and as_all_report(facts.final_record, launch, facts.events)
+    final = final and _with_last_lines(final, attempt, launch, facts.events)
+    completed = replace(
+        facts,
+        final_record=final,
+        is_storable=_is_storable(launch),
+        uploaded_at=uploaded_at(attempt),
+        batch_log_tail=() if facts.has_begun else _batch_log_tail(attempt),
+    )
+    if facts.valid_record is not None:  # it says how each learner ended
+        return completed
     phases = PhaseFiles(attempt.state)
-    found = unreported_ends(evidence.events, phases, range(1, known.learners + 1))
-    ends = [at for number in found if (at := phases.ended_at(number)) is not None]
-    return replace(evidence, uploaded_at=paid, found=found, found_at=max(ends, default=None))
+    exits = unreported_ends(facts.events, phases, range(1, facts.learners + 1))
+    ended = [at for number in exits if (at := phases.ended_at(number)) is not None]
+    return replace(completed, unreported_exits=exits, unreported_exit_at=max(ended, default=None))
 
 
-def _last_printed(attempt: AttemptDir) -> tuple[str, ...]:
-    """The last lines of the batch log; that it is damaged, if it is."""
+def _batch_log_tail(attempt: AttemptDir) -> tuple[str, ...]:
+    """Return the last lines of the batch log, or an error message if it is damaged."""
     try:
         return tail(attempt.batch_log)
     except DamagedFile as error:
@@ -47,22 +54,26 @@ def _last_printed(attempt: AttemptDir) -> tuple[str, ...]:
 
 
 def others_know_more(final: FinalRecord) -> bool:
-    """Whether a head that does not see what other nodes write may lack something: it was ended by the platform, for a
-    learner had failed elsewhere, or it knows no last line of one that did."""
-    silent = final.error_code in _OF_LEARNERS and not final.log_tail
-    return final.interruption == Interruption.PREEMPTION.value or silent
+    """Return whether controllers of other nodes may have reported more than the head controller, which cannot read
+    their files: the platform ended it because a learner had failed elsewhere, or it has no log of that learner."""
+    lacks_log = final.error_code in LEARNER_FAILURES and not final.log_tail
+    return final.interruption == Interruption.PREEMPTION.value or lacks_log
 
 
 def as_all_report(final: FinalRecord, launch: LaunchFile | None, events: Sequence[Event]) -> FinalRecord:
-    """Return the head's record as it would have been if its pod had not been ended before it heard how the learners of
-    the other pods ended: that one failed, or that all saved a checkpoint. `events`: of all controllers."""
-    if launch is None or not launch.apart or launch.nodes == 1 or final.error_code in _OF_LEARNERS:
+    """Return the final record as the head controller would have written it with the reports of all pods.
+
+    Its own pod may have been ended before it read that a learner of another pod had failed, or that all had saved a
+    checkpoint. `events` are those of all controllers.
+    """
+    if launch is None or not launch.apart or launch.nodes == 1 or final.error_code in LEARNER_FAILURES:
         return final
-    told = [event for event in events if event.source != HEAD]
-    if any(not has_ended([one for one in told if one.source == node_source(rank)]) for rank in range(launch.nodes)):
+    reported = [event for event in events if event.source != HEAD]
+    by_node = ([event for event in reported if event.source == node_source(rank)] for rank in range(launch.nodes))
+    if not all(map(has_ended, by_node)):
         return final
-    found = conclude(launch, told, terminated=False)
-    if found.error_code not in _OF_LEARNERS and not found.interruption:
+    found = conclude(launch, reported, terminated=False)
+    if found.error_code not in LEARNER_FAILURES and not found.interruption:
         return final
     return replace(
         final, outcome=found.outcome, stored=found.stored, exit_code=found.exit_code, exit_signal=found.exit_signal,
@@ -74,16 +85,16 @@ def as_all_report(final: FinalRecord, launch: LaunchFile | None, events: Sequenc
 def _with_last_lines(
     final: FinalRecord, attempt: AttemptDir, launch: LaunchFile | None, events: Sequence[Event]
 ) -> FinalRecord:
-    """With those of the learner that failed, where it was in another pod than the head, which has no log of it."""
-    if launch is None or not launch.apart or final.log_tail or final.error_code not in _OF_LEARNERS:
+    """Return the record with the last lines of the learner that failed, if it ran in another pod than the head."""
+    if launch is None or not launch.apart or final.log_tail or final.error_code not in LEARNER_FAILURES:
         return final
     learner = conclude(launch, [event for event in events if event.source != HEAD], terminated=False).learner_id
     return replace(final, log_tail=tail(attempt.training_log(learner))) if learner else final
 
 
 def is_storable(attempt: AttemptDir) -> bool:
-    """Of an attempt that has ended: not of pods, where each had a tree of its own, which is gone with it, or where all
-    stays in the claim's. Raises OSError."""
+    """Return whether what an ended attempt left can be stored from outside. That is not so if its pods had separate
+    trees, which are gone, or if everything stays on a claim. Raises OSError."""
     return _is_storable(read_launch(attempt))
 
 

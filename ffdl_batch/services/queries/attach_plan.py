@@ -14,15 +14,15 @@ from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.launch.attach_protocol import AttachPlan
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.launch.learner_text import describe_end
+from ffdl_batch.domain.outcome.attempt_reports import latest_run
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, node_source
-from ffdl_batch.domain.outcome.facts import latest_run
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerMissing, SchedulerUnreachable
 from ffdl_batch.ports.capabilities import ReachesNodes
 from ffdl_batch.runtimes.launch_request import AttemptNode
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.job_storage import JobStorage
-from ffdl_batch.services.outcome.attempt_records import read_evidence, read_launch
+from ffdl_batch.services.outcome.attempt_records import read_events, read_launch
 from ffdl_batch.services.queries.jobs import own_job, require_learner
 from ffdl_batch.services.refusals import not_allowed, try_again, unavailable, wrong_state
 
@@ -49,7 +49,7 @@ def plan_attach(
     launch = read_launch(attempt)
     if launch is None:
         raise try_again("S101", f"the launch file of {job.id} cannot be read now")
-    events = latest_run(read_evidence(attempt).events)
+    events = latest_run(read_events(attempt))
     wanted = _choose(job, launch, learner_list(launch, events, is_over=False), learner)
     adapter, facts = adapters.get(job.backend), _facts(adapters, job.backend)
     if not isinstance(adapter, ReachesNodes):

@@ -12,7 +12,7 @@ from ffdl_batch.domain.job.learners import StartedAgain, describe_restart, learn
 from ffdl_batch.domain.job.views import JobView, LearnerView
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.controller_events import is_time
-from ffdl_batch.services.outcome.attempt_records import read_evidence, read_launch
+from ffdl_batch.services.outcome.attempt_records import read_events, read_launch
 
 
 def learners_of(root: Root, job: JobView) -> tuple[LearnerView, ...]:
@@ -26,7 +26,7 @@ def learners_of(root: Root, job: JobView) -> tuple[LearnerView, ...]:
     if launch is None:
         return ()
     is_over = ran[-1].ended_at is not None or ran[-1].number < job.attempt
-    return learner_list(launch, read_evidence(attempt).events, is_over=is_over)
+    return learner_list(launch, read_events(attempt), is_over=is_over)
 
 
 def unrecorded_restarts(

@@ -10,10 +10,10 @@ import pytest
 
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, Outcome, Scalar
-from ffdl_batch.domain.outcome.facts import Evidence, Known
+from ffdl_batch.domain.outcome.facts import AttemptFacts
 from ffdl_batch.domain.outcome.observation import EndCause, Phase
-from ffdl_batch.domain.outcome.verdict import Move, judge
-from tests.unit.domain.test_verdict import RUN, event, known, seen
+from ffdl_batch.domain.outcome.verdict import VerdictKind, judge
+from tests.unit.domain.test_verdict import RUN, event, facts, seen
 
 
 def learner(seq: int, kind: EventKind, at: float, number: int = 1, **fields: Scalar) -> Event:
@@ -41,9 +41,9 @@ def service_ended(exit_code: int, ended_by: str = "") -> Event:
     return learner(9, EventKind.LEARNER_ENDED, 29.0, 1, exit_code=exit_code, ended_by=ended_by, asked="", service=True)
 
 
-def left_with(events: Sequence[Event], **evidence: Any) -> Known:
+def left_with(events: Sequence[Event], **files: Any) -> AttemptFacts:
     ended = seen(Phase.ENDED, EndCause.FAILURE)
-    return replace(known(JobState.PROCESSING, ended), evidence=Evidence(events, **evidence), learners=2)
+    return facts(JobState.PROCESSING, ended, events, learners=2, **files)
 
 
 @pytest.mark.parametrize(
@@ -79,11 +79,11 @@ def left_with(events: Sequence[Event], **evidence: Any) -> Known:
 def test_verdict_sets_pending_upload_only_if_all_learners_are_finished(
     events: Sequence[Event], found: dict[int, int], is_over: bool
 ) -> None:
-    verdict = judge(left_with(events, found=found))
-    assert (verdict.move, verdict.steps[-1][0]) == (
-        (Move.UPLOAD_PENDING, JobState.STORING) if is_over else (Move.ENDED, JobState.FAILED)
+    verdict = judge(left_with(events, unreported_exits=found))
+    assert (verdict.kind, verdict.steps[-1][0]) == (
+        (VerdictKind.UPLOAD_PENDING, JobState.STORING) if is_over else (VerdictKind.ENDED, JobState.FAILED)
     )
-    assert judge(replace(left_with(events, found=found), settled=False)).move is Move.NONE
+    assert judge(replace(left_with(events, unreported_exits=found), is_settled=False)).kind is VerdictKind.NONE
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_verdict_completes_without_record_only_if_learners_stored(events: list[E
     stored = [learner(11, EventKind.STORED, 31.0, number) for number in (1, 2)]
     assert judge(left_with([*events, *stored])).steps[-1][0] is state
     if state is JobState.COMPLETED:
-        assert judge(left_with([*events, *stored[1:]])).move is Move.UPLOAD_PENDING
+        assert judge(left_with([*events, *stored[1:]])).kind is VerdictKind.UPLOAD_PENDING
 
 
 DONE = FinalRecord("7", Outcome.COMPLETED, 40.0, stored=False, exit_code=0, stores_later=True)
@@ -108,8 +108,8 @@ FAILED = replace(DONE, outcome=Outcome.FAILED, exit_code=3, error_code="C201", m
 HALTED = replace(DONE, outcome=Outcome.HALTED, exit_code=None, interruption="halt", message="halted")
 
 
-def left(final: FinalRecord, **evidence: Any) -> Known:
-    return left_with(at_work(ONE, TWO, STORES), final=final, **evidence)
+def left(final: FinalRecord, **files: Any) -> AttemptFacts:
+    return left_with(at_work(ONE, TWO, STORES), final=final, **files)
 
 
 @pytest.mark.parametrize(
@@ -118,13 +118,13 @@ def left(final: FinalRecord, **evidence: Any) -> Known:
 )
 def test_verdict_applies_final_record_after_pending_upload(final: FinalRecord, state: JobState, code: str) -> None:
     pending, verdict = judge(left(final)), judge(left(final, uploaded_at=60.0))
-    assert (pending.move, pending.steps[-1][0]) == (Move.UPLOAD_PENDING, JobState.STORING)
-    assert (verdict.move, verdict.steps[-1], verdict.error_code) == (Move.ENDED, (state, 60.0), code)
+    assert (pending.kind, pending.steps[-1][0]) == (VerdictKind.UPLOAD_PENDING, JobState.STORING)
+    assert (verdict.kind, verdict.steps[-1], verdict.error_code) == (VerdictKind.ENDED, (state, 60.0), code)
     assert judge(replace(left(final), requested_action=RequestedAction.CANCEL)).steps[-1][0] is JobState.CANCELLED
 
 
 def test_verdict_waits_for_pending_upload_only_if_results_are_storable() -> None:
     lost = left(replace(FAILED, exit_code=None, stores_later=False, error_code="S106", message="died"))
-    assert judge(lost).move is Move.UPLOAD_PENDING, "on a shared file system somebody else stores it"
-    verdict = judge(replace(lost, evidence=replace(lost.evidence, storable=False)))
-    assert (verdict.move, verdict.steps[-1][0], verdict.error_code) == (Move.ENDED, JobState.FAILED, "S106")
+    assert judge(lost).kind is VerdictKind.UPLOAD_PENDING, "on a shared file system somebody else stores it"
+    verdict = judge(replace(lost, is_storable=False))
+    assert (verdict.kind, verdict.steps[-1][0], verdict.error_code) == (VerdictKind.ENDED, JobState.FAILED, "S106")

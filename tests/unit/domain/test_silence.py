@@ -9,7 +9,7 @@ import pytest
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.continuation import Interruption
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, GivenUp, Outcome
-from ffdl_batch.domain.outcome.facts import Known
+from ffdl_batch.domain.outcome.facts import AttemptFacts
 from ffdl_batch.domain.outcome.heartbeat_loss import (
     LONGEST_LOOK_S,
     Beat,
@@ -23,8 +23,8 @@ from ffdl_batch.domain.outcome.heartbeat_loss import (
     quiet,
 )
 from ffdl_batch.domain.outcome.observation import EndCause, Observation, Phase
-from ffdl_batch.domain.outcome.verdict import Move, judge
-from tests.unit.domain.test_verdict import DONE, FAILED, OUTSIDE, RUN, known, seen
+from ffdl_batch.domain.outcome.verdict import VerdictKind, judge
+from tests.unit.domain.test_verdict import DONE, FAILED, OUTSIDE, RUN, facts, seen
 
 NOW = 10_000.0
 SILENT_S = 900.0
@@ -122,9 +122,9 @@ def given_up(
     final: FinalRecord | None = None,
     requested_action: RequestedAction = RequestedAction.NONE,
     events: int = 2,
-) -> Known:
-    found = known(JobState.PROCESSING, observation, RUN[:events], final, requested_action)
-    return replace(found, evidence=replace(found.evidence, given_up=MARK))
+) -> AttemptFacts:
+    found = facts(JobState.PROCESSING, observation, RUN[:events], final, requested_action)
+    return replace(found, abandon_mark=MARK)
 
 
 @pytest.mark.parametrize("final", [None, OUTSIDE, FENCED])
@@ -133,12 +133,16 @@ def given_up(
 )
 def test_verdict_is_node_failure_for_abandoned_attempt_of_any_end(end: EndCause, final: FinalRecord | None) -> None:
     verdict = judge(given_up(seen(Phase.ENDED, end), final))
-    assert (verdict.move, verdict.interruption, verdict.played) == (Move.ENDED, Interruption.NODE_FAILURE, False)
-    assert (verdict.error_code, verdict.message, verdict.lost_node) == ("S110", WHY, True)
+    assert (verdict.kind, verdict.interruption, verdict.is_played) == (
+        VerdictKind.ENDED,
+        Interruption.NODE_FAILURE,
+        False,
+    )
+    assert (verdict.error_code, verdict.message, verdict.has_lost_node) == ("S110", WHY, True)
 
 
 def test_verdict_reports_node_failure_for_abandoned_and_forgotten_attempt() -> None:
-    verdict = judge(replace(given_up(None), forgotten=True))
+    verdict = judge(replace(given_up(None), is_forgotten=True))
     assert (verdict.interruption, verdict.message) == (Interruption.NODE_FAILURE, WHY)
 
 
@@ -167,12 +171,16 @@ def test_verdict_prefers_cancel_and_halt_requests_over_abandon_mark() -> None:
 def test_verdict_sets_pending_upload_for_abandoned_attempt_after_learners_ended() -> None:
     over = Event(4, 31.0, "node-0", EventKind.LEARNER_ENDED, {"learner_id": 1, "exit_code": 0})
     found = given_up(seen(Phase.ENDED, EndCause.CANCELLED), events=3)
-    verdict = judge(replace(found, evidence=replace(found.evidence, events=(*RUN, over))))
-    assert verdict.move is Move.UPLOAD_PENDING
+    verdict = judge(replace(found, events=(*RUN, over)))
+    assert verdict.kind is VerdictKind.UPLOAD_PENDING
 
 
 @pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.SUSPENDED, Phase.COMPLETING, Phase.UNKNOWN])
 def test_verdict_keeps_abandoned_attempt_open_until_scheduler_ends_it_or_cannot_terminate_it(phase: Phase) -> None:
-    assert judge(given_up(seen(phase))).move is Move.NONE
-    verdict = judge(replace(given_up(seen(Phase.COMPLETING)), unending=True))
-    assert (verdict.move, verdict.interruption, verdict.lost_node) == (Move.ENDED, Interruption.NODE_FAILURE, True)
+    assert judge(given_up(seen(phase))).kind is VerdictKind.NONE
+    verdict = judge(replace(given_up(seen(Phase.COMPLETING)), is_unkillable=True))
+    assert (verdict.kind, verdict.interruption, verdict.has_lost_node) == (
+        VerdictKind.ENDED,
+        Interruption.NODE_FAILURE,
+        True,
+    )

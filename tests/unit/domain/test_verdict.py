@@ -1,4 +1,4 @@
-"""What follows from what is known; each rule of the module, and that unknown is never an end."""
+"""The verdict on an attempt: each rule of the module, and that `unknown` is never an end."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from ffdl_batch.domain.job_state import LIVE, Cause, JobState, RequestedAction
+from ffdl_batch.domain.outcome.attempt_reports import latest_run
 from ffdl_batch.domain.outcome.continuation import Checkpoint, Interruption, Spent
-from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, GoesOn, Outcome, Scalar
-from ffdl_batch.domain.outcome.facts import WHOLE_SECOND_S, Evidence, Known, is_final, latest_run
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, GoesOn, Outcome, Scalar, is_final
+from ffdl_batch.domain.outcome.facts import WHOLE_SECOND_S, AttemptFacts
 from ffdl_batch.domain.outcome.observation import EndCause, Observation, Phase
-from ffdl_batch.domain.outcome.verdict import Move, judge
+from ffdl_batch.domain.outcome.verdict import VerdictKind, judge
 
 NOW = 1000.0
 
@@ -52,19 +53,20 @@ def seen(phase: Phase, end: EndCause | None = None, reason: str = "", native: st
     return Observation(phase, native, end, reason=reason, submitted_at=5.0, ended_at=50.0 if end else None)
 
 
-def known(
+def facts(
     state: JobState = JobState.QUEUED, observation: Observation | None = None, events: Sequence[Event] = (),
-    final: FinalRecord | None = None, requested_action: RequestedAction = RequestedAction.NONE,
-    forgotten: bool = False, settled: bool = True,
-) -> Known:  # fmt: skip
-    return Known(state, requested_action, observation, Evidence(events, final), NOW, forgotten, settled)
+    final: FinalRecord | None = None, requested_action: RequestedAction = RequestedAction.NONE, **more: Any,
+) -> AttemptFacts:  # fmt: skip
+    return AttemptFacts(
+        state, requested_action, NOW, observation=observation, events=events, final_record=final, **more
+    )
 
 
 ENDED_WELL = seen(Phase.ENDED, EndCause.SUCCESS)
 
 
 def test_verdict_lists_every_state_with_its_time_for_fast_job() -> None:
-    verdict = judge(known(JobState.DEPLOYING, ENDED_WELL, RUN, DONE))
+    verdict = judge(facts(JobState.DEPLOYING, ENDED_WELL, RUN, DONE))
     assert verdict.steps == (
         (JobState.QUEUED, 5.0),
         (JobState.DOWNLOADING, 10.0),
@@ -76,9 +78,9 @@ def test_verdict_lists_every_state_with_its_time_for_fast_job() -> None:
 
 
 def test_verdict_takes_phases_from_events_while_scheduler_reports_pending_and_none_for_ended_job() -> None:
-    verdict = judge(known(JobState.QUEUED, seen(Phase.PENDING), RUN[:2]))
+    verdict = judge(facts(JobState.QUEUED, seen(Phase.PENDING), RUN[:2]))
     assert [s for s, _ in verdict.steps] == [JobState.DOWNLOADING, JobState.PROCESSING]
-    assert judge(known(JobState.COMPLETED, seen(Phase.RUNNING), RUN)).steps == ()
+    assert judge(facts(JobState.COMPLETED, seen(Phase.RUNNING), RUN)).steps == ()
 
 
 @pytest.mark.parametrize("state", sorted(LIVE))
@@ -87,7 +89,7 @@ def test_verdict_takes_phases_from_events_while_scheduler_reports_pending_and_no
 def test_verdict_keeps_job_live_without_end_from_scheduler(
     state: JobState, observation: Observation | None, final: FinalRecord | None
 ) -> None:
-    assert all(s in LIVE for s, _ in judge(known(state, observation, RUN, final)).steps)
+    assert all(s in LIVE for s, _ in judge(facts(state, observation, RUN, final)).steps)
 
 
 ENDS = {
@@ -108,72 +110,72 @@ ENDS = {
 
 @pytest.mark.parametrize("end", list(EndCause))
 def test_verdict_uses_scheduler_end_cause_without_final_record(end: EndCause) -> None:
-    verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, end, reason="SomeReason"), RUN))
+    verdict = judge(facts(JobState.PROCESSING, seen(Phase.ENDED, end, reason="SomeReason"), RUN))
     assert verdict.steps[-1][0] is (JobState.CANCELLED if end is EndCause.CANCELLED else JobState.FAILED)
     assert (verdict.error_code, verdict.interruption) == ENDS[end]
     assert verdict.message
 
 
 def test_verdict_completes_forgotten_job_only_with_final_record() -> None:
-    assert judge(known(JobState.PROCESSING, None, RUN, DONE)).steps == ((JobState.STORING, 30.0),)
-    assert judge(known(JobState.PROCESSING, None, RUN, DONE, forgotten=True)).steps[-1][0] is JobState.COMPLETED
-    lost = judge(known(JobState.PROCESSING, None, RUN, forgotten=True))
+    assert judge(facts(JobState.PROCESSING, None, RUN, DONE)).steps == ((JobState.STORING, 30.0),)
+    assert judge(facts(JobState.PROCESSING, None, RUN, DONE, is_forgotten=True)).steps[-1][0] is JobState.COMPLETED
+    lost = judge(facts(JobState.PROCESSING, None, RUN, is_forgotten=True))
     assert (lost.steps[-1][0], lost.error_code) == (JobState.FAILED, "S106")
 
 
 def test_verdict_continues_lost_job_but_not_forgotten_job_before_start() -> None:
-    forgotten = known(JobState.QUEUED, None, forgotten=True)
-    lost = judge(replace(forgotten, lost=True))
+    forgotten = facts(JobState.QUEUED, None, is_forgotten=True)
+    lost = judge(replace(forgotten, is_lost=True))
     assert judge(forgotten).interruption is None
-    assert (lost.interruption, lost.error_code, lost.lost_node) == (Interruption.NODE_FAILURE, "S112", False)
+    assert (lost.interruption, lost.error_code, lost.has_lost_node) == (Interruption.NODE_FAILURE, "S112", False)
 
 
 @pytest.mark.parametrize("code", ["S107", "S108"])
 def test_verdict_reports_node_failure_and_lost_node_for_unfit_node(code: str) -> None:
     final = replace(DONE, outcome=Outcome.FAILED, stored=False, exit_code=None, error_code=code, message="node n1 ...")
-    verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, EndCause.FAILURE, native="FAILED"), RUN, final))
-    assert (verdict.interruption, verdict.error_code, verdict.lost_node) == (Interruption.NODE_FAILURE, code, True)
+    verdict = judge(facts(JobState.PROCESSING, seen(Phase.ENDED, EndCause.FAILURE, native="FAILED"), RUN, final))
+    assert (verdict.interruption, verdict.error_code, verdict.has_lost_node) == (Interruption.NODE_FAILURE, code, True)
 
 
 def test_verdict_completes_at_upload_time_with_warning_if_node_fails_but_results_are_stored() -> None:
-    stored = known(JobState.STORING, seen(Phase.ENDED, EndCause.NODE_FAIL, native="NODE_FAIL"), RUN, DONE)
+    stored = facts(JobState.STORING, seen(Phase.ENDED, EndCause.NODE_FAIL, native="NODE_FAIL"), RUN, DONE)
     assert judge(stored).steps[-1][0] is JobState.COMPLETED
     assert "NODE_FAIL" in judge(stored).warning
-    late = judge(replace(stored, evidence=Evidence(RUN[:2], replace(DONE, at=90.0), uploaded_at=90.0)))
+    late = judge(replace(stored, events=RUN[:2], final_record=replace(DONE, at=90.0), uploaded_at=90.0))
     assert late.steps == ((JobState.COMPLETED, 90.0),)
     assert late.warning == "the scheduler reports NODE_FAIL; what was still to be stored was stored after that"
 
 
 def test_verdict_fails_with_s303_if_results_of_success_were_not_stored() -> None:
     final = FinalRecord("7", Outcome.COMPLETED, 40.0, stored=False, message="no space left")
-    verdict = judge(known(JobState.STORING, seen(Phase.ENDED, EndCause.FAILURE), RUN, final))
+    verdict = judge(facts(JobState.STORING, seen(Phase.ENDED, EndCause.FAILURE), RUN, final))
     assert (verdict.steps[-1][0], verdict.error_code, verdict.message) == (JobState.FAILED, "S303", "no space left")
 
 
 def test_verdict_keeps_error_code_exit_code_and_log_tail_of_failed_learner() -> None:
-    verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, EndCause.FAILURE), RUN, FAILED))
+    verdict = judge(facts(JobState.PROCESSING, seen(Phase.ENDED, EndCause.FAILURE), RUN, FAILED))
     assert verdict.steps[-1][0] is JobState.FAILED
     assert (verdict.error_code, verdict.exit_code, verdict.log_tail) == ("C201", 3, ("boom",))
 
 
 def test_verdict_blames_learner_that_killed_controller_which_was_started_again() -> None:
     lost = replace(OUTSIDE, outcome=Outcome.FAILED, error_code="S106", message="its container has ended already")
-    verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, EndCause.KILLED_ITSELF), RUN, lost))
+    verdict = judge(facts(JobState.PROCESSING, seen(Phase.ENDED, EndCause.KILLED_ITSELF), RUN, lost))
     assert (verdict.error_code, verdict.interruption) == ("C201", Interruption.FAILURE)
     own = replace(lost, error_code="C202")
-    assert judge(known(JobState.PROCESSING, seen(Phase.ENDED, EndCause.KILLED_ITSELF), RUN, own)).error_code == "C202"
+    assert judge(facts(JobState.PROCESSING, seen(Phase.ENDED, EndCause.KILLED_ITSELF), RUN, own)).error_code == "C202"
 
 
 @pytest.mark.parametrize("end", [EndCause.TIMEOUT, EndCause.OUT_OF_MEMORY, EndCause.OUT_OF_STORAGE])
 def test_verdict_prefers_time_memory_or_storage_limit_over_learner_error_code(end: EndCause) -> None:
-    verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, end), RUN, FAILED))
+    verdict = judge(facts(JobState.PROCESSING, seen(Phase.ENDED, end), RUN, FAILED))
     assert (verdict.error_code, verdict.exit_code) == (ENDS[end][0], 3)
 
 
 def test_verdict_keeps_message_of_head_that_saw_memory_exceeded_itself() -> None:
     final = replace(FAILED, error_code="C202", message="learner 1 needed more than 128 MiB")
     assert (
-        judge(known(JobState.PROCESSING, seen(Phase.ENDED, EndCause.OUT_OF_MEMORY), RUN, final)).message
+        judge(facts(JobState.PROCESSING, seen(Phase.ENDED, EndCause.OUT_OF_MEMORY), RUN, final)).message
         == final.message
     )
 
@@ -181,10 +183,10 @@ def test_verdict_keeps_message_of_head_that_saw_memory_exceeded_itself() -> None
 @pytest.mark.parametrize("end", [EndCause.CANCELLED, EndCause.FAILURE, EndCause.TIMEOUT, EndCause.SUCCESS])
 def test_verdict_reports_cancelled_only_if_cancel_precedes_upload(end: EndCause) -> None:
     verdict = judge(
-        known(JobState.PROCESSING, seen(Phase.ENDED, end), RUN[:2], requested_action=RequestedAction.CANCEL)
+        facts(JobState.PROCESSING, seen(Phase.ENDED, end), RUN[:2], requested_action=RequestedAction.CANCEL)
     )
     assert verdict.steps[-1][0] is JobState.CANCELLED
-    stored = judge(known(JobState.STORING, ENDED_WELL, RUN, DONE, requested_action=RequestedAction.CANCEL))
+    stored = judge(facts(JobState.STORING, ENDED_WELL, RUN, DONE, requested_action=RequestedAction.CANCEL))
     assert stored.steps[-1][0] is JobState.COMPLETED
 
 
@@ -192,22 +194,22 @@ def test_verdict_reports_cancelled_only_if_cancel_precedes_upload(end: EndCause)
 def test_verdict_dates_cancel_now_while_storing_and_at_attempt_end_otherwise(state: JobState) -> None:
     """Its attempt has ended long before; a daemon that missed that takes the attempt's end for the job's."""
     owing = replace(DONE, stored=False, stores_later=True)
-    verdict = judge(known(state, ENDED_WELL, RUN, owing, requested_action=RequestedAction.CANCEL))
+    verdict = judge(facts(state, ENDED_WELL, RUN, owing, requested_action=RequestedAction.CANCEL))
     assert verdict.steps[-1] == (JobState.CANCELLED, NOW if state is JobState.STORING else 50.0)
 
 
 def test_verdict_waits_for_final_record_until_files_are_settled() -> None:
-    assert judge(known(JobState.STORING, ENDED_WELL, RUN, None, settled=False)).steps == ()
-    assert judge(known(JobState.STORING, ENDED_WELL, RUN, DONE, settled=False)).steps[-1][0] is JobState.COMPLETED
+    assert judge(facts(JobState.STORING, ENDED_WELL, RUN, None, is_settled=False)).steps == ()
+    assert judge(facts(JobState.STORING, ENDED_WELL, RUN, DONE, is_settled=False)).steps[-1][0] is JobState.COMPLETED
 
 
 def test_verdict_returns_to_queued_once_per_requeue_and_ignores_old_phases() -> None:
-    back = judge(known(JobState.PROCESSING, seen(Phase.PENDING), RUN[:2]))
+    back = judge(facts(JobState.PROCESSING, seen(Phase.PENDING), RUN[:2]))
     assert (back.steps, back.cause) == (((JobState.QUEUED, NOW),), Cause.REQUEUED)
     claims = [Event(1, 1.0, "head", EventKind.CLAIMED), *RUN[:2], Event(2, 500.0, "head", EventKind.CLAIMED)]
     again = [*claims, event(4, "learner", 520.0)]
-    assert judge(known(JobState.QUEUED, seen(Phase.PENDING), claims)).steps == ()
-    assert judge(known(JobState.QUEUED, seen(Phase.RUNNING), again)).steps == ((JobState.PROCESSING, 520.0),)
+    assert judge(facts(JobState.QUEUED, seen(Phase.PENDING), claims)).steps == ()
+    assert judge(facts(JobState.QUEUED, seen(Phase.RUNNING), again)).steps == ((JobState.PROCESSING, 520.0),)
 
 
 LATEST = 50.0 + WHOLE_SECOND_S
@@ -228,7 +230,7 @@ LATEST = 50.0 + WHOLE_SECOND_S
 def test_verdict_step_times_stay_in_order_and_within_limits_if_node_clock_is_wrong(
     observation: Observation, events: list[Event], final: FinalRecord | None, times: list[float]
 ) -> None:
-    steps = judge(known(JobState.QUEUED, observation, events, final)).steps
+    steps = judge(facts(JobState.QUEUED, observation, events, final)).steps
     assert [state for state, _ in steps][:2] == [JobState.DOWNLOADING, JobState.PROCESSING]
     assert [at for _, at in steps] == times
 
@@ -237,23 +239,23 @@ def test_verdict_step_times_stay_in_order_and_within_limits_if_node_clock_is_wro
 @pytest.mark.parametrize("requested_action", list(RequestedAction))
 def test_verdict_dates_end_by_scheduler_end_time(final: FinalRecord | None, requested_action: RequestedAction) -> None:
     ended = seen(Phase.ENDED, EndCause.PREEMPTED)
-    assert judge(known(JobState.PROCESSING, ended, RUN[:2], final, requested_action)).steps[-1][1] == ended.ended_at
+    assert judge(facts(JobState.PROCESSING, ended, RUN[:2], final, requested_action)).steps[-1][1] == ended.ended_at
 
 
 @pytest.mark.parametrize(
-    ("evidence", "at"),
+    ("files", "at"),
     [
-        (Evidence(RUN[:2], OUTSIDE, last_heartbeat_at=39.0), OUTSIDE.at),
-        (Evidence(RUN[:2], last_heartbeat_at=35.0), 35.0),
-        (Evidence(RUN[:2]), RUN[1].at),
-        (Evidence(RUN, last_heartbeat_at=25.0), RUN[2].at),
-        (Evidence(RUN, last_heartbeat_at=NOW + 500.0), NOW),
-        (Evidence([]), NOW),
+        ({"events": RUN[:2], "final_record": OUTSIDE, "last_heartbeat_at": 39.0}, OUTSIDE.at),
+        ({"events": RUN[:2], "last_heartbeat_at": 35.0}, 35.0),
+        ({"events": RUN[:2]}, RUN[1].at),
+        ({"events": RUN, "last_heartbeat_at": 25.0}, RUN[2].at),
+        ({"events": RUN, "last_heartbeat_at": NOW + 500.0}, NOW),
+        ({"events": []}, NOW),
     ],
 )
-def test_verdict_dates_forgotten_end_by_final_record_or_last_sign_of_life(evidence: Evidence, at: float) -> None:
-    forgotten = known(JobState.PROCESSING, None, forgotten=True, requested_action=RequestedAction.CANCEL)
-    assert judge(replace(forgotten, evidence=evidence)).steps[-1] == (JobState.CANCELLED, at)
+def test_verdict_dates_forgotten_end_by_final_record_or_last_sign_of_life(files: dict[str, Any], at: float) -> None:
+    forgotten = facts(JobState.PROCESSING, None, is_forgotten=True, requested_action=RequestedAction.CANCEL)
+    assert judge(replace(forgotten, **files)).steps[-1] == (JobState.CANCELLED, at)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +271,7 @@ def test_verdict_dates_forgotten_end_by_final_record_or_last_sign_of_life(eviden
 )
 def test_verdict_takes_cause_from_scheduler_when_controllers_were_terminated(end: EndCause) -> None:
     """Slurm sends TERM at the time limit as it does for scancel."""
-    found = known(JobState.PROCESSING, seen(Phase.ENDED, end), RUN, OUTSIDE)
+    found = facts(JobState.PROCESSING, seen(Phase.ENDED, end), RUN, OUTSIDE)
     verdict, requested = judge(found), judge(replace(found, requested_action=RequestedAction.CANCEL))
     assert (verdict.steps[-1][0], verdict.error_code) == (JobState.FAILED, ENDS[end][0])
     assert (requested.steps[-1][0], requested.message) == (JobState.CANCELLED, "cancelled by its owner")
@@ -277,7 +279,7 @@ def test_verdict_takes_cause_from_scheduler_when_controllers_were_terminated(end
 
 @pytest.mark.parametrize("end", [EndCause.CANCELLED, EndCause.FAILURE])
 def test_verdict_does_not_attribute_external_end_to_owner_without_request(end: EndCause) -> None:
-    verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, end), RUN, OUTSIDE))
+    verdict = judge(facts(JobState.PROCESSING, seen(Phase.ENDED, end), RUN, OUTSIDE))
     assert verdict.steps[-1][0] is JobState.CANCELLED
     assert "owner" not in verdict.message and verdict.message
 
@@ -287,14 +289,14 @@ ENDED_AGAIN = Observation(Phase.ENDED, "COMPLETED", EndCause.SUCCESS, restarts=1
 
 @pytest.mark.parametrize("final", [OUTSIDE, CONTROLLER_LOST])
 def test_verdict_ignores_final_record_from_before_restart(final: FinalRecord) -> None:
-    found = replace(known(JobState.PROCESSING, ENDED_AGAIN, SECOND, final), requeues=1)
+    found = replace(facts(JobState.PROCESSING, ENDED_AGAIN, SECOND, final), requeues=1)
     verdict = judge(found)
     assert (verdict.error_code, verdict.interruption) == ("S106", Interruption.NODE_FAILURE)
-    assert judge(replace(found, settled=False)).steps == ()
+    assert judge(replace(found, is_settled=False)).steps == ()
 
 
 def test_verdict_keeps_final_outcome_when_scheduler_restarts_job() -> None:
-    assert judge(known(JobState.STORING, ENDED_AGAIN, RUN, DONE)).steps[-1][0] is JobState.COMPLETED
+    assert judge(facts(JobState.STORING, ENDED_AGAIN, RUN, DONE)).steps[-1][0] is JobState.COMPLETED
     assert is_final(DONE) and is_final(FAILED)
     assert not is_final(OUTSIDE)
     assert not is_final(halted(goes_on=GoesOn.REQUEUE))
@@ -310,24 +312,24 @@ def test_verdict_keeps_final_outcome_when_scheduler_restarts_job() -> None:
     ],
 )
 def test_verdict_adopts_requeue_with_interruption_of_final_record(final: FinalRecord | None, why: Interruption) -> None:
-    verdict = judge(known(JobState.PROCESSING, WAITS, RUN[:2], final))
+    verdict = judge(facts(JobState.PROCESSING, WAITS, RUN[:2], final))
     at = NOW if final is None else final.at
-    assert (verdict.steps, verdict.move, verdict.interruption) == (((JobState.QUEUED, at),), Move.REQUEUED, why)
-    told = replace(known(JobState.QUEUED, WAITS, RUN[:2], final), requeues=1)
+    assert (verdict.steps, verdict.kind, verdict.interruption) == (((JobState.QUEUED, at),), VerdictKind.REQUEUED, why)
+    told = replace(facts(JobState.QUEUED, WAITS, RUN[:2], final), requeues=1)
     assert judge(told).steps == (), "phases of the run before must not come back"
 
 
 def test_verdict_adopts_requeue_after_final_record_silence_or_next_claim() -> None:
-    loud = replace(known(JobState.PROCESSING, WAITS, RUN[:2]), quiet=False)
-    assert judge(loud).move is Move.NONE
-    assert judge(replace(loud, quiet=True)).interruption is Interruption.NODE_FAILURE
-    assert judge(replace(loud, evidence=Evidence(RUN[:2], OUTSIDE))).interruption is Interruption.PREEMPTION
-    assert judge(replace(loud, evidence=Evidence(SECOND))).move is Move.REQUEUED, "the next run began"
+    loud = replace(facts(JobState.PROCESSING, WAITS, RUN[:2]), is_silent=False)
+    assert judge(loud).kind is VerdictKind.NONE
+    assert judge(replace(loud, is_silent=True)).interruption is Interruption.NODE_FAILURE
+    assert judge(replace(loud, events=RUN[:2], final_record=OUTSIDE)).interruption is Interruption.PREEMPTION
+    assert judge(replace(loud, events=SECOND)).kind is VerdictKind.REQUEUED, "the next run began"
 
 
 def test_verdict_adopts_unseen_restart_before_its_phases() -> None:
-    again = known(JobState.PROCESSING, runs(1), SECOND)
-    assert judge(again).move is Move.REQUEUED
+    again = facts(JobState.PROCESSING, runs(1), SECOND)
+    assert judge(again).kind is VerdictKind.REQUEUED
     assert judge(replace(again, state=JobState.QUEUED, requeues=1)).steps == ((JobState.PROCESSING, 520.0),)
 
 
@@ -347,24 +349,24 @@ def test_verdict_adopts_unseen_restart_before_its_phases() -> None:
 def test_verdict_dates_requeue_by_submission_record_or_claim(
     observation: Observation | None, events: Sequence[Event], final: FinalRecord | None, at: float
 ) -> None:
-    verdict = judge(known(JobState.PROCESSING, observation, events, final))
-    assert (verdict.move, verdict.steps) == (Move.REQUEUED, ((JobState.QUEUED, at),))
+    verdict = judge(facts(JobState.PROCESSING, observation, events, final))
+    assert (verdict.kind, verdict.steps) == (VerdictKind.REQUEUED, ((JobState.QUEUED, at),))
 
 
 def test_verdict_ends_held_job_as_node_failure_at_its_final_record_without_halt_request() -> None:
     held = Observation(Phase.PENDING, "PENDING", reason="JobHoldMaxRequeue", restarts=5, held_for_good=True)
-    verdict = judge(known(JobState.PROCESSING, held, RUN[:2]))
-    assert (verdict.held, verdict.interruption) == (True, Interruption.NODE_FAILURE)
+    verdict = judge(facts(JobState.PROCESSING, held, RUN[:2]))
+    assert (verdict.is_held, verdict.interruption) == (True, Interruption.NODE_FAILURE)
     assert "JobHoldMaxRequeue" in verdict.message
-    dated = judge(known(JobState.PROCESSING, held, RUN[:2], replace(OUTSIDE, restart=4)))
-    assert (dated.held, dated.steps[-1]) == (True, (JobState.FAILED, OUTSIDE.at))
-    assert not judge(known(JobState.QUEUED, held, RUN[:2], requested_action=RequestedAction.HALT)).held
+    dated = judge(facts(JobState.PROCESSING, held, RUN[:2], replace(OUTSIDE, restart=4)))
+    assert (dated.is_held, dated.steps[-1]) == (True, (JobState.FAILED, OUTSIDE.at))
+    assert not judge(facts(JobState.QUEUED, held, RUN[:2], requested_action=RequestedAction.HALT)).is_held
 
 
 def test_verdict_follows_continuation_before_scheduler_reports_end() -> None:
     final = halted(goes_on=GoesOn.SUCCESSOR, interruption="preemption", spent=Spent(preemptions=1))
-    verdict = judge(known(JobState.QUEUED, seen(Phase.RUNNING), RUN, final))
-    assert (verdict.move, verdict.interruption) == (Move.SUCCEEDED, Interruption.PREEMPTION)
+    verdict = judge(facts(JobState.QUEUED, seen(Phase.RUNNING), RUN, final))
+    assert (verdict.kind, verdict.interruption) == (VerdictKind.CONTINUED, Interruption.PREEMPTION)
     assert [state for state, _ in verdict.steps] == [JobState.DOWNLOADING, JobState.PROCESSING, JobState.STORING]
 
 
@@ -373,10 +375,10 @@ def test_verdict_adopts_unseen_requeue_before_continuation(asked: bool, why: Int
     request = [Event(3, 30.0, "node-0", EventKind.ASKED, {"reason": "term"})] if asked else []
     events = [*SECOND[:3], *request, *SECOND[3:]]
     final = halted(600.0, restart=1, goes_on=GoesOn.SUCCESSOR, interruption="timeout", spent=Spent())
-    found = known(JobState.PROCESSING, None, events, final)
+    found = facts(JobState.PROCESSING, None, events, final)
     first, then = judge(found), judge(replace(found, state=JobState.QUEUED, requeues=1))
-    assert (first.move, first.interruption) == (Move.REQUEUED, why)
-    assert (then.move, then.interruption) == (Move.SUCCEEDED, Interruption.TIMEOUT)
+    assert (first.kind, first.interruption) == (VerdictKind.REQUEUED, why)
+    assert (then.kind, then.interruption) == (VerdictKind.CONTINUED, Interruption.TIMEOUT)
 
 
 @pytest.mark.parametrize(
@@ -384,7 +386,7 @@ def test_verdict_adopts_unseen_requeue_before_continuation(asked: bool, why: Int
 )
 def test_verdict_does_not_continue_job_that_never_started(end: EndCause) -> None:
     reason = "the image x cannot be had (ErrImagePull)"
-    verdict = judge(known(JobState.QUEUED, seen(Phase.ENDED, end, reason=reason)))
+    verdict = judge(facts(JobState.QUEUED, seen(Phase.ENDED, end, reason=reason)))
     state = JobState.CANCELLED if end is EndCause.CANCELLED else JobState.FAILED
     assert (verdict.steps[-1][0], verdict.error_code, verdict.interruption) == (state, ENDS[end][0], None)
     assert reason in verdict.message or end is EndCause.CANCELLED
@@ -394,15 +396,15 @@ def test_verdict_accepts_timeout_decision_of_head_controller() -> None:
     final = FinalRecord(
         "7", Outcome.TIMED_OUT, 40.0, True, interruption="timeout", spent=Spent(timeouts=51), error_code="C203"
     )
-    verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, EndCause.TIMEOUT), RUN, final))
-    assert (verdict.decided, verdict.steps[-1][0]) == (True, JobState.FAILED)
+    verdict = judge(facts(JobState.PROCESSING, seen(Phase.ENDED, EndCause.TIMEOUT), RUN, final))
+    assert (verdict.is_decided, verdict.steps[-1][0]) == (True, JobState.FAILED)
 
 
 def test_verdict_reports_halt_without_confirmed_checkpoint() -> None:
     asked = FinalRecord("7", Outcome.CANCELLED, 40.0, True, checkpoint=Checkpoint(asked=True))
     started = [*RUN[:2], Event(9, 21.0, "node-0", EventKind.LEARNER_STARTED, {"learner_id": 1})]
     verdict = judge(
-        known(
+        facts(
             JobState.PROCESSING,
             seen(Phase.ENDED, EndCause.FAILURE),
             started,
@@ -415,7 +417,7 @@ def test_verdict_reports_halt_without_confirmed_checkpoint() -> None:
 
 
 def test_verdict_reports_halt_before_start_for_unstarted_attempt() -> None:
-    first = known(JobState.QUEUED, seen(Phase.ENDED, EndCause.CANCELLED), requested_action=RequestedAction.HALT)
+    first = facts(JobState.QUEUED, seen(Phase.ENDED, EndCause.CANCELLED), requested_action=RequestedAction.HALT)
     assert (judge(first).steps[-1][0], judge(first).message) == (JobState.HALTED, "halted before it started")
     assert judge(replace(first, attempt=2)).message == "halted before attempt 2 started"
 
@@ -425,13 +427,13 @@ def test_known_takes_head_controller_wait_from_latest_claim() -> None:
         return Event(seq, at, "head", kind, fields)
 
     first = [head(1, 1.0, EventKind.CLAIMED, restart=0), head(2, 2.0, EventKind.WAITING, message="the run before")]
-    assert known(events=first).waits_for == "the run before"
-    assert known(events=[*first, head(3, 3.0, EventKind.WAITING, message="")]).waits_for == ""
-    assert known(events=first, final=OUTSIDE).waits_for == ""
+    assert facts(events=first).head_waits_for == "the run before"
+    assert facts(events=[*first, head(3, 3.0, EventKind.WAITING, message="")]).head_waits_for == ""
+    assert facts(events=first, final=OUTSIDE).head_waits_for == ""
     again = [*first, head(3, 50.0, EventKind.CLAIMED, restart=1)]
-    assert known(events=again, final=OUTSIDE).waits_for == ""
+    assert facts(events=again, final=OUTSIDE).head_waits_for == ""
     again.append(head(4, 51.0, EventKind.WAITING, message="the first run"))
-    assert known(events=again, final=OUTSIDE).waits_for == "the first run"
+    assert facts(events=again, final=OUTSIDE).head_waits_for == "the first run"
 
 
 def test_latest_run_keeps_events_that_nodes_with_slow_clocks_date_before_the_only_claim() -> None:

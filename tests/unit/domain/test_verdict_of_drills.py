@@ -9,17 +9,17 @@ import pytest
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.continuation import Interruption
 from ffdl_batch.domain.outcome.controller_events import FinalRecord, GoesOn, Outcome
-from ffdl_batch.domain.outcome.facts import Known
+from ffdl_batch.domain.outcome.facts import AttemptFacts
 from ffdl_batch.domain.outcome.observation import EndCause, Observation, Phase
-from ffdl_batch.domain.outcome.verdict import Move, judge
-from tests.unit.domain.test_verdict import ENDED_WELL, FAILED, OUTSIDE, RUN, WAITS, known, seen
+from ffdl_batch.domain.outcome.verdict import VerdictKind, judge
+from tests.unit.domain.test_verdict import ENDED_WELL, FAILED, OUTSIDE, RUN, WAITS, facts, seen
 
 
 def drilled(
     observation: Observation, drill: str, final: FinalRecord | None = None, wish: RequestedAction = RequestedAction.NONE
-) -> Known:
-    found = known(JobState.PROCESSING, observation, RUN[:2], final, wish)
-    return replace(found, evidence=replace(found.evidence, drill=drill))
+) -> AttemptFacts:
+    found = facts(JobState.PROCESSING, observation, RUN[:2], final, wish)
+    return replace(found, drill_event=drill)
 
 
 def halted(goes_on: GoesOn) -> FinalRecord:
@@ -48,8 +48,8 @@ def test_verdict_marks_interruption_by_drill_as_played(drill: str, end: EndCause
         "preempt": (Interruption.PREEMPTION, "S111", "a drill played a preemption"),
         "node-fail": (Interruption.NODE_FAILURE, "S110", "a drill played a node failure"),
     }[drill]
-    assert (verdict.interruption, verdict.played, verdict.message) == (why, True, message)
-    assert (verdict.error_code, verdict.lost_node) == (code, False)
+    assert (verdict.interruption, verdict.is_played, verdict.message) == (why, True, message)
+    assert (verdict.error_code, verdict.has_lost_node) == (code, False)
 
 
 @pytest.mark.parametrize("drill", ["preempt", "node-fail", "timeout"])
@@ -58,7 +58,7 @@ def test_verdict_marks_interruption_by_drill_as_played(drill: str, end: EndCause
 )
 def test_verdict_does_not_mark_scheduler_interruption_as_drill(drill: str, end: EndCause, why: Interruption) -> None:
     verdict = judge(drilled(seen(Phase.ENDED, end), drill, OUTSIDE))
-    assert (verdict.interruption, verdict.played) == (why, False)
+    assert (verdict.interruption, verdict.is_played) == (why, False)
 
 
 @pytest.mark.parametrize(
@@ -74,18 +74,22 @@ def test_verdict_ignores_timeout_drill_if_final_record_lacks_drill_mark(
     end: EndCause, final: FinalRecord | None, why: Interruption | None
 ) -> None:
     verdict = judge(drilled(seen(Phase.ENDED, end), "timeout", final))
-    assert (verdict.interruption, verdict.played) == (why, False)
+    assert (verdict.interruption, verdict.is_played) == (why, False)
 
 
 @pytest.mark.parametrize("goes_on", [GoesOn.SUCCESSOR, GoesOn.PLATFORM, GoesOn.NO])
 def test_verdict_takes_played_timeout_from_final_record_unless_halt_was_requested(goes_on: GoesOn) -> None:
     verdict = judge(drilled(ENDED_WELL, "timeout", halted(goes_on)))
-    assert (verdict.interruption, verdict.played, verdict.message) == (Interruption.TIMEOUT, True, "m")
+    assert (verdict.interruption, verdict.is_played, verdict.message) == (Interruption.TIMEOUT, True, "m")
     requested = judge(drilled(ENDED_WELL, "timeout", halted(GoesOn.NO), RequestedAction.HALT))
-    assert (requested.interruption, requested.played) == (Interruption.HALT, False)
+    assert (requested.interruption, requested.is_played) == (Interruption.HALT, False)
 
 
 @pytest.mark.parametrize("played", [True, False])
 def test_verdict_marks_requeue_after_played_timeout_as_drill(played: bool) -> None:
     verdict = judge(drilled(WAITS, "", replace(halted(GoesOn.REQUEUE), played=played)))
-    assert (verdict.move, verdict.interruption, verdict.played) == (Move.REQUEUED, Interruption.TIMEOUT, played)
+    assert (verdict.kind, verdict.interruption, verdict.is_played) == (
+        VerdictKind.REQUEUED,
+        Interruption.TIMEOUT,
+        played,
+    )

@@ -22,7 +22,7 @@ from ffdl_batch.domain.outcome.observation import EndCause, NativeId
 from ffdl_batch.services.job_storage import FRESH_S, Tree
 from ffdl_batch.services.monitoring.watcher import SETTLE_S
 from ffdl_batch.services.os_errors import explain
-from ffdl_batch.services.outcome.attempt_records import read_evidence, saved_checkpoint
+from ffdl_batch.services.outcome.attempt_records import read_events, saved_checkpoint
 from ffdl_batch.store import DatabaseMissing, StoreError
 from tests.unit.services.conftest import Site
 from tests.unit.store.jobs import add_job, applied, deploying, steps
@@ -320,7 +320,7 @@ def test_watcher_keeps_job_queued_while_jobs_directory_is_not_mounted(site: Site
         watcher.look()
     assert str(site.job(job.id).state) == "QUEUED"
     with pytest.raises(FileNotFoundError):
-        read_evidence(site.attempt(job))
+        read_events(site.attempt(job))
     move_tree(away, tree)
     watcher.look()
     assert (str(site.job(job.id).state), site.job(job.id).error_code) == ("FAILED", "S106")

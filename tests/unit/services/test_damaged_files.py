@@ -11,6 +11,7 @@ import pytest
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.outcome.facts import AttemptFacts
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
 from ffdl_batch.services.monitoring.watcher import LONG_AGO_S
 from ffdl_batch.services.queries.measurement_stream import MeasuredQuery, read_metrics, read_usage
@@ -79,7 +80,7 @@ def test_watcher_warns_once_about_damaged_file(site: Site, kind: str, why: str) 
 def test_watcher_continues_after_defect_in_judging_one_job(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     broken, healthy = site.deployed("broken"), site.deployed("healthy")
     read = site_reader(broken, site, ZeroDivisionError("by zero"))
-    monkeypatch.setattr("ffdl_batch.services.monitoring.job_update.read_evidence", read)
+    monkeypatch.setattr("ffdl_batch.services.monitoring.job_update.add_files", read)
     for job in (broken, healthy):
         write_events(site, job, [("learner", site.clock.now())])
     for _ in range(2):
@@ -92,7 +93,7 @@ def test_watcher_continues_after_defect_in_judging_one_job(site: Site, monkeypat
 def test_watcher_does_not_blame_a_job_for_an_unavailable_database(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     job = site.deployed()
     monkeypatch.setattr(
-        "ffdl_batch.services.monitoring.job_update.read_evidence", site_reader(job, site, StoreUnavailable("away"))
+        "ffdl_batch.services.monitoring.job_update.add_files", site_reader(job, site, StoreUnavailable("away"))
     )
     write_events(site, job, [("learner", site.clock.now())])
     with pytest.raises(StoreUnavailable):
@@ -109,14 +110,14 @@ def test_metrics_end_at_limit_of_sparse_file(site: Site, monkeypatch: pytest.Mon
         assert set(read(site.platform.storage, site.caller, job.id, MeasuredQuery())) == {None}
 
 
-def site_reader(job: Job, site: Site, error: Exception) -> Callable[[AttemptDir], object]:
-    from ffdl_batch.services.outcome.attempt_records import read_evidence
+def site_reader(job: Job, site: Site, error: Exception) -> Callable[[AttemptDir, AttemptFacts], AttemptFacts]:
+    from ffdl_batch.services.outcome.attempt_records import add_files
 
     broken = site.attempt(job)
 
-    def read(attempt: AttemptDir) -> object:
+    def read(attempt: AttemptDir, facts: AttemptFacts) -> AttemptFacts:
         if attempt == broken:
             raise error
-        return read_evidence(attempt)
+        return add_files(attempt, facts)
 
     return read
