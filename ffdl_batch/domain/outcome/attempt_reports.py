@@ -91,7 +91,7 @@ def is_all_stored(events: Sequence[Event], learners: int) -> bool:
     """Return whether every learner exited with status 0 by itself and was stored afterwards.
 
     The ends of services do not count. A learner that was asked for a checkpoint does not count as done: it also exits
-    with status 0 if it has only saved one, and only the head controller can tell the difference.
+    with status 0 if it has only saved one, and only the head controller knows the difference.
     """
     services = _services(events)
     done = set(services)

@@ -1,4 +1,4 @@
-"""Whether a training goes on after an attempt was interrupted: one rule for head controllers and the daemon.
+"""Whether another attempt follows an interrupted one: one rule for head controllers and the daemon.
 
 Pure, and runs on Python 3.9. The head asks it when a time limit is near and the daemon may be down; the daemon asks
 it for everything else. Each kind of interruption has a budget of its own, and a chain of attempts that makes no
@@ -37,44 +37,43 @@ class DrillEvent(str, Enum):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What one attempt did about checkpoints. Times are epoch seconds by the shared file system's clock.
-
-    `asked`: the learners were asked for one. `confirmed`: they wrote one after that and ended by themselves, `took_s`
-    after they were asked. `answered`: they ended by themselves when asked, with or without one. `saved_at`: when the
-    newest file of `$CHECKPOINT_DIR` that this attempt wrote was written (None = it wrote none); `newest` is its name.
-    `unseen`: who could have looked died, and nobody else sees that directory.
-    """
+    """What one attempt did about checkpoints. Times are epoch seconds by the shared file system's clock."""
 
     asked: bool = False
+    """Whether the learners were asked for a checkpoint."""
     confirmed: bool = False
+    """Whether they wrote one after the request and ended by themselves."""
     answered: bool = False
+    """Whether they ended by themselves after the request, with or without a checkpoint."""
     took_s: Optional[float] = None
+    """Seconds from the request to their end."""
     saved_at: Optional[float] = None
+    """When this attempt wrote the newest file of `$CHECKPOINT_DIR` (None = it wrote none)."""
     newest: str = ""
+    """The name of that file."""
     unseen: bool = False
+    """Whether the controllers died before they could look, and the daemon cannot see the directory."""
     missing: str = ""
     """Numbers of the learners that did not confirm it although others did, separated by commas."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How often a chain of attempts goes on after each kind of interruption; GPU time in seconds (None = no cap).
-
-    `saved_is_enough`: after a time limit, files that were saved without being asked for count as progress.
-    """
+    """How often a job is continued after each kind of interruption."""
 
     timeouts: int = 50
     preemptions: int = 50
     node_failures: int = 5
     failures: int = 0
     gpu_seconds: Optional[float] = None
+    """None = no limit."""
     saved_is_enough: bool = False
+    """Whether, after a time limit, files count as progress that were saved without a request."""
 
 
 @dataclass(frozen=True)
 class Spent:
-    """What a chain has used up, since its submission or the last resume. `fruitless`: attempts in a row, up to the
-    last, that left no new checkpoint."""
+    """What a job has used of its retry budget since its submission or its last resume."""
 
     timeouts: int = 0
     preemptions: int = 0
@@ -82,15 +81,17 @@ class Spent:
     failures: int = 0
     gpu_seconds: float = 0.0
     fruitless: int = 0
+    """Number of latest attempts in a row that left no new checkpoint."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether the training goes on. `sentence` says why, for the history and the owner."""
+    """Whether another attempt follows."""
 
     goes_on: bool
     spent: Spent
     sentence: str
+    """The reason, for the history and the owner."""
 
 
 _COUNTERS: Dict[Interruption, str] = {
@@ -145,10 +146,10 @@ def what_begins(attempt: int) -> str:
 def decide(
     why: Interruption, budget: Budget, spent: Spent, progress: Checkpoint, gpu_seconds: float, *, played: bool = False
 ) -> Decision:
-    """Whether the next attempt follows. `spent` is before this attempt, `gpu_seconds` what this attempt used.
+    """Return whether another attempt follows. `spent` excludes this attempt; `gpu_seconds` are this attempt's.
 
-    What a drill `played` uses up no budget but that of GPU time, which was really used, and it does not end a chain
-    that goes on otherwise; the sentence says where one in earnest would have.
+    An interruption that a drill `played` uses GPU time only, and never ends a job that would otherwise be continued.
+    The sentence says if a real one would have.
     """
     if why is Interruption.STAGED:
         return Decision(True, spent, describe_interruption(why))
@@ -193,17 +194,19 @@ def _over_cap(budget: Budget, after: Spent) -> str:
 
 
 def _stuck(why: Interruption, after: Spent, progress: Checkpoint) -> str:
-    """Why a next attempt would be in vain, as far as anybody knows; "" = it would not."""
+    """Return why another attempt would make no progress, as far as is known; "" = it may."""
     if after.fruitless <= _patience(why, progress):
         return ""
-    if progress.saved_at is not None:  # whether the training goes on from it, nobody has said
+    if progress.saved_at is not None:  # the manifest does not say whether it can continue from it
         return "after a time limit a saved one counts only where the manifest gives batch.retry.timeouts"
     return "it would start from the same point again"
 
 
 def is_progress(why: Interruption, budget: Budget, progress: Checkpoint) -> bool:
-    """Whether the attempt left something that the next one can go on from, as far as anybody can tell: an interruption
-    from outside is not the training's fault, and the budget of its kind bounds what nobody has seen."""
+    """Return whether the next attempt can continue from what this one left, as far as is known.
+
+    An interruption from outside is not the training's fault; its own budget limits it if the checkpoint is unknown.
+    """
     if progress.confirmed:
         return True
     if progress.unseen:

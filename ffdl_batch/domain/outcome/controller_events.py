@@ -1,7 +1,7 @@
 """What controllers report: append-only event files and the head's final record. Runs on Python 3.9.
 
 Each controller writes one file ``events/<source>.jsonl``, one JSON object a line, with a sequence number from 1.
-A torn last line is ignored by readers; a writer that restarts goes on after the last whole line.
+A torn last line is ignored by readers; a writer that restarts continues after the last whole line.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class EventKind(str, Enum):
     LEARNER_ENDED = "learner_ended"
     """[learner_id, exit_code | signal, out_of_memory, began (the user's command was reached), detail,
     ended_by (why the controller ended it: "" = it ended itself, else stop, term, halt, warned, time, fence, service =
-    a service that nobody needed any more), asked (the reason for which it had been asked for a checkpoint: "" = it had
+    a service that was no longer needed), asked (the reason for which it had been asked for a checkpoint: "" = it had
     not, else halt, warned, term, time), signalled (somebody in it caught the checkpoint signal), code (a fault code
     where the learner could not be run), service (true where it is one), restarted (true where it is started again: this
     was not its last end), waited (true where it was to be started again when all were ended)]"""
@@ -101,7 +101,7 @@ class EventKind(str, Enum):
     WAITING = "waiting"
     """What the head waits for before it starts the learners [message: "" = nothing any more]."""
     CONTINUED = "continued"
-    """The head arranged that the training goes on [attempt, by = successor | requeue | platform, message]."""
+    """The head arranged another attempt or run [attempt, by = successor | requeue | platform, message]."""
     ENDED = "ended"
     """The controller is through and none of its learners lives: a newer attempt need not wait for it."""
     FINAL = "final"
@@ -135,12 +135,12 @@ class Event:
 
     @property
     def node(self) -> str:
-        """The same as schedulers call it: a host without its domain, unless the controller was told a name."""
+        """The name that schedulers use: the host without its domain, unless the controller was given a name."""
         return str(self.fields.get("machine") or "") or str(self.fields.get("host") or "").partition(".")[0]
 
 
 class Outcome(str, Enum):
-    """How an attempt ended, by the head's word."""
+    """How an attempt ended, according to its head controller."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -150,13 +150,13 @@ class Outcome(str, Enum):
 
 
 class GoesOn(str, Enum):
-    """How a training goes on after an attempt, as the head arranged it."""
+    """What the head arranged after an attempt."""
 
     NO = ""
     SUCCESSOR = "successor"
     """The next attempt's files are written and its submission was begun by the head."""
     REQUEUE = "requeue"
-    """The scheduler was asked to start this attempt anew."""
+    """The scheduler was asked to start this attempt again."""
     PLATFORM = "platform"
     """The head could not; the platform should."""
 
@@ -230,7 +230,7 @@ def decode_events(text: str) -> List[Event]:
 
     Ignored: a last line without newline (torn), lines that are no event, kinds of a newer release, a
     sequence number that was seen before (a writer that retried), and lines after MAX_EVENTS. Raises
-    :class:`~ffdl_batch.domain.file_format.NewerFormat` for a line of which nobody can say what it means.
+    :class:`~ffdl_batch.domain.file_format.NewerFormat` for a line in a format that this release does not know.
     """
     events: List[Event] = []
     last = 0

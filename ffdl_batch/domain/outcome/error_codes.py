@@ -43,13 +43,13 @@ _NOT_GIVEN = "FfDL's, which no job gets here: {}"
 OUT_OF_MEMORY = "C202"
 TIME_LIMIT = "C203"
 UNSTORED = ("S303", "S305")
-"""What a job ended with of which not all could be stored; it is stored later."""
+"""Codes of jobs whose results could not all be stored; they are stored later."""
 NOT_STORED = frozenset({*UNSTORED, "S306"})
-"""What a job ended with whose work was done: only storing it failed."""
+"""Codes of jobs that did their work: only storing it failed."""
 BUDGETS = {TIME_LIMIT: "timeouts", "S111": "preemptions"} | dict.fromkeys(
     {"S106", "S110"} | UNFIT_NODE, "node_failures"
 )
-"""The budget of ``batch.retry`` that pays for going on after a fault."""
+"""The budget of ``batch.retry`` that an attempt with this code uses."""
 NORMAL = FaultKind("000", "normal operation", Party.PLATFORM, Party.PLATFORM, "nothing to do")
 FAULTS: dict[str, FaultKind] = {
     kind.code: kind

@@ -1,8 +1,9 @@
-"""When an attempt is given up of whose controllers nothing is heard, although its scheduler says that it runs.
+"""When the daemon abandons an attempt whose controllers are silent although the scheduler reports it as running.
 
-Processes that are frozen, a driver that hangs, a node that lost its file system: the allocation would be held until its
-time limit. Pure. Two clocks are asked: how long a node was silent says the shared file system's; that it was so at two
-looks in a row says the monotonic one of whoever looks. So a clock that is set, or a host that slept, gives nobody up.
+Frozen processes, a driver that hangs or a node without its file system would hold the allocation until its time limit.
+Two clocks must agree: the shared file system's clock measures how long a node was silent, and the daemon's monotonic
+clock measures the time between two checks. So neither a clock that is set nor a host that slept causes an attempt to be
+abandoned. Pure.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from ffdl_batch.domain.outcome.controller_events import GivenUp
 from ffdl_batch.domain.outcome.observation import Phase
 
 WARNING_SHARE = 0.5
-"""Of the time after which an attempt is given up, when its owner is told of it."""
+"""The owner is warned after this share of the time."""
 FEWEST_BEATS = 6
-"""So many heartbeats have to be missing, whatever is configured."""
+"""At least this many heartbeats must be missing, whatever is configured."""
 CHECKS = 3
-"""So often a silence is looked at before it has lasted long enough."""
+"""Number of checks before a silence has lasted long enough."""
 LONGEST_LOOK_S = 300.0
 SILENCE = "nothing was heard of the controllers"
-"""How every sentence about a silence begins."""
+"""The beginning of every sentence about a silence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """When the controller of one node was heard of last, by the file system's clock."""
+    """The last heartbeat of one node's controller, by the file system's clock."""
 
     node: str
     at: float
@@ -38,26 +39,28 @@ class Step(StrEnum):
     """What follows for an attempt."""
 
     NONE = ""
-    """It was heard of, or whether it could be is not known now."""
+    """There were heartbeats, or it is not known now whether there could be."""
     WARN = "tell"
-    """Its owner is told."""
+    """Warn the owner."""
     HOLD = "hold"
-    """Its owner is told; it is not given up while so many others are silent, too."""
+    """Warn the owner, and wait while so many other controllers are silent too."""
     GIVE_UP = "give_up"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What follows, for the silence of which nodes since when; and when they are given up at the earliest."""
+    """What follows from the silence of some nodes."""
 
     step: Step
     nodes: tuple[str, ...] = ()
     since: float = 0.0
+    """Time of their last heartbeat."""
     at: float = 0.0
+    """When the attempt is abandoned at the earliest."""
 
     @property
     def sentence(self) -> str:
-        """For the owner."""
+        """The warning for the owner."""
         said = f"{SILENCE} on {', '.join(self.nodes)} since {moment(self.since)}"
         if self.step is Step.HOLD:
             return f"{said}, nor of most others: that looks like the file system, so the attempt is not given up"
@@ -72,12 +75,12 @@ def look_every_s(silent_s: float) -> float:
 
 
 def patience_s(configured_s: float, heartbeat_s: float) -> float:
-    """After which silence an attempt is given up whose controllers beat every `heartbeat_s`."""
+    """Return the seconds of silence after which an attempt is abandoned."""
     return max(configured_s, FEWEST_BEATS * heartbeat_s)
 
 
 def quiet(beats: Collection[Beat], now: float, silent_s: float) -> tuple[Beat, ...]:
-    """Those of whom nothing was heard for long enough to say so; sorted."""
+    """Return the beats of nodes that have been silent for long enough for a warning, sorted."""
     return tuple(
         sorted((b for b in beats if now - b.at >= silent_s * WARNING_SHARE), key=lambda beat: (beat.node, beat.at))
     )

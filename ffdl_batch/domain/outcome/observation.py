@@ -60,7 +60,7 @@ class Observation:
     """One job as the scheduler shows it.
 
     `native_state` is the scheduler's own word, `reason` its reason for waiting or ending, `nodes` its node
-    list, `restarts` how often it started the job anew under the same id, `name` the name that it knows the job by
+    list, `restarts` how often it restarted the job under the same id, `name` the name that it knows the job by
     ("" where the backend never gives an id twice). `held_for_good`: the job waits, and the scheduler itself has decided
     never to start it again; `nowhere`: that no node fits what it asks for; `lacks`: what a part of it waits for while
     another runs, in words with what to do. Times are seconds since the epoch.

@@ -94,13 +94,13 @@ def standing_of(
 
 
 def _in_doubt(shown: Observation) -> Observation:
-    """What is believed of a job that may be another: its end, and not that it was started anew or is held."""
+    """Return what counts for a job that may be another: its end, but no restart and no hold."""
     phase = Phase.ENDED if shown.phase is Phase.ENDED else Phase.UNKNOWN
     return replace(shown, phase=phase, restarts=0, held_for_good=False, nowhere=False, nodes="")
 
 
 def is_older(shown: Observation, last: Observation) -> bool:
-    """Whether `shown` is an end of a run before the one that was listed last: an accounting that lags behind."""
+    """Return whether `shown` is the end of a run before `last`, reported by an accounting that lags behind."""
     began, ended = last.started_at, shown.ended_at
     return shown.phase is Phase.ENDED and began is not None and ended is not None and ended < began
 
@@ -109,8 +109,8 @@ log = logging.getLogger(__name__)
 
 
 def claimed_by_its_id(root: Root, job: Job, native: NativeId | None = None) -> float | None:
-    """When the job's id, or `native`, claimed its current attempt; None where it did not, or nobody can read that
-    now."""
+    """Return when the job's id, or `native`, claimed its current attempt; None if it did not, or if the claim cannot be
+    read now."""
     attempt = root.job(job.id).attempt(job.attempt)
     try:
         return claimed_at(attempt, str(native) if native is not None else job.native_id)
@@ -120,15 +120,13 @@ def claimed_by_its_id(root: Root, job: Job, native: NativeId | None = None) -> f
 
 
 def is_own(root: Root, job: Job, native: NativeId, shown: Observation) -> bool:
-    """Whether what is listed under `native` is provably the job's current attempt."""
+    """Return whether the scheduler's job `native` provably is the current attempt."""
     return standing_of(shown, job.token, None, partial(claimed_by_its_id, root, job, native)) is Standing.OWN
 
 
 def own_among(root: Root, adapter: Scheduler, job: Job, natives: Collection[NativeId]) -> frozenset[NativeId]:
-    """Those of `natives` that provably are the job's current attempt and have not ended. Raises SchedulerUnreachable.
-
-    The log is told of the others: they are left alone.
-    """
+    """Return those of `natives` that provably are the current attempt and have not ended. Log the others, which are
+    left alone. Raises SchedulerUnreachable."""
     own: set[NativeId] = set()
     for native, shown in adapter.observe(natives).items():
         if shown.phase is Phase.ENDED:
@@ -141,7 +139,7 @@ def own_among(root: Root, adapter: Scheduler, job: Job, natives: Collection[Nati
 
 
 def may_ask_of(root: Root, adapter: Scheduler, job: Job) -> bool:
-    """Whether what the scheduler has under the job's id is provably its current attempt, and has not ended. Raises
+    """Return whether the scheduler's job provably is the current attempt and has not ended. Raises
     SchedulerUnreachable."""
     native = NativeId.parse(job.native_id)
     return native in own_among(root, adapter, job, [native])

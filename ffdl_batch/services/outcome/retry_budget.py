@@ -1,4 +1,4 @@
-"""How long before a time limit the learners of an attempt are warned, and what a chain of attempts may use up."""
+"""How long before a time limit learners are warned, and the retry budget of a job."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ MAX_LEAD_S = 65535
 
 
 def lead_of(spec: JobSpec, checkpoints: Iterable[Checkpoint], store_s: int = Limits.store_s) -> Lead:
-    """Whole seconds before the time limit, or none where nobody of ours warns.
+    """Return the lead in whole seconds before the time limit, or none if we do not warn.
 
-    The manifest's word counts first (0 = no warning), else what earlier attempts of this job measured, else its grace
-    period. Times of learners that did not react say nothing: they were ended, and would make the lead grow each time.
-    Never more than half of a time limit that is known. A manifest with ``batch.signal`` warns as it says itself.
+    The manifest decides first (0 = no warning), then what earlier attempts of this job measured, then its grace period.
+    Learners that did not react are not counted: they were ended, and would make the lead grow each time. The lead is at
+    most half of a known time limit. With ``batch.signal`` the manifest itself decides about warnings.
     """
     asked = spec.batch.checkpoint
     if spec.batch.signal or asked.lead_s == 0:
@@ -35,10 +35,10 @@ def lead_of(spec: JobSpec, checkpoints: Iterable[Checkpoint], store_s: int = Lim
 
 
 def budget_of(retry: Retry) -> Budget:
-    """The budget of a chain as the manifest has it.
+    """Return the retry budget that the manifest sets.
 
-    Only an owner who gives `retry.timeouts` says that a training can go on from files that it saved without being
-    asked for them; by default a chain over time limits needs confirmed checkpoints.
+    By default, a job is continued after a time limit only from a confirmed checkpoint. With `retry.timeouts` the
+    manifest says that the training can also continue from files that it saved without a request.
     """
     usual = Budget()
     return Budget(
