@@ -40,7 +40,7 @@ class Step(StrEnum):
 
     NONE = ""
     """There were heartbeats, or it is not known now whether there could be."""
-    WARN = "tell"
+    WARN = "warn"
     """Warn the owner."""
     HOLD = "hold"
     """Warn the owner, and wait while so many other controllers are silent too."""

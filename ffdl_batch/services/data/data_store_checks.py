@@ -59,7 +59,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class StoreFailure:
     """An error of the store at this place of the manifest, in one direction."""
 
     store: int
@@ -87,19 +87,19 @@ class Told:
         return f"data_stores[{self.store}].{below}"
 
 
-def findings_of(wrong: Sequence[Told], *, later: bool, runs_here: bool) -> Iterator[Finding]:
+def findings_of(wrong: Sequence[StoreFailure], *, later: bool, runs_here: bool) -> Iterator[Finding]:
     """Yield the findings, one for each cause.
 
     `later`: missing data may be put there before the job starts. `runs_here`: the nodes use this installation.
     """
-    groups: dict[tuple[object, ...], list[Told]] = {}
+    groups: dict[tuple[object, ...], list[StoreFailure]] = {}
     for one in wrong:
         groups.setdefault(one.sameness, []).append(one)
     for group in groups.values():
         yield _finding(group, later=later, runs_here=runs_here)
 
 
-def _finding(group: Sequence[Told], *, later: bool, runs_here: bool) -> Finding:
+def _finding(group: Sequence[StoreFailure], *, later: bool, runs_here: bool) -> Finding:
     """Return an error if the nodes would fail in the same way, else a warning."""
     first = group[0]
     what = " and ".join(dict.fromkeys(_WHAT[one.direction] for one in group))
@@ -159,7 +159,7 @@ class StoreChecks:
         ]
         answers = self._answers(asked, secrets)
         wrong = [
-            Told(one.store, one.direction, one.transfer.store, answer)
+            StoreFailure(one.store, one.direction, one.transfer.store, answer)
             for one, answer in zip(asked, answers, strict=True)
             if answer.kind is not None
         ]

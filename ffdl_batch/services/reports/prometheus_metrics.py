@@ -94,18 +94,18 @@ class Figures:
         attempts = Family("ffdl_attempts_total", "counter", "Attempts that were begun.")
         recoveries = Family("ffdl_recoveries_total", "counter", "Attempts that were interrupted.")
         gpus = Family("ffdl_gpu_seconds_total", "counter", "GPU seconds of attempts that have ended.")
-        owed = Family("ffdl_stores_owed", "gauge", "Attempts whose results or logs are still to be stored.")
+        pending = Family("ffdl_stores_owed", "gauge", "Attempts whose results or logs are still to be stored.")
         sums = store.sum_attempts(uid)
         for backend in sorted({one.backend for one in sums}):
             of_it = [one for one in sums if one.backend == backend]
             attempts.put(sum(one.count for one in of_it), backend=backend)
             gpus.put(sum(one.gpu_seconds for one in of_it), backend=backend)
-            owed.put(sum(one.pending_uploads for one in of_it), backend=backend)
+            pending.put(sum(one.pending_uploads for one in of_it), backend=backend)
         for one in sums:
             if one.interruption not in ("", Interruption.STAGED.value):
                 played = "yes" if one.played else "no"
                 recoveries.put(one.count, backend=one.backend, interruption=one.interruption, drill=played)
-        return [jobs, ended, phases, attempts, recoveries, gpus, owed]
+        return [jobs, ended, phases, attempts, recoveries, gpus, pending]
 
     def _of_schedulers(self) -> list[Family]:
         up = Family("ffdl_backend_up", "gauge", "Whether the backend answered when it was asked last.")

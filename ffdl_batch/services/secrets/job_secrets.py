@@ -267,7 +267,7 @@ def renew_secret(storage: JobStorage, name: str) -> None:
 
 
 def forget_secrets(storage: JobStorage) -> int:
-    """Remove the secrets of ended jobs without pending uploads; return of how many jobs and arrays.
+    """Remove the secrets of ended jobs without pending uploads. Return how many jobs and arrays had some.
 
     A job that can be resumed keeps its own values. Raises OSError, StoreError.
     """
@@ -289,16 +289,16 @@ def forget_secrets(storage: JobStorage) -> int:
 
 def _forget_job(storage: JobStorage, job: Job) -> bool:
     root = storage.root
-    owed = {
+    pending = {
         root.job(job.id).attempt(one.number).secrets for one in storage.store.attempts(job.id) if one.upload_pending
     }
     for path in _files(root, job):
-        if str(path) not in owed:
+        if str(path) not in pending:
             path.unlink(missing_ok=True)
     own = Path(root.job(job.id).secrets)
     if job.state in _FOR_GOOD:
         own.unlink(missing_ok=True)
-    if owed or (job.state is JobState.HALTED and own.exists()):  # a halted job may still be cancelled
+    if pending or (job.state is JobState.HALTED and own.exists()):  # a halted job may still be cancelled
         return False
     _let_go(root, job.id)
     now = storage.store.get(job.id)

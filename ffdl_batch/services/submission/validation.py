@@ -222,6 +222,7 @@ def name_elements(storage: JobStorage, candidate: Candidate, specs: Sequence[Job
 
 
 def refusal_of(candidate: Candidate, error: InvalidRequest) -> Refused:
+    """Return the error for the submitter: the adapter's findings with file and line, and the warnings so far."""
     code = error.findings[0].code if error.findings else "C104"
     located = [locate(candidate, finding) for finding in error.findings]
     return bad_request(code, str(error), (*candidate.warnings, *located))

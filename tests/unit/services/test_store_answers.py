@@ -5,16 +5,16 @@ from __future__ import annotations
 from ffdl_batch.domain.data.staging_protocol import Direction, FaultClass
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.domain.findings import Finding, Severity
-from ffdl_batch.services.data.data_store_checks import Answer, Told, findings_of
+from ffdl_batch.services.data.data_store_checks import Answer, StoreFailure, findings_of
 
 S3 = StoreAddress(StoreKind.S3, "http://s3", container="sets")
 
 
-def told(kind: FaultClass, message: str = "why", store: int = 0, direction: Direction = Direction.IN) -> Told:
-    return Told(store, direction, S3, Answer(kind, message))
+def told(kind: FaultClass, message: str = "why", store: int = 0, direction: Direction = Direction.IN) -> StoreFailure:
+    return StoreFailure(store, direction, S3, Answer(kind, message))
 
 
-def found(*wrong: Told, later: bool = False, runs_here: bool = True) -> list[Finding]:
+def found(*wrong: StoreFailure, later: bool = False, runs_here: bool = True) -> list[Finding]:
     return list(findings_of(wrong, later=later, runs_here=runs_here))
 
 
