@@ -1,14 +1,17 @@
 """Deal test files out to several runs of pytest, and store what came of each file.
 
     pytest -p tests.sharing --shares=DIR FILE ...        the same files, in the same order, and the same DIR in each
+    pytest -p tests.sharing --shares=DIR --fork=LOG ...  the same in two processes; the second one prints to LOG
 
-Each run takes the next file that no run has taken. DIR gets an entry for each file: empty while its tests run, then the
-file's result as JSON (`Result`). Files that have an entry are not run, so a run that was interrupted can be resumed:
-remove the entries that are empty.
+Each run takes the next file that no run has taken. To import and collect all of them takes some seconds of a core, and
+a fork does not do it again. DIR gets an entry for each file: empty while its tests run, then the file's result as JSON
+(`Result`). Files that have an entry are not run, so a run that was interrupted can be resumed: remove the entries that
+are empty.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -39,8 +42,8 @@ class Result:
 class Sharing:
     """The part of the plugin that lives as long as a run."""
 
-    def __init__(self, shares: Path) -> None:
-        self._shares = shares
+    def __init__(self, shares: Path, forks: list[Path]) -> None:
+        self._shares, self._forks = shares, forks
         self._outcomes: dict[str, str] = {}
         """By test: "" = passed, "failed", or why it was skipped."""
 
@@ -54,11 +57,22 @@ class Sharing:
             self._outcomes[report.nodeid] = f"skipped: {reason}"
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
-        """Run what falls to this run. Replaces pytest's own loop over all tests."""
+        """Fork, and run what falls to each run. Replaces pytest's own loop over all tests."""
         if session.config.option.collectonly:
             return None
         if session.testsfailed:
             raise session.Interrupted(f"{session.testsfailed} errors during collection")
+        children = fork_runs(session.config, self._forks)
+        try:
+            self._run(session)
+        finally:
+            statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        if unusual := {*statuses} - {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}:
+            raise RuntimeError(f"a fork of this run ended with exit status {unusual.pop()}")
+        return True
+
+    def _run(self, session: pytest.Session) -> None:
+        """Run what falls to this run."""
         mine = self._dealt(session.items)
         item = next(mine, None)
         started = _now()
@@ -74,7 +88,6 @@ class Sharing:
             if session.shouldstop:
                 raise session.Interrupted(session.shouldstop)
             item = following
-        return True
 
     def _dealt(self, items: list[pytest.Item]) -> Iterator[pytest.Item]:
         """The tests of each file that is still free when its turn comes."""
@@ -114,16 +127,44 @@ class Sharing:
         return self._shares / file.replace("/", ".")
 
 
+def fork_runs(config: pytest.Config, logs: list[Path]) -> list[int]:
+    """Fork a run for each log, with temporary directories of its own; the process ids, none in a fork."""
+    capture = config.pluginmanager.getplugin("capturemanager")
+    assert capture is not None
+    capture.stop_global_capturing()  # its files would be shared with the forks
+    gc.freeze()
+    children: list[int] = []
+    for number, log in enumerate(logs, 2):
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            children.clear()
+            with log.open("wb") as output:
+                os.dup2(output.fileno(), 1)
+                os.dup2(output.fileno(), 2)
+            if config.option.basetemp is not None:
+                config.option.basetemp = Path(config.option.basetemp).with_name(str(number))
+            config._tmp_path_factory = pytest.TempPathFactory.from_config(config, _ispytest=True)  # type: ignore[attr-defined]
+            break
+        children.append(child)
+    capture.start_global_capturing()
+    capture.suspend_global_capture()
+    return children
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the directory that the runs share."""
+    """Add the directory that the runs share, and forks."""
     parser.addoption("--shares", type=Path, required=True, help="directory that all runs share, empty at first")
+    parser.addoption("--fork", type=Path, action="append", default=[], help="fork a run that prints to this file")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep what pytest compiles, whatever PYTHONDONTWRITEBYTECODE says: the next run collects the same files, in half
     the time."""
     sys.dont_write_bytecode = False
-    config.pluginmanager.register(Sharing(config.getoption("--shares")), "sharing of test files")
+    config.pluginmanager.register(
+        Sharing(config.getoption("--shares"), config.getoption("--fork")), "sharing of test files"
+    )
 
 
 def read_results(shares: Path) -> dict[str, Result | None]:

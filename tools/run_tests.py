@@ -43,6 +43,8 @@ CLUSTERS = ("ffdl", "ffdl2")
 class Lane(Enum):
     """Tiers of one lane run one after the other, and lanes beside each other: much of what they do is waiting."""
 
+    CHECKS = "checks"
+    """What is no test."""
     HOST = "host"
     """Commands, daemons and controllers on this machine that are at work."""
     DAEMONS = "daemons"
@@ -198,14 +200,14 @@ def pytest_tier(
     lane: Lane,
     *paths: str,
     runs: int = 1,
-    starts: tuple[tuple[str, ...], ...] = (),
+    starts: tuple[tuple[str, ...], ...] = ((),),
     needs_root: bool = False,
 ) -> Tier:
-    """A tier of pytest, as `runs` processes, or one for each command of `starts`."""
+    """A tier of pytest, as `runs` processes for each command of `starts`."""
 
     def run(of: Run) -> Tally:
         options = [] if of.full else ["-m", "not full"]
-        return run_shares(name, *paths, runs=list(starts) or [()] * runs, results=of.results, options=options)
+        return run_shares(name, *paths, starts=starts, runs=runs, results=of.results, options=options)
 
     return Tier(name, lane, run, needs_root)
 
@@ -225,9 +227,9 @@ def conformance_tier(suite: str) -> Tier:
     return pytest_tier(f"conformance-{suite}", Lane.CLUSTER, "tests/conformance", starts=starts, needs_root=True)
 
 
-LINT_TIER = Tier("lint", Lane.HOST, lambda _: run_checks(*LINT))
-QUICKSTART_TIER = Tier("quickstart", Lane.HOST, lambda _: run_checks(*QUICKSTART))
-DOCS_TIER = Tier("docs", Lane.HOST, lambda _: run_checks(*DOCS))
+LINT_TIER = Tier("lint", Lane.CHECKS, lambda _: run_checks(*LINT))
+QUICKSTART_TIER = Tier("quickstart", Lane.CHECKS, lambda _: run_checks(*QUICKSTART))
+DOCS_TIER = Tier("docs", Lane.CHECKS, lambda _: run_checks(*DOCS))
 CRASH = pytest_tier("crash", Lane.HOST, "tests/crash")
 OVERLAY = pytest_tier("overlay", Lane.HOST, "tests/overlay")
 CONTRACT = pytest_tier("contract", Lane.DAEMONS, "tests/contract", runs=4)

@@ -19,7 +19,7 @@ from ffdl_batch.domain.launch.launch_file import EnvDelivery, LearnerCommand
 from ffdl_batch.domain.outcome.controller_events import Outcome
 from ffdl_batch.runtimes.apptainer import Container, NetworkMode, apptainer_argv
 from ffdl_batch.runtimes.learner_contract import PROTECTED, Learners, Places, container_layout, learner_environment
-from tests.contract.controller_rig import JOB_ID, Rig, rig
+from tests.contract.controller_rig import Rig, job_id, rig
 
 IMAGE = os.environ.get("FFDL_TEST_IMAGE", "")
 DUMP = "import json, os; json.dump(dict(os.environ), open(os.environ['RESULT_DIR'] + '/env.json', 'w'))\n"
@@ -47,9 +47,9 @@ def write(
     (data / "x").write_text("42")
     bucket.mkdir()
     hosts = ("", "") if copied else (str(data), str(bucket))
-    layout = container_layout(Places(run.job, run.attempt, JOB_ID, "in", "out", *hosts, copied=copied))
+    layout = container_layout(Places(run.job, run.attempt, job_id(), "in", "out", *hosts, copied=copied))
     argv = apptainer_argv(Container(image, layout.binds, network=network))
-    env = learner_environment(Learners(JOB_ID, command), layout)
+    env = learner_environment(Learners(job_id(), command), layout)
     learner = LearnerCommand(argv, env, EnvDelivery.FILE, protected=PROTECTED)
     run.write(command, model=model, user_env=user_env, learner=learner, make_dirs=layout.make_dirs)
 
@@ -61,7 +61,7 @@ def test_learner_container_has_literal_ffdl_paths(run: Rig, copied: bool) -> Non
     env = json.loads((Path(run.attempt.results) / "env.json").read_text())
     mounted = {
         "DATA_DIR": "/mnt/data/in",
-        "RESULT_DIR": f"/mnt/results/out/{JOB_ID}",
+        "RESULT_DIR": f"/mnt/results/out/{job_id()}",
         "RESULT_BUCKET_DIR": "/mnt/results/out",
         "CHECKPOINT_DIR": "/mnt/results/out/_wml_checkpoints",
     }

@@ -28,8 +28,6 @@ from ffdl_batch.runtimes.learner_start import bare_argv
 from tests import preloaded
 
 ROOT = Path(__file__).parents[2]
-JOB_ID = f"training-{os.getpid():09d}"
-"""Differs between test runs at the same time: controllers end leftover learners by the token."""
 LIMITS = Limits(grace_s=60, kill_wait_s=3, heartbeat_s=0.5)
 """Who is asked and answers has time; who does not is told how much in the test."""
 MARK = "FFDL_RIG"
@@ -51,6 +49,11 @@ sys.exit(max(node.wait() for node in nodes))
 """
 
 
+def job_id() -> str:
+    """Name the job of this test run: controllers end leftover learners by the token, also those of other runs."""
+    return f"training-{os.getpid():09d}"
+
+
 def await_true(condition: Callable[[], object], why: Callable[[], str], patience_s: float = 120.0) -> None:
     """Look often at first: a condition may need many files, or all processes of this machine."""
     end, pause_s = time.monotonic() + patience_s, 0.02
@@ -65,8 +68,8 @@ class Rig:
 
     def __init__(self, base: Path) -> None:
         self.base = base
-        self.job = JobDir(str(base / "jobs" / JOB_ID))
-        self.attempt = AttemptDir(str(base / "jobs" / JOB_ID / "attempt-1"))
+        self.job = JobDir(str(base / "jobs" / job_id()))
+        self.attempt = AttemptDir(str(base / "jobs" / job_id() / "attempt-1"))
         self.store = base / "store"
         self.python = sys.executable
         self.controller: tuple[str, ...] = ("-m", "ffdl_batch.controller")
@@ -88,11 +91,11 @@ class Rig:
         **changes: object,
     ) -> LaunchFile:
         """The launch file and what lies beside it."""
-        layout = bare_layout(places or Places(self.job, self.attempt, JOB_ID))
+        layout = bare_layout(places or Places(self.job, self.attempt, job_id()))
         launch = LaunchFile(
-            job_id=JOB_ID,
+            job_id=job_id(),
             attempt=1,
-            token=f"{JOB_ID}-1",
+            token=f"{job_id()}-1",
             job_dir=self.job.path,
             attempt_dir=self.attempt.path,
             doorbell=str(self.base / "doorbell"),
@@ -118,7 +121,7 @@ class Rig:
 
     def learner(self, command: str, layout: Layout, learners: int = 1) -> LearnerCommand:
         """A learner without a container."""
-        env = learner_environment(Learners(JOB_ID, command, learners), layout)
+        env = learner_environment(Learners(job_id(), command, learners), layout)
         env |= {name.upper(): f"{{{name}}}" for name in ("rank", "local_rank", "node_rank", "master_addr")}
         env["WORLD_SIZE"] = str(learners)
         env[MARK] = literal(str(self.base))

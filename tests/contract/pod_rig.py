@@ -53,9 +53,8 @@ from ffdl_batch.runtimes.pod import (
     shim_argv,
     stand_in_argv,
 )  # fmt: skip
-from tests.contract.controller_rig import MARK, ROOT, await_true
+from tests.contract.controller_rig import MARK, ROOT, await_true, job_id
 
-JOB_ID = f"training-{os.getpid():09d}"
 LIMITS = Limits(grace_s=60, kill_wait_s=3, heartbeat_s=0.5)
 SYSTEM = ("usr", "bin", "sbin", "lib", "lib64", "etc", "dev", "proc", "sys")
 PATIENCE_S = 120
@@ -67,7 +66,7 @@ class PodRig:
     def __init__(self, base: Path, index: int = 0) -> None:
         self.base, self.index = base, index
         self.pod, self.root = base / "pod", base / "root"
-        self.job = JobDir(str(base / "tree" / "jobs" / JOB_ID))
+        self.job = JobDir(str(base / "tree" / "jobs" / job_id()))
         self.attempt = AttemptDir(f"{self.job.path}/attempt-1")
         self.plan, self.model, self.private, self.annotations = (
             base / "in" / n for n in ("plan", "model", "private", "annotations")
@@ -100,9 +99,9 @@ class PodRig:
         **changes: object,
     ) -> LaunchFile:
         """What the pod is given. `bare`: the learner's container sees the directories by their own paths."""
-        places = Places(self.job, self.attempt, JOB_ID)
+        places = Places(self.job, self.attempt, job_id())
         layout = bare_layout(places) if bare else container_layout(places)
-        env = learner_environment(Learners(JOB_ID, command, learners), layout)
+        env = learner_environment(Learners(job_id(), command, learners), layout)
         env |= {name.upper(): f"{{{name}}}" for name in ("rank", "node_rank", "master_addr", "master_port", "hostname")}
         env[MARK] = literal(str(self.base))
         controller = ("{python}", "-I", "-S", "-c", literal(_START), "{controller}")
@@ -111,7 +110,7 @@ class PodRig:
             argv = tuple(self.attempt.state if word == WORKING_DIR else word for word in argv)
         learner = LearnerCommand(argv, env, EnvDelivery.FILE, protected=PROTECTED)
         launch = LaunchFile(
-            JOB_ID, 1, f"{JOB_ID}-1", self.job.path, self.attempt.path, str(self.pod / "doorbell"), learner,
+            job_id(), 1, f"{job_id()}-1", self.job.path, self.attempt.path, str(self.pod / "doorbell"), learner,
             model_archive=self.job.model_archive,
             limits=LIMITS,
             scratch_base=str(self.pod / "scratch"),
@@ -170,7 +169,7 @@ class PodRig:
             self.message,
         ]
         argv = [sys.executable, "-I", "-S", "-c", _START, ROOT, "pod", "--launch", self.plan / "launch.json", *given]
-        env = {**self.environment, "FFDL_NATIVE_ID": f"{JOB_ID}-1", "FFDL_POD_IP": f"127.0.1.{self.index + 1}"}
+        env = {**self.environment, "FFDL_NATIVE_ID": f"{job_id()}-1", "FFDL_POD_IP": f"127.0.1.{self.index + 1}"}
         with (self.base / "said").open("ab") as said, (self.base / "errors").open("ab") as errors:
             self.sidecar = subprocess.Popen(
                 [str(word) for word in argv], env=env, stdout=said, stderr=errors, start_new_session=True

@@ -17,7 +17,7 @@ from ffdl_batch.domain.launch.launch_file import RESTART_LEARNER, Network, Store
 from ffdl_batch.domain.outcome.controller_events import Outcome
 from ffdl_batch.runtimes.learner_contract import Places
 from ffdl_batch.runtimes.learner_start import isolated_argv
-from tests.contract.controller_rig import JOB_ID, ROOT, Rig, plain_run, rig  # noqa: F401
+from tests.contract.controller_rig import ROOT, Rig, job_id, plain_run, rig  # noqa: F401
 
 DUMP = "import json, os; json.dump(dict(os.environ), open(os.environ['RESULT_DIR'] + '/env.json', 'w'))\n"
 DUMP_AND_PLACE = "python3 main.py; pwd > $RESULT_DIR/pwd"
@@ -33,7 +33,7 @@ def test_learner_environment_matches_ffdl_contract(run: Rig) -> None:
     data, bucket = run.base / "bucket" / "in", run.base / "bucket" / "out"
     data.mkdir(parents=True)
     bucket.mkdir()
-    places = Places(run.job, run.attempt, JOB_ID, "in", "out", str(data), str(bucket))
+    places = Places(run.job, run.attempt, job_id(), "in", "out", str(data), str(bucket))
     run.write(DUMP_AND_PLACE, model={"main.py": DUMP}, places=places)
     host = {"KUBERNETES_PORT": "x", "DLAAS_JOB": "x", "APPTAINER_BIND": "/etc", "SINGULARITYENV_X": "1", "SECRET": "x"}
     assert run.run(**host) == 0, run.errors
@@ -46,13 +46,13 @@ def test_learner_environment_matches_ffdl_contract(run: Rig) -> None:
         "MODEL_DIR": run.attempt.model,
         "LOG_DIR": run.attempt.learner_logs(1),
         "JOB_STATE_DIR": run.attempt.state,
-        "TRAINING_ID": JOB_ID,
+        "TRAINING_ID": job_id(),
         "TRAINING_COMMAND": DUMP_AND_PLACE,
         "GPU_COUNT": "0.000000",
         "NUM_LEARNERS": "1",
         "LEARNER_ID": "1",
-        "LEARNER_NAME_PREFIX": f"learner-{JOB_ID}",
-        "DOWNWARD_API_POD_NAME": f"learner-{JOB_ID}-0",
+        "LEARNER_NAME_PREFIX": f"learner-{job_id()}",
+        "DOWNWARD_API_POD_NAME": f"learner-{job_id()}-0",
         "RANK": "0",
         "WORLD_SIZE": "1",
         "MASTER_ADDR": "127.0.0.1",

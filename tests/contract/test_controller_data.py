@@ -19,7 +19,7 @@ from ffdl_batch.domain.launch.launch_file import LaunchFile, Stores
 from ffdl_batch.domain.metrics.records import Collecting, ExtractionGroup, Measure, decode_record
 from ffdl_batch.domain.outcome.controller_events import EventKind, Outcome
 from ffdl_batch.host.processes import all_processes
-from tests.contract.controller_rig import JOB_ID, LIMITS, Rig, rig, two_nodes
+from tests.contract.controller_rig import LIMITS, Rig, job_id, rig, two_nodes
 from tests.fakes.fault_proxy import FaultProxy, Rule
 from tests.fakes.s3_server import S3Server
 from tests.staging_rig import KEY, MIB, SECRET
@@ -31,8 +31,11 @@ COLLECTED = {
     "collectors": (sys.executable, "-m", "ffdl_batch.collectors"),
     "metrics": Collecting("regex_extractor", (LOSS,), 0),
 }
-LOG = f"{JOB_ID}/learner-1/training-log.txt"
-MEASURED = f"{JOB_ID}/learner-1/evaluation-metrics.txt"
+
+
+def log_key() -> str:
+    """Name the log of the first learner in the store."""
+    return f"{job_id()}/learner-1/training-log.txt"
 
 
 class Site:
@@ -65,10 +68,10 @@ class Site:
         out = self.store(self.results)
         learner = "{learner_id}"
         uploads = (
-            Transfer(out, JOB_ID, run.attempt.results),
-            Transfer(out, f"{JOB_ID}/_submitted_code", run.attempt.staging("_submitted_code")),
-            Transfer(out, f"_wml_checkpoints/{JOB_ID}", run.job.checkpoints),
-            Transfer(out, f"{JOB_ID}/learner-{learner}", f"{run.attempt.logs}/learner-{learner}"),
+            Transfer(out, job_id(), run.attempt.results),
+            Transfer(out, f"{job_id()}/_submitted_code", run.attempt.staging("_submitted_code")),
+            Transfer(out, f"_wml_checkpoints/{job_id()}", run.job.checkpoints),
+            Transfer(out, f"{job_id()}/learner-{learner}", f"{run.attempt.logs}/learner-{learner}"),
         )
         given: dict[str, object] = {
             "fetches": (Transfer(self.store(self.data), "set", run.attempt.data),),
@@ -82,7 +85,7 @@ class Site:
 
     def measured(self) -> list[str]:
         """The losses that the bucket of results has."""
-        lines = self.stored().get(MEASURED, b"").decode().splitlines()
+        lines = self.stored().get(f"{job_id()}/learner-1/evaluation-metrics.txt", b"").decode().splitlines()
         return [decode_record(line).values["loss"].value for line in lines]
 
     def events(self, kind: EventKind) -> list[dict[str, object]]:
@@ -136,19 +139,19 @@ def test_bucket_data_is_loaded_and_results_are_stored_in_ffdl_layout_when_stores
     assert (site.run.final().outcome, site.run.final().stored) == (Outcome.COMPLETED, True)
     stored = site.stored()
     assert set(stored) == {
-        f"{JOB_ID}/.ffdl-index.json",
-        f"{JOB_ID}/model.bin",
-        f"{JOB_ID}/_submitted_code/model.zip",
-        f"_wml_checkpoints/{JOB_ID}/ckpt",
-        LOG,
+        f"{job_id()}/.ffdl-index.json",
+        f"{job_id()}/model.bin",
+        f"{job_id()}/_submitted_code/model.zip",
+        f"_wml_checkpoints/{job_id()}/ckpt",
+        log_key(),
     }
-    assert stored[f"{JOB_ID}/model.bin"] == b"result\n"
-    assert stored[LOG].decode() == site.run.log()
+    assert stored[f"{job_id()}/model.bin"] == b"result\n"
+    assert stored[log_key()].decode() == site.run.log()
     told, _, rest = site.run.log().partition("the data\n")
     assert "ffdl: loading data: set/deep/a: it answered 500 InternalError" in told and "; tried again" in told
     assert "ffdl: loading data: 1 file, 9 B in " in told
     assert rest == "ffdl: storing: out is left out: it is a link that leads out of the directory, to /etc\n"
-    index = json.loads(stored[f"{JOB_ID}/.ffdl-index.json"])["entries"]
+    index = json.loads(stored[f"{job_id()}/.ffdl-index.json"])["entries"]
     assert index == [{"name": "latest", "target": "model.bin"}, {"name": "model.bin", "mode": "750"}]
     for path in site.run.base.rglob("*"):
         if path.is_file() and str(path) != site.run.attempt.secrets:
@@ -161,15 +164,15 @@ def test_results_log_and_metrics_are_uploaded_while_learner_runs_and_after_it_fa
     site.write(f"{READ}; echo loss 0.5; {wait}; echo loss 0.25; exit 3", **COLLECTED)
     site.run.start()
     site.run.wait(lambda: site.measured() == ["0.5"], "records in the store")
-    site.run.wait(lambda: b"loss 0.5" in site.stored().get(LOG, b""), "the log in the store")
-    site.run.wait(lambda: f"{JOB_ID}/model.bin" in site.stored(), "the result in the store")
+    site.run.wait(lambda: b"loss 0.5" in site.stored().get(log_key(), b""), "the log in the store")
+    site.run.wait(lambda: f"{job_id()}/model.bin" in site.stored(), "the result in the store")
     assert not Path(site.run.attempt.learner_logs(1), "evaluation-metrics.txt").exists()
     Path(site.run.attempt.results, "go").touch()
     assert site.run.await_end() == 3, site.run.errors
     assert (site.run.final().error_code, site.run.final().stored) == ("C201", True)
     assert site.measured() == ["0.5", "0.25"]
-    assert site.stored()[LOG].endswith(b"loss 0.5\nloss 0.25\n")
-    assert {f"{JOB_ID}/model.bin", f"{JOB_ID}/go"} <= set(site.stored())
+    assert site.stored()[log_key()].endswith(b"loss 0.5\nloss 0.25\n")
+    assert {f"{job_id()}/model.bin", f"{job_id()}/go"} <= set(site.stored())
 
 
 def test_halt_uploads_log_and_metrics_of_learner(site: Site) -> None:
@@ -182,7 +185,7 @@ def test_halt_uploads_log_and_metrics_of_learner(site: Site) -> None:
     site.run.await_end()
     assert (site.run.final().outcome, site.run.final().stored) == (Outcome.HALTED, True)
     assert site.measured() == ["0.5", "0.25"]
-    assert site.stored()[LOG].endswith(b"loss 0.5\nloss 0.25\n")
+    assert site.stored()[log_key()].endswith(b"loss 0.5\nloss 0.25\n")
 
 
 def test_attempt_fails_with_c103_before_loading_when_results_store_rejects_credentials(site: Site) -> None:
@@ -294,7 +297,7 @@ def test_upload_completes_when_sigterm_reaches_staging_program(site: Site) -> No
         os.kill(pid, signal.SIGTERM)
     may_go_on.set()
     site.run.await_end()
-    assert len(site.stored()[f"{JOB_ID}/big"]) == 8_000_000 + 8 * (MIB - 1_000_000), site.run.errors
+    assert len(site.stored()[f"{job_id()}/big"]) == 8_000_000 + 8 * (MIB - 1_000_000), site.run.errors
     assert any(site.events(EventKind.STORED))
 
 
@@ -315,8 +318,8 @@ def test_rejected_upload_stays_pending_until_store_accepts_it(site: Site) -> Non
     site.proxy.rules.remove(away)
     assert site.run.run("pay") == 0, site.run.errors
     assert Path(site.run.attempt.uploaded).exists()
-    assert site.stored()[f"{JOB_ID}/model.bin"] == b"result\n"
-    assert site.stored()[LOG].decode() == site.run.log()
+    assert site.stored()[f"{job_id()}/model.bin"] == b"result\n"
+    assert site.stored()[log_key()].decode() == site.run.log()
 
 
 def test_attempt_fails_with_s306_when_staging_interpreter_is_missing(site: Site) -> None:
@@ -341,10 +344,10 @@ def test_shared_results_are_uploaded_only_by_first_or_last_node(site: Site) -> N
               staging=plain.staging)  # fmt: skip
     run.start()
     run.wait(lambda: any(e.kind is EventKind.STORED for e in run.events("node-1")), "the second node's end")
-    assert set(site.stored()) == {f"{JOB_ID}/learner-2/training-log.txt"}
+    assert set(site.stored()) == {f"{job_id()}/learner-2/training-log.txt"}
     Path(run.attempt.results, "go").touch()
     assert run.await_end() == 0, run.errors
-    assert {f"{JOB_ID}/of-1", f"{JOB_ID}/of-2", LOG} <= set(site.stored())
+    assert {f"{job_id()}/of-1", f"{job_id()}/of-2", log_key()} <= set(site.stored())
 
 
 def test_last_node_uploads_results_written_after_first_node_ended(site: Site) -> None:
@@ -358,4 +361,4 @@ def test_last_node_uploads_results_written_after_first_node_ended(site: Site) ->
     run.wait(lambda: any(e.kind is EventKind.STORED for e in run.events("node-0")), "the first node's end")
     Path(run.attempt.results, "go").touch()
     assert run.await_end() == 0, run.errors
-    assert site.stored()[f"{JOB_ID}/late"] == b"late\n"
+    assert site.stored()[f"{job_id()}/late"] == b"late\n"

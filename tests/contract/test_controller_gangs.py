@@ -15,9 +15,9 @@ import pytest
 from ffdl_batch.controller.rendezvous.launch_agent import NAME
 from ffdl_batch.domain.launch.launch_file import LaunchFile, Network, Seat, decode, encode
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Outcome
-from tests.contract.controller_rig import JOB_ID, LIMITS, Rig, patient_run, two_nodes  # noqa: F401
+from tests.contract.controller_rig import LIMITS, Rig, job_id, patient_run, two_nodes  # noqa: F401
 
-NAMES = f"learner-{JOB_ID}"
+NAMES = "learner-of-gang"
 HOST = Network(level="host")
 LATE = """
 import os, time
@@ -164,7 +164,7 @@ def test_attempt_fails_before_learner_start_when_node_is_not_ready(run: Rig, the
 
 def test_attempt_fails_before_learner_start_when_scratch_is_blocked(run: Rig) -> None:
     two_nodes(run, "echo up; sleep 600", names=NAMES)
-    (run.base / f"ffdl-{JOB_ID}-1-1").write_text("in the way of node 1's scratch directory")
+    (run.base / f"ffdl-{job_id()}-1-1").write_text("in the way of node 1's scratch directory")
     assert run.run() == 74, run.errors
     assert (run.final().error_code, run.log(1)) == ("S105", "")
     assert of_kind(run, EventKind.LEARNER_STARTED) == []

@@ -10,7 +10,7 @@ from ffdl_batch.controller.learner.orphans import mark
 from ffdl_batch.controller.logs.output_pipe import WRITER_MARK
 from ffdl_batch.domain.launch.limits import LogLimits
 from ffdl_batch.host.processes import all_processes
-from tests.contract.controller_rig import JOB_ID, Rig, plain_run  # noqa: F401
+from tests.contract.controller_rig import Rig, job_id, plain_run  # noqa: F401
 
 FLOOD = """\
 import sys, time
@@ -26,7 +26,7 @@ sys.stdout.write("the last of %d lines" % count + chr(10))
 
 def writers() -> list[int]:
     """The processes that write logs of this test's job."""
-    wanted, found = f"{WRITER_MARK}={mark(f'{JOB_ID}-1', 0)}".encode(), []
+    wanted, found = f"{WRITER_MARK}={mark(f'{job_id()}-1', 0)}".encode(), []
     for pid in all_processes():
         try:
             if wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):

@@ -12,9 +12,9 @@ from ffdl_batch.controller.loopback_namespace import probe
 from ffdl_batch.domain.launch.launch_file import HostVariables, Network, Seat, decode, encode
 from ffdl_batch.domain.outcome.controller_events import EventKind
 from ffdl_batch.runtimes.learner_start import isolated_argv
-from tests.contract.controller_rig import JOB_ID, Rig, plain_run, two_nodes  # noqa: F401
+from tests.contract.controller_rig import Rig, job_id, plain_run, two_nodes  # noqa: F401
 
-NAMES = f"learner-{JOB_ID}"
+NAMES = "learner-of-gang"
 OWN = "/proc/self/ns/net"
 """Stands for the slot: the learners of this rig are on this machine's network."""
 SEEN = 'until [ -e "$RESULT_DIR/seen" ]; do sleep 0.05; done'

@@ -11,7 +11,7 @@ import pytest
 
 from ffdl_batch.controller.head.earlier_attempts import SILENCE_MARGIN_S
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Outcome, encode_event
-from tests.contract.controller_rig import JOB_ID, LIMITS, Rig, plain_run  # noqa: F401
+from tests.contract.controller_rig import LIMITS, Rig, job_id, plain_run  # noqa: F401
 
 
 def count(run: Rig) -> int:
@@ -126,7 +126,7 @@ def test_head_controller_records_wait_for_controller_of_earlier_attempt(run: Rig
     Path(before.event_file("node-0")).write_text(encode_event(started))
     run.attempt = run.job.attempt(2)
     Path(run.attempt.path).mkdir()
-    run.write("true", attempt=2, token=f"{JOB_ID}-2")
+    run.write("true", attempt=2, token=f"{job_id()}-2")
 
     def told() -> list[object]:
         return [event.fields["message"] for event in run.events("head") if event.kind is EventKind.WAITING]
@@ -138,7 +138,7 @@ def test_head_controller_records_wait_for_controller_of_earlier_attempt(run: Rig
         f"and has certainly ended {surely_s:.0f} s after its last sign of life"
     )
     run.wait(lambda: told() == [why], "the event of the wait")
-    assert (run.base / "doorbell" / JOB_ID).exists()
+    assert (run.base / "doorbell" / job_id()).exists()
     assert f"ffdl-controller: {why}\n" in run.errors
     with Path(before.event_file("node-0")).open("a") as file:
         file.write(encode_event(Event(2, time.time(), "node-0", EventKind.ENDED)))

@@ -14,7 +14,7 @@ from ffdl_batch.attempt.conclusion import EXIT_PLATFORM
 from ffdl_batch.domain.launch.devices import DEVICE_OPTIONS, Devices
 from ffdl_batch.domain.launch.launch_file import Copy, EnvDelivery, LearnerCommand, Seat, Stores, decode, encode
 from ffdl_batch.domain.outcome.controller_events import EventKind, Outcome
-from tests.contract.controller_rig import JOB_ID, LIMITS, Rig, patient_run, two_nodes  # noqa: F401
+from tests.contract.controller_rig import LIMITS, Rig, job_id, patient_run, two_nodes  # noqa: F401
 
 PATIENT = replace(LIMITS, kill_wait_s=20)
 """Time to store after a TERM, also on a machine that does much else."""
@@ -41,9 +41,9 @@ def test_successful_attempt_stores_results_and_writes_state_and_final_record(run
         assert (state / f"{phase}.start").exists()
         assert int((state / f"{phase}.start_time").read_text()) > 10**12
         assert (state / f"{phase}.exit").read_text() == "0\n"
-    assert (state / JOB_ID).exists()
+    assert (state / job_id()).exists()
     assert (state / "latest-log").read_text() == run.log()
-    assert (run.base / "doorbell" / JOB_ID).exists()
+    assert (run.base / "doorbell" / job_id()).exists()
     assert Path(run.attempt.heartbeat(0)).exists()
     assert Path(run.attempt.marks(1)).read_text().splitlines()[0].split()[1:] == ["0", "0"]
     assert not list(run.base.glob("ffdl-*"))

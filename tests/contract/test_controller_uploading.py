@@ -14,7 +14,7 @@ from ffdl_batch.controller.data.transfers import REST_S, send_while_running
 from ffdl_batch.domain.data.staging_protocol import Done, Line, Note, Progress, Transfer, write_line
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.domain.launch.launch_file import LaunchFile, Stores
-from tests.contract.controller_rig import JOB_ID, LIMITS, Rig, rig
+from tests.contract.controller_rig import LIMITS, Rig, job_id, rig
 
 PROGRAM = """
 import sys
@@ -38,7 +38,7 @@ class Sending:
         self.results.mkdir(parents=True, exist_ok=True)
         self.launch: LaunchFile = run.write(
             "true",
-            uploads=(Transfer(store, JOB_ID, str(self.results)),),
+            uploads=(Transfer(store, job_id(), str(self.results)),),
             staging=(sys.executable, str(base / "program.py")),
             stores=Stores(),
             limits=LIMITS,

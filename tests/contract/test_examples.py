@@ -22,7 +22,7 @@ import pytest
 from ffdl_batch.domain.outcome.continuation import Interruption
 from ffdl_batch.domain.outcome.controller_events import Outcome
 from tests import preloaded
-from tests.contract.controller_rig import JOB_ID, ROOT, Rig, rig
+from tests.contract.controller_rig import ROOT, Rig, job_id, rig
 
 EXAMPLES = ROOT / "docs" / "examples"
 LIMIT_S = 180.0
@@ -229,5 +229,5 @@ def begin_second(run: Rig, command: str, model: dict[str, str]) -> None:
     """The next attempt of the same job."""
     run.attempt = run.job.attempt(2)
     Path(run.attempt.path).mkdir(mode=0o700)
-    second: dict[str, object] = {"attempt": 2, "attempt_dir": run.attempt.path, "token": f"{JOB_ID}-2"}
+    second: dict[str, object] = {"attempt": 2, "attempt_dir": run.attempt.path, "token": f"{job_id()}-2"}
     run.write(command, model=model, checkpoints=run.job.checkpoints, **second)  # type: ignore[arg-type]

@@ -20,8 +20,6 @@ from ffdl_batch.host.processes import send
 from tests.contract.pod_rig import LIMITS, PodRig, TinyMirror, pods
 from tests.contract.test_pod_signals import TRAINING
 
-PORT = 20_000 + os.getpid() % 10_000
-"""Another test run on this machine has another."""
 HEAD_EVENTS = f"events/{HEAD}.jsonl"
 
 MEET = """
@@ -84,8 +82,9 @@ class Courier:
 
 
 def begin(gang: list[PodRig], command: str, limits: Limits = LIMITS) -> None:
+    port = 20_000 + os.getpid() % 10_000  # another test run on this machine has another
     for pod in gang:
-        pod.write(command, model={"meet.py": MEET, "train.py": TRAINING}, learners=2, limits=limits, ports=PORT)
+        pod.write(command, model={"meet.py": MEET, "train.py": TRAINING}, learners=2, limits=limits, ports=port)
         pod.start()
     for pod in gang:
         pod.start_learner()

@@ -15,7 +15,8 @@ from ffdl_batch.domain.launch.limits import LogLimits
 from ffdl_batch.domain.launch.pod_protocol import LINE_BYTES, FrameKind
 from ffdl_batch.domain.outcome.controller_events import Outcome
 from ffdl_kubernetes.observing.attempt_mirror import Mirror
-from tests.contract.pod_rig import JOB_ID, PodRig, TinyMirror, pods
+from tests.contract.controller_rig import job_id
+from tests.contract.pod_rig import PodRig, TinyMirror, pods
 
 LOG = "logs/learner-1"
 GARBAGE = """
@@ -60,7 +61,7 @@ def test_pod_log_frames_carry_binary_output_unchanged_into_mirror_of_daemon(pod:
     assert all(line.isascii() for line in pod.lines)
     copy = AttemptDir(str(tmp_path / "copy"))
     Path(copy.path).mkdir()
-    mirror = Mirror(copy, str(tmp_path / "bell"), JOB_ID, 1, LogLimits())
+    mirror = Mirror(copy, str(tmp_path / "bell"), job_id(), 1, LogLimits())
     for at, frame in enumerate(pod.frames()):
         mirror.apply(frame, 1000.0 + at, 0)
     assert mirror.missing == {}

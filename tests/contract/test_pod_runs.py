@@ -10,8 +10,8 @@ import pytest
 
 from ffdl_batch.domain.launch.pod_protocol import PREFIX
 from ffdl_batch.domain.outcome.controller_events import EventKind, Outcome
-from tests.contract.controller_rig import content, files_below
-from tests.contract.pod_rig import JOB_ID, PodRig, TinyMirror, pods
+from tests.contract.controller_rig import content, files_below, job_id
+from tests.contract.pod_rig import PodRig, TinyMirror, pods
 
 CONTRACT = """
 set -e
@@ -49,11 +49,11 @@ def assert_said(pod: PodRig) -> TinyMirror:
 
 
 def test_pod_learner_gets_contract_environment_and_all_files_are_mirrored(pod: PodRig) -> None:
-    pod.write("bash -e check.sh", model={"check.sh": CONTRACT.format(job=JOB_ID)}, user_env={"NICE": 'a "b" $(c)'})
+    pod.write("bash -e check.sh", model={"check.sh": CONTRACT.format(job=job_id())}, user_env={"NICE": 'a "b" $(c)'})
     assert pod.run() == (0, 0), (pod.log(), pod.errors)
     final = pod.final()
     assert (final.outcome, final.exit_code, final.stored) == (Outcome.COMPLETED, 0, True)
-    assert final.native_id == f"{JOB_ID}-1"
+    assert final.native_id == f"{job_id()}-1"
     assert "to the log\nto errors\n" in pod.log()
     assert "trap --" not in pod.log(), "the learner was started with signals ignored"
     assert (Path(pod.attempt.results) / "out").read_text() == "result\n"
@@ -62,7 +62,7 @@ def test_pod_learner_gets_contract_environment_and_all_files_are_mirrored(pod: P
     assert_said(pod)
     assert all(line.startswith(PREFIX) for line in pod.lines)
     word = json.loads(pod.message.read_text())
-    assert (word["outcome"], word["stored"], word["native_id"]) == ("completed", True, f"{JOB_ID}-1")
+    assert (word["outcome"], word["stored"], word["native_id"]) == ("completed", True, f"{job_id()}-1")
     assert "log_tail" not in word
     assert not pod.processes(), "something was left behind"
     assert pod.container_said == ""

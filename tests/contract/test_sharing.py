@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -105,6 +106,37 @@ def test_sharing_plugin_exits_0_when_every_file_is_taken(folder: Path) -> None:
     run(folder, "a", "b", "c")
     late = run(folder, "a", "b", "c")
     assert (late.returncode, "passed" in late.stdout) == (0, False), late.stdout + late.stderr
+
+
+def test_fork_of_run_takes_files_and_prints_to_its_log(folder: Path) -> None:
+    """Each process waits in its first file for the other's."""
+    (folder / "conftest.py").write_text(
+        "import os, time, pytest\n@pytest.fixture(scope='session', autouse=True)\ndef meeting(tmp_path_factory):\n"
+        "    open(f'pid-{os.getpid()}', 'w').write(str(tmp_path_factory.getbasetemp()))\n"
+        "    while sum(name.startswith('pid-') for name in os.listdir()) < 2: time.sleep(0.01)\n"
+    )
+    for name in "abc":
+        (folder / f"test_{name}.py").write_text(
+            "import os\ndef test_one(capfd): os.system('echo x')\ndef test_bad(): assert 0\n"
+        )
+    done = run(folder, "a", "b", "c", options=("--fork=second", f"--basetemp={folder / 'here'}"))
+    said = [done.stdout, (folder / "second").read_text()]
+    assert (done.returncode, done.stderr) == (1, "")
+    assert sorted(len(re.findall("^FAILED", text, re.MULTILINE)) for text in said) in ([1, 2], [0, 3])
+    assert {path.read_text() for path in folder.glob("pid-*")} == {str(folder / "here"), str(folder / "2")}
+    results = read_results(folder / "shares")
+    assert [(one.passed, len(one.failed)) for one in results.values() if one] == [(1, 1)] * 3
+
+
+def test_run_fails_when_its_fork_is_killed(folder: Path) -> None:
+    text = (
+        "import os, time\nMAIN = os.getpid()\ndef test_one():\n    if os.getpid() != MAIN: os._exit(9)\n"
+        "    while len(os.listdir('shares')) < 2: time.sleep(0.01)\ndef test_two(): pass\n"
+    )
+    for name in "ab":
+        (folder / f"test_{name}.py").write_text(text)
+    done = run(folder, "a", "b", options=("--fork=second",))
+    assert done.returncode == 3 and "a fork of this run ended with exit status 9" in done.stdout
 
 
 def test_sharing_plugin_takes_no_file_when_only_collecting(folder: Path) -> None:

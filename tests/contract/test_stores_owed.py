@@ -17,7 +17,7 @@ from ffdl_batch.attempt.layout import AttemptDir, Root
 from ffdl_batch.domain.outcome.controller_events import EventKind, Outcome, decode_events, node_source
 from tests import preloaded
 from tests.contract import daemon_rig
-from tests.contract.controller_rig import JOB_ID, Rig, rig
+from tests.contract.controller_rig import Rig, job_id, rig
 from tests.contract.daemon_rig import Site, site_in, until
 from tests.faultfs import Fault, fault_fs
 
@@ -88,7 +88,7 @@ def test_pending_upload_without_final_result_removes_what_dead_processes_left(ru
     others = [f".{here}-{os.getpid()}.ffdl-tmp", ".elsewhere-7.ffdl-tmp", f".{here}.ffdl-tmp"]
     for name in (*left, *others):
         (run.store / name).write_text("half")
-    own, other = run.base / f"ffdl-{JOB_ID}-1-0", run.base / f"ffdl-{JOB_ID}-10-0"
+    own, other = run.base / f"ffdl-{job_id()}-1-0", run.base / f"ffdl-{job_id()}-10-0"
     other.mkdir()
     assert own.is_dir()
     assert run.run("pay") == 0, run.errors

@@ -69,7 +69,7 @@ def test_resumed_run_repeats_failed_and_unfinished_files_alone(tmp_path: Path, m
     monkeypatch.setattr(pytest_runs, "ROOT", tmp_path)
     monkeypatch.setattr(pytest_runs, "call", call)
     (tmp_path / "t").mkdir()
-    tally = pytest_runs.run_shares("t", "t", runs=[()], results=tmp_path, options=())
+    tally = pytest_runs.run_shares("t", "t", results=tmp_path, options=())
     assert (seen, str(tally), tally.cpu_s) == ([{"good"}], "4 passed, 0 failed, 0 skipped", 1.5)
 
 
