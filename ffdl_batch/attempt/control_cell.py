@@ -10,7 +10,7 @@ from ffdl_batch.attempt.layout import AttemptDir, JobDir
 from ffdl_batch.attempt.reader import find_object
 from ffdl_batch.domain.file_format import FORMAT
 from ffdl_batch.domain.launch.launch_file import LaunchFile
-from ffdl_batch.domain.outcome.controller_events import GivenUp
+from ffdl_batch.domain.outcome.controller_events import AbandonMark
 from ffdl_batch.host.processes import boot_id
 
 RUN = "FFDL_RUN"
@@ -30,7 +30,7 @@ class Control:
     """The event that a drill plays; see :data:`ffdl_batch.domain.outcome.continuation.PLAYED`."""
     run: int = 0
     """The run that the drill is played on: the scheduler may start the same attempt again."""
-    given_up: Optional[GivenUp] = None
+    abandon_mark: Optional[AbandonMark] = None
     """The run that the daemon abandoned, with all earlier ones, because its controllers gave no sign of life."""
     format: int = FORMAT
 
@@ -49,14 +49,14 @@ def read_control(attempt: AttemptDir) -> Control:
         request if request in (HALT, CANCEL) else "",
         drill if isinstance(drill, str) else "",
         run if isinstance(run, int) else 0,
-        _run_given_up(cell.get("given_up")),
+        _abandoned_run(cell.get("abandon_mark")),
         found if isinstance(found, int) else 1,
     )
 
 
-def _run_given_up(mark: object) -> Optional[GivenUp]:
+def _abandoned_run(mark: object) -> Optional[AbandonMark]:
     run = mark.get("run") if isinstance(mark, dict) else None
-    return GivenUp(run) if isinstance(run, int) else None
+    return AbandonMark(run) if isinstance(run, int) else None
 
 
 def own_run(environ: Mapping[str, str]) -> int:

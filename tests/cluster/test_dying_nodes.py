@@ -36,7 +36,7 @@ LONG = (
 """Nothing is left to be charged to the user."""
 SILENT_S = 60
 """The least that counts: heartbeats come every 10 s."""
-GIVEN_UP_S = 600.0
+NODE_DOWN_S = 600.0
 """Slurm gives up a node that does not answer after SlurmdTimeout (30 s here), and asks in rounds."""
 
 
@@ -73,7 +73,7 @@ def hung(cluster: Cluster, alice: Person) -> Iterator[Mapping[str, Any]]:
     first, frozen = alice.run("scontrol", "show", "hostnames", started(alice, job_id)["nodes"]).stdout.split()
     cluster.freeze(frozen)
     try:
-        until_logged(alice, job_id, "step", attempt=2, timeout_s=GIVEN_UP_S)
+        until_logged(alice, job_id, "step", attempt=2, timeout_s=NODE_DOWN_S)
         moved = alice.show(job_id)
     finally:
         cluster.thaw(frozen)
@@ -119,7 +119,7 @@ def test_silent_job_continues_on_another_node_after_silence_limit(cluster: Clust
     told = person.show(job_id)
     assert told["state"] == "PROCESSING" and node in told["pending_reason"], told
     assert person.run("squeue", "-h", "-o", "%T", "-j", native).stdout.strip() == "RUNNING"
-    until_logged(person, job_id, "step", attempt=2, timeout_s=SILENT_S + GIVEN_UP_S)
+    until_logged(person, job_id, "step", attempt=2, timeout_s=SILENT_S + NODE_DOWN_S)
     let_go(person, job_id)
     job = person.finish(job_id)
     assert job["state"] == "COMPLETED", job
@@ -145,7 +145,7 @@ def test_requeued_job_reuses_failed_node_when_no_other_node_fits(cluster: Cluste
     until_logged(alice, job_id, "step 5")
     cluster.power_off("n3")
     try:
-        alice.until(job_id, {"QUEUED"}, GIVEN_UP_S)
+        alice.until(job_id, {"QUEUED"}, NODE_DOWN_S)
     finally:
         cluster.power_on("n3")
     let_go(alice, job_id)

@@ -136,7 +136,7 @@ def test_job_continues_twice_while_daemon_is_down(alice: Person) -> None:
     warn(alice, second[0])
     until_logged(alice, job_id, "step", attempt=3)
     let_go(alice, job_id)
-    job = alice.finish(job_id)  # asking for it starts the daemon anew
+    job = alice.finish(job_id)  # asking for it starts the daemon again
     assert job["state"] == "COMPLETED", job
     assert [attempt["number"] for attempt in job["attempts"]] == [1, 2, 3]
     assert job["attempts"][1]["native_id"] == second[0]
@@ -178,7 +178,7 @@ def test_preempted_job_with_warning_continues_without_losing_steps(alice: Person
 def test_preempted_job_requeued_by_slurm_keeps_attempt_and_native_id(
     alice: Person, preempted: Mapping[str, Any], name: str
 ) -> None:
-    """Whether it saved and ended at TERM, or heard nothing and was killed: Slurm starts the same job anew."""
+    """Whether it saved and ended at TERM, or heard nothing and was killed: Slurm starts the same job again."""
     job = preempted[name]
     assert (job["native_id"], len(job["attempts"])) == (job["first"], 1), job
     assert alice.run("squeue", "-h", "--states=all", "-o", "%A", "-n", f"{job['id']}-2").stdout == ""

@@ -183,7 +183,7 @@ def test_resumed_job_has_job_network_after_halt(alice: Person) -> None:
 @pytest.mark.full
 def test_requeued_job_completes_with_job_network(alice: Person) -> None:
     extra = "batch: {placement: spread, network: job, checkpoint: {grace_s: 4}}"
-    job_id = alice.submit(training(alice, "anew", extra=extra, gpus=0, learners=2), saver_model(alice), "--requeue")
+    job_id = alice.submit(training(alice, "again", extra=extra, gpus=0, learners=2), saver_model(alice), "--requeue")
     until_logged(alice, job_id, "step 3")
     alice.run("scontrol", "requeue", native_id(alice, job_id))
     job = alice.finish(job_id)

@@ -135,7 +135,7 @@ def test_cancel_ends_running_and_queued_jobs(alice: Person) -> None:
 
 
 def test_job_continues_in_same_attempt_after_scontrol_requeue(alice: Person) -> None:
-    """Slurm starts the same job anew; nobody starts a second one."""
+    """Slurm starts the same job again; nobody starts a second one."""
     job_id = begin(alice, "requeued", "--time=10", extra=SAVING)
     until_logged(alice, job_id, "step 5")
     native = alice.show(job_id)["native_id"]

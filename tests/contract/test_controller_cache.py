@@ -86,7 +86,7 @@ def test_second_attempt_reads_cached_data_without_download(site: Cachy, link: bo
 
 
 def test_restarted_attempt_refills_cache_when_entry_is_missing(site: Cachy) -> None:
-    """The scheduler starts the attempt anew: what was loaded is said to be done, and the link leads nowhere."""
+    """The scheduler starts the attempt again: what was loaded is said to be done, and the link leads nowhere."""
     site.cached(SLOW)
     head = site.run.start_until("from the bucket")
     head.send_signal(signal.SIGTERM)

@@ -208,7 +208,7 @@ def test_daemon_lock_admits_one_of_ten_simultaneous_starts(site: Site) -> None:
 
 
 def hold(site: Site) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """A daemon, and a connection to it; started anew where it had been idle for long before we came."""
+    """A daemon, and a connection to it; started again where it had been idle for long before we came."""
     while True:
         process = site.launch()
         while process.poll() is None:
@@ -314,7 +314,7 @@ def test_daemon_exits_when_lock_is_taken_by_another_host(site: Site) -> None:
 def test_daemon_recreates_socket_when_socket_directory_is_removed(site: Site) -> None:
     process = site.start()
     shutil.rmtree(site.socket.parent)
-    until(site.is_served, "the daemon to listen anew")
+    until(site.is_served, "the daemon to listen again")
     assert site.ask("GET", "/api/v1/health")[1]["pid"] == process.pid
 
 

@@ -50,7 +50,7 @@ class Site:
         self.scheduler = self.start()
 
     def start(self, **changes: object) -> KubernetesScheduler:
-        """An adapter as a daemon that was started anew has it."""
+        """An adapter as a daemon that was started again has it."""
         context = AdapterContext(self.root.path, "alice", 1000)
         self.made.append(create({**self.settings, **changes}, context))
         return self.made[-1]
@@ -330,7 +330,7 @@ def test_kubernetes_observe_does_not_end_job_when_api_server_is_down(
 
 
 def test_kubernetes_adapter_keeps_job_of_another_namespace_as_unknown(site: Site) -> None:
-    """A daemon that was started anew finds another current context in the kubeconfig: what it does not see may run."""
+    """A daemon that was started again finds another current context in the kubeconfig: what it does not see may run."""
     plan = site.plan()
     native = site.scheduler.submit(plan)
     make_tenant(site, Tenant("team-b"))

@@ -116,6 +116,6 @@ def test_kubernetes_adapter_ends_job_when_image_is_missing_for_too_long(site: Si
         # The pod may be there still: the daemon before lets it go a moment after it has told its end.
         later = site.wait(native, lambda one: one.phase is Phase.ENDED)
         known = later is not None and later.end is EndCause.NO_IMAGE
-        assert known, "a daemon that was started anew knows it, with the Job and without it"
+        assert known, "a daemon that was started again knows it, with the Job and without it"
         site.admin().delete("Job", plan.token)
         eventually(lambda: site.admin().get("Secret", plan.token) is None, "all that it owned goes with it")

@@ -91,7 +91,7 @@ def test_doctor_reports_only_api_server_when_it_is_unreachable(site: Site, monke
 def test_cluster_client_rereads_service_account_token_in_pod(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the files that kubelet puts there; a token that was renewed is read anew."""
+    """By the files that kubelet puts there; a token that was renewed is read again."""
     account = tmp_path / "serviceaccount"
     account.mkdir()
     for name, text in {"token": "first", "namespace": "team-vision", "ca.crt": site.k8s.authority.read_text()}.items():

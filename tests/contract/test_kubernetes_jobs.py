@@ -230,7 +230,7 @@ def world(shared_world: World) -> Iterator[World]:
 
 
 def test_kubernetes_job_waits_while_credentials_or_kubeconfig_are_missing(world: World) -> None:
-    """Somebody has to log in again, and a home directory is away when the daemon begins anew."""
+    """Somebody has to log in again, and a home directory is away when the daemon starts again."""
     first = world.submit("echo first", stores="")
     assert world.await_state(first, "COMPLETED", "FAILED")["state"] == "COMPLETED", world.diagnosis()
     token = json.loads(world.k8s.kubeconfig.read_text())["users"][0]["user"]["token"]

@@ -53,7 +53,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Full]:
 def test_kubernetes_submit_after_restart_deletes_ended_job_when_quota_is_full(
     world: Full, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was started anew, and asks after none of its jobs: so nothing else looks at the cluster."""
+    """It was started again, and asks after none of its jobs: so nothing else looks at the cluster."""
     world.give(2)
     first, _ = world.submit("echo first")
     assert world.await_end(first).end is EndCause.SUCCESS

@@ -125,14 +125,14 @@ def test_requeued_array_task_keeps_id_and_claims_second_run(world: FakeSlurmHarn
     for plan in fleet.plans:
         world.await_log(plan, "up")
     head = json.loads(Path(fleet.plans[1].attempt_dir.claim_owner).read_text())["pid"]
-    world.freeze()  # as Slurm, which starts a job anew when its processes have ended
+    world.freeze()  # as Slurm, which starts a job again when its processes have ended
     preloaded.run(["scontrol", "requeue", str(natives[1])], check=True, timeout=120)
     world.wait(lambda: not Path(f"/proc/{head}").exists(), world.diagnosis)
     world.thaw()
-    anew = world.await_observation(natives[1], lambda seen: seen.restarts == 1)
+    restarted = world.await_observation(natives[1], lambda seen: seen.restarts == 1)
     other = world.observe(natives[0])
     assert other is not None and (other.restarts, other.phase) == (0, Phase.RUNNING)
-    assert anew.name == fleet.plans[1].token
+    assert restarted.name == fleet.plans[1].token
     second_run = Path(fleet.plans[1].attempt_dir.run_claim(2)) / "owner.json"
     world.wait(second_run.exists, world.diagnosis)
     assert json.loads(second_run.read_text())["native_id"] == str(natives[1])

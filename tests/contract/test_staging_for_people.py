@@ -41,7 +41,7 @@ def test_stage_out_sends_single_named_file_without_listing(rig: StagingRig) -> N
     assert rig.keys() == [f"here/{name}"]
     assert [path for _, path, _ in rig.proxy.requests if "list-type" in path] == []
     assert rig.run(task).done.kept == 1
-    elsewhere = rig.task(OUT, "here", only=(glob.escape(name),), state_dir=str(rig.directory / "anew"))
+    elsewhere = rig.task(OUT, "here", only=(glob.escape(name),), state_dir=str(rig.directory / "elsewhere"))
     assert rig.run(elsewhere).done.kept == 1
 
 
@@ -76,7 +76,7 @@ def test_stage_in_keeps_identical_local_files_without_journal(rig: StagingRig) -
     rig.put("set/empty", b"")
     rig.put_in_parts("set/parts", NOISE[: 5 * MIB], NOISE[5 * MIB :])
     rig.run(rig.task(prefix="set"))
-    again = rig.task(prefix="set", replaces=False, state_dir=str(rig.directory / "anew"))
+    again = rig.task(prefix="set", replaces=False, state_dir=str(rig.directory / "elsewhere"))
     outcome = rig.run(again).done
     assert (outcome.kept, outcome.bytes) == (3, 0)
     with (rig.local / "parts").open("r+b") as file:

@@ -174,7 +174,7 @@ def test_stage_in_computes_whole_checksum_without_rereading_file(
 
 
 class Spoiling:
-    """Somebody who stores an object anew, turned round, each time before it is read, as often as told."""
+    """Somebody who replaces an object with its reverse each time before it is read, as often as told."""
 
     def __init__(self, rig: StagingRig, key: str, good: bytes, times: int) -> None:
         self._rig, self._key, self._good, self._times = rig, key, good, times

@@ -74,7 +74,7 @@ def test_pending_upload_writes_final_result_and_removes_temporary_files_of_vanis
     assert (final.error_code, final.log_tail) == ("C201", ("over",))
     assert not left.exists()
     assert len(list(run.store.glob("[0-9]*"))) == MANY
-    assert run.run() == 3, "a run that the scheduler starts anew has nothing left to do"
+    assert run.run() == 3, "a run that the scheduler starts again has nothing left to do"
     assert runs(run) == 1
 
 

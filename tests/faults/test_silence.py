@@ -99,7 +99,7 @@ def note_reasons(office: Office) -> Path:
 
 def is_marked(office: Office, job_id: str) -> bool:
     cell = json.loads(Path(attempt_of(office, job_id).control).read_text())
-    return cell["given_up"] is not None
+    return cell["abandon_mark"] is not None
 
 
 def goes_on_once(office: Office, job_id: str) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def test_daemon_abandons_silent_attempt_and_continues_job_once(office: Office) -
     noted = note_reasons(office)
     frozen = freeze(office, job_id)
     office.wait(lambda: bool(office.calls("scancel")), "a request to end it")
-    assert "is given up at" in noted.read_text(), "its owner is told before"
+    assert "will be abandoned at" in noted.read_text(), "its owner is warned before"
     assert is_marked(office, job_id)
     (native,) = [record["id"] for record in office.accepted()[:1]]
     assert office.calls("scancel")[0][-1] == native

@@ -175,7 +175,7 @@ def test_slurm_queries_raise_unreachable_when_squeue_output_is_unusable(slurm: F
 
 
 def test_slurm_ignores_job_of_other_user_with_reused_id(slurm: FakeSlurmHarness) -> None:
-    """slurmctld's state was wiped, and it began to count anew."""
+    """slurmctld's state was wiped, and it began to count again."""
     slurm.keep_accounts()
     slurm.freeze()
     native, plan = slurm.submit("true")

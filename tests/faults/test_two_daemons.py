@@ -151,7 +151,7 @@ def test_two_daemons_cancel_late_duplicate_submission(pair: Pair) -> None:
 
 
 def test_two_daemons_adopt_late_submission_that_claims_first(pair: Pair) -> None:
-    """It could not be withdrawn, and claims the attempt before the one that is in the row: that one is given up."""
+    """It could not be withdrawn, and claims the attempt before the one that is in the row: that one is abandoned."""
     world = pair.world
     world.hold()
     world.spoil("scancel", "down")

@@ -239,7 +239,7 @@ def _write_module(file: Path, text: str) -> None:
 
 
 def settings_with(node: Node, name: str, value: str) -> AbstractContextManager[None]:
-    """The node's programs with another value, as rendered anew."""
+    """The node's programs with another value, as rendered again."""
     return edited(node, "settings.py", f'^    "{name}": .*$', f'    "{name}": "{value}",')
 
 

@@ -192,7 +192,7 @@ def test_documented_firewall_rule_admits_wireguard_job_network(nodes: tuple[Node
     assert "udp dport 10000-26383 " in line
     for passes in (False, True):
         for node in nodes:
-            assert node.prolog(JOB, LIST) == ""  # anew: who was not answered asks again after five seconds
+            assert node.prolog(JOB, LIST) == ""  # again: who was not answered asks again after five seconds
         with listening(nodes[1].namespace(JOB), "second", SECOND, ALICE):
             wait_s = LONG_S if passes else SHORT_S
             said = ask_all(nodes[0].namespace(JOB), ("tcp", SECOND), ("udp", SECOND), wait_s=wait_s)

@@ -91,7 +91,7 @@ class Chain:
         """The product's record of the end of each session, with the times of its events.
 
         The last session of an attempt ends with the attempt; an earlier one ended because the scheduler started the
-        attempt anew, and the history says why.
+        attempt again, and the history says why.
         """
         views = {int(view["number"]): view for view in job["attempts"]}
         found: list[Record] = []
@@ -140,11 +140,11 @@ class Chain:
 
 
 def _why_anew(attempt: int, run: int, history: Sequence[Mapping[str, Any]]) -> str:
-    """Why the scheduler started the attempt anew after run `run` (from 0), by the history; "" = it does not say."""
-    anew = [e for e in history if (e["attempt"], e["state"], e["cause"]) == (attempt, "QUEUED", "requeued")]
-    if run >= len(anew):
+    """Why the scheduler started the attempt again after run `run` (from 0), by the history; "" = it does not say."""
+    requeues = [e for e in history if (e["attempt"], e["state"], e["cause"]) == (attempt, "QUEUED", "requeued")]
+    if run >= len(requeues):
         return ""
-    return next((kind.value for kind in Interruption if describe_interruption(kind) in anew[run]["message"]), "")
+    return next((kind.value for kind in Interruption if describe_interruption(kind) in requeues[run]["message"]), "")
 
 
 def read_weights(path: Path) -> dict[str, bytes]:

@@ -83,7 +83,7 @@ class Desk:
             "FFDL_CONFIG": f"{self.base}/config.toml",
             "FFDL_SOCKET": f"{self.base}/ffdl.sock",
             "PATH": self._path,
-            # The checkout is read-only on the nodes: without this every start would compile the package anew, which
+            # The checkout is read-only on the nodes: without this every start would compile the package again, which
             # no installed package does.
             "PYTHONPYCACHEPREFIX": f"{self.base}/pycache",
         }

@@ -143,7 +143,7 @@ MOVING = "staging/now.json"
 LOGS = re.compile(r"logs/learner-(\d+)", re.ASCII)
 CELL_BYTES = 1024**2
 """The largest cell that is believed."""
-GIVE_UP_S = 120.0
+LONGEST_SEND_S = 120.0
 """Of a log, what was asked for and did not come in this time is gone."""
 
 
@@ -222,7 +222,7 @@ class Mirror:
         before = log.position
         if not log.write(frame.offset, frame.data, at):
             self._miss(frame.file, log.position)
-            if time.monotonic() - self._asked_at[frame.file] < GIVE_UP_S:
+            if time.monotonic() - self._asked_at[frame.file] < LONGEST_SEND_S:
                 return False
             log.jump(frame.offset)
             log.write(frame.offset, frame.data, at)

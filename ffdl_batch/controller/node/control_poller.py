@@ -93,7 +93,7 @@ class ControlPoller:
         """Return why this run is no longer valid: a newer attempt or run, or it was abandoned; "" if it is valid."""
         if (newest := max(self.control.attempt, self.newer_attempt)) > self.launch.attempt:
             return f"attempt {newest} of this job has been started"
-        if self.control.given_up is not None and self.control.given_up.run >= self._run_number:
+        if self.control.abandon_mark is not None and self.control.abandon_mark.run >= self._run_number:
             return "the daemon abandoned this run, because one of its controllers gave no sign of life"
         if self.newer_run:
             return f"run {self.newer_run} of this attempt has been started"

@@ -162,7 +162,7 @@ class GoesOn(str, Enum):
 
 
 @dataclass(frozen=True)
-class GivenUp:
+class AbandonMark:
     """The mark of an attempt that the daemon abandoned. Times are of the file system's clock."""
 
     run: int

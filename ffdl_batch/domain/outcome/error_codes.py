@@ -145,8 +145,8 @@ class Fault:
         budget = next((name for name in (GPU_HOURS, BUDGETS.get(self.code)) if name in used_up), "")
         if budget and self.code in BUDGETS:
             where = " from its checkpoint" if has_checkpoint else ""
-            anew = f"ffdl resume {job_id} goes on{where} with the budget anew"
-            return f"{anew}; for a larger one, submit again with more batch.retry.{budget}"
+            resume = f"ffdl resume {job_id} continues{where} and resets the budget"
+            return f"{resume}; for a larger one, submit again with more batch.retry.{budget}"
         if self.code == TIME_LIMIT and has_checkpoint:
-            return f"ffdl resume --time TIME {job_id} goes on from its checkpoint with more time"
+            return f"ffdl resume --time TIME {job_id} continues from its checkpoint with more time"
         return self.kind.cure

@@ -9,10 +9,10 @@ from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.attempt_reports import find_interruption, latest_run, run_number
 from ffdl_batch.domain.outcome.continuation import PLAYED, Interruption
 from ffdl_batch.domain.outcome.controller_events import (
+    AbandonMark,
     Event,
     EventKind,
     FinalRecord,
-    GivenUp,
     GoesOn,
     Outcome,
     is_final,
@@ -63,7 +63,7 @@ class AttemptFacts:
     """When the newest heartbeat of a node controller was written."""
     drill_event: str = ""
     """The event that a drill plays on the latest run, a key of ``PLAYED`` in `continuation`; "" if there is none."""
-    abandon_mark: GivenUp | None = None
+    abandon_mark: AbandonMark | None = None
     """The mark of the daemon that abandoned the latest run because of missing heartbeats."""
     damaged_files: tuple[str, ...] = ()
     """A sentence for each damaged file."""

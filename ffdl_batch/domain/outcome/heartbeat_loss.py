@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ffdl_batch.domain.outcome.controller_events import GivenUp
+from ffdl_batch.domain.outcome.controller_events import AbandonMark
 from ffdl_batch.domain.outcome.observation import Phase
 
 WARNING_SHARE = 0.5
@@ -44,7 +44,7 @@ class Step(StrEnum):
     """Warn the owner."""
     HOLD = "hold"
     """Warn the owner, and wait while so many other controllers are silent too."""
-    GIVE_UP = "give_up"
+    ABANDON = "abandon"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +63,10 @@ class Finding:
         """The warning for the owner."""
         said = f"{SILENCE} on {', '.join(self.nodes)} since {moment(self.since)}"
         if self.step is Step.HOLD:
-            return f"{said}, nor of most others: that looks like the file system, so the attempt is not given up"
-        if self.step is Step.GIVE_UP:
-            return f"{said}: the attempt is given up, and the scheduler asked to end it"
-        return f"{said}; the attempt is given up at {moment(self.at)}"
+            return f"{said}, nor of most others: that looks like the file system, so the attempt is not abandoned"
+        if self.step is Step.ABANDON:
+            return f"{said}: the attempt is abandoned, and the scheduler is asked to cancel it"
+        return f"{said}; the attempt will be abandoned at {moment(self.at)}"
 
 
 def look_every_s(silent_s: float) -> float:
@@ -103,7 +103,7 @@ def decide(
     if is_widespread:
         return Finding(Step.HOLD, nodes, since)
     if over and unchanged_s is not None and unchanged_s >= every_s:
-        return Finding(Step.GIVE_UP, nodes, since, now)
+        return Finding(Step.ABANDON, nodes, since, now)
     left_s = max(0.0, every_s - (unchanged_s or 0.0))
     return Finding(Step.WARN, nodes, since, max(min(beat.at for beat in silent) + silent_s, now + left_s))
 
@@ -115,9 +115,9 @@ def is_widespread(silent: Collection[Collection[Beat]], running: int) -> bool:
     return len(silent) > 1 and 2 * len(silent) > running and len(nodes) > 1
 
 
-def why_given_up(mark: GivenUp) -> str:
+def abandon_reason(mark: AbandonMark) -> str:
     """How the attempt ended, in a sentence's words."""
-    return f"{SILENCE} on {', '.join(mark.nodes)} since {moment(mark.since)}, and the attempt was given up"
+    return f"{SILENCE} on {', '.join(mark.nodes)} since {moment(mark.since)}, and the attempt was abandoned"
 
 
 def moment(at: float) -> str:

@@ -57,7 +57,7 @@ from ffdl_batch.domain.outcome.controller_events import (
 )
 from ffdl_batch.domain.outcome.error_codes import Fault, Party
 from ffdl_batch.domain.outcome.facts import AttemptFacts
-from ffdl_batch.domain.outcome.heartbeat_loss import why_given_up
+from ffdl_batch.domain.outcome.heartbeat_loss import abandon_reason
 from ffdl_batch.domain.outcome.observation import EndCause, Observation, Phase
 
 
@@ -103,7 +103,7 @@ class Verdict:
     """Whether the scheduler holds the job, so that the daemon has to cancel it there."""
 
 
-_REQUEUED = "the scheduler started the job anew"
+_REQUEUED = "the scheduler restarted the job"
 _CANCELLED = "cancelled in the scheduler"
 
 
@@ -285,7 +285,7 @@ def _unless_abandoned(facts: AttemptFacts, end: Verdict) -> Verdict:
     if mark is None or end.interruption is Interruption.FAILURE or (final is not None and is_final(final)):
         return end
     why = Interruption.NODE_FAILURE
-    lost = _end(JobState.FAILED, end.steps[0][1], INTERRUPTION_CODES[why], why_given_up(mark), why)
+    lost = _end(JobState.FAILED, end.steps[0][1], INTERRUPTION_CODES[why], abandon_reason(mark), why)
     return replace(lost, has_lost_node=True)
 
 

@@ -107,7 +107,7 @@ def _is_owners(job: Job, seen: Observation | None) -> bool:
 def _describe(
     job: Job, attempt: AttemptDir, facts: AttemptFacts, verdict: Verdict, remains: Remains, change: Change
 ) -> Ended:
-    final, given_up = facts.final_record, facts.abandon_mark
+    final, abandon_mark = facts.final_record, facts.abandon_mark
     events = latest_run(facts.events)
     is_owed, was_owed = verdict.kind is VerdictKind.UPLOAD_PENDING, job.pending_reason == UPLOAD_PENDING
     why = verdict.interruption or (_why_upload_pending(facts.observation) if is_owed else None)
@@ -135,7 +135,7 @@ def _describe(
         cancelled=bool(verdict.steps) and verdict.steps[-1][0] is JobState.CANCELLED,
         nodes=named[:HOSTS],
         failed_nodes=remains.failed_nodes,
-        silent=given_up is not None and verdict.has_lost_node,
+        silent=abandon_mark is not None and verdict.has_lost_node,
         learners=_with_logs(attempt, job.attempt, _failures(events, hosts, facts)),
         health=_health(events, hosts),
         lost_gpu_s=0.0 if is_owed or was_owed else _lost(job, attempt, events, remains, at),

@@ -36,7 +36,7 @@ from ffdl_batch.store import Noticed
 log = logging.getLogger(__name__)
 
 LEASE = "notices"
-GIVEN_UP_S = 86_400.0
+LONGEST_DELAY_S = 86_400.0
 """Maximum age of an incident that is sent, and how long a notice is tried."""
 OVERLAP_S = 60.0
 """Maximum delay between the time of a row that another daemon wrote and the moment it becomes visible."""
@@ -93,7 +93,7 @@ class Notifier:
     def _note(self, now: float) -> None:
         """Add notices of the incidents that were written since the last step."""
         store = self._storage.store
-        noticed = store.incidents_noticed(max(self._seen - OVERLAP_S, now - GIVEN_UP_S))
+        noticed = store.incidents_noticed(max(self._seen - OVERLAP_S, now - LONGEST_DELAY_S))
         if noticed:
             jobs = {job.id: job for job in store.get_many({one.incident.job_id for one in noticed})}
             store.notices.add([notice for one in noticed for notice in self._wanted(one.incident, jobs)])
@@ -181,7 +181,7 @@ class Notifier:
         store, now = self._storage.store, self._storage.store.now()
         pause = growing_pause(notice.tries + 1, FIRST_PAUSE_S, LONGEST_PAUSE_S)
         where = notice.address if notice.channel is Channel.MAIL else without_query(notice.address)
-        if may_pass and now + pause - row.noticed_at < GIVEN_UP_S:
+        if may_pass and now + pause - row.noticed_at < LONGEST_DELAY_S:
             log.warning("the notice of %s to %s is sent later: %s", notice.job_id, where, failure)
             store.notices.put_off(notice, now + pause, failure)
             return

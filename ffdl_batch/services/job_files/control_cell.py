@@ -20,7 +20,7 @@ from ffdl_batch.domain.file_format import require_known
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import RequestedAction
 from ffdl_batch.domain.outcome.continuation import DrillEvent
-from ffdl_batch.domain.outcome.controller_events import GivenUp
+from ffdl_batch.domain.outcome.controller_events import AbandonMark
 
 _WRITING = threading.RLock()
 """Held from reading a cell to writing it, so that no thread of this daemon loses what another one wrote."""
@@ -48,17 +48,17 @@ def read_drill(attempt: AttemptDir) -> str:
     return read_notes(attempt)[0]
 
 
-def read_given_up(attempt: AttemptDir) -> GivenUp | None:
+def read_abandon_mark(attempt: AttemptDir) -> AbandonMark | None:
     """Return the mark that the attempt's newest run was abandoned. Raises OSError, NewerFormat among them."""
     return read_notes(attempt)[1]
 
 
-def read_notes(attempt: AttemptDir) -> tuple[str, GivenUp | None]:
-    """Return :func:`read_drill` and :func:`read_given_up` from one read. Raises OSError, NewerFormat among them."""
+def read_notes(attempt: AttemptDir) -> tuple[str, AbandonMark | None]:
+    """Return :func:`read_drill` and :func:`read_abandon_mark` from one read. Raises OSError, NewerFormat among them."""
     control = read_control(attempt)
-    if not control.drill and control.given_up is None:
+    if not control.drill and control.abandon_mark is None:
         return "", None
-    run, mark = newest_run(attempt), control.given_up
+    run, mark = newest_run(attempt), control.abandon_mark
     return control.drill if control.run == run else "", mark if mark is not None and mark.run == run else None
 
 
@@ -105,7 +105,7 @@ def note_drill(root: Root, job: Job, drill: DrillEvent) -> str:
     return noted
 
 
-def mark_given_up(root: Root, job: Job, mark: GivenUp) -> bool:
+def mark_abandoned(root: Root, job: Job, mark: AbandonMark) -> bool:
     """Mark durably that a run of the job's current attempt is abandoned; its controllers end when they read the mark.
 
     Return False if the attempt has no directory. Raises OSError.
@@ -113,7 +113,7 @@ def mark_given_up(root: Root, job: Job, mark: GivenUp) -> bool:
     attempt = root.job(job.id).attempt(job.attempt)
     with _WRITING:
         before = read_control(attempt)
-        after = replace(before, attempt=max(job.attempt, before.attempt), given_up=mark)
+        after = replace(before, attempt=max(job.attempt, before.attempt), abandon_mark=mark)
         return _write(attempt, before, after, durable=True)
 
 

@@ -17,7 +17,7 @@ from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.domain.job.job import Change, Job, JobId
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.launch.limits import Limits
-from ffdl_batch.domain.outcome.controller_events import GivenUp
+from ffdl_batch.domain.outcome.controller_events import AbandonMark
 from ffdl_batch.domain.outcome.heartbeat_loss import (
     SILENCE,
     WARNING_SHARE,
@@ -32,7 +32,7 @@ from ffdl_batch.domain.outcome.heartbeat_loss import (
 from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.services.backends.adapters import Adapters
-from ffdl_batch.services.job_files.control_cell import mark_given_up, newest_run, read_given_up
+from ffdl_batch.services.job_files.control_cell import mark_abandoned, newest_run, read_abandon_mark
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.leader_lease import LeaderLease, Leases
 from ffdl_batch.services.outcome.attempt_records import beats_of, oldest_heartbeat, read_launch
@@ -65,7 +65,7 @@ class _Suspect:
     silent_s: float
     """How long its controllers may be silent."""
     beats: tuple[Beat, ...]
-    mark: GivenUp | None
+    mark: AbandonMark | None
     """The mark of an abandoned attempt."""
 
 
@@ -79,7 +79,7 @@ class SilenceKeeper:
         self._storage, self._adapters, self._reached = storage, adapters, reached
         self._turn = LeaderLease(leases, LEASE)
         self._seen: dict[JobId, _Seen] = {}
-        self._given_up: set[tuple[JobId, int]] = set()
+        self._abandoned: set[tuple[JobId, int]] = set()
 
     def look(self) -> int:
         """Check all jobs once. Return how many changed. Raises StoreError, and OSError if the job directories cannot be
@@ -93,7 +93,7 @@ class SilenceKeeper:
             running |= {job.id for job in jobs}
             changed += self._look_at(backend, jobs) if jobs else 0
         self._seen = {key: seen for key, seen in self._seen.items() if key in running}
-        self._given_up = {key for key in self._given_up if key[0] in running}
+        self._abandoned = {key for key in self._abandoned if key[0] in running}
         return changed
 
     def close(self) -> None:
@@ -151,15 +151,15 @@ class SilenceKeeper:
         """Return the job if some of its controllers have been silent for a while. Read no file of a job that was
         updated recently. Raises OSError."""
         warn_s = self._adapters.settings.silent_s * WARNING_SHARE
-        is_known = job.pending_reason.startswith(SILENCE) or (job.id, job.attempt) in self._given_up
+        is_known = job.pending_reason.startswith(SILENCE) or (job.id, job.attempt) in self._abandoned
         if not is_known and self._storage.clock.now() - job.updated_at < warn_s:
             return None
         attempt = self._attempt(job)
         oldest = oldest_heartbeat(attempt)
-        if (oldest is None or now - oldest < warn_s) and (job.id, job.attempt) not in self._given_up:
+        if (oldest is None or now - oldest < warn_s) and (job.id, job.attempt) not in self._abandoned:
             return None
         silent_s = self._patience_s(attempt)
-        mark, beats = read_given_up(attempt), quiet(beats_of(attempt), now, silent_s)
+        mark, beats = read_abandon_mark(attempt), quiet(beats_of(attempt), now, silent_s)
         if mark is None and (
             not beats or job.requested_action is RequestedAction.CANCEL
         ):  # the watcher repeats a cancel until the job has ended
@@ -194,22 +194,22 @@ class SilenceKeeper:
     def _follow(self, one: _Suspect, finding: Finding, now: float) -> int:
         if finding.step is Step.NONE:
             return self._take_back(one.job)
-        if finding.step is Step.GIVE_UP:
-            return self._give_up(one, finding, now)
+        if finding.step is Step.ABANDON:
+            return self._abandon(one, finding, now)
         return self._warn(one.job, finding.sentence)
 
-    def _give_up(self, one: _Suspect, finding: Finding, now: float) -> int:
+    def _abandon(self, one: _Suspect, finding: Finding, now: float) -> int:
         """Mark the attempt as abandoned, then cancel it. Do nothing if another daemon holds the lease meanwhile, or if
         the controllers send heartbeats again: this process may have been stopped in between."""
         job, attempt = one.job, self._attempt(one.job)
-        mark = GivenUp(newest_run(attempt), finding.nodes, finding.since, now)
+        mark = AbandonMark(newest_run(attempt), finding.nodes, finding.since, now)
         self._reached("deciding")
         current = self._storage.store.get(job.id)
         if current is None or (current.attempt, current.native_id) != (job.attempt, job.native_id):
             return 0
         if quiet(beats_of(attempt), now, one.silent_s) != one.beats or not self._turn.take():
             return 0
-        if not mark_given_up(self._storage.root, job, mark):
+        if not mark_abandoned(self._storage.root, job, mark):
             return 0
         log.warning("job %s: %s", job.id, finding.sentence)
         self._reached("marked")
@@ -217,19 +217,19 @@ class SilenceKeeper:
         self._reached("ended")
         return self._warn(current, finding.sentence)
 
-    def _finish(self, job: Job, mark: GivenUp, phase: Phase) -> int:
+    def _finish(self, job: Job, mark: AbandonMark, phase: Phase) -> int:
         """Cancel an attempt that an earlier check abandoned and that has not ended yet."""
-        self._given_up.add((job.id, job.attempt))
+        self._abandoned.add((job.id, job.attempt))
         if phase in (Phase.ENDED, Phase.PENDING):  # it has ended or is restarted: the watcher handles that
             return 0
         if phase not in (Phase.COMPLETING, Phase.UNKNOWN):
             self._end(job)
         self._ring(job)
-        return self._warn(job, Finding(Step.GIVE_UP, mark.nodes, mark.since, mark.at).sentence)
+        return self._warn(job, Finding(Step.ABANDON, mark.nodes, mark.since, mark.at).sentence)
 
     def _end(self, job: Job) -> None:
         """Ask the scheduler to cancel the attempt. If it does not answer, the next check asks again."""
-        self._given_up.add((job.id, job.attempt))
+        self._abandoned.add((job.id, job.attempt))
         try:
             with self._adapters.asking(job.backend) as adapter:
                 if may_ask_of(self._storage.root, adapter, job):

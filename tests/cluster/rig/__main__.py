@@ -134,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
             default=ClusterOptions().suite,
             help=f"Debian suite: {', '.join(SUITES)} (default: FFDL_TEST_SUITE or sid)",
         )
-    commands.choices["build"].add_argument("--fresh", action="store_true", help="build the root file system anew")
+    commands.choices["build"].add_argument("--fresh", action="store_true", help="build the root file system again")
     commands.choices["up"].add_argument("--no-accounting", action="store_true")
     commands.choices["up"].add_argument(
         "--value", action="append", default=[], metavar="NAME=VALUE", help="override a name of slurm-configs/values.env"

@@ -29,7 +29,7 @@ _ID = re.compile(r"[a-z][a-z0-9]{0,7}")
 
 @dataclass(frozen=True, slots=True)
 class Blueprint:
-    """What a cluster was made of; enough to boot a node again or to render its configuration anew."""
+    """What a cluster was made of; enough to boot a node again or to render its configuration again."""
 
     suite: str
     layers: tuple[str, ...]

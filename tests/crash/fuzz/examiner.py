@@ -249,7 +249,7 @@ def _half_made(trees: Collection[Path]) -> set[Path]:
 
 
 def _engine(url: str) -> Engine:
-    """Opens for each look anew, and sees one state of the database in each.
+    """Opens it again for each look, and sees one state of the database in each.
 
     A reader of SQLite writes nothing: whoever closes a database last would fold its log away.
     """

@@ -66,7 +66,7 @@ class Fate(StrEnum):
     UNSTORED = "unstored"
     """Its learner is done, and then its node or its batch script fails before anything is stored."""
     REQUEUED = "requeued"
-    """Its node fails, and the scheduler starts it anew under its id."""
+    """Its node fails, and the scheduler starts it again under its id."""
     FORGOTTEN = "forgotten"
     """It works, and the scheduler forgets it as soon as it has ended."""
 
@@ -143,7 +143,7 @@ def run_head(run: Run) -> Head:
 
 
 def _claim(run: Run) -> int:
-    """Which run of the attempt this is, 0 where it is another's. The head of a run that will be started anew is a
+    """Which run of the attempt this is, 0 where it is another's. The head of a run that will be started again is a
     process, which has to die."""
     if run.fate is not Fate.REQUEUED or run.restart:
         return claim_attempt(run.attempt, run.native).run

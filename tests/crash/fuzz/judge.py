@@ -234,10 +234,10 @@ def fault_in_history(state: JobState, attempt: int, history: Sequence[HistoryEnt
 
 def fault_in_spending(row: Row, history: Sequence[HistoryEntry], attempts: Sequence[AttemptRow]) -> str:
     """Which budget is charged for more than came in earnest, "" = none: what is played costs nothing. Since a resume
-    budgets are anew, so that less may be spent."""
-    anew = sum(entry.cause == Cause.REQUEUED and entry.state is JobState.QUEUED for entry in history)
+    budgets are reset, so that less may be spent."""
+    requeues = sum(entry.cause == Cause.REQUEUED and entry.state is JobState.QUEUED for entry in history)
     for counter, why in CHARGED.items():
-        earnest = anew + sum(one.interruption == why and not one.is_played for one in attempts)
+        earnest = requeues + sum(one.interruption == why and not one.is_played for one in attempts)
         if row.spent.get(counter, 0) > earnest:
             return f"{row.spent[counter]:g} {counter} are charged, and {earnest} came in earnest"
     return ""

@@ -56,7 +56,7 @@ class User:
     diary: Diary
     chance: Random
     jobs: dict[str, str] = field(default_factory=dict)
-    given_up: set[str] = field(default_factory=set)
+    abandoned: set[str] = field(default_factory=set)
     arrays: dict[str, tuple[str, ...]] = field(default_factory=dict)
     client: Client | None = None
     models: int = 0
@@ -85,7 +85,7 @@ class User:
 
     def _unfinished(self) -> list[str]:
         """Jobs that have not ended, or are halted and may go on."""
-        halted = {one for one, state in self.jobs.items() if state == JobState.HALTED} - self.given_up
+        halted = {one for one, state in self.jobs.items() if state == JobState.HALTED} - self.abandoned
         return [one for one, state in self.jobs.items() if state not in ENDED or one in halted]
 
     # ------------------------------------------------------------------------------------------- the verbs
@@ -209,7 +209,7 @@ class User:
         self._request_of("resume", lambda state: state in RESUMABLE)
 
     def _request_of(self, verb: str, fits: Callable[[str], bool]) -> None:
-        fitting = [job_id for job_id, state in self.jobs.items() if fits(state) and job_id not in self.given_up]
+        fitting = [job_id for job_id, state in self.jobs.items() if fits(state) and job_id not in self.abandoned]
         if fitting:
             self._request(verb, self.chance.choice(fitting[-5:]))
         else:
@@ -219,7 +219,7 @@ class User:
         """Ask, and note the answer. Whoever sees a lost answer cannot know: another resume may be refused then."""
         self.diary.write(Note(verb, job_id))
         if verb == "cancel":
-            self.given_up.add(job_id)
+            self.abandoned.add(job_id)
         try:
             seen = self._ask(lambda client: getattr(client, verb)(job_id), job_id)
         except RequestRefused as refused:
@@ -256,7 +256,7 @@ class User:
 
     def _request_of_array(self, verb: str) -> None:
         """Ask it of all jobs of an array of which some live."""
-        live = [array for array, ids in self.arrays.items() if {*self._live()} & {*ids} - self.given_up]
+        live = [array for array, ids in self.arrays.items() if {*self._live()} & {*ids} - self.abandoned]
         if not live:
             self._array()
             return
@@ -264,7 +264,7 @@ class User:
         for job_id in self.arrays[array]:
             self.diary.write(Note(verb, job_id))
         if verb == "cancel":
-            self.given_up.update(self.arrays[array])
+            self.abandoned.update(self.arrays[array])
         self._ask(lambda client: getattr(client.arrays, verb)(array), array)
         for job_id in self.arrays[array]:
             self.diary.write(Note(verb, job_id, answered=True))
@@ -297,7 +297,7 @@ class User:
             self.diary.write(Note(verb, job_id, answered=True))
 
     def _wanted(self) -> list[str]:
-        return [job_id for job_id in self._live() if job_id not in self.given_up]
+        return [job_id for job_id in self._live() if job_id not in self.abandoned]
 
     def _training(self) -> list[str]:
         """Jobs that train, as the daemon says now."""

@@ -63,7 +63,7 @@ def change(verb: str, record: dict[str, Any], fields: dict[str, str]) -> int:
 
 
 def requeue(record: dict[str, Any]) -> int:
-    """Start a running job anew under its id."""
+    """Start a running job again under its id."""
     if record["state"] != "RUNNING":
         return complain("scontrol", f"Requested operation is presently disabled for job {record['id']}")
     job = record["id"]

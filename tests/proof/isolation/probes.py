@@ -276,7 +276,7 @@ def _devices(facts: Facts) -> Iterator[Probe]:
         yield Probe(f"{name}, {_who(SRUN)}", shot.at(SRUN), control=shot.at(OWNER_STEP))
         yield Probe(f"{name}, {_who(PLAIN)}", shot.at(PLAIN), refuse=False, note=UNWATCHED)
         made = Shot(LEARNER, "mknod", {"path": f"/tmp/made-{number}", "number": [GPU_MAJOR, int(path[-1])]})
-        yield Probe(f"{name}, made anew", made, control=made.at(ROOT))
+        yield Probe(f"{name}, made again", made, control=made.at(ROOT))
 
 
 def _slurm(facts: Facts) -> Iterator[Probe]:

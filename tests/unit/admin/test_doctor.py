@@ -445,7 +445,7 @@ def test_doctor_reads_capabilities_file_of_own_node(site: Site) -> None:
     assert "enable ffdl-network.service" in found
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root has the node try anew")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has the node try again")
 def test_doctor_as_root_reruns_node_check_unless_others_can_write_it(site: Site) -> None:
     (site.place / "run").mkdir()
     file, programs = site.place / "run" / "capabilities", site.place / "programs"

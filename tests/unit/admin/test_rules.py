@@ -47,8 +47,8 @@ def test_faults_of_returns_nothing_for_requeued_resumed_or_cancelled_job() -> No
     went_on = [*stored, HistoryRow(ID, 7, 7.0, "QUEUED", 2, "progress")]
     assert faults_of(replace(job, state="QUEUED"), went_on, second, NOW) == []
     halted = [*HISTORY, HistoryRow(ID, 5, 5.0, "HALTED", 1, "progress")]
-    given_up = [*halted, HistoryRow(ID, 6, 6.0, "CANCELLED", 1, "cancelled")]
-    assert faults_of(replace(ENDED, state="CANCELLED"), given_up, OVER, NOW) == []
+    cancelled = [*halted, HistoryRow(ID, 6, 6.0, "CANCELLED", 1, "cancelled")]
+    assert faults_of(replace(ENDED, state="CANCELLED"), cancelled, OVER, NOW) == []
 
 
 @pytest.mark.parametrize(("job", "entries", "attempts", "said"), [

@@ -126,7 +126,7 @@ def test_submit_wait_follows_job_through_all_attempts(jobs: FakeDaemon, manifest
 
 def test_show_prints_table_of_attempts_and_restart_by_scheduler(jobs: FakeDaemon) -> None:
     overrides = {"gpus": "2", "batch.exclude": "n3"}
-    again = RestartView(T0 + 30, "the scheduler started the job anew: a node or controller failed")
+    again = RestartView(T0 + 30, "the scheduler restarted the job: a node or controller failed")
     attempts = (replace(FIRST, restarts=(again,)), SECOND)
     jobs.jobs[JOB] = make_job(JOB, state="QUEUED", attempt=2, attempts=attempts, job_dir="/jobs/x", overrides=overrides)
     lines = run(FFDL, "show", JOB, daemon=jobs, env={"TZ": "UTC"}).stdout.splitlines()

@@ -308,7 +308,7 @@ def test_regex_source_reports_groups_without_match_at_end(tmp_path: Path) -> Non
     run.write("loading\nstep 10: loss=0.25\nEpoch 1\n")
     assert len(run.found()) == 1
     again = kept(run.source)
-    assert again["lines"] == 2, "the last line is read anew"
+    assert again["lines"] == 2, "the last line is read again"
     run.source = run.made(again)
     run.write("the end\n")
     assert run.found() == [] and run.told.said == []

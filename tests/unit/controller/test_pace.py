@@ -20,7 +20,7 @@ def record(step: int, time_ms: int, axis: str = "iteration", group: str = "loss"
     [
         ([record(0, 1000), record(10, 3000), record(20, 5000)], [0.2, 0.2]),
         ([record(5, 1000), record(1, 1500, group="accuracy"), record(6, 3000)], [2.0]),
-        ([record(5, 1000), record(6, 3000), record(0, 4000), record(1, 3500)], [2.0]),  # begun anew; a clock set back
+        ([record(5, 1000), record(6, 3000), record(0, 4000), record(1, 3500)], [2.0]),  # begun again; a clock set back
         ([record(1, 1000, "epoch"), record(2, 9000, "epoch")], []),
     ],
 )

@@ -191,7 +191,7 @@ def attempt(tmp_path: Path) -> AttemptDir:
 
 
 def test_claim_rejects_second_delivery_with_same_process_identity(attempt: AttemptDir) -> None:
-    """Process ids begin anew in each namespace: two heads of one node may have the same id, start and boot."""
+    """Process ids start again in each namespace: two heads of one node may have the same id, start and boot."""
     assert claim_attempt(attempt, "101").run == 1
     second = claim_attempt(attempt, "102")
     assert (second.run, second.owner["native_id"]) == (0, "101")

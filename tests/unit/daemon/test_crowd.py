@@ -1,4 +1,4 @@
-"""Too many at once, requests that are given up, and a log that cannot be written."""
+"""Too many at once, requests that are abandoned, and a log that cannot be written."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_time_limit_cure_suggests_resume_if_checkpoint_exists() -> None:
 )
 def test_fault_cure_suggests_larger_budget_if_budget_is_used_up(code: str, used_up: set[str], budget: str) -> None:
     cure = Fault(code, "").cure(JOB, has_checkpoint=True, used_up=used_up)
-    assert cure.startswith(f"ffdl resume {JOB} goes on from its checkpoint with the budget anew; ")
+    assert cure.startswith(f"ffdl resume {JOB} continues from its checkpoint and resets the budget; ")
     assert cure.endswith(f"submit again with more batch.retry.{budget}") and "--time" not in cure
     assert "checkpoint" not in Fault(code, "").cure(JOB, has_checkpoint=False, used_up=used_up)
 

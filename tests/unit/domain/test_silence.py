@@ -1,4 +1,4 @@
-"""When an attempt is given up of whose controllers nothing is heard, and how that end is told."""
+"""When an attempt with silent controllers is abandoned, and how its end is described."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.continuation import Interruption
-from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, GivenUp, Outcome
+from ffdl_batch.domain.outcome.controller_events import AbandonMark, Event, EventKind, FinalRecord, Outcome
 from ffdl_batch.domain.outcome.facts import AttemptFacts
 from ffdl_batch.domain.outcome.heartbeat_loss import (
     LONGEST_LOOK_S,
@@ -54,7 +54,7 @@ def test_silence_check_interval_is_capped_and_timeout_has_minimum_of_several_hea
     [
         (0.0, EVERY_S, Step.NONE), (449.9, EVERY_S, Step.NONE), (450.0, None, Step.WARN),
         (899.9, EVERY_S, Step.WARN), (900.0, None, Step.WARN), (900.0, 0.0, Step.WARN),
-        (900.0, EVERY_S - 0.1, Step.WARN), (900.0, EVERY_S, Step.GIVE_UP), (1e6, EVERY_S, Step.GIVE_UP),
+        (900.0, EVERY_S - 0.1, Step.WARN), (900.0, EVERY_S, Step.ABANDON), (1e6, EVERY_S, Step.ABANDON),
         (1e6, None, Step.WARN),
     ],
 )  # fmt: skip
@@ -82,7 +82,7 @@ def test_silence_decision_holds_attempt_when_many_attempts_are_silent() -> None:
 
 def test_silence_decision_names_only_silent_nodes() -> None:
     finding = find(beat(2.0, "n1"), beat(1000.0, "n2"), beat(500.0, "n3"))
-    assert (finding.step, finding.nodes, finding.since) == (Step.GIVE_UP, ("n2",), NOW - 1000.0)
+    assert (finding.step, finding.nodes, finding.since) == (Step.ABANDON, ("n2",), NOW - 1000.0)
     both = find(beat(1000.0, "n2"), beat(950.0, "n3"), beat(960.0, "n3"))
     assert (both.nodes, both.since) == (("n2", "n3"), NOW - 950.0)
 
@@ -91,11 +91,11 @@ def test_silence_message_gives_last_heartbeat_and_planned_abandon_time() -> None
     soon = find(beat(500.0), unchanged_s=None)
     assert soon.sentence == (
         f"nothing was heard of the controllers on n3 since {moment(NOW - 500.0)}; "
-        f"the attempt is given up at {moment(NOW + 400.0)}"
+        f"the attempt will be abandoned at {moment(NOW + 400.0)}"
     )
     assert find(beat(5000.0), unchanged_s=None).at == NOW + EVERY_S
     assert find(beat(5000.0), unchanged_s=100.0).at == NOW + EVERY_S - 100.0
-    assert find(beat(900.0)).sentence.endswith("the attempt is given up, and the scheduler asked to end it")
+    assert find(beat(900.0)).sentence.endswith("the attempt is abandoned, and the scheduler is asked to cancel it")
 
 
 @pytest.mark.parametrize(
@@ -112,12 +112,12 @@ def test_is_crowd_needs_most_attempts_on_several_nodes(silent: list[str], runnin
 
 # ------------------------------------------------------------------------------------------------ the end
 
-MARK = GivenUp(1, ("n3",), 25.0, 45.0)
-WHY = f"nothing was heard of the controllers on n3 since {moment(25.0)}, and the attempt was given up"
+MARK = AbandonMark(1, ("n3",), 25.0, 45.0)
+WHY = f"nothing was heard of the controllers on n3 since {moment(25.0)}, and the attempt was abandoned"
 FENCED = FinalRecord("7", Outcome.FAILED, 40.0, False, error_code="S106", message="the learners were killed")
 
 
-def given_up(
+def abandoned(
     observation: Observation | None,
     final: FinalRecord | None = None,
     requested_action: RequestedAction = RequestedAction.NONE,
@@ -132,7 +132,7 @@ def given_up(
     "end", [EndCause.CANCELLED, EndCause.FAILURE, EndCause.NODE_FAIL, EndCause.TIMEOUT, EndCause.PREEMPTED]
 )
 def test_verdict_is_node_failure_for_abandoned_attempt_of_any_end(end: EndCause, final: FinalRecord | None) -> None:
-    verdict = judge(given_up(seen(Phase.ENDED, end), final))
+    verdict = judge(abandoned(seen(Phase.ENDED, end), final))
     assert (verdict.kind, verdict.interruption, verdict.is_played) == (
         VerdictKind.ENDED,
         Interruption.NODE_FAILURE,
@@ -142,7 +142,7 @@ def test_verdict_is_node_failure_for_abandoned_attempt_of_any_end(end: EndCause,
 
 
 def test_verdict_reports_node_failure_for_abandoned_and_forgotten_attempt() -> None:
-    verdict = judge(replace(given_up(None), is_forgotten=True))
+    verdict = judge(replace(abandoned(None), is_forgotten=True))
     assert (verdict.interruption, verdict.message) == (Interruption.NODE_FAILURE, WHY)
 
 
@@ -157,28 +157,28 @@ def test_verdict_reports_node_failure_for_abandoned_and_forgotten_attempt() -> N
 def test_verdict_uses_final_record_or_memory_failure_of_abandoned_attempt_that_finished(
     end: EndCause, final: FinalRecord | None, code: str, why: Interruption | None
 ) -> None:
-    verdict = judge(given_up(seen(Phase.ENDED, end), final))
+    verdict = judge(abandoned(seen(Phase.ENDED, end), final))
     assert (verdict.error_code, verdict.interruption) == (code, why)
 
 
 def test_verdict_prefers_cancel_and_halt_requests_over_abandon_mark() -> None:
     ended = seen(Phase.ENDED, EndCause.CANCELLED)
-    assert judge(given_up(ended, requested_action=RequestedAction.CANCEL)).steps[-1][0] is JobState.CANCELLED
-    halted = judge(given_up(ended, requested_action=RequestedAction.HALT))
+    assert judge(abandoned(ended, requested_action=RequestedAction.CANCEL)).steps[-1][0] is JobState.CANCELLED
+    halted = judge(abandoned(ended, requested_action=RequestedAction.HALT))
     assert (halted.steps[-1][0], halted.interruption) == (JobState.HALTED, Interruption.HALT)
 
 
 def test_verdict_sets_pending_upload_for_abandoned_attempt_after_learners_ended() -> None:
     over = Event(4, 31.0, "node-0", EventKind.LEARNER_ENDED, {"learner_id": 1, "exit_code": 0})
-    found = given_up(seen(Phase.ENDED, EndCause.CANCELLED), events=3)
+    found = abandoned(seen(Phase.ENDED, EndCause.CANCELLED), events=3)
     verdict = judge(replace(found, events=(*RUN, over)))
     assert verdict.kind is VerdictKind.UPLOAD_PENDING
 
 
 @pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.SUSPENDED, Phase.COMPLETING, Phase.UNKNOWN])
 def test_verdict_keeps_abandoned_attempt_open_until_scheduler_ends_it_or_cannot_terminate_it(phase: Phase) -> None:
-    assert judge(given_up(seen(phase))).kind is VerdictKind.NONE
-    verdict = judge(replace(given_up(seen(Phase.COMPLETING)), is_unkillable=True))
+    assert judge(abandoned(seen(phase))).kind is VerdictKind.NONE
+    verdict = judge(replace(abandoned(seen(Phase.COMPLETING)), is_unkillable=True))
     assert (verdict.kind, verdict.interruption, verdict.has_lost_node) == (
         VerdictKind.ENDED,
         Interruption.NODE_FAILURE,

@@ -57,7 +57,7 @@ def test_end_job_deletes_seen_version_of_job_if_no_pod_is_placed(
 ) -> None:
     client = Recording(found, conflicts=1)
     assert end_job(client, "t", pods) is None
-    assert client.asked == [("delete", "7")] * 2, "it is looked at anew where it has changed"
+    assert client.asked == [("delete", "7")] * 2, "it is looked at again where it has changed"
 
 
 @pytest.mark.parametrize(("found", "pods"), [

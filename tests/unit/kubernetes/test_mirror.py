@@ -25,7 +25,7 @@ SMALL = LogLimits(file_bytes=1000, files=3)
 
 @pytest.fixture
 def make(tmp_path: Path) -> Callable[[], Mirror]:
-    """A mirror of the attempt below tmp_path; each is that of a daemon that was started anew."""
+    """A mirror of the attempt below tmp_path; each is that of a daemon that was started again."""
     root = Root(str(tmp_path))
 
     def made() -> Mirror:
@@ -141,7 +141,7 @@ def test_mirror_skips_gap_in_log_after_timeout(
     mirror.apply(Frame(1, 1, FrameKind.LOG, "logs/learner-1", 0, b"one\n"), 1.0, 0)
     mirror.apply(Frame(1, 2, FrameKind.LOG, "logs/learner-1", 100, b"late\n"), 1.0, 0)
     assert mirror.missing == {"logs/learner-1": 4}
-    monkeypatch.setattr(mirrors, "GIVE_UP_S", 0.0)
+    monkeypatch.setattr(mirrors, "LONGEST_SEND_S", 0.0)
     mirror.apply(Frame(1, 3, FrameKind.LOG, "logs/learner-1", 100, b"late\n"), 1.0, 0)
     assert mirror.missing == {}
     assert [text for _, text in read(tmp_path)] == ["one", "late"]

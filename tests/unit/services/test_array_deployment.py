@@ -227,7 +227,7 @@ def test_deployer_resubmits_lost_array_request_after_credential_lifetime(fleet: 
 
 
 def test_mark_begun_keeps_earlier_native_array_marks(fleet: ArraySite) -> None:
-    """A request that was given up may land all the same, and is found under its own name then."""
+    """A request that was abandoned may still arrive, and is found under its own name then."""
     job = fleet.site.deployed()
     attempt = fleet.site.attempt(job)
     first, second = (mark_of(chunk_name("array-0a1b2c3d4", number), "3") for number in (1, 2))

@@ -326,11 +326,11 @@ def test_refresh_waits_for_answer_of_slow_site(
     scheduler.version = "2"
     scheduler.gate.clear()
     with ThreadPoolExecutor(1) as pool:
-        anew = pool.submit(adapters.refresh, NAME)
+        refreshed = pool.submit(adapters.refresh, NAME)
         while scheduler.probes < 2:
             time.sleep(0.001)
         scheduler.gate.set()
-        assert anew.result().version == "2"
+        assert refreshed.result().version == "2"
 
 
 def test_site_facts_raise_error_when_first_probe_times_out(

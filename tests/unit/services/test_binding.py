@@ -182,7 +182,7 @@ def test_open_platform_rejects_missing_database_when_job_directories_exist(tmp_p
         assert part in str(refused.value)
     assert sorted(path.name for path in file.parent.iterdir()) == before, "nothing was made"
     job.parent.rename(tmp_path / "away")
-    opened(settings)  # to begin anew
+    opened(settings)  # to start again
     (tmp_path / "away").rename(tmp_path / "one" / "tree" / "jobs.old")
     file.write_bytes(kept)
     opened(settings)

@@ -367,7 +367,7 @@ def test_pending_upload_shows_pending_reason_of_pod_while_pod_waits(site: Site, 
     assert site.job(job.id).pending_reason == f"{UPLOAD_PENDING}: no node has room now"
     revision = site.job(job.id).revision
     payer.step()
-    assert site.job(job.id).revision == revision, "nothing is written anew"
+    assert site.job(job.id).revision == revision, "nothing is written again"
     cluster.goes[job.token] = Storing()
     site.platform.pending_uploads().step()  # the next daemon, which knows nothing of what was said
     payer.step()

@@ -148,8 +148,8 @@ def test_dependency_waits_while_halted_job_may_be_resumed(site: Site) -> None:
     assert pair.job.state is JobState.QUEUED
 
 
-@pytest.mark.parametrize("anew", [False, True], ids=["the same daemon", "its next life"])
-def test_dependency_on_cancelled_halted_job_is_decided_for_each_kind(site: Site, anew: bool) -> None:
+@pytest.mark.parametrize("restarted", [False, True], ids=["the same daemon", "its next life"])
+def test_dependency_on_cancelled_halted_job_is_decided_for_each_kind(site: Site, restarted: bool) -> None:
     deployer = site.platform.deployer()
     first = site.accept("first")
     fail, go = ("afterok", "aftercorr"), ("afterany", "afternotok", "after")
@@ -159,7 +159,7 @@ def test_dependency_on_cancelled_halted_job_is_decided_for_each_kind(site: Site,
     deployer.step()
     assert {waits(site.job(job)) for job in jobs.values()} == {f"Dependency: {first.id} is HALTED and may be resumed"}
     cancel_job(site.platform.storage, site.platform.adapters, site.caller, first.id)
-    if anew:
+    if restarted:
         site.clock.tick(LONGEST_DEPENDENCY_PAUSE_S)
         deployer = site.platform.deployer()
     while deployer.step():

@@ -188,7 +188,7 @@ def test_halt_and_cancel_return_404_for_job_of_another_user(site: Site) -> None:
     assert site.job(job.id) == job
 
 
-NEW = {"attempt": 1, "requested_action": "", "drill": "", "run": 0, "given_up": None, "format": FORMAT}
+NEW = {"attempt": 1, "requested_action": "", "drill": "", "run": 0, "abandon_mark": None, "format": FORMAT}
 
 
 def cell(site: Site, job: Job) -> object:
@@ -210,7 +210,7 @@ def test_write_control_keeps_request_and_drill_independent_and_rewrites_no_equal
 
 
 def test_read_drill_applies_only_to_current_run(site: Site) -> None:
-    """The scheduler may start the same attempt anew: what interrupts that run is none of the drill's."""
+    """The scheduler may start the same attempt again: what interrupts that run is none of the drill's."""
     job = site.deployed()
     attempt = site.attempt(job)
     for run, drill in ((1, DrillEvent.TIMEOUT), (2, DrillEvent.PREEMPT)):

@@ -122,7 +122,7 @@ def test_acquire_accepts_moved_state_directory(tmp_path: Path) -> None:
 
 
 def test_read_lock_reports_copy_for_another_inode_number_on_own_host_only(tmp_path: Path) -> None:
-    """Each host numbers its devices itself, and a file system that is mounted anew gets another number. Elsewhere the
+    """Each host numbers its devices itself, and a file system that is mounted again gets another number. Elsewhere the
     same directory may have another inode number (sshfs, CIFS), and two daemons destroy a database."""
     inode = tmp_path.stat().st_ino
     for host in (HERE.host, "elsewhere"):

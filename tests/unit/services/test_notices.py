@@ -18,7 +18,7 @@ from ffdl_batch.domain.incidents.incident import Evidence, Incident, Origin
 from ffdl_batch.domain.incidents.site_settings import FaultPolicy, NoticeSettings
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.notify.webhook import WebhookRefused, post, without_query
-from ffdl_batch.services.incidents.notices import FIRST_PAUSE_S, GIVEN_UP_S, Notifier
+from ffdl_batch.services.incidents.notices import FIRST_PAUSE_S, LONGEST_DELAY_S, Notifier
 from tests.fakes.certificates import certificate_for
 from tests.fakes.mail_server import Relay, mail_relay
 from tests.fakes.serving import serving
@@ -189,7 +189,7 @@ def test_notifier_retries_webhook_with_same_id_after_temporary_failure(site: Sit
     site.clock.tick(FIRST_PAUSE_S + 1)
     hook.status = 200
     telling.step()
-    site.clock.tick(GIVEN_UP_S / 2)
+    site.clock.tick(LONGEST_DELAY_S / 2)
     telling.step()
     ids = [headers["X-Ffdl-Notice"] for _, headers, _ in hook.posts]
     assert len(ids) == 2
@@ -205,7 +205,7 @@ def test_notifier_stops_after_webhook_refusal_and_hides_token_in_log(
     happened(site, site.accept())
     with caplog.at_level(logging.ERROR):
         telling.step()
-    site.clock.tick(GIVEN_UP_S / 2)
+    site.clock.tick(LONGEST_DELAY_S / 2)
     telling.step()
     assert len(hook.posts) == 1
     assert "answered 403" in caplog.text
@@ -228,7 +228,7 @@ def test_notifier_abandons_mail_after_one_day_without_relay(site: Site, caplog: 
 
 def test_notifier_sends_only_incidents_of_last_day_after_downtime(site: Site, hook: Hook) -> None:
     job = happened(site, site.accept())
-    site.clock.tick(GIVEN_UP_S + 1)
+    site.clock.tick(LONGEST_DELAY_S + 1)
     happened(site, job, "end-1")
     notifier(site, webhooks=(hook.address,)).step()
     assert [json.loads(body)["incident"]["episode"] for _, _, body in hook.posts] == ["end-1"]

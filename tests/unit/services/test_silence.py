@@ -1,4 +1,4 @@
-"""Attempts that hang while their scheduler says that they run: told, given up, gone on with once."""
+"""Attempts that hang while their scheduler says that they run: warned about, abandoned, continued once."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pytest
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.continuation import Spent
-from ffdl_batch.domain.outcome.controller_events import EventKind, GivenUp
+from ffdl_batch.domain.outcome.controller_events import AbandonMark, EventKind
 from ffdl_batch.domain.outcome.heartbeat_loss import SILENCE, look_every_s
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.services.job_control.stop import cancel_job, halt_job
-from ffdl_batch.services.job_files.control_cell import read_control, read_given_up
+from ffdl_batch.services.job_files.control_cell import read_abandon_mark, read_control
 from ffdl_batch.services.monitoring.heartbeat_loss import SilenceKeeper
 from ffdl_batch.services.monitoring.watcher import SETTLE_S
 from ffdl_batch.services.outcome.attempt_records import STILL_ALIVE_S
@@ -73,7 +73,7 @@ def looks(site: Site, keeper: SilenceKeeper, times: int, *alive: Job) -> None:
 
 
 def is_left_alone(site: Site, job: Job) -> bool:
-    return not site.scheduler.cancelled and read_given_up(site.attempt(job)) is None
+    return not site.scheduler.cancelled and read_abandon_mark(site.attempt(job)) is None
 
 
 def cancelled(site: Site) -> list[str]:
@@ -86,16 +86,16 @@ def test_silence_keeper_sets_pending_reason_before_it_cancels_silent_attempt(sit
     assert (site.job(job.id).pending_reason, cancelled(site)) == ("", [])
     looks(site, keeper, 1)
     told = site.job(job.id).pending_reason
-    assert told.startswith(f"{SILENCE} on n3 since ") and "is given up at" in told
+    assert told.startswith(f"{SILENCE} on n3 since ") and "will be abandoned at" in told
     assert is_left_alone(site, job)
     before = site.job(job.id).revision
     keeper.look()
     assert site.job(job.id).revision == before, "nothing new is nothing to write"
     looks(site, keeper, 1)
     assert cancelled(site) == [job.native_id]
-    assert "asked to end it" in site.job(job.id).pending_reason
+    assert "is asked to cancel it" in site.job(job.id).pending_reason
     began = site.clock.now() - 3 * EVERY_S
-    assert read_given_up(site.attempt(job)) == GivenUp(0, ("n3",), began, site.clock.now())
+    assert read_abandon_mark(site.attempt(job)) == AbandonMark(0, ("n3",), began, site.clock.now())
     assert site.job(job.id).state is JobState.PROCESSING, "the scheduler has not ended it yet"
 
 
@@ -198,18 +198,18 @@ def test_silence_keeper_cancels_nothing_unless_scheduler_lists_job_as_running(
     assert is_left_alone(site, job)
 
 
-@pytest.mark.parametrize("given_up_before", [False, True])
+@pytest.mark.parametrize("abandoned_before", [False, True])
 def test_silence_keeper_does_not_cancel_foreign_job_under_reused_id(
-    site: Site, keeper: SilenceKeeper, given_up_before: bool
+    site: Site, keeper: SilenceKeeper, abandoned_before: bool
 ) -> None:
     job = training(site)
     native = NativeId(job.native_id)
-    looks(site, keeper, 3 if given_up_before else 1)
+    looks(site, keeper, 3 if abandoned_before else 1)
     before = cancelled(site)
     site.scheduler.seen[native] = replace(site.scheduler.seen[native], name="wrap", submitted_at=site.clock.now())
     looks(site, keeper, 4)
-    assert (cancelled(site), bool(before)) == (before, given_up_before)
-    assert (read_given_up(site.attempt(job)) is not None) == given_up_before
+    assert (cancelled(site), bool(before)) == (before, abandoned_before)
+    assert (read_abandon_mark(site.attempt(job)) is not None) == abandoned_before
 
 
 def test_silence_keeper_cancels_nothing_when_state_directory_is_read_only(site: Site) -> None:
@@ -290,7 +290,7 @@ def test_silence_keeper_completes_only_marked_cancel_after_daemon_crash(
     ):
         looks(site, first, 3)
     assert len(cancelled(site)) == asked
-    assert (read_given_up(site.attempt(job)) is not None) is goes_on
+    assert (read_abandon_mark(site.attempt(job)) is not None) is goes_on
     if not goes_on:
         site.head(job).beats()
     looks(site, site.platform.silence_keeper(), 1)
@@ -342,7 +342,7 @@ def test_silence_keeper_acts_in_only_one_of_two_daemons(site: Site, keeper: Sile
 
 
 def test_silence_keeper_does_not_apply_abandonment_to_later_run(site: Site, keeper: SilenceKeeper) -> None:
-    """Slurm gives the node up itself, and starts the attempt anew before it hears that we gave it up."""
+    """Slurm sets the node down itself and restarts the attempt before the daemon cancels it."""
     job = training(site)
     native = NativeId(job.native_id)
     Path(site.attempt(job).run_claim(1)).mkdir(exist_ok=True)
@@ -354,8 +354,8 @@ def test_silence_keeper_does_not_apply_abandonment_to_later_run(site: Site, keep
     assert (site.job(job.id).state, cancelled(site)) == (JobState.QUEUED, asked)
     assert site.scheduler.avoided == [(native, ("n3",))]
     Path(site.attempt(job).run_claim(2)).mkdir()
-    assert read_control(site.attempt(job)).given_up is not None
-    assert read_given_up(site.attempt(job)) is None
+    assert read_control(site.attempt(job)).abandon_mark is not None
+    assert read_abandon_mark(site.attempt(job)) is None
     site.head(job).starts(restart=1, host="n4")
     site.scheduler.run(native, "n4", restarts=1)
     site.watch()
@@ -409,5 +409,5 @@ def test_silence_keeper_leaves_cancel_requested_by_owner_alone(site: Site, keepe
     job = training(site)
     cancel_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
     looks(site, keeper, 6)
-    assert (site.job(job.id).requested_action, read_given_up(site.attempt(job))) == (RequestedAction.CANCEL, None)
+    assert (site.job(job.id).requested_action, read_abandon_mark(site.attempt(job))) == (RequestedAction.CANCEL, None)
     assert end(site, job, EndCause.CANCELLED).state is JobState.CANCELLED

@@ -342,7 +342,7 @@ def test_watcher_fails_forgotten_job_by_final_record_with_or_without_doorbell(si
 
 
 def test_watcher_keeps_forgotten_job_processing_after_record_of_external_end(site: Site) -> None:
-    """What was ended from outside may have been started anew; a listing that leaves it out proves nothing yet."""
+    """What was ended from outside may have been started again; a listing that leaves it out proves nothing yet."""
     job = site.deployed()
     head = site.head(job)
     head.starts()

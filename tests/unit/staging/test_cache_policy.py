@@ -75,8 +75,8 @@ def test_cache_policy_evicts_own_entries_before_those_of_smaller_tenant(usage: l
     kept = [held for held in usage if held.tenant == need.tenant and held.free and held not in victims]
     for held in victims:
         if held.tenant != need.tenant and holds[held.tenant] < holds[need.tenant]:
-            given_up = sum(v.bytes for v in victims if v.tenant == need.tenant)
-            assert not kept or holds[need.tenant] - given_up <= holds[held.tenant]
+            evicted = sum(v.bytes for v in victims if v.tenant == need.tenant)
+            assert not kept or holds[need.tenant] - evicted <= holds[held.tenant]
 
 
 def test_cache_policy_evicts_least_recently_used_entry_first() -> None:

@@ -50,7 +50,7 @@ VICTIM = """
 
 
 def finish_all(store: Store, say: Callable[[Job], None]) -> None:
-    """Walk every job to its end from where its row says it is, as a daemon that starts anew does."""
+    """Walk every job to its end from where its row says it is, as a daemon that starts again does."""
     for leased in store.claim_deployable("somebody", limit=2, lease_s=0):
         job: Job | None = leased.job
         if leased.job.state is JobState.PENDING:

@@ -82,7 +82,7 @@ class Container:
             inside.unshare(inside.NEWPID)
         pipes = {"stdout": os.pipe(), "stderr": os.pipe()}
         for _, writer in pipes.values():
-            os.fchown(writer, self._spec["user"]["uid"], -1)  # so that it can be opened anew, as /dev/stdout
+            os.fchown(writer, self._spec["user"]["uid"], -1)  # so that it can be opened again, as /dev/stdout
         trouble, said = os.pipe()
         go, goes = os.pipe()
         self.pid = os.fork()
