@@ -5,7 +5,8 @@ and `run` behave as those of `subprocess`: the program has a process id, can be 
 environment, directory and standard streams, also below /proc. One thing differs, and a test that depends on it uses
 `subprocess`: the modules that a program imports late are loaded from its start.
 
-Only `python -m MODULE ...` and `python -c CODE ...` of this interpreter are forked. Everything else is executed.
+Only `python -m MODULE ...` and `python -c CODE ...` of this interpreter are forked. Everything else is executed. What a
+forked program starts is executed, too, unless it was started by `PopenTree`: its Python programs are forks of itself.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import functools
 import gc
 import importlib
+import itertools
 import json
 import os
 import pkgutil
@@ -28,7 +31,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -37,8 +40,10 @@ FFDL = (sys.executable, "-c", "from ffdl_batch.cli.main import main; main()")
 FFDL_SUBMIT = (sys.executable, "-c", "from ffdl_batch.cli.commands.submit import main; main()")
 PACKAGES = ("ffdl_batch", "ffdl_kubernetes", "ffdl_local", "ffdl_slurm", "tests.fakes.kubernetes")
 """The server imports all their modules, but for those of OTHERS, before it forks."""
-OTHERS = ("ffdl_batch.collectors", "ffdl_batch.staging", "ffdl_batch.store.migrations")
-"""Programs that only the project's own processes start, and scripts of Alembic."""
+BELOW = ("ffdl_batch.collectors", "ffdl_batch.staging")
+"""Programs that only the project's own processes start. They are imported before the first tree of forks."""
+OTHERS = (*BELOW, "ffdl_batch.store.migrations")
+"""And scripts of Alembic."""
 LIBRARIES = (
     "httptools",
     "paramiko",
@@ -54,6 +59,10 @@ _AT_START = frozenset(("PYTHONIOENCODING", "PYTHONUTF8", "PYTHONHOME", "PYTHONMA
 """Variables that an interpreter reads at its start alone: programs that get one are executed."""
 _SHOWN_BYTES = 64 << 10
 """How much of a forked program's arguments, and of its environment, is seen below /proc."""
+_FLAGS = frozenset(("-I", "-S", "-E", "-P"))
+"""Options by which the project's own processes start Python programs."""
+_PR_SET_DUMPABLE, _PR_SET_NAME = 4, 15
+"""prctl(2)"""
 _MOUNTS = "/proc/self/ns/mnt"
 _CLONE_NEWNS = 0x00020000
 """setns(2)"""
@@ -69,6 +78,8 @@ class Popen(subprocess.Popen[Any]):
 
     used_cpu_s = 0.0
     """Seconds of a core that all forked processes have used which were waited for."""
+    _is_tree = False
+    """Whether Python programs that the forked process starts are forked, too."""
     _ended: int | None = None
     """The pipe from which the exit status of a forked process is read; None if the process was executed."""
 
@@ -88,6 +99,7 @@ class Popen(subprocess.Popen[Any]):
             "cwd": os.fspath(cwd) if cwd else os.getcwd(),  # noqa: PTH109 - the text alone is wanted
             "env": {os.fsdecode(k): os.fsdecode(v) for k, v in environment.items()},
             "new_session": bool(new_session),
+            "is_tree": self._is_tree,
         }
         mounts = os.open(_MOUNTS, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -131,6 +143,13 @@ class Popen(subprocess.Popen[Any]):
         return True
 
 
+class PopenTree(Popen):
+    """As `Popen`, for programs that have no state in their modules and whose Python programs have none: these are
+    forks of the process that starts them, with the modules and the patches of that process."""
+
+    _is_tree = True
+
+
 if TYPE_CHECKING:
     run = subprocess.run
 else:
@@ -163,7 +182,7 @@ else:
 
 
 def _is_forked(command: Sequence[str]) -> bool:
-    return len(command) >= 3 and command[0] == sys.executable and command[1] in ("-m", "-c")
+    return len(command) > 2 and command[0] == sys.executable and command[1] in ("-m", "-c")
 
 
 class _Server:
@@ -223,10 +242,8 @@ def _server() -> _Server:
 
 def serve(connection: socket.socket) -> None:
     """Fork a process for each request until the other end is closed; report how each one ended."""
-    for name in (*LIBRARIES, *_modules()):
-        importlib.import_module(name)
-    gc.collect()
-    gc.freeze()
+    _load((*LIBRARIES, *_modules(PACKAGES, OTHERS)))
+    has_programs_below = False
     waking, wake = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(waking, False)
@@ -243,22 +260,43 @@ def serve(connection: socket.socket) -> None:
             data, descriptors, _, _ = socket.recv_fds(connection, _LARGEST_REQUEST, 5)
             if not data:
                 return
+            request = json.loads(data)
+            if request["is_tree"] and not has_programs_below:
+                _load_programs_below()
+                has_programs_below = True
             pid = os.fork()
             if pid == 0:
-                _become(json.loads(data), descriptors)
+                _become(request, descriptors)
             running[pid] = descriptors[4]
             for descriptor in descriptors[:4]:
                 os.close(descriptor)
             connection.send(str(pid).encode())
 
 
-def _modules() -> list[str]:
-    """Names of the project's modules that are imported in advance."""
+def _load(modules: Iterable[str]) -> None:
+    """Import modules, and keep the garbage collector of the forks from writing to what they share."""
+    for name in modules:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+
+
+def _load_programs_below() -> None:
+    """Import BELOW, and what a client of S3 needs, with the large files that describe S3."""
+    import botocore.session
+
+    vars(botocore.session)["create_loader"] = functools.cache(botocore.session.create_loader)
+    botocore.session.Session().create_client("s3", region_name="us-east-1")
+    _load(_modules(BELOW))
+
+
+def _modules(packages: Iterable[str], others: tuple[str, ...] = ()) -> list[str]:
+    """Names of the packages' modules, without those of `others`."""
     found = []
-    for package in PACKAGES:
+    for package in packages:
         places = importlib.import_module(package).__path__
         found += [module.name for module in pkgutil.walk_packages(places, f"{package}.", onerror=_fail)]
-    return [name for name in found if not name.endswith("__main__") and not name.startswith(OTHERS)]
+    return [name for name in found if not name.endswith("__main__") and not name.startswith(others)]
 
 
 def _fail(name: str) -> NoReturn:
@@ -286,25 +324,121 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
         if request["new_session"]:
             os.setsid()
         _enter_mounts(descriptors[3])
-        # Above the standard ones first: one of those that came may have the number of another's place.
-        moved = [os.dup(descriptor) for descriptor in descriptors[:3]]
-        for number, descriptor in enumerate(moved):
-            os.dup2(descriptor, number)
-        os.closerange(3, 1 << 16)
-        environment = request["env"]
-        os.environ.clear()
-        os.environ.update(environment)
-        _show(request["argv"], [f"{name}={value}" for name, value in environment.items()])
-        time.tzset()
+        _take(descriptors[:3])
         os.chdir(request["cwd"])
-        _open_streams(environment)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        if environment.get("PYTHONWARNINGS"):
-            warnings._processoptions(environment["PYTHONWARNINGS"].split(","))  # type: ignore[attr-defined]
-        status = _run_program(request["argv"], environment)
+        if request["is_tree"]:
+            subprocess.Popen._execute_child = _start_below  # type: ignore[attr-defined]
+            os.execvp = _become_below  # type: ignore[assignment]
+        status = _run_program(request["argv"], request["env"])
     except BaseException:  # noqa: BLE001 - the child's outermost frame
         traceback.print_exc()
     os._exit(status)
+
+
+_execute, _execvp = subprocess.Popen._execute_child, os.execvp  # type: ignore[attr-defined]
+
+
+def _start_below(process: subprocess.Popen[Any], *given: Any) -> None:
+    """Start a program for a process of a tree: fork a Python program, and execute every other. Replaces
+    `subprocess.Popen._execute_child`."""
+    (args, executable, preexec_fn, close_fds, pass_fds, cwd, env, _, _, shell, *rest) = given
+    streams, (_, gid, gids, uid, umask, new_session, group) = rest[:6], rest[6:13]
+    command = [os.fspath(word) for word in args] if isinstance(args, (list, tuple)) else []
+    environment = dict(os.environ) if env is None else {os.fsdecode(k): os.fsdecode(v) for k, v in env.items()}
+    unusual = executable or not close_fds or shell or gid or gids or uid or group != -1
+    if unusual or not _is_in_tree(command) or _AT_START & environment.keys():
+        _execute(process, *given)
+        return
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            _forget_parent()
+            given_on = [streams[0], streams[3], streams[5]]
+            _take([number if number != -1 else own for own, number in enumerate(given_on)], pass_fds)
+            if cwd is not None:
+                os.chdir(cwd)
+            if umask != -1:
+                os.umask(umask)
+            if new_session:
+                os.setsid()
+            if preexec_fn is not None:
+                preexec_fn()
+            _set_signals()
+            status = _run_program(command, environment)
+        except BaseException:  # noqa: BLE001 - the child's outermost frame
+            traceback.print_exc()
+        os._exit(status)
+    process.pid = pid
+    process._child_created = True  # type: ignore[attr-defined]
+    process._close_pipe_fds(*streams)  # type: ignore[attr-defined]
+
+
+def _become_below(file: str, args: list[str]) -> NoReturn:
+    """Become another program in a process of a tree. Replaces `os.execvp`."""
+    if file != args[0] or not _is_in_tree(args) or _AT_START & os.environ.keys():
+        _execvp(file, args)
+    status = 1
+    try:
+        _forget_parent()
+        with os.scandir("/proc/self/fd") as entries:
+            numbers = [int(entry.name) for entry in entries]
+        _take(range(3), [number for number in numbers if number > 2 and _is_inherited(number)])
+        _set_signals()
+        status = _run_program(args, dict(os.environ))
+    except BaseException:  # noqa: BLE001 - the outermost frame of the new program
+        traceback.print_exc()
+    os._exit(status)
+
+
+def _is_inherited(descriptor: int) -> bool:
+    with contextlib.suppress(OSError):  # that of the directory
+        return os.get_inheritable(descriptor)
+    return False
+
+
+def _is_in_tree(argv: Sequence[str]) -> bool:
+    return _is_forked([*argv[:1], *_split(argv)[1]])
+
+
+_OF_PARENTS: list[object] = []
+
+
+def _forget_parent() -> None:
+    """Undo what a new program would not have of the process that started it."""
+    gc.freeze()  # what it has open is not to be closed, nor written out, here
+    _OF_PARENTS.append((sys.stdin, sys.stdout, sys.stderr))
+    atexit._clear()
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
+    libc.prctl(_PR_SET_NAME, Path(sys.executable).name.encode(), 0, 0, 0)
+
+
+def _set_signals() -> None:
+    """Handle signals as a new interpreter does."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_IGN)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _take(streams: Sequence[int], kept: Collection[int] = ()) -> None:
+    """Let the standard streams be these descriptors, and close all others but those that are kept."""
+    # Above the standard ones first: one of those that came may have the number of another's place.
+    moved = [os.dup(descriptor) for descriptor in streams]
+    for number, descriptor in enumerate(moved):
+        os.dup2(descriptor, number)
+    least = 3
+    for descriptor in sorted(kept):
+        os.closerange(least, descriptor)
+        os.set_inheritable(descriptor, True)
+        least = descriptor + 1
+    os.closerange(least, 1 << 16)
 
 
 def _enter_mounts(namespace: int) -> None:
@@ -341,12 +475,20 @@ def _open_streams(environment: Mapping[str, str]) -> None:
 
 def _run_program(argv: list[str], environment: Mapping[str, str]) -> int:
     """Run the module or the code with its arguments; the exit status that an interpreter would end with."""
-    _, kind, program, *arguments = argv
+    os.environ.clear()
+    os.environ.update(environment)
+    _show(argv, [f"{name}={value}" for name, value in environment.items()])
+    time.tzset()
+    _open_streams(environment)
+    flags, (kind, program, *arguments) = _split(argv)
+    reads_environment = not flags & {"-I", "-E"}
+    if environment.get("PYTHONWARNINGS") and reads_environment:
+        warnings._processoptions(environment["PYTHONWARNINGS"].split(","))  # type: ignore[attr-defined]
     sys.orig_argv = argv
     sys.argv = ["-c" if kind == "-c" else program, *arguments]
     status = 0
     try:
-        for place in environment.get("PYTHONPATH", "").split(os.pathsep):
+        for place in environment.get("PYTHONPATH", "").split(os.pathsep) if reads_environment else ():
             if place and place not in sys.path:
                 sys.path.insert(1, place)
             custom = Path(place, "sitecustomize.py")
@@ -366,6 +508,13 @@ def _run_program(argv: list[str], environment: Mapping[str, str]) -> int:
         traceback.print_exc()
         status = 1
     return _finish(status)
+
+
+def _split(argv: Sequence[str]) -> tuple[set[str], list[str]]:
+    """The interpreter's options that come first, of those in _FLAGS, and the rest."""
+    words = list(argv[1:])
+    flags = set(itertools.takewhile(_FLAGS.__contains__, words))
+    return flags, words[len(flags) :]
 
 
 def _status_of(code: object) -> int:

@@ -142,7 +142,7 @@ class Rig:
         full.setdefault("PYTHONPATH", str(ROOT))
         said = self.said_in
         with (said / "controller.err").open("ab") as errors, (said / "controller.out").open("ab") as output:
-            self._started.append(preloaded.Popen(argv, env=full, stdout=output, stderr=errors))
+            self._started.append(preloaded.PopenTree(argv, env=full, stdout=output, stderr=errors))
         return self._started[-1]
 
     def run(self, *arguments: str, native_id: str = "7", **env: str) -> int:
