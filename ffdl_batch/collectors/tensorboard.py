@@ -18,7 +18,7 @@ from typing import NamedTuple
 from ffdl_batch.collectors.learner_files import Found, files_below, opened
 from ffdl_batch.collectors.source import Clock, Harvest, Notes, State, label_of, sub_run
 from ffdl_batch.collectors.tensorboard_events import Damaged, Event, EventReader, read_record
-from ffdl_batch.collectors.timestamps import rfc3339
+from ffdl_batch.collectors.timestamps import record_ms, rfc3339
 from ffdl_batch.domain.metrics.records import FLOAT, INT, STRING, CollectorSpec, Measure, MetricRecord, float_text
 
 SETTLED_S = 2.0
@@ -163,14 +163,7 @@ class TensorBoardSource:
             "timestamp": Measure(STRING, rfc3339(event.wall_time)),
             "wall_time": Measure(FLOAT, float_text(event.wall_time)),
         }
-        time_ms = _milliseconds(event.wall_time)
+        time_ms = record_ms(event.wall_time * 1000) or 0
         training_id, label = self._spec.training_id, label_of(file.names)
         record = MetricRecord(training_id, time_ms, 0, sub_run(file.names), label, etimes, values)
         return Step(record, event.wall_time, self._readings[file.path], end)
-
-
-def _milliseconds(seconds: float) -> int:
-    try:
-        return int(seconds * 1000)
-    except (ValueError, OverflowError):
-        return 0

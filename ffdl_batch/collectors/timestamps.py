@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
+from ffdl_batch.domain.metrics.records import LATEST_MS
+
 _NUMBER = re.compile(r"\d+(?:\.\d*)?\Z")
 _GLOG = re.compile(r"[DIWEF]?(\d\d)(\d\d)\s+(\d+):(\d\d):(\d\d)(?:\.(\d+))?\Z")
 _ISO = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d(?::\d\d)?)(?:[.,](\d+))?\s*(Z|[-+]\d\d:?\d\d)?\Z")
@@ -13,7 +15,7 @@ _SLACK = timedelta(days=2)
 
 
 def time_ms(text: str, now_s: float) -> int | None:
-    """Return the milliseconds since the epoch; None if `text` is not a known form of time.
+    """Return the milliseconds since the epoch; None if `text` is not a known form of time, or no time of a record.
 
     Known forms are ISO 8601, glog's stamps (which have no year: the latest past one is used) and numbers: seconds or
     milliseconds since the epoch. A time without a zone is in the node's time zone.
@@ -21,12 +23,17 @@ def time_ms(text: str, now_s: float) -> int | None:
     text = text.strip()
     if _NUMBER.match(text):
         number = float(text)
-        return int(number) if number >= _LEAST_MS else int(number * 1000) if number >= _LEAST_S else None
+        return record_ms(number if number >= _LEAST_MS else number * 1000) if number >= _LEAST_S else None
     try:
         moment = _glog(text, now_s) or _iso(text)
-        return None if moment is None else int(moment.timestamp() * 1000)
+        return None if moment is None else record_ms(moment.timestamp() * 1000)
     except (ValueError, OverflowError):
         return None
+
+
+def record_ms(milliseconds: float) -> int | None:
+    """Return a time as records have it; None if it is out of their range."""
+    return int(milliseconds) if 0 <= milliseconds <= LATEST_MS else None
 
 
 def _iso(text: str) -> datetime | None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -72,26 +74,44 @@ def draw(series: Sequence[Series], width: int, height: int) -> list[list[tuple[s
     every = [point for some in points for point in some]
     if not every:
         return []
-    (x0, x1), (y0, y1) = _span([x for x, _ in every]), _span([y for _, y in every])
+    across, up = _span([x for x, _ in every]), _span([y for _, y in every])
     canvas = Canvas(max(10, width - _MARGIN), max(3, height - 1))
     wide, high = canvas.width * 2 - 1, canvas.height * 4 - 1
     for curve, some in enumerate(points):
-        dots = [(round((x - x0) / (x1 - x0) * wide), round((y - y0) / (y1 - y0) * high)) for x, y in some]
+        dots = [(round(across.share(x) * wide), round(up.share(y) * high)) for x, y in some]
         for start, end in zip(dots, dots[1:] or dots, strict=False):
             canvas.line(start, end, curve)
     lines = []
     for number, row in enumerate(canvas.rows()):
         share = 1 - number / max(1, canvas.height - 1)
-        label = short(y0 + (y1 - y0) * share) if number in (0, canvas.height // 2, canvas.height - 1) else ""
+        label = short(up.at(share)) if number in (0, canvas.height // 2, canvas.height - 1) else ""
         lines.append([(f"{label:>{_MARGIN - 2}} │", -1), *row])
-    left, right = short(x0), f"{series[0].name.axis} {short(x1)}"
+    left, right = short(across.least), f"{series[0].name.axis} {short(across.most)}"
     lines.append([(" " * (_MARGIN - 1) + "└" + left + right.rjust(max(1, canvas.width - len(left))), -1)])
     return lines
 
 
-def _span(values: Sequence[float]) -> tuple[float, float]:
+class _Span(NamedTuple):
+    """The range of an axis. The difference of its ends may be too large for a float; that of their halves never is."""
+
+    least: float
+    most: float
+
+    def share(self, value: float) -> float:
+        """Return the place of a value: 0 at `least`, 1 at `most`."""
+        return (value / 2 - self.least / 2) / (self.most / 2 - self.least / 2)
+
+    def at(self, share: float) -> float:
+        """Return the value at a place."""
+        return self.least * (1 - share) + self.most * share
+
+
+def _span(values: Sequence[float]) -> _Span:
     least, most = min(values), max(values)
-    return (least, most) if most > least else (least - 0.5, most + 0.5)
+    if most / 2 > least / 2:
+        return _Span(least, most)
+    margin, largest = max(0.5, abs(least) * 1e-9), sys.float_info.max
+    return _Span(max(least - margin, -largest), min(most + margin, largest))
 
 
 _PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -124,25 +144,21 @@ def _svg(curves: Sequence[Series]) -> str:
     every = [point for series in curves for point in series.points]
     if not every:
         return "<p>no points</p>"
-    x0, x1 = _span([x for x, _ in every])
-    y0, y1 = _span([y for _, y in every])
+    across, up = _span([x for x, _ in every]), _span([y for _, y in every])
     wide, high = _WIDTH - _LEFT - 8, _HEIGHT - _BOTTOM - _TOP
     parts = [f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" role="img">']
     for tick in range(5):
         y = _TOP + high * (1 - tick / 4)
-        label = escape(short(y0 + (y1 - y0) * tick / 4, curves[0].name.unit))
+        label = escape(short(up.at(tick / 4), curves[0].name.unit))
         parts.append(f'<path d="M{_LEFT} {y:.1f}h{wide}" stroke="#eee"/>')
         parts.append(f'<text x="{_LEFT - 4}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
     for tick in range(5):
-        x, label = _LEFT + wide * tick / 4, escape(short(x0 + (x1 - x0) * tick / 4))
+        x, label = _LEFT + wide * tick / 4, escape(short(across.at(tick / 4)))
         parts.append(f'<text x="{x:.1f}" y="{_HEIGHT - 10}" text-anchor="middle">{label}</text>')
     axis = escape(curves[0].name.axis)
     parts.append(f'<text x="{_WIDTH - 8}" y="{_HEIGHT - _BOTTOM - 4}" text-anchor="end">{axis}</text>')
     for index, series in enumerate(curves):
-        dots = [
-            f"{_LEFT + (x - x0) / (x1 - x0) * wide:.1f},{_TOP + high * (1 - (y - y0) / (y1 - y0)):.1f}"
-            for x, y in series.points
-        ]
+        dots = [f"{_LEFT + across.share(x) * wide:.1f},{_TOP + high * (1 - up.share(y)):.1f}" for x, y in series.points]
         drawn = dots if len(dots) > 1 else dots * 2  # one point is a dot by its round end
         style = f'fill="none" stroke="{_PALETTE[index % len(_PALETTE)]}" stroke-width="1.8" stroke-linecap="round"'
         parts.append(f'<polyline points="{" ".join(drawn)}" {style}/>')
@@ -170,13 +186,19 @@ def write_png(charts: Titled, title: str, path: Path) -> None:
         for index, (label, series) in enumerate(curves):
             points = series.points
             mark = "o" if len(points) == 1 else None
-            line = axes.plot([x for x, _ in points], [y for _, y in points], marker=mark, linewidth=1.4)[0]
+            xs, ys = [_drawable(x) for x, _ in points], [_drawable(y) for _, y in points]
+            line = axes.plot(xs, ys, marker=mark, linewidth=1.4)[0]
             line.set_color(_PALETTE[index % len(_PALETTE)])
             line.set_label(_plain(label) if not label.startswith("_") else f" {_plain(label)}")
         axes.set_xlabel(_plain(curves[0][1].name.axis))
         axes.grid(visible=True, alpha=0.3)
         axes.legend(fontsize=8)
     figure.savefig(path, dpi=110, format="png")
+
+
+def _drawable(value: float) -> float:
+    """Return the nearest value that matplotlib can place on an axis."""
+    return max(-1e300, min(1e300, value))
 
 
 def _plain(text: str) -> str:

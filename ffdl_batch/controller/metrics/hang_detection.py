@@ -16,6 +16,7 @@ from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.metrics.records import MetricRecord, RecordError, decode_record
 from ffdl_batch.domain.metrics.usage import UsageSample
 from ffdl_batch.domain.outcome.controller_events import EventKind
+from ffdl_batch.domain.untrusted_json import MAX_DIGITS
 
 IDLE_SHARE = 0.01
 """Share of one core below which a learner counts as idle. Waiting threads of libraries wake up now and then."""
@@ -168,7 +169,8 @@ def _step(record: MetricRecord) -> Optional[Tuple[str, int]]:
     for axis in AXES:
         measure = record.etimes.get(axis)
         if measure is not None:
-            return (axis, int(measure.value)) if measure.value.strip().isdecimal() else None
+            text = measure.value.strip()
+            return (axis, int(text)) if text.isdecimal() and len(text) <= MAX_DIGITS else None
     return None
 
 

@@ -225,6 +225,28 @@ def test_metrics_writes_self_contained_html_and_valid_png(jobs: FakeDaemon, tmp_
     assert picture.startswith(b"\x89PNG\r\n") and width > 500 and height > 500
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        ("1e17",),
+        ("1e308",),
+        ("-1e308", "1e308"),
+        ("5e-324", "0"),
+        ("9" * 400, "1"),
+        ("9" * 5000,),
+        ("1.7976931348623157e308",),
+    ],
+)
+def test_metrics_draws_values_at_limits_of_floats(jobs: FakeDaemon, tmp_path: Path, values: tuple[str, ...]) -> None:
+    lines = [metric(step, 0.125).replace("0.125", value) for step, value in enumerate(values)]
+    jobs.measured[f"{ONE}/metrics"] = [*lines, metric(8, 0.5, group="val")]
+    files = ("--html", tmp_path / "a.html", "--png", tmp_path / "a.png")
+    for options in ((), ("--plot",), ("-f",), files):
+        done = run(FFDL, "metrics", *options, ONE, daemon=jobs, env={"MPLCONFIGDIR": str(tmp_path)})
+        assert (done.returncode, done.stderr) == (0, "")
+    assert "nan" not in (tmp_path / "a.html").read_text()
+
+
 def test_metrics_plot_draws_curves_in_terminal(jobs: FakeDaemon) -> None:
     done = run(FFDL, "metrics", "--plot", ONE, TWO, daemon=jobs, env={"COLUMNS": "60", "LINES": "24"})
     lines = done.stdout.splitlines()

@@ -83,6 +83,24 @@ def test_emetrics_source_counts_wrong_lines_and_reports_them_once(path: Path) ->
     assert str(path) in told.said[0][1] and "is no JSON" in told.said[0][1]
 
 
+@pytest.mark.parametrize("at", ["9" * 400, "9" * 5000, "1e400", "-1e400", "NaN", "-1", str(10**15)])
+@pytest.mark.parametrize("form", ["{}", '"{}"'])
+def test_emetrics_source_rejects_time_out_of_range_and_reads_next_line(path: Path, at: str, form: str) -> None:
+    path.write_text(line(1, time=0).replace('"time": 0', f'"time": {form.format(at)}') + line(2))
+    told = Told()
+    assert texts(drain(source_of(path, told.notes())), "loss") == ["0.25"]
+    assert told.kinds == ["wrong_lines"]
+
+
+@pytest.mark.parametrize(
+    ("number", "found"),
+    [("1e400", ["Infinity"]), (f'"{"9" * 400}"', ["9" * 400]), (f'"{"9" * 5000}"', ["9" * 5000]), ("9" * 400, [])],
+)
+def test_emetrics_source_reads_next_line_after_huge_value(path: Path, number: str, found: list[str]) -> None:
+    path.write_text(line(1).replace("0.125", number) + line(2))
+    assert texts(drain(source_of(path)), "loss") == [*found, "0.25"]
+
+
 def test_emetrics_source_reads_torn_line_once_complete_after_restart(path: Path) -> None:
     path.write_text(line(1) + line(2)[:20])
     told = Told()

@@ -17,7 +17,7 @@ from ffdl_batch.collectors import regex_extractor
 from ffdl_batch.collectors.regex_extractor import RegexSource
 from ffdl_batch.controller.logs.rotated_log import LogFiles
 from ffdl_batch.domain.launch.limits import LogLimits
-from ffdl_batch.domain.metrics.records import ExtractionGroup, Measure, MetricRecord
+from ffdl_batch.domain.metrics.records import ExtractionGroup, Measure, MetricRecord, decode_record, encode_record
 from tests.unit.collectors.rig import NOW_S, Time, Told, drain, kept, spec_for, texts
 
 LOSS = ExtractionGroup(
@@ -137,6 +137,30 @@ def test_regex_source_takes_time_and_sub_run_from_match(tmp_path: Path) -> None:
     times_ms = {"w1": 1767323045500, "w2": 1700000000000, "w3": 1700000000123, "w4": now_ms, "w5": now_ms}
     assert {record.subid: record.time_ms for record in run.found()} == times_ms
     assert run.told.kinds == ["time:g"]
+
+
+@pytest.mark.parametrize(
+    "at",
+    [f"1{'0' * 400}", "9" * 5000, f"{'9' * 400}.5", "1e400", str(10**17), "inf", "9999-12-31T23:59:59Z",
+     "0001-01-01T00:00+14:00", "1960-01-01T00:00:00Z", f"0101 {'9' * 400}:00:00"],
+)  # fmt: skip
+def test_regex_source_replaces_time_out_of_range_by_time_of_reading(tmp_path: Path, at: str) -> None:
+    run = Run(tmp_path, ExtractionGroup("g", r"at (?P<at>.+), n %{INT:n}", time="$at", scalars=NUMBER))
+    run.write(f"at {at}, n 1\nat 1700000000, n 2\n")
+    records = run.found()
+    assert [record.time_ms for record in records] == [int(NOW_S * 1000), 1_700_000_000_000]
+    assert run.told.kinds == ["time:g"]
+    assert [decode_record(encode_record(record)) for record in records] == records
+
+
+@pytest.mark.parametrize("number", ["9" * 400, "9" * 5000, "-" + "9" * 400, "1e400", "0x" + "f" * 5000])
+def test_regex_source_keeps_following_records_after_huge_value(tmp_path: Path, number: str) -> None:
+    scalars = {name: Measure(kind, "$v") for name, kind in {"int": "INT", "float": "FLOAT", "own": ""}.items()}
+    run = Run(tmp_path, ExtractionGroup("g", r"v (?P<v>\S+)", scalars=scalars))
+    run.write(f"v {number}\nv 5\n")
+    records = run.found()
+    assert texts(records[1:], "int") == ["5"]
+    assert [decode_record(encode_record(record)) for record in records] == records
 
 
 def test_regex_source_uses_time_at_which_line_was_printed(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from ffdl_batch.collectors import tensorboard
 from ffdl_batch.collectors.tensorboard import SETTLED_S, TensorBoardSource
-from ffdl_batch.domain.metrics.records import Measure, MetricRecord
+from ffdl_batch.domain.metrics.records import Measure, MetricRecord, decode_record, encode_record
 from tests.unit.collectors.rig import Time, Told, drain, kept, spec_for, texts
 from tests.unit.collectors.writers import BEGAN_S, record, truth, write, write_x
 
@@ -100,6 +100,14 @@ def test_tensorboard_source_accepts_decreasing_steps_and_non_finite_values(run: 
     assert [found.etimes["iteration"].value for found in records] == ["5", "6", "2", "2"]
     assert texts(records, "a") == ["NaN", "Infinity", "1.0", "2.0"]
     assert len(truth(path)) == 4
+
+
+@pytest.mark.parametrize("began_s", [1e300, 1e12, -5.0, float("inf"), float("nan")])
+def test_tensorboard_source_makes_valid_record_of_event_whose_time_is_out_of_range(run: Run, began_s: float) -> None:
+    write(run.logs, [(-(2**63), {"a": 1}), (2**63 - 1, {"a": 2})], began_s=began_s)
+    records = run.found(final=True)
+    assert texts(records, "a") == ["1.0", "2.0"]
+    assert [decode_record(encode_record(record)) for record in records] == records
 
 
 def test_tensorboard_source_starts_new_record_for_each_step(run: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,13 @@ def test_step_intervals_divide_time_by_steps_within_group_and_run(
     records: list[MetricRecord], found: list[float]
 ) -> None:
     assert intervals(records) == found
+
+
+@pytest.mark.parametrize("step", ["9" * 400, "9" * 5000, "\u00b2", "-1"])
+def test_step_intervals_leave_out_step_that_is_not_number_in_range(step: str) -> None:
+    records = [record(0, 1000), record(10, 3000)]
+    odd = replace(records[0], time_ms=2000, etimes={"iteration": Measure("INT", step)})
+    assert intervals([records[0], odd, records[1]]) == [0.2]
 
 
 def test_step_median_needs_at_least_five_values() -> None:
