@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import tarfile
@@ -143,6 +144,35 @@ def test_remove_tree_removes_read_only_directories(tmp_path: Path, mode: int, de
     remove_tree(str(tree))
     assert [path.name for path in tmp_path.iterdir()] == ["outside"]
     assert outside.stat().st_mode & 0o777 == 0o555
+
+
+@pytest.mark.parametrize("depth", [0, 1, 3])
+def test_remove_scratch_reports_directory_that_stays_with_node_and_reason(
+    tmp_path: Path, depth: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scratch = tmp_path / "base" / "ffdl-training-1-1-0"
+    stays = scratch.joinpath(*("d",) * depth)
+    stays.mkdir(parents=True)
+    (scratch / "other").write_text("removed")
+    real = os.rmdir
+
+    def refuse(path: str, *, dir_fd: int | None = None) -> None:
+        if path == (stays.name if depth else str(stays)):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        real(path, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "rmdir", refuse)
+    remove_scratch(str(scratch))
+    line = f"ffdl-controller: {scratch} stays on {os.uname().nodename}: [Errno 16] Device or resource busy\n"
+    assert capsys.readouterr().err == line
+    assert not (scratch / "other").exists() and stays.is_dir()
+
+
+def test_remove_scratch_keeps_silent_if_directory_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    remove_scratch(str(tmp_path / "none"))
+    assert capsys.readouterr().err == ""
 
 
 def test_walk_reports_directory_that_cannot_be_read_and_continues(

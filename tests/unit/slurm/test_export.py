@@ -72,6 +72,9 @@ framework:
   version: registry.example.org/a/b:1
   command: {command}
 """
+_OF_ROOT = "-dac_override,-dac_read_search"
+BOUND_BY_MODES = ("setpriv", f"--inh-caps={_OF_ROOT}", f"--bounding-set={_OF_ROOT}") if os.geteuid() == 0 else ()
+"""Starts a program for which the modes of files count, also if it is root's."""
 NASTY = {"BLANKS": "  two  ", "QUOTES": 'it\'s "x" `id`', "SUBSTITUTION": "$(id) $HOME", "DASHES": "-x", "UTF": "żółć"}
 
 
@@ -111,7 +114,7 @@ class Site:
     def run(self, script: str, **env: str) -> subprocess.CompletedProcess[str]:
         """What is exported when the script has ended is killed, as Slurm does it."""
         with subprocess.Popen(
-            ["bash", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.home,
+            [*BOUND_BY_MODES, "bash", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.home,
             start_new_session=True,
             env={
                 "PATH": f"{self.bin}:{os.environ['PATH']}", "HOME": str(self.base), "OUT": f"{self.base}/out",
@@ -194,6 +197,21 @@ def test_slurm_export_exits_with_status_of_learner_and_keeps_log(site: Site) -> 
     done = site.run(export(manifest("echo said; exit 3")).text)
     assert (done.returncode, done.stdout) == (3, "said\n")
     assert (site.home / "training-77/logs/learner-1/training-log.txt").read_text() == "said\n"
+
+
+@pytest.mark.parametrize("mode", ["555", "300", "000"])
+@pytest.mark.parametrize("status", [0, 3])
+def test_slurm_export_removes_temporary_directory_with_read_only_directories(
+    site: Site, mode: str, status: int
+) -> None:
+    outside, temporary = site.base / "outside", site.base / "out-tmp"
+    temporary.mkdir()
+    outside.mkdir(mode=0o555)
+    made = f"mkdir -p go/pkg/mod; touch go/pkg/mod/x; ln -s {outside} go/link; chmod {mode} go/pkg/mod go/pkg go"
+    done = site.run(export(manifest(f'cd "$OUT"-tmp/*; {made}; exit {status}')).text, TMPDIR=str(temporary))
+    assert (done.returncode, done.stderr) == (status, "")
+    assert list(temporary.iterdir()) == []
+    assert outside.stat().st_mode & 0o777 == 0o555
 
 
 def test_slurm_export_binds_data_directory_and_copies_results(site: Site, tmp_path: Path) -> None:
