@@ -19,7 +19,7 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from tests.fakes.s3_server import S3Server
-    from tests.postgres import PostgresServer, TurnedServerClock
+    from tests.postgres import PostgresServer, SharedDatabase, TurnedServerClock
 
 POSTGRES = pytest.param("postgresql", marks=pytest.mark.postgres)
 DATABASES = {"sqlite", "postgresql"}
@@ -130,38 +130,40 @@ def postgres_url(postgres: PostgresServer, migrated_template: str) -> Iterator[s
 
 
 @pytest.fixture(scope="session")
-def shared_database(postgres: PostgresServer, migrated_template: str) -> str:
+def shared_database(postgres: PostgresServer, migrated_template: str) -> Iterator[SharedDatabase]:
     """One database for all small tests."""
-    return postgres.create_database(migrated_template)
+    from tests.postgres import SharedDatabase
+
+    database = SharedDatabase(postgres, migrated_template)
+    yield database
+    database.close()
 
 
 @pytest.fixture
-def emptied_url(postgres: PostgresServer, shared_database: str) -> Iterator[str]:
-    """As `postgres_url`, three times as fast, for tests that write our tables alone."""
-    yield postgres.url(shared_database)
-    postgres.empty(shared_database)
+def emptied_database(shared_database: SharedDatabase) -> Iterator[SharedDatabase]:
+    """A PostgreSQL database with the schema and no job, for tests that write our tables alone."""
+    yield shared_database
+    shared_database.empty()
 
 
 @pytest.fixture(scope="session")
-def turned_database(postgres: PostgresServer, migrated_template: str) -> str:
+def turned_database(postgres: PostgresServer, migrated_template: str) -> Iterator[SharedDatabase]:
     """As `shared_database`, with a clock in it that tests turn."""
-    from tests.postgres import TurnedServerClock
+    from tests.postgres import SharedDatabase, TurnedServerClock
 
-    name = postgres.create_database(migrated_template)
-    TurnedServerClock.prepare(postgres, name)
-    return name
+    database = SharedDatabase(postgres, migrated_template, TurnedServerClock.OPTIONS)
+    TurnedServerClock.prepare(database)
+    yield database
+    database.close()
 
 
 @pytest.fixture
-def server_clock(postgres: PostgresServer, turned_database: str) -> Iterator[TurnedServerClock]:
-    """The clock of a PostgreSQL database with the schema and no job, whose URL it knows; for tests that write our
-    tables alone."""
+def server_clock(turned_database: SharedDatabase) -> Iterator[TurnedServerClock]:
+    """The clock of a PostgreSQL database with the schema and no job, for tests that write our tables alone."""
     from tests.postgres import TurnedServerClock
 
-    clock = TurnedServerClock(postgres, turned_database)
-    yield clock
-    clock.close()
-    postgres.empty(turned_database)
+    yield TurnedServerClock(turned_database)
+    turned_database.empty()
 
 
 @pytest.fixture(params=["sqlite", POSTGRES])

@@ -6,6 +6,17 @@ from __future__ import annotations
 import functools
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sqlalchemy import Dialect
+
+    from ffdl_batch.ports.clock import Clock
+    from ffdl_batch.store import Store
+
+_COMPILED: dict[Any, Any] = {}
+_DIALECTS: dict[str, Dialect] = {}
+"""The one that the compiled statements are for."""
 
 
 @functools.cache
@@ -31,6 +42,18 @@ def write_schema(file: Path, *, network_fs: bool = False) -> None:
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     file.touch(0o600)
     file.write_bytes(_migrated(network_fs))
+
+
+def new_store(file: Path, clock: Clock, *, network_fs: bool = False) -> Store:
+    """Return a store over a new SQLite database. All share the compiled statements of the first one."""
+    from ffdl_batch.store import Store
+    from ffdl_batch.store.database import connect
+
+    write_schema(file, network_fs=network_fs)
+    database = connect(f"sqlite:///{file}", network_fs, clock)
+    database.engine.dialect = _DIALECTS.setdefault("sqlite", database.engine.dialect)
+    database.engine.update_execution_options(compiled_cache=_COMPILED)
+    return Store(database)
 
 
 def write_controller(jobs: Path) -> None:

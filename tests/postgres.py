@@ -5,8 +5,8 @@ fsync stays on, for all tests: what the store calls durable is durable here too,
 here (a test pays for the files of its database, not for its commits).
 
 A test run has one server (the fixture `postgres` of tests/conftest.py). Tests with processes get a database of their
-own, copied from one that holds the schema; the many small ones share a database that is emptied after each. Tests that
-stop or crash a server start one for themselves.
+own, copied from one that holds the schema; the many small ones share a database that is emptied after each
+(`SharedDatabase`). Tests that stop or crash a server start one for themselves.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from pathlib import Path
 
 import psycopg
 
+from ffdl_batch.ports.clock import Clock
+from ffdl_batch.store import Store
+from ffdl_batch.store.database import Database, WriteHealth, connect
 from ffdl_batch.store.schema import METADATA
 from tests.fakes.clock import FakeClock
 
@@ -162,19 +165,6 @@ class PostgresServer:
         """A plain connection, each statement a transaction of its own."""
         return psycopg.connect(self._conninfo(database), autocommit=True)
 
-    def empty(self, database: str) -> None:
-        """Delete every row of ours, after ending whatever connection a test forgot: a third of what a copy costs."""
-        with self.connect(database) as connection:
-            connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            )
-            connection.execute("SET synchronous_commit = off")
-            connection.execute("BEGIN")
-            for table in reversed(METADATA.sorted_tables):
-                connection.execute(f"DELETE FROM {table.name}".encode())
-            connection.execute("COMMIT")
-
     def drop_database(self, name: str) -> None:
         """Remove a database and end its connections."""
         with self.connect("postgres") as connection:
@@ -208,34 +198,71 @@ class PostgresServer:
                 time.sleep(0.05)
 
 
-class TurnedServerClock(FakeClock):
-    """The server's clock in one database, as tests turn it: `clock_timestamp()` tells the time that is set here.
+class _KeptOpen(Database):
+    """A database whose connections outlive the store of one test: a connection costs more than most tests."""
 
-    A function of that name in the schema `public` stands before PostgreSQL's own for whoever connects by :meth:`url`.
+    def close(self) -> None:
+        """Leave the connections to the next test."""
+
+
+class SharedDatabase:
+    """A database with the schema for many small tests, one after the other.
+
+    Its connections and its compiled statements are kept, its rows are not.
+    """
+
+    def __init__(self, server: PostgresServer, template: str, options: str = "") -> None:
+        name = server.create_database(template)
+        self.url = f"{server.url(name)}{options}"
+        self.own = server.connect(name)
+        """A connection of the tests."""
+        self.own.execute("SET synchronous_commit = off")
+        self._opened: Database | None = None
+
+    def open(self, clock: Clock) -> Store:
+        """Return a store over this database. The schema is not checked."""
+        if self._opened is None:
+            self._opened = connect(self.url, None, clock)
+        known = self._opened
+        return Store(_KeptOpen(known.engine, known.place, clock, WriteHealth(clock.now)))
+
+    def empty(self) -> None:
+        """Delete all rows, after ending connections that still hold locks."""
+        tables = "".join(f"DELETE FROM {table.name};" for table in reversed(METADATA.sorted_tables))
+        self.own.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
+            f"AND pid <> pg_backend_pid() AND state <> 'idle'; {tables}".encode()
+        )
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.own.close()
+        if self._opened is not None:
+            self._opened.close()
+
+
+class TurnedServerClock(FakeClock):
+    """The server's clock in one database, as tests turn it: `clock_timestamp()` returns the time that is set here.
+
+    A function of that name in the schema `public` stands before PostgreSQL's own for connections with OPTIONS.
     Everything else that the server does with time (timeouts, its log) stays true.
     """
 
-    def __init__(self, server: PostgresServer, database: str) -> None:
-        self._server, self._database = server, database
-        self._connection = server.connect(database)
-        self._connection.execute("SET synchronous_commit = off")
+    OPTIONS = "&options=-csearch_path%3Dpublic%2Cpg_catalog"
+
+    def __init__(self, database: SharedDatabase) -> None:
+        self.database = database
         super().__init__()
 
     @staticmethod
-    def prepare(server: PostgresServer, database: str) -> None:
-        """Put the function into a database, or into a template."""
-        with server.connect(database) as connection:
-            connection.execute("CREATE TABLE turned_clock (at double precision)")
-            connection.execute("INSERT INTO turned_clock VALUES (0)")
-            connection.execute(
-                "CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE "
-                "AS 'SELECT to_timestamp(at) FROM public.turned_clock'"
-            )
-
-    @property
-    def url(self) -> str:
-        """The database's URL, with this clock."""
-        return f"{self._server.url(self._database)}&options=-csearch_path%3Dpublic%2Cpg_catalog"
+    def prepare(database: SharedDatabase) -> None:
+        """Put the function into a database."""
+        database.own.execute(
+            "CREATE TABLE turned_clock (at double precision);"
+            "INSERT INTO turned_clock VALUES (0);"
+            "CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE "
+            "AS 'SELECT to_timestamp(at) FROM public.turned_clock'"
+        )
 
     @property
     def at(self) -> float:
@@ -245,11 +272,7 @@ class TurnedServerClock(FakeClock):
     @at.setter
     def at(self, seconds: float) -> None:
         self._at = seconds
-        self._connection.execute("UPDATE public.turned_clock SET at = %s", (seconds,))
-
-    def close(self) -> None:
-        """Leave the database."""
-        self._connection.close()
+        self.database.own.execute("UPDATE public.turned_clock SET at = %s", (seconds,))
 
 
 def find_binaries(root: Path = Path("/usr/lib/postgresql")) -> Path:

@@ -36,7 +36,7 @@ def answer_site_questions(world: World) -> None:
 def make_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeWorld]:
     """Makes the test's world with options; on each of the two databases."""
     made: list[World] = []
-    url = request.getfixturevalue("emptied_url") if request.param == "postgresql" else ""
+    url = request.getfixturevalue("emptied_database").url if request.param == "postgresql" else ""
 
     def make(options: WorldOptions) -> World:
         made.append(World(tmp_path, replace(options, database_url=url)))

@@ -23,9 +23,9 @@ from ffdl_batch.daemon.request_context import Context
 from ffdl_batch.plugins import AdapterContext
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.job_storage import JobStorage
-from ffdl_batch.store import open_store
 from tests.fakes.clock import FakeClock
 from tests.fakes.scheduler import FakeScheduler
+from tests.first_start import new_store
 
 OWN_UID = 1000
 
@@ -110,7 +110,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     clock, root = FakeClock(), Root(settings.jobs_dir)
     for directory in (root.path, root.doorbell, root.models, f"{root.path}/jobs"):
         Path(directory).mkdir(parents=True, exist_ok=True)
-    store = open_store(settings.database, network_fs=False, clock=clock)
+    store = new_store(tmp_path / "state" / "ffdl.sqlite3", clock)
     adapters = Adapters(settings, AdapterContext(root.path, "alice", OWN_UID), clock)
     adapters.use("fake", FakeScheduler())
     platform = Platform(settings, JobStorage(store, root, clock, "alice", OWN_UID), adapters, owner="test")

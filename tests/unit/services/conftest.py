@@ -34,13 +34,12 @@ from ffdl_batch.services.logs.log_stream import LogQuery, read_texts
 from ffdl_batch.services.monitoring.watcher import Watcher
 from ffdl_batch.services.queries.jobs import get_job
 from ffdl_batch.services.submission.submit import submit
-from ffdl_batch.store import open_store
 from tests.conftest import POSTGRES
 from tests.fakes.arrays import ArrayScheduler
 from tests.fakes.clock import FakeClock
 from tests.fakes.head import FakeHead
 from tests.fakes.scheduler import FakeScheduler
-from tests.first_start import write_schema
+from tests.first_start import new_store
 
 if TYPE_CHECKING:
     from tests.postgres import TurnedServerClock
@@ -165,18 +164,17 @@ class Site:
 @pytest.fixture(params=["sqlite", POSTGRES])
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
     environ = {"HOME": str(tmp_path), "FFDL_STATE_DIR": str(tmp_path / "state")}
-    clock = FakeClock()
+    server: TurnedServerClock | None = None
     if request.param == "postgresql":
-        server_clock: TurnedServerClock = request.getfixturevalue("server_clock")
-        environ["FFDL_DATABASE_URL"], clock = server_clock.url, server_clock
+        server = request.getfixturevalue("server_clock")
+        environ["FFDL_DATABASE_URL"] = server.database.url
+    clock = server or FakeClock()
     settings = load_settings(cwd=tmp_path, environ=environ)
     scheduler = FakeScheduler()
     root = Root(settings.jobs_dir)
     for directory in (root.path, root.doorbell, root.models, str(Path(root.path) / "jobs")):
         Path(directory).mkdir(parents=True, exist_ok=True)
-    if request.param == "sqlite":
-        write_schema(tmp_path / "state" / "ffdl.sqlite3")
-    store = open_store(settings.database, network_fs=False, clock=clock)
+    store = server.database.open(server) if server else new_store(tmp_path / "state" / "ffdl.sqlite3", clock)
     adapters = Adapters(settings, AdapterContext(root.path, "alice", os.getuid()), clock)
     adapters.use("fake", scheduler)
     storage = JobStorage(store, root, clock, "alice", os.getuid(), file_time=lambda _: clock.now())

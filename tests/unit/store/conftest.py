@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.store import Store, open_store
+from ffdl_batch.store import Store
 from tests.conftest import POSTGRES
-from tests.first_start import write_schema
+from tests.first_start import new_store
 from tests.postgres import PostgresServer
 from tests.unit.store.jobs import FakeClock
 
@@ -35,10 +35,8 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 def store(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Iterator[Store]:
     """An empty store on each database and mode."""
     if request.param == "postgresql":
-        opened = open_store(request.getfixturevalue("emptied_url"))
+        opened = request.getfixturevalue("emptied_database").open(clock)
     else:
-        network_fs = request.param == "sqlite-network-fs"
-        write_schema(tmp_path / "jobs.db", network_fs=network_fs)
-        opened = open_store(f"sqlite:///{tmp_path}/jobs.db", network_fs=network_fs, clock=clock)
+        opened = new_store(tmp_path / "jobs.db", clock, network_fs=request.param == "sqlite-network-fs")
     yield opened
     opened.close()
