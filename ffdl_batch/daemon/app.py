@@ -26,7 +26,6 @@ _DESCRIPTION = """HTTP/1.1 over a Unix socket. The caller is the peer of the soc
 and no field of a request can change it. Every JSON reply has `schema` at its top; times are seconds since the epoch,
 UTC. Errors are `ErrorReply`; `problem.exit_code` is the exit status for a command."""
 
-_PREFIX = "/api/v1"
 ROUTES = (
     model_archives,
     arrays,
@@ -55,12 +54,10 @@ def create_app(platform: Platform, context: Context | None = None) -> FastAPI:
     )
     app.state.context = context
     error_replies.install(app)
-    for routes in ROUTES:
-        app.include_router(routes.router, prefix=_PREFIX)
-    app.include_router(prometheus.router)
-    app.add_middleware(
-        error_replies.BodyLimits, own={f"{_PREFIX}{model_archives.router.prefix}/": model_archives.BODY_LIMIT}
-    )
+    for routes in (*ROUTES, prometheus):
+        # include_router would build each of them a second time.
+        app.router.routes.extend(routes.router.routes)
+    app.add_middleware(error_replies.BodyLimits, own={f"{model_archives.router.prefix}/": model_archives.BODY_LIMIT})
     # Added last, so it runs first: it refuses callers before anything else.
     app.add_middleware(PeerGate, own_uid=platform.storage.uid, admitted=context.note_request)
     return app

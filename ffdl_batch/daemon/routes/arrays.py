@@ -9,6 +9,7 @@ from starlette.requests import Request
 
 from ffdl_batch.daemon.replies import ArrayReply, PlainReply
 from ffdl_batch.daemon.request_context import Asking, CaughtUp, Context, in_thread
+from ffdl_batch.daemon.routes import PREFIX
 from ffdl_batch.daemon.routes.jobs import LONGEST_WAIT_S, WaitSeconds, answers, until_changed
 from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import ArrayView
@@ -17,7 +18,7 @@ from ffdl_batch.services.job_control.stop import get_array, stop_array
 
 log = logging.getLogger(__name__)
 
-router = APIRouter()
+router = APIRouter(prefix=PREFIX)
 
 
 @router.get("/arrays/{array_id}", response_model=ArrayReply, responses=answers(404), operation_id="array")

@@ -9,12 +9,13 @@ from fastapi import APIRouter, Query
 
 from ffdl_batch.daemon.replies import AttachReply, PlainReply
 from ffdl_batch.daemon.request_context import Asking, CaughtUp, with_files
+from ffdl_batch.daemon.routes import PREFIX
 from ffdl_batch.daemon.routes.jobs import answers
 from ffdl_batch.daemon.routes.parameters import Number
 from ffdl_batch.services.queries.attach_plan import plan_attach
 
 log = logging.getLogger(__name__)
-router = APIRouter()
+router = APIRouter(prefix=PREFIX)
 
 
 @router.get(

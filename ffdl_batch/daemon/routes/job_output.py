@@ -10,12 +10,13 @@ from starlette.responses import StreamingResponse
 
 from ffdl_batch.daemon.replies import LeftReply, PlainReply
 from ffdl_batch.daemon.request_context import Asking, CaughtUp, with_files
+from ffdl_batch.daemon.routes import PREFIX
 from ffdl_batch.daemon.routes.jobs import answers
 from ffdl_batch.daemon.routes.logs import StreamReply
 from ffdl_batch.daemon.routes.parameters import Number
 from ffdl_batch.services.queries.job_output import LeftKind, find_left, send_left
 
-router = APIRouter()
+router = APIRouter(prefix=PREFIX)
 Attempt = Annotated[Number | None, Query(description="Attempt; default: the last one that ran.")]
 
 

@@ -39,6 +39,7 @@ from ffdl_batch.daemon.request_context import (
     with_files,
     with_files_through,
 )
+from ffdl_batch.daemon.routes import PREFIX
 from ffdl_batch.daemon.routes.parameters import Count, Time, Word
 from ffdl_batch.domain.daemon_health import Health
 from ffdl_batch.domain.job.submission import Caller, Submission
@@ -84,7 +85,7 @@ ERRORS = {
     503: "Nothing was changed; the same request may succeed later (exit code 75).",
 }
 
-router = APIRouter()
+router = APIRouter(prefix=PREFIX)
 WaitSeconds = Annotated[float, Query(ge=0, le=LONGEST_WAIT_S, description="Maximum wait for a change, in seconds.")]
 
 

@@ -24,6 +24,7 @@ from ffdl_batch.daemon.connections import peer_of
 from ffdl_batch.daemon.error_replies import problem_of
 from ffdl_batch.daemon.replies import ErrorReply, PlainReply
 from ffdl_batch.daemon.request_context import Asking, CaughtUp, Context, check_files, in_thread, until_gone
+from ffdl_batch.daemon.routes import PREFIX
 from ffdl_batch.daemon.routes.jobs import answers
 from ffdl_batch.daemon.routes.parameters import AttemptChoice, Count, Number, Time, Word
 from ffdl_batch.domain.job.log_text import Grep, LogText, encode_text
@@ -41,7 +42,7 @@ _PIECE_BYTES = 1 << 16
 LINES = "application/x-ndjson"
 _PLACE = re.compile(r"([0-9]{1,9})\.([0-9]{1,9}):([0-9]{1,18})", re.ASCII)
 
-router = APIRouter()
+router = APIRouter(prefix=PREFIX)
 
 
 class StreamReply(StreamingResponse):

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
 from ffdl_batch.daemon.request_context import Asking, CaughtUp, Context
+from ffdl_batch.daemon.routes import PREFIX
 from ffdl_batch.daemon.routes.jobs import answers
 from ffdl_batch.daemon.routes.logs import LINES, StreamReply, stream_reply
 from ffdl_batch.daemon.routes.parameters import AttemptChoice, Number
@@ -17,7 +18,7 @@ from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.queries.measurement_stream import MeasuredQuery, read_metrics, read_usage
 
-router = APIRouter()
+router = APIRouter(prefix=PREFIX)
 _Read = Callable[[JobStorage, Caller, str, MeasuredQuery, Callable[[], bool]], Iterator[bytes | None]]
 Follow = Annotated[bool, Query(description="Follow all attempts until the job ends.")]
 Attempt = Annotated[AttemptChoice, Query(description="Only this attempt's; all attempts', in order, by default.")]

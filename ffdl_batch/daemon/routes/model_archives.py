@@ -12,11 +12,12 @@ from starlette.requests import ClientDisconnect, Request
 from ffdl_batch.daemon.error_replies import BodyLimit, problem_of
 from ffdl_batch.daemon.replies import ArchiveReply, PlainReply
 from ffdl_batch.daemon.request_context import Here, check_files, in_thread, with_files
+from ffdl_batch.daemon.routes import PREFIX
 from ffdl_batch.daemon.routes.jobs import answers
 from ffdl_batch.services.data.model_archives import has_archive, receive_archive
 from ffdl_batch.services.refusals import try_again
 
-router = APIRouter(prefix="/archives")
+router = APIRouter(prefix=f"{PREFIX}/archives")
 BODY_LIMIT = BodyLimit(2 * 1000**3, "C102", "the model archive", "put large files into a data store")
 Digest = Annotated[str, Path(description="SHA-256 of the archive, hexadecimal, lower case.", pattern=r"^[0-9a-f]{64}$")]
 _ZIP = {

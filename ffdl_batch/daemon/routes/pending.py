@@ -8,10 +8,11 @@ from fastapi import APIRouter, Query
 
 from ffdl_batch.daemon.replies import OutlookReply, OutlookRequest, PlainReply, WhyReply
 from ffdl_batch.daemon.request_context import Asking, CaughtUp, Here, in_thread, with_files
+from ffdl_batch.daemon.routes import PREFIX
 from ffdl_batch.daemon.routes.jobs import answers, as_it_moves
 from ffdl_batch.services.queries.jobs import get_job
 
-router = APIRouter()
+router = APIRouter(prefix=PREFIX)
 
 
 @router.get("/jobs/{job_id}/why", response_model=WhyReply, responses=answers(404), operation_id="why")

@@ -14,6 +14,7 @@ from starlette.responses import StreamingResponse
 
 from ffdl_batch.daemon.replies import AgreementReply, PlainReply, UsageReply, when_asked
 from ffdl_batch.daemon.request_context import Asking, CaughtUp, in_thread, with_files
+from ffdl_batch.daemon.routes import PREFIX
 from ffdl_batch.daemon.routes.jobs import answers
 from ffdl_batch.daemon.routes.logs import LINES, StreamReply
 from ffdl_batch.daemon.routes.parameters import Seconds, Time
@@ -26,7 +27,7 @@ from ffdl_batch.services.reports.accounting_comparison import find_agreement
 from ffdl_batch.services.reports.incident_report import FaultsAsked, report_faults, report_nodes
 from ffdl_batch.services.reports.usage import Period, job_uses, report_usage
 
-router = APIRouter()
+router = APIRouter(prefix=PREFIX)
 AT_ONCE = CapacityLimiter(2)
 """Limits the reports that are made at the same time, because each keeps a core busy."""
 _LINES = 200

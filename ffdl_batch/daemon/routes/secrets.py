@@ -9,12 +9,13 @@ from fastapi import APIRouter, Path, Query
 
 from ffdl_batch.daemon.replies import PlainReply, SecretReply, SecretRequest, SecretsReply
 from ffdl_batch.daemon.request_context import Asking, Here, with_files
+from ffdl_batch.daemon.routes import PREFIX
 from ffdl_batch.daemon.routes.jobs import answers
 from ffdl_batch.services.secrets.user_secrets import list_secrets, remove_secret, set_secret
 
 log = logging.getLogger(__name__)
 
-router = APIRouter()
+router = APIRouter(prefix=PREFIX)
 Name = Annotated[str, Path(description="Letters, digits, '.', '_' and '-', at most 64.")]
 
 
