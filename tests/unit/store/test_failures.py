@@ -19,11 +19,12 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from ffdl_batch.domain.job.job import JobId
 from ffdl_batch.domain.job_state import JobState, RequestedAction
+from ffdl_batch.host.running_clock import SystemClock
 from ffdl_batch.store import DatabaseDamaged, Store, StoreError, StoreUnavailable, database, open_store
 from ffdl_batch.store.errors import translate
 from ffdl_batch.store.existing_database import connect_existing
 from ffdl_batch.store.schema import LEASES
-from tests.first_start import write_schema
+from tests.first_start import new_store
 from tests.planted_files import NO_FILES
 from tests.postgres import PostgresMissing, PostgresServer, find_binaries, running_postgres
 from tests.unit.store.jobs import add_job, applied, assert_consistent, new_job, steps
@@ -54,7 +55,7 @@ def open_directory() -> Iterator[Path]:
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[Store]:
     """A store on a local SQLite file."""
-    opened = open_store(f"sqlite:///{tmp_path}/jobs.db", network_fs=False)
+    opened = new_store(tmp_path / "jobs.db", SystemClock())
     yield opened
     opened.close()
 
@@ -206,15 +207,23 @@ def without_pages_of(name: str) -> Callable[[bytes], bytes]:
         overwritten(b"CREATE TABLE history", b"CREATE TABLE histerx"),
     ],
 )
-def test_store_reports_each_kind_of_damage_as_damaged(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
-    path = tmp_path / "jobs.db"
-    write_schema(path, network_fs=False)
-    store = open_store(f"sqlite:///{path}", network_fs=False)
+def test_store_reports_each_kind_of_damage_as_damaged(
+    tmp_path: Path, filled: tuple[bytes, list[JobId]], damage: Callable[[bytes], bytes]
+) -> None:
+    path, (data, ids) = tmp_path / "jobs.db", filled
+    path.write_bytes(damage(data))
+    with pytest.raises(DatabaseDamaged, match="is damaged"):
+        read_all(open_store(f"sqlite:///{path}", network_fs=False), ids)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, list[JobId]]:
+    """The file of a database with a hundred jobs, and their ids."""
+    path = tmp_path_factory.mktemp("filled") / "jobs.db"
+    store = new_store(path, SystemClock())
     jobs = [add_job(store, f"key-{number}") for number in range(100)]
     store.close()
-    path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(DatabaseDamaged, match="is damaged"):
-        read_all(open_store(f"sqlite:///{path}", network_fs=False), [job.id for job in jobs])
+    return path.read_bytes(), [job.id for job in jobs]
 
 
 def read_all(store: Store, ids: list[JobId]) -> None:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from ffdl_batch.domain.job.job import Job, JobId
+from ffdl_batch.domain.job.job import JobId
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.store import Store, open_store
-from tests.unit.store.jobs import applied, assert_consistent, steps
+from ffdl_batch.store import open_store
+from tests import preloaded
+from tests.unit.store.jobs import assert_consistent, finish_all
 
 # Adds two jobs, walks each to its end, says after each call what was acknowledged, and kills itself before the
 # statement (or the commit) of the given number.
@@ -23,8 +22,7 @@ VICTIM = """
     import os, signal, sys
     from sqlalchemy import event
     from ffdl_batch.store import open_store
-    from tests.unit.store.jobs import new_job
-    from tests.unit.store.test_kill import finish_all
+    from tests.unit.store.jobs import finish_all, new_job
 
     url, kill_at = sys.argv[1], int(sys.argv[2])
     store = open_store(url)
@@ -49,25 +47,11 @@ VICTIM = """
     """
 
 
-def finish_all(store: Store, say: Callable[[Job], None]) -> None:
-    """Walk every job to its end from where its row says it is, as a daemon that starts again does."""
-    for leased in store.claim_deployable("somebody", limit=2, lease_s=0):
-        job: Job | None = leased.job
-        if leased.job.state is JobState.PENDING:
-            job = store.begin_attempt(leased.job, leased.lease_token, 1001.0)
-            assert job is not None
-            say(job)
-        assert job is not None
-        say(applied(store, job, steps(JobState.QUEUED, native_id="7"), lease_token=leased.lease_token))
-    for job in store.live_deployed("local"):
-        say(applied(store, job, steps(JobState.PROCESSING, JobState.STORING, JobState.COMPLETED)))
-
-
 def run_victim(url: str, kill_at: int) -> tuple[int, list[str]]:
     """Its exit status, and what it said."""
     argv = [sys.executable, "-c", textwrap.dedent(VICTIM), url, str(kill_at)]
     root = Path(__file__).parents[3]
-    ended = subprocess.run(argv, check=False, capture_output=True, text=True, cwd=root, timeout=120)
+    ended = preloaded.run(argv, check=False, capture_output=True, text=True, cwd=root, timeout=120)
     assert ended.stderr == ""
     if url.startswith("postgresql"):
         await_end_of_connections(url.replace("postgresql+psycopg", "postgresql"))

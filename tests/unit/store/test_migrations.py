@@ -17,20 +17,15 @@ from ffdl_batch.store import open_store
 from ffdl_batch.store.database import connect
 from ffdl_batch.store.schema import METADATA
 from ffdl_batch.store.schema_upgrade import HEAD, REVISIONS, alembic_config
+from tests import preloaded
 from tests.unit.store.jobs import add_job, assert_consistent
 
-
-def run_python(source: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Another process of this interpreter, from this checkout."""
-    argv = [sys.executable, "-c", textwrap.dedent(source), *arguments]
-    root = Path(__file__).parents[3]
-    return subprocess.run(argv, check=False, capture_output=True, text=True, cwd=root, timeout=120)
+ROOT = Path(__file__).parents[3]
 
 
 def kill_migration(url: str, statement: str) -> None:
     """Open the store in a process that is killed before the first statement with this text."""
-    killed = run_python(
-        """
+    source = """
         import os, signal, sys
         from sqlalchemy import Engine, event
         from ffdl_batch.store import open_store
@@ -41,10 +36,9 @@ def kill_migration(url: str, statement: str) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         open_store(sys.argv[1])
-        """,
-        url,
-        statement,
-    )
+        """
+    argv = [sys.executable, "-c", textwrap.dedent(source), url, statement]
+    killed = preloaded.run(argv, check=False, capture_output=True, text=True, cwd=ROOT, timeout=120)
     assert killed.returncode == -9, killed.stderr
 
 
@@ -74,15 +68,10 @@ def test_revision_list_matches_migration_scripts(empty_url: str) -> None:
 
 def test_open_store_imports_no_alembic_if_database_is_up_to_date(empty_url: str) -> None:
     open_store(empty_url).close()
-    done = run_python(
-        """
-        import sys
-        from ffdl_batch.store import open_store
-        open_store(sys.argv[1]).close()
-        sys.exit("alembic was imported" if "alembic" in sys.modules else 0)
-        """,
-        empty_url,
-    )
+    source = "import sys; from ffdl_batch.store import open_store; open_store(sys.argv[1]).close(); "
+    source += "sys.exit('alembic was imported' if 'alembic' in sys.modules else 0)"
+    argv = [sys.executable, "-c", source, empty_url]
+    done = subprocess.run(argv, check=False, capture_output=True, text=True, cwd=ROOT, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -108,10 +97,9 @@ def test_open_store_succeeds_in_concurrent_processes_on_empty_database(empty_url
         store.close()
         """
     argv = [sys.executable, "-c", textwrap.dedent(source), empty_url]
-    root = Path(__file__).parents[3]
     openers = [
-        subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=root
+        preloaded.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
         )
         for _ in range(3)
     ]
