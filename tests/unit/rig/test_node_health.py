@@ -17,7 +17,9 @@ from typing import Any
 
 import pytest
 
-CONFIGS = Path(__file__).resolve().parents[3] / "slurm-configs"
+from tests import preloaded
+from tests.unit.rig.test_slurm_configs import CONFIGS, render
+
 OFF_THE_BUS = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python3, GPU has fallen off the bus."
 NODE = os.uname().nodename.partition(".")[0]
 SMI = """\
@@ -34,6 +36,8 @@ case "$*" in
 esac
 """
 
+AS_PROGRAM = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
+
 
 class Node:
     """A node of a site: its values, its log, and its programs."""
@@ -48,8 +52,8 @@ class Node:
         (place / "site.env").write_text(
             "ACCOUNTING_STORAGE_HOST=db\n" + "".join(f"{k}={v}\n" for k, v in chosen.items())
         )
-        files = ["--values", str(CONFIGS / "values.env"), "--values", str(place / "site.env")]
-        subprocess.run([sys.executable, str(CONFIGS / "render.py"), *files, "--out", str(place / "etc")], check=True)
+        done = render(place / "etc", "--values", str(place / "site.env"))
+        assert done.returncode == 0, done.stderr
         self.edit("ffdl_health/bounded.py", '"PATH": "', f'"PATH": "{self.bin}:')
         self.edit("ffdl_health/pci.py", "/sys/bus/pci/devices", f"{place}/pci")
         self.edit("ffdl_health/confirmation.py", "/sys/devices/system/edac/mc", f"{place}/edac")
@@ -86,9 +90,15 @@ class Node:
         with self.log.open("a") as file:
             file.writelines(f"{when} n1 kernel: [ 1234.567890] {line}\n" for line in lines)
 
+    @property
+    def health(self) -> str:
+        """The program."""
+        return str(self.place / "etc" / "libexec" / "health")
+
     def look(self, *words: str) -> subprocess.CompletedProcess[str]:
-        argv = [sys.executable, "-IS", str(self.place / "etc" / "libexec" / "health"), *words]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+        """Run the program once, in a forked process."""
+        argv = [sys.executable, "-c", AS_PROGRAM, self.health, *words]
+        done = preloaded.run(argv, capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == 0, done
         return done
 
@@ -473,7 +483,8 @@ def test_node_health_skips_check_while_another_check_runs(tmp_path: Path) -> Non
 def test_node_health_print_option_changes_no_file(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.logs(OFF_THE_BUS)
-    assert OFF_THE_BUS in node.look("--print").stdout
+    argv = [sys.executable, "-IS", node.health, "--print"]  # as its first line says
+    assert OFF_THE_BUS in subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     assert not (tmp_path / "run").exists()
 
 
