@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from ffdl_batch.domain.conversion import CannotConvert
 from ffdl_batch.domain.job.past_job import HistoryMissing
 from ffdl_batch.domain.scheduler_errors import InvalidRequest
-from ffdl_batch.ports.conversion import ExportsJobs, WritesScripts
+from ffdl_batch.ports.conversion import ExportsJobs, History, WritesScripts
 from ffdl_batch.ports.scheduler import Scheduler
 
 GROUP = "ffdl_batch.adapters"
@@ -106,13 +106,12 @@ def history_names() -> tuple[str, ...]:
     return tuple(sorted({point.name for point in entry_points(group=HISTORIES)}))
 
 
-def open_history(name: str, settings: Mapping[str, object]) -> object:
-    """Return the history of the backend `name` with its own table of the configuration; callers ask with isinstance
-    what it knows. Raises HistoryUnknown, HistoryMissing if no backend of that name has a history, and InvalidRequest
-    for settings that cannot be used."""
+def open_history(name: str, settings: Mapping[str, object]) -> History:
+    """Return the history of the backend `name` with its own table of the configuration. Raises HistoryUnknown,
+    HistoryMissing if no backend of that name has a history, and InvalidRequest for settings that cannot be used."""
     for point in entry_points(group=HISTORIES):
         if point.name == name:
-            found: object = point.load()(settings)
+            found: History = point.load()(settings)
             return found
     known = ", ".join(history_names()) or "none is installed"
     raise HistoryMissing(f"the backend {name!r} keeps no history; known: {known}")

@@ -18,7 +18,7 @@ from typing import Any
 
 from ffdl_batch.attempt.layout import AttemptDir, Root
 from ffdl_batch.attempt.reader import find_text
-from ffdl_batch.domain.backend_facts import BackendFacts, PartitionShape
+from ffdl_batch.domain.backend_facts import Absent, BackendFacts, BackendTraits, PartitionShape
 from ffdl_batch.domain.job.job import Token
 from ffdl_batch.domain.launch.network_level import ONLY_HOST, NetworkLevel
 from ffdl_batch.domain.launch.pod_protocol import PodAnnotation
@@ -109,22 +109,16 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
         return BACKEND
 
     @property
-    def own_keys(self) -> frozenset[str]:
-        """See :class:`ffdl_batch.ports.capabilities.HasOwnKeys`."""
-        return frozenset({"kubernetes", "profile"})
+    def traits(self) -> BackendTraits:
+        """See the port. ConfigMaps hold models, and an API server ends requests after a minute."""
+        return BackendTraits(
+            own_keys=frozenset({"kubernetes", "profile"}),
+            model_bytes=self._settings.model_bytes,
+            credential_life_s=60.0 + self._settings.request_timeout_s,
+        )
 
-    @property
-    def model_bytes(self) -> int:
-        """See :class:`ffdl_batch.ports.capabilities.LimitsModels`. ConfigMaps hold models."""
-        return self._settings.model_bytes
-
-    @property
-    def credential_life_s(self) -> float:
-        """See :class:`ffdl_batch.ports.capabilities.CredentialLife`: an API server ends requests after a minute."""
-        return 60.0 + self._settings.request_timeout_s
-
-    def explain(self) -> Mapping[str, object]:
-        """See :class:`ffdl_batch.ports.capabilities.ExplainsSettings`."""
+    def effective_settings(self) -> Mapping[str, object]:
+        """See the port."""
         return as_table(self._settings)
 
     def probe(self) -> BackendFacts:
@@ -294,9 +288,9 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
         except (Refused, SchedulerUnreachable) as error:
             _log.warning("Job %s, which is to end, cannot be deleted: %s; it is tried again", token, error)
 
-    def is_forgotten(self, ids: Collection[NativeId]) -> frozenset[NativeId]:
+    def find_absent(self, ids: Collection[NativeId]) -> Absent:
         """See :class:`ffdl_batch.ports.capabilities.ForgetsJobs`."""
-        return frozenset(ids) - frozenset(self.observe(ids))
+        return Absent(frozenset(ids) - frozenset(self.observe(ids)))
 
     def signal(self, native_id: NativeId, signal: str) -> None:
         """See the port."""
@@ -329,7 +323,7 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
         self._pods.end_later(token, HEARD_S, lambda: is_finished(self._watcher.job(token)))
 
     def withdraw(self, native_id: NativeId) -> None:
-        """See :class:`ffdl_batch.ports.capabilities.Withdraws`. A Job has started if one of its pods has a node."""
+        """See the port. A Job has started if one of its pods has a node."""
         token = native_id.job
         self._synced()
         job, pods = self._watcher.job(token), self._watcher.pods_by_token().get(token, [])

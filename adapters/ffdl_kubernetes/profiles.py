@@ -6,18 +6,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ffdl_batch.domain.job.past_job import LICENCES, QUEUES, SHARES, Place
+from ffdl_batch.domain.job.past_job import LICENCES, QUEUES, SHARES, Period, Place
 from ffdl_kubernetes.settings import KubernetesSettings, read_settings
 
 _LACKS = frozenset({SHARES, LICENCES, QUEUES})
 _PLAIN = "kubernetes"
 
 
-class KubernetesPlaces:
+class KubernetesHistory:
     """Reads the settings."""
 
     def __init__(self, settings: KubernetesSettings) -> None:
         self._settings = settings
+
+    def past_jobs(self, _period: Period) -> None:
+        """Return None: a cluster keeps no accounting."""
 
     def places(self) -> Sequence[Place]:
         """Return the cluster and each of its profiles. They have the types of GPUs in the configuration; without any,
@@ -28,6 +31,6 @@ class KubernetesPlaces:
         return [Place(name, "kubernetes", None, types, None, _LACKS) for name in names]
 
 
-def create(settings: Mapping[str, object]) -> KubernetesPlaces:
+def create(settings: Mapping[str, object]) -> KubernetesHistory:
     """Create the reader for the entry point. Raises InvalidRequest for unusable settings."""
-    return KubernetesPlaces(read_settings(settings))
+    return KubernetesHistory(read_settings(settings))

@@ -24,7 +24,7 @@ from pathlib import Path
 from ffdl_batch import domain
 from ffdl_batch.attempt.file_writer import open_own
 from ffdl_batch.attempt.layout import AttemptDir, Root
-from ffdl_batch.domain.backend_facts import BackendFacts, NodeShape, PartitionShape, WaitingRequest
+from ffdl_batch.domain.backend_facts import BackendFacts, BackendTraits, NodeShape, PartitionShape, WaitingRequest
 from ffdl_batch.domain.job.job import Token
 from ffdl_batch.domain.job.spec import NetworkLevel
 from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
@@ -73,8 +73,13 @@ class LocalScheduler:
         """See the port."""
         return BACKEND
 
-    def explain(self) -> Mapping[str, object]:
-        """See :class:`ffdl_batch.ports.capabilities.ExplainsSettings`."""
+    @property
+    def traits(self) -> BackendTraits:
+        """See the port."""
+        return BackendTraits()
+
+    def effective_settings(self) -> Mapping[str, object]:
+        """See the port."""
         return dataclasses.asdict(self._settings)
 
     def probe(self) -> BackendFacts:
@@ -176,7 +181,7 @@ class LocalScheduler:
         return seen
 
     def explain_waiting(self, requests: Sequence[WaitingRequest]) -> Sequence[Explanation | None]:
-        """See :class:`ffdl_batch.ports.capabilities.ExplainsWaiting`."""
+        """See the port."""
         return [self._explain(request) for request in requests]
 
     def _explain(self, request: WaitingRequest) -> Explanation | None:
@@ -221,13 +226,13 @@ class LocalScheduler:
             self._send(attempt, signals.SIGTERM, SUPERVISOR, HEAD)
 
     def withdraw(self, native_id: NativeId) -> None:
-        """See :class:`ffdl_batch.ports.capabilities.Withdraws`. Only a supervisor that waits obeys this signal."""
+        """See the port. Only a supervisor that waits obeys this signal."""
         attempt = self._living(native_id)
         if attempt is not None:
             self._send(attempt, WITHDRAW, SUPERVISOR)
 
     def beside(self, place: AttemptNode, argv: Sequence[str]) -> NodeProgram:
-        """See :class:`ffdl_batch.ports.capabilities.ReachesNodes`."""
+        """See the port."""
         started = read_record(local_directory(place.attempt_dir.path) / STARTED) or {}
         return NodeProgram(tuple(argv), host=str(started.get("host") or self._host))
 

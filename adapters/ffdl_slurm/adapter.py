@@ -28,7 +28,7 @@ from pathlib import Path
 
 from ffdl_batch.attempt.layout import AttemptDir, Root
 from ffdl_batch.attempt.reader import find_object, find_text
-from ffdl_batch.domain.backend_facts import AccountedRun, AccountingOutage, BackendFacts
+from ffdl_batch.domain.backend_facts import Absent, AccountedRun, AccountingOutage, BackendFacts, BackendTraits
 from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.examination import Item
 from ffdl_batch.domain.job.array import parse_chunk_name, read_marks
@@ -72,9 +72,8 @@ def create(settings: Settings, context: AdapterContext) -> SlurmScheduler:
 
 
 class SlurmScheduler(Outlooks):
-    """See :class:`ffdl_batch.ports.scheduler.Scheduler`; also TrialSubmission, ForgetsJobs, DropsTasks, CredentialLife,
-    Withdraws, StopsMany, SubmitsArrays, AvoidsNodes, KeepsAccounts, AccountsForRuns, ExplainsSettings, ExplainsWaiting,
-    ForetellsStart, Examines, ReachesNodes, ChoosesCluster."""
+    """See :class:`ffdl_batch.ports.scheduler.Scheduler`; also TrialSubmission, ForetellsStart, ForgetsJobs, StopsMany,
+    SubmitsArrays, AvoidsNodes, HasAccounting, Examines, ChoosesCluster."""
 
     def __init__(self, settings: SlurmSettings, context: AdapterContext, gateway: SlurmGateway) -> None:
         """`gateway` runs all requests to Slurm."""
@@ -92,12 +91,12 @@ class SlurmScheduler(Outlooks):
         return BACKEND
 
     @property
-    def credential_life_s(self) -> float:
-        """See :class:`ffdl_batch.ports.capabilities.CredentialLife`."""
-        return self._settings.credential_life_s
+    def traits(self) -> BackendTraits:
+        """See the port."""
+        return BackendTraits(credential_life_s=self._settings.credential_life_s)
 
-    def explain(self) -> Mapping[str, object]:
-        """See :class:`ffdl_batch.ports.capabilities.ExplainsSettings`."""
+    def effective_settings(self) -> Mapping[str, object]:
+        """See the port."""
         return asdict(self._settings)
 
     def compare_cluster(self, shell: Mapping[str, str]) -> tuple[str, str]:
@@ -211,34 +210,27 @@ class SlurmScheduler(Outlooks):
         token = self._tables.token_of(seen.name, native.task)
         return seen if token == seen.name else _rename(seen, token)
 
-    def is_forgotten(self, ids: Collection[NativeId]) -> frozenset[NativeId]:
-        """See :class:`ffdl_batch.ports.capabilities.ForgetsJobs`."""
+    def find_absent(self, ids: Collection[NativeId]) -> Absent:
+        """See :class:`ffdl_batch.ports.capabilities.ForgetsJobs`. Lost jobs are what sacctmgr(1) calls runaway jobs."""
         if not ids:
-            return frozenset()
-        listed = pick(self._gateway.list_own_jobs(), ids)
+            return Absent()
+        listing = self._gateway.list_own_jobs()
+        listed = pick(listing, ids)
         missing = [native for native in ids if native not in listed]
         if not missing:
-            return frozenset()
-        accounted = self._gateway.account_for({native.job for native in missing})
-        return frozenset(missing) - frozenset(pick(_ended(accounted or ()), missing))
-
-    def was_lost(self, ids: Collection[NativeId]) -> frozenset[NativeId]:
-        """See :class:`ffdl_batch.ports.capabilities.LosesJobs`: what sacctmgr(1) calls runaway jobs."""
-        accounted = self._gateway.account_for({native.job for native in ids}) if ids else ()
-        living = [record for record in accounted or () if record.observation.phase in (Phase.PENDING, Phase.RUNNING)]
-        return frozenset(pick(living, ids))
-
-    def dropped(self, ids: Collection[NativeId]) -> Mapping[NativeId, str]:
-        """See :class:`ffdl_batch.ports.capabilities.DropsTasks`."""
-        return dropped_tasks(self._gateway.list_own_jobs(), ids, self._tables.token_of) if ids else {}
+            return Absent()
+        accounted = self._gateway.account_for({native.job for native in missing}) or ()
+        gone = frozenset(missing) - frozenset(pick(_ended(accounted), missing))
+        living = [record for record in accounted if record.observation.phase in (Phase.PENDING, Phase.RUNNING)]
+        return Absent(gone, frozenset(pick(living, gone)), dropped_tasks(listing, gone, self._tables.token_of))
 
     def accounted_runs(self, attempts: Mapping[NativeId, Token]) -> Mapping[NativeId, Sequence[AccountedRun]] | None:
-        """See :class:`ffdl_batch.ports.capabilities.AccountsForRuns`."""
+        """See :class:`ffdl_batch.ports.capabilities.HasAccounting`."""
         records = self._gateway.account_for_runs({native.job for native in attempts}) if attempts else []
         return None if records is None else runs_of(records, attempts, self._tables.token_of)
 
     def accounting_outage(self) -> AccountingOutage | None:
-        """See :class:`ffdl_batch.ports.capabilities.KeepsAccounts`."""
+        """See :class:`ffdl_batch.ports.capabilities.HasAccounting`."""
         return self._gateway.accounting_outage()
 
     def signal(self, native_id: NativeId, signal: str) -> None:
@@ -250,7 +242,7 @@ class SlurmScheduler(Outlooks):
         self.cancel_many([native_id])
 
     def withdraw(self, native_id: NativeId) -> None:
-        """See :class:`ffdl_batch.ports.capabilities.Withdraws`."""
+        """See the port."""
         self.withdraw_many([native_id])
 
     def signal_many(self, ids: Collection[NativeId], signal: str) -> None:
@@ -266,7 +258,7 @@ class SlurmScheduler(Outlooks):
         self._gateway.withdraw(*job_arguments(ids))
 
     def nodes_of(self, facts: BackendFacts, partition: str) -> frozenset[str]:
-        """See :class:`ffdl_batch.ports.capabilities.KnowsNodes`."""
+        """See :class:`ffdl_batch.ports.capabilities.AvoidsNodes`."""
         return names_in(facts, partition or self._settings.partition)
 
     def avoid(self, native_id: NativeId, nodes: Collection[str]) -> None:
@@ -279,7 +271,7 @@ class SlurmScheduler(Outlooks):
         self._gateway.exclude_only(str(native_id), nodes)
 
     def beside(self, place: AttemptNode, argv: Sequence[str]) -> NodeProgram:
-        """See :class:`ffdl_batch.ports.capabilities.ReachesNodes`; srun runs where the owner is."""
+        """See the port; srun runs where the owner is."""
         job = place.allocation or str(place.native_id)
         words = tuple(beside_argv(job, place.node_rank, argv))
         return NodeProgram(words, unset=OPTION_VARIABLES, keep=tuple(sorted(KEPT)))

@@ -1,4 +1,4 @@
-"""What a backend reports about its site, its accounting and what it stores; values without behaviour."""
+"""What a backend reports about itself, its site, its accounting and what it stores; values without behaviour."""
 
 from __future__ import annotations
 
@@ -34,6 +34,18 @@ class PartitionShape:
     is_default: bool = False
     max_time_s: int | None = None
     """None = unlimited."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendTraits:
+    """What is constant for a backend, known without asking its scheduler."""
+
+    own_keys: frozenset[str] = frozenset()
+    """The keys of `batch:` that it uses and not every backend does; a subset of `profile` and `kubernetes`."""
+    model_bytes: int | None = None
+    """Size of the largest model archive that it accepts; None = any size."""
+    credential_life_s: float = 0.0
+    """Seconds after which a request that was sent can no longer be accepted, although nobody waits for the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +93,20 @@ class WaitingRequest:
     facts: BackendFacts
     native_id: NativeId | None = None
     """None = it is not submitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """What a scheduler and its accounting report about jobs that they no longer list."""
+
+    gone: frozenset[NativeId] = frozenset()
+    """Jobs that the scheduler has forgotten."""
+    lost: frozenset[NativeId] = frozenset()
+    """Those of `gone` that it forgot although no process ended them: the accounting still shows them as waiting or
+    running."""
+    dropped: Mapping[NativeId, str] = field(default_factory=dict)
+    """Those of `gone` that are array tasks missing from a listing which still has other tasks of their arrays, each
+    with the token of its attempt. Such a task never started: it was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class Defaults:
     known_frameworks: Mapping[str, tuple[str, ...]] | None = None
     """Framework → its versions; ``*`` among them, or none, means any version. None = frameworks are not checked."""
     own_keys: frozenset[str] | None = None
-    """Those of the backend (:class:`ffdl_batch.ports.capabilities.HasOwnKeys`); None = no backend is known."""
+    """Those of the backend (:class:`ffdl_batch.domain.backend_facts.BackendTraits`); None = no backend is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
 """Optional Protocols of a backend, beside :class:`ffdl_batch.ports.scheduler.Scheduler`. Callers ask for them with
-isinstance; each is small, so that a backend implements only what its scheduler can do."""
+isinstance. Each has one purpose, so that a backend implements only what its scheduler can do."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from ffdl_batch.attempt.layout import AttemptDir
-from ffdl_batch.domain.backend_facts import AccountedRun, AccountingOutage, BackendFacts, Storing, WaitingRequest
+from ffdl_batch.domain.backend_facts import Absent, AccountedRun, AccountingOutage, BackendFacts, Storing
 from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.examination import Item
 from ffdl_batch.domain.job.job import Token
-from ffdl_batch.domain.job.past_job import PastJobs, Period, Place
 from ffdl_batch.domain.outcome.observation import NativeId
-from ffdl_batch.domain.pending.explanation import Explanation, Foretold
+from ffdl_batch.domain.pending.explanation import Foretold
 from ffdl_batch.domain.tenant import Tenant, TenantStep
-from ffdl_batch.runtimes.launch_request import ArrayPlan, AttemptNode, Chunk, LaunchPlan, NodeProgram
+from ffdl_batch.runtimes.launch_request import ArrayPlan, Chunk, LaunchPlan
 
 
 @runtime_checkable
@@ -29,32 +28,12 @@ class TrialSubmission(Protocol):
 
 
 @runtime_checkable
-class HasOwnKeys(Protocol):
-    """A backend that uses keys of `batch:` that not every backend uses."""
-
-    @property
-    def own_keys(self) -> frozenset[str]:
-        """Those keys; a subset of `profile` and `kubernetes`."""
-        ...
-
-
-@runtime_checkable
 class ChoosesCluster(Protocol):
     """A backend whose commands choose a cluster by variables of their environment."""
 
     def compare_cluster(self, shell: Mapping[str, str]) -> tuple[str, str]:
         """Return why a shell with these variables ("" = not set) uses another cluster, and how to correct it; two empty
         texts if it uses the same one."""
-        ...
-
-
-@runtime_checkable
-class LimitsModels(Protocol):
-    """A backend that transfers models to its nodes by a mechanism with a small size limit."""
-
-    @property
-    def model_bytes(self) -> int:
-        """Size of the largest model archive that it accepts."""
         ...
 
 
@@ -88,7 +67,7 @@ class StopsMany(Protocol):
         ...
 
     def withdraw_many(self, ids: Collection[NativeId]) -> None:
-        """Do for each of `ids` what `withdraw` (:class:`Withdraws`) does."""
+        """Do for each of `ids` what `withdraw` does."""
         ...
 
     def signal_many(self, ids: Collection[NativeId], signal: str) -> None:
@@ -100,56 +79,27 @@ class StopsMany(Protocol):
 class ForgetsJobs(Protocol):
     """A backend whose scheduler deletes its records of ended jobs."""
 
-    def is_forgotten(self, ids: Collection[NativeId]) -> frozenset[NativeId]:
-        """Return those of `ids` that are missing from a *complete* answer of scheduler and accounting."""
+    def find_absent(self, ids: Collection[NativeId]) -> Absent:
+        """Return what is known of those of `ids` that are missing from a *complete* answer of scheduler and accounting.
+        Raises SchedulerUnreachable if there is no complete answer."""
         ...
 
 
 @runtime_checkable
-class LosesJobs(Protocol):
-    """A backend whose scheduler may lose jobs before it starts them, and whose accounting shows that."""
-
-    def was_lost(self, ids: Collection[NativeId]) -> frozenset[NativeId]:
-        """Return those of the forgotten `ids` that were not ended: the accounting still shows them as waiting or
-        running."""
-        ...
-
-
-@runtime_checkable
-class DropsTasks(Protocol):
-    """A backend whose scheduler keeps no record of an array task that was cancelled before it started."""
-
-    def dropped(self, ids: Collection[NativeId]) -> Mapping[NativeId, str]:
-        """Return those of `ids` that are array tasks missing from one *complete* listing which still has other tasks of
-        their arrays, each with the token of its attempt. A task that never started was cancelled."""
-        ...
-
-
-@runtime_checkable
-class KeepsAccounts(Protocol):
-    """A backend whose accounting may be unavailable while its scheduler answers."""
+class HasAccounting(Protocol):
+    """A backend whose scheduler records, in an accounting of its own, what each job held and for how long."""
 
     def accounting_outage(self) -> AccountingOutage | None:
         """Return the present outage; None if the accounting answers, or was not asked lately. Sends no request."""
         ...
 
+    def accounted_runs(self, attempts: Mapping[NativeId, Token]) -> Mapping[NativeId, Sequence[AccountedRun]] | None:
+        """Return all runs of these attempts, those of a requeued attempt in order. Attempts that the accounting does
+        not have are left out, and so are ids that belong to another job now. An attempt with a run that cannot be read
+        has only that one. None if this site has no accounting.
 
-@runtime_checkable
-class CredentialLife(Protocol):
-    """A backend that may accept a request some time after the caller stopped waiting for it."""
-
-    @property
-    def credential_life_s(self) -> float:
-        """Seconds after which a request that was sent can no longer be accepted."""
-        ...
-
-
-@runtime_checkable
-class Withdraws(Protocol):
-    """A backend that can remove a job that has not started, without harm to one that just started."""
-
-    def withdraw(self, native_id: NativeId) -> None:
-        """Request the end of the job if it still waits (scancel --state=PENDING); else do nothing. Idempotent."""
+        Raises NotNow (AccountingUnreachable) if the accounting does not answer.
+        """
         ...
 
 
@@ -173,6 +123,11 @@ class AvoidsNodes(Protocol):
     """A backend that can keep jobs off certain nodes. Only with such a backend is a node that failed a job excluded for
     the job's next attempts; a backend with a single node cannot do it."""
 
+    def nodes_of(self, facts: BackendFacts, partition: str) -> frozenset[str]:
+        """Return the nodes of a partition ("" = the default one) according to `facts`; empty if they are not known.
+        Pure."""
+        ...
+
     def avoid(self, native_id: NativeId, nodes: Collection[str]) -> None:
         """Exclude `nodes` for the waiting job, in addition to those already excluded. Raises InvalidRequest if the
         scheduler refuses it."""
@@ -185,35 +140,6 @@ class AvoidsNodes(Protocol):
 
 
 @runtime_checkable
-class KnowsNodes(Protocol):
-    """A backend that knows the names of its nodes."""
-
-    def nodes_of(self, facts: BackendFacts, partition: str) -> frozenset[str]:
-        """Return the nodes of a partition ("" = the default one) according to `facts`; empty if they are not known.
-        Pure."""
-        ...
-
-
-@runtime_checkable
-class ExplainsSettings(Protocol):
-    """A backend that can show its table of the configuration, for `ffdl config`."""
-
-    def explain(self) -> Mapping[str, object]:
-        """Return every key with its value, defaults included. Does no I/O."""
-        ...
-
-
-@runtime_checkable
-class ExplainsWaiting(Protocol):
-    """A backend that knows why jobs wait. It returns values; the core turns them into sentences."""
-
-    def explain_waiting(self, requests: Sequence[WaitingRequest]) -> Sequence[Explanation | None]:
-        """Return what is known of each of `requests`, in their order; None for a job that is not in the queue. The
-        number of round trips does not depend on the number of requests. Raises SchedulerUnreachable."""
-        ...
-
-
-@runtime_checkable
 class ForetellsStart(Protocol):
     """A backend that can estimate when a request would start, without submitting it."""
 
@@ -221,20 +147,6 @@ class ForetellsStart(Protocol):
         """Return the answer to a trial; None if the backend cannot estimate a start.
 
         Raises what :class:`TrialSubmission` raises.
-        """
-        ...
-
-
-@runtime_checkable
-class AccountsForRuns(Protocol):
-    """A backend whose scheduler records what each job held and for how long."""
-
-    def accounted_runs(self, attempts: Mapping[NativeId, Token]) -> Mapping[NativeId, Sequence[AccountedRun]] | None:
-        """Return all runs of these attempts, those of a requeued attempt in order. Attempts that the accounting does
-        not have are left out, and so are ids that belong to another job now. An attempt with a run that cannot be read
-        has only that one. None if this site has no accounting.
-
-        Raises NotNow (AccountingUnreachable) if the accounting does not answer.
         """
         ...
 
@@ -277,17 +189,6 @@ class KeepsTenants(Protocol):
 
 
 @runtime_checkable
-class ReachesNodes(Protocol):
-    """A backend on whose nodes a job's owner can start a program beside the controllers, with the program's standard
-    streams. The program uses none of the job's resources, ends with the job, and does not delay it."""
-
-    def beside(self, place: AttemptNode, argv: Sequence[str]) -> NodeProgram:
-        """Return how `argv` is started on the node. Sends no request. Raises InvalidRequest if it cannot be started
-        there, and SchedulerMissing if the program that reaches the node is missing."""
-        ...
-
-
-@runtime_checkable
 class ReadsClaims(Protocol):
     """A backend that can read the files of its jobs in volumes that only its nodes mount."""
 
@@ -298,23 +199,4 @@ class ReadsClaims(Protocol):
         Raises FileNotFoundError, InvalidRequest if that is not permitted, and SchedulerUnreachable (NotNow if it takes
         longer to begin). While it is read, raises OSError if it breaks off.
         """
-        ...
-
-
-@runtime_checkable
-class KnowsJobs(Protocol):
-    """A scheduler with an accounting."""
-
-    def past_jobs(self, period: Period) -> PastJobs:
-        """Return the jobs that have run, and the rows that cannot be read: a bad row hides no other. Raises
-        HistoryUnknown."""
-        ...
-
-
-@runtime_checkable
-class KnowsPlaces(Protocol):
-    """A scheduler or cluster on which jobs could run."""
-
-    def places(self) -> Sequence[Place]:
-        """Return its partitions or profiles, the default one first. Raises HistoryUnknown."""
         ...

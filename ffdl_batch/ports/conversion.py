@@ -1,4 +1,4 @@
-"""Protocols of converters, which read or write another system's job scripts.
+"""Protocols of converters, which read or write another system's job scripts, and of histories, which report past jobs.
 
 :mod:`ffdl_batch.plugins` finds them by entry point. A converter is pure: it takes and returns texts, opens no file and
 asks no scheduler.
@@ -6,9 +6,11 @@ asks no scheduler.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from ffdl_batch.domain.conversion import Conversion, ExportedJob, ExportRequest, Source
+from ffdl_batch.domain.job.past_job import PastJobs, Period, Place
 from ffdl_batch.domain.job.spec import JobSpec
 
 
@@ -51,4 +53,17 @@ class ExportsJobs(Protocol):
 
     def export(self, request: ExportRequest) -> ExportedJob:
         """Write the job. Raises CannotConvert for a job that cannot be expressed, InvalidRequest for bad settings."""
+        ...
+
+
+class History(Protocol):
+    """The past jobs of a scheduler, and where they could run now."""
+
+    def past_jobs(self, period: Period) -> PastJobs | None:
+        """Return the jobs that have run, and the rows that cannot be read: a bad row hides no other. None if this
+        backend has no accounting. Raises HistoryUnknown."""
+        ...
+
+    def places(self) -> Sequence[Place]:
+        """Return the partitions or profiles, the default one first. Raises HistoryUnknown."""
         ...

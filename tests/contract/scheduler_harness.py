@@ -277,6 +277,16 @@ class FakeSlurmHarness(Harness):
         ("main*", "1-00:00:00", "16", "8000", "gpu:v100:2,shard:8", "(null)", "n3"),
         ("cpu", "infinite", "64", "256000", "(null)", "ffdl-network,avx", "c[1-9]"),
     )
+    SHOWN: ClassVar[Mapping[str, str]] = {
+        "node": (
+            "NodeName=n1 CPUAlloc=2 CPUTot=8 ActiveFeatures=(null) Gres=gpu:a100:4(S:0-1) GresUsed=gpu:a100:3(IDX:0-2) "
+            "RealMemory=4000 AllocMem=200 State=MIXED Partitions=main\n"
+            "NodeName=n2 CPUAlloc=0 CPUTot=8 ActiveFeatures=(null) Gres=gpu:a100:4(S:0-1) GresUsed=gpu:a100:0(IDX:N/A) "
+            "RealMemory=4000 AllocMem=0 State=DOWN+DRAIN Partitions=main Reason=no power [root@1795476012]\n"
+        ),
+        "partition": "PartitionName=main AllowAccounts=ALL AllowQos=ALL Default=YES MaxTime=1-00:00:00 State=UP\n",
+    }
+    """What scontrol shows."""
     _known: ClassVar[tuple[str, BackendFacts] | None] = None
     """The directory of the first harness, and what its site answered: the sites of all are the same."""
 
@@ -285,6 +295,8 @@ class FakeSlurmHarness(Harness):
         for name in ("jobs", "gone", "steps", "accounts"):
             (self.state / name).mkdir(parents=True)
         (self.state / "site.json").write_text(json.dumps(self.SITE))
+        for what, text in self.SHOWN.items():
+            (self.state / f"show-{what}").write_text(text)
         self._saved = {name: os.environ.get(name) for name in ("PATH", "SLURM_CONF", "SLURM_CLUSTERS")}
         python = str(Path(sys.executable).parent)
         os.environ["PATH"] = os.pathsep.join((str(FAKES), python, os.environ["PATH"]))

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from ffdl_batch.attempt.layout import Root
+from ffdl_batch.domain.backend_facts import Absent
 from ffdl_batch.domain.job.job import JobId, attempt_token, new_job_id
 from ffdl_batch.domain.job.spec import BatchOptions, Framework, ImageLocation, JobSpec, NetworkLevel, Resources
 from ffdl_batch.domain.outcome.continuation import Budget
@@ -277,7 +278,7 @@ def test_kubernetes_submit_rejects_token_of_foreign_job_and_keeps_that_job(site:
 
 def test_kubernetes_adapter_reports_never_created_job_as_forgotten(site: Site) -> None:
     native = NativeId("training-zzzzzzzzz-1")
-    assert site.scheduler.is_forgotten([native]) == {native}
+    assert site.scheduler.find_absent([native]) == Absent(frozenset({native}))
     site.scheduler.signal(native, "URG")
     site.scheduler.cancel(native)
 
@@ -338,7 +339,7 @@ def test_kubernetes_adapter_keeps_job_of_another_namespace_as_unknown(site: Site
     seen = site.wait(native)
     assert seen.phase is Phase.UNKNOWN
     assert f"{site.k8s.url}, namespace {site.k8s.namespace}" in seen.lacks and "namespace team-b" in seen.lacks
-    assert site.scheduler.is_forgotten([native]) == frozenset()
+    assert site.scheduler.find_absent([native]) == Absent()
     with pytest.raises(SchedulerError, match="was sent to"):
         site.scheduler.find(plan.token, plan.attempt_dir)
     site.scheduler.cancel(native)

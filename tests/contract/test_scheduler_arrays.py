@@ -18,7 +18,7 @@ from ffdl_batch.domain.launch.launch_file import decode
 from ffdl_batch.domain.launch.placeholders import fill
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Phase
 from ffdl_batch.plugins import adapter_names
-from ffdl_batch.ports.capabilities import DropsTasks, StopsMany
+from ffdl_batch.ports.capabilities import ForgetsJobs, StopsMany
 from tests import preloaded
 from tests.contract.array_rig import Fleet
 from tests.contract.scheduler_harness import Harness, open_harness, real_backends
@@ -123,7 +123,7 @@ def test_native_array_element_is_signalled_and_cancelled_alone(world: Harness) -
 
 def test_scheduler_stops_many_array_tasks_and_ignores_unknown_ids(world: Harness) -> None:
     assert isinstance(world.scheduler, StopsMany)
-    assert isinstance(world.scheduler, DropsTasks)
+    assert isinstance(world.scheduler, ForgetsJobs)
     held = Fleet(world, "true", batch=BatchOptions(array="0-3", hold=True))
     waiting = held.submit()
     running = Fleet(world, OBEDIENT, batch=BatchOptions(array="0-1"))
@@ -131,9 +131,8 @@ def test_scheduler_stops_many_array_tasks_and_ignores_unknown_ids(world: Harness
     for plan in running.plans:
         world.await_log(plan, "up")
     world.scheduler.withdraw_many([*waiting[:2], natives[0], NativeId("999999999")])
-    assert world.scheduler.dropped([*waiting, *natives, NativeId("999999999", "1"), NativeId("999999999")]) == {
-        native: plan.token for native, plan in zip(waiting[:2], held.plans, strict=False)
-    }
+    absent = world.scheduler.find_absent([*waiting, *natives, NativeId("999999999", "1"), NativeId("999999999")])
+    assert absent.dropped == {native: plan.token for native, plan in zip(waiting[:2], held.plans, strict=False)}
     assert {(world.observe(native) or fail()).phase for native in waiting[2:]} == {Phase.PENDING}
     assert (world.observe(natives[0]) or fail()).phase is Phase.RUNNING
     world.scheduler.signal_many([natives[0], waiting[0], NativeId("999999999")], "URG")

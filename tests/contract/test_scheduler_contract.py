@@ -18,7 +18,7 @@ import pytest
 
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.controller.rendezvous.node_barrier import read_events
-from ffdl_batch.domain.backend_facts import BackendFacts
+from ffdl_batch.domain.backend_facts import Absent, BackendFacts, WaitingRequest
 from ffdl_batch.domain.job.array import expand, new_array_id
 from ffdl_batch.domain.job.job import Token, attempt_token
 from ffdl_batch.domain.job.spec import (
@@ -40,8 +40,8 @@ from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observatio
 from ffdl_batch.domain.outcome.verdict import judge
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.plugins import adapter_names
-from ffdl_batch.ports.capabilities import ForgetsJobs, SubmitsArrays, Withdraws
-from ffdl_batch.runtimes.launch_request import LaunchPlan
+from ffdl_batch.ports.capabilities import ForgetsJobs, SubmitsArrays
+from ffdl_batch.runtimes.launch_request import AttemptNode, LaunchPlan
 from tests.contract.scheduler_harness import Harness, open_harness, real_backends
 
 BACKENDS: list[Any] = real_backends() or [*adapter_names()]
@@ -137,6 +137,12 @@ def test_scheduler_probe_reports_nodes_partitions_and_network_levels(world: Harn
     assert any(partition.is_default for partition in facts.partitions)
     assert NetworkLevel.HOST in facts.network_levels
     assert facts.python and facts.controller and facts.version
+
+
+def test_scheduler_traits_and_effective_settings_are_constant(world: Harness) -> None:
+    assert world.scheduler.traits == world.scheduler.traits
+    assert world.scheduler.traits.own_keys <= {"kubernetes", "profile"}
+    assert world.scheduler.effective_settings() == world.scheduler.effective_settings() != {}
 
 
 # ------------------------------------------------------------------------------------------------------ plan
@@ -417,6 +423,8 @@ def test_scheduler_reports_running_job_until_cancel_which_may_be_repeated(world:
     world.await_log(plan, "up")
     seen = world.await_observation(native, lambda o: o.phase is Phase.RUNNING)
     assert seen.end is None and seen.ended_at is None and seen.exit_code is None
+    program = world.scheduler.beside(AttemptNode(native, plan.attempt_dir, "", 0), ["echo", "hello"])
+    assert program.argv[-2:] == ("echo", "hello")
     assert world.scheduler.find(plan.token, plan.attempt_dir) == {native}
     world.scheduler.cancel(native)
     world.scheduler.cancel(native)
@@ -429,7 +437,6 @@ def test_scheduler_reports_running_job_until_cancel_which_may_be_repeated(world:
 
 
 def test_scheduler_withdraw_keeps_running_job_and_signal_urg_requests_its_checkpoint(world: Harness) -> None:
-    assert isinstance(world.scheduler, Withdraws)
     native, plan = world.submit("trap 'echo checkpointed; exit 0' USR2; echo ready; while :; do sleep 0.1; done")
     world.await_log(plan, "ready")
     world.scheduler.withdraw(native)
@@ -469,7 +476,6 @@ def test_scheduler_signals_do_not_change_pending_job(world: Harness) -> None:
 
 
 def test_scheduler_withdraw_cancels_pending_job(world: Harness) -> None:
-    assert isinstance(world.scheduler, Withdraws)
     native, plan = world.submit_waiting("echo ran")
     world.scheduler.withdraw(native)
     world.scheduler.withdraw(native)
@@ -477,6 +483,16 @@ def test_scheduler_withdraw_cancels_pending_job(world: Harness) -> None:
     assert seen.end is EndCause.CANCELLED and not seen.exit_code
     assert world.executions(plan.attempt_dir) == 0
     world.scheduler.withdraw(native)
+
+
+def test_scheduler_explains_only_jobs_in_queue(world: Harness) -> None:
+    native, _ = world.submit_waiting("true")
+    waiting = WaitingRequest(world.request().spec, world.facts, native)
+    unknown = replace(waiting, native_id=NativeId("999999999"))
+    found, missing = world.scheduler.explain_waiting([waiting, unknown])
+    assert found is not None and missing is None
+    world.scheduler.withdraw(native)
+    world.await_end(native)
 
 
 def test_scheduler_ignores_unknown_ids(world: Harness) -> None:
@@ -498,8 +514,8 @@ def test_scheduler_observes_many_jobs_at_once_and_forgets_none(world: Harness) -
     assert set(seen) == set(jobs)
     assert isinstance(world.scheduler, ForgetsJobs) == world.forgets
     if isinstance(world.scheduler, ForgetsJobs):
-        assert world.scheduler.is_forgotten(jobs) == frozenset()
-        assert world.scheduler.is_forgotten([*jobs, unknown]) == {unknown}
+        assert world.scheduler.find_absent(jobs) == Absent()
+        assert world.scheduler.find_absent([*jobs, unknown]) == Absent(frozenset({unknown}))
 
 
 def test_attempt_executes_once_when_submitted_twice(world: Harness) -> None:

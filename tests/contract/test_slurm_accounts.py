@@ -10,7 +10,7 @@ from ffdl_batch.domain.backend_facts import AccountedRun
 from ffdl_batch.domain.job.job import Token
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.domain.scheduler_errors import AccountingUnreachable
-from ffdl_batch.ports.capabilities import AccountsForRuns
+from ffdl_batch.ports.capabilities import HasAccounting
 from tests.contract.scheduler_harness import FakeSlurmHarness
 
 Ended = tuple[NativeId, Token]
@@ -42,7 +42,7 @@ def ended(shared: FakeSlurmHarness) -> Ended:
 
 def ask(world: FakeSlurmHarness, native: NativeId, token: Token) -> list[AccountedRun] | None:
     scheduler = world.scheduler
-    assert isinstance(scheduler, AccountsForRuns)
+    assert isinstance(scheduler, HasAccounting)
     found = scheduler.accounted_runs({native: token})
     return None if found is None else list(found.get(native, ()))
 
@@ -60,7 +60,7 @@ def test_slurm_accounting_returns_none_without_accounting_and_empty_for_unknown_
     native, token = ended
     assert ask(world, native, token) is None
     world.keep_accounts()
-    assert isinstance(world.scheduler, AccountsForRuns)
+    assert isinstance(world.scheduler, HasAccounting)
     assert world.scheduler.accounted_runs({NativeId("4242"): token}) == {}
     assert world.scheduler.accounted_runs({}) == {}
 
@@ -80,6 +80,6 @@ def test_slurm_accounting_raises_unreachable_when_sacct_output_is_unusable(
 def test_slurm_accounting_returns_known_jobs_when_other_ids_are_invalid(world: FakeSlurmHarness, ended: Ended) -> None:
     world.keep_accounts()
     native, token = ended
-    assert isinstance(world.scheduler, AccountsForRuns)
+    assert isinstance(world.scheduler, HasAccounting)
     wanted = {native: token, NativeId("0"): Token("a"), NativeId("4294967295"): Token("b")}
     assert set(world.scheduler.accounted_runs(wanted) or ()) == {native}

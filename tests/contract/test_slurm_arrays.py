@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.domain.backend_facts import Absent
 from ffdl_batch.domain.job.spec import BatchOptions
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Phase
 from ffdl_batch.domain.scheduler_errors import ArraysRefused, SchedulerUnreachable, SubmissionUncertain, TooMany
-from ffdl_batch.ports.capabilities import DropsTasks, ForgetsJobs
+from ffdl_batch.ports.capabilities import ForgetsJobs
 from ffdl_slurm.gateways import command_runner
 from tests import preloaded
 from tests.contract.array_rig import Fleet, raw_id
@@ -152,7 +153,8 @@ def test_array_observation_reads_purged_tasks_from_accounting_under_listed_id(wo
     seen = world.scheduler.observe(natives)
     assert [seen[native].exit_code for native in natives] == [0, 1]
     assert [seen[native].name for native in natives] == [plan.token for plan in fleet.plans]
-    assert world.scheduler.is_forgotten([*natives, NativeId(natives[0].job, "7")]) == {NativeId(natives[0].job, "7")}
+    unknown = NativeId(natives[0].job, "7")
+    assert world.scheduler.find_absent([*natives, unknown]) == Absent(frozenset({unknown}))
     assert fleet.finds() == [{native} for native in natives]
 
 
@@ -168,19 +170,20 @@ def test_array_observation_reports_every_task_cancelled_from_one_collapsed_recor
     assert fleet.finds() == [{native} for native in natives]
 
 
-def test_dropped_reports_cancelled_pending_task_only_while_its_array_is_listed(world: FakeSlurmHarness) -> None:
+def test_find_absent_reports_dropped_task_only_while_its_array_is_listed(world: FakeSlurmHarness) -> None:
     world.keep_accounts()
     world.freeze()
     fleet = Fleet(world, "true", batch=BatchOptions(array="0-3"))
     natives = fleet.submit()
     preloaded.run(["scancel", str(natives[2])], check=True, timeout=120)
-    assert isinstance(world.scheduler, ForgetsJobs) and isinstance(world.scheduler, DropsTasks)
+    assert isinstance(world.scheduler, ForgetsJobs)
     assert set(world.scheduler.observe(natives)) == {*natives} - {natives[2]}
-    assert world.scheduler.is_forgotten(natives) == {natives[2]}
-    assert world.scheduler.dropped(natives) == {natives[2]: fleet.plans[2].token}
+    dropped = {natives[2]: fleet.plans[2].token}
+    assert world.scheduler.find_absent(natives) == Absent(frozenset(dropped), dropped=dropped)
     for native in (natives[0], natives[1], natives[3]):
         world.forget(native)  # and then nothing is known of the array
-    assert world.scheduler.dropped(natives) == {}
+    absent = world.scheduler.find_absent(natives)
+    assert absent.gone == {*natives} and not absent.dropped
 
 
 def test_split_off_array_task_keeps_its_record_after_cancel(world: FakeSlurmHarness) -> None:
@@ -190,17 +193,17 @@ def test_split_off_array_task_keeps_its_record_after_cancel(world: FakeSlurmHarn
     world.scheduler.cancel(natives[1])
     seen = world.scheduler.observe(natives)
     assert [seen[native].phase for native in natives] == [Phase.PENDING, Phase.ENDED, Phase.PENDING]
-    assert isinstance(world.scheduler, DropsTasks)
-    assert world.scheduler.dropped(natives) == {}
+    assert isinstance(world.scheduler, ForgetsJobs)
+    assert world.scheduler.find_absent(natives) == Absent()
 
 
-def test_dropped_raises_unreachable_when_squeue_listing_is_incomplete(world: FakeSlurmHarness) -> None:
+def test_find_absent_raises_unreachable_when_squeue_listing_is_incomplete(world: FakeSlurmHarness) -> None:
     natives = Fleet(world, "true", batch=WAITING).submit()
-    assert isinstance(world.scheduler, DropsTasks)
+    assert isinstance(world.scheduler, ForgetsJobs)
     for fault in ("half", "cut", "down", "garbage"):
         world.spoil("squeue", fault)
         with pytest.raises(SchedulerUnreachable):
-            world.scheduler.dropped(natives)
+            world.scheduler.find_absent(natives)
 
 
 def test_array_observation_reports_new_owner_when_slurm_reuses_job_id(world: FakeSlurmHarness) -> None:
@@ -214,8 +217,8 @@ def test_array_observation_reports_new_owner_when_slurm_reuses_job_id(world: Fak
     seen = world.scheduler.observe(natives)
     assert [seen[native].name for native in natives] == [plan.token for plan in other.plans]
     world.scheduler.cancel(natives[0])
-    assert isinstance(world.scheduler, DropsTasks)
-    assert world.scheduler.dropped(natives) == {natives[0]: other.plans[0].token}
+    assert isinstance(world.scheduler, ForgetsJobs)
+    assert world.scheduler.find_absent(natives).dropped == {natives[0]: other.plans[0].token}
 
 
 def test_squeue_query_disables_truncation_of_pending_array_indexes(world: FakeSlurmHarness) -> None:

@@ -13,7 +13,7 @@ from ffdl_batch.domain.job.spec import BatchOptions
 from ffdl_batch.domain.launch.placeholders import fill
 from ffdl_batch.domain.outcome.observation import NativeId, Phase
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, NotNow, SchedulerUnreachable
-from ffdl_batch.ports.capabilities import AvoidsNodes, ForgetsJobs, KnowsNodes
+from ffdl_batch.ports.capabilities import AvoidsNodes, ForgetsJobs
 from tests import preloaded
 from tests.contract.scheduler_harness import FakeSlurmHarness
 
@@ -48,7 +48,7 @@ def test_node_exclusion_extends_existing_exclude_list_of_pending_job(world: Fake
 
 def test_nodes_of_partition_returns_expanded_sinfo_names_and_none_if_unknown(world: FakeSlurmHarness) -> None:
     """By them the share of a partition is counted that jobs may keep off."""
-    assert isinstance(world.scheduler, KnowsNodes)
+    assert isinstance(world.scheduler, AvoidsNodes)
     facts = world.scheduler.probe()
     names = world.scheduler.nodes_of(facts, "")
     default = next(one.name for one in facts.partitions if one.is_default)
@@ -88,7 +88,7 @@ def test_squeue_parser_observes_readable_rows_and_refuses_to_forget_jobs(world: 
     assert not world.calls("sacct")  # the one that is not listed may be what cannot be read
     assert isinstance(world.scheduler, ForgetsJobs)
     with pytest.raises(NotNow, match="1 row among 2 cannot be read"):
-        world.scheduler.is_forgotten([first, second])
+        world.scheduler.find_absent([first, second])
 
 
 def test_head_controller_continuation_waits_on_dependency_and_is_found_by_token(world: FakeSlurmHarness) -> None:

@@ -14,7 +14,7 @@ from ffdl_batch.domain.job.spec import BatchOptions, Framework, JobSpec, Resourc
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.domain.pending.explanation import Explanation, WaitKind
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
-from ffdl_batch.ports.capabilities import ExplainsWaiting, ForetellsStart
+from ffdl_batch.ports.capabilities import ForetellsStart
 from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_slurm.adapter import SlurmScheduler
 from tests.contract.scheduler_harness import FakeSlurmHarness, Harness, LocalHarness
@@ -22,13 +22,6 @@ from tests.contract.test_kubernetes_adapter import Site
 from tests.contract.test_kubernetes_queues import say
 from tests.fakes.kubernetes.rig import cluster, node
 
-NODES = (
-    "NodeName=n1 CPUAlloc=2 CPUTot=8 ActiveFeatures=(null) Gres=gpu:a100:4(S:0-1) GresUsed=gpu:a100:3(IDX:0-2) "
-    "RealMemory=4000 AllocMem=200 State=MIXED Partitions=main\n"
-    "NodeName=n2 CPUAlloc=0 CPUTot=8 ActiveFeatures=(null) Gres=gpu:a100:4(S:0-1) GresUsed=gpu:a100:0(IDX:N/A) "
-    "RealMemory=4000 AllocMem=0 State=DOWN+DRAIN Partitions=main Reason=no power [root@1795476012]\n"
-)
-PARTITIONS = "PartitionName=main AllowAccounts=ALL AllowQos=ALL Default=YES MaxTime=1-00:00:00 State=UP\n"
 OTHERS = (
     "7|RUNNING|main|5000|bob|None|1795476014|1795476614|1|10:00|normal|ffdl|(null)|(null)|1795476012|gpu:a100:3|"
     "(null)|N/A|N/A|N/A|N/A|1|*|x\n"
@@ -38,14 +31,11 @@ OTHERS = (
 @pytest.fixture
 def slurm(tmp_path: Path) -> Iterator[FakeSlurmHarness]:
     with FakeSlurmHarness(tmp_path) as harness:
-        (harness.state / "show-node").write_text(NODES)
-        (harness.state / "show-partition").write_text(PARTITIONS)
         (harness.state / "others").write_text(OTHERS)
         yield harness
 
 
 def explain(harness: Harness, *asked: tuple[NativeId | None, Resources]) -> list[Explanation | None]:
-    assert isinstance(harness.scheduler, ExplainsWaiting)
     spec = harness.request().spec
     requests = [
         WaitingRequest(replace(spec, resources=resources), harness.facts, native) for native, resources in asked

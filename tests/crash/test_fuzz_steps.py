@@ -13,7 +13,7 @@ import pytest
 from ffdl_batch.attempt import file_writer
 from ffdl_batch.attempt.file_writer import put, write_text
 from ffdl_batch.domain.outcome.observation import NativeId
-from ffdl_batch.ports.capabilities import AvoidsNodes, CredentialLife, ForgetsJobs, TrialSubmission, Withdraws
+from ffdl_batch.ports.capabilities import AvoidsNodes, ForgetsJobs, TrialSubmission
 from ffdl_batch.services.deployment import array_submission, delivery, deployer
 from ffdl_batch.services.monitoring import watcher
 from tests.crash.fuzz.diary import Diary
@@ -86,7 +86,8 @@ def test_watch_scheduler_keeps_protocols_and_reports_steps() -> None:
     assert watched.name == "fake"
     assert watched.observe([NativeId("1")]) == {}
     assert seen == ["before call observe", "after call observe"]
-    for protocol in (ForgetsJobs, CredentialLife, Withdraws, AvoidsNodes):
+    assert watched.traits == FakeScheduler().traits
+    for protocol in (ForgetsJobs, AvoidsNodes):
         assert isinstance(watched, protocol)
     assert not isinstance(watched, TrialSubmission)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ffdl_batch.attempt.layout import AttemptDir
-from ffdl_batch.domain.backend_facts import BackendFacts
+from ffdl_batch.domain.backend_facts import Absent, BackendFacts
 from ffdl_batch.domain.job.array import read_marks
 from ffdl_batch.domain.job.job import Token
 from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
@@ -104,11 +104,12 @@ class ArrayScheduler(FakeScheduler):
         self.find_calls += 1
         return {token: self._find(token, attempt) for token, attempt in attempts.items()}
 
-    def dropped(self, ids: Collection[NativeId]) -> Mapping[NativeId, str]:
-        """By what it lists of the array."""
-        self._answer()
+    def find_absent(self, ids: Collection[NativeId]) -> Absent:
+        """Find dropped tasks by what it lists of their arrays."""
+        absent = super().find_absent(ids)
+        tasks = [native for native in absent.gone if native.task is not None and native not in self.seen]
         tokens, listed = dict(self.submitted), {native.job for native in self.seen if native.task is not None}
-        return {native: tokens[native] for native in ids if native not in self.seen and native.job in listed}
+        return replace(absent, dropped={native: tokens[native] for native in tasks if native.job in listed})
 
     def cancel_many(self, ids: Collection[NativeId]) -> None:
         self.stop_calls.append(("cancel", len(ids)))

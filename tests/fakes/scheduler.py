@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ffdl_batch.attempt.layout import AttemptDir
-from ffdl_batch.domain.backend_facts import BackendFacts
+from ffdl_batch.domain.backend_facts import Absent, BackendFacts, BackendTraits, WaitingRequest
 from ffdl_batch.domain.job.job import Token
 from ffdl_batch.domain.job.learner_layout import count_gpus
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.launch.launch_file import EnvDelivery, LaunchFile, LearnerCommand, Network, Succession, encode
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
+from ffdl_batch.domain.pending.explanation import Explanation
 from ffdl_batch.domain.scheduler_errors import (
     InvalidRequest,
     NotTaken,
@@ -21,11 +22,25 @@ from ffdl_batch.domain.scheduler_errors import (
     SubmissionUncertain,
     TooMany,
 )
-from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest, PlannedFile
+from ffdl_batch.runtimes.launch_request import AttemptNode, LaunchPlan, LaunchRequest, NodeProgram, PlannedFile
+
+
+class QuietBackend:
+    """What schedulers of tests need not do: no settings, no reasons of waiting jobs, no programs on nodes."""
+
+    def effective_settings(self) -> Mapping[str, object]:
+        return {}
+
+    def explain_waiting(self, requests: Sequence[WaitingRequest]) -> Sequence[Explanation | None]:
+        """Return of each only that it is in the queue."""
+        return [Explanation(known_at=0.0) for _ in requests]
+
+    def beside(self, place: AttemptNode, argv: Sequence[str]) -> NodeProgram:
+        raise InvalidRequest("no program can be started on its nodes")
 
 
 @dataclass
-class FakeScheduler:
+class FakeScheduler(QuietBackend):
     """`submitted` are accepted submissions in order; `down`, `refuse`, `lose_reply` make faults; `warns` makes what a
     plan warns of.
 
@@ -48,6 +63,7 @@ class FakeScheduler:
     lose_reply: bool = False
     swallow: bool = False
     credential_life_s: float = 300.0
+    model_bytes: int | None = None
     max_gpus: float = 4.0
     needs_dirs: tuple[str, ...] = ()
     in_containers: bool = False
@@ -68,6 +84,10 @@ class FakeScheduler:
     observe_calls: int = 0
     asked: int = 0
     next_id: int = 100
+
+    @property
+    def traits(self) -> BackendTraits:
+        return BackendTraits(model_bytes=self.model_bytes, credential_life_s=self.credential_life_s)
 
     def probe(self) -> BackendFacts:
         self._answer()
@@ -164,6 +184,9 @@ class FakeScheduler:
         self._answer()
         self.withdrawn.append(native_id)
 
+    def nodes_of(self, facts: BackendFacts, partition: str) -> frozenset[str]:
+        return frozenset()
+
     def avoid(self, native_id: NativeId, nodes: Collection[str]) -> None:
         self._answer()
         self.avoided.append((native_id, tuple(nodes)))
@@ -178,13 +201,10 @@ class FakeScheduler:
             raise InvalidRequest(self.refuse_cancel)
         self.cancelled.append(native_id)
 
-    def is_forgotten(self, ids: Collection[NativeId]) -> frozenset[NativeId]:
+    def find_absent(self, ids: Collection[NativeId]) -> Absent:
         self._answer()
-        return frozenset(ids) & frozenset(self.forgotten)
-
-    def was_lost(self, ids: Collection[NativeId]) -> frozenset[NativeId]:
-        """See :class:`ffdl_batch.ports.capabilities.LosesJobs`."""
-        return frozenset(ids) & frozenset(self.lost)
+        gone = frozenset(ids) & frozenset(self.forgotten)
+        return Absent(gone, gone & frozenset(self.lost))
 
     def end(self, native: NativeId, cause: EndCause, at: float, started: float | None = 1.0) -> None:
         """Let the scheduler report an end."""

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.domain.backend_facts import Absent
 from ffdl_batch.domain.job.spec import Resources
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Phase
 from ffdl_batch.domain.scheduler_errors import NotNow, SchedulerMissing, SchedulerUnreachable
 from ffdl_batch.plugins import AdapterContext, create_adapter
-from ffdl_batch.ports.capabilities import ForgetsJobs, LosesJobs
+from ffdl_batch.ports.capabilities import ForgetsJobs
 from ffdl_slurm.adapter import SlurmScheduler
 from tests.contract.scheduler_harness import FakeSlurmHarness
 
@@ -27,7 +28,7 @@ def test_slurm_observe_queries_squeue_once_for_many_jobs_and_tolerates_unknown_i
     assert (len(slurm.calls("squeue")), slurm.calls("sacct")) == (1, [])
     assert set(slurm.scheduler.observe([*jobs, stranger])) == set(jobs)
     assert isinstance(slurm.scheduler, ForgetsJobs)
-    assert slurm.scheduler.is_forgotten([*jobs, stranger]) == {stranger}
+    assert slurm.scheduler.find_absent([*jobs, stranger]) == Absent(frozenset({stranger}))
     slurm.scheduler.cancel(stranger)
     slurm.scheduler.signal(stranger, "URG")
 
@@ -43,12 +44,11 @@ def test_slurm_reads_ended_and_purged_job_from_accounting_by_one_query(slurm: Fa
     assert len(slurm.calls("sacct")) == before + 1
     assert scheduler.find(plan.token, plan.attempt_dir) == {native}
     assert isinstance(scheduler, SlurmScheduler)
-    assert scheduler.is_forgotten([native, unknown]) == {unknown}
-    assert scheduler.was_lost([native]) == frozenset()
+    assert scheduler.find_absent([native, unknown]) == Absent(frozenset({unknown}))
     assert all(f"--user={os.getuid()}" in call["argv"] for call in slurm.calls("sacct"))
     (slurm.state / "accounting").unlink()
     assert scheduler.observe([native]) == {}
-    assert scheduler.is_forgotten([native]) == {native}
+    assert scheduler.find_absent([native]) == Absent(frozenset({native}))
 
 
 def test_slurm_queries_conclude_nothing_from_failed_sacct(slurm: FakeSlurmHarness) -> None:
@@ -67,7 +67,7 @@ def test_slurm_queries_conclude_nothing_from_failed_sacct(slurm: FakeSlurmHarnes
 
     assert asked("down").observe([native]) == {}
     with pytest.raises(SchedulerUnreachable):
-        asked("garbage").is_forgotten([native])
+        asked("garbage").find_absent([native])
     with pytest.raises(SchedulerUnreachable):
         asked("cut").find(other.token, other.attempt_dir)
     assert len(slurm.calls("sacct")) == 3
@@ -127,9 +127,7 @@ def test_slurm_reports_job_lost_when_only_accounting_lists_it_as_live(slurm: Fak
     slurm.forget(native)
     assert slurm.scheduler.observe([native]) == {}
     assert isinstance(slurm.scheduler, ForgetsJobs)
-    assert slurm.scheduler.is_forgotten([native]) == {native}
-    assert isinstance(slurm.scheduler, LosesJobs)
-    assert slurm.scheduler.was_lost([native]) == {native}
+    assert slurm.scheduler.find_absent([native]) == Absent(frozenset({native}), lost=frozenset({native}))
 
 
 # ------------------------------------------------------------------- what sbatch does, and what is known then
@@ -164,7 +162,7 @@ def test_slurm_queries_raise_unreachable_when_squeue_output_is_unusable(slurm: F
     questions: tuple[Callable[[], object], ...] = (
         lambda: scheduler.observe([native]),
         lambda: scheduler.find(plan.token, plan.attempt_dir),
-        lambda: scheduler.is_forgotten([native]),
+        lambda: scheduler.find_absent([native]),
     )
     faults = ("down", "garbage", "half", "cut", "timeout", "no_munge", "binary", "big", "empty")
     for ask, fault in zip(questions * 3, faults, strict=True):
@@ -182,7 +180,7 @@ def test_slurm_ignores_job_of_other_user_with_reused_id(slurm: FakeSlurmHarness)
     slurm.change(native, user="somebody else", name="theirs", state="RUNNING")
     assert slurm.scheduler.observe([native]) == {}
     assert isinstance(slurm.scheduler, ForgetsJobs)
-    assert slurm.scheduler.is_forgotten([native]) == {native}
+    assert slurm.scheduler.find_absent([native]).gone == {native}
     Path(plan.attempt_dir.submit, "reply").unlink()
     assert slurm.scheduler.find(plan.token, plan.attempt_dir) == frozenset()
 
@@ -213,7 +211,7 @@ def test_slurm_observe_continues_and_backs_off_when_sacct_is_down(
     for _ in range(5):
         assert set(slurm.scheduler.observe([native, stranger])) == {native}
         with pytest.raises(NotNow):
-            slurm.scheduler.is_forgotten([stranger])
+            slurm.scheduler.find_absent([stranger])
     assert len(slurm.calls("sacct")) == 1
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import pytest
 
+from ffdl_batch.domain.backend_facts import Absent
 from ffdl_batch.domain.outcome.observation import NativeId, Phase
 from ffdl_batch.domain.scheduler_errors import SubmissionUncertain
-from ffdl_batch.ports.capabilities import AvoidsNodes, ForgetsJobs, LosesJobs, StopsMany
+from ffdl_batch.ports.capabilities import AvoidsNodes, StopsMany
 from ffdl_slurm.adapter import SlurmScheduler
 from tests.contract.scheduler_harness import FakeSlurmHarness
 
@@ -49,8 +50,7 @@ def test_slurm_queries_report_invalid_id_as_forgotten_and_observe_other_jobs(slu
     seen = slurm.scheduler.observe(everything)
     assert {native: found.exit_code for native, found in seen.items()} == dict.fromkeys(natives, 4)
     assert isinstance(slurm.scheduler, SlurmScheduler)
-    assert slurm.scheduler.is_forgotten(everything) == set(unknown)
-    assert slurm.scheduler.was_lost(bad) == frozenset()
+    assert slurm.scheduler.find_absent(everything) == Absent(frozenset(unknown))
     assert slurm.scheduler.accounting_outage() is None
     assert accounted(slurm) == {*(native.job for native in natives), LARGEST}
 
@@ -82,13 +82,12 @@ def test_slurm_accounting_is_not_an_outage_when_sacct_rejects_one_id(
     caplog.set_level("INFO")
     monkeypatch.setattr("ffdl_slurm.commands.LARGEST_JOB_ID", int(TOO_LARGE))
     natives, bad = ended_and_forgotten(slurm), NativeId(TOO_LARGE)
-    assert isinstance(slurm.scheduler, ForgetsJobs) and isinstance(slurm.scheduler, LosesJobs)
     assert isinstance(slurm.scheduler, SlurmScheduler)
     for _ in range(3):
         assert set(slurm.scheduler.observe([*natives, bad])) == set(natives)
-        assert slurm.scheduler.is_forgotten([*natives, bad]) == {bad}
+        assert slurm.scheduler.find_absent([*natives, bad]) == Absent(frozenset({bad}))
     assert slurm.scheduler.accounting_outage() is None
     told = [text for text in caplog.messages if TOO_LARGE in text]
     assert len(told) == 1 and "is unknown to the accounting" in told[0] and "larger than acceptable" in told[0]
     (slurm.state / "accounting").unlink()
-    assert slurm.scheduler.is_forgotten([*natives, bad]) == {*natives, bad}
+    assert slurm.scheduler.find_absent([*natives, bad]) == Absent(frozenset({*natives, bad}))

@@ -136,8 +136,8 @@ def test_watcher_fails_purged_jobs_without_proof_when_accounting_is_absent(clust
     assert asked == [Counter(squeue=1, sacct=1)] * FORGOTTEN_AFTER
     assert cluster.states() == {"QUEUED": JOBS}
     cluster.clock.tick(ACCOUNTING_LAG_S)
-    # Whether they are forgotten, and whether somebody had ended them: a question each, for all of them.
-    assert cluster.look() == Counter(squeue=2, sacct=3)
+    # One question about all of them, whether they are forgotten, and whether somebody had ended them.
+    assert cluster.look() == Counter(squeue=2, sacct=2)
     assert cluster.states() == {"QUEUED": JOBS - PURGED, "FAILED": PURGED}
     (job,) = cluster.platform.storage.store.get_many([cluster.jobs[0].id])
     assert (job.error_code, "no record of the job any more" in job.message) == ("S106", True)

@@ -18,7 +18,7 @@ LISTED_S = 2.0
 
 
 class Reach:
-    """:class:`ffdl_batch.ports.capabilities.ReachesNodes`."""
+    """The adapter's method about programs beside controllers."""
 
     _settings: KubernetesSettings
     _watcher: Watcher

@@ -108,7 +108,7 @@ _HAS_NODES = frozenset({WaitKind.IMAGE, WaitKind.VOLUME, WaitKind.BROKEN, WaitKi
 
 
 class PodExplanations(ABC):
-    """The adapter's ExplainsWaiting."""
+    """The adapter's method about waiting jobs."""
 
     _settings: KubernetesSettings
     _watcher: Watcher
@@ -125,7 +125,7 @@ class PodExplanations(ABC):
         """Wait until the watch has listed everything. Raises SchedulerUnreachable."""
 
     def explain_waiting(self, requests: Sequence[WaitingRequest]) -> Sequence[Explanation | None]:
-        """See :class:`ffdl_batch.ports.capabilities.ExplainsWaiting`."""
+        """See :class:`ffdl_batch.ports.scheduler.Scheduler`."""
         self._synced()
         pods, workloads = self._watcher.pods_by_token(), self._queues.by_owner()
         refusals, troubles = self._watcher.refusals(), self._watcher.pod_warnings()

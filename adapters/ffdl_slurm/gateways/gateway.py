@@ -74,7 +74,7 @@ class SlurmGateway(Protocol):
         ...
 
     def accounting_outage(self) -> AccountingOutage | None:
-        """See :class:`ffdl_batch.ports.capabilities.KeepsAccounts`."""
+        """See :class:`ffdl_batch.ports.capabilities.HasAccounting`."""
         ...
 
     def signal(self, signal: str, *jobs: str) -> None:

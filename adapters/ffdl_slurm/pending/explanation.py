@@ -73,7 +73,7 @@ class WaitingJobs:
         self._taken = 0.0
 
     def explain(self, requests: Sequence[WaitingRequest]) -> list[Explanation | None]:
-        """See :class:`ffdl_batch.ports.capabilities.ExplainsWaiting`."""
+        """See :meth:`ffdl_batch.ports.scheduler.Scheduler.explain_waiting`."""
         if not requests:
             return []
         picture = self._look()
@@ -200,13 +200,13 @@ def _figures(names: Sequence[str], partitions: Mapping[str, PartitionNow]) -> di
 
 
 class Outlooks:
-    """The adapter's methods about waiting jobs: ExplainsWaiting and ForetellsStart."""
+    """The adapter's methods about waiting jobs."""
 
     def __init__(self, gateway: SlurmGateway, settings: SlurmSettings) -> None:
         self._queue, self._trials = WaitingJobs(gateway, settings), gateway
 
     def explain_waiting(self, requests: Sequence[WaitingRequest]) -> Sequence[Explanation | None]:
-        """See :class:`ffdl_batch.ports.capabilities.ExplainsWaiting`."""
+        """See :meth:`ffdl_batch.ports.scheduler.Scheduler.explain_waiting`."""
         return self._queue.explain(requests)
 
     def foretell(self, plan: LaunchPlan) -> Foretold:

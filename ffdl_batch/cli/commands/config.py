@@ -81,7 +81,6 @@ def _of_backends(settings: Settings) -> Iterator[Row]:
     from ffdl_batch.config.settings import shown
     from ffdl_batch.domain.scheduler_errors import InvalidRequest
     from ffdl_batch.plugins import AdapterContext, adapter_names, create_adapter
-    from ffdl_batch.ports.capabilities import ExplainsSettings
 
     uid = os.getuid()
     context = AdapterContext(root=settings.jobs_dir, user=user_name(uid), uid=uid)
@@ -90,8 +89,7 @@ def _of_backends(settings: Settings) -> Iterator[Row]:
             adapter = create_adapter(name, settings.backend_settings(name), context, settings.backend_origins(name))
         except InvalidRequest as error:
             raise Stop(ExitCode.BAD_MANIFEST, f"the configuration cannot be used: {error}") from None
-        table = adapter.explain() if isinstance(adapter, ExplainsSettings) else settings.backend_settings(name)
-        for key, value in table.items():
+        for key, value in adapter.effective_settings().items():
             place = f"backend.{name}.{key}"
             yield Row(place, _plain(value, shown(value)), shown(value), settings.origins.get(place, "default"))
 

@@ -32,7 +32,7 @@ from ffdl_batch.domain.scheduler_errors import (
     TooMany,
 )
 from ffdl_batch.plugins import AdapterContext, create_adapter
-from ffdl_batch.ports.capabilities import KeepsAccounts
+from ffdl_batch.ports.capabilities import HasAccounting
 from ffdl_batch.ports.clock import Clock
 from ffdl_batch.ports.scheduler import Scheduler
 from ffdl_batch.services.backends.site_facts import REFRESH_PATIENCE_S, SiteFacts
@@ -302,7 +302,7 @@ _CLOSED = Circuit()
 
 def _health_of_accounts(name: str, scheduler: Scheduler, now: float) -> BackendHealth | None:
     """Return the outage of the backend's accounting; None if it answers or the backend has none."""
-    outage = scheduler.accounting_outage() if isinstance(scheduler, KeepsAccounts) else None
+    outage = scheduler.accounting_outage() if isinstance(scheduler, HasAccounting) else None
     if outage is None:
         return None
     since, again_at = now - outage.for_s, now + outage.again_in_s

@@ -15,7 +15,7 @@ from ffdl_batch.domain.incidents.node_score import LOOK_BACK_S, NodeScore, left_
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.scheduler_errors import InvalidRequest
-from ffdl_batch.ports.capabilities import AvoidsNodes, KnowsNodes
+from ffdl_batch.ports.capabilities import AvoidsNodes
 from ffdl_batch.ports.clock import Clock
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.store import Store
@@ -51,7 +51,7 @@ class NodeExclusion:
             adapter = self._adapters.get(backend)
         except InvalidRequest:
             return []
-        if not isinstance(adapter, AvoidsNodes) or not isinstance(adapter, KnowsNodes):
+        if not isinstance(adapter, AvoidsNodes):
             return []
         found = self._fresh()
         if not found:

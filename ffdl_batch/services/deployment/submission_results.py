@@ -24,7 +24,7 @@ from ffdl_batch.domain.scheduler_errors import (
     SchedulerMissing,
     SchedulerUnreachable,
 )
-from ffdl_batch.ports.capabilities import CredentialLife, SubmitsArrays, Withdraws
+from ffdl_batch.ports.capabilities import SubmitsArrays
 from ffdl_batch.ports.clock import Clock
 from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_batch.services.backends.adapters import Adapters, NotAsked
@@ -111,8 +111,7 @@ def may_land_s(clock: Clock, adapters: Adapters, job: Job, passed_s: float, at_l
 
 
 def _life_s(adapters: Adapters, job: Job, at_least_s: float) -> float:
-    adapter = adapters.get(job.backend)
-    return max(adapter.credential_life_s if isinstance(adapter, CredentialLife) else 0.0, at_least_s)
+    return max(adapters.get(job.backend).traits.credential_life_s, at_least_s)
 
 
 def ended(clock: Clock, job: Job, state: JobState, code: str, message: str) -> Change:
@@ -183,7 +182,7 @@ def adopt(
                 keep = min(own, key=age, default=keep)
             for native in sorted(own - {keep}, key=age):
                 log.warning("job %s: cancelling the duplicate %s of %s", job.id, native, keep)
-                if owner or not isinstance(adapter, Withdraws):
+                if owner:
                     adapter.cancel(native)
                 else:  # one that starts now may claim the attempt first, and is adopted then
                     adapter.withdraw(native)
@@ -204,7 +203,7 @@ def take_back(storage: JobStorage, adapters: Adapters, dropped: Sequence[Decided
         try:
             with adapters.asking(job.backend) as adapter:
                 late = NativeId.parse(str(native))
-                if isinstance(adapter, Withdraws) and late in own_among(storage.root, adapter, job, [late]):
+                if late in own_among(storage.root, adapter, job, [late]):
                     log.warning("job %s: %s came too late for attempt %d and is withdrawn", job.id, native, job.attempt)
                     adapter.withdraw(late)
         except (InvalidRequest, SchedulerUnreachable) as error:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from ffdl_batch.attempt.layout import Root
+from ffdl_batch.domain.backend_facts import Absent
 from ffdl_batch.domain.circuit_breaker import Circuit
 from ffdl_batch.domain.job.job import Job, JobId
 from ffdl_batch.domain.job_state import RequestedAction
 from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, NotNow, SchedulerUnreachable
-from ffdl_batch.ports.capabilities import AvoidsNodes, DropsTasks, ForgetsJobs, LosesJobs, StopsMany, Withdraws
+from ffdl_batch.ports.capabilities import AvoidsNodes, ForgetsJobs, StopsMany
 from ffdl_batch.ports.scheduler import Scheduler
 from ffdl_batch.services.backends.adapters import Adapters, NotAsked
 from ffdl_batch.services.job_files.control_cell import write_control
@@ -104,9 +105,8 @@ class RequestDelivery:
             many.cancel_many if many else None,
         )
         halted = [(job, phase) for job, phase in due if job.requested_action is RequestedAction.HALT]
-        if isinstance(adapter, Withdraws):
-            waiting = [job for job, phase in halted if phase in (Phase.PENDING, Phase.UNKNOWN)]
-            _ask(waiting, adapter.withdraw, many.withdraw_many if many else None)
+        waiting = [job for job, phase in halted if phase in (Phase.PENDING, Phase.UNKNOWN)]
+        _ask(waiting, adapter.withdraw, many.withdraw_many if many else None)
         _ask(
             [job for job, phase in halted if phase is not Phase.PENDING],
             lambda native: adapter.signal(native, CHECKPOINT_SIGNAL),
@@ -135,18 +135,6 @@ def _ask(
 def _is_other(last: _Sent, now: _Sent) -> bool:
     """Whether the request differs from the last one, so that it is sent at once."""
     return replace(last, at=now.at) != now
-
-
-@dataclass(frozen=True, slots=True)
-class Absent:
-    """What the scheduler reports about ids that listings left out."""
-
-    gone: frozenset[NativeId] = frozenset()
-    """Ids that it has forgotten."""
-    lost: frozenset[NativeId] = frozenset()
-    """Those of `gone` that it forgot although no process ended them."""
-    dropped: Mapping[NativeId, str] = field(default_factory=dict)
-    """Waiting tasks that it has removed from their arrays, with the tokens of their attempts."""
 
 
 class Questions:
@@ -209,11 +197,7 @@ class Questions:
             return Absent()
         try:
             with self._adapters.asking(backend) as adapter:
-                gone = adapter.is_forgotten(asked) if isinstance(adapter, ForgetsJobs) else frozenset[NativeId]()
-                lost = adapter.was_lost(gone) if gone and isinstance(adapter, LosesJobs) else frozenset[NativeId]()
-                tasks = [native for native in gone if native.task is not None]
-                dropped = adapter.dropped(tasks) if tasks and isinstance(adapter, DropsTasks) else {}
-                return Absent(gone, lost, dropped)
+                return adapter.find_absent(asked) if isinstance(adapter, ForgetsJobs) else Absent()
         except SchedulerUnreachable as error:  # the circuit breaker logs it
             log.debug("backend %s did not answer whether it has forgotten %d jobs: %s", backend, len(asked), error)
         return Absent()

@@ -32,7 +32,7 @@ from ffdl_batch.domain.pending.explanation import (
 from ffdl_batch.domain.pending.reason_text import actions_of, sentence_of, span_text
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, NotNow, SchedulerUnreachable
 from ffdl_batch.host.permissions import find_old_groups
-from ffdl_batch.ports.capabilities import ExplainsWaiting, ForetellsStart
+from ffdl_batch.ports.capabilities import ForetellsStart
 from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.job_storage import JobStorage
@@ -163,7 +163,7 @@ class Explainer:
             action = "have that mended" if lacks else f"nothing: ask again when {job.backend} answers"
             sentence = f"it is in {job.backend}'s queue; {found.stale}{last}"
             return replace(view, sentence=sentence, actions=(f"{action}; it keeps its place meanwhile",))
-        if job.pending_reason and (known is not None or not self._explains(job.backend)):
+        if job.pending_reason and known is not None:
             return replace(view, sentence=f"{job.backend} says: {job.pending_reason}")
         since_s = now - job.updated_at
         if job.state is JobState.QUEUED and 0 <= since_s < _NEW_S:
@@ -177,7 +177,7 @@ class Explainer:
         """Ask the backend about a request, and with `alternatives` try variants of it."""
         adapters = self._adapters
         known, stale = self._ask_backend(spec, backend, job)
-        has_left = known is None and job is not None and self._explains(backend)
+        has_left = known is None and job is not None
         if stale or has_left or not alternatives or not isinstance(adapters.get(backend), ForetellsStart):
             return _Found(known, stale=stale)
         reason = known.reason if known is not None else None
@@ -197,8 +197,6 @@ class Explainer:
     def _ask_backend(self, spec: JobSpec, backend: str, job: Job | None) -> tuple[Explanation | None, str]:
         """Return the backend's explanation, and why it is old or missing ("" if it is new)."""
         adapter = self._adapters.get(backend)
-        if not isinstance(adapter, ExplainsWaiting):
-            return None, ""
         native = NativeId.parse(job.native_id) if job is not None else None
         try:
             request = WaitingRequest(spec, self._adapters.facts(backend), native)
@@ -209,9 +207,6 @@ class Explainer:
         if job is not None and known is not None:
             self._trials.remember(job.id, known)
         return known, ""
-
-    def _explains(self, backend: str) -> bool:
-        return isinstance(self._adapters.get(backend), ExplainsWaiting)
 
     def _recall(self, backend: str, job: Job | None, error: SchedulerUnreachable) -> tuple[Explanation | None, str]:
         known = self._trials.recall(job.id) if job is not None else None

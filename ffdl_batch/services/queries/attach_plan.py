@@ -18,7 +18,6 @@ from ffdl_batch.domain.outcome.attempt_reports import latest_run
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, node_source
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerMissing, SchedulerUnreachable
-from ffdl_batch.ports.capabilities import ReachesNodes
 from ffdl_batch.runtimes.launch_request import AttemptNode
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.job_storage import JobStorage
@@ -52,8 +51,6 @@ def plan_attach(
     events = latest_run(read_events(attempt))
     wanted = _choose(job, launch, learner_list(launch, events, is_over=False), learner)
     adapter, facts = adapters.get(job.backend), _facts(adapters, job.backend)
-    if not isinstance(adapter, ReachesNodes):
-        raise unavailable(f"the backend {job.backend} cannot start a process beside running learners")
     allocations, hosts = _allocations(events), hosts_of(events)
     plans = []
     for rank, numbers in sorted(wanted.items()):

@@ -16,7 +16,7 @@ from ffdl_batch.domain.metrics.usage_report import HOUR_S, Agreement, AgreementR
 from ffdl_batch.domain.metrics.usage_timeline import Run
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
-from ffdl_batch.ports.capabilities import AccountsForRuns
+from ffdl_batch.ports.capabilities import HasAccounting
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.refusals import try_again
@@ -111,7 +111,7 @@ def _ask_one(
     try:
         for start in range(0, len(ids), AT_ONCE):
             with adapters.asking(backend) as scheduler:
-                if not isinstance(scheduler, AccountsForRuns):
+                if not isinstance(scheduler, HasAccounting):
                     return None
                 part = {native: wanted[native] for native in ids[start : start + AT_ONCE]}
                 answer = scheduler.accounted_runs(part)

@@ -14,7 +14,6 @@ from ffdl_batch.domain.job.array import MAX_ELEMENTS, expand, is_array, new_arra
 from ffdl_batch.domain.job.job import Job, new_job_id
 from ffdl_batch.domain.job.submission import Caller, Expected, Submission, SubmissionResult
 from ffdl_batch.domain.scheduler_errors import InvalidRequest
-from ffdl_batch.ports.capabilities import LimitsModels
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.data.data_store_checks import StoreChecks
 from ffdl_batch.services.data.model_archives import has_archive
@@ -143,12 +142,12 @@ def _accept(
 def _check_model(root: Root, adapters: Adapters, backend: str, digest: str) -> None:
     """Refuse a model that is too large for the backend. A backend that cannot be used is reported when it plans."""
     try:
-        adapter = adapters.get(backend)
+        most = adapters.get(backend).traits.model_bytes
     except InvalidRequest:
         return
     size = Path(root.model(digest)).stat().st_size
-    if isinstance(adapter, LimitsModels) and size > adapter.model_bytes:
-        message = f"the model archive has {size} bytes, and {backend} takes {adapter.model_bytes} (model_bytes)"
+    if most is not None and size > most:
+        message = f"the model archive has {size} bytes, and {backend} takes {most} (model_bytes)"
         raise bad_request("C102", message, cure="leave data out of it, and put them into a data store")
 
 

@@ -26,7 +26,7 @@ from ffdl_batch.host.permissions import (
     groups_of_user,
 )
 from ffdl_batch.host.time_zone import read_utc_offsets
-from ffdl_batch.ports.capabilities import ChoosesCluster, HasOwnKeys
+from ffdl_batch.ports.capabilities import ChoosesCluster
 from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.job_storage import JobStorage
@@ -197,7 +197,7 @@ def _own_keys(adapters: Adapters, backend: str) -> frozenset[str] | None:
         adapter = adapters.get(backend)
     except InvalidRequest:
         return None
-    return adapter.own_keys if isinstance(adapter, HasOwnKeys) else frozenset()
+    return adapter.traits.own_keys
 
 
 def name_elements(storage: JobStorage, candidate: Candidate, specs: Sequence[JobSpec]) -> list[Candidate]:

@@ -194,7 +194,7 @@ class Cluster:
         if verb == "observe":
             known = {native: self._entries[native].shown() for native in request["ids"] if native in self._entries}
             return {"seen": known}
-        if verb == "is_forgotten":
+        if verb == "find_absent":
             return {"ids": [native for native in request["ids"] if native not in self._entries]}
         for native in request["ids"]:
             entry = self._entries.get(native)

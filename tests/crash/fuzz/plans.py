@@ -23,7 +23,7 @@ PREFER: Mapping[str, str] = {
     "commit apply_many by stop": "regret", "commit set_requested_action": "halt",
     "commit apply_many by step_lease": "depend", "commit put_off": "depend",
     "call signal": "regret", "call withdraw": "regret", "call cancel": "regret", "call avoid": "submit requeued",
-    "call is_forgotten": "submit forgotten", "deployer fenced": "resume", "watcher requested": "halt",
+    "call find_absent": "submit forgotten", "deployer fenced": "resume", "watcher requested": "halt",
     "reply array": "array_get", "reply halt_array": "array_halt", "reply cancel_array": "array_cancel",
     "commit renew_many": "array", "call submit_array": "array",
     "call find_many": "array", "deployer chunk written": "array", "deployer chunk marked": "array",

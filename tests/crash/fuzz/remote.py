@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ffdl_batch.attempt.layout import AttemptDir
-from ffdl_batch.domain.backend_facts import BackendFacts
+from ffdl_batch.domain.backend_facts import Absent, BackendFacts, BackendTraits
 from ffdl_batch.domain.job.array import read_marks
 from ffdl_batch.domain.job.job import Token
 from ffdl_batch.domain.launch.launch_file import Stores, encode
@@ -27,6 +27,7 @@ from tests.crash.fuzz.cluster import LIFE_S
 from tests.crash.fuzz.companions import Message, read_line, send_line
 from tests.crash.fuzz.heads import Fate
 from tests.fakes.arrays import ArrayScheduler
+from tests.fakes.scheduler import QuietBackend
 
 TIMEOUT_S = 10.0
 MAX_ARRAY_SIZE = 4
@@ -37,11 +38,11 @@ FATE = "FATE"
 STORED = "stored"
 
 
-class RemoteScheduler:
+class RemoteScheduler(QuietBackend):
     """Knows nothing but where the cluster is."""
 
     name = "fake"
-    credential_life_s = LIFE_S
+    traits = BackendTraits(credential_life_s=LIFE_S)
 
     def __init__(self, place: Path) -> None:
         self._place = place
@@ -94,8 +95,8 @@ class RemoteScheduler:
         seen = self._ask(do="observe", ids=_texts(ids))["seen"]
         return {NativeId.parse(native): _observation(shown) for native, shown in seen.items()}
 
-    def is_forgotten(self, ids: Collection[NativeId]) -> frozenset[NativeId]:
-        return frozenset(map(NativeId.parse, self._ask(do="is_forgotten", ids=_texts(ids))["ids"]))
+    def find_absent(self, ids: Collection[NativeId]) -> Absent:
+        return Absent(frozenset(map(NativeId.parse, self._ask(do="find_absent", ids=_texts(ids))["ids"])))
 
     def signal(self, native_id: NativeId, signal: str) -> None:
         self.signal_many([native_id], signal)
@@ -114,6 +115,9 @@ class RemoteScheduler:
 
     def signal_many(self, ids: Collection[NativeId], signal: str) -> None:
         self._ask(do="signal", ids=_texts(ids), signal=signal)
+
+    def nodes_of(self, facts: BackendFacts, partition: str) -> frozenset[str]:
+        return self._planner.nodes_of(facts, partition)
 
     def avoid(self, native_id: NativeId, nodes: Collection[str]) -> None:
         self._ask(do="avoid", ids=[str(native_id)])

@@ -17,7 +17,7 @@ WATCHER = ("asked", "requested", "judged", "noted")
 """What deployer and watcher call their own steps."""
 CALLS = (
     "probe", "submit", "submit_array", "find", "find_many", "observe", "signal", "cancel", "withdraw", "avoid",
-    "is_forgotten",
+    "find_absent",
 )  # fmt: skip
 """What the scheduler is asked; `plan` is pure."""
 COMMITS = (

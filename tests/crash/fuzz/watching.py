@@ -32,7 +32,7 @@ from tests.crash.fuzz.steps import FILES, SHARED
 
 Reached = Callable[[str], None]
 
-_PURE = frozenset({"plan", "plan_array", "explain"})
+_PURE = frozenset({"plan", "plan_array", "effective_settings", "nodes_of"})
 _STORE = claim_deployable.__module__.rpartition(".")[0]
 _INSIDE = frozenset({Database.__module__})
 """Modules of the store whose functions are not the transaction's own."""

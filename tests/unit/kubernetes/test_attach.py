@@ -20,9 +20,7 @@ from ffdl_batch.domain.launch.limits import LogLimits
 from ffdl_batch.domain.launch.pod_protocol import Frame, FrameKind, Look, decode_look, encode_look
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
-from ffdl_batch.ports.capabilities import ReachesNodes
 from ffdl_batch.runtimes.launch_request import AttemptNode
-from ffdl_kubernetes.adapter import KubernetesScheduler
 from ffdl_kubernetes.attach.node_access import Reach
 from ffdl_kubernetes.attach.pod_exec import NotStarted, exit_status
 from ffdl_kubernetes.objects.names import INDEX
@@ -64,10 +62,6 @@ def adapter(tmp_path: Path, *pods: dict[str, Any]) -> Reach:
 
 def place(tmp_path: Path, rank: int) -> AttemptNode:
     return AttemptNode(NativeId(TOKEN), AttemptDir(str(tmp_path)), "", rank)
-
-
-def test_kubernetes_scheduler_implements_reaches_nodes_port() -> None:
-    assert issubclass(KubernetesScheduler, ReachesNodes)
 
 
 def test_reach_runs_attach_program_in_running_pod_of_the_node(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from lightkube.config.kubeconfig import KubeConfig
 
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerMissing, SchedulerUnreachable
 from ffdl_batch.plugins import AdapterContext, adapter_names, create_adapter
-from ffdl_batch.ports.capabilities import ExplainsSettings, LimitsModels
 from ffdl_kubernetes.client import ClusterClient
 from ffdl_kubernetes.connection import load_config
 from ffdl_kubernetes.settings import KubernetesSettings, Profile, as_table, read_settings, settle
@@ -44,9 +43,9 @@ def kubeconfig(path: Path, server: str = "one") -> Path:
 def test_kubernetes_adapter_is_registered_and_explains_settings() -> None:
     assert "kubernetes" in adapter_names()
     adapter = create_adapter("kubernetes", {"namespace": "jobs-{user}", "model_bytes": 7}, CONTEXT)
-    assert isinstance(adapter, ExplainsSettings)
-    assert isinstance(adapter, LimitsModels) and adapter.model_bytes == 7
-    assert (adapter.explain()["namespace"], adapter.explain()["run_as_user"]) == ("jobs-ada-lovelace", 1234)
+    assert adapter.traits.model_bytes == 7 and adapter.traits.own_keys == {"kubernetes", "profile"}
+    settings = adapter.effective_settings()
+    assert (settings["namespace"], settings["run_as_user"]) == ("jobs-ada-lovelace", 1234)
 
 
 @pytest.mark.parametrize("backend", ["kubernetes", "local", "slurm"])

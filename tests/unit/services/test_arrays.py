@@ -349,7 +349,7 @@ def test_watcher_waits_for_accounting_before_cancelling_dropped_task(
     scancel(fleet, jobs[2])
     with monkeypatch.context() as patched:
         error = AccountingUnreachable("connection refused", 2.0)
-        patched.setattr(fleet.scheduler, "is_forgotten", Mock(side_effect=error))
+        patched.setattr(fleet.scheduler, "find_absent", Mock(side_effect=error))
         look(fleet, 2 * ACCOUNTING_LAG_S)
         assert now(fleet, jobs)[2] is JobState.QUEUED
     look(fleet)

@@ -121,9 +121,3 @@ def test_plan_attach_is_refused_for_good_only_if_scheduler_answers_that_learner_
     scheduler.refuses = error
     told = refusal(site, job)
     assert (told.status, told.problem.exit_code, told.problem.message) == (status, exit_code, message)
-
-
-def test_plan_attach_rejects_backend_without_attach_support(site: Site) -> None:
-    job = processing(site)
-    Node(site, job).begins(1).begins(2)
-    assert "the backend fake cannot start a process" in refusal(site, job).problem.message

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from ffdl_batch.config import load_settings
-from ffdl_batch.domain.backend_facts import AccountingOutage, BackendFacts
-from ffdl_batch.domain.job.job import Job, JobId
+from ffdl_batch.domain.backend_facts import AccountedRun, AccountingOutage, BackendFacts
+from ffdl_batch.domain.job.job import Job, JobId, Token
 from ffdl_batch.domain.job.spec import Framework, JobSpec
 from ffdl_batch.domain.job_state import JobState, RequestedAction
+from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.domain.scheduler_errors import (
     InvalidRequest,
     NotNow,
@@ -143,6 +145,9 @@ class Accounted(Site):
 
     def accounting_outage(self) -> AccountingOutage | None:
         return self.away
+
+    def accounted_runs(self, attempts: Mapping[NativeId, Token]) -> Mapping[NativeId, Sequence[AccountedRun]] | None:
+        raise AssertionError("nobody asks for runs")
 
 
 def test_adapters_list_accounting_outage_separately_from_scheduler(tmp_path: Path, clock: FakeClock) -> None:

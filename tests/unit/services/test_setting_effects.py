@@ -288,7 +288,7 @@ def slurm(tmp_path: Path, **settings: object) -> SlurmScheduler:
 
 def test_slurm_settings_choose_interpreters_and_credential_life(tmp_path: Path) -> None:
     scheduler = slurm(tmp_path, python="/opt/python", staging_python="/opt/other", credential_life_s=7)
-    assert (scheduler.probe().python, scheduler.credential_life_s) == ("/opt/python", 7.0)
+    assert (scheduler.probe().python, scheduler.traits.credential_life_s) == ("/opt/python", 7.0)
     assert scheduler.probe().staging[0] == "/opt/other"
 
 

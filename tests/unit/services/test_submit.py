@@ -220,13 +220,11 @@ def test_submit_accepts_job_while_known_scheduler_is_unreachable(site: Site) -> 
     assert site.accept("second").state == "PENDING"
 
 
-def test_submit_rejects_unknown_backend_and_model_archive_that_is_missing_or_too_large(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_submit_rejects_unknown_backend_and_model_archive_that_is_missing_or_too_large(site: Site) -> None:
     problem = site.problem(backend="pbs")
     assert ("known: " in problem.message, problem.exit_code) == (True, 78)
     assert site.problem(archive="0" * 64).code == "C102"
-    monkeypatch.setattr(site.scheduler, "model_bytes", 3, raising=False)
+    site.scheduler.model_bytes = 3
     problem = site.problem()
     assert (problem.code, "bytes, and fake takes 3 (model_bytes)" in problem.message) == ("C102", True)
     assert site.platform.storage.store.count_live() == 0

@@ -350,7 +350,7 @@ def test_why_rejects_invalid_manifest(site: Site, seer: Seer) -> None:
         )
 
 
-def test_why_shows_scheduler_reason_if_backend_cannot_explain(site: Site) -> None:
+def test_why_shows_observed_reason_if_explanation_has_none(site: Site) -> None:
     job = queued(site)
     site.scheduler.seen[NativeId.parse(job.native_id)] = Observation(Phase.PENDING, "PENDING", reason="Resources")
     view = site.platform.explainer.explain_job(site.caller, job.id)

@@ -9,7 +9,6 @@ import pytest
 from ffdl_batch.domain.job.past_job import HistoryUnknown, PastJob, Period, Verdict, judge
 from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.plugins import open_history
-from ffdl_batch.ports.capabilities import KnowsJobs, KnowsPlaces
 from ffdl_slurm.convert.job_history import FIELDS, LINE, history_argv, parse_history
 from ffdl_slurm.observing.parsers import Garbled
 
@@ -140,7 +139,6 @@ def test_slurm_history_returns_partitions_with_default_first(tmp_path: Path, mon
     sinfo.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     history = open_history("slurm", {})
-    assert isinstance(history, KnowsPlaces) and isinstance(history, KnowsJobs)
     gpu, cpu = history.places()
     assert (gpu.name, gpu.limit_s, gpu.gpu_types) == ("gpu", 7200, frozenset({"a100"}))
     assert gpu.node_groups is not None and gpu.node_groups[0].nodes == 2

@@ -26,6 +26,7 @@ from ffdl_batch.domain.terminal_text import json_text, printable
 if TYPE_CHECKING:
     from ffdl_batch.config import Settings
     from ffdl_batch.domain.job.past_job import PastJobs
+    from ffdl_batch.ports.conversion import History
 
 Rows = Sequence[tuple[PastJob, Fit]]
 _NOWHERE = Place("-", "-")
@@ -273,19 +274,16 @@ def _ask(
     """Return the jobs, and the places of the named backends, or of all configured ones if none is named."""
     from ffdl_batch.domain.job.past_job import HistoryMissing, HistoryUnknown, Period
     from ffdl_batch.plugins import history_names
-    from ffdl_batch.ports.capabilities import KnowsJobs, KnowsPlaces
 
     wanted = backends or [name for name in history_names() if name == "slurm" or name in settings.backends]
     past: PastJobs | None = None
     places: list[Place] = []
     try:
         for name in wanted:
-            found = _opened(settings, name)
-            if isinstance(found, KnowsPlaces):
-                places += found.places()
+            places += _opened(settings, name).places()
         for name in history_names():
             found = _opened(settings, name)
-            if past is None and isinstance(found, KnowsJobs):
+            if past is None:
                 past = found.past_jobs(Period(day, user, account))
     except HistoryMissing as error:
         raise Stop(ExitCode.UNAVAILABLE, f"the history cannot be read: {error}") from None
@@ -296,7 +294,7 @@ def _ask(
     return past, places
 
 
-def _opened(settings: Settings, name: str) -> object:
+def _opened(settings: Settings, name: str) -> History:
     """Return the history of a backend. Raises Stop if its configuration is invalid."""
     from ffdl_batch.cli.commands.config import unusable_table
     from ffdl_batch.domain.scheduler_errors import InvalidRequest

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from ffdl_batch.domain.backend_facts import AccountedRun
+from ffdl_batch.domain.backend_facts import AccountedRun, AccountingOutage
 from ffdl_batch.domain.job.job import Token
 from ffdl_batch.domain.job.spec import Resources
 from ffdl_batch.domain.job.submission import Caller
@@ -36,8 +36,10 @@ class Keeping(FakeScheduler):
     away: bool = False
     asked_for: list[dict[NativeId, Token]] = field(default_factory=list)
 
+    def accounting_outage(self) -> AccountingOutage | None:
+        return None
+
     def accounted_runs(self, attempts: Mapping[NativeId, Token]) -> Mapping[NativeId, Sequence[AccountedRun]] | None:
-        """See :class:`ffdl_batch.ports.capabilities.AccountsForRuns`."""
         self.asked_for.append(dict(attempts))
         if self.away:
             raise AccountingUnreachable("slurmdbd is away", 5.0)
