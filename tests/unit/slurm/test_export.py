@@ -114,8 +114,8 @@ class Site:
     def run(self, script: str, **env: str) -> subprocess.CompletedProcess[str]:
         """What is exported when the script has ended is killed, as Slurm does it."""
         with subprocess.Popen(
-            [*BOUND_BY_MODES, "bash", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.home,
-            start_new_session=True,
+            [*BOUND_BY_MODES, "bash", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            cwd=self.home, start_new_session=True,
             env={
                 "PATH": f"{self.bin}:{os.environ['PATH']}", "HOME": str(self.base), "OUT": f"{self.base}/out",
                 "CALLS": str(self.base / "calls"), "SLURM_JOB_ID": "77", "SLURM_SUBMIT_DIR": str(self.home),
