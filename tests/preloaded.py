@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 ROOT = Path(__file__).resolve().parents[1]
 FFDL = (sys.executable, "-c", "from ffdl_batch.cli.main import main; main()")
+FFDL_ADMIN = (sys.executable, "-c", "from ffdl_batch.admin.main import main; main()")
 FFDL_SUBMIT = (sys.executable, "-c", "from ffdl_batch.cli.commands.submit import main; main()")
 PACKAGES = ("ffdl_batch", "ffdl_kubernetes", "ffdl_local", "ffdl_slurm", "tests.fakes.kubernetes")
 """The server imports all their modules, but for those of OTHERS, before it forks."""

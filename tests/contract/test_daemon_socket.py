@@ -24,7 +24,7 @@ import pytest
 from ffdl_batch.attempt.layout import Root
 from tests import preloaded
 from tests.conftest import POSTGRES
-from tests.contract.daemon_rig import LIMIT_S, PLAIN, Site, UnixHttp, site_in, until
+from tests.contract.daemon_rig import LIMIT_S, MANIFEST, PLAIN, Site, UnixHttp, model_zip, site_in, until
 
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="becoming another user needs root")
 OTHER_UID = pwd.getpwnam("nobody").pw_uid
@@ -493,3 +493,40 @@ def test_resume_deploys_next_attempt_after_halt_and_daemon_kill(site: Site) -> N
     assert job["attempts"][0]["interruption"] == "halt"
     status, reply = site.ask("POST", f"/api/v1/jobs/{job_id}/resume", {})
     assert (status, "is QUEUED" in reply["problem"]["message"]) == (409, True)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "words"),
+    [
+        ({}, ""),
+        ({"SLURM_CONF": "/etc/two/slurm.conf"}, "SLURM_CONF is '/etc/two/slurm.conf' in this shell and '/etc/one"),
+        ({"SLURM_CONF": "two/slurm.conf"}, "SLURM_CONF is '/two/slurm.conf' in this shell"),  # in its directory
+        ({"SLURM_CLUSTERS": "two"}, "SLURM_CLUSTERS is 'two' in this shell and 'one' for the running daemon"),
+        ({"SLURM_CLUSTERS": ""}, "SLURM_CLUSTERS is not set in this shell and 'one' for the running daemon"),
+        ({"SLURM_CLUSTERS": "one,two"}, "names several clusters"),
+    ],
+)
+def test_submission_from_shell_that_chooses_another_cluster_is_refused(
+    cluster_one: Site, tmp_path: Path, chosen: dict[str, str], words: str
+) -> None:
+    manifest, model = tmp_path / "m.yml", tmp_path / "m.zip"
+    manifest.write_text(MANIFEST)
+    model.write_bytes(model_zip())
+    env = {**cluster_one.environment(), **chosen}
+
+    def count() -> int:
+        return len(cluster_one.ask("GET", "/api/v1/jobs")[1]["jobs"])
+
+    before = count()
+    done = cluster_one.try_to("submit", str(manifest), str(model), env=env)
+    assert (done.returncode, words in done.stderr) == (69 if words else 0, True), done.stderr
+    assert count() == before + (not words)
+
+
+@pytest.fixture(scope="module")
+def cluster_one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Start a daemon in a shell that chooses a cluster."""
+    chosen = {"SLURM_CONF": "/etc/one/slurm.conf", "SLURM_CLUSTERS": "one"}
+    with site_in(tmp_path_factory.mktemp("cluster"), more_environment=chosen) as made:
+        made.start()
+        yield made

@@ -17,11 +17,15 @@ from ffdl_batch.config import Settings
 from ffdl_batch.daemon.main import main
 from ffdl_batch.daemon.platform import Platform, open_platform
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation
+from ffdl_slurm.gateways.command_runner import compare_cluster
 from tests.fakes.scheduler import FakeScheduler
 
 
 class ObedientScheduler(FakeScheduler):
-    """Cancels and withdraws at once what it is told to."""
+    """Cancels and withdraws at once what it is told to. Its cluster is the one that Slurm's commands would choose."""
+
+    def compare_cluster(self, shell: Mapping[str, str]) -> tuple[str, str]:
+        return compare_cluster(shell, os.environ)
 
     def observe(self, ids: Collection[NativeId]) -> Mapping[NativeId, Observation]:
         time.sleep(float(os.environ.get("TEST_OBSERVE_S", "0")))

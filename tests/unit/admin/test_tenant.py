@@ -104,6 +104,27 @@ def test_tenant_create_changes_differing_quota_only_with_update(desk: Desk) -> N
         assert found is not None and found["spec"]["hard"] == hard
 
 
+def test_tenant_create_limits_cpus_of_containers_and_keeps_limit_in_update(desk: Desk) -> None:
+    limited = ("--cpu", "64", "--resource", "limits.cpu=128")
+    assert desk.run("create", "team-a", *limited)[0] == 0
+    client = desk.client("team-a")
+
+    def amounts() -> tuple[object, object]:
+        quota, limits = client.get("ResourceQuota", "ffdl-batch-daemon"), client.get("LimitRange", "ffdl-batch-daemon")
+        assert quota is not None and limits is not None
+        return quota["spec"]["hard"], limits["spec"]["limits"][0]["default"]
+
+    made = ({"requests.cpu": "64", "limits.cpu": "128"}, {"cpu": "1", "memory": "1Gi"})
+    assert amounts() == made
+    for words in (limited, ("--cpu", "64")):
+        assert desk.run("create", "team-a", *words, "--update")[0] == 0
+        assert amounts() == made
+    assert desk.run("create", "team-a", "--resource", "limits.cpu=8", "--update")[0] == 0
+    assert amounts() == ({"requests.cpu": "64", "limits.cpu": "8"}, {"cpu": "1", "memory": "1Gi"})
+    assert desk.run("create", "team-a", "--cpu", "64", "--update", "--remove")[0] == 0
+    assert amounts()[0] == {"requests.cpu": "64"}
+
+
 def test_tenant_create_changes_foreign_namespace_only_with_adopt(desk: Desk) -> None:
     client = desk.client("research")
     client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "research", "labels": {"own": "x"}}})

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from tests import preloaded
-from tests.preloaded import FFDL, FFDL_SUBMIT
+from tests.preloaded import FFDL, FFDL_ADMIN, FFDL_SUBMIT
 from tests.unit.client.fake_daemon import FakeDaemon
 
-__all__ = ["FFDL", "FFDL_SUBMIT", "environment", "json_lines", "run"]
+__all__ = ["FFDL", "FFDL_ADMIN", "FFDL_SUBMIT", "environment", "json_lines", "run"]
 
 
 def environment(daemon: FakeDaemon | None, extra: dict[str, str] | None = None) -> dict[str, str]:
@@ -32,7 +32,7 @@ def run(
     text: str | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """One run to its end."""
-    start = preloaded.run if program in (FFDL, FFDL_SUBMIT) else subprocess.run
+    start = preloaded.run if program in (FFDL, FFDL_ADMIN, FFDL_SUBMIT) else subprocess.run
     return start(
         [*program, *map(str, arguments)], capture_output=True, text=True, env=environment(daemon, env),
         cwd=cwd or Path(__file__).parents[3], input=text, timeout=300, check=False,

@@ -14,7 +14,7 @@ import pytest
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.job.views import EventView, LogLine, PlannedFileView, Problem
 from tests import preloaded
-from tests.unit.cli.programs import FFDL, FFDL_SUBMIT, environment, json_lines, run
+from tests.unit.cli.programs import FFDL, FFDL_ADMIN, FFDL_SUBMIT, environment, json_lines, run
 from tests.unit.client import fake_daemon
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
 
@@ -103,6 +103,24 @@ def test_errors_show_arguments_as_escapes(
     named = [{"M": manifest, "D": model}.get(word, word) for word in words]
     for shown in (on_terminal(FFDL, *named, daemon=evil), run(FFDL, *named, daemon=evil).stderr):
         assert r"\x1b]0;" in shown and not any(one in shown for one in STEERING), ascii(shown)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *((EVIL,), ("db", f"--{EVIL}"), ("db", "current"), ("db", "check"), ("db", "upgrade")),
+        *(("db", "backup", f"/x{EVIL}/f"), ("db", "restore", f"/x{EVIL}"), ("cache", "trim")),
+        *(("doctor",), ("doctor", EVIL), ("tenant", "create", EVIL), ("tenant", "create", "t", "--gpus", EVIL)),
+        ("tenant", "create", "t", "--print", "--label", f"a={EVIL}"),
+        ("tenant", "create", "t", "--print", "--backend", EVIL),
+    ],
+)
+def test_admin_commands_show_control_characters_as_escapes(daemon: FakeDaemon, words: tuple[str, ...]) -> None:
+    home = str(daemon.path.parent)
+    env = {"FFDL_STATE_DIR": f"{home}/{EVIL}", "FFDL_CACHE_DIR": f"{home}/{EVIL}", "FFDL_BACKEND": EVIL}
+    done = run(FFDL_ADMIN, *words, daemon=daemon, env=env)
+    for shown in (on_terminal(FFDL_ADMIN, *words, daemon=daemon, **env), done.stdout + done.stderr):
+        assert r"\u202e" in shown and not any(one in shown for one in STEERING), ascii(shown)
 
 
 def test_findings_and_tracebacks_show_escapes(evil: FakeDaemon, manifest: Path, model: Path) -> None:

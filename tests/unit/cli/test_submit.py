@@ -16,7 +16,7 @@ import yaml
 from ffdl_batch.cli.render.plan import print_plan
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.job.submission import Submission
-from ffdl_batch.domain.job.views import PlannedFileView, Problem
+from ffdl_batch.domain.job.views import JobView, PlannedFileView, Problem
 from ffdl_batch.domain.launch.launch_file import LaunchFile, LearnerCommand, encode
 from tests.unit.cli.programs import FFDL, FFDL_SUBMIT, environment, json_lines, run
 from tests.unit.client.fake_daemon import FakeDaemon, make_job, make_plan
@@ -190,6 +190,30 @@ def test_submit_wait_exits_with_largest_exit_status_and_prints_last_line_of_fail
     ])  # fmt: skip
     daemon.on_wait = lambda _: make_job(state="FAILED", exit_signal=9)
     assert run(FFDL_SUBMIT, manifest, model, daemon=daemon, env={"SBATCH_WAIT": "1"}).returncode == 137
+
+
+@pytest.mark.parametrize("elements", [0, 3])
+def test_submit_wait_continues_while_no_daemon_answers(
+    daemon: FakeDaemon, manifest: Path, model: Path, elements: int
+) -> None:
+    daemon.elements = elements
+
+    def stop_answering(job_id: str) -> JobView:
+        """Answer that the job runs, and end it while no request is answered."""
+        going = daemon.jobs.get(job_id, make_job())
+        daemon.on_wait, daemon.hang_ups = end, 4
+        return going
+
+    def end(job_id: str) -> JobView:
+        ended = {one: replace(job, state="FAILED", exit_code=3, ended_at=1.0) for one, job in daemon.jobs.items()}
+        daemon.jobs.update(ended)
+        return ended.get(job_id, make_job())
+
+    daemon.on_wait = stop_answering
+    done = run(FFDL_SUBMIT, "--wait", manifest, model, daemon=daemon)
+    assert done.returncode == 3, done.stderr
+    assert (done.stderr.count("trying again until the daemon answers"), daemon.hang_ups) == (1, 0)
+    assert (len(daemon.submissions), done.stdout.count("Submitted batch job")) == (1, 1)
 
 
 def test_submit_wait_detaches_on_ctrl_c_without_cancelling(daemon: FakeDaemon, manifest: Path, model: Path) -> None:

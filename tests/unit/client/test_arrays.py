@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,3 +74,17 @@ def test_array_wait_returns_after_last_job_or_raises_after_timeout(daemon: FakeD
 
     daemon.on_wait = end  # type: ignore[assignment]
     assert [job.state for job in array.wait()] == ["COMPLETED", "CANCELLED", "FAILED"]
+
+
+def test_array_wait_keeps_asking_while_daemon_is_away(
+    daemon: FakeDaemon, array: ArrayHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end_all(daemon, "COMPLETED", "COMPLETED", "COMPLETED")
+    daemon.refusals["/api/v1/arrays"] = (503, None)
+
+    def come_back(_: float) -> None:
+        daemon.refusals.clear()
+
+    monkeypatch.setattr(time, "sleep", come_back)
+    with pytest.warns(RuntimeWarning, match="trying again"):
+        assert [job.state for job in array.wait()] == ["COMPLETED"] * 3

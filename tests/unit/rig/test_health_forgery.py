@@ -72,6 +72,34 @@ def test_node_health_ignores_forged_line_and_other_senders_in_journal(tmp_path: 
     assert [one["device"] for one in node.found()] == ["a"]
 
 
+AMD = [
+    "amdgpu 0000:c1:00.0: amdgpu: GPU reset begin!",
+    "amdgpu 0000:c1:00.0: amdgpu: ring gfx_0.0.0 timeout, signaled seq=5, emitted seq=7",
+    "amdgpu 0000:c1:00.0: amdgpu: 2 uncorrectable hardware errors detected in umc block",
+    "amdgpu 0000:c1:00.0: amdgpu: socket: 0, die: 0 1 new uncorrectable hardware errors detected in umc block",
+    "amdgpu 0000:c1:00.0: amdgpu: RAS: retired page 0x1234 bad",
+    "amdgpu 0000:c1:00.0: amdgpu: device lost from bus!",
+    "amdgpu 0000:c1:00.0: probe with driver amdgpu failed with error -22",
+    "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring sdma0 timeout, but soft recovered",
+    "[drm] GPU has fallen off the bus.",
+    "amdgpu: [gfxhub0] no-retry page fault (src_id:0 ring:24 vmid:8 pasid:32769)",
+    "amdgpu: HW Exception by process 7",
+    "kfd kfd: amdgpu: GPU 0000:c1:00.0 has fallen off the bus",
+]
+
+
+def test_node_health_reports_and_drains_nothing_for_amd_gpu(tmp_path: Path) -> None:
+    node = Node(tmp_path, HEALTH_GPUS="yes", HEALTH_DRAIN="yes")
+    node.write("pci/0000:c1:00.0/vendor", "0x1002\n")
+    for name, script in (("scontrol", SCONTROL), ("sinfo", "true"), ("rocm-smi", 'touch "$HERE/asked"; exit 1')):
+        node.program(name, script)
+    node.write("node", f"NodeName={NODE} State=IDLE\n")
+    node.logs(*AMD)
+    node.look()
+    assert (node.found(), node.lasting()) == ([], [])
+    assert not (tmp_path / "told").exists() and not (tmp_path / "asked").exists()
+
+
 def mountinfo(*rows: tuple[str, str, str]) -> str:
     return "".join(
         f"{40 + n} 1 8:{n} / {place} rw - {kind} /dev/{place[1:]} {options}\n"

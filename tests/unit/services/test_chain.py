@@ -181,13 +181,43 @@ def judged(site: Site, cause: EndCause, outcome: Outcome, retry: str = "", **rec
     return end(site, job, cause)
 
 
-def test_watcher_quotes_batch_log_of_attempt_whose_controller_never_started(site: Site) -> None:
+@pytest.mark.parametrize(
+    "said",
+    [
+        "script.sh: 12: exec: /opt/python3.9/bin/python3: not found",
+        "slurmstepd: error: execve(): /bin/bash: No such file or directory",
+        "/usr/bin/env: 'bash': No such file or directory",
+        "script.sh: line 12: /home/alice/venv/bin/python3: cannot execute: required file not found",
+        "/home/alice/venv/bin/ffdl-node: /home/alice/venv/bin/python3.9: bad interpreter: No such file or directory",
+        "script.sh: line 12: /opt/python3.9/bin/python3: Permission denied",
+        "script.sh: line 12: /opt/python3.9/bin/python3: cannot execute binary file: Exec format error",
+        "/opt/python3.9/bin/python3: error while loading shared libraries: libpython3.9.so.1.0: cannot open it",
+    ],
+)
+def test_watcher_quotes_batch_log_of_attempt_whose_controller_never_started(site: Site, said: str) -> None:
     job = site.deployed()
-    said = "script.sh: 12: exec: /opt/python3.9/bin/python3: not found"
     Path(site.platform.storage.root.job(job.id).attempt(1).batch_log).write_text(f"earlier\n{said}\n")
     after = end(site, job, EndCause.FAILURE)
     assert (after.state, after.error_code) == (JobState.FAILED, "S106")
     assert after.message.endswith(f"its batch log ends with: earlier {said}")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "no network for this job: no IPv4 address for the destination data.exmaple.org (Name or service not known)",
+        "no network for this job: 192.0.2.1 cannot be a destination: it is outside NETWORK_EGRESS_TO of values.env",
+    ],
+)
+def test_watcher_ends_job_with_wrong_egress_host_after_one_attempt_and_names_host(site: Site, message: str) -> None:
+    after = judged(site, EndCause.FAILURE, Outcome.FAILED, error_code="C101", message=message)
+    assert (after.state, after.attempt, after.error_code) == (JobState.FAILED, 1, "C101")
+    site.clock.tick(600)
+    site.deploy()
+    site.watch()
+    view = site.view(site.job(after.id))
+    assert (view.state, len(site.scheduler.submitted)) == ("FAILED", 1)
+    assert view.message == message
 
 
 @pytest.mark.parametrize(("cause", "code"), [(EndCause.FAILURE, "C202"), (EndCause.OUT_OF_MEMORY, "S106")])

@@ -17,7 +17,7 @@ from sqlalchemy import update
 from ffdl_batch.domain.job.job import Change, Job, Token
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.observation import NativeId
-from ffdl_batch.runtimes.launch_request import ArrayPlan, LaunchPlan
+from ffdl_batch.runtimes.launch_request import ArrayPlan, LaunchPlan, LaunchRequest
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.deployment.deployer import WORKERS
 from ffdl_batch.services.deployment.result_writer import BEHIND, GROUP, UNANSWERED, Decided, InFlight, Outcomes
@@ -323,6 +323,35 @@ def test_deployer_completes_other_jobs_when_one_worker_fails(site: Site) -> None
     site.clock.tick(60)
     assert site.deploy() == 1, "it was tried again later"
     assert len(site.scheduler.submitted) == 3
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("odd text"), KeyError("odd text"), RecursionError("odd text"), AssertionError("odd text"),
+     UnicodeEncodeError("utf-8", "\udce4", 0, 1, "odd text"), OSError(5, "odd text")],
+    ids=lambda error: type(error).__name__,
+)  # fmt: skip
+def test_deployer_parks_single_job_that_cannot_be_planned_and_submits_others(
+    site: Site, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    ill, *others = accept_three(site)
+    plan = site.scheduler.plan
+
+    def fail(request: LaunchRequest) -> LaunchPlan:
+        if request.job_id == ill.id:
+            raise error
+        return plan(request)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(site.scheduler, "plan", fail)
+        for _ in range(2):
+            site.deploy()
+            site.clock.tick(60)
+    assert states_of(site, [ill, *others]) == [D, Q, Q]
+    assert "odd text" in site.view(site.job(ill.id)).pending_reason
+    site.deploy()
+    assert states_of(site, [ill, *others]) == [Q, Q, Q]
+    assert (site.job(ill.id).attempt, len(site.scheduler.submitted)) == (1, 3)
 
 
 @pytest.mark.parametrize("method", ["begin_attempts", "apply_many"])
