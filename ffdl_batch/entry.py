@@ -1,8 +1,7 @@
 """Console scripts. They catch errors while modules are imported, and when the process has no resources left.
 
-:mod:`ffdl_batch.cli.exit_handling` and :mod:`ffdl_batch.admin.exit_handling` report a command's own errors. This module
-handles Ctrl-C during imports, and too little memory or too few descriptors to import or to report anything. It imports
-only modules that define constants.
+:mod:`ffdl_batch.exit_handling` reports a command's own errors. This module handles Ctrl-C during imports, and too
+little memory or too few descriptors to import or to report anything. It imports only modules that define constants.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ from dataclasses import asdict
 
 import click
 
-from ffdl_batch.admin.exit_handling import Stop
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.number_text import counted, size_text
 from ffdl_batch.domain.terminal_text import json_text
+from ffdl_batch.exit_handling import Stop
 
 
 @click.group()

@@ -7,7 +7,7 @@ from typing import NoReturn
 import click
 
 from ffdl_batch import __version__
-from ffdl_batch.admin.exit_handling import run
+from ffdl_batch.exit_handling import run
 from ffdl_batch.lazy_group import LazyGroup
 
 GROUPS: dict[str, tuple[str, str]] = {
@@ -33,7 +33,7 @@ def ffdl_admin() -> None:
 
 def main() -> NoReturn:
     """Run the console script ``ffdl-admin``."""
-    run(ffdl_admin, "ffdl-admin")
+    run(ffdl_admin, "ffdl-admin", expected=OSError)
 
 
 if __name__ == "__main__":

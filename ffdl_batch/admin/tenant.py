@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ffdl_batch.admin.exit_handling import Stop
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.terminal_text import json_text
+from ffdl_batch.exit_handling import Stop
 from ffdl_batch.host.users import user_name
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ffdl_batch.cli.exit_handling import complain
 from ffdl_batch.cli.render.formatting import format_time, paint_state, print_line
+from ffdl_batch.exit_handling import complain
 from ffdl_batch.output import echo_styled
 
 if TYPE_CHECKING:

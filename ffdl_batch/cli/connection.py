@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ffdl_batch.cli.exit_handling import complain
+from ffdl_batch.exit_handling import complain
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client
@@ -54,6 +54,17 @@ def find_user_secrets() -> UserSecrets:
     from ffdl_batch.client.connection.host_relay import connector_of
 
     return RemoteUserSecrets(place, connector_of(place.host, os.environ))
+
+
+def find_daemon_log() -> str:
+    """Return the path of the daemon's log, for a message."""
+    from ffdl_batch.client.connection.daemon_location import locate_state_dir
+    from ffdl_batch.client.errors import ClientError
+
+    try:
+        return str(locate_state_dir(os.environ) / "daemon.log")
+    except ClientError:
+        return "daemon.log in its state directory"
 
 
 def open_client(*, quiet: bool = False, start: bool = True) -> Client:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from ffdl_batch.cli.connection import find_elsewhere, host_option
-from ffdl_batch.cli.exit_handling import run
+from ffdl_batch.cli.connection import find_daemon_log, find_elsewhere, host_option
+from ffdl_batch.exit_handling import run
 from ffdl_batch.lazy_group import LazyGroup
 
 if TYPE_CHECKING:
@@ -130,4 +130,4 @@ def ffdl(**_: object) -> None:
 
 def main() -> NoReturn:
     """Run the console script ``ffdl``."""
-    run(ffdl, "ffdl")
+    run(ffdl, "ffdl", find_log=find_daemon_log)

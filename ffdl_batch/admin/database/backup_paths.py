@@ -9,9 +9,9 @@ from pathlib import Path
 
 from ffdl_batch.admin.database.access import Place
 from ffdl_batch.admin.database.check import Report
-from ffdl_batch.admin.exit_handling import Stop
 from ffdl_batch.config.daemon_location import LOCK_NAME, LOG_NAME
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.exit_handling import Stop
 from ffdl_batch.services.daemon_lock import FLOCK_NAME
 from ffdl_batch.store.sqlite_backup import companions, is_of_database
 

@@ -22,9 +22,9 @@ from ffdl_batch.admin.database.access import Place, count_jobs, held, opened, re
 from ffdl_batch.admin.database.backup_paths import place_of_copy
 from ffdl_batch.admin.database.check import Report, check
 from ffdl_batch.admin.database.unknown_jobs import leave_out_unknown_jobs
-from ffdl_batch.admin.exit_handling import Stop
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.number_text import counted
+from ffdl_batch.exit_handling import Stop
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.schema import METADATA
 from ffdl_batch.store.schema_upgrade import Standing, refuse_unknown, standing_of

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from sqlalchemy.engine import Connection
 
 from ffdl_batch.admin.database.access import Place
-from ffdl_batch.admin.exit_handling import Stop
 from ffdl_batch.attempt.layout import Root
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.exit_handling import Stop
 from ffdl_batch.services.job_files.database_binding import find_unknown
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.leases import leave_out, left_out

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from ffdl_batch.cli.commands.config import settings_or_stop
-from ffdl_batch.cli.exit_handling import Stop, complain
 from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.render.formatting import format_time, print_json, print_line, print_table
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.number_text import counted, size_text
+from ffdl_batch.exit_handling import Stop, complain
 
 if TYPE_CHECKING:
     from ffdl_batch.staging.cache.capacity import CachedEntry

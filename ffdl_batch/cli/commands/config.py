@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ffdl_batch.cli.exit_handling import Stop, complain
 from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.render.formatting import print_json, print_table
 from ffdl_batch.domain.codec import CodecError, to_plain
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.exit_handling import Stop, complain
 from ffdl_batch.host.users import user_name
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from ffdl_batch.cli.connection import open_client
-from ffdl_batch.cli.exit_handling import Stop
 from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.render.formatting import format_time, print_json, print_line
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.exit_handling import Stop
 from ffdl_batch.host.resource_exhaustion import FILES, of_daemon
 
 if TYPE_CHECKING:

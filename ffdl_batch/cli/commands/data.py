@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ffdl_batch.cli.exit_handling import Detached, Stop, complain
 from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.options.store_selection import Chosen, StoreOptions, as_source, choose_store, store_options
 from ffdl_batch.cli.render.formatting import format_time, print_json
@@ -21,6 +20,7 @@ from ffdl_batch.domain.data.store_kinds import StoreKind
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.number_text import counted, size_text
 from ffdl_batch.domain.terminal_text import printable
+from ffdl_batch.exit_handling import Detached, Stop, complain
 
 if TYPE_CHECKING:
     from ffdl_batch.client.stores.transfers import Move

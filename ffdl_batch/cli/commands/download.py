@@ -16,11 +16,11 @@ import click
 from ffdl_batch.attempt.directory_tree import remove_tree
 from ffdl_batch.cli.commands.data import read_directory, report_done, resumable
 from ffdl_batch.cli.connection import find_elsewhere, find_user_secrets, open_client
-from ffdl_batch.cli.exit_handling import complain
 from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.render.progress import Meter
 from ffdl_batch.domain.data.staging_protocol import Direction, Done, Note, Progress
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
+from ffdl_batch.exit_handling import complain
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client

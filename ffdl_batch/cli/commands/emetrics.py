@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from ffdl_batch.cli.connection import open_client
-from ffdl_batch.cli.exit_handling import detachable
 from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.options.selection import Page, page_options, read_attempt
 from ffdl_batch.cli.render.formatting import print_json
 from ffdl_batch.domain.terminal_text import printable
+from ffdl_batch.exit_handling import detachable
 
 if TYPE_CHECKING:
     from ffdl_batch.client.api_calls.metric_streams import MetricLine

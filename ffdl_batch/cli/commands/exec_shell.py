@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-import termios
-import tty
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from ffdl_batch.cli.connection import open_client
-from ffdl_batch.cli.exit_handling import Stop
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.exit_handling import Stop
 
 if TYPE_CHECKING:
     from ffdl_batch.domain.launch.attach_protocol import AttachPlan
@@ -57,6 +54,7 @@ def _enter(
     job_id: str, learner: int, command: tuple[str, ...], *, with_tty: bool, env: Mapping[str, str] | None = None
 ) -> int:
     from ffdl_batch.client.attach import AttachRequest, Helper, run
+    from ffdl_batch.host.terminal import raw_mode
 
     (plan,) = plans_of(job_id, learner)
     if not with_tty:
@@ -65,7 +63,7 @@ def _enter(
     if not sys.stdin.isatty():
         raise Stop(ExitCode.USAGE, "standard input is not a terminal; leave out --tty")
     named = {"TERM": os.environ.get("TERM", "dumb"), **(env or {})}
-    with Helper(plan) as helper, _raw():
+    with Helper(plan) as helper, raw_mode(sys.stdin.fileno()):
         return run(helper, AttachRequest(command, named, window_size()), window_size)
 
 
@@ -79,15 +77,3 @@ def window_size() -> tuple[int, int]:
     """Return the rows and columns of the terminal."""
     columns, rows = os.get_terminal_size(sys.stdin.fileno())
     return rows, columns
-
-
-@contextmanager
-def _raw() -> Iterator[None]:
-    """Put the terminal into raw mode, and restore it afterwards."""
-    descriptor = sys.stdin.fileno()
-    before = termios.tcgetattr(descriptor)
-    tty.setraw(descriptor, termios.TCSADRAIN)  # what was typed meanwhile is not lost
-    try:
-        yield
-    finally:
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

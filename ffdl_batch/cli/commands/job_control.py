@@ -10,11 +10,11 @@ import click
 
 from ffdl_batch.cli.arrays import describe_array, exit_code_of, is_array, resumable_jobs
 from ffdl_batch.cli.connection import open_client
-from ffdl_batch.cli.exit_handling import complain, detachable
 from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.options.submission import Manner
 from ffdl_batch.cli.render.formatting import print_json
 from ffdl_batch.cli.render.job_messages import REQUESTED, print_outages, report_end, report_not_kept
+from ffdl_batch.exit_handling import complain, detachable
 
 if TYPE_CHECKING:
     from ffdl_batch.domain.job.views import ArrayView, JobView

@@ -9,11 +9,11 @@ import click
 from click.core import ParameterSource
 
 from ffdl_batch.cli.connection import open_client
-from ffdl_batch.cli.exit_handling import complain
 from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.render.formatting import format_time, print_json, print_table, read_moment
 from ffdl_batch.cli.render.job_messages import SEEN, print_database_outage, print_outages
 from ffdl_batch.domain.number_text import counted
+from ffdl_batch.exit_handling import complain
 
 if TYPE_CHECKING:
     from ffdl_batch.domain.job.views import JobView

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ffdl_batch.cli.connection import open_client
-from ffdl_batch.cli.exit_handling import detachable
 from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.options.selection import AttemptNotes, LineNames, Page, attempt_option, page_options
 from ffdl_batch.cli.render.formatting import print_json, read_moment
@@ -21,6 +20,7 @@ from ffdl_batch.cli.render.log_lines import (
     terminal_line,
     warn_of_lost_lines,
 )
+from ffdl_batch.exit_handling import detachable
 from ffdl_batch.output import echo_styled
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ffdl_batch.cli.exit_handling import Stop, complain
 from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.render.formatting import print_json
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.findings import Finding, Severity
+from ffdl_batch.exit_handling import Stop, complain
 
 if TYPE_CHECKING:
     from ffdl_batch.client.submissions.manifest_source import Origin

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import click
 
 from ffdl_batch.cli.connection import open_client
-from ffdl_batch.cli.exit_handling import complain, detachable
 from ffdl_batch.cli.options.output import check_picture, check_written, json_option, open_output, writing
 from ffdl_batch.cli.options.selection import read_attempt
 from ffdl_batch.cli.render.formatting import print_json
@@ -31,6 +30,7 @@ from ffdl_batch.cli.render.metric_tables import (
     wanted_values,
 )
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.exit_handling import complain, detachable
 from ffdl_batch.output import echo_styled
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from pathlib import Path
 import click
 
 from ffdl_batch.cli.connection import open_client
-from ffdl_batch.cli.exit_handling import Stop
 from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.render.formatting import format_time, print_json, print_table
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.secret_references import MAX_BYTES, why_no_name, why_no_value, without_line_end
+from ffdl_batch.exit_handling import Stop
 
 _LINE_END = 2
 

@@ -9,7 +9,6 @@ import click
 
 from ffdl_batch.cli.arrays import is_array, print_array
 from ffdl_batch.cli.connection import open_client
-from ffdl_batch.cli.exit_handling import complain, detachable
 from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.render.formatting import format_number, format_time, paint_state, print_json, print_line
 from ffdl_batch.cli.render.job_messages import SEEN, print_database_outage, print_outages
@@ -17,6 +16,7 @@ from ffdl_batch.cli.render.job_tables import print_attempts, print_learners
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.terminal_text import printable
+from ffdl_batch.exit_handling import complain, detachable
 from ffdl_batch.output import echo_styled
 
 if TYPE_CHECKING:

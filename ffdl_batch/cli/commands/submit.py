@@ -15,8 +15,7 @@ import click
 
 from ffdl_batch import __version__
 from ffdl_batch.cli.arrays import is_array
-from ffdl_batch.cli.connection import host_option, open_client
-from ffdl_batch.cli.exit_handling import complain, detachable, run
+from ffdl_batch.cli.connection import find_daemon_log, host_option, open_client
 from ffdl_batch.cli.options.submission import (
     Manner,
     SbatchLike,
@@ -29,6 +28,7 @@ from ffdl_batch.cli.render.job_messages import KEPT, print_outages
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.sbatch.values import is_flag_set
+from ffdl_batch.exit_handling import complain, detachable, run
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client
@@ -160,4 +160,4 @@ def _ended(client: Client, job_id: str) -> Sequence[JobView]:
 
 def main() -> NoReturn:
     """Run the console script ``ffdl-submit``."""
-    run(submit, "ffdl-submit")
+    run(submit, "ffdl-submit", find_log=find_daemon_log)

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ffdl_batch.cli.commands.exec_shell import plans_of
-from ffdl_batch.cli.exit_handling import complain
 from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.render.formatting import print_json, print_table, read_span
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.launch.attach_protocol import LOOK, STACK, TABLE, TOP
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.quantity import format_size
+from ffdl_batch.exit_handling import complain
 from ffdl_batch.output import echo_styled
 
 if TYPE_CHECKING:

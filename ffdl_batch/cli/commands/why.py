@@ -9,11 +9,11 @@ import click
 
 from ffdl_batch.cli.arrays import is_array
 from ffdl_batch.cli.connection import open_client
-from ffdl_batch.cli.exit_handling import complain
 from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.render.formatting import print_json
 from ffdl_batch.cli.render.job_messages import print_database_outage
 from ffdl_batch.cli.render.plan import print_why
+from ffdl_batch.exit_handling import complain
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client

@@ -11,8 +11,8 @@ from typing import IO
 
 import click
 
-from ffdl_batch.cli.exit_handling import Stop
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.exit_handling import Stop
 from ffdl_batch.output import data_output
 
 FORMATS = ("text", "json", "csv", "markdown", "html")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from ffdl_batch.cli.exit_handling import complain
 from ffdl_batch.cli.render.formatting import read_moment
+from ffdl_batch.exit_handling import complain
 
 if TYPE_CHECKING:
     from ffdl_batch.domain.job.log_text import LogText

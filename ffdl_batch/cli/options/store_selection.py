@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import click
 
 from ffdl_batch.cli.connection import find_user_secrets
-from ffdl_batch.cli.exit_handling import Stop, complain
 from ffdl_batch.cli.options.submission import allowed_references, reference_options
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.findings import Severity
 from ffdl_batch.domain.job.data_stores import REMOTE, StoreRefused, place_in
 from ffdl_batch.domain.job.secret_references import without_line_end
+from ffdl_batch.exit_handling import Stop, complain
 
 if TYPE_CHECKING:
     from ffdl_batch.client.stores.credentials import Access

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ffdl_batch.cli.connection import given_host
-from ffdl_batch.cli.exit_handling import complain
 from ffdl_batch.cli.options.job_options import JOB_OPTIONS, FromEnvironment, absolute_output, read_environment
 from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.domain.sbatch.option_table import BY_LETTER, BY_NAME
+from ffdl_batch.exit_handling import complain
 
 if TYPE_CHECKING:
     from ffdl_batch.client.submissions.manifest_source import AllowedReferences

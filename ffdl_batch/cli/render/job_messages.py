@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
-from ffdl_batch.cli.exit_handling import complain
 from ffdl_batch.cli.render.formatting import format_time
 from ffdl_batch.domain.outcome.controller_events import NOT_KEPT
+from ffdl_batch.exit_handling import complain
 
 if TYPE_CHECKING:
     from ffdl_batch.domain.daemon_health import BackendHealth, DatabaseOutage

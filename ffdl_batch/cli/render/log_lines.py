@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ffdl_batch.cli.exit_handling import complain
 from ffdl_batch.cli.render.formatting import format_time
 from ffdl_batch.domain.job.views import SCHEMA
 from ffdl_batch.domain.job_state import TERMINAL, JobState
 from ffdl_batch.domain.terminal_text import escape_delete, printable
+from ffdl_batch.exit_handling import complain
 from ffdl_batch.output import echo_styled
 
 if TYPE_CHECKING:

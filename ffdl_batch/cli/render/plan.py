@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ffdl_batch.cli.exit_handling import complain
 from ffdl_batch.cli.options.submission import Manner
 from ffdl_batch.cli.render.formatting import print_json, print_line
 from ffdl_batch.domain.launch.placeholders import fill
 from ffdl_batch.domain.pending.evidence import alternative_text, evidence_of, moment_text
 from ffdl_batch.domain.terminal_text import printable
+from ffdl_batch.exit_handling import complain
 from ffdl_batch.output import data_output
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import re
 import shutil
 import sys
 
-from ffdl_batch.cli.exit_handling import complain
 from ffdl_batch.domain.data.staging_protocol import Done, Line, Note, Progress, Retry
 from ffdl_batch.domain.number_text import counted, size_text
+from ffdl_batch.exit_handling import complain
 from ffdl_batch.output import echo_styled
 
 BAR_EACH_S, LINE_EACH_S = 0.25, 10.0

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from ffdl_batch.admin.exit_handling import _guard
 from ffdl_batch.admin.main import ffdl_admin
+from ffdl_batch.exit_handling import run_guarded
 
 
 def run_admin(
@@ -16,6 +16,6 @@ def run_admin(
     """Exit code, output and errors of ffdl-admin."""
     capsys.readouterr()
     monkeypatch.setattr(sys, "argv", ["ffdl-admin", *map(str, arguments)])
-    code = _guard(ffdl_admin, "ffdl-admin")
+    code = run_guarded(ffdl_admin, "ffdl-admin", OSError)
     said = capsys.readouterr()
     return code, said.out, said.err

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.admin.exit_handling import _guard
 from ffdl_batch.admin.main import ffdl_admin
+from ffdl_batch.exit_handling import run_guarded
 from ffdl_batch.staging.cache.trim import acting_as, trim
 from ffdl_batch.staging.cache.user_cache import Shelf, Usage, lock, open_shelf
 from tests.filled_cache import fill
@@ -89,14 +89,14 @@ def test_cache_trim_keeps_entries_in_use_and_exits_1(
     monkeypatch.setattr("sys.argv", ["ffdl-admin", "cache", "trim"])
     held = lock(said.lock, exclusive=False, wait=True)
     assert held is not None
-    assert _guard(ffdl_admin, "ffdl-admin") == 1
+    assert run_guarded(ffdl_admin, "ffdl-admin") == 1
     assert "above the limit are in use" in capsys.readouterr().out
     os.close(held)
-    assert _guard(ffdl_admin, "ffdl-admin") == 0
+    assert run_guarded(ffdl_admin, "ffdl-admin") == 0
     assert re.fullmatch(r"0 users hold 0 B; 1 entry of [0-9.]+ KiB was removed\n", capsys.readouterr().out)
     assert names(cache, os.getuid()) == []
     monkeypatch.setenv("FFDL_CACHE_DIR", str(cache / "none"))
-    assert _guard(ffdl_admin, "ffdl-admin") == 69
+    assert run_guarded(ffdl_admin, "ffdl-admin") == 69
 
 
 def test_trim_removes_misowned_parts_and_symlinks_without_following_them(tmp_path: Path, cache: Path) -> None:

@@ -19,10 +19,10 @@ from ffdl_batch.cli.commands.report.faults_document import (
     reported_by,
     write_reported,
 )
-from ffdl_batch.cli.exit_handling import Stop
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.incidents.incident import IncidentRow
 from ffdl_batch.domain.incidents.report import FaultsReport
+from ffdl_batch.exit_handling import Stop
 from ffdl_batch.notify.mail import read_address, read_login, read_relay
 
 NOW = 10_000.0

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from ffdl_batch.cli.commands.config import config
-from ffdl_batch.cli.exit_handling import Stop
+from ffdl_batch.exit_handling import Stop
 from ffdl_batch.host.users import home_of_caller, user_name
 
 

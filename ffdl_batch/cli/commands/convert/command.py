@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ffdl_batch.cli.exit_handling import Stop
 from ffdl_batch.cli.options.output import FORMATS, check_written, writing
 from ffdl_batch.cli.render.formatting import read_moment
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.exit_handling import Stop
 from ffdl_batch.output import data_output
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ffdl_batch.cli.exit_handling import Stop
 from ffdl_batch.domain.conversion import Conversion, Fate, Judged, Origin
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import SCHEMA
 from ffdl_batch.domain.terminal_text import json_text
+from ffdl_batch.exit_handling import Stop
 
 if TYPE_CHECKING:
     from ffdl_batch.config import Settings

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ffdl_batch.cli.exit_handling import Stop, complain
 from ffdl_batch.cli.options.output import open_output
 from ffdl_batch.cli.render.document import Cell, Column, Document, Section, Table, write_csv
 from ffdl_batch.domain.exit_codes import ExitCode
@@ -22,6 +21,7 @@ from ffdl_batch.domain.job.views import SCHEMA
 from ffdl_batch.domain.metrics.rates import Rates
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.terminal_text import json_text, printable
+from ffdl_batch.exit_handling import Stop, complain
 
 if TYPE_CHECKING:
     from ffdl_batch.config import Settings

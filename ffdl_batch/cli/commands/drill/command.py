@@ -13,11 +13,11 @@ import click
 
 from ffdl_batch.cli.commands.drill.trial_job import trial_run, trial_submission
 from ffdl_batch.cli.connection import open_client
-from ffdl_batch.cli.exit_handling import Detached, complain
 from ffdl_batch.cli.options.job_options import JOB_OPTIONS
 from ffdl_batch.cli.options.submission import Manner, SbatchLike, collect_options, shared_options
 from ffdl_batch.cli.render.formatting import print_json, read_span
 from ffdl_batch.domain.outcome.continuation import DrillEvent
+from ffdl_batch.exit_handling import Detached, complain
 
 if TYPE_CHECKING:
     from ffdl_batch.cli.commands.drill.report import DrillReport

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from ffdl_batch.attempt.layout import JobDir
 from ffdl_batch.cli.commands.drill.report import DrillReport, Played, is_end, is_start, make_report
-from ffdl_batch.cli.exit_handling import Stop
 from ffdl_batch.cli.render.job_messages import report_end
 from ffdl_batch.client.api import is_ended
 from ffdl_batch.client.errors import WaitTimedOut
@@ -19,6 +18,7 @@ from ffdl_batch.domain.launch.launch_file import decode
 from ffdl_batch.domain.launch.limits import Lead
 from ffdl_batch.domain.launch.placeholders import LaunchFileError
 from ffdl_batch.domain.outcome.continuation import DrillEvent
+from ffdl_batch.exit_handling import Stop
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ffdl_batch.cli.exit_handling import Stop, complain
 from ffdl_batch.cli.options.submission import Manner, build_submissions
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.exit_handling import Stop, complain
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client

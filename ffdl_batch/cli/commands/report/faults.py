@@ -13,10 +13,10 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from ffdl_batch.cli.connection import open_client
-from ffdl_batch.cli.exit_handling import Stop, complain
 from ffdl_batch.cli.options.output import FORMATS, check_written, chosen_format, json_option, open_output
 from ffdl_batch.cli.render.formatting import print_json, read_moment
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.exit_handling import Stop, complain
 
 if TYPE_CHECKING:
     from ffdl_batch.cli.commands.report.faults_document import Reported

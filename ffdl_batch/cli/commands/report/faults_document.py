@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ffdl_batch.cli.exit_handling import Stop
 from ffdl_batch.cli.render.document import Bars, Document, Section, Series, Table, number_column, table_of, text_column
 from ffdl_batch.cli.render.formatting import format_time
 from ffdl_batch.domain.exit_codes import ExitCode
@@ -20,6 +19,7 @@ from ffdl_batch.domain.incidents.report import FaultsReport, Ranked
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.quantity import format_time_limit
 from ffdl_batch.domain.terminal_text import printable
+from ffdl_batch.exit_handling import Stop
 
 FORMAT = 1
 LAG_S = 300.0

@@ -1,4 +1,4 @@
-"""How commands end: exit codes, messages on standard error, Ctrl-C and closed pipes."""
+"""Run a command as the whole process: exit codes, messages on standard error, Ctrl-C and closed pipes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CLOSED_PIPE = 128 + signal.SIGPIPE
 
 
 class Stop(Exception):
-    """Ends the command with an exit code of ffdl; the message is printed on standard error."""
+    """Ends the command with an exit code; the message is printed on standard error."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -48,10 +48,20 @@ def detachable(job_ids: Sequence[str], again: str) -> Iterator[None]:
         raise Detached(f"detached; {jobs}. To follow again: {again}. To end: ffdl cancel {job_ids[0]}") from None
 
 
-def run(command: click.Command, program: str) -> NoReturn:
-    """Run a command as the whole process. Every exit of the process passes through this function."""
+def run(
+    command: click.Command,
+    program: str,
+    *,
+    expected: type[Exception] = Stop,
+    find_log: Callable[[], str] | None = None,
+) -> NoReturn:
+    """Run a command as the whole process. Every exit of the process passes through this function.
+
+    Errors of the type `expected` are reported by their message; other ones are defects. `find_log` returns the path of
+    the daemon's log, which the report of a defect names.
+    """
     watch_output()
-    code = _guard(lambda: _invoke(command, program), program)
+    code = run_guarded(command, program, expected, find_log)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback while the interpreter ends
     sys.exit(code)
 
@@ -74,9 +84,15 @@ def _invoke(command: click.Command, program: str) -> object:
         raise
 
 
-def _guard(body: Callable[[], object], program: str) -> int:
+def run_guarded(
+    command: click.Command,
+    program: str,
+    expected: type[Exception] = Stop,
+    find_log: Callable[[], str] | None = None,
+) -> int:
+    """Run a command, print its error if it raises one, and return the exit code of the process; see :func:`run`."""
     try:
-        code = body()
+        code = _invoke(command, program)
         sys.stdout.flush()
         return code if isinstance(code, int) else ExitCode.OK
     except (BrokenPipeError, OutputLost) as error:
@@ -96,7 +112,7 @@ def _guard(body: Callable[[], object], program: str) -> int:
         error.show()
         return error.exit_code
     except Exception as error:  # noqa: BLE001  (no traceback reaches a user)
-        return _explain(error, program)
+        return _explain(error, program, expected, find_log)
 
 
 def _end_without_output(error: BrokenPipeError | OutputLost, program: str) -> int:
@@ -112,7 +128,7 @@ def _print_error(program: str, text: str) -> None:
         click.echo(f"{program}: {line}", err=True, color=True)
 
 
-def _explain(error: Exception, program: str) -> int:
+def _explain(error: Exception, program: str, expected: type[Exception], find_log: Callable[[], str] | None) -> int:
     if _debugs() or isinstance(error, MemoryError):  # the entry point reports lack of memory with less code
         raise error
     problem = getattr(error, "problem", None)
@@ -122,26 +138,18 @@ def _explain(error: Exception, program: str) -> int:
     if (found := _no_text(error)) is not None:
         _print_error(program, f"{found!r} is not UTF-8; it is in an argument, a name or a file")
         return ExitCode.USAGE
+    if isinstance(error, expected):
+        _print_error(program, str(error))
+        return ExitCode.FAILED
     message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     _print_error(program, f"unexpected error: {message}")
-    _print_error(
-        program, f"this is a defect; FFDL_DEBUG=1 shows where it happened; the daemon's log is {_daemon_log()}"
-    )
+    log = f"; the daemon's log is {find_log()}" if find_log else ""
+    _print_error(program, f"this is a defect; FFDL_DEBUG=1 shows where it happened{log}")
     return ExitCode.FAILED
 
 
 def _debugs() -> bool:
     return os.environ.get("FFDL_DEBUG") == "1"
-
-
-def _daemon_log() -> str:
-    from ffdl_batch.client.connection.daemon_location import locate_state_dir
-    from ffdl_batch.client.errors import ClientError
-
-    try:
-        return str(locate_state_dir(os.environ) / "daemon.log")
-    except ClientError:
-        return "daemon.log in its state directory"
 
 
 def _no_text(error: Exception) -> bytes | None:
