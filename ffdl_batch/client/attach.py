@@ -49,6 +49,7 @@ from ffdl_batch.domain.launch.attach_protocol import (
     encode_frame,
 )
 from ffdl_batch.domain.terminal_text import printable
+from ffdl_batch.host.descriptors import write_all
 
 READY_S = 90.0
 """Maximum time for the start of a job step, also if the scheduler is busy."""
@@ -135,8 +136,7 @@ class Helper:
             if self._over.is_set():
                 return
             try:
-                while data:
-                    data = data[os.write(self._input, data) :]
+                write_all(self._input, data)
             except BrokenPipeError:
                 return
 
@@ -308,8 +308,7 @@ class _Pump:
 
 def _write(descriptor: int, data: bytes) -> None:
     try:
-        while data:
-            data = data[os.write(descriptor, data) :]
+        write_all(descriptor, data)
     except BrokenPipeError:
         raise
     except OSError as error:

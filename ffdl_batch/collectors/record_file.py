@@ -20,6 +20,7 @@ from typing import Any
 from ffdl_batch.attempt.reader import read_object
 from ffdl_batch.collectors.source import State
 from ffdl_batch.domain.metrics.records import MetricRecord, encode_record
+from ffdl_batch.host.descriptors import write_all
 
 _APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
@@ -84,9 +85,7 @@ class Ledger:
 
     def _append_rest(self) -> None:
         """Append what is missing of the batch."""
-        rest = self._batch[max(0, os.fstat(self._descriptor).st_size - self._before) :]
-        while rest:
-            rest = rest[os.write(self._descriptor, rest) :]
+        write_all(self._descriptor, self._batch[max(0, os.fstat(self._descriptor).st_size - self._before) :])
         os.fsync(self._descriptor)
 
     def _cut_torn_line(self) -> int:

@@ -8,10 +8,10 @@ are additional information: events and records are what readers rely on. Writes 
 from __future__ import annotations
 
 import io
-import os
 import sys
 import threading
 
+from ffdl_batch.host.descriptors import write_all
 from ffdl_batch.host.worker_thread import Full, WorkerThread
 
 PATIENCE_S = 0.2
@@ -49,8 +49,7 @@ class NonblockingStderr(io.TextIOBase):
         missing = f"ffdl-controller: {lost} messages could not be written here\n" if lost else ""
         data = (missing + text).encode("utf-8", "backslashreplace")
         try:
-            while data:
-                data = data[os.write(self._target, data) :]
+            write_all(self._target, data)
         except OSError:  # full, closed or gone: the error cannot be reported anywhere
             self._lose(1)
         else:

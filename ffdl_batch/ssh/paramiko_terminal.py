@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import select
 import signal
-import termios
-import tty
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+from ffdl_batch.host.descriptors import write_all
+from ffdl_batch.host.terminal import raw_mode
 
 if TYPE_CHECKING:
     import paramiko
@@ -28,7 +27,7 @@ def attach_terminal(channel: paramiko.Channel, line: str) -> None:
     channel.exec_command(line)
     before = signal.signal(signal.SIGWINCH, resize)
     try:
-        with _raw():
+        with raw_mode(_STDIN):
             _copy(channel)
     finally:
         signal.signal(signal.SIGWINCH, before)
@@ -42,7 +41,7 @@ def _copy(channel: paramiko.Channel) -> None:
             data = channel.recv(_BLOCK)
             if not data:
                 return
-            _write(data)
+            write_all(_STDOUT, data)
         if _STDIN in ready:
             typed = os.read(_STDIN, _BLOCK)
             if typed:
@@ -50,19 +49,3 @@ def _copy(channel: paramiko.Channel) -> None:
             else:
                 sources.remove(_STDIN)
                 channel.shutdown_write()
-
-
-def _write(data: bytes) -> None:
-    while data:
-        data = data[os.write(_STDOUT, data) :]
-
-
-@contextmanager
-def _raw() -> Iterator[None]:
-    """Put the terminal into raw mode, and restore it afterwards."""
-    before = termios.tcgetattr(_STDIN)
-    tty.setraw(_STDIN, termios.TCSADRAIN)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(_STDIN, termios.TCSADRAIN, before)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ffdl_batch.domain.data.staging_protocol import Done, Failed, Line, Note, Progress, Retry, write_line
+from ffdl_batch.host.descriptors import write_all
 
 MOST_NOTES = 50
 RATE_OVER_S = 10.0
@@ -196,8 +197,7 @@ class Reporter:
         data = write_line(line).encode()
         try:
             with self._lock:
-                while data:
-                    data = data[os.write(self._descriptor, data) :]
+                write_all(self._descriptor, data)
         except BrokenPipeError:
             os._exit(BROKEN_PIPE)  # who started this is gone; the journal has what is done
 

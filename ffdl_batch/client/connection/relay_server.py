@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from ffdl_batch import __version__
 from ffdl_batch.client.connection.host_relay import FORMAT, GREETING
 from ffdl_batch.client.connection.http_client import Channel
+from ffdl_batch.host.descriptors import write_all
 
 _CHUNK = 1 << 16
 _STDIN, _STDOUT = 0, 1
@@ -24,10 +25,10 @@ def serve(channel: Channel, warnings: Sequence[str]) -> None:
     connection = channel.connection
     connection.settimeout(None)
     try:
-        _write(greeting.encode())
+        write_all(_STDOUT, greeting.encode())
         threading.Thread(target=_copy_up, args=(channel,), daemon=True).start()
         while data := connection.recv(_CHUNK):
-            _write(data)
+            write_all(_STDOUT, data)
     except (BrokenPipeError, ConnectionResetError):
         return  # the client is gone, or the daemon was killed
     finally:
@@ -42,9 +43,3 @@ def _copy_up(channel: Channel) -> None:
         connection.shutdown(socket.SHUT_WR)
     except OSError:
         return  # the daemon has closed; the other direction ends by that
-
-
-def _write(data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(_STDOUT, view) :]

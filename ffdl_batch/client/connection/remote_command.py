@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from ffdl_batch.client.connection.daemon_location import HostPlace
 from ffdl_batch.client.connection.host_relay import ProgramNotFound
 from ffdl_batch.client.errors import DaemonUnreachable
+from ffdl_batch.host.descriptors import write_all
 from ffdl_batch.ssh.connection import Connector, RemoteCommand
 from ffdl_batch.ssh.errors import ProgramMissing, SshFailed
 
@@ -96,12 +97,7 @@ def _copy(source: socket.socket, target: int) -> None:
     """Raises BrokenPipeError if the target is closed, as for every command."""
     with contextlib.suppress(ConnectionError):
         while data := source.recv(_BLOCK):
-            _write(data, target)
-
-
-def _write(data: bytes, target: int) -> None:
-    while data:
-        data = data[os.write(target, data) :]
+            write_all(target, data)
 
 
 def _send(target: socket.socket) -> None:

@@ -229,6 +229,8 @@ def _open_terminal(pid: int) -> Tuple[int, str]:
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
+    """Write to a pipe that does not block, so that a shell that does not read cannot hold this process. Raises
+    OSError."""
     end = time.monotonic() + START_S
     while data:
         try:

@@ -27,6 +27,7 @@ from ffdl_batch.domain.launch.attach_protocol import (
     FrameReader,
     encode_frame,
 )
+from ffdl_batch.host.descriptors import write_all
 
 
 class PeerGone(Exception):
@@ -70,10 +71,8 @@ class Peer:
 
     def send(self, kind: str, payload: bytes = b"") -> None:
         """Send a frame. Raises PeerGone."""
-        data = encode_frame(kind, payload)
         try:
-            while data:
-                data = data[os.write(self._target, data) :]
+            write_all(self._target, encode_frame(kind, payload))
         except OSError as error:
             raise PeerGone from error
 

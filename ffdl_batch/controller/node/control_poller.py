@@ -23,6 +23,7 @@ from ffdl_batch.attempt.reader import NO_FILE, find_object, open_regular, size_o
 from ffdl_batch.domain.file_format import FORMAT
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.outcome.controller_events import HALT, LIMITS, TERM, WARNED
+from ffdl_batch.host.descriptors import write_all
 from ffdl_batch.host.nonblocking_stderr import ErrorReporter
 from ffdl_batch.host.running_clock import RunningTime
 from ffdl_batch.host.signals import next_signal
@@ -243,10 +244,8 @@ class Echo:
         self._copy_rest(file)
 
     def _copy_rest(self, file: BinaryIO) -> None:
-        data = file.read(1 << 16)
-        while data:
-            written = os.write(self.target, data)
-            data = data[written:] or file.read(1 << 16)
+        while data := file.read(1 << 16):
+            write_all(self.target, data)
 
 
 class InterruptionCheck:

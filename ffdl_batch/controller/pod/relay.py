@@ -22,6 +22,7 @@ from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, NO_FILE, find_object, ope
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.launch.pod_protocol import Frame, FrameKind, encode_frame, pieces
 from ffdl_batch.domain.outcome.controller_events import HEAD, node_source
+from ffdl_batch.host.descriptors import write_all
 from ffdl_batch.host.nonblocking_stderr import ErrorReporter
 
 MISSES = 20
@@ -294,9 +295,7 @@ class Relay:
 
 def to_standard_output(line: str) -> None:
     """Print the whole line. If the reader is gone, drop it; the training continues."""
-    data = (line + "\n").encode("ascii")
     try:
-        while data:
-            data = data[os.write(1, data) :]
+        write_all(1, (line + "\n").encode("ascii"))
     except OSError as error:
         sys.stderr.write(f"ffdl-controller: standard output: {error}\n")

@@ -18,6 +18,7 @@ from ffdl_batch.attempt.file_writer import sync_directory
 from ffdl_batch.attempt.layout import Root
 from ffdl_batch.attempt.model_archive import ArchiveError, ModelArchive
 from ffdl_batch.attempt.reader import open_regular
+from ffdl_batch.host.descriptors import write_all
 from ffdl_batch.services.refusals import Refused, bad_request, try_again
 
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
@@ -63,9 +64,7 @@ def _copy(chunks: Iterable[bytes], descriptor: int, digest: str) -> None:
     found = hashlib.sha256()
     for chunk in chunks:
         found.update(chunk)
-        view = memoryview(chunk)
-        while view:
-            view = view[os.write(descriptor, view) :]
+        write_all(descriptor, chunk)
     if found.hexdigest() != digest:
         raise bad_request("C102", "the model archive arrived damaged (its SHA-256 differs)", cure="submit again")
 
