@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ffdl_batch.attempt.file_writer import write_text
 from ffdl_batch.attempt.reader import read_object
 from ffdl_batch.collectors.source import State
 from ffdl_batch.domain.metrics.records import MetricRecord, encode_record
@@ -97,15 +98,7 @@ class Ledger:
 
     def _write_position(self) -> None:
         body = {"format": FORMAT, "before": self._before, "rindex": self.rindex, "state": self.state}
-        text = json.dumps({**body, "batch": self._batch.decode("ascii")}) + "\n"
-        temporary = self._position.with_name(f"{self._position.name}.tmp")
-        temporary.unlink(missing_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self._position)
+        write_text(self._position, json.dumps({**body, "batch": self._batch.decode("ascii")}) + "\n")
 
 
 def open_ledger(out: str) -> tuple[Ledger, bool]:

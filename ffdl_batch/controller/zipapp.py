@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import io
 import marshal
-import os
-import tempfile
 import zipfile
 from pathlib import Path
 from typing import Dict
+
+from ffdl_batch.attempt.file_writer import write_bytes
 
 DOMAIN = (
     "data/__init__",
@@ -60,26 +61,21 @@ def place_zipapp(directory: Path) -> Path:
         digest.update(f"{name}\0{text}\0".encode())
     target = directory / f"controller-{digest.hexdigest()[:16]}.pyz"
     if not target.exists():
-        # A directory for each build: several threads and hosts may come here at once.
-        with tempfile.TemporaryDirectory(prefix=".building-", dir=directory) as work:
-            built = Path(work) / "controller.pyz"
-            build_zipapp(built)
-            os.replace(built, target)
+        build_zipapp(target)
     return target
 
 
 def build_zipapp(target: Path) -> None:
-    """Write the zipapp to `target` by rename, mode 0755. Raises OSError."""
-    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
-    with open(temporary, "wb") as file:
-        file.write(b"#!/usr/bin/env python3\n")
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-            for name, text in sorted(_contents().items()):
-                _add(archive, name, text.encode())
-                if name != "__main__.py":
-                    _add(archive, f"{name}c", _bytecode(name, text))
-    os.chmod(temporary, 0o755)  # noqa: S103 - a program; nothing in it is secret
-    os.replace(temporary, target)
+    """Write the zipapp to `target` by rename, mode 0755. Several threads and hosts may do so at once. Raises
+    OSError."""
+    file = io.BytesIO()
+    file.write(b"#!/usr/bin/env python3\n")
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name, text in sorted(_contents().items()):
+            _add(archive, name, text.encode())
+            if name != "__main__.py":
+                _add(archive, f"{name}c", _bytecode(name, text))
+    write_bytes(str(target), file.getvalue(), 0o755, durable=False)
 
 
 def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:

@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ffdl_batch import __version__
+from ffdl_batch.attempt.file_writer import write_text
 from ffdl_batch.config.daemon_location import (
     LOCK_NAME,
     DaemonLock,
@@ -278,8 +279,9 @@ def _same_process(one: DaemonLock, other: DaemonLock) -> bool:
 
 
 def _create(path: Path, record: DaemonLock) -> bool:
-    """Create the lock file. Return False if it exists."""
-    fresh = _fresh(path, record)
+    """Create the lock file. Return False if it exists: link(2) fails then, while a rename would replace the file."""
+    fresh = path.with_name(f".{path.name}.{record.host}.{record.pid}")
+    fresh.write_text(_text(record), encoding="utf-8")
     try:
         path.hardlink_to(fresh)
     except FileExistsError:
@@ -304,13 +306,7 @@ def _create_exclusively(path: Path, record: DaemonLock) -> bool:
 
 
 def _write(path: Path, record: DaemonLock) -> None:
-    _fresh(path, record).replace(path)
-
-
-def _fresh(path: Path, record: DaemonLock) -> Path:
-    fresh = path.with_name(f".{path.name}.{record.host}.{record.pid}")
-    fresh.write_text(_text(record), encoding="utf-8")
-    return fresh
+    write_text(path, _text(record), durable=False)
 
 
 def _text(record: DaemonLock) -> str:

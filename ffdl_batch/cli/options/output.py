@@ -69,17 +69,32 @@ def writing(path: str) -> Iterator[str]:
     if path == "-":
         yield path
         return
-    replaces = _is_plain(path)
-    name = f"{Path(path).resolve()}.{os.getpid()}.part" if replaces else path
     try:
-        yield name
-        if replaces:
-            Path(name).replace(Path(path).resolve())
+        if _is_plain(path):
+            with replacing(path) as name:
+                yield name
+        else:
+            yield path
     except OSError as error:
         raise Stop(ExitCode.FAILED, f"{path} cannot be written: {error.strerror or error}") from error
+
+
+@contextmanager
+def replacing(path: str) -> Iterator[str]:
+    """Yield the name of a file that replaces the user's file `path` afterwards. Raises OSError.
+
+    Unlike :mod:`ffdl_batch.attempt.file_writer` it follows links and the umask, moves no directory away, and lets
+    libraries write that need a name.
+    """
+    target = Path(path).resolve()
+    name = target.with_name(f"{target.name}.{os.getpid()}.part")
+    try:
+        yield str(name)
+        with name.open("rb") as file:
+            os.fsync(file.fileno())
+        name.replace(target)
     finally:
-        if replaces:
-            Path(name).unlink(missing_ok=True)
+        name.unlink(missing_ok=True)
 
 
 @contextmanager

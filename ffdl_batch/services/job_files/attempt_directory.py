@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
-from ffdl_batch.attempt.file_writer import write_text
+from ffdl_batch.attempt.file_writer import write_bytes, write_text
 from ffdl_batch.attempt.layout import ArrayDir, AttemptDir, JobDir, Root
 from ffdl_batch.attempt.reader import MAX_TEXT_BYTES, NO_FILE, DamagedFile, find_text, read_head, read_object
 from ffdl_batch.domain.job.job import Job
@@ -136,12 +135,7 @@ def _link(source: Path, target: Path) -> None:
     except FileNotFoundError:
         raise
     except OSError:
-        temporary = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            shutil.copyfile(source, temporary)
-            temporary.rename(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_bytes(str(target), source.read_bytes(), durable=False)
 
 
 def mark_begun(attempt: AttemptDir, by: str, task: str = "") -> None:

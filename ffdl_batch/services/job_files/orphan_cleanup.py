@@ -29,10 +29,9 @@ HALF_WRITTEN_AGE_S = 3600.0
 CHANGED_S = 2 * 86400.0
 SUBMITTED_S = 30 * 86400.0
 MAX_JOBS = 10_000
-_NAMES = re.compile(rf"\.now-.+|\.building-.+|\.{re.escape(LOCK_NAME)}\..+|\..+\.[0-9a-f]{{8}}(-journal|-wal|-shm)?")
-"""Matches temporary names of :func:`ffdl_batch.services.job_storage.file_time`, adapters that build in a directory of
-the tree, the daemon's lock, :func:`ffdl_batch.attempt.file_writer.write_bytes`, and copies of databases with their
-journals."""
+_NAMES = re.compile(rf"\.now-.+|\.{re.escape(LOCK_NAME)}\..+|\..+\.[0-9a-f]{{8}}(-journal|-wal|-shm)?")
+"""Matches temporary names of :func:`ffdl_batch.services.job_storage.file_time`, the daemon's lock,
+:func:`ffdl_batch.attempt.file_writer.write_bytes`, and copies of databases with their journals."""
 _PHASES = re.compile(rf"\.({'|'.join(Phase)})\.(start_time|exit)\.[0-9a-f]{{8}}")
 """Matches temporary names of controllers in a directory where learners have files, too."""
 

@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
+from ffdl_batch.attempt.file_writer import write_text
 from ffdl_batch.attempt.reader import NO_FILE, find_object, find_text, read_head
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
 from ffdl_batch.domain.untrusted_json import parse_json
@@ -107,7 +107,8 @@ class FillRight:
             beat += 1
             heartbeat = counts()
             with suppress(OSError):  # no room: it may be taken for dead, and ends soon
-                _write(f"{self.directory}/{HEARTBEAT}", json.dumps(to_plain(replace(heartbeat, beat=beat))))
+                text = json.dumps(to_plain(replace(heartbeat, beat=beat)))
+                write_text(f"{self.directory}/{HEARTBEAT}", text, durable=False)
             if self._end.wait(each_s):
                 return
 
@@ -200,7 +201,7 @@ def remove_abandoned(shelf: Shelf) -> None:
 def reserve(directory: str, size: int) -> None:
     """Record the bytes that will be taken. Raises OSError."""
     os.makedirs(directory, mode=0o700, exist_ok=True)
-    _write(f"{directory}/{BYTES}", str(size))
+    write_text(f"{directory}/{BYTES}", str(size), durable=False)
 
 
 def reserved(directory: str) -> int:
@@ -223,12 +224,6 @@ def _heartbeat_in(path: str) -> Heartbeat:
         return from_plain(Heartbeat, find_object(path))
     except (OSError, CodecError):
         return Heartbeat()
-
-
-def _write(path: str, text: str) -> None:
-    temporary = f"{path}.{os.getpid()}"
-    Path(temporary).write_text(text, encoding="ascii")
-    os.replace(temporary, path)
 
 
 def _mtime(path: str) -> float:

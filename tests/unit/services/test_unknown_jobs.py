@@ -192,12 +192,11 @@ def test_janitor_removes_half_written_files_of_native_array_and_state_directory(
     assert (sweep(site.platform.storage, site.platform.settings), [file for file in old if file.exists()]) == (7, [])
 
 
-def test_janitor_removes_unfinished_controller_build_directory(site: Site) -> None:
-    built = leave(site, Path(site.platform.storage.root.path, "controller", ".building-0ewzi4ur"), "part", 0.0).parent
-    at = site.clock.now() - HALF_WRITTEN_AGE_S - 1
-    os.utime(built, (at, at))
+def test_janitor_removes_half_written_controller(site: Site) -> None:
+    place = Path(site.platform.storage.root.path, "controller")
+    part = leave(site, place, ".controller-0a1b2c3d4e5f6a7b.pyz.d0e679a2", HALF_WRITTEN_AGE_S + 1)
     assert sweep(site.platform.storage, site.platform.settings) == 1
-    assert not built.exists()
+    assert not part.exists()
 
 
 @pytest.mark.parametrize("target", ["itself", "results"])

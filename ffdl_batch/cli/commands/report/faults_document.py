@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ffdl_batch.cli.options.output import replacing
 from ffdl_batch.cli.render.document import Bars, Document, Section, Series, Table, number_column, table_of, text_column
 from ffdl_batch.cli.render.formatting import format_time
 from ffdl_batch.domain.exit_codes import ExitCode
@@ -133,19 +134,13 @@ def _unusable(path: str, why: str) -> Stop:
 
 def write_reported(path: str, reported: Reported) -> None:
     """Write the state file as a whole. Raises Stop."""
-    beside = f"{path}.{os.getpid()}.part"
     ahead = {who: {"noticed_at": one.noticed_at, "keys": sorted(one.keys)} for who, one in reported.ahead.items()}
     body = {"format": FORMAT, "noticed_at": reported.noticed_at, "keys": sorted(reported.keys)}
     body |= {"ahead": ahead} if ahead else {}
     try:
-        with open(beside, "w", encoding="utf-8") as file:  # noqa: PTH123
-            json.dump(body, file)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        Path(beside).replace(path)
+        with replacing(path) as name:
+            Path(name).write_text(json.dumps(body) + "\n", encoding="utf-8")
     except OSError as error:
-        Path(beside).unlink(missing_ok=True)
         again = "the next report will have the same incidents"
         raise Stop(ExitCode.TRY_AGAIN, f"{path} cannot be written: {error.strerror}; {again}") from error
 
