@@ -81,23 +81,15 @@ def renew_many(database: Database, ids: Collection[str], lease_token: str, lease
     return frozenset(held)
 
 
-def release(database: Database, job_id: str, lease_token: str, next_try_at: float | None) -> None:
-    """Release the lease; with `next_try_at` the deployment is postponed until then and the try is counted."""
+def release(database: Database, ids: Collection[str], lease_token: str, next_try_at: float | None) -> None:
+    """Release the leases of `ids`; with `next_try_at` their deployment is postponed and the try is counted."""
     values: dict[str, object] = {"lease_owner": "", "lease_token": "", "lease_until": 0.0}
     if next_try_at is not None:
         values |= {"next_try_at": next_try_at, "deploy_tries": JOBS.c.deploy_tries + 1}
     with database.writing() as connection:
-        query = update(JOBS).where(JOBS.c.id == job_id, JOBS.c.lease_token == lease_token, JOBS.c.lease_token != "")
-        connection.execute(query.values(values))
-
-
-def put_off(database: Database, ids: Collection[str], lease_token: str, next_try_at: float) -> None:
-    """Release the leases of `ids` like :func:`release`, in one durable write."""
-    values = {"lease_owner": "", "lease_token": "", "lease_until": 0.0, "next_try_at": next_try_at}
-    with database.writing() as connection:
         for chunk in chunks(ids):
             held = update(JOBS).where(JOBS.c.id.in_(chunk), JOBS.c.lease_token == lease_token, JOBS.c.lease_token != "")
-            connection.execute(held.values(values | {"deploy_tries": JOBS.c.deploy_tries + 1}))
+            connection.execute(held.values(values))
 
 
 def make_due(database: Database, ids: Collection[str]) -> None:

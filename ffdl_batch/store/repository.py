@@ -266,13 +266,10 @@ class Store:
         has."""
         return leases.renew_many(self._database, ids, lease_token, lease_s)
 
-    def release(self, job_id: str, lease_token: str, next_try_at: float | None = None) -> None:
-        """Release the lease. With `next_try_at` (by :meth:`now`), count the try and postpone the next one."""
-        leases.release(self._database, job_id, lease_token, next_try_at)
-
-    def put_off(self, ids: Collection[str], lease_token: str, next_try_at: float) -> None:
-        """Release many jobs of one lease like :meth:`release` with `next_try_at`, in one transaction."""
-        leases.put_off(self._database, ids, lease_token, next_try_at)
+    def release(self, ids: Collection[str], lease_token: str, next_try_at: float | None = None) -> None:
+        """Release jobs of one lease, in one transaction. With `next_try_at` (by :meth:`now`), count the try and
+        postpone the next one."""
+        leases.release(self._database, ids, lease_token, next_try_at)
 
     def make_due(self, ids: Collection[str]) -> None:
         """End the pause before the next try of those of `ids` that are PENDING."""

@@ -55,13 +55,14 @@ class StepLease:
             pauses[one.pause_s].append(one.job.id)
         now = self.store.now() if delays else 0.0
         for pause_s, ids in pauses.items():
-            self.store.put_off(ids, self.token, now + pause_s)
+            self.store.release(ids, self.token, now + pause_s)
         return changed
 
     def release(self, jobs: Iterable[Job]) -> None:
         """Release jobs after a failure. The try does not count."""
-        for job in jobs:
-            self.store.release(job.id, self.token)
+        ids = [job.id for job in jobs]
+        if ids:
+            self.store.release(ids, self.token)
 
     def _note(self, changes: dict[JobId, Change]) -> set[JobId]:
         changed: set[JobId] = set()

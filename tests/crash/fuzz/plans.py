@@ -21,7 +21,7 @@ PREFER: Mapping[str, str] = {
     "reply has_archive": "submit", "reply put_archive": "archive", "reply none": "", "reply health": "",
     "commit add_jobs": "submit", "commit apply_many by resume": "resume",
     "commit apply_many by stop": "regret", "commit set_requested_action": "halt",
-    "commit apply_many by step_lease": "depend", "commit put_off": "depend",
+    "commit apply_many by step_lease": "depend", "commit release": "depend",
     "call signal": "regret", "call withdraw": "regret", "call cancel": "regret", "call avoid": "submit requeued",
     "call find_absent": "submit forgotten", "deployer fenced": "resume", "watcher requested": "halt",
     "reply array": "array_get", "reply halt_array": "array_halt", "reply cancel_array": "array_cancel",

@@ -24,7 +24,7 @@ COMMITS = (
     "acquire_lease", "add_jobs", "bind_tree", "apply_many by step_lease",
     "apply_many by result_writer", "apply_many by resume", "apply_many by stop",
     "apply_many by watcher", "begin_attempts", "bring_up_to_date", "claim_deployable", "end_leases_of",
-    "make_elements_due", "note_uploaded", "put_off", "release_lease", "renew", "renew_lease", "renew_many",
+    "make_elements_due", "note_uploaded", "release", "release_lease", "renew", "renew_lease", "renew_many",
     "set_requested_action",
 )  # fmt: skip
 """Transactions: the store's function; of SHARED ones also the service that called it."""

@@ -101,7 +101,7 @@ def test_store_makes_postponed_array_elements_due_together(store: Store) -> None
     elements = add_array(store, indexes="0-1")
     single = add_job(store)
     taken = store.claim_deployable("one", limit=9, lease_s=60)
-    store.put_off([leased.job.id for leased in taken], taken[0].lease_token, store.now() + 3600)
+    store.release([leased.job.id for leased in taken], taken[0].lease_token, store.now() + 3600)
     store.make_elements_due()
     assert [leased.job for leased in store.claim_deployable("one", limit=9, lease_s=60)] == elements
     assert store.get(single.id) == single
@@ -111,7 +111,7 @@ def test_store_renews_only_held_leases_in_one_call(store: Store) -> None:
     elements = add_array(store)
     taken = store.claim_deployable("one", limit=3, lease_s=60)
     token = taken[0].lease_token
-    store.release(elements[1].id, token)
+    store.release([elements[1].id], token)
     assert store.renew_many([job.id for job in elements], token, 600) == {elements[0].id, elements[2].id}
     assert store.renew_many([job.id for job in elements], "", 600) == frozenset()
     assert store.renew_many([], token, 600) == frozenset()

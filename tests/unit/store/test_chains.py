@@ -72,7 +72,7 @@ def test_store_accepts_several_continuations_in_order(store: Store) -> None:
 
 def test_store_makes_postponed_deployment_due_on_continuation(store: Store) -> None:
     job, token = deploying(store)
-    store.release(job.id, token, 5000.0)
+    store.release([job.id], token, 5000.0)
     applied(store, job, succession())
     assert len(store.claim_deployable("deployer", limit=1, lease_s=60)) == 1
 

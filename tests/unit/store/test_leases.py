@@ -18,7 +18,7 @@ def test_store_claims_each_job_for_one_owner_until_release(store: Store) -> None
     assert [leased.job for leased in first] == jobs[:2]
     assert [leased.job for leased in store.claim_deployable("two", limit=9, lease_s=60)] == jobs[2:]
     assert store.claim_deployable("three", limit=9, lease_s=60) == []
-    store.release(jobs[1].id, first[1].lease_token)
+    store.release([jobs[1].id], first[1].lease_token)
     assert [leased.job for leased in store.claim_deployable("three", limit=9, lease_s=60)] == [jobs[1]]
 
 
@@ -36,12 +36,12 @@ def test_store_counts_postponed_deployment_and_claims_it_when_due(store: Store) 
     job = add_job(store)
     (leased,) = store.claim_deployable("one", limit=1, lease_s=60)
     assert leased.deploy_tries == 0
-    store.release(job.id, leased.lease_token, next_try_at=store.now() + 3600)
+    store.release([job.id], leased.lease_token, next_try_at=store.now() + 3600)
     assert store.claim_deployable("one", limit=1, lease_s=60) == []
     other = add_job(store)
     (second,) = store.claim_deployable("one", limit=9, lease_s=60)
     assert second.job == other
-    store.release(other.id, second.lease_token, next_try_at=store.now())
+    store.release([other.id], second.lease_token, next_try_at=store.now())
     (third,) = store.claim_deployable("one", limit=9, lease_s=60)
     assert (third.job, third.deploy_tries) == (other, 1)
 
@@ -49,7 +49,7 @@ def test_store_counts_postponed_deployment_and_claims_it_when_due(store: Store) 
 def test_store_postpones_several_jobs_and_makes_them_due(store: Store) -> None:
     jobs = [add_job(store, at=SUBMITTED_AT + n) for n in range(3)]
     leased = store.claim_deployable("one", limit=2, lease_s=60)
-    store.put_off([job.id for job in jobs], leased[0].lease_token, store.now() + 3600)
+    store.release([job.id for job in jobs], leased[0].lease_token, store.now() + 3600)
     (untouched,) = store.claim_deployable("one", limit=9, lease_s=60)
     assert (untouched.job, untouched.deploy_tries) == (jobs[2], 0), "its lease was not this one"
     store.make_due([jobs[1].id])
@@ -60,8 +60,8 @@ def test_store_postpones_several_jobs_and_makes_them_due(store: Store) -> None:
 def test_store_postpones_nothing_with_invalid_lease_token(store: Store) -> None:
     job = add_job(store)
     (leased,) = store.claim_deployable("one", limit=1, lease_s=60)
-    store.put_off([job.id], "", store.now())
-    store.put_off([job.id], "another", store.now())
+    store.release([job.id], "", store.now())
+    store.release([job.id], "another", store.now())
     assert store.claim_deployable("two", limit=1, lease_s=60) == []
     assert store.renew(job.id, leased.lease_token, 60)
 

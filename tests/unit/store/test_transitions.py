@@ -88,13 +88,13 @@ def test_store_changes_nothing_for_stale_or_empty_lease_token(store: Store) -> N
         assert store.begin_attempt(job, token, 1001.0) is None
         assert store.apply(job, steps(S.FAILED), lease_token=token) is None
         assert store.renew(job.id, token, 60) is False
-        store.release(job.id, token, next_try_at=1e12)
+        store.release([job.id], token, next_try_at=1e12)
     assert store.claim_deployable("three", limit=1, lease_s=60) == []
     assert store.get(job.id) == job
     assert store.attempts(job.id) == []
     begun = store.begin_attempt(job, new.lease_token, 1001.0)
     assert begun is not None
-    store.release(job.id, new.lease_token)
+    store.release([job.id], new.lease_token)
     assert store.apply(begun, steps(S.QUEUED), lease_token="") is None
     assert store.apply(begun, steps(S.QUEUED), lease_token=new.lease_token) is None
 
@@ -150,7 +150,7 @@ def test_resumed_job_starts_next_attempt_without_old_error(store: Store) -> None
     job, token = deploying(store)
     change = Change(((S.FAILED, 1005.0),), message="no", error_code="C201", columns={"exit_code": 3, "native_id": "1"})
     job = applied(store, job, change)
-    store.release(job.id, token)
+    store.release([job.id], token)
     job = applied(store, job, Change(((S.PENDING, 1006.0),), cause=Cause.RESUMED))
     assert (job.state, job.ended_at, job.error_code, job.message, job.exit_code) == (S.PENDING, None, "000", "", None)
     begun = begin(store, 1007.0)
@@ -246,7 +246,7 @@ def test_begin_attempts_skips_changed_or_unleased_jobs(store: Store) -> None:
     changed, unleased, kept = (add_job(store, key) for key in "abc")
     (first, *_) = store.claim_deployable("deployer", limit=3, lease_s=60)
     store.set_requested_action(changed.id, RequestedAction.HALT)
-    store.release(unleased.id, first.lease_token)
+    store.release([unleased.id], first.lease_token)
     begun = store.begin_attempts([changed, unleased, kept], first.lease_token, SUBMITTED_AT + 1)
     assert list(begun) == [kept.id]
     assert [store.attempts(job.id) for job in (changed, unleased)] == [[], []]
