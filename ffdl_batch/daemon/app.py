@@ -9,35 +9,13 @@ from ffdl_batch.daemon import error_replies, prometheus
 from ffdl_batch.daemon.connections import PeerGate
 from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.daemon.request_context import Context
-from ffdl_batch.daemon.routes import (
-    arrays,
-    attach,
-    job_output,
-    jobs,
-    logs,
-    metrics,
-    model_archives,
-    pending,
-    reports,
-    secrets,
-)
+from ffdl_batch.daemon.routes import job_output, jobs, logs, pending, reports, uploads
 
 _DESCRIPTION = """HTTP/1.1 over a Unix socket. The caller is the peer of the socket as the kernel reports it; no header
 and no field of a request can change it. Every JSON reply has `schema` at its top; times are seconds since the epoch,
 UTC. Errors are `ErrorReply`; `problem.exit_code` is the exit status for a command."""
 
-ROUTES = (
-    model_archives,
-    arrays,
-    attach,
-    reports,
-    jobs,
-    job_output,
-    logs,
-    metrics,
-    secrets,
-    pending,
-)
+ROUTES = (uploads, reports, jobs, job_output, logs, pending)
 """Modules with the routes of the API."""
 
 
@@ -57,7 +35,7 @@ def create_app(platform: Platform, context: Context | None = None) -> FastAPI:
     for routes in (*ROUTES, prometheus):
         # include_router would build each of them a second time.
         app.router.routes.extend(routes.router.routes)
-    app.add_middleware(error_replies.BodyLimits, own={f"{model_archives.router.prefix}/": model_archives.BODY_LIMIT})
+    app.add_middleware(error_replies.BodyLimits, own={uploads.ARCHIVES: uploads.BODY_LIMIT})
     # Added last, so it runs first: it refuses callers before anything else.
     app.add_middleware(PeerGate, own_uid=platform.storage.uid, admitted=context.note_request)
     return app

@@ -21,7 +21,7 @@ from ffdl_batch.attempt.reader import DamagedFile, read_whole
 from ffdl_batch.config import Settings
 from ffdl_batch.daemon.loops import StepThread
 from ffdl_batch.daemon.request_context import Here, in_thread
-from ffdl_batch.daemon.routes.jobs import answers
+from ffdl_batch.daemon.routes.parameters import answers
 from ffdl_batch.domain.metrics.prometheus_text import CONTENT_TYPE
 from ffdl_batch.services.reports.prometheus_metrics import Figures
 from ffdl_batch.store import StoreError

@@ -1,27 +1,37 @@
-"""Routes for the output of a job: where it is, and the files for clients that cannot read them there."""
+"""Routes for what a job has written: its files, for clients that cannot read them where they are, and its
+measurements: metrics, and the use of processors, memory and devices."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from starlette.concurrency import iterate_in_threadpool
+from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
 from ffdl_batch.daemon.replies import LeftReply, PlainReply
-from ffdl_batch.daemon.request_context import Asking, CaughtUp, with_files
+from ffdl_batch.daemon.request_context import Asking, CaughtUp, Context, with_files
 from ffdl_batch.daemon.routes import PREFIX
-from ffdl_batch.daemon.routes.jobs import answers
-from ffdl_batch.daemon.routes.logs import StreamReply
-from ffdl_batch.daemon.routes.parameters import Number
+from ffdl_batch.daemon.routes.logs import LINES, StreamReply, stream_reply
+from ffdl_batch.daemon.routes.parameters import AttemptChoice, Number, answers
+from ffdl_batch.domain.job.submission import Caller
+from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.queries.job_output import LeftKind, find_left, send_left
+from ffdl_batch.services.queries.measurement_stream import MeasuredQuery, read_metrics, read_usage
 
 router = APIRouter(prefix=PREFIX)
-Attempt = Annotated[Number | None, Query(description="Attempt; default: the last one that ran.")]
+_Read = Callable[[JobStorage, Caller, str, MeasuredQuery, Callable[[], bool]], Iterator[bytes | None]]
+Follow = Annotated[bool, Query(description="Follow all attempts until the job ends.")]
+Attempt = Annotated[AttemptChoice, Query(description="Only this attempt's; all attempts', in order, by default.")]
+LastAttempt = Annotated[Number | None, Query(description="Attempt; default: the last one that ran.")]
 
 
 @router.get("/jobs/{job_id}/left/{kind}", response_model=LeftReply, responses=answers(404, 409), operation_id="left")
-async def find(job_id: str, kind: LeftKind, here: CaughtUp, caller: Asking, attempt: Attempt = None) -> PlainReply:
+async def find_output(
+    job_id: str, kind: LeftKind, here: CaughtUp, caller: Asking, attempt: LastAttempt = None
+) -> PlainReply:
     """Return where results, the submitted model, logs or checkpoints of a job are. The reply has no credentials."""
     return PlainReply(
         LeftReply(
@@ -52,8 +62,8 @@ async def find(job_id: str, kind: LeftKind, here: CaughtUp, caller: Asking, atte
         **answers(404, 409),
     },
 )
-async def give(
-    job_id: str, kind: LeftKind, here: CaughtUp, caller: Asking, attempt: Attempt = None
+async def send_output(
+    job_id: str, kind: LeftKind, here: CaughtUp, caller: Asking, attempt: LastAttempt = None
 ) -> StreamingResponse:
     """Send the files of a directory. The daemon does not read files in a store."""
     with here.open_stream() as end:
@@ -69,3 +79,53 @@ async def give(
             attempt,
         )
     return StreamReply(iterate_in_threadpool(files), "application/x-tar", end)
+
+
+def _answers(kind: str) -> dict[int | str, dict[str, object]]:
+    said = f"One JSON object a line: {kind}. Blank lines are sent while there are no new ones."
+    return {
+        200: {"description": said, "content": {"application/x-ndjson": {"schema": {"type": "string"}}}},
+        **answers(404, 422),
+    }
+
+
+@router.get(
+    "/jobs/{job_id}/metrics",
+    response_class=StreamingResponse,
+    operation_id="metrics",
+    responses=_answers("`learner`, `attempt`, and `record` in FfDL's form"),
+)
+async def stream_metrics(  # noqa: PLR0913, PLR0917 - one parameter per field of the query string
+    job_id: str,
+    request: Request,
+    here: CaughtUp,
+    caller: Asking,
+    learner: Annotated[
+        Number | None, Query(description="Only this learner's records; default: those of all learners.")
+    ] = None,
+    follow: Follow = False,
+    attempt: Attempt = None,
+) -> StreamingResponse:
+    """Stream the metrics of learners."""
+    return await _stream(read_metrics, here, request, caller, job_id, MeasuredQuery(learner, follow, attempt))
+
+
+@router.get(
+    "/jobs/{job_id}/usage",
+    response_class=StreamingResponse,
+    operation_id="usage",
+    responses=_answers("`node`, `attempt`, and `sample`"),
+)
+async def stream_usage(
+    job_id: str, request: Request, here: CaughtUp, caller: Asking, follow: Follow = False, attempt: Attempt = None
+) -> StreamingResponse:
+    """Stream the resource usage of learners, by node."""
+    return await _stream(read_usage, here, request, caller, job_id, MeasuredQuery(None, follow, attempt))
+
+
+async def _stream(
+    read: _Read, here: Context, request: Request, caller: Caller, job_id: str, query: MeasuredQuery
+) -> StreamReply:
+    return await stream_reply(
+        here, request, lambda stopped: read(here.platform.storage, caller, job_id, query, stopped.is_set), LINES
+    )

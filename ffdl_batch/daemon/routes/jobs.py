@@ -1,4 +1,4 @@
-"""Routes for jobs and for the daemon itself. A waiting request uses no thread, except while it reads the store."""
+"""Routes for jobs, arrays and the daemon itself. A waiting request uses no thread, except while it reads the store."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from anyio import CapacityLimiter
 from fastapi import APIRouter, Query
@@ -15,14 +15,13 @@ from starlette.requests import Request
 
 from ffdl_batch.daemon.error_replies import blame_options
 from ffdl_batch.daemon.replies import (
+    ArrayReply,
+    AttachReply,
     DrillRequest,
-    ErrorReply,
     EventsReply,
     JobReply,
     JobsReply,
     PlainReply,
-    PlanReply,
-    PlanRequest,
     SubmitReply,
     SubmitRequest,
 )
@@ -40,17 +39,17 @@ from ffdl_batch.daemon.request_context import (
     with_files_through,
 )
 from ffdl_batch.daemon.routes import PREFIX
-from ffdl_batch.daemon.routes.parameters import Count, Time, Word
+from ffdl_batch.daemon.routes.parameters import Count, Number, Time, Word, answers
 from ffdl_batch.domain.daemon_health import Health
 from ffdl_batch.domain.job.submission import Caller, Submission
-from ffdl_batch.domain.job.views import JobView, Resume
-from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.job.views import ArrayView, JobView, Resume
+from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.services.job_control.drill import drill as play
 from ffdl_batch.services.job_control.resume import resume_job
-from ffdl_batch.services.job_control.stop import cancel_job, halt_job
+from ffdl_batch.services.job_control.stop import cancel_job, get_array, halt_job, stop_array
+from ffdl_batch.services.queries.attach_plan import plan_attach
 from ffdl_batch.services.queries.jobs import get_events, get_job, health, list_jobs
 from ffdl_batch.services.queries.learners import MOVES, learners_of, with_moving
-from ffdl_batch.services.submission.dry_run import plan_submission
 from ffdl_batch.services.submission.submit import submit
 
 log = logging.getLogger(__name__)
@@ -61,29 +60,6 @@ SHARED_LOOK_S = 1.0
 """Interval at which waiting requests read the store: changes by another daemon do not bump `changes`."""
 _SETTLE_S = 0.02
 """Pause between a wake-up and reading, so that a burst of changes is read once."""
-
-Answers = dict[int | str, dict[str, Any]]
-
-
-def answers(*statuses: int) -> Answers:
-    """Return the error replies of a route for OpenAPI. `default` keeps FastAPI from adding its own."""
-    described: Answers = {"default": {"model": ErrorReply, "description": "Any other refusal or failure."}}
-    for status in sorted({*ALWAYS, *statuses}):
-        described[status] = {"model": ErrorReply, "description": ERRORS[status]}
-    return described
-
-
-ALWAYS = (400, 403, 500, 503)
-ERRORS = {
-    400: "The request does not fit this interface.",
-    403: "The caller may not do this.",
-    404: "There is no such job, or it is another user's.",
-    409: "This is not possible in the job's state.",
-    413: "The request is too large.",
-    422: "The manifest, the options or the archive are wrong.",
-    500: "The daemon failed; its log holds the traceback.",
-    503: "Nothing was changed; the same request may succeed later (exit code 75).",
-}
 
 router = APIRouter(prefix=PREFIX)
 WaitSeconds = Annotated[float, Query(ge=0, le=LONGEST_WAIT_S, description="Maximum wait for a change, in seconds.")]
@@ -130,23 +106,6 @@ def _limit(here: Context, submissions: Sequence[Submission]) -> CapacityLimiter:
     adapters = here.platform.adapters
     known = all(adapters.knows_site(one.backend or adapters.default_name()) for one in submissions)
     return here.limits.quick if known else here.limits.slow
-
-
-@router.post("/plan", response_model=PlanReply, responses=answers(413, 422), operation_id="plan")
-async def plan_job(body: PlanRequest, here: Here, caller: Asking) -> PlainReply:
-    """Return exactly what would be submitted; submit nothing. With `trial`, ask the scheduler (sbatch --test-only)."""
-    plan = await with_files(
-        here,
-        here.limits.slow,
-        plan_submission,
-        here.platform.storage,
-        here.platform.adapters,
-        here.platform.node_exclusion,
-        caller,
-        body.submission,
-        trial=body.trial,
-    )
-    return PlainReply(PlanReply(plan))
 
 
 @router.get("/jobs", response_model=JobsReply, responses=answers(), operation_id="list")
@@ -266,6 +225,25 @@ async def drill(job_id: str, body: DrillRequest, here: CaughtUp, caller: Asking)
     return _changed(here, caller, f"drill {body.event}", job)
 
 
+@router.get(
+    "/jobs/{job_id}/attach", response_model=AttachReply, responses=answers(404, 409, 422), operation_id="attach"
+)
+async def read_attach(
+    job_id: str,
+    here: CaughtUp,
+    caller: Asking,
+    learner: Annotated[
+        Number | None, Query(description="Only this learner; default: all running learners, with a plan for each node.")
+    ] = None,
+) -> PlainReply:
+    """Return how the owner starts the helper beside running learners. Starts nothing. The job must be PROCESSING."""
+    plans = await with_files(
+        here, here.limits.slow, plan_attach, here.platform.storage, here.platform.adapters, caller, job_id, learner
+    )
+    log.info("user %d: plan to enter learner %s of %s", caller.uid, learner or "1 and all others", job_id)
+    return PlainReply(AttachReply(plans))
+
+
 def _changed(here: Context, caller: Caller, verb: str, job: JobView) -> PlainReply:
     """Reply to a request, and wake the loops and the requests that wait for a change."""
     log.info("user %d: %s of %s in state %s", caller.uid, verb, job.id, job.state)
@@ -276,6 +254,61 @@ def _changed(here: Context, caller: Caller, verb: str, job: JobView) -> PlainRep
 
 def _one(here: Context, job: JobView) -> JobReply:
     return JobReply(job, here.platform.adapters.outages(), here.platform.storage.store.outage)
+
+
+@router.get("/arrays/{array_id}", response_model=ArrayReply, responses=answers(404), operation_id="array")
+async def read_array(array_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
+    """Return how many elements of an array are in each state. `/jobs?array=` lists them."""
+    return PlainReply(
+        _array_reply(here, await in_thread(here.limits.quick, get_array, here.platform.storage, caller, array_id))
+    )
+
+
+@router.get("/arrays/{array_id}/wait", response_model=ArrayReply, responses=answers(404), operation_id="wait_array")
+async def wait_for_array(
+    array_id: str,
+    here: CaughtUp,
+    caller: Asking,
+    request: Request,
+    wait_s: WaitSeconds = LONGEST_WAIT_S,
+) -> PlainReply:
+    """Return the array when all of its elements have ended, after `wait_s`, or when the daemon stops."""
+
+    async def look() -> ArrayReply:
+        return _array_reply(
+            here, await in_thread(here.limits.quick, get_array, here.platform.storage, caller, array_id)
+        )
+
+    return PlainReply(await until_changed(here, request, look, lambda reply: reply.array.ended, wait_s))
+
+
+@router.post(
+    "/arrays/{array_id}/cancel", response_model=ArrayReply, responses=answers(404), operation_id="cancel_array"
+)
+async def cancel_array(array_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
+    """Cancel every element. Idempotent; of the ended elements only halted ones change."""
+    array = await in_thread(
+        here.limits.slow, stop_array, here.platform.storage, caller, array_id, RequestedAction.CANCEL
+    )
+    return _array_changed(here, caller, "cancel", array)
+
+
+@router.post("/arrays/{array_id}/halt", response_model=ArrayReply, responses=answers(404), operation_id="halt_array")
+async def halt_array(array_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
+    """Halt every element after a checkpoint. Idempotent; ended elements do not change."""
+    array = await in_thread(here.limits.slow, stop_array, here.platform.storage, caller, array_id, RequestedAction.HALT)
+    return _array_changed(here, caller, "halt", array)
+
+
+def _array_changed(here: Context, caller: Caller, verb: str, array: ArrayView) -> PlainReply:
+    log.info("user %d: %s of %s, %s", caller.uid, verb, array.id, dict(array.states))
+    here.changes.bump()
+    here.poke()
+    return PlainReply(_array_reply(here, array))
+
+
+def _array_reply(here: Context, array: ArrayView) -> ArrayReply:
+    return ArrayReply(array, here.platform.adapters.outages(), here.platform.storage.store.outage)
 
 
 async def until_changed(

@@ -25,8 +25,7 @@ from ffdl_batch.daemon.error_replies import problem_of
 from ffdl_batch.daemon.replies import ErrorReply, PlainReply
 from ffdl_batch.daemon.request_context import Asking, CaughtUp, Context, check_files, in_thread, until_gone
 from ffdl_batch.daemon.routes import PREFIX
-from ffdl_batch.daemon.routes.jobs import answers
-from ffdl_batch.daemon.routes.parameters import AttemptChoice, Count, Number, Time, Word
+from ffdl_batch.daemon.routes.parameters import AttemptChoice, Count, Number, Time, Word, answers
 from ffdl_batch.domain.job.log_text import Grep, LogText, encode_text
 from ffdl_batch.services.job_storage import FRESH_S
 from ffdl_batch.services.logs.line_search import MAX_CONTEXT, MAX_PATTERN

@@ -1,4 +1,4 @@
-"""Routes that explain why jobs are pending, and when a submission would start."""
+"""Routes that explain why jobs are pending, and what a submission would become and when it would start."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from ffdl_batch.daemon.replies import OutlookReply, OutlookRequest, PlainReply, WhyReply
+from ffdl_batch.daemon.replies import OutlookReply, OutlookRequest, PlainReply, PlanReply, PlanRequest, WhyReply
 from ffdl_batch.daemon.request_context import Asking, CaughtUp, Here, in_thread, with_files
 from ffdl_batch.daemon.routes import PREFIX
-from ffdl_batch.daemon.routes.jobs import answers, as_it_moves
+from ffdl_batch.daemon.routes.jobs import as_it_moves
+from ffdl_batch.daemon.routes.parameters import answers
 from ffdl_batch.services.queries.jobs import get_job
+from ffdl_batch.services.submission.dry_run import plan_submission
 
 router = APIRouter(prefix=PREFIX)
 
@@ -29,6 +31,23 @@ async def read_why(
     explain = here.platform.explainer.explain_job
     view = await in_thread(here.limits.slow, explain, caller, job_id, alternatives=alternatives, moving=job.moving)
     return PlainReply(WhyReply(view))
+
+
+@router.post("/plan", response_model=PlanReply, responses=answers(413, 422), operation_id="plan")
+async def plan_job(body: PlanRequest, here: Here, caller: Asking) -> PlainReply:
+    """Return exactly what would be submitted; submit nothing. With `trial`, ask the scheduler (sbatch --test-only)."""
+    plan = await with_files(
+        here,
+        here.limits.slow,
+        plan_submission,
+        here.platform.storage,
+        here.platform.adapters,
+        here.platform.node_exclusion,
+        caller,
+        body.submission,
+        trial=body.trial,
+    )
+    return PlainReply(PlanReply(plan))
 
 
 @router.post("/outlook", response_model=OutlookReply, responses=answers(413, 422), operation_id="outlook")

@@ -15,9 +15,8 @@ from starlette.responses import StreamingResponse
 from ffdl_batch.daemon.replies import AgreementReply, PlainReply, UsageReply, when_asked
 from ffdl_batch.daemon.request_context import Asking, CaughtUp, in_thread, with_files
 from ffdl_batch.daemon.routes import PREFIX
-from ffdl_batch.daemon.routes.jobs import answers
 from ffdl_batch.daemon.routes.logs import LINES, StreamReply
-from ffdl_batch.daemon.routes.parameters import Seconds, Time
+from ffdl_batch.daemon.routes.parameters import Seconds, Time, answers
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.incidents.node_score import NodesReport
 from ffdl_batch.domain.incidents.report import FaultsReport

@@ -1,25 +1,36 @@
-"""Routes for model archives, which are identified by their content and sent once."""
+"""Routes for what users upload before they submit: model archives and secrets.
+
+An archive is identified by its content and sent once. The value of a secret is only in the request that sets it, never
+in a reply or the log.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated
 
 from anyio import from_thread
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Path, Query, Response
 from starlette.requests import ClientDisconnect, Request
 
 from ffdl_batch.daemon.error_replies import BodyLimit, problem_of
-from ffdl_batch.daemon.replies import ArchiveReply, PlainReply
-from ffdl_batch.daemon.request_context import Here, check_files, in_thread, with_files
+from ffdl_batch.daemon.replies import ArchiveReply, PlainReply, SecretReply, SecretRequest, SecretsReply
+from ffdl_batch.daemon.request_context import Asking, Here, check_files, in_thread, with_files
 from ffdl_batch.daemon.routes import PREFIX
-from ffdl_batch.daemon.routes.jobs import answers
+from ffdl_batch.daemon.routes.parameters import answers
 from ffdl_batch.services.data.model_archives import has_archive, receive_archive
 from ffdl_batch.services.refusals import try_again
+from ffdl_batch.services.secrets.user_secrets import list_secrets, remove_secret, set_secret
 
-router = APIRouter(prefix=f"{PREFIX}/archives")
+log = logging.getLogger(__name__)
+
+router = APIRouter(prefix=PREFIX)
+ARCHIVES = f"{PREFIX}/archives/"
+"""The beginning of the paths of archives."""
 BODY_LIMIT = BodyLimit(2 * 1000**3, "C102", "the model archive", "put large files into a data store")
 Digest = Annotated[str, Path(description="SHA-256 of the archive, hexadecimal, lower case.", pattern=r"^[0-9a-f]{64}$")]
+Name = Annotated[str, Path(description="Letters, digits, '.', '_' and '-', at most 64.")]
 _ZIP = {
     "requestBody": {
         "required": True,
@@ -29,7 +40,7 @@ _ZIP = {
 
 
 @router.head(
-    "/{digest}",
+    "/archives/{digest}",
     operation_id="has_archive",
     response_class=Response,
     responses={
@@ -51,7 +62,7 @@ async def ask_for_archive(digest: Digest, here: Here) -> Response:
 
 
 @router.put(
-    "/{digest}",
+    "/archives/{digest}",
     response_model=ArchiveReply,
     responses=answers(413, 422),
     operation_id="put_archive",
@@ -77,3 +88,32 @@ def _chunks(body: AsyncIterator[bytes]) -> Iterator[bytes]:
     while (piece := from_thread.run(next_piece)) is not None:
         if piece:
             yield piece
+
+
+@router.get("/secrets", response_model=SecretsReply, responses=answers(), operation_id="list_secrets")
+async def read_secrets(here: Here) -> PlainReply:
+    """List the secrets by name: when each was set, and how many live jobs or pending uploads need it."""
+    return PlainReply(
+        SecretsReply(tuple(await with_files(here, here.limits.quick, list_secrets, here.platform.storage)))
+    )
+
+
+@router.put("/secrets/{name}", response_model=SecretReply, responses=answers(413), operation_id="set_secret")
+async def put_secret(name: Name, body: SecretRequest, here: Here, caller: Asking) -> PlainReply:
+    """Set a secret, or replace its value. The reply comes when it is durable."""
+    found = await with_files(here, here.limits.quick, set_secret, here.platform.storage, name, body.value)
+    log.info("user %d: set the secret %s", caller.uid, found.name)
+    return PlainReply(SecretReply(found))
+
+
+@router.delete("/secrets/{name}", response_model=SecretReply, responses=answers(404, 409), operation_id="remove_secret")
+async def delete_secret(
+    name: Name,
+    here: Here,
+    caller: Asking,
+    force: Annotated[bool, Query(description="Remove it even if jobs need it.")] = False,
+) -> PlainReply:
+    """Remove a secret; reply with its former description."""
+    found = await with_files(here, here.limits.quick, remove_secret, here.platform.storage, name, force=force)
+    log.info("user %d: removed the secret %s", caller.uid, found.name)
+    return PlainReply(SecretReply(found))
