@@ -17,6 +17,8 @@ from typing import IO, Any
 from ffdl_batch.domain.sbatch.script_options import SbatchOption
 from ffdl_slurm.sbatch_script import parse_options
 
+# These are the names of one release of one library, which only this process uses, so they are no column of
+# ffdl_batch.domain.sbatch.option_table.
 _PLAIN = {
     "account": "account", "array": "array", "begin": "begin_time", "chdir": "working_directory", "comment": "comment",
     "constraint": "constraints", "cpus-per-task": "cpus_per_task", "deadline": "deadline",
