@@ -108,7 +108,7 @@ class WarmParent:
     def __init__(self) -> None:
         for name in (*IMPORTED_LATE, *([ONLY_WITH_POSTGRES] if find_spec(ONLY_WITH_POSTGRES) else [])):
             importlib.import_module(name)
-        platform = cast(Platform, SimpleNamespace(storage=SimpleNamespace(uid=os.getuid())))
+        platform = cast(Platform, SimpleNamespace(storage=SimpleNamespace(uid=os.getuid()), adapters=None))
         self._shell = _Shell(platform, 0.0)
         self._app = application.create_app(platform, self._shell)
         asyncio.run(_ask_for_nothing(self._app))
