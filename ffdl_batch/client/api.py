@@ -13,11 +13,10 @@ from ffdl_batch.client.api_calls.job_output import Left
 from ffdl_batch.client.api_calls.log_streams import LogCalls, iterate_events
 from ffdl_batch.client.api_calls.queries import MeasuredCalls, WaitingCalls
 from ffdl_batch.client.api_calls.requests import JobFilter, long_poll, read_answer, segment, unreadable
-from ffdl_batch.client.api_calls.secrets import Secrets
 from ffdl_batch.client.connection.daemon_start import Dialling
 from ffdl_batch.client.connection.http_client import REQUEST_TIMEOUT_S, Request, Wire, json_request
 from ffdl_batch.client.errors import RequestRefused, WaitTimedOut
-from ffdl_batch.client.handles import ArrayHandle, Arrays, JobHandle
+from ffdl_batch.client.handles import ArrayHandle, Arrays, JobHandle, Secrets
 from ffdl_batch.client.submissions.manifest_source import OWN_DIRECTORY, AllowedReferences, read_manifest
 from ffdl_batch.client.submissions.submission_builder import (
     OptionValue,

@@ -21,7 +21,7 @@ from ffdl_batch.ports.clock import Clock
 from ffdl_batch.store import incidents, leases, queries, submissions, transitions, usage_rows
 from ffdl_batch.store.database import Database, connect
 from ffdl_batch.store.existing_database import sqlite_file
-from ffdl_batch.store.notices import Notices
+from ffdl_batch.store.incidents import Notices
 from ffdl_batch.store.records import Attempt, JobReader, LeasedJob, NewJob
 from ffdl_batch.store.schema_upgrade import bring_up_to_date
 

@@ -451,7 +451,7 @@ def test_relay_reports_host_when_daemon_runs_elsewhere(site: Site) -> None:
 def test_relay_imports_no_web_framework_or_database() -> None:
     program = (
         "import sys\n"
-        "import ffdl_batch.cli.commands.daemon, ffdl_batch.client.connection.relay_server\n"
+        "import ffdl_batch.cli.commands.daemon, ffdl_batch.client.connection.host_relay\n"
         "heavy = {'fastapi', 'uvicorn', 'starlette', 'pydantic', 'sqlalchemy', 'asyncio', 'paramiko'}\n"
         "heavy &= set(sys.modules)\n"
         "sys.exit(f'loaded: {heavy}' if heavy else 0)\n"

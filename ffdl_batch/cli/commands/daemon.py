@@ -171,10 +171,10 @@ def relay(no_forward: bool) -> None:
     ffdl itself runs this on a login node, over SSH.
     """
     from ffdl_batch.client.connection.daemon_start import Dialling
-    from ffdl_batch.client.connection.relay_server import serve
+    from ffdl_batch.client.connection.host_relay import serve_relay
 
     warnings: list[str] = []
-    serve(Dialling(report=warnings.append, host="", forwards=not no_forward).dial(), warnings)
+    serve_relay(Dialling(report=warnings.append, host="", forwards=not no_forward).dial(), warnings)
 
 
 def _stop(*, is_replaced: bool = False) -> str:

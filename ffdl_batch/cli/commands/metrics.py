@@ -219,7 +219,7 @@ def _print_records(asked: _Asked) -> None:
 
 def _write_tables(asked: _Asked, csv: str | None, parquet: str | None) -> None:
     from ffdl_batch.cli.render.document import write_csv
-    from ffdl_batch.cli.render.metric_export import METRIC_COLUMNS, USAGE_COLUMNS, write_parquet
+    from ffdl_batch.cli.render.metric_tables import METRIC_COLUMNS, USAGE_COLUMNS, write_parquet
 
     columns = USAGE_COLUMNS if asked.usage else METRIC_COLUMNS
     if csv is not None and (rows := _rows_if_any(asked)) is not None:
@@ -237,7 +237,7 @@ def _rows_if_any(asked: _Asked) -> Iterator[tuple[object, ...]] | None:
 
 
 def _rows(asked: _Asked) -> Iterator[tuple[object, ...]]:
-    from ffdl_batch.cli.render.metric_export import metric_rows, usage_rows
+    from ffdl_batch.cli.render.metric_tables import metric_rows, usage_rows
 
     with open_client() as client:
         for job_id in asked.ids:

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import atexit
 import json
+import os
+import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ffdl_batch import __version__
 from ffdl_batch.client.connection.daemon_location import PROGRAM, HostPlace
+from ffdl_batch.client.connection.http_client import Channel
 from ffdl_batch.client.errors import DaemonUnreachable
 from ffdl_batch.config.daemon_location import DaemonLock
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.host.descriptors import write_all
 from ffdl_batch.ssh.connection import END_S, START_S, Completed, Connector, RemoteCommand
 from ffdl_batch.ssh.errors import CommandLost, ProgramMissing, SshFailed
 from ffdl_batch.ssh.framing import read_through
@@ -159,3 +163,35 @@ def _explain(place: HostPlace, ended: Completed) -> DaemonUnreachable:
         )
     known = ended.code if ended.code in set(ExitCode) and ended.code else ExitCode.TRY_AGAIN
     return DaemonUnreachable(f"{place.host}: {last}", "", known)
+
+
+_CHUNK = 1 << 16
+_STDIN, _STDOUT = 0, 1
+
+
+def serve_relay(channel: Channel, warnings: Sequence[str]) -> None:
+    """On the daemon's host, send the greeting, and join the standard streams of this process with the daemon's socket
+    until the daemon closes it. The end of the input is passed on as a half-close, so that the rest of the answer
+    arrives."""
+    greeting = f"{GREETING} {FORMAT} {json.dumps({'release': __version__, 'warnings': list(warnings)})}\n"
+    connection = channel.connection
+    connection.settimeout(None)
+    try:
+        write_all(_STDOUT, greeting.encode())
+        threading.Thread(target=_copy_up, args=(channel,), daemon=True).start()
+        while data := connection.recv(_CHUNK):
+            write_all(_STDOUT, data)
+    except (BrokenPipeError, ConnectionResetError):
+        return  # the client is gone, or the daemon was killed
+    finally:
+        channel.close()
+
+
+def _copy_up(channel: Channel) -> None:
+    connection = channel.connection
+    try:
+        while data := os.read(_STDIN, _CHUNK):
+            connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+    except OSError:
+        return  # the daemon has closed; the other direction ends by that

@@ -17,9 +17,8 @@ from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import AttemptChoice
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.services.job_storage import JobStorage
-from ffdl_batch.services.logs.line_search import Match, Search, check, matching
+from ffdl_batch.services.logs.line_search import Match, Search, Since, check, find_tail, matching
 from ffdl_batch.services.logs.log_reader import LogReader, has_log
-from ffdl_batch.services.logs.tail_search import Since, find_tail
 from ffdl_batch.services.queries.followed_jobs import FollowedJobs
 from ffdl_batch.services.queries.jobs import own_job, require_learner
 from ffdl_batch.services.refusals import stop_if, wrong_usage

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from ffdl_batch.cli.commands import top_stack
-from ffdl_batch.cli.commands.top_stack import Block, rows_that_fit
+from ffdl_batch.cli.commands import running_learners
+from ffdl_batch.cli.commands.running_learners import Block, rows_that_fit
 from tests.unit.cli.programs import FFDL, run
 from tests.unit.client.fake_daemon import FakeDaemon
 
@@ -31,7 +31,7 @@ def test_top_cuts_long_command_only_on_terminal(
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
     monkeypatch.setenv("COLUMNS", "60")
-    top_stack._print([a_learner(1, "x" * 1000)], [1])
+    running_learners._print([a_learner(1, "x" * 1000)], [1])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3 and max(map(len, lines)) == widest
 
@@ -44,7 +44,7 @@ def test_top_shows_as_many_rows_as_fit_on_terminal(
     def drawn(lines: int) -> list[str]:
         monkeypatch.setenv("LINES", str(lines))
         monkeypatch.setenv("COLUMNS", "80")
-        top_stack._print_screen(learners)
+        running_learners._print_screen(learners)
         return capsys.readouterr().out.splitlines()
 
     whole = drawn(30)

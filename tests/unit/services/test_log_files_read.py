@@ -15,7 +15,7 @@ from ffdl_batch.controller.logs.rotated_log import LogFiles
 from ffdl_batch.domain.job.log_text import Grep
 from ffdl_batch.domain.job.views import LogLine
 from ffdl_batch.domain.launch.limits import LogLimits
-from ffdl_batch.services.logs import line_search, log_reader, log_stream, regex_process, tail_search
+from ffdl_batch.services.logs import line_search, log_reader, log_stream, regex_process
 from ffdl_batch.services.logs.log_reader import LogReader
 from ffdl_batch.services.refusals import Refused
 from tests.planted_files import NO_FILES, NO_JSON, replace
@@ -240,13 +240,13 @@ def test_read_logs_tail_with_grep_ignores_lines_written_during_search(
     for number in range(100):
         log.print(f"step {number}\n".encode())
 
-    def found(*words: Any, **more: Any) -> tail_search.Found:
+    def found(*words: Any, **more: Any) -> line_search.Found:
         try:
-            return tail_search.find_tail(*words, **more)
+            return line_search.find_tail(*words, **more)
         finally:
             log.print(b"step 100\nstep 101\n")
 
-    monkeypatch.setattr(tail_search, "NEAR", near)
+    monkeypatch.setattr(line_search, "NEAR", near)
     monkeypatch.setattr(log_stream, "find_tail", found)
     assert search(site, job.id, Grep("step"), tail=1) == ["step 99"]
     assert search(site, job.id, Grep("step 99"), tail=1) == ["step 99"]

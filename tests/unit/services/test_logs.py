@@ -16,7 +16,7 @@ from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job.log_text import Grep
 from ffdl_batch.domain.job.views import LogLine
 from ffdl_batch.domain.launch.limits import LogLimits
-from ffdl_batch.services.logs import log_reader, tail_search
+from ffdl_batch.services.logs import line_search, log_reader
 from ffdl_batch.services.logs.log_reader import LogReader
 from ffdl_batch.services.queries.followed_jobs import FRESH_S, FollowedJobs
 from ffdl_batch.services.refusals import Refused
@@ -200,8 +200,8 @@ def expected(whole: Sequence[LogLine], grep: Grep, tail: int | None, since: floa
 def test_read_logs_grep_matches_line_by_line_search(site: Site, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     dice, now = random.Random(seed), [1000.0]
     monkeypatch.setattr("time.time", lambda: now[0])
-    monkeypatch.setattr(tail_search, "WINDOW", dice.choice([1, 30, 500]))
-    monkeypatch.setattr(tail_search, "NEAR", dice.choice([0, 10, 100]))
+    monkeypatch.setattr(line_search, "WINDOW", dice.choice([1, 30, 500]))
+    monkeypatch.setattr(line_search, "NEAR", dice.choice([0, 10, 100]))
     monkeypatch.setattr(log_reader, "MAX_LINE", dice.choice([8, 60, 65536]))
     monkeypatch.setattr(log_reader, "CHUNK", dice.choice([5, 64, 4096]))
     job = site.accept()
