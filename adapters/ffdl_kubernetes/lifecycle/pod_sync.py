@@ -1,10 +1,9 @@
-"""Synchronise pods with attempts: copy their output, deliver requests, and store the final record."""
+"""Synchronise pods with attempts: copy their output, find lost pods, and store the final record."""
 
 from __future__ import annotations
 
 import json
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +18,6 @@ from ffdl_batch.domain.launch.launch_file import decode
 from ffdl_batch.domain.launch.limits import LogLimits
 from ffdl_batch.domain.launch.placeholders import LaunchFileError
 from ffdl_batch.domain.launch.pod_protocol import (
-    ANNOTATIONS,
     FINALIZER,
     JOB_LABEL,
     Frame,
@@ -28,10 +26,10 @@ from ffdl_batch.domain.launch.pod_protocol import (
     pack,
 )
 from ffdl_batch.domain.outcome.controller_events import HEAD, EventKind, decode_events
-from ffdl_batch.domain.scheduler_errors import SchedulerError
-from ffdl_kubernetes.client import STRATEGIC, ClusterClient, Refused
+from ffdl_kubernetes.client import ClusterClient
 from ffdl_kubernetes.lifecycle import marker_files
 from ffdl_kubernetes.lifecycle.marker_files import attempt_of, is_ours
+from ffdl_kubernetes.lifecycle.pod_requests import RETRY_S, PodRequests
 from ffdl_kubernetes.lifecycle.termination import end_job
 from ffdl_kubernetes.objects.names import CONTROLLER, INDEX
 from ffdl_kubernetes.observing.attempt_mirror import Mirror
@@ -46,11 +44,10 @@ LOST_S = 60.0
 SILENT_S = 120.0
 """A controller prints something every 20 s. If its pod was marked for deletion this long ago and it has printed nothing
 since, the node does not answer; kubelet ends the pod when the node is back."""
-RETRY_S = 5.0
 WARNING = "URG"
 """The signal that warns controllers that their allocation is about to end."""
 END, GANG = "end", "gang"
-"""Work for a whole attempt, beside requests for single pods."""
+"""Work for a whole attempt: end its Job, and send the events of all its pods to each of them."""
 READ_S, READ_MOST_S = 120.0, 1800.0
 """Seconds after this daemon saw a Job's end, and after any pod was read, until the end is reported although some pods
 could not be read. The second is the maximum from the Job's end. So a daemon that was down, or that has hundreds of pods
@@ -75,15 +72,12 @@ class Pods:
         self._warned: set[str] = set()
         """Tokens of attempts whose pods were warned because one of them is about to end."""
         self._lock = threading.Lock()
-        self._work: queue.Queue[tuple[str, str]] = queue.Queue()
-        self._waiting: set[tuple[str, str]] = set()
-        self._annotations: dict[tuple[str, PodAnnotation], str] = {}
-        self._worker: threading.Thread | None = None
+        self._requests = PodRequests(make, {END: self._end, GANG: lambda _, token: self._notify_siblings(token)})
 
     def stop(self) -> None:
         """End the threads."""
         self._follower.stop()
-        self._work.put(("", ""))
+        self._requests.stop()
 
     # ------------------------------------------------------------------------------------- what the watch reports
 
@@ -98,11 +92,10 @@ class Pods:
                 self._ending.discard(name)
                 self._read.discard(name)
                 self._signs.pop(name, None)
-                for request in PodAnnotation:
-                    self._annotations.pop((name, request), None)
                 if not any(token_of(one) == token_of(pod) for one in self._pods.values()):
                     self._mirrors.pop(token_of(pod), None)
                     self._warned.discard(token_of(pod))
+            self._requests.forget(name)
             self._follower.forget(name)
             return
         with self._lock:
@@ -179,9 +172,9 @@ class Pods:
             _log.warning("%s: its output cannot be written: %s", pod, error)
             return
         if mirror.missing != before and mirror.missing:
-            self._annotate(pod, PodAnnotation.RESEND, json.dumps(mirror.missing, sort_keys=True))
+            self._requests.annotate(pod, PodAnnotation.RESEND, json.dumps(mirror.missing, sort_keys=True))
         if frame.kind is FrameKind.APPEND and frame.file.startswith("events/"):
-            self._queue(token_of(known), GANG)
+            self._requests.work_on(token_of(known), GANG)
 
     def on_end(self, pod: str) -> None:
         """See :class:`ffdl_kubernetes.observing.log_follower.Listener`. Store the termination message, and release the
@@ -206,7 +199,7 @@ class Pods:
         with self._lock:  # not before its output is written: a reader now reports the end
             self._read.add(pod)
             self._read_at = time.monotonic()
-        self._queue(pod, "")
+        self._requests.release(pod)
         self._mirror(known).ring()
 
     def _keep_final(self, pod: Plain, message: Mapping[str, Any]) -> None:
@@ -256,24 +249,19 @@ class Pods:
     def annotate(self, token: str, annotation: PodAnnotation, value: str) -> None:
         """Set an annotation of all pods of an attempt, in the worker's thread."""
         for pod in self._of(token):
-            self._annotate(pod["metadata"]["name"], annotation, value)
+            self._requests.annotate(pod["metadata"]["name"], annotation, value)
 
     def signal(self, token: str, name: str) -> None:
         """Send a signal to the running controllers of an attempt."""
         for pod in filter(has_begun, self._of(token)):
-            last = str(
-                (pod["metadata"].get("annotations") or {}).get(f"{ANNOTATIONS}/{PodAnnotation.SIGNAL.value}", "")
-            )
-            waiting = self._annotations.get((pod["metadata"]["name"], PodAnnotation.SIGNAL), "")
-            number = max(_number(last), _number(waiting)) + 1
-            self._annotate(pod["metadata"]["name"], PodAnnotation.SIGNAL, f"{number} {name}")
+            self._requests.signal(pod, name)
 
     def end_later(self, token: str, seconds: float, is_over: Callable[[], bool]) -> None:
         """End the Job of an attempt after some seconds, unless it is over."""
 
         def begin() -> None:
             if not is_over():
-                self._queue(token, END)
+                self._requests.work_on(token, END)
 
         timer = threading.Timer(seconds, begin)
         timer.daemon = True
@@ -287,7 +275,10 @@ class Pods:
         """Set the annotation for requests that are older than the pod."""
         text = find_text(attempt_of(pod, self._root).control)
         if text:
-            self._annotate(pod["metadata"]["name"], PodAnnotation.CONTROL, text)
+            self._requests.annotate(pod["metadata"]["name"], PodAnnotation.CONTROL, text)
+
+    def _end(self, client: ClusterClient, token: str) -> None:
+        end_job(client, token, self._of(token))
 
     def _notify_siblings(self, token: str) -> None:
         """Send each pod of a gang the events of all node controllers, and those of the head if they have the final one.
@@ -306,56 +297,7 @@ class Pods:
             texts[f"events/{HEAD}.jsonl"] = text
         packed = pack(json.dumps(texts))
         for pod in pods:
-            self._annotate(pod["metadata"]["name"], PodAnnotation.SIBLINGS, packed)
-
-    def _annotate(self, pod: str, annotation: PodAnnotation, value: str) -> None:
-        with self._lock:
-            if self._annotations.get((pod, annotation)) == value:
-                return
-            self._annotations[pod, annotation] = value
-        self._queue(pod, annotation.value)
-
-    def _queue(self, name: str, what: str) -> None:
-        """Queue work. `what` is a request for the pod `name`, or "" to release it; for END and GANG, `name` is an
-        attempt's token. Equal work in the queue is done once, because the pods of a gang print faster than requests can
-        be sent."""
-        with self._lock:
-            if (name, what) in self._waiting:
-                return
-            self._waiting.add((name, what))
-            if self._worker is None:
-                self._worker = threading.Thread(target=self._run, name="pods", daemon=True)
-                self._worker.start()
-        self._work.put((name, what))
-
-    def _run(self) -> None:
-        client = self._make()
-        while (job := self._work.get()) != ("", ""):
-            with self._lock:
-                self._waiting.discard(job)
-            name, what = job
-            try:
-                self._do(client, name, what)
-            except (Refused, SchedulerError, OSError) as error:
-                _log.warning("%s of %s cannot be done: %s; it is tried again", what or "release", name, error)
-                timer = threading.Timer(RETRY_S, self._queue, job)
-                timer.daemon = True
-                timer.start()
-        client.close()
-
-    def _do(self, client: ClusterClient, name: str, what: str) -> None:
-        if what == END:
-            end_job(client, name, self._of(name))
-        elif what == GANG:
-            self._notify_siblings(name)
-        elif not what:
-            change: dict[str, Any] = {"metadata": {"$deleteFromPrimitiveList/finalizers": [FINALIZER]}}
-            client.patch("Pod", name, change, STRATEGIC)
-        else:
-            with self._lock:
-                value = self._annotations.get((name, PodAnnotation(what)))
-            if value is not None:  # else the pod is gone
-                client.patch("Pod", name, {"metadata": {"annotations": {f"{ANNOTATIONS}/{what}": value}}})
+            self._requests.annotate(pod["metadata"]["name"], PodAnnotation.SIBLINGS, packed)
 
 
 def index_of(pod: Plain) -> int:
@@ -396,8 +338,3 @@ def _is_late(pod: Plain) -> bool:
     """Return whether the pod has outlived its grace period by more than :data:`LOST_S`."""
     by = pod["metadata"].get("deletionTimestamp")
     return bool(by) and time.time() > datetime.fromisoformat(by).timestamp() + LOST_S
-
-
-def _number(text: str) -> int:
-    first = text.partition(" ")[0]
-    return int(first) if first.isdigit() else 0

@@ -66,7 +66,9 @@ class World:
         self.pods = self.scheduler._pods
         self.let_go: list[str] = []
         monkeypatch.setattr(self.scheduler, "_synced", lambda: None)
-        monkeypatch.setattr(self.pods, "_queue", lambda name, wish: self.let_go.append(name) if not wish else None)
+        monkeypatch.setattr(
+            self.pods._requests, "_queue", lambda name, wish: self.let_go.append(name) if not wish else None
+        )
         monkeypatch.setattr(self.pods._follower, "follow", lambda name: None)
 
     def listed(self, thing: Mapping[str, Any]) -> None:
@@ -248,7 +250,7 @@ def test_pod_reader_warns_other_pods_of_gang_once_when_one_is_about_to_end(
     leaving["status"]["conditions"] = EVICTED if evicted else []
     for _ in range(2):
         world.heard(leaving)
-    assert world.pods._annotations.get(("p", PodAnnotation.SIGNAL)) == ("1 URG" if warned else None)
+    assert world.pods._requests._annotations.get(("p", PodAnnotation.SIGNAL)) == ("1 URG" if warned else None)
 
 
 ANNOTATIONS_BYTES = 256 * 1024
@@ -265,7 +267,9 @@ def test_pod_reader_sibling_events_of_large_gang_fit_into_annotations(world: Wor
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(json.dumps(line) + "\n" for line in said))
     world.pods._notify_siblings(TOKEN)
-    brought = {value for (_, wish), value in world.pods._annotations.items() if wish is PodAnnotation.SIBLINGS}
+    brought = {
+        value for (_, wish), value in world.pods._requests._annotations.items() if wish is PodAnnotation.SIBLINGS
+    }
     (text,) = brought
     files = json.loads(unpack(text))
     assert len(files) == 150 and sum(map(len, files.values())) > ANNOTATIONS_BYTES
@@ -299,8 +303,8 @@ def test_pod_reader_merges_pending_requests_for_one_pod(
         pods.annotate(TOKEN, PodAnnotation.CONTROL, str(number))
     server.goes_on.set()
     pods.stop()
-    assert pods._worker is not None
-    pods._worker.join(60)
+    assert pods._requests._worker is not None
+    pods._requests._worker.join(60)
     assert server.sent == ["0", "99"]
 
 
