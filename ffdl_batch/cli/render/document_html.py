@@ -14,19 +14,18 @@ _PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
 _WIDTH, _LABELS, _VALUES = 720, 190, 70
 _BAR, _GAP, _TITLE = 12, 8, 22
 _LONGEST_LABEL = 30
-_UNBROKEN = 30
-"""Maximum length of a cell that is not broken into lines: a time, a job's id, the name of a kind."""
-_SHORT = ' class="s"'
+_SHORT = 30
+"""Maximum length of a cell that is broken only between words: a time, a job's id, the name of a kind, some nodes."""
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE = (
     "body{font:14px/1.45 system-ui,sans-serif;margin:2em auto;max-width:88em;padding:0 1em;color:#222;background:#fff}"
     "h1{font-size:22px}h2{font-size:17px;margin:1.8em 0 .4em;border-bottom:1px solid #ccc}h3{font-size:14px;"
     "margin:1.2em 0 .3em}p{margin:.3em 0;max-width:60em}table{border-collapse:collapse;margin:.4em 0 1em}"
     "th,td{padding:.15em .8em;border-bottom:1px solid #ddd;text-align:left;vertical-align:top;overflow-wrap:anywhere}"
-    "th{border-bottom:2px solid #888}th,td.n,td.s{white-space:nowrap}"
+    "th{border-bottom:2px solid #888}th,td.n,.s{white-space:nowrap}"
     "td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}.note{color:#555;font-size:12px}"
     "svg{max-width:100%;height:auto}svg text{font:11px system-ui,sans-serif;fill:#333}"
-    "@media print{body{font-size:10pt;margin:0;max-width:none}td.s{white-space:normal}h2{break-after:avoid}"
+    "@media print{body{font-size:10pt;margin:0;max-width:none}.s{white-space:normal}h2{break-after:avoid}"
     "table,svg,figure{break-inside:avoid}thead{display:table-header-group}"
     "*{print-color-adjust:exact;-webkit-print-color-adjust:exact}@page{margin:15mm}}"
 )
@@ -70,13 +69,22 @@ def _table(table: Table) -> Iterator[str]:
     for row in table.rows:
         texts = map(cell_text, table.columns, row)
         cells = (
-            f"<td{kind or (_SHORT if len(text) <= _UNBROKEN else '')}>{_shown(text)}</td>"
+            f"<td{kind}>{_shown(text)}</td>" if kind else _text_cell(text)
             for kind, text in zip(kinds, texts, strict=True)
         )
         yield f"<tr>{''.join(cells)}</tr>"
     yield "</tbody></table>"
     if table.note:
         yield f'<p class="note">{_shown(table.note)}</p>'
+
+
+def _text_cell(text: str) -> str:
+    if len(text) > _SHORT:
+        return f"<td>{_shown(text)}</td>"
+    words = [_shown(word) for word in text.split(" ")]
+    if len(words) == 1:
+        return f'<td class="s">{words[0]}</td>'
+    return "<td>" + " ".join(f'<span class="s">{word}</span>' for word in words) + "</td>"
 
 
 def svg(chart: Bars) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from html.parser import HTMLParser
 
 import pytest
@@ -85,11 +86,31 @@ def test_html_report_is_self_contained_and_draws_no_bar_for_missing_value() -> N
     policy = [attributes.get("content") for tag, attributes in page.seen if tag == "meta"]
     assert "default-src 'none'; style-src 'unsafe-inline'" in policy
     assert "@media print" in "".join(page.words)
-    assert ("td", {"class": "s"}) in page.seen  # names are not broken into lines
     bars = [one for tag, one in page.seen if tag == "rect" and one["height"] == "10"]
     widths = [float(one["width"] or 0) for one in bars]
     assert len(widths) == 2 + 3  # the legend's two, and three values of four
     assert widths[2:] == [460.0, 230.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("2023-11-14T21:13:20", ["2023-11-14T21:13:20"]),
+        ("scheduler.cancelled_by_others", ["scheduler.cancelled_by_others"]),
+        ("training-123456789_100 (2)", ["training-123456789_100", "(2)"]),
+        ("gpu-001 gpu-002 gpu-003 +1", ["gpu-001", "gpu-002", "gpu-003", "+1"]),
+        ("learner 2: RuntimeError: out of memory", []),
+        ("/home/ada/" + "very-long/" * 20, []),
+        ("", [""]),
+    ],
+)
+def test_html_report_breaks_short_cells_only_between_words(text: str, pieces: list[str]) -> None:
+    """Long cells are broken anywhere and take the rest of the width: the page is readable at 1,300 pixels."""
+    html = html_page(document(text))
+    style, cell = "".join(Page(html).words), html.split("<tbody>")[1].split("</td>")[0]
+    assert re.findall(r'class="s">([^<]*)<', f"{cell}<") == pieces
+    assert ".s{white-space:nowrap}" in style and "overflow-wrap:anywhere" in style
+    assert "svg{max-width:100%" in style  # a chart is no wider than the window
 
 
 def test_reports_escape_markup_and_control_characters_in_names() -> None:
