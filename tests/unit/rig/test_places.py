@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from tests.cluster.rig import ClusterOptions, cgroups, record
-from tests.cluster.rig.__main__ import main
+from tests.cluster.rig import __main__ as rig
 from tests.cluster.rig.boot import NodeLayout, boot_script
 from tests.cluster.rig.errors import RigError
 from tests.cluster.rig.processes import Process
@@ -87,7 +89,27 @@ def test_cgroup_removal_keeps_cgroups_of_other_clusters(tmp_path: Path, monkeypa
     assert (tmp_path / "memory" / "ffdl-b-n1" / "uid_1").is_dir()
 
 
+@pytest.mark.parametrize("words", [["up", "--id", "second"], ["--id", "second", "up"], ["up"]])
+@pytest.mark.parametrize("is_up", [False, True])
+def test_rig_up_prints_hints_that_name_its_cluster(
+    words: list[str], is_up: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "second" if "--id" in words else "ffdl"
+    cluster = Mock(**{"versions.return_value": {"slurm": "26.05.5"}, "run.return_value.stdout": "main* up\n"})
+    monkeypatch.setattr(rig, "Cluster", Mock(**{"up.return_value": cluster, "attach.return_value": cluster}))
+    record.write(replace(KEPT, cluster_id="other"))
+    if is_up:
+        record.write(replace(KEPT, cluster_id=name, blueprint=replace(PLAN, suite=ClusterOptions().suite)))
+    assert rig.main(words) == 0
+    hints = capsys.readouterr().out.splitlines()[2:]
+    commands = [hint for hint in hints if "sudo" in hint]
+    assert len(commands) == 3 and all(f"--id {name}" in hint for hint in commands)
+    assert "NAME" not in "".join(hints)
+    down = next(shlex.split(hint) for hint in commands if "make cluster-down" in hint)
+    assert down[-1] == f"CLUSTER=--id {name}"
+
+
 @pytest.mark.parametrize("words", [["--id", "b", "down"], ["down", "--id", "b"]])
 def test_rig_accepts_id_before_and_after_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words) == 0
+    assert rig.main(words) == 0
     assert "cluster 'b' is not up" in "".join(capsys.readouterr())
