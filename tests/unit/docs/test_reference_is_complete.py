@@ -17,8 +17,12 @@ from ffdl_batch.domain.outcome.controller_events import EventKind
 from ffdl_batch.domain.outcome.error_codes import FAULTS
 from ffdl_batch.manifest.models.batch import BatchBlock, CheckpointBlock, RetryBlock, RoleBlock
 from ffdl_batch.manifest.models.ffdl import DataStoreBlock, FfdlBlock, FrameworkBlock, ImageLocationBlock
+from ffdl_batch.plugins import AdapterContext
+from ffdl_kubernetes.planning.network_access import ISOLATING
 from ffdl_kubernetes.settings import KubernetesSettings, Profile
+from ffdl_local.adapter import create
 from ffdl_local.settings import LocalSettings
+from ffdl_slurm.planning.job_network import MECHANISMS
 from ffdl_slurm.settings import SlurmSettings
 from tests.unit.docs.shown import ROOT
 
@@ -57,6 +61,24 @@ def test_image_definition_and_page_agree_on_unbuilt_mark(definition: Path) -> No
     row = next(line for line in (ROOT / "docs/images.md").read_text().splitlines() if f"`{definition.name}`" in line)
     assert header.startswith(("# ffdl-image: built", "# ffdl-image: unbuilt ("))
     assert ("unbuilt" in header) == ("unbuilt" in row)
+
+
+def test_network_page_names_what_makes_each_level_on_each_backend(tmp_path: Path) -> None:
+    lines = (ROOT / "docs" / "network.md").read_text(encoding="utf-8").splitlines()
+    begin = next(number for number, line in enumerate(lines) if line.startswith("| level | made on Slurm by |"))
+    cells = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in lines[begin + 2 : lines.index("", begin)]
+    ]
+    rows = {NetworkLevel(row[0].strip("`")): row[1:] for row in cells}
+    assert list(rows) == [level for level in NetworkLevel if level is not NetworkLevel.AUTO]
+    slurm, kubernetes, local = (
+        {level for level, row in rows.items() if row[backend] != "not available"} for backend in range(3)
+    )
+    machine = create({"runtime": "apptainer"}, AdapterContext(str(tmp_path), "ada", 1000))
+    assert slurm == MECHANISMS.keys()
+    assert kubernetes == {*ISOLATING, NetworkLevel.HOST}
+    assert local == machine.probe().network_levels
+    assert {level for level, row in rows.items() if row[1] == "a NetworkPolicy"} == ISOLATING
 
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md", "docs/internals.md"])

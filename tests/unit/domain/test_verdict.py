@@ -12,6 +12,7 @@ from ffdl_batch.domain.job_state import LIVE, Cause, JobState, RequestedAction
 from ffdl_batch.domain.outcome.attempt_reports import latest_run
 from ffdl_batch.domain.outcome.continuation import Checkpoint, Interruption, Spent
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, GoesOn, Outcome, Scalar, is_final
+from ffdl_batch.domain.outcome.error_codes import FAULTS
 from ffdl_batch.domain.outcome.facts import WHOLE_SECOND_S, AttemptFacts
 from ffdl_batch.domain.outcome.observation import EndCause, Observation, Phase
 from ffdl_batch.domain.outcome.verdict import VerdictKind, judge
@@ -121,6 +122,24 @@ def test_verdict_completes_forgotten_job_only_with_final_record() -> None:
     assert judge(facts(JobState.PROCESSING, None, RUN, DONE, is_forgotten=True)).steps[-1][0] is JobState.COMPLETED
     lost = judge(facts(JobState.PROCESSING, None, RUN, is_forgotten=True))
     assert (lost.steps[-1][0], lost.error_code) == (JobState.FAILED, "S106")
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        facts(JobState.PROCESSING, None, RUN, is_forgotten=True),
+        facts(JobState.QUEUED, None, is_forgotten=True),
+        facts(JobState.QUEUED, None, is_forgotten=True, is_lost=True),
+        *(facts(JobState.PROCESSING, seen(Phase.ENDED, end), RUN) for end in ENDS if end is not EndCause.CANCELLED),
+        *(facts(JobState.QUEUED, seen(Phase.ENDED, end)) for end in ENDS if end is not EndCause.CANCELLED),
+    ],
+)
+def test_verdict_on_job_without_record_names_no_particular_scheduler(lost: AttemptFacts) -> None:
+    """Jobs of every backend get the same words."""
+    verdict = judge(lost)
+    assert verdict.steps and verdict.message
+    words = f"{verdict.message} {FAULTS[verdict.error_code].cure}".lower()
+    assert not [word for word in ("slurm", "accounting", "sacct", "squeue", "kubernetes", "pod") if word in words]
 
 
 def test_verdict_continues_lost_job_but_not_forgotten_job_before_start() -> None:

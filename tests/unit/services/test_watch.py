@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.cli.commands.job_list import place_or_reason
+from ffdl_batch.cli.commands.show import print_job
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Outcome, encode_event
@@ -270,6 +272,27 @@ def test_watcher_keeps_forgotten_job_while_its_heartbeat_is_recent(site: Site) -
     last = site.platform.storage.store.history(job.id)[-1]
     assert (last.state, last.error_code) == (JobState.PENDING, "S106")
     assert "no record of the job any more" in last.message
+
+
+def test_watcher_shows_disruption_of_running_job_in_list_show_and_why_until_it_is_over(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pod on Kubernetes that is evicted runs on for its grace period."""
+    job = site.deployed()
+    write_events(site, job, [("learner", site.clock.now())])
+    native = NativeId(job.native_id)
+    for words in ("pod-0 is about to end: its node shuts down; kubelet kills it at 17:00", ""):
+        site.scheduler.seen[native] = Observation(Phase.RUNNING, "Running", nodes="n1", lacks=words)
+        site.watch()
+        view = site.view(job)
+        assert (view.state, place_or_reason(view)) == ("PROCESSING", f"({words})" if words else "n1")
+        print_job(view)
+        shown = [line.partition(":") for line in capsys.readouterr().out.splitlines()]
+        assert [text.strip() for label, _, text in shown if label == "Waiting because"] == ([words] if words else [])
+        sentence = site.platform.explainer.explain_job(site.caller, job.id).sentence
+        assert sentence.startswith("it does not wait: it runs") and sentence.endswith(
+            f"; {words}" if words else " on n1"
+        )
 
 
 def test_watcher_records_no_requeue_from_observation_before_start(site: Site) -> None:
