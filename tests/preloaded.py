@@ -90,7 +90,7 @@ class Popen(subprocess.Popen[Any]):
         unusual = executable or preexec_fn or pass_fds or shell or gid or gids or uid
         command = [os.fspath(word) for word in args] if isinstance(args, (list, tuple)) else []
         environment = os.environ if env is None else env
-        if unusual or umask != -1 or group != -1 or not _is_forked(command) or _AT_START & environment.keys():
+        if unusual or umask != -1 or group != -1 or not self._forks(command) or _AT_START & environment.keys():
             super()._execute_child(*given)  # type: ignore[misc]
             return
         reading, self._ended, errors = streams[0], None, streams[5]
@@ -110,6 +110,17 @@ class Popen(subprocess.Popen[Any]):
             os.close(mounts)
         self._child_created = True
         self._close_pipe_fds(*streams)  # type: ignore[attr-defined]
+
+    @staticmethod
+    def _forks(command: Sequence[str]) -> bool:
+        return _is_forked(command)
+
+    def send_signal(self, sig: int) -> None:
+        """See `subprocess.Popen`. The signal comes from the forked process's parent, as an executed one's does."""
+        if self._ended is None:
+            super().send_signal(sig)
+        elif self.poll() is None:
+            _server().signal(self.pid, sig)
 
     def _internal_poll(self, *deadstate: Any, **named: Any) -> int | None:
         if self._ended is None:
@@ -149,6 +160,10 @@ class PopenTree(Popen):
     forks of the process that starts them, with the modules and the patches of that process."""
 
     _is_tree = True
+
+    @staticmethod
+    def _forks(command: Sequence[str]) -> bool:
+        return _is_in_tree(command)
 
 
 if TYPE_CHECKING:
@@ -221,6 +236,13 @@ class _Server:
         assert answer, "the server of preloaded programs has ended"
         return int(answer), reading
 
+    def signal(self, pid: int, number: int) -> None:
+        """Signal a process that this server forked, unless it has ended."""
+        with self._lock:
+            self._own.send(json.dumps({"pid": pid, "signal": number}).encode())
+            answer = self._own.recv(64)
+        assert answer, "the server of preloaded programs has ended"
+
     def end(self) -> None:
         """End the server; what it forked keeps running. Its CPU time counts as this process's from then on."""
         self._own.close()
@@ -262,6 +284,11 @@ def serve(connection: socket.socket) -> None:
             if not data:
                 return
             request = json.loads(data)
+            if "signal" in request:
+                if request["pid"] in running:
+                    os.kill(request["pid"], request["signal"])
+                connection.send(b"0")
+                continue
             if request["is_tree"] and not has_programs_below:
                 _load_programs_below()
                 has_programs_below = True

@@ -53,6 +53,7 @@ from ffdl_batch.runtimes.pod import (
     shim_argv,
     stand_in_argv,
 )  # fmt: skip
+from tests import preloaded
 from tests.contract.controller_rig import MARK, ROOT, await_true, job_id
 
 LIMITS = Limits(grace_s=60, kill_wait_s=3, heartbeat_s=0.5)
@@ -171,7 +172,7 @@ class PodRig:
         argv = [sys.executable, "-I", "-S", "-c", _START, ROOT, "pod", "--launch", self.plan / "launch.json", *given]
         env = {**self.environment, "FFDL_NATIVE_ID": f"{job_id()}-1", "FFDL_POD_IP": f"127.0.1.{self.index + 1}"}
         with (self.base / "said").open("ab") as said, (self.base / "errors").open("ab") as errors:
-            self.sidecar = subprocess.Popen(
+            self.sidecar = preloaded.PopenTree(
                 [str(word) for word in argv], env=env, stdout=said, stderr=errors, start_new_session=True
             )
         self._started.append(self.sidecar)

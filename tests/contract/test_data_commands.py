@@ -53,6 +53,7 @@ class Person:
 
     def __init__(self, rig: StagingRig) -> None:
         self.rig, self.directory = rig, rig.directory
+        self.popen: type[preloaded.Popen] = preloaded.PopenTree
         self.home = self.directory / "home"
         self.home.mkdir()
         self.environ = {
@@ -76,7 +77,7 @@ class Person:
         """``ffdl data ...`` in a process group of its own."""
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": self.environ, **changes}
         argv = [*options.pop("under", ()), *FFDL, "data", *map(str, words)]
-        return preloaded.Popen(argv, text=True, cwd=self.home, start_new_session=True, **options)
+        return self.popen(argv, text=True, cwd=self.home, start_new_session=True, **options)
 
     def run(self, *words: str | Path, code: int = 0, **changes: Any) -> tuple[str, str]:
         """Its two outputs, once it has ended with that code."""
@@ -345,6 +346,7 @@ def test_data_commands_print_error_and_exit_status_for_invalid_arguments(
 def test_data_put_stores_in_directory_and_ignores_modules_in_working_directory(person: Person) -> None:
     source = person.lay(TREE)
     (person.home / "queue.py").write_text("raise SystemExit('imported')")
+    person.popen = preloaded.Popen  # the staging program imports its modules itself
     target = person.directory / "nfs" / "set"
     person.run("put", source, target.as_uri())
     assert found_in(target) == TREE
