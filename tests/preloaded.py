@@ -6,7 +6,8 @@ environment, directory and standard streams, also below /proc. One thing differs
 `subprocess`: the modules that a program imports late are loaded from its start.
 
 Only `python -m MODULE ...` and `python -c CODE ...` of this interpreter are forked. Everything else is executed. What a
-forked program starts is executed, too, unless it was started by `PopenTree`: its Python programs are forks of itself.
+forked program starts is executed, too, unless it was started by `PopenTree`: its Python programs are forks of itself;
+or by `PopenDaemon`: they are trees that the server starts.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import functools
 import gc
 import importlib
@@ -31,7 +33,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -64,6 +66,8 @@ _FLAGS = frozenset(("-I", "-S", "-E", "-P"))
 """Options by which the project's own processes start Python programs."""
 _PR_SET_DUMPABLE, _PR_SET_NAME = 4, 15
 """prctl(2)"""
+_CONNECTION, _ABOVE = 200, 300
+"""Descriptors: a daemon's connection to the server, and above all that programs are given."""
 _MOUNTS = "/proc/self/ns/mnt"
 _CLONE_NEWNS = 0x00020000
 """setns(2)"""
@@ -79,15 +83,15 @@ class Popen(subprocess.Popen[Any]):
 
     used_cpu_s = 0.0
     """Seconds of a core that all forked processes have used which were waited for."""
-    _is_tree = False
-    """Whether Python programs that the forked process starts are forked, too."""
+    _kind = "program"
+    """What the server does for Python programs that the forked process starts: see the classes below."""
     _ended: int | None = None
     """The pipe from which the exit status of a forked process is read; None if the process was executed."""
 
     def _execute_child(self, *given: Any) -> None:
         (args, executable, preexec_fn, _, pass_fds, cwd, env, _, _, shell, *rest) = given
         streams, (_, gid, gids, uid, umask, new_session, group) = rest[:6], rest[6:13]
-        unusual = executable or preexec_fn or pass_fds or shell or gid or gids or uid
+        unusual = executable or preexec_fn or shell or gid or gids or uid
         command = [os.fspath(word) for word in args] if isinstance(args, (list, tuple)) else []
         environment = os.environ if env is None else env
         if unusual or umask != -1 or group != -1 or not self._forks(command) or _AT_START & environment.keys():
@@ -95,17 +99,19 @@ class Popen(subprocess.Popen[Any]):
             return
         reading, self._ended, errors = streams[0], None, streams[5]
         kept = [reading, streams[3], errors]
+        also = [int(number) for number in pass_fds]
         request = {
             "argv": command,
             "cwd": os.fspath(cwd) if cwd else os.getcwd(),  # noqa: PTH109 - the text alone is wanted
             "env": {os.fsdecode(k): os.fsdecode(v) for k, v in environment.items()},
             "new_session": bool(new_session),
-            "is_tree": self._is_tree,
+            "kind": self._kind,
+            "kept": also,
         }
         mounts = os.open(_MOUNTS, os.O_RDONLY | os.O_CLOEXEC)
         try:
             given_on = [number if number != -1 else own for own, number in enumerate(kept)]
-            self.pid, self._ended = _server().fork(request, [*given_on, mounts])
+            self.pid, self._ended = _server().fork(request, [*given_on, mounts, *also])
         finally:
             os.close(mounts)
         self._child_created = True
@@ -159,11 +165,18 @@ class PopenTree(Popen):
     """As `Popen`, for programs that have no state in their modules and whose Python programs have none: these are
     forks of the process that starts them, with the modules and the patches of that process."""
 
-    _is_tree = True
+    _kind = "tree"
 
     @staticmethod
     def _forks(command: Sequence[str]) -> bool:
         return _is_in_tree(command)
+
+
+class PopenDaemon(Popen):
+    """As `Popen`, for programs that have threads and state. Their Python programs are started as by `PopenTree`, by the
+    server, which is then the parent."""
+
+    _kind = "daemon"
 
 
 if TYPE_CHECKING:
@@ -204,11 +217,15 @@ def _is_forked(command: Sequence[str]) -> bool:
 class _Server:
     """The process that forks, and the connection to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, own: socket.socket, process: subprocess.Popen[bytes] | None = None) -> None:
+        self._own, self._process, self._lock = own, process, threading.Lock()
+
+    @classmethod
+    def start(cls) -> _Server:
+        """Start one for this process."""
         own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._own, self._lock = own, threading.Lock()
         with other:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-m", "tests.preloaded", str(other.fileno()), "-" * _SHOWN_BYTES],
                 cwd=ROOT,
                 env={
@@ -221,6 +238,7 @@ class _Server:
                 pass_fds=[other.fileno()],
                 start_new_session=True,
             )
+        return cls(own, process)
 
     def fork(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> tuple[int, int]:
         """The new process's id, and the pipe that will bring its wait status."""
@@ -246,7 +264,8 @@ class _Server:
     def end(self) -> None:
         """End the server; what it forked keeps running. Its CPU time counts as this process's from then on."""
         self._own.close()
-        self._process.wait(timeout=60)
+        if self._process is not None:
+            self._process.wait(timeout=60)
 
 
 _SERVERS: dict[int, _Server] = {}
@@ -255,7 +274,7 @@ _SERVERS: dict[int, _Server] = {}
 def _server() -> _Server:
     """The server of this process, started when it is first needed."""
     if os.getpid() not in _SERVERS:
-        _SERVERS[os.getpid()] = server = _Server()
+        _SERVERS[os.getpid()] = server = _Server.start()
         atexit.register(server.end)
     return _SERVERS[os.getpid()]
 
@@ -273,32 +292,42 @@ def serve(connection: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     running: dict[int, int] = {}
-    while True:
-        ready, _, _ = select.select([connection.fileno(), waking], [], [])
+    clients = {connection.fileno(): connection}
+    while connection.fileno() in clients:
+        ready, _, _ = select.select([waking, *clients], [], [])
         if waking in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(waking, 4096)
             _report_ended(running)
-        if connection.fileno() in ready:
-            data, descriptors, _, _ = socket.recv_fds(connection, _LARGEST_REQUEST, 5)
+        for number in ready:
+            if number == waking:
+                continue
+            data, descriptors, _, _ = socket.recv_fds(clients[number], _LARGEST_REQUEST, 64)
             if not data:
-                return
+                clients.pop(number).close()
+                continue
             request = json.loads(data)
             if "signal" in request:
                 if request["pid"] in running:
                     os.kill(request["pid"], request["signal"])
-                connection.send(b"0")
+                clients[number].send(b"0")
                 continue
-            if request["is_tree"] and not has_programs_below:
+            if request["kind"] != "program" and not has_programs_below:
                 _load_programs_below()
                 has_programs_below = True
+            own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             pid = os.fork()
             if pid == 0:
-                _become(request, descriptors)
-            running[pid] = descriptors[4]
-            for descriptor in descriptors[:4]:
+                _become(request, descriptors, other)
+            other.close()
+            if request["kind"] == "daemon":
+                clients[own.fileno()] = own
+            else:
+                own.close()
+            running[pid] = descriptors.pop()
+            for descriptor in descriptors:
                 os.close(descriptor)
-            connection.send(str(pid).encode())
+            clients[number].send(str(pid).encode())
 
 
 def _load(modules: Iterable[str]) -> None:
@@ -343,8 +372,8 @@ def _report_ended(running: dict[int, int]) -> None:
         os.close(pipe)
 
 
-def _become(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
-    """Be the program of the request. Never returns into the server's code."""
+def _become(request: dict[str, Any], descriptors: list[int], connection: socket.socket) -> NoReturn:
+    """Be the program of the request, with a connection to the server. Never returns into the server's code."""
     status = 1
     try:
         signal.set_wakeup_fd(-1)
@@ -352,10 +381,18 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
         if request["new_session"]:
             os.setsid()
         _enter_mounts(descriptors[3])
-        _take(descriptors[:3])
+        kept = dict(zip(request["kept"], descriptors[4:], strict=False))
+        if request["kind"] == "daemon":
+            kept[_CONNECTION] = connection.detach()
+        _take(descriptors[:3], kept)
         os.chdir(request["cwd"])
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        if request["is_tree"]:
+        if request["kind"] == "daemon":
+            os.set_inheritable(_CONNECTION, False)
+            _SERVERS.clear()
+            _SERVERS[os.getpid()] = _Server(socket.socket(fileno=_CONNECTION))
+            subprocess.Popen = PopenTree  # type: ignore[misc]
+        elif request["kind"] == "tree":
             subprocess.Popen._execute_child = _start_below  # type: ignore[attr-defined]
             os.execvp = _become_below  # type: ignore[assignment]
         status = _run_program(request["argv"], request["env"])
@@ -384,7 +421,7 @@ def _start_below(process: subprocess.Popen[Any], *given: Any) -> None:
         try:
             _forget_parent()
             given_on = [streams[0], streams[3], streams[5]]
-            _take([number if number != -1 else own for own, number in enumerate(given_on)], pass_fds)
+            _take([number if number != -1 else own for own, number in enumerate(given_on)], _same(pass_fds))
             if cwd is not None:
                 os.chdir(cwd)
             if umask != -1:
@@ -412,7 +449,7 @@ def _become_below(file: str, args: list[str]) -> NoReturn:
         _forget_parent()
         with os.scandir("/proc/self/fd") as entries:
             numbers = [int(entry.name) for entry in entries]
-        _take(range(3), [number for number in numbers if number > 2 and _is_inherited(number)])
+        _take(range(3), _same(number for number in numbers if number > 2 and _is_inherited(number)))
         _set_signals()
         status = _run_program(args, dict(os.environ))
     except BaseException:  # noqa: BLE001 - the outermost frame of the new program
@@ -455,17 +492,21 @@ def _set_signals() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _take(streams: Sequence[int], kept: Collection[int] = ()) -> None:
-    """Let the standard streams be these descriptors, and close all others but those that are kept."""
-    # Above the standard ones first: one of those that came may have the number of another's place.
-    moved = [os.dup(descriptor) for descriptor in streams]
-    for number, descriptor in enumerate(moved):
+def _same(descriptors: Iterable[int]) -> dict[int, int]:
+    return {int(number): int(number) for number in descriptors}
+
+
+def _take(streams: Sequence[int], kept: Mapping[int, int]) -> None:
+    """Let the standard streams be these descriptors, keep others by their new numbers, and close the rest."""
+    # Above all others first: one of those that came may have the number of another's place.
+    new = {**dict(enumerate(streams)), **kept}
+    moved = {number: fcntl.fcntl(old, fcntl.F_DUPFD, _ABOVE) for number, old in new.items()}
+    for number, descriptor in moved.items():
         os.dup2(descriptor, number)
     least = 3
-    for descriptor in sorted(kept):
-        os.closerange(least, descriptor)
-        os.set_inheritable(descriptor, True)
-        least = descriptor + 1
+    for number in sorted(kept):
+        os.closerange(least, number)
+        least = number + 1
     os.closerange(least, 1 << 16)
 
 

@@ -109,7 +109,7 @@ class Site:
         if not self.state.exists():
             write_schema(self.state / "ffdl.sqlite3")
         with (self.directory / "err").open("ab") as errors:
-            process = preloaded.Popen(
+            process = preloaded.PopenDaemon(
                 [sys.executable, *program, "--personal", *arguments],
                 cwd="/",
                 env=self.environment(),
