@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.job.spec import BatchOptions, Checkpoint
+from ffdl_batch.domain.job.spec import BatchOptions, Checkpoint, Resources
 from ffdl_batch.domain.launch.pod_protocol import JOB_LABEL
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
 from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_kubernetes import adapter
+from ffdl_kubernetes.objects.names import INDEX
 from tests.contract.kubernetes_harness import KubernetesHarness
 from tests.fakes.kubernetes.rig import eventually
 
 SAVES = "trap 'echo saved; exit 0' USR2; echo up; while :; do sleep 0.2; done"
+TWO = Resources(learners=2, cpus=0.1, memory_bytes=1 << 28)
 QUICK, SLOW = (BatchOptions(checkpoint=Checkpoint(grace_s=seconds)) for seconds in (5, 300))
 
 
@@ -74,6 +77,28 @@ def test_evicted_pod_saves_checkpoint_and_records_preemption(world: World) -> No
     world.await_end(native)
     assert "saved" in world.log(plan)
     assert (world.final(plan)["outcome"], world.final(plan)["interruption"]) == ("halted", "preemption")
+
+
+@pytest.mark.parametrize("index", ["0", "1"])
+def test_eviction_of_one_pod_of_gang_asks_all_learners_to_save_at_once(world: World, index: str) -> None:
+    native, plan = world.submit(f'echo "up $LEARNER_ID"; {SAVES}', resources=TWO, batch=SLOW)
+
+    def printed(number: int, text: str) -> bool:
+        log = Path(plan.attempt_dir.training_log(number))
+        return log.exists() and text in log.read_text()
+
+    def wait_for(text: str) -> None:
+        world.wait(lambda: all(printed(number, text) for number in (1, 2)), world.diagnosis)
+
+    wait_for("up")
+    names = {pod["metadata"]["labels"][INDEX]: pod["metadata"]["name"] for pod in world.pods()}
+    world.k8s.do("evict", namespace=world.k8s.namespace, pod=names[index])
+    evicted_at = time.monotonic()
+    seen = world.await_end(native)
+    wait_for("saved")
+    assert time.monotonic() - evicted_at < 60
+    record = world.final(plan)
+    assert (record["outcome"], record["interruption"]) == ("halted", "preemption"), seen
 
 
 def test_evicted_pod_records_preemption_when_kubelet_loses_container_exits(tmp_path: Path) -> None:

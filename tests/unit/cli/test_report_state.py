@@ -19,11 +19,14 @@ from ffdl_batch.cli.commands.report.faults_document import (
     reported_by,
     write_reported,
 )
+from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.incidents.incident import IncidentRow
 from ffdl_batch.domain.incidents.report import FaultsReport
 from ffdl_batch.exit_handling import Stop
 from ffdl_batch.notify.mail import read_address, read_login, read_relay
+from tests.unit.cli.programs import FFDL, run
+from tests.unit.client.fake_daemon import FakeDaemon
 
 NOW = 10_000.0
 
@@ -146,3 +149,17 @@ def test_read_login_requires_two_lines_in_private_file_and_hides_password(tmp_pa
     path.chmod(0o644)
     with pytest.raises(ValueError, match="chmod 600"):
         read_login(path)
+
+
+@pytest.mark.parametrize("own_only", [True, False])
+@pytest.mark.parametrize("form", ["text", "markdown", "html"])
+def test_report_of_all_users_says_whose_jobs_it_covers_on_stderr_and_in_document(
+    daemon: FakeDaemon, own_only: bool, form: str
+) -> None:
+    daemon.reports["faults"] = {"faults": to_plain(replace(report(row(NOW)), own_only=own_only))}
+    done = run(FFDL, "report", "faults", "--all", "--format", form, daemon=daemon)
+    warning = "ffdl: warning: the report covers your own jobs only: a personal daemon has no jobs of other users\n"
+    assert done.stderr == (warning if own_only else "")
+    assert ("your own jobs only." in done.stdout, "jobs of all users." in done.stdout) == (own_only, not own_only)
+    quiet = run(FFDL, "report", "faults", "--all", "--quiet", "--format", form, daemon=daemon)
+    assert (quiet.stderr, quiet.stdout) == ("", done.stdout)

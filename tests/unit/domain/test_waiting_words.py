@@ -7,6 +7,7 @@ import time
 import pytest
 
 from ffdl_batch.domain.pending.evidence import (
+    ahead_text,
     alternative_text,
     capacity_text,
     evidence_of,
@@ -15,6 +16,7 @@ from ffdl_batch.domain.pending.evidence import (
     trial_text,
 )
 from ffdl_batch.domain.pending.explanation import (
+    Ahead,
     Alternative,
     Blocker,
     BlockerKind,
@@ -159,3 +161,17 @@ def test_evidence_texts_describe_wait_history_trial_and_alternative() -> None:
     assert trial_text(Foretold("what it said"), NOW).endswith("would answer: what it said")
     text = alternative_text(Alternative("partition quick", "--partition=quick", NOW + 600, 3600), NOW)
     assert text == "partition quick (--partition=quick): starts at 12:10 (in 10 min), 60 min sooner"
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 30])
+def test_evidence_texts_do_not_attribute_jobs_of_caller_to_others(jobs: int) -> None:
+    ahead = Ahead("main", jobs, jobs, 4, jobs, 2)
+    assert f"{jobs} of them yours" in ahead_text(ahead, NOW, is_queued=True)
+    texts = (
+        ahead_text(ahead, NOW, is_queued=True),
+        ahead_text(ahead, NOW, is_queued=False),
+        trial_text(Foretold("said", NOW, "n1", jobs), NOW),
+        alternative_text(Alternative("partition quick", "--partition=quick", NOW, 60, jobs), NOW),
+        *evidence_of(Explanation(NOW, ahead=(ahead,)), Foretold("said", NOW, "n1", jobs), None, NOW),
+    )
+    assert not any("other" in text for text in texts), texts

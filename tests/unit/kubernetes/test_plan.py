@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from kubernetes_validate import validate
 
 from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.job.spec import (
@@ -22,6 +24,7 @@ from ffdl_batch.domain.job.spec import (
     StoreType,
 )
 from ffdl_batch.domain.scheduler_errors import InvalidRequest
+from ffdl_kubernetes.objects.names import NAME, USER
 from tests.unit.kubernetes.request_rig import JOB, PLAIN, plan_of, pod_of
 
 HERE = DataStore("here", StoreType.MOUNT_VOLUME, StoreType.HOST_MOUNT, "digits", "", {"path": "/data"})
@@ -149,3 +152,23 @@ def test_kubernetes_plan_warns_if_nothing_keeps_checkpoints(
 ) -> None:
     plan = plan_of(replace(PLAIN, data_stores=stores), settings)
     assert any("results and checkpoints are lost with the pod" in one for one in plan.warnings) == lost
+
+
+@pytest.mark.parametrize(
+    ("name", "user"),
+    [("digits", "alice"), ("Ziffern: {1} über\nzwei", "PHYSIK\\alice"), ("x" * 400, ""), ("1.5", "007")],
+)
+def test_kubernetes_plan_annotates_job_and_pods_with_manifest_name_and_submitter(name: str, user: str) -> None:
+    job: Any = plan_of(replace(PLAIN, name=name), user=user).objects[0]
+    for metadata in (job["metadata"], job["spec"]["template"]["metadata"]):
+        assert {key: metadata["annotations"].get(key) for key in (NAME, USER)} == {NAME: name, USER: user or None}
+        assert name not in metadata["labels"].values(), "labels allow neither blanks nor more than 63 characters"
+    validate(job, "1.37", strict=True)
+
+
+@pytest.mark.parametrize("storage_bytes", [None, 20 * 1000**3])
+def test_kubernetes_plan_bounds_ephemeral_storage_by_manifest(storage_bytes: int | None) -> None:
+    resources = replace(PLAIN.resources, storage_bytes=storage_bytes)
+    (learner,) = pod_of(plan_of(replace(PLAIN, resources=resources)))["containers"]
+    wanted = None if storage_bytes is None else str(storage_bytes)
+    assert [learner["resources"][part].get("ephemeral-storage") for part in ("requests", "limits")] == [wanted] * 2

@@ -11,8 +11,9 @@ import pytest
 from ffdl_batch.domain.job.job import Change, Job
 from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.launch.launch_file import decode, encode
+from ffdl_batch.domain.launch.launch_file import Seat, decode, encode
 from ffdl_batch.domain.outcome.controller_events import EventKind as K
+from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerError, SchedulerMissing, SchedulerUnreachable
 from ffdl_batch.runtimes.launch_request import AttemptNode, NodeProgram
 from ffdl_batch.services.queries.attach_plan import plan_attach
@@ -74,6 +75,41 @@ def test_plan_attach_returns_command_for_one_or_all_learners_of_node(site: Site,
     assert (plan.argv[0], plan.learners, plan.node, plan.unset) == ("go", (2,), "n1", ("X_",))
     (both,) = plan_attach(site.platform.storage, site.platform.adapters, site.caller, job.id, None)
     assert (both.learners, both.argv[-1]) == ((1, 2), "1,2")
+
+
+@pytest.mark.parametrize("ended", [0, 1])
+def test_gang_is_processing_and_reachable_while_one_of_its_learners_runs(
+    site: Site, scheduler: Reaching, ended: int
+) -> None:
+    accepted = site.accept(manifest=MANIFEST + "learners: 2\n")
+    site.deploy()
+    job = site.job(accepted.id)
+    path, head = Path(site.attempt(job).launch), site.head(job)
+    launch = replace(decode(path.read_text()), learners=2, nodes=2, seats=(Seat(0), Seat(1)))
+    path.write_text(encode(launch))
+    site.scheduler.run(NativeId(job.native_id))
+    head.says("head", K.CLAIMED, native_id=job.native_id, restart=0)
+    for rank in (0, 1):
+        head.says(f"node-{rank}", K.STARTED, host=f"n{rank + 1}", allocation="77")
+        head.says(f"node-{rank}", K.LEARNER_STARTED, learner_id=rank + 1)
+        head.beats(rank)
+    head.says(f"node-{ended}", K.LEARNER_ENDED, learner_id=ended + 1, exit_code=0)
+    head.says(f"node-{ended}", K.PHASE, phase="store-results", status="started")
+    head.says(f"node-{ended}", K.STORED, learner_id=ended + 1)
+    site.watch()
+    assert site.job(job.id).state is JobState.PROCESSING
+    why = site.platform.explainer.explain_job(site.caller, job.id)
+    assert why.sentence.startswith("it does not wait: it runs since"), why
+    left = 2 - ended
+    for learner in (None, left):  # ffdl top and stack enter all, ffdl exec one
+        (plan,) = plan_attach(site.platform.storage, site.platform.adapters, site.caller, job.id, learner)
+        assert (plan.learners, plan.node) == ((left,), f"n{left}")
+    told = refusal(site, job, ended + 1).problem
+    assert (told.message, told.cure) == (f"learner {ended + 1} of {job.id} ended with exit code 0", f"running: {left}")
+    head.says(f"node-{1 - ended}", K.LEARNER_ENDED, learner_id=left, exit_code=0)
+    site.watch()
+    assert site.job(job.id).state is JobState.STORING
+    assert refusal(site, job, None).problem.cure == "its learners have ended; ffdl logs shows their output"
 
 
 def test_plan_attach_rejects_ended_or_unknown_learner(site: Site, scheduler: Reaching) -> None:
