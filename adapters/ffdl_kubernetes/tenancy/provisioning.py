@@ -24,6 +24,8 @@ _LABEL_VALUE = re.compile(rf"({_NAME})?", re.ASCII)
 _ACCOUNT = re.compile(r"([a-z0-9-]+/)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?", re.ASCII)
 _WHOLE = ("spec", "rules", "subjects", "roleRef", "automountServiceAccountToken")
 """What is compared of an object beside its labels."""
+_AMOUNTS = ("hard", "default")
+"""Parts of a spec in which an amount that is not wanted is a difference."""
 
 
 def objects_of(tenant: Tenant, settings: KubernetesSettings) -> list[Plain]:
@@ -101,7 +103,7 @@ def _make(client: ClusterClient, wanted: Plain, manner: Manner) -> TenantStep:
 
 
 def added(found: Plain, wanted: Plain) -> Plain:
-    """Return `wanted` with the rules, subjects and limits of a quota that only `found` has."""
+    """Return `wanted` with the rules, subjects, limits of a quota and defaults of containers that only `found` has."""
     both = dict(wanted)
     for part in ("rules", "subjects"):
         if part in wanted:
@@ -110,6 +112,13 @@ def added(found: Plain, wanted: Plain) -> Plain:
     if "hard" in (wanted.get("spec") or {}):
         limits = {**((found.get("spec") or {}).get("hard") or {}), **wanted["spec"]["hard"]}
         both["spec"] = {**wanted["spec"], "hard": limits}
+    if "limits" in (wanted.get("spec") or {}):
+        there = {one["type"]: one for one in (found.get("spec") or {}).get("limits") or ()}
+        ranges = [
+            {**one, "default": {**(there.get(one["type"], {}).get("default") or {}), **one["default"]}}
+            for one in wanted["spec"]["limits"]
+        ]
+        both["spec"] = {**wanted["spec"], "limits": ranges}
     return both
 
 
@@ -153,7 +162,7 @@ def _same(wanted: Any, found: Any, *, exact: bool) -> bool:
             return not wanted and found is None
         if exact and set(wanted) != set(found):
             return False
-        return all(_same(value, found.get(key), exact=exact or key == "hard") for key, value in wanted.items())
+        return all(_same(value, found.get(key), exact=exact or key in _AMOUNTS) for key, value in wanted.items())
     if isinstance(wanted, list):
         return (
             isinstance(found, list)
