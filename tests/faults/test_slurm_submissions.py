@@ -6,11 +6,16 @@ import fcntl
 import getpass
 import os
 import re
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ffdl_batch.domain.job_state import JobState, RequestedAction
+from ffdl_batch.domain.outcome.facts import AttemptFacts
 from ffdl_batch.domain.outcome.observation import NativeId
+from ffdl_batch.domain.outcome.verdict import judge
 from ffdl_batch.domain.scheduler_errors import (
     InvalidRequest,
     NotTaken,
@@ -44,6 +49,41 @@ def test_slurm_commands_receive_filtered_environment(slurm: FakeSlurmHarness, mo
         assert environ["LC_ALL"] == "C"
     assert "TOKEN_OF_THE_DAEMON" not in slurm.calls("sbatch")[0]["env"]
     assert "SLURM_CONF" in slurm.calls("sbatch")[0]["env"]
+
+
+def unusable(place: Path, kind: str) -> Path:
+    """Return an interpreter that a node cannot start."""
+    python = place / f"venv {kind}" / "bin" / "python3"
+    python.parent.mkdir(parents=True)
+    if kind == "dangling link":  # a virtual environment whose Python was removed
+        python.symlink_to("/nonexistent/python3.9")
+    elif kind != "missing":
+        python.write_text("#!/nonexistent/bash\n")
+        python.chmod(0o644 if kind == "not executable" else 0o755)
+    return python
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("missing", "not found"),
+        ("dangling link", "not found"),
+        ("without its shell", "not found"),
+        ("not executable", "Permission denied"),
+    ],
+)
+def test_batch_log_and_message_name_interpreter_that_node_cannot_start(
+    slurm: FakeSlurmHarness, tmp_path: Path, kind: str, said: str
+) -> None:
+    python = unusable(tmp_path, kind)
+    native, plan = slurm.submit("true", facts=replace(slurm.facts, python=str(python)))
+    seen = slurm.await_end(native)
+    log = Path(plan.attempt_dir.batch_log).read_text().splitlines()
+    assert str(python) in log[-1] and said in log[-1], log
+    facts = AttemptFacts(
+        JobState.QUEUED, RequestedAction.NONE, time.time(), observation=seen, batch_log_tail=tuple(log)
+    )
+    assert str(python) in judge(facts).message
 
 
 @pytest.mark.parametrize(("fault", "said"), [("lose_reply", "looked for"), ("untrusted", "Expired credential")])
