@@ -17,7 +17,7 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.ssh.errors import SshFailed
 from ffdl_batch.ssh.host_config import HostConfig
 from ffdl_batch.ssh.host_keys import HostKey
-from ffdl_batch.ssh.terminal_prompt import Person
+from ffdl_batch.ssh.terminal_prompt import Terminal
 
 if TYPE_CHECKING:
     import paramiko
@@ -37,9 +37,9 @@ _LIST_KEYS = b"\0\0\0\1\x0b"
 class Login:
     """One login at one host."""
 
-    def __init__(self, transport: paramiko.Transport, config: HostConfig, person: Person | None) -> None:
+    def __init__(self, transport: paramiko.Transport, config: HostConfig, terminal: Terminal | None) -> None:
         self._transport, self._config = transport, config
-        self._person = None if config.batch_mode else person
+        self._terminal = None if config.batch_mode else terminal
         self._tried: list[str] = []
         self._offered: set[bytes] = set()
         self._allowed: Sequence[str] = ()
@@ -131,11 +131,11 @@ class Login:
                 yield f"a key of the agent ({HostKey(key.get_name(), key.asbytes()).fingerprint})", key
 
     def _unlocked(self, file: Path) -> Iterator[tuple[str, paramiko.PKey]]:
-        if self._person is None:
+        if self._terminal is None:
             self._tried.append(f"{file} (has a passphrase, and there is no terminal to ask for it)")
             return
         for _ in range(_TRIES):
-            key = self._read(file, self._person.ask(f"Passphrase of {file}: "))
+            key = self._read(file, self._terminal.ask(f"Passphrase of {file}: "))
             if key is not None and not isinstance(key, str):
                 yield str(file), key
                 return
@@ -167,7 +167,7 @@ class Login:
         """Log in by keyboard-interactive: a person answers the host's questions."""
         import paramiko
 
-        if _ANSWERS not in self._allowed or self._person is None:
+        if _ANSWERS not in self._allowed or self._terminal is None:
             return False
         self._transport.auth_timeout = _PERSON_S
         for _ in range(_TRIES):
@@ -183,20 +183,20 @@ class Login:
         return False
 
     def _answer(self, title: str, instructions: str, prompts: Sequence[tuple[str, bool]]) -> list[str]:
-        assert self._person is not None
+        assert self._terminal is not None
         for text in (title, instructions):
             if text.strip():
-                self._person.show(text)
-        return [self._person.ask(f"({self._config.name}) {prompt}", shown=shown) for prompt, shown in prompts]
+                self._terminal.show(text)
+        return [self._terminal.ask(f"({self._config.name}) {prompt}", shown=shown) for prompt, shown in prompts]
 
     def _by_password(self) -> bool:
         import paramiko
 
-        if _PASSWORD not in self._allowed or self._person is None:
+        if _PASSWORD not in self._allowed or self._terminal is None:
             return False
         for _ in range(_TRIES):
             self._tried.append("a password")
-            word = self._person.ask(f"Password of {self._config.name}: ")
+            word = self._terminal.ask(f"Password of {self._config.name}: ")
             try:
                 return self._note(self._transport.auth_password(self._config.user, word, fallback=False))
             except paramiko.BadAuthenticationType as refusal:
@@ -210,7 +210,7 @@ class Login:
     def _refused(self, then: str = "") -> SshFailed:
         tried = f"tried: {', '.join(dict.fromkeys(self._tried))}" if self._tried else "no key was found"
         accepted = ", ".join(self._allowed) or "no method that it names"
-        alone = "" if self._person else "; nothing could be entered, because there is no terminal or BatchMode is set"
+        alone = "" if self._terminal else "; nothing could be entered, because there is no terminal or BatchMode is set"
         return SshFailed(
             f"{self._config.name} refused the login: it accepts {accepted}; {tried}{then}{alone}",
             f"try: {self._config.command}; keys with a passphrase are best in an agent (ssh-add)",

@@ -19,7 +19,7 @@ from ffdl_batch.ssh.errors import CommandLost, SshFailed
 from ffdl_batch.ssh.host_config import HostConfig, check_jumps, read_destination, read_host
 from ffdl_batch.ssh.host_keys import HostKey, check_host_key, known_keys
 from ffdl_batch.ssh.host_sockets import ProxyProcess, connect_directly
-from ffdl_batch.ssh.terminal_prompt import Person, find_person
+from ffdl_batch.ssh.terminal_prompt import Terminal, find_terminal
 
 if TYPE_CHECKING:
     import paramiko
@@ -154,8 +154,8 @@ class ParamikoConnection:
         with self._lock:
             if self._chain is None or not self._chain.transport.is_active():
                 self._drop()
-                person = find_person() if self._may_ask else None
-                self._chain = _open_chain(self._config, self._environ, person)
+                terminal = find_terminal() if self._may_ask else None
+                self._chain = _open_chain(self._config, self._environ, terminal)
             return self._chain.transport
 
     def _drop(self) -> None:
@@ -193,11 +193,11 @@ def _load_library() -> None:
     logging.getLogger("paramiko").addHandler(_NOWHERE)
 
 
-def _open_chain(config: HostConfig, environ: Mapping[str, str], person: Person | None) -> _Chain:
+def _open_chain(config: HostConfig, environ: Mapping[str, str], terminal: Terminal | None) -> _Chain:
     chain = _Chain()
     try:
         check_jumps(config, environ)
-        chain.transport = _reach(chain, config, environ, person)
+        chain.transport = _reach(chain, config, environ, terminal)
     except BaseException:
         chain.close()
         raise
@@ -205,29 +205,33 @@ def _open_chain(config: HostConfig, environ: Mapping[str, str], person: Person |
     return chain
 
 
-def _reach(chain: _Chain, config: HostConfig, environ: Mapping[str, str], person: Person | None) -> paramiko.Transport:
+def _reach(
+    chain: _Chain, config: HostConfig, environ: Mapping[str, str], terminal: Terminal | None
+) -> paramiko.Transport:
     """Connect through the jumps of the configuration."""
     connected: Any
     if config.proxy_jump:
-        connected = _through(chain, config, environ, person)
+        connected = _through(chain, config, environ, terminal)
     elif config.proxy_command:
         proxy = ProxyProcess(config, environ)
         chain.carry(proxy)
         connected = proxy.connection
     else:
         connected = connect_directly(config)
-    return _log_in(chain, connected, config, person, is_behind=bool(config.proxy_jump or config.proxy_command))
+    return _log_in(chain, connected, config, terminal, is_behind=bool(config.proxy_jump or config.proxy_command))
 
 
-def _through(chain: _Chain, config: HostConfig, environ: Mapping[str, str], person: Person | None) -> paramiko.Channel:
+def _through(
+    chain: _Chain, config: HostConfig, environ: Mapping[str, str], terminal: Terminal | None
+) -> paramiko.Channel:
     before: paramiko.Transport | None = None
     last = ""
     for jump in config.proxy_jump:
         hop = read_host(read_destination(jump), environ)
         if before is None:
-            before = _reach(chain, hop, environ, person)
+            before = _reach(chain, hop, environ, terminal)
         else:
-            before = _log_in(chain, _tunnel(before, last, hop), hop, person, is_behind=True)
+            before = _log_in(chain, _tunnel(before, last, hop), hop, terminal, is_behind=True)
         last = jump
     assert before is not None
     return _tunnel(before, last, config)
@@ -247,7 +251,7 @@ def _tunnel(before: paramiko.Transport, jump: str, to: HostConfig) -> paramiko.C
 
 
 def _log_in(
-    chain: _Chain, connected: Any, config: HostConfig, person: Person | None, *, is_behind: bool
+    chain: _Chain, connected: Any, config: HostConfig, terminal: Terminal | None, *, is_behind: bool
 ) -> paramiko.Transport:
     import paramiko
 
@@ -265,7 +269,7 @@ def _log_in(
             f"try again later, or see what ssh prints: {config.command} -v",
         ) from error
     check_host_key(config, HostKey(offered.get_name(), offered.asbytes()), known, is_behind=is_behind)
-    Login(transport, config, person).perform()
+    Login(transport, config, terminal).perform()
     return transport
 
 

@@ -7,23 +7,10 @@ import os
 import termios
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Protocol
 
 from ffdl_batch.domain.terminal_text import printable
 
 _MOST = 4096
-
-
-class Person(Protocol):
-    """A person who can answer."""
-
-    def ask(self, prompt: str, *, shown: bool = False) -> str:
-        """Return one line; `shown`: what is typed may be seen. Raises EOFError if the terminal is closed."""
-        ...
-
-    def show(self, text: str) -> None:
-        """Print a line that needs no answer."""
-        ...
 
 
 class Terminal:
@@ -38,7 +25,8 @@ class Terminal:
             os.close(self._descriptor)
 
     def ask(self, prompt: str, *, shown: bool = False) -> str:
-        """See :class:`Person`. The terminal is restored afterwards, also after Ctrl-C."""
+        """Return one line that a person typed; `shown`: what is typed may be seen. The terminal is restored afterwards,
+        also after Ctrl-C. Raises EOFError if the terminal is closed."""
         with self._quiet(shown=shown):
             self._write(printable(prompt))
             data = bytearray()
@@ -52,7 +40,7 @@ class Terminal:
             return data.decode("utf-8", "surrogateescape").rstrip("\r\n")
 
     def show(self, text: str) -> None:
-        """See :class:`Person`."""
+        """Print a line that needs no answer."""
         self._write(printable(text.rstrip()) + "\n")
 
     def _write(self, text: str) -> None:
@@ -75,8 +63,8 @@ class Terminal:
             atexit.unregister(restore)
 
 
-def find_person() -> Person | None:
-    """Return the person at the terminal; None without a terminal (cron, a service)."""
+def find_terminal() -> Terminal | None:
+    """Return the terminal; None without one (cron, a service)."""
     try:
         return Terminal()
     except OSError:

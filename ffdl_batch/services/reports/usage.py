@@ -10,7 +10,6 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from ffdl_batch.config import Settings
 from ffdl_batch.domain.incidents.incident import Incident
@@ -53,51 +52,38 @@ _ENDS = "end-"
 """Prefix of the episodes of incidents that ended a run."""
 
 
-class Causes(Protocol):
-    """Finds the cause of lost GPU time."""
-
-    def cause_of(self, job: UsedJob, record: AttemptRecord | None, loss: Loss) -> str:
-        """Return a short description, the same for the same cause."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class OutcomeCauses:
-    """Causes from the outcome codes and interruptions of attempts."""
-
-    def cause_of(self, job: UsedJob, record: AttemptRecord | None, loss: Loss) -> str:
-        """See :class:`Causes`."""
-        if loss.end is JobState.CANCELLED:
-            return "cancelled by its owner"
-        if record is None or (loss.end is JobState.QUEUED and not record.interruption):
-            return _REQUEUED
-        if record.interruption in _WORDS:
-            return _WORDS[record.interruption]
-        code = record.outcome_code if record.outcome_code not in ("", NORMAL.code) else job.error_code
-        kind = FAULTS.get(code)
-        if code == NORMAL.code:
-            return _REQUEUED if loss.end is JobState.QUEUED else "ended early"
-        return f"{kind.title} ({code})" if kind is not None else code
+def _cause_by_outcome(job: UsedJob, record: AttemptRecord | None, loss: Loss) -> str:
+    """Return the cause by the attempt's outcome code and interruption."""
+    if loss.end is JobState.CANCELLED:
+        return "cancelled by its owner"
+    if record is None or (loss.end is JobState.QUEUED and not record.interruption):
+        return _REQUEUED
+    if record.interruption in _WORDS:
+        return _WORDS[record.interruption]
+    code = record.outcome_code if record.outcome_code not in ("", NORMAL.code) else job.error_code
+    kind = FAULTS.get(code)
+    if code == NORMAL.code:
+        return _REQUEUED if loss.end is JobState.QUEUED else "ended early"
+    return f"{kind.title} ({code})" if kind is not None else code
 
 
-class IncidentCauses:
-    """Causes from the kinds of `incidents`, and from outcomes for ends without an incident.
+class _Causes:
+    """Causes of lost GPU time, from the kinds of `incidents`, and from outcomes for ends without an incident.
 
     If the scheduler requeued an attempt, the incident nearest to the end of the run counts.
     """
 
     def __init__(self, incidents: Iterable[Incident]) -> None:
         self._ends: dict[tuple[str, int], list[tuple[float, str]]] = {}
-        self._otherwise = OutcomeCauses()
         for one in incidents:
             if one.episode.startswith(_ENDS):
                 self._ends.setdefault((one.job_id, one.attempt), []).append((one.at, one.kind))
 
     def cause_of(self, job: UsedJob, record: AttemptRecord | None, loss: Loss) -> str:
-        """See :class:`Causes`."""
+        """Return a short description, the same for the same cause."""
         ends = self._ends.get((job.id, loss.attempt))
         if not ends:
-            return self._otherwise.cause_of(job, record, loss)
+            return _cause_by_outcome(job, record, loss)
         kind = kind_of(min(ends, key=lambda end: abs(end[0] - loss.ended))[1])
         return f"{kind.title} ({kind.name})"
 
@@ -125,25 +111,23 @@ class Used:
     row: JobUse
 
 
-def report_usage(
-    storage: JobStorage, settings: Settings, caller: Caller, period: Period, causes: Causes | None = None
-) -> UsageReport:
+def report_usage(storage: JobStorage, settings: Settings, caller: Caller, period: Period) -> UsageReport:
     """Return the whole report. Reads samples of GPU use from the job directories for a bounded time.
 
     Raises :class:`Refused` and OSError.
     """
-    sums = _Sums(period, storage.clock.now(), causes or _causes(storage.store, caller, period))
+    sums = _Sums(period, storage.clock.now(), _causes(storage.store, caller, period))
     for used in used_in(storage, settings, caller, period):
         sums.add(used)
     efficiency = read_efficiency(storage, sums.held_attempts, (period.since, min(period.until, sums.now)))
     return sums.report(settings.rates, efficiency)
 
 
-def _causes(store: Store, caller: Caller, period: Period) -> Causes:
+def _causes(store: Store, caller: Caller, period: Period) -> _Causes:
     """Return the causes from the incidents of the period. A run's incident is recorded after its end, so none that
     matters is older than the period."""
     noticed = store.incidents_noticed(period.since, uid=None if period.all_users else caller.uid)
-    return IncidentCauses(one.incident for one in noticed)
+    return _Causes(one.incident for one in noticed)
 
 
 def job_uses(storage: JobStorage, settings: Settings, caller: Caller, period: Period) -> Iterator[JobUse]:
@@ -231,7 +215,7 @@ class _Sums:
 
     period: Period
     now: float
-    causes: Causes
+    causes: _Causes
     whole: _Sum = field(default_factory=_Sum)
     submitted: int = 0
     attempts: int = 0

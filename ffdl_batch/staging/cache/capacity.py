@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ffdl_batch.staging.cache.election import remove_abandoned, reserve, reserved
 from ffdl_batch.staging.cache.entry import Damaged, Entry, read_entry
-from ffdl_batch.staging.cache.eviction_policy import Held, MaxMinFair, Need, Policy
+from ffdl_batch.staging.cache.eviction_policy import Held, Need, choose_victims
 from ffdl_batch.staging.cache.user_cache import Shelf, Usage, drop, is_free, lock, locked, usages
 
 ROUNDS = 5
@@ -65,7 +65,7 @@ def most_of(directory: str, limit_bytes: int, held: int) -> int:
     return max(0, min(limit_bytes or whole // 2, held + free - whole // 20))
 
 
-def reserve_space(shelf: Shelf, directory: str, size: int, limit_bytes: int, policy: Policy | None = None) -> bool:
+def reserve_space(shelf: Shelf, directory: str, size: int, limit_bytes: int) -> bool:
     """Reserve capacity for the entry that will be filled in the directory, and remove entries of the user for it.
     Return whether there is enough. Raises OSError."""
     with locked(shelf.mutex):
@@ -73,22 +73,22 @@ def reserve_space(shelf: Shelf, directory: str, size: int, limit_bytes: int, pol
         publish_usage(shelf)
         tenant = str(shelf.uid)
         need = Need(limit_of(shelf, limit_bytes), tenant, max(0, size - reserved(directory)))
-        done = _evict(shelf, need, policy or MaxMinFair())
+        done = _evict(shelf, need)
         if done:
             reserve(directory, size)
         publish_usage(shelf, 0 if done else size)
         return done
 
 
-def free_space(shelf: Shelf, limit_bytes: int, policy: Policy | None = None) -> None:
+def free_space(shelf: Shelf, limit_bytes: int) -> None:
     """Remove entries of the user that others may claim: for those who want capacity now, and to keep the limit. Raises
     OSError."""
     with locked(shelf.mutex):
         for uid, usage in usages(shelf.directory):
             if usage.wanted and uid != shelf.uid:
                 need = Need(limit_of(shelf, limit_bytes), str(uid), usage.wanted)
-                _evict(shelf, need, policy or MaxMinFair(), only_if_enough=True)
-        _evict(shelf, Need(limit_of(shelf, limit_bytes)), policy or MaxMinFair())
+                _evict(shelf, need, only_if_enough=True)
+        _evict(shelf, Need(limit_of(shelf, limit_bytes)))
         publish_usage(shelf)
 
 
@@ -118,13 +118,13 @@ def _own(shelf: Shelf) -> list[Held]:
     return whole + half
 
 
-def _evict(shelf: Shelf, need: Need, policy: Policy, *, only_if_enough: bool = False) -> bool:
+def _evict(shelf: Shelf, need: Need, *, only_if_enough: bool = False) -> bool:
     """Remove entries. Return whether there is enough capacity then."""
     for _ in range(ROUNDS):
         others = [
             Held(str(uid), "", usage.bytes, 0.0, False) for uid, usage in usages(shelf.directory) if uid != shelf.uid
         ]
-        choice = policy.victims([*_own(shelf), *others], need)
+        choice = choose_victims([*_own(shelf), *others], need)
         if only_if_enough and not choice.enough:
             return False
         missed = [held for held in choice.victims if not discard(shelf, held.key)]

@@ -1,14 +1,10 @@
-"""Decide what is removed from a full cache. Pure.
-
-Another policy is another class with the same method.
-"""
+"""Decide what is removed from a full cache: max-min fair between tenants. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,40 +35,33 @@ class Choice:
     enough: bool
 
 
-class Policy(Protocol):
-    """Decides on eviction."""
+def choose_victims(usage: Sequence[Held], need: Need) -> Choice:
+    """Return what to remove: only free entries, and none if there is enough capacity.
 
-    def victims(self, usage: Sequence[Held], need: Need) -> Choice:
-        """Return what to remove. Only free entries, and none if there is enough capacity."""
-
-
-class MaxMinFair:
-    """Remove from the tenant that holds most, the least recently used entry first. A tenant below an equal share loses
-    nothing to others."""
-
-    def victims(self, usage: Sequence[Held], need: Need) -> Choice:
-        """See :class:`Policy`."""
-        holds: Counter[str] = Counter()
-        for held in usage:
-            holds[held.tenant] += held.bytes
-        if need.bytes:
-            holds[need.tenant] += need.bytes
-        free: defaultdict[str, list[Held]] = defaultdict(list)
-        for held in sorted(usage, key=lambda held: (-held.used_at, held.key)):
-            if held.free:
-                free[held.tenant].append(held)
-        share = need.limit_bytes / max(1, sum(1 for size in holds.values() if size))
-        taken: list[Held] = []
-        if need.bytes > need.limit_bytes:
-            return Choice((), False)
-        while holds.total() > need.limit_bytes:
-            giver = _giver(holds, free, share, need.tenant)
-            if giver is None:
-                return Choice(tuple(taken), False)
-            held = free[giver].pop()
-            holds[giver] -= held.bytes
-            taken.append(held)
-        return Choice(_needed(taken, need.limit_bytes - holds.total()), True)
+    The tenant that holds most loses entries first, the least recently used one before the others. A tenant below an
+    equal share loses nothing to others.
+    """
+    holds: Counter[str] = Counter()
+    for held in usage:
+        holds[held.tenant] += held.bytes
+    if need.bytes:
+        holds[need.tenant] += need.bytes
+    free: defaultdict[str, list[Held]] = defaultdict(list)
+    for held in sorted(usage, key=lambda held: (-held.used_at, held.key)):
+        if held.free:
+            free[held.tenant].append(held)
+    share = need.limit_bytes / max(1, sum(1 for size in holds.values() if size))
+    taken: list[Held] = []
+    if need.bytes > need.limit_bytes:
+        return Choice((), False)
+    while holds.total() > need.limit_bytes:
+        giver = _giver(holds, free, share, need.tenant)
+        if giver is None:
+            return Choice(tuple(taken), False)
+        held = free[giver].pop()
+        holds[giver] -= held.bytes
+        taken.append(held)
+    return Choice(_needed(taken, need.limit_bytes - holds.total()), True)
 
 
 def _giver(holds: Counter[str], free: defaultdict[str, list[Held]], share: float, asking: str) -> str | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from ffdl_batch.staging.cache.capacity import discard, entries, most_of
 from ffdl_batch.staging.cache.election import remove_abandoned
-from ffdl_batch.staging.cache.eviction_policy import Held, MaxMinFair, Need, Policy
+from ffdl_batch.staging.cache.eviction_policy import Held, Need, choose_victims
 from ffdl_batch.staging.cache.user_cache import Shelf, Unusable, Usage, existing_shelf, usages
 
 ActAs = Callable[[int, int], AbstractContextManager[None]]
@@ -51,9 +51,9 @@ def acting_as(uid: int, gid: int) -> Iterator[None]:
         os.setgroups(groups)
 
 
-def trim(directory: str, limit_bytes: int, act_as: ActAs = acting_as, policy: Policy | None = None) -> Trimmed:
+def trim(directory: str, limit_bytes: int, act_as: ActAs = acting_as) -> Trimmed:
     """Remove what is over the limit, and what users above an equal share hold that others want. Raises OSError."""
-    done, policy = Trimmed(), policy or MaxMinFair()
+    done = Trimmed()
     shelves = dict(_shelves(directory, done))
     held = {uid: _held(shelf, act_as, done) for uid, shelf in shelves.items()}
     whole = [one for mine in held.values() for one in mine]
@@ -62,11 +62,11 @@ def trim(directory: str, limit_bytes: int, act_as: ActAs = acting_as, policy: Po
     sizes = {str(uid): sum(one.bytes for one in mine) for uid, mine in held.items()}
     promised: list[Held] = []
     for tenant in sorted(wanted, key=lambda tenant: sizes.get(tenant, 0)):
-        choice = policy.victims([*whole, *promised], Need(limit, tenant, wanted[tenant]))
+        choice = choose_victims([*whole, *promised], Need(limit, tenant, wanted[tenant]))
         if choice.enough:
             whole = _remove(whole, choice.victims, shelves, act_as, done)
             promised.append(Held(tenant, "", wanted[tenant], time.time(), False))
-    choice = policy.victims(whole, Need(limit))
+    choice = choose_victims(whole, Need(limit))
     whole = _remove(whole, choice.victims, shelves, act_as, done)
     done.users, done.bytes = len({one.tenant for one in whole}), sum(one.bytes for one in whole)
     done.over = max(0, done.bytes - limit)

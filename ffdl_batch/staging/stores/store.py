@@ -109,6 +109,7 @@ class KnowsParts(Protocol):
         """Return the length of each part, in order; [] if unknown."""
 
 
+@runtime_checkable
 class StoresInParts(Protocol):
     """A store that takes a large object in parts, in any order."""
 

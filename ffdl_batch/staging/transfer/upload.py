@@ -50,7 +50,7 @@ class Upload:
     def __init__(self, route: Route, tree: Tree) -> None:
         self._way, self._tree = route, tree
         self._run, self._store, self._place = route.run, route.store, route.place
-        self._parts = cast(StoresInParts, route.store) if hasattr(route.store, "begin") else None
+        self._parts = route.store if isinstance(route.store, StoresInParts) else None
         self._refused: list[Fault] = []
 
     def add_planned(self) -> None:

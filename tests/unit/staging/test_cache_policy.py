@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.staging.cache.cached_transfer import entry_key
-from ffdl_batch.staging.cache.eviction_policy import Choice, Held, MaxMinFair, Need
+from ffdl_batch.staging.cache.eviction_policy import Choice, Held, Need, choose_victims
 from ffdl_batch.staging.journal import Planned
 from ffdl_batch.staging.stores.store import UNKNOWN, Item
 
@@ -26,10 +26,6 @@ HELD = entries(st.integers(1, 60))
 NEED = st.builds(Need, st.integers(1, 200), st.sampled_from("abcde"), st.integers(0, 120))
 
 
-def choose(usage: list[Held], need: Need) -> Choice:
-    return MaxMinFair().victims(usage, need)
-
-
 def holdings(usage: list[Held], need: Need) -> Counter[str]:
     found: Counter[str] = Counter()
     for held in usage:
@@ -41,7 +37,7 @@ def holdings(usage: list[Held], need: Need) -> Counter[str]:
 
 @given(st.lists(HELD, max_size=12), NEED)
 def test_cache_policy_evicts_only_unused_entries_and_no_more_than_needed(usage: list[Held], need: Need) -> None:
-    choice = choose(usage, need)
+    choice = choose_victims(usage, need)
     assert set(choice.victims) <= {held for held in usage if held.free}
     assert len(set(choice.victims)) == len(choice.victims)
     left = holdings(usage, need).total() - sum(held.bytes for held in choice.victims)
@@ -56,7 +52,7 @@ def test_cache_policy_evicts_only_unused_entries_and_no_more_than_needed(usage: 
 def test_cache_policy_evicts_no_other_tenant_below_equal_share(usage: list[Held], need: Need) -> None:
     holds = holdings(usage, need)
     share = need.limit_bytes / max(1, len(holds))
-    for held in choose(usage, need).victims:
+    for held in choose_victims(usage, need).victims:
         assert held.tenant == need.tenant or holds[held.tenant] > share
 
 
@@ -64,14 +60,14 @@ def test_cache_policy_evicts_no_other_tenant_below_equal_share(usage: list[Held]
 def test_cache_policy_grants_equal_share_if_no_entry_is_in_use(usage: list[Held], need: Need) -> None:
     usage = [Held(held.tenant, held.key, held.bytes, held.used_at) for held in usage]
     holds = holdings(usage, need)
-    assert choose(usage, need).enough or holds[need.tenant] > need.limit_bytes / len(holds)
+    assert choose_victims(usage, need).enough or holds[need.tenant] > need.limit_bytes / len(holds)
 
 
 @given(st.lists(entries(st.just(10)), max_size=12), NEED)
 def test_cache_policy_evicts_own_entries_before_those_of_smaller_tenant(usage: list[Held], need: Need) -> None:
     """Of one size, because a larger entry that goes later may make room for one that was to go before it."""
     holds = holdings(usage, need)
-    victims = choose(usage, need).victims
+    victims = choose_victims(usage, need).victims
     kept = [held for held in usage if held.tenant == need.tenant and held.free and held not in victims]
     for held in victims:
         if held.tenant != need.tenant and holds[held.tenant] < holds[need.tenant]:
@@ -81,20 +77,20 @@ def test_cache_policy_evicts_own_entries_before_those_of_smaller_tenant(usage: l
 
 def test_cache_policy_evicts_least_recently_used_entry_first() -> None:
     usage = [Held("a", "old", 30, 1), Held("a", "new", 30, 3), Held("a", "used", 30, 0, False), Held("b", "b", 10, 0)]
-    assert [held.key for held in choose(usage, Need(100, "a", 20)).victims] == ["old"]
+    assert [held.key for held in choose_victims(usage, Need(100, "a", 20)).victims] == ["old"]
 
 
 def test_cache_policy_evicts_largest_tenant_and_keeps_smaller_tenant() -> None:
     usage = [Held("a", f"a{n}", 10, float(n)) for n in range(8)] + [Held("b", "b", 20, 0)]
     for _ in range(10):
-        choice = choose(usage, Need(100, "a", 40))
+        choice = choose_victims(usage, Need(100, "a", 40))
         assert choice.enough
         assert {held.tenant for held in choice.victims} == {"a"}
-    assert choose(usage, Need(100, "b", 30)).victims == (usage[0], usage[1], usage[2])
+    assert choose_victims(usage, Need(100, "b", 30)).victims == (usage[0], usage[1], usage[2])
 
 
 def test_cache_policy_evicts_nothing_for_request_above_limit() -> None:
-    assert choose([Held("a", "a", 10, 0)], Need(100, "a", 101)) == Choice((), False)
+    assert choose_victims([Held("a", "a", 10, 0)], Need(100, "a", 101)) == Choice((), False)
 
 
 # -------------------------------------------------------------------------------------------- what an entry is called

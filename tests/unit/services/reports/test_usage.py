@@ -12,17 +12,18 @@ from typing import Any, BinaryIO
 
 import pytest
 
+from ffdl_batch.domain.incidents.incident import Incident
 from ffdl_batch.domain.job.spec import BatchOptions, Resources, Role
 from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.metrics.rates import Rates
 from ffdl_batch.domain.metrics.usage import GpuUse, UsageSample, encode_sample
 from ffdl_batch.domain.metrics.usage_report import Group, JobUse, Share, UsageReport, Waste
-from ffdl_batch.domain.metrics.usage_timeline import AttemptRecord, Loss
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.services.reports import gpu_efficiency
 from ffdl_batch.services.reports.usage import Period, job_uses, report_usage
-from ffdl_batch.store import UsedJob, usage_rows
+from ffdl_batch.store import usage_rows
+from ffdl_batch.store.incidents import add_incidents, incident_row
 from tests.planted_jobs import PlantedAttempt, PlantedJob, plant
 from tests.unit.services.conftest import Site
 
@@ -175,17 +176,15 @@ def test_usage_report_names_cause_of_lost_work(
     assert reported(site, begin, begin + 10 * HOUR).lost == (Waste(cause, about(1.0), 1),)
 
 
-def test_usage_report_takes_cause_of_loss_from_supplied_incidents(site: Site, begin: float) -> None:
-    class Incidents:
-        def cause_of(self, job: UsedJob, record: AttemptRecord | None, loss: Loss) -> str:
-            assert record is not None
-            return f"{job.id} {record.number} {loss.gpus:g}"
-
-    plant(site.platform.storage.store.engine, [ended(begin, 1, FAILED)])
-    found = report_usage(
-        site.platform.storage, site.platform.settings, ADA, Period(begin, begin + 10 * HOUR), Incidents()
-    )
-    assert [one.cause for one in found.lost] == ["training-000000001 1 2"]
+def test_usage_report_names_cause_of_lost_work_by_incident_nearest_to_end_of_run(site: Site, begin: float) -> None:
+    engine = site.platform.storage.store.engine
+    plant(engine, [ended(begin, 1, FAILED)])
+    seen = (("end-0", "node.clock", 1), ("end-1", "node.gpu", 4), ("hang-0", "node.disk", 4))
+    found = [Incident("training-000000001", 1, episode, kind, begin + at * HOUR) for episode, kind, at in seen]
+    with engine.begin() as connection:
+        add_incidents(connection, [incident_row(one, begin + 5 * HOUR) for one in found])
+    (lost,) = reported(site, begin, begin + 10 * HOUR).lost
+    assert lost.cause == "a GPU or its links failed (node.gpu)"
 
 
 def test_usage_report_shows_other_users_only_to_administrators(site: Site, begin: float) -> None:
