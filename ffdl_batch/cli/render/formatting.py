@@ -26,7 +26,9 @@ _COLOURS = {
     "DOWNLOADING": "cyan",
     "STORING": "cyan",
 }
-_AGO = re.compile(r"(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+)s)?(?:\s*ago)?", re.ASCII)
+_AGO = re.compile(
+    r"(?:(\d{1,9})w)?(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m(?:in)?)?(?:(\d{1,9})s)?(?:\s*ago)?", re.ASCII
+)
 _UNITS_S = (604800, 86400, 3600, 60, 1)
 _MILLISECONDS_FROM = 10**11
 _LABEL = 20
@@ -106,7 +108,7 @@ def parse_moment(text: str, now: float) -> float:
     named = {"now": now, "today": midnight, "yesterday": midnight - 86400}
     if word in named:
         return named[word]
-    if re.fullmatch(r"\d{9,}(\.\d+)?", word):
+    if re.fullmatch(r"\d{9,15}(\.\d+)?", word):
         number = float(word)
         return number / 1000 if number >= _MILLISECONDS_FROM else number
     ago = _AGO.fullmatch(word)
