@@ -1,4 +1,4 @@
-"""Runs uvicorn on the daemon's socket, the loops beside it, and the end of both.
+"""Creates the HTTP application, and runs uvicorn on the daemon's socket, the loops beside it, and the end of both.
 
 The daemon ends by SIGTERM or SIGINT, when it has been idle, or when another host has its lock. The end is always the
 same: it accepts no new connections, ends waiting requests, finishes the others, stops the loops between two steps,
@@ -17,14 +17,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import uvicorn
+from fastapi import FastAPI
 
+from ffdl_batch import __version__
 from ffdl_batch.config.daemon_location import PlaceRefused
-from ffdl_batch.daemon.app import create_app
-from ffdl_batch.daemon.connections import PeerProtocol, is_admitted
+from ffdl_batch.daemon import error_replies, prometheus
+from ffdl_batch.daemon.connections import PeerGate, PeerProtocol, is_admitted
 from ffdl_batch.daemon.loops import Loops
 from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.daemon.prometheus import Outlets
 from ffdl_batch.daemon.request_context import Context
+from ffdl_batch.daemon.routes import job_output, jobs, logs, pending, reports, uploads
 from ffdl_batch.daemon.socket_file import Listener
 from ffdl_batch.host.resource_exhaustion import explain_lack
 from ffdl_batch.services.daemon_lock import Hold
@@ -243,3 +246,33 @@ def _on_signals(server: Server) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, end, number)
+
+
+_DESCRIPTION = """HTTP/1.1 over a Unix socket. The caller is the peer of the socket as the kernel reports it; no header
+and no field of a request can change it. Every JSON reply has `schema` at its top; times are seconds since the epoch,
+UTC. Errors are `ErrorReply`; `problem.exit_code` is the exit status for a command."""
+
+ROUTES = (uploads, reports, jobs, job_output, logs, pending)
+"""Modules with the routes of the API."""
+
+
+def create_app(platform: Platform, context: Context | None = None) -> FastAPI:
+    """Return the application over `platform`. Opens and starts nothing."""
+    context = context or Context(platform, platform.storage.clock.now())
+    app = FastAPI(
+        title="ffdl-submitd",
+        version=__version__,
+        description=_DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json",
+    )
+    app.state.context = context
+    error_replies.install(app)
+    for routes in (*ROUTES, prometheus):
+        # include_router would build each of them a second time.
+        app.router.routes.extend(routes.router.routes)
+    app.add_middleware(error_replies.BodyLimits, own={uploads.ARCHIVES: uploads.BODY_LIMIT})
+    # Added last, so it runs first: it refuses callers before anything else.
+    app.add_middleware(PeerGate, own_uid=platform.storage.uid, admitted=context.note_request)
+    return app

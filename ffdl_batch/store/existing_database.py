@@ -20,7 +20,7 @@ from ffdl_batch.host.running_clock import SystemClock
 from ffdl_batch.ports.clock import Clock
 from ffdl_batch.store.database import BUSY_TIMEOUT_S, Database, connect, over
 from ffdl_batch.store.errors import StoreError, StoreUnavailable, refuse_other_file, refuse_other_kind
-from ffdl_batch.store.sqlite_backup import companions
+from ffdl_batch.store.sqlite_files import companions
 
 _READ_AND_WRITE, _READ, _READ_UNCHANGING = "mode=rw", "mode=ro", "mode=ro&immutable=1"
 _MODES_OF_FORMAT, _WITH_LOG = slice(18, 20), b"\2\2"

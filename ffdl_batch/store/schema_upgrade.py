@@ -25,7 +25,7 @@ from ffdl_batch.store.database import Database
 from ffdl_batch.store.errors import Conflict, SchemaTooNew, StoreError
 from ffdl_batch.store.existing_database import connect_file
 from ffdl_batch.store.schema import METADATA
-from ffdl_batch.store.sqlite_backup import CopyFailed, copy_database, drop_old_copies, upgrade_copies, upgrade_copy
+from ffdl_batch.store.sqlite_files import CopyFailed, copy_database, drop_old_copies, upgrade_copies, upgrade_copy
 
 if TYPE_CHECKING:
     from alembic.config import Config

@@ -13,7 +13,7 @@ from ffdl_batch.config.daemon_location import LOCK_NAME, LOG_NAME
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.exit_handling import Stop
 from ffdl_batch.services.daemon_lock import FLOCK_NAME
-from ffdl_batch.store.sqlite_backup import companions, is_of_database
+from ffdl_batch.store.sqlite_files import companions, is_of_database
 
 _BEGINNINGS = (b"SQLite format 3\0", b"PGDMP")
 """The first bytes of a SQLite database (sqlite.org/fileformat.html, 1.3.1), and of a dump in pg_dump's format."""

@@ -28,7 +28,7 @@ from ffdl_batch.exit_handling import Stop
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.schema import METADATA
 from ffdl_batch.store.schema_upgrade import Standing, refuse_unknown, standing_of
-from ffdl_batch.store.sqlite_backup import hidden_name, stamp, sweep_left, sync, unused
+from ffdl_batch.store.sqlite_files import hidden_name, stamp, sweep_left, sync, unused
 
 TABLES = (*(table.name for table in METADATA.sorted_tables), "alembic_version")
 _MESSAGE_CHARACTERS = 500

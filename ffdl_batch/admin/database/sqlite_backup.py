@@ -23,7 +23,7 @@ from ffdl_batch.store.database import Database
 from ffdl_batch.store.errors import refuse_other_file
 from ffdl_batch.store.existing_database import NoDatabase, connect_file
 from ffdl_batch.store.schema_upgrade import driver_connection, refuse_unknown, standing_of
-from ffdl_batch.store.sqlite_backup import (
+from ffdl_batch.store.sqlite_files import (
     CopyFailed,
     companions,
     copy_database,

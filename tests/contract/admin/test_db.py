@@ -22,7 +22,7 @@ from ffdl_batch.admin.database.access import Place
 from ffdl_batch.config.daemon_location import DaemonLock, this_machine
 from ffdl_batch.services.daemon_lock import acquire
 from ffdl_batch.store.schema_upgrade import HEAD
-from ffdl_batch.store.sqlite_backup import upgrade_copies
+from ffdl_batch.store.sqlite_files import upgrade_copies
 from tests import preloaded
 from tests.captured.releases import LATER, later_release
 from tests.contract.admin.conftest import Desk, dump

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.store.sqlite_backup import companions
+from ffdl_batch.store.sqlite_files import companions
 from tests.contract.admin.conftest import Desk, dump
 from tests.contract.admin.test_db import jobs_of
 from tests.crash.fuzz.companions import fork_child

@@ -25,7 +25,6 @@ from fastapi import FastAPI
 from starlette.types import Message, Scope
 
 from ffdl_batch.config import Settings
-from ffdl_batch.daemon import app as application
 from ffdl_batch.daemon import loops, server
 from ffdl_batch.daemon import main as daemon
 from ffdl_batch.daemon.connections import Peer, with_peer
@@ -110,7 +109,7 @@ class WarmParent:
             importlib.import_module(name)
         platform = cast(Platform, SimpleNamespace(storage=SimpleNamespace(uid=os.getuid()), adapters=None))
         self._shell = _Shell(platform, 0.0)
-        self._app = application.create_app(platform, self._shell)
+        self._app = server.create_app(platform, self._shell)
         asyncio.run(_ask_for_nothing(self._app))
         assert threading.active_count() == 1, threading.enumerate()
         gc.collect()

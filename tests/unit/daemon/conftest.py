@@ -16,10 +16,10 @@ from starlette.types import Message, Scope
 
 from ffdl_batch.attempt.layout import Root
 from ffdl_batch.config import load_settings
-from ffdl_batch.daemon.app import create_app
 from ffdl_batch.daemon.connections import Peer, with_peer
 from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.daemon.request_context import Context
+from ffdl_batch.daemon.server import create_app
 from ffdl_batch.plugins import AdapterContext
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.job_storage import JobStorage

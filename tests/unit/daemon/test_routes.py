@@ -13,8 +13,8 @@ import jsonschema
 import pytest
 from fastapi.routing import APIRoute
 
-from ffdl_batch.daemon.app import ROUTES
 from ffdl_batch.daemon.routes import jobs as job_routes
+from ffdl_batch.daemon.server import ROUTES
 from ffdl_batch.domain.codec import from_plain
 from ffdl_batch.domain.daemon_health import DatabaseOutage, Health
 from ffdl_batch.domain.exit_codes import ExitCode

@@ -15,7 +15,7 @@ from ffdl_batch.services.job_files.attempt_directory import make_chunk
 from ffdl_batch.services.job_files.database_binding import some_of
 from ffdl_batch.services.job_files.orphan_cleanup import CHANGED_S, HALF_WRITTEN_AGE_S, sweep
 from ffdl_batch.store import DatabaseMissing, open_store
-from ffdl_batch.store.sqlite_backup import upgrade_copies
+from ffdl_batch.store.sqlite_files import upgrade_copies
 from tests.captured.releases import later_release
 from tests.conftest import POSTGRES
 from tests.unit.services.conftest import Site, with_arrays

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import event
 
 from ffdl_batch.store import DatabaseGone, Store, open_store
-from ffdl_batch.store.sqlite_backup import companions
+from ffdl_batch.store.sqlite_files import companions
 from tests.unit.store.jobs import FakeClock, add_job, new_job
 
 

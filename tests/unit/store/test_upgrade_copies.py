@@ -17,7 +17,7 @@ from ffdl_batch.store import SchemaTooNew, StoreUnavailable, open_store
 from ffdl_batch.store.database import connect
 from ffdl_batch.store.existing_database import connect_existing
 from ffdl_batch.store.schema_upgrade import HEAD, bring_up_to_date, standing_of
-from ffdl_batch.store.sqlite_backup import KEPT, upgrade_copies
+from ffdl_batch.store.sqlite_files import KEPT, upgrade_copies
 from tests.captured.releases import LATER, later_release
 from tests.crash.fuzz.companions import fork_child
 from tests.unit.store.jobs import add_job
