@@ -45,7 +45,7 @@ class BackendTraits:
     model_bytes: int | None = None
     """Size of the largest model archive that it accepts; None = any size."""
     credential_life_s: float = 0.0
-    """Seconds after which a request that was sent can no longer be accepted, although nobody waits for the answer."""
+    """Seconds after which a request that was sent can no longer be accepted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from ffdl_batch.runtimes.launch_request import AttemptNode, LaunchPlan, LaunchRe
 
 
 class Scheduler(Protocol):
-    """A backend."""
+    """A backend: what every one of them implements."""
 
     @property
     def name(self) -> str:
