@@ -136,19 +136,6 @@ def test_evidence_lists_each_known_fact_once_in_order() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("preempts", "words"),
-    [(0, ""), (1, ", and would preempt 1 running job"), (2, ", and would preempt 2 running jobs")],
-)
-def test_evidence_texts_count_preempted_jobs_whoever_owns_them(preempts: int, words: str) -> None:
-    """The jobs may belong to the same user."""
-    trial = trial_text(Foretold("said", NOW, "n1", preempts), NOW)
-    other = alternative_text(Alternative("partition quick", "--partition=quick", NOW, 0, preempts), NOW)
-    assert trial.endswith(f"would start now{words}")
-    assert other.endswith(f"sooner{words}")
-    assert "other" not in trial + other
-
-
 def test_evidence_texts_describe_wait_history_trial_and_alternative() -> None:
     assert history_text(WaitHistory("4 GPUs and a like time limit", 12, 300, 4000, 9000)) == (
         "your last 12 jobs with 4 GPUs and a like time limit waited 5 min (median), 90 % of them up to "
