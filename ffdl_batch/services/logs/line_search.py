@@ -19,6 +19,8 @@ from ffdl_batch.services.refusals import wrong_usage
 
 MAX_PATTERN = 1000
 MAX_CONTEXT = 1000
+LIMIT_S = 2.0
+"""Seconds of CPU time for the search of a text."""
 _PROGRAM = Path(__file__).with_name("regex_process.py")
 
 Match = Callable[[str], Sequence[int]]
@@ -65,7 +67,7 @@ class _Matcher:
     """The child process that searches."""
 
     def __init__(self, grep: Grep) -> None:
-        argv = [sys.executable, "-I", "-S", str(_PROGRAM)]
+        argv = [sys.executable, "-I", "-S", str(_PROGRAM), str(LIMIT_S)]
         self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         pattern = grep.pattern.encode("utf-8", "surrogatepass")
         self._first = HEAD.pack(len(pattern), grep.ignore_case) + pattern

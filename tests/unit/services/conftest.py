@@ -100,6 +100,17 @@ class Site:
         assert result.problem is None, result.problem
         return self.job(result.id)
 
+    def accept_all(self, count: int) -> list[Job]:
+        """Submit this many jobs, which are surely accepted, in one request."""
+        results = submit(
+            self.platform.storage,
+            self.platform.adapters,
+            self.platform.store_checks,
+            self.caller,
+            [self.submission(f"k{number}") for number in range(count)],
+        )
+        return [self.job(result.id) for result in results]
+
     def problem(self, key: str = "k1", manifest: str = MANIFEST, **changes: object) -> Problem:
         """Submit one job that is surely rejected."""
         found = self.send(key, manifest, **changes).problem

@@ -36,12 +36,14 @@ FILES: dict[str, Callable[[AttemptDir], str]] = {
 
 
 def test_watcher_ends_attempts_with_damaged_files_and_completes_healthy_job(site: Site) -> None:
-    damaged: list[Job] = []
-    for number, (file, plant) in enumerate(product(FILES.values(), [*NO_FILES.values(), *NO_JSON.values()])):
-        job = site.deployed(f"k{number}")
+    damages = [*product(FILES.values(), [*NO_FILES.values(), *NO_JSON.values()])]
+    accepted = site.accept_all(len(damages))
+    while site.deploy():
+        pass
+    damaged = [site.job(job.id) for job in accepted]
+    for job, (file, plant) in zip(damaged, damages, strict=True):
         write_events(site, job, [("learner", site.clock.now())])
         replace(Path(file(site.attempt(job))), plant)
-        damaged.append(job)
     healthy = site.deployed("healthy")
     write_events(site, healthy, [("learner", site.clock.now())])
     site.watch(full=False)

@@ -83,7 +83,10 @@ def test_find_policy_uses_first_matching_policy_and_quotes_last_line() -> None:
     assert (policy.name, hit.line.text, hit.learner, hit.nodes) == ("licence", "no licence left 2", 1, ("n1",))
 
 
-def test_find_policy_skips_pattern_that_takes_too_long(caplog: pytest.LogCaptureFixture) -> None:
+def test_find_policy_skips_pattern_that_takes_too_long(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ffdl_batch.services.logs.line_search.LIMIT_S", 0.2)
     endless = FaultPolicy("endless", "(a+)+$", "user.exit")
     found = find_policy([endless, LICENCE], ends(["a" * 40 + "b", "no licence left"]))
     assert found is not None and found[0] is LICENCE
@@ -101,6 +104,7 @@ def test_find_policy_tries_slow_pattern_once_for_all_learners(
         return matching(grep)
 
     monkeypatch.setattr("ffdl_batch.services.incidents.incident_recorder.matching", counted)
+    monkeypatch.setattr("ffdl_batch.services.logs.line_search.LIMIT_S", 0.2)
     endless = FaultPolicy("endless", "(a+)+$", "user.exit")
     many = ends(*(["a" * 40 + "b"] for _ in range(8)))
     assert find_policy([endless], many) is None

@@ -15,7 +15,7 @@ from ffdl_batch.controller.logs.rotated_log import LogFiles
 from ffdl_batch.domain.job.log_text import Grep
 from ffdl_batch.domain.job.views import LogLine
 from ffdl_batch.domain.launch.limits import LogLimits
-from ffdl_batch.services.logs import line_search, log_reader, log_stream, regex_process
+from ffdl_batch.services.logs import line_search, log_reader, log_stream
 from ffdl_batch.services.logs.log_reader import LogReader
 from ffdl_batch.services.refusals import Refused
 from tests.planted_files import NO_FILES, NO_JSON, replace
@@ -270,12 +270,9 @@ def test_read_logs_rejects_invalid_pattern_as_usage_error(site: Site, job_id: st
 
 
 def test_log_search_refuses_pattern_that_takes_too_long(
-    site: Site, job_id: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    site: Site, job_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = tmp_path / "log_matcher.py"
-    source = Path(regex_process.__file__).read_text()
-    program.write_text(source.replace("LIMIT_S = 2.0", "LIMIT_S = 0.1"))
-    monkeypatch.setattr(line_search, "_PROGRAM", program)
+    monkeypatch.setattr(line_search, "LIMIT_S", 0.1)
     Printing(site.attempt(site.job(job_id)), FOREVER, 3).print(b"a" * 60 + b"\n")
     monkeypatch.setattr("ffdl_batch.services.logs.log_stream.own_job", lambda *_: site.job(job_id))
     reader = LogReader(site.attempt(site.job(job_id)), 1, 3)

@@ -14,7 +14,7 @@ from ffdl_batch.domain.scheduler_errors import NotNow
 from ffdl_batch.services.backends.adapters import LONGEST_PAUSE_S
 from ffdl_batch.services.backends.submit_limits import FIRST_PAUSE_S, REFUSALS, REFUSED_S
 from ffdl_batch.services.backends.submit_limits import LONGEST_PAUSE_S as LONGEST_FULL_PAUSE_S
-from ffdl_batch.services.deployment.deployer import Deployer
+from ffdl_batch.services.deployment.deployer import BATCH, Deployer
 from ffdl_batch.services.job_control.stop import cancel_job
 from ffdl_batch.services.job_files.attempt_directory import begun_at
 from ffdl_batch.services.submission.submit import submit
@@ -23,6 +23,8 @@ from tests.unit.services.conftest import MANIFEST, ArraySite, Site, write_final
 
 FULL = "Slurm does not take the job now (QOSMaxSubmitJobPerUserLimit); it is tried again"
 S = JobState
+MANY = BATCH + 6
+"""More jobs than a step of a deployer takes."""
 
 
 def states(site: Site, jobs: list[Job]) -> list[JobState]:
@@ -63,14 +65,14 @@ def test_deployer_keeps_job_pending_and_retries_first_attempt_with_pauses_after_
 
 def test_deployer_probes_full_scheduler_with_one_of_many_jobs_and_submits_rest_after_success(site: Site) -> None:
     site.scheduler.full = FULL
-    jobs = [site.accept(f"k{n}") for n in range(100)]
+    jobs = site.accept_all(MANY)
     deployer = site.platform.deployer()
     while deployer.step():
         pass
     deployer.step()
     assert set(states(site, jobs)) == {S.PENDING}
     assert reasons(site, jobs) == {FULL}
-    assert len(site.scheduler.turned_away) <= 64  # those that were sent together before anybody knew
+    assert len(site.scheduler.turned_away) <= BATCH  # those of the first step
     site.scheduler.turned_away.clear()
     for _ in range(10):
         site.clock.tick(0.1)
@@ -118,8 +120,8 @@ UNKNOWN = "Slurm does not take the job now (sbatch: error: the moon is full); it
 def wait(site: Site, seconds: float, deployer: Deployer | None = None) -> Deployer:
     """Run a deployer for this long."""
     deployer = deployer or site.platform.deployer()
-    for _ in range(round(seconds / 30)):
-        site.clock.tick(30)
+    for _ in range(round(seconds / 60)):
+        site.clock.tick(60)
         deployer.step()
     return deployer
 
@@ -128,13 +130,13 @@ def wait(site: Site, seconds: float, deployer: Deployer | None = None) -> Deploy
 def test_deployer_ends_job_refused_unchanged_for_fifteen_minutes_and_submits_others(site: Site, others: bool) -> None:
     odd = site.accept("odd")
     site.scheduler.odd[odd.id] = UNKNOWN
-    deployer = wait(site, 30)
+    deployer = wait(site, 60)
     assert site.view(odd).pending_reason == UNKNOWN
     if others:
         healthy = site.accept("healthy")
         deployer.step()
         assert site.job(healthy.id).state is S.QUEUED
-    wait(site, REFUSED_S - 90, deployer)
+    wait(site, REFUSED_S - 120, deployer)
     assert site.job(odd.id).state is S.PENDING
     wait(site, 2 * LONGEST_FULL_PAUSE_S, deployer)
     job = site.job(odd.id)
@@ -148,7 +150,7 @@ def test_deployer_keeps_job_pending_while_message_of_refusal_changes(site: Site)
         site.accept("odd"),
         site.platform.deployer(),
     )
-    for number in range(40):
+    for number in range(2 * REFUSALS):
         site.scheduler.odd[odd.id] = f"{UNKNOWN} {number}"
         wait(site, 1.25 * LONGEST_FULL_PAUSE_S, deployer)
     assert site.job(odd.id).state is S.PENDING
@@ -157,9 +159,9 @@ def test_deployer_keeps_job_pending_while_message_of_refusal_changes(site: Site)
 def test_deployer_keeps_all_jobs_pending_while_scheduler_refuses_all_and_ends_them_once_it_accepts_others(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    jobs = [site.accept(f"k{number}") for number in range(3)]
+    jobs = site.accept_all(3)
     site.scheduler.odd = dict.fromkeys((job.id for job in jobs), UNKNOWN)
-    deployer = wait(site, 4 * REFUSED_S)
+    deployer = wait(site, 2 * REFUSED_S)
     assert set(states(site, jobs)) == {S.PENDING}
     assert all("all of them wait" in reason for reason in reasons(site, jobs))
     assert "all of them wait" in caplog.text
@@ -174,9 +176,9 @@ def test_deployer_keeps_all_jobs_pending_while_scheduler_refuses_all_and_ends_th
     assert health.detail == ""
 
 
-@pytest.mark.parametrize("count", [3, 200])
+@pytest.mark.parametrize("count", [3, MANY])
 def test_deployer_submits_all_jobs_soon_after_scheduler_accepts_again(site: Site, count: int) -> None:
-    jobs = [site.accept(f"k{number}") for number in range(count)]
+    jobs = site.accept_all(count)
     site.scheduler.odd = dict.fromkeys((job.id for job in jobs), UNKNOWN)
     deployer = wait(site, REFUSED_S)
     site.scheduler.odd.clear()
@@ -240,7 +242,7 @@ def test_deployer_asks_scheduler_once_during_outage_and_submits_each_job_once_af
     site.scheduler.down = True
     site.deploy()
     asked = site.scheduler.asked
-    jobs = [site.accept(f"k{n}") for n in range(70)]
+    jobs = site.accept_all(MANY)
     deployer = site.platform.deployer()
     for _ in range(5):
         deployer.step()
@@ -261,7 +263,7 @@ def test_deployer_asks_scheduler_once_during_outage_and_submits_each_job_once_af
         site.clock.tick(5)
         deployer.step()
     assert set(states(site, jobs)) == {S.QUEUED}
-    assert len({token for _, token in site.scheduler.submitted}) == len(site.scheduler.submitted) == 71
+    assert len({token for _, token in site.scheduler.submitted}) == len(site.scheduler.submitted) == MANY + 1
 
 
 def test_deployer_tries_job_less_often_while_scheduler_answers_other_requests(site: Site) -> None:
@@ -287,8 +289,7 @@ def test_deployer_submits_to_other_backend_during_outage(site: Site) -> None:
     site.accept("first")
     site.scheduler.down = True
     site.deploy()
-    for number in range(130):
-        site.accept(f"k{number}")
+    site.accept_all(MANY)
     (result,) = submit(
         site.platform.storage,
         site.platform.adapters,
