@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 
 from ffdl_batch.domain.conversion import CannotConvert
 from ffdl_batch.domain.job.past_job import HistoryMissing
@@ -32,9 +33,15 @@ Settings = Mapping[str, object]
 Factory = Callable[[Settings, AdapterContext], Scheduler]
 
 
+@cache
+def installed(group: str) -> Collection[EntryPoint]:
+    """Return the entry points of a group. Finding them reads a file of each installed distribution."""
+    return entry_points(group=group)
+
+
 def adapter_names() -> tuple[str, ...]:
     """Return the names of the installed adapters, sorted."""
-    return tuple(sorted({point.name for point in entry_points(group=GROUP)}))
+    return tuple(sorted({point.name for point in installed(GROUP)}))
 
 
 def unknown_setting(table: str, key: str, known: Collection[str]) -> InvalidRequest:
@@ -52,7 +59,7 @@ def harmless_settings(name: str) -> Collection[str]:
     The module `settings` beside an adapter's factory lists them in `HARMLESS_KEYS`
     (:mod:`ffdl_batch.domain.harmless_settings`). Without this list, or without an adapter of that name, there are none.
     """
-    for point in entry_points(group=GROUP):
+    for point in installed(GROUP):
         if point.name == name:
             try:
                 module = import_module(f"{point.module.rpartition('.')[0]}.settings")
@@ -67,7 +74,7 @@ def create_adapter(name: str, settings: Settings, context: AdapterContext, origi
     """Return the adapter `name`. `origins` are the files that `settings` came from. Raises InvalidRequest: one that
     names these files if the settings cannot be used, and one that lists the installed adapters if there is none of that
     name."""
-    for point in entry_points(group=GROUP):
+    for point in installed(GROUP):
         if point.name == name:
             factory: Factory = point.load()
             try:
@@ -82,7 +89,7 @@ def create_adapter(name: str, settings: Settings, context: AdapterContext, origi
 
 def converter_names() -> tuple[str, ...]:
     """Return the names of the installed converters, sorted: those of the formats that they read or write."""
-    return tuple(sorted({point.name for point in entry_points(group=CONVERTERS)}))
+    return tuple(sorted({point.name for point in installed(CONVERTERS)}))
 
 
 def writer_names() -> tuple[str, ...]:
@@ -93,7 +100,7 @@ def writer_names() -> tuple[str, ...]:
 def create_converter(name: str) -> object:
     """Return the converter `name`; callers ask with isinstance what it can do. Raises CannotConvert that lists the
     known ones if there is none of that name."""
-    for point in entry_points(group=CONVERTERS):
+    for point in installed(CONVERTERS):
         if point.name == name:
             created: object = point.load()()
             return created
@@ -103,13 +110,13 @@ def create_converter(name: str) -> object:
 
 def history_names() -> tuple[str, ...]:
     """Return the names of the backends with a history, sorted."""
-    return tuple(sorted({point.name for point in entry_points(group=HISTORIES)}))
+    return tuple(sorted({point.name for point in installed(HISTORIES)}))
 
 
 def open_history(name: str, settings: Mapping[str, object]) -> History:
     """Return the history of the backend `name` with its own table of the configuration. Raises HistoryUnknown,
     HistoryMissing if no backend of that name has a history, and InvalidRequest for settings that cannot be used."""
-    for point in entry_points(group=HISTORIES):
+    for point in installed(HISTORIES):
         if point.name == name:
             found: History = point.load()(settings)
             return found

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -50,7 +49,7 @@ class Desk:
         return self.clients[-1]
 
 
-def _points(**_: Any) -> Sequence[EntryPoint]:
+def _points(_group: str) -> Sequence[EntryPoint]:
     return [
         EntryPoint("kubernetes", "ffdl_kubernetes.adapter:create", GROUP),
         EntryPoint("local", "ffdl_local.adapter:create", GROUP),
@@ -59,7 +58,7 @@ def _points(**_: Any) -> Sequence[EntryPoint]:
 
 @pytest.fixture
 def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
-    monkeypatch.setattr("ffdl_batch.plugins.entry_points", _points)
+    monkeypatch.setattr("ffdl_batch.plugins.installed", _points)
     with cluster(tmp_path) as k8s:
         found = Desk(tmp_path, k8s, capsys, monkeypatch)
         found.configure(k8s.kubeconfig)
