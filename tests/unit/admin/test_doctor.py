@@ -73,6 +73,7 @@ class Site:
     def __post_init__(self) -> None:
         for name in ("bin", "nodes", "jobs", "scratch"):
             (self.place / name).mkdir()
+        self.monkeypatch.setattr("ffdl_slurm.doctor.cluster_checks._CHECKS_AT_S", (0.0,))
         self.monkeypatch.setenv("PATH", f"{self.place}/bin:{os.environ['PATH']}")
         self.monkeypatch.setenv("FFDL_CONFIG", str(self.place / "config.toml"))
         self.monkeypatch.setenv("FFDL_JOBS_DIR", str(self.place / "jobs"))

@@ -20,13 +20,14 @@ from ffdl_batch.services.outcome.attempt_records import _files as checkpoint_fil
 from ffdl_batch.services.queries.job_output import archive_left
 from ffdl_batch.staging.tree import Tree
 
-LEVELS = 5000
-EACH = 250
+LEVELS = 2500
+EACH = 125
 
 
 @pytest.fixture(scope="module")
 def deep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Make 5,000 nested directories. Every 250th has a file and a second directory, to which walks come back."""
+    """Make nested directories, more than a path can name. Some have files and a second directory, to which walks come
+    back."""
     place = tmp_path_factory.mktemp("deep")
     root = place / "deep"
     here = os.open(place, os.O_RDONLY)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ffdl_batch.domain.outcome.continuation import (
@@ -161,6 +161,7 @@ def test_decide_stops_and_names_only_budgets_that_are_used_up(
     assert used_up(replace(budget, gpu_seconds=None), Spent(gpu_seconds=1e9)) == frozenset()
 
 
+@settings(max_examples=30)
 @given(budgets, st.lists(st.tuples(whys, checkpoints, st.floats(0, 1e4)), min_size=40, max_size=40))
 def test_decide_ends_every_continuation_within_total_budget(
     budget: Budget, story: list[tuple[Interruption, Checkpoint, float]]

@@ -6,7 +6,7 @@ import json
 import string
 
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ffdl_batch.domain.codec import from_plain, to_plain
@@ -64,7 +64,6 @@ def test_parser_returns_spec_or_errors_for_any_text(text: str) -> None:
     check(parse(MINIMAL + text))
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.dictionaries(KEY, TREES, max_size=6))
 def test_parser_returns_spec_or_errors_for_any_structure(tree: dict[str, object]) -> None:
     good = {"name": "x", "framework": {"name": "n", "version": "v", "command": "c"}}

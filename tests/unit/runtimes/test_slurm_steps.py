@@ -188,10 +188,18 @@ def test_srun_ends_tasks_on_other_learners_after_failure_with_kill_option(learne
     assert learners.run("srun -K bash -c '[ $SLURM_PROCID = 2 ] && exit 200; exec sleep 600'")[0] == 200
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM])
-@pytest.mark.parametrize("options", ["", "-n6", "-l"])
+@pytest.mark.parametrize(
+    ("options", "number"),
+    [
+        ("", signal.SIGUSR1),
+        ("", signal.SIGUSR2),
+        ("", signal.SIGTERM),
+        ("-n6", signal.SIGUSR1),
+        ("-l", signal.SIGTERM),
+    ],
+)
 def test_srun_forwards_signals_to_tasks_of_all_learners(
-    learners: Learners, number: signal.Signals, options: str
+    learners: Learners, options: str, number: signal.Signals
 ) -> None:
     name = number.name.removeprefix("SIG")
     wait = f'trap "echo told >told\\$SLURM_PROCID; exit 5" {name}; : >up$SLURM_PROCID; while :; do sleep 0.05; done'

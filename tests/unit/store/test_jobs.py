@@ -170,9 +170,9 @@ def test_store_get_many_keeps_order_and_omits_unknown_ids(store: Store) -> None:
     assert store.get_many([]) == []
 
 
-def test_store_live_deployed_needs_two_statements_for_ten_thousand_jobs_then_one(empty_url: str) -> None:
+def test_store_live_deployed_needs_two_statements_for_many_jobs_then_one(empty_url: str) -> None:
     store = open_store(empty_url)
-    jobs = store.add_jobs([new_job(at=SUBMITTED_AT + n) for n in range(10_000)])
+    jobs = store.add_jobs([new_job(at=SUBMITTED_AT + n) for n in range(2_000)])
     with store.engine.begin() as connection:
         connection.execute(update(JOBS).values(state="PROCESSING", native_id="7", revision=2))
         connection.execute(update(JOBS).where(JOBS.c.id == jobs[0].id).values(state="PENDING"))
@@ -188,7 +188,7 @@ def test_store_live_deployed_needs_two_statements_for_ten_thousand_jobs_then_one
     assert len(sent) == 1, sent
     with statements(store) as sent:
         assert len(store.histories([job.id for job in jobs[:500]])) == 500
-        assert store.count_live() == 9_999
+        assert store.count_live() == 1_999
         assert len(store.list_jobs(uid=1000, limit=10)) == 10
     assert len(sent) == 3, sent
     store.close()
