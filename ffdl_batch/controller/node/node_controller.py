@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import sys
 import time
 from functools import partial
-from typing import Callable, Dict, Optional, Tuple, TypeVar
+from typing import Callable, Dict, Optional, Tuple
 
 from ffdl_batch.attempt.conclusion import EXIT_PLATFORM
 from ffdl_batch.attempt.control_cell import CANCEL, own_run
 from ffdl_batch.attempt.event_journal import Journal
 from ffdl_batch.attempt.file_writer import create_empty, make_private
-from ffdl_batch.attempt.filesystem_retry import patiently
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.learner_endings import unreported_ends
 from ffdl_batch.attempt.phase_files import Ended, Fenced, PhaseFailed, PhaseFiles, note
@@ -22,7 +20,6 @@ from ffdl_batch.controller.checkpoints import FROM_OUTSIDE, STORE_SHARE, Checkpo
 from ffdl_batch.controller.data.cache_entries import find_image, has_links
 from ffdl_batch.controller.data.input_loading import NodeData, find_data, load_data, load_model
 from ffdl_batch.controller.data.job_directories import remove_scratch
-from ffdl_batch.controller.data.model_unpacking import ModelRefused
 from ffdl_batch.controller.data.result_storage import store_logs, store_results
 from ffdl_batch.controller.data.transfer_progress import show_moving
 from ffdl_batch.controller.data.transfers import STORING, check_results_store
@@ -34,6 +31,7 @@ from ffdl_batch.controller.node.control_poller import ControlPoller, Interruptio
 from ffdl_batch.controller.node.health_findings import HealthFindings
 from ffdl_batch.controller.node.learner_requests import HURRY_S
 from ffdl_batch.controller.node.learner_setup import LearnerSetup
+from ffdl_batch.controller.node.phase_runner import OutOfTime, PhaseRunner
 from ffdl_batch.controller.node.service_learners import SERVICE, at_work, has_trained, left_behind
 from ffdl_batch.controller.node.supervisor import Supervisor
 from ffdl_batch.controller.own_program import machine_of
@@ -45,19 +43,13 @@ from ffdl_batch.controller.rendezvous.node_barrier import (
     notify_others,
     own_address,
 )
-from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.outcome.controller_events import HALT, EventKind, Phase, Scalar
-from ffdl_batch.host.permissions import umask_set, with_old_groups
+from ffdl_batch.host.permissions import umask_set
 from ffdl_batch.host.signals import next_signal
 
-T = TypeVar("T")
 STORE_AGAIN_S, STORE_AGAIN_MOST_S = 5.0, 60.0
 """Seconds between two attempts to store what cannot be stored later: the first pause, and the longest."""
-
-
-class OutOfTime(Exception):
-    """Storing has to end because the scheduler's KILL is near; the rest is a pending upload."""
 
 
 def fail(launch: LaunchFile, node_rank: int, journal: Journal, code: str, message: str, fault_class: str = "") -> int:
@@ -83,6 +75,7 @@ class Node:
         self._meter = Monitor(launch, node_rank, self.seats.learner_ids, journal, again, clock)
         self._attention = InterruptionCheck(journal, self.watch, self.phases)
         self._data = NodeData(launch, node_rank, self.seats.scratch, journal)
+        self._runner = PhaseRunner(launch, self.phases, journal, self._health)
 
     def report_found(self) -> None:
         """Report learners that ended after an earlier controller was killed."""
@@ -106,7 +99,7 @@ class Node:
         clear_left()
         try:
             try:
-                self._patiently(self._prepare, self._attention.go_on, awaits_space=True)
+                self._runner.patiently(self._prepare, self._attention.go_on, awaits_space=True)
                 self.seats.find_network(self._attention.rest, self.watch.clock.now)
                 self.seats.equip(self.journal, self._attention.go_on)
                 self._find_image()
@@ -119,7 +112,7 @@ class Node:
                 self._open()
                 self._meet()
                 self._attention.check()
-                done = self._patiently(self.siblings.ended_of_themselves, self._attention.go_on)
+                done = self._runner.patiently(self.siblings.ended_of_themselves, self._attention.go_on)
             except PhaseFailed as failed:
                 self._health.look(time.time(), failed=True)
                 return fail(self.launch, self.node_rank, self.journal, failed.code, str(failed), failed.fault_class)
@@ -155,51 +148,43 @@ class Node:
     def _find_image(self) -> None:
         """Raises PhaseFailed."""
         go_on, launch, rank = self._attention.go_on, self.launch, self.node_rank
-        image = self._patiently(lambda: find_image(launch, rank, go_on, self._data.entries), go_on, awaits_space=True)
+        image = self._runner.patiently(
+            lambda: find_image(launch, rank, go_on, self._data.entries), go_on, awaits_space=True
+        )
         self.seats.base["image"] = image
 
     def _check_stores(self) -> None:
         """Check the results store before anything is loaded. Raises PhaseFailed."""
         go_on = self._attention.go_on
-        if self.node_rank == 0 and self._patiently(lambda: self.phases.status(Phase.LOAD_DATA), go_on) != 0:
-            self._patiently(lambda: check_results_store(self.launch, 0, go_on), go_on, awaits_space=True)
+        if self.node_rank == 0 and self._runner.patiently(lambda: self.phases.status(Phase.LOAD_DATA), go_on) != 0:
+            self._runner.patiently(lambda: check_results_store(self.launch, 0, go_on), go_on, awaits_space=True)
 
     def _load(self, phase: Phase, work: Callable[[], None], code: str) -> None:
         """Run the phase on rank 0, unless it is done. Other ranks wait for it if they share its files."""
         if self.node_rank != 0 and not self.launch.apart:
             self._await(phase)
             if phase is Phase.LOAD_DATA and self.launch.mounts is not None:
-                self._patiently(self._follow, self._attention.go_on, awaits_space=True)
+                self._runner.patiently(self._follow, self._attention.go_on, awaits_space=True)
             return
-        is_done = self._patiently(lambda: self.phases.status(phase), self._attention.go_on) == 0
+        is_done = self._runner.patiently(lambda: self.phases.status(phase), self._attention.go_on) == 0
         is_gone = phase is Phase.LOAD_DATA and (has_links(self.launch) or self.launch.mounts is not None)
         if is_done and not is_gone:
             return
-        self._phase(phase, lambda: self._patiently(work, self._attention.go_on, awaits_space=True), code)
+        self._runner.run(phase, lambda: self._runner.patiently(work, self._attention.go_on, awaits_space=True), code)
 
     def _follow(self) -> None:
         """Mount or copy the data as the first node did."""
         self._data.follow(self.siblings.events([0]), self._attention.go_on)
 
-    def _patiently(self, work: Callable[[], T], go_on: Callable[[], None], *, awaits_space: bool = False) -> T:
-        """Do `work`, and retry while the file system does not answer. Raises OSError, and what `go_on` raises."""
-
-        def pause(wait_s: float) -> None:
-            time.sleep(wait_s)
-            go_on()
-
-        patience_s = self.launch.limits.fence_s
-        return patiently(work, self.attempt.path, patience_s, pause, awaits_space=awaits_space)
-
     def _find_data(self) -> None:
         try:
-            self._patiently(lambda: find_data(self.launch), self._attention.go_on)
+            self._runner.patiently(lambda: find_data(self.launch), self._attention.go_on)
         except OSError as error:
             raise PhaseFailed("S302", f"the data on node {machine_of(self.launch)} cannot be read: {error}") from error
 
     def _await(self, phase: Phase) -> None:
         while True:
-            status = self._patiently(lambda: self.siblings.phase_status(0, phase), self._attention.go_on)
+            status = self._runner.patiently(lambda: self.siblings.phase_status(0, phase), self._attention.go_on)
             if status == 0:
                 return
             if status is not None:
@@ -213,7 +198,7 @@ class Node:
 
     def _meet(self) -> None:
         """Wait until all nodes are ready, if they need each other's addresses."""
-        self._patiently(self.seats.prepare, self._attention.go_on, awaits_space=True)
+        self._runner.patiently(self.seats.prepare, self._attention.go_on, awaits_space=True)
         if self.launch.nodes > 1 and not self.launch.names:
             return
         self._await_ports()
@@ -221,13 +206,15 @@ class Node:
         addresses: Tuple[str, ...] = (own or LOOPBACK,)
         if self.launch.nodes > 1:
             addresses = self._gather(own_run(os.environ), own)
-        self._patiently(lambda: self.seats.meet(addresses), self._attention.go_on, awaits_space=True)
+        self._runner.patiently(lambda: self.seats.meet(addresses), self._attention.go_on, awaits_space=True)
 
     def _await_ports(self) -> None:
         """Wait until the ports of the learners that will start are free. Raises PhaseFailed if they stay in use."""
-        ports = self._patiently(lambda: ports_on(self.launch, self.node_rank, self.attempt), self._attention.go_on)
+        ports = self._runner.patiently(
+            lambda: ports_on(self.launch, self.node_rank, self.attempt), self._attention.go_on
+        )
         if ports and own_run(os.environ) > 1:
-            done = self._patiently(self.siblings.ended_of_themselves, self._attention.go_on)
+            done = self._runner.patiently(self.siblings.ended_of_themselves, self._attention.go_on)
             ports = ports if at_work(self.launch, self.seats.learner_ids, done) else []
         await_free(ports, self._attention.rest)
 
@@ -235,37 +222,12 @@ class Node:
         """Return the addresses of all nodes. `own` is this node's, "" if it is not known yet."""
 
         def read(rank: int) -> NodeReport:
-            return self._patiently(lambda: self.siblings.report(rank), self._attention.go_on)
+            return self._runner.patiently(lambda: self.siblings.report(rank), self._attention.go_on)
 
         gathering = NodeBarrier(self.launch, self.node_rank, run, read, self._attention.rest, self.watch.clock.now)
         own = own or own_address(gathering.await_neighbour())
         self.journal.append(EventKind.READY, host=os.uname().nodename, address=own, run=run)
         return gathering.await_addresses(own)
-
-    def _phase(self, phase: Phase, work: Callable[[], None], code: str, *, last: bool = True) -> None:
-        """Run one phase with its files and events. With `last`, this node ends the phase for the whole job."""
-        status, reason, fault_class = 1, "", ""
-        self.journal.append(EventKind.PHASE, phase=phase.value, status="started")
-        try:
-            note(lambda: self.phases.begin(phase))
-            work()
-            status = 0
-        except PhaseFailed as failed:
-            code, reason, fault_class = failed.code, str(failed), failed.fault_class
-        except OutOfTime as error:
-            code, reason = "", str(error)
-        except (OSError, ModelRefused) as error:
-            if isinstance(error, OSError) and error.errno and error.filename is None:  # as of write(2)
-                error.filename = self.attempt.path
-            reason = with_old_groups(f"{phase.value} on {os.uname().nodename}: {error}", error)
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-                fault_class = FaultClass.FULL.value
-        if last or status:
-            note(lambda: self.phases.end(phase, status))
-        self.journal.append(EventKind.PHASE, phase=phase.value, status="ended", exit=status)
-        self._health.look()
-        if status:
-            raise PhaseFailed(code, reason, fault_class)
 
     # ----------------------------------------------------------------------------------------- learners
 
@@ -320,9 +282,9 @@ class Node:
             self.launch.pod.store_patience_s if self.launch.pod and self.launch.apart else 0
         )
         for phase, action in work.items():
-            store = partial(self._outlast, partial(self._patiently, action, self._go_on_storing), end)
+            store = partial(self._outlast, partial(self._runner.patiently, action, self._go_on_storing), end)
             try:
-                self._phase(phase, store, "S303", last=last)
+                self._runner.run(phase, store, "S303", last=last)
             except PhaseFailed as error:
                 failed = failed or error
         if failed is not None:
