@@ -33,7 +33,7 @@
           events/learner-<n>.files  cell: the files of the log
           events/node-<n>.heartbeat touched while a node controller lives
           final.json              cell: the head's final record
-          paid.json               cell: results and logs were stored after the attempt had ended
+          uploaded.json               cell: results and logs were stored after the attempt had ended
           staging/                tasks and state of the staging program
           state/                  $JOB_STATE_DIR, shared by the attempt's learners
           model/ data/ results/   $MODEL_DIR, copied data, $RESULT_DIR
@@ -284,7 +284,7 @@ class AttemptDir:
     @property
     def uploaded(self) -> str:
         """Written when the pending upload of the attempt is stored."""
-        return self._join("paid.json")
+        return self._join("uploaded.json")
 
     @property
     def moving(self) -> str:

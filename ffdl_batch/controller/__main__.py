@@ -1,4 +1,4 @@
-"""``ffdl-controller``: head, node, pay, pod, stand-in, attach, isolate, become, probe-isolation.
+"""``ffdl-controller``: head, node, upload, pod, stand-in, attach, isolate, become, probe-isolation.
 
 Users do not start it.
 """
@@ -41,15 +41,15 @@ def main(arguments: Optional[List[str]] = None) -> int:
     for name, text in (
         ("head", "execute an attempt"),
         ("node", "run the learners of one node"),
-        ("pay", "store what an attempt that has ended could not store"),
+        ("upload", "store the pending uploads of an attempt that has ended"),
     ):
         command = commands.add_parser(name, help=text)
         command.add_argument("--launch", required=True, help="the launch file")
         if name == "node":
             command.add_argument("--rank", type=int, help="the node's rank; else from the scheduler's variable")
-        if name == "pay":
-            words = "also write the final record of a head that was killed: if everything is stored, or anyway"
-            command.add_argument("--last-word", choices=("when-stored", "anyway"), default="", help=words)
+        if name == "upload":
+            words = "write the final record if a killed head wrote none: if everything is stored, or always"
+            command.add_argument("--final-record", choices=("when-stored", "always"), default="", help=words)
     commands.add_parser("probe-isolation", help="check whether this kernel lets users isolate a learner's network")
     options = parser.parse_args(argv)
     if options.command == "probe-isolation":
@@ -61,8 +61,8 @@ def main(arguments: Optional[List[str]] = None) -> int:
         sys.stderr.write(f"ffdl-controller: {path}: {error}\n")
         return EXIT_BAD_LAUNCH_FILE
     try:
-        if options.command == "pay":
-            return _upload(launch, options.last_word)
+        if options.command == "upload":
+            return _upload(launch, options.final_record)
         return _head(launch, path) if options.command == "head" else _node(launch, path, options.rank)
     except LaunchFileError as error:
         sys.stderr.write(f"ffdl-controller: {error}\n")
@@ -103,10 +103,10 @@ def _node(launch: LaunchFile, path: str, rank: Optional[int]) -> int:
     return run_node(launch, path, rank)
 
 
-def _upload(launch: LaunchFile, last_word: str) -> int:
+def _upload(launch: LaunchFile, write_record: str) -> int:
     from ffdl_batch.controller.head.pending_uploads import upload
 
-    return upload(launch, last_word)
+    return upload(launch, write_record)
 
 
 def _attach(argv: List[str]) -> int:

@@ -2,7 +2,7 @@
 
 A job can outlive an upgrade: a daemon reads files of older controllers, and a new run of an attempt may have newer
 controllers than the run before. So ``launch.json``, ``control.json``, ``final.json``, ``owner.json``, ``stop.json``,
-``paid.json``, and each line of an event file have a number, `format`:
+``uploaded.json``, and each line of an event file have a number, `format`:
 
 * A file or line without one has format 1.
 * A new key that older readers can ignore does not change the number. Readers ignore unknown keys, and take the default

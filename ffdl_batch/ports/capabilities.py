@@ -113,8 +113,8 @@ class StoresApart(Protocol):
         ...
 
     def how_storing_goes(self, token: Token) -> Storing:
-        """Return the progress. An upload that has ended has failed, unless ``paid.json`` is in the attempt's directory;
-        it may be started again. Raises SchedulerUnreachable."""
+        """Return the progress. An upload that has ended without ``uploaded.json`` in the attempt's directory has failed
+        and may be started again. Raises SchedulerUnreachable."""
         ...
 
 

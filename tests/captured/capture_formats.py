@@ -4,9 +4,9 @@
 
 The job was run by that release with the local backend: ``docs/examples/loop`` with ``--steps 120``, a time limit of
 10 s and the network level ``host``, so it has three attempts. The database was copied (sqlite3's ``.backup``) while the
-first of them ran. ``ffdl-controller pay`` of that release wrote ``paid.json``. Each TEXT is replaced by ``@NAME@``:
-BASE (the directory that holds everything), PYTHON, CODE (the directory of the release), HOST, BOOT (the boot's id).
-Times become ``@T+<seconds since the submission>@``. ``tree`` is a copy of ``.tree``, and
+first of them ran. ``ffdl-controller upload`` of that release wrote ``uploaded.json``. Each TEXT is replaced by
+``@NAME@``: BASE (the directory that holds everything), PYTHON, CODE (the directory of the release), HOST,
+BOOT (the boot's id). Times become ``@T+<seconds since the submission>@``. ``tree`` is a copy of ``.tree``, and
 ``slurm/launch.json`` of a golden file.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 
 WANTED = (
     "manifest.yml",
-    *(f"attempt-*/{name}.json" for name in ("launch", "environment", "control", "stop", "final", "paid", "local")),
+    *(f"attempt-*/{name}.json" for name in ("launch", "environment", "control", "stop", "final", "uploaded", "local")),
     *(f"attempt-*/{name}" for name in ("claim/owner.json", "events/*.jsonl", "submit/begun", "local/*.json")),
 )
 _TIME = re.compile(r"\b[12]\d{9}(?:\.\d+)?\b(?!e)|\b[12]\.\d+e\+09\b")

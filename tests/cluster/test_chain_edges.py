@@ -1,4 +1,4 @@
-"""The edges of a chain of attempts on real Slurm: stores owed, halts at odd moments, budgets, starts that fail."""
+"""The edges of a chain of attempts on real Slurm: pending uploads, halts at odd moments, budgets, starts that fail."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def warn_attempt(alice: Person, job_id: str, attempt: int) -> None:
 
 
 def until_paid(alice: Person, job_id: str) -> dict[str, Any]:
-    """The job once its first attempt owes nothing any more."""
+    """The job once its first attempt has no pending upload any more."""
     deadline = time.monotonic() + 600
     while (job := alice.show(job_id))["attempts"][0]["upload_pending"]:
         assert time.monotonic() < deadline, job
@@ -181,7 +181,7 @@ def test_halt_of_suspended_job_saves_checkpoint_after_scheduler_resume(cluster: 
     assert (job["state"], job["attempts"][0]["checkpoint_confirmed"]) == ("HALTED", True), job
 
 
-# -------------------------------------------------------------------------------------- stores owed
+# -------------------------------------------------------------------------------------- pending uploads
 
 
 def count_stored(alice: Person, job: Mapping[str, Any]) -> int:
@@ -213,8 +213,8 @@ def test_next_attempt_completes_pending_upload_of_preempted_attempt(alice: Perso
     assert (done.returncode, report["confirmed"], report["next_attempt"]) == (1, False, 2), report
     job = alice.finish(job_id)
     assert (job["state"], len(job["attempts"])) == ("COMPLETED", 2), job
-    paid = json.loads(alice.read(f"{job['job_dir']}/attempt-1/paid.json"))
-    assert paid["learners"] == [1] and paid["host"] == job["attempts"][1]["nodes"]
+    uploaded = json.loads(alice.read(f"{job['job_dir']}/attempt-1/uploaded.json"))
+    assert uploaded["learners"] == [1] and uploaded["host"] == job["attempts"][1]["nodes"]
     job = until_paid(alice, job_id)
     assert count_stored(alice, job) == FILES
     assert alice.read(f"{job['results']}/learner-1/training-log.txt") == "again\n"

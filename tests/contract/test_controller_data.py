@@ -313,10 +313,10 @@ def test_rejected_upload_stays_pending_until_store_accepts_it(site: Site) -> Non
     site.run.await_end()
     final = site.run.final()
     assert (final.outcome, final.stored, final.error_code) == (Outcome.FAILED, False, "S303")
-    assert site.run.run("pay") == 74
+    assert site.run.run("upload") == 74
     assert not Path(site.run.attempt.uploaded).exists()
     site.proxy.rules.remove(away)
-    assert site.run.run("pay") == 0, site.run.errors
+    assert site.run.run("upload") == 0, site.run.errors
     assert Path(site.run.attempt.uploaded).exists()
     assert site.stored()[f"{job_id()}/model.bin"] == b"result\n"
     assert site.stored()[log_key()].decode() == site.run.log()

@@ -300,15 +300,15 @@ def test_next_run_finds_exit_status_of_learner_that_ended_unobserved(run: Rig) -
 def test_pending_upload_is_completed_once(run: Rig) -> None:
     run.write("echo out > $RESULT_DIR/x; echo up; sleep 600")
     run.start_until("up")
-    assert run.run("pay") == 75
+    assert run.run("upload") == 75
     run.kill_controllers()
     run.kill_all()
-    assert run.run("pay") == 0, run.errors
+    assert run.run("upload") == 0, run.errors
     assert (run.store / "x").read_text() == "out\n"
     assert (run.store / "learner-1" / "training-log.txt").read_text() == "up\n"
     assert '"learners": [1]' in Path(run.attempt.uploaded).read_text()
     (run.store / "x").unlink()
-    assert run.run("pay") == 0
+    assert run.run("upload") == 0
     assert not (run.store / "x").exists()
 
 
@@ -323,7 +323,7 @@ def test_pending_upload_does_not_replace_results_of_newer_attempt(run: Rig) -> N
     (run.store / "learner-1").mkdir(parents=True)
     (run.store / "x").write_text("new\n")
     (run.store / "learner-1" / "training-log.txt").write_text("second\n")
-    assert run.run("pay") == 0, run.errors
+    assert run.run("upload") == 0, run.errors
     assert ((run.store / "x").read_text(), (run.store / "y").read_text()) == ("new\n", "old\n")
     assert (run.store / "learner-1" / "training-log.txt").read_text() == "second\n"
     assert (run.store / "learner-1" / "attempt-1" / "training-log.txt").read_text() == "up\n"
@@ -335,7 +335,7 @@ def test_pending_upload_stays_pending_and_exits_74_when_store_is_blocked(run: Ri
     run.kill_controllers()
     run.kill_all()
     run.store.write_text("in the way")
-    assert run.run("pay") == 74
+    assert run.run("upload") == 74
     assert "cannot be stored" in run.errors
     assert not Path(run.attempt.uploaded).exists()
 
@@ -366,7 +366,7 @@ def test_storing_stops_before_scheduler_kill_and_leaves_pending_upload(run: Rig)
     assert head.wait(timeout=240) == 143, run.errors
     assert (run.final().outcome, run.final().stored) == (Outcome.CANCELLED, False)
     assert "the rest is a pending upload" in run.errors
-    assert run.run("pay") == 0
+    assert run.run("upload") == 0
     assert (run.store / "x").read_text() == "out\n"
 
 

@@ -242,7 +242,7 @@ def test_node_loss_leaves_no_pending_upload_of_results_in_volume_claim(two_nodes
         return
     until(lambda: "answer" in two_nodes.stored(f"out/{job_id}/"), f"what it left; {two_nodes.diagnosis()}")
     assert two_nodes.stored(f"out/{job_id}/")["answer"] == b"42\n"
-    until(lambda: not any(one["upload_pending"] for one in two_nodes.job(job_id)["attempts"]), "that nothing is owed")
+    until(lambda: not any(one["upload_pending"] for one in two_nodes.job(job_id)["attempts"]), "the upload")
     assert attempts_of(two_nodes, job_id) == [f"{job_id}-1", f"{job_id}-1-store"]
 
 

@@ -308,7 +308,7 @@ def test_deleted_pod_leaves_no_pending_upload(world: World) -> None:
     world.k8s.ask("DELETE", path, {"gracePeriodSeconds": 0})
     job = world.await_state(job_id, "COMPLETED", "FAILED")
     assert (job["state"], [one["upload_pending"] for one in job["attempts"]]) == ("COMPLETED", [False, False]), job
-    assert not [line for line in world.site.log.splitlines() if job_id in line and "owes" in line]
+    assert not [line for line in world.site.log.splitlines() if job_id in line and "pending upload" in line]
 
 
 def test_kubernetes_job_reports_missing_learner_image_and_stays_downloading(world: World) -> None:

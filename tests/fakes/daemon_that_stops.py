@@ -6,14 +6,14 @@ on, in no thread. It does so once nothing is called ``unanswered`` beside the fi
 may be this daemon's. Steps are those that deployer and watcher name, and::
 
     submitting         the adapter is about to be called, lease checked and mark written
-    paying             a process that stores what is owed is about to be started
+    uploading          a process that stores pending uploads is about to be started
     <who>:transaction  rows of history are written and locked, and no commit was sent
     <who>:committed    they are durable, and nobody was told yet
 
 <who> is deployer, watcher (it listens and looks in a thread each), or request.
 
-The files ``submitters`` and ``payers`` beside it get a line with the state directory of each daemon that calls the
-adapter, or starts to pay. Loops with nothing to do look again within a second, and the database undoes a transaction
+The files ``submitters`` and ``uploaders`` beside it get a line with the state directory of each daemon that calls the
+adapter, or starts an upload. Loops with nothing to do look again within a second, and the database undoes a transaction
 that stands still for so long. TEST_SUBMIT_S is how long one submission may take, in the place of two minutes.
 
 TEST_CLOCK_S is by how much this host's wall clock is wrong; what the daemon starts has the right one.
@@ -113,16 +113,16 @@ def _slow_steps_named() -> None:
         reached("submitting")
         return submit(adapter, plan)
 
-    def paying(attempt: AttemptDir, last_word: pending_uploads.FinalRecordBy) -> pending_uploads.Upload | None:
-        with PLAN.with_name("payers").open("a", encoding="utf-8") as file:
+    def uploading(attempt: AttemptDir, write_record: pending_uploads.WriteFinalRecord) -> pending_uploads.Upload | None:
+        with PLAN.with_name("uploaders").open("a", encoding="utf-8") as file:
             file.write(os.environ["FFDL_STATE_DIR"] + "\n")
-        reached("paying")
-        return start(attempt, last_word)
+        reached("uploading")
+        return start(attempt, write_record)
 
     substitute(
         Platform, deployer=partialmethod(Platform.deployer, reached), watcher=partialmethod(Platform.watcher, reached)
     )
-    substitute(pending_uploads, start_upload=paying)
+    substitute(pending_uploads, start_upload=uploading)
     substitute(SlurmScheduler, submit=submitting)
 
 

@@ -170,5 +170,5 @@ def test_pending_upload_stores_results_after_full_results_disk_has_room(tmp_path
         assert (run.final().error_code, run.final().stored) == ("S303", False)
         assert "No space left on device" in run.final().message
         disk.free()
-        assert run.run("pay") == 0
+        assert run.run("upload") == 0
         assert (disk.point / "out" / "weights").stat().st_size == 300000

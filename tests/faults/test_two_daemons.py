@@ -177,23 +177,23 @@ def test_claim_prevents_execution_of_late_submission_after_job_completed(pair: P
     examine(pair)
 
 
-# -------------------------------------------------------------------------------------------- what is owed
+# -------------------------------------------------------------------------------------------- pending uploads
 
 
 def test_second_daemon_completes_pending_upload_when_first_is_stopped(pair: Pair) -> None:
-    """Its payment falls out with it; the other daemon begins one of its own, and that one counts."""
+    """Its upload ends with it; the other daemon begins one of its own, and that one counts."""
     world = pair.world
     job = pair.one.surely_submit()
     pair.finish(job)
-    payers = world.base / "payers"
-    payers.unlink(missing_ok=True)
-    world.stop_at("paying")
+    uploaders = world.base / "uploaders"
+    uploaders.unlink(missing_ok=True)
+    world.stop_at("uploading")
     owe(world, job)
     fallen, other = pair.by_pid(world.stopped_pid())
     store = world.store()
-    world.wait(lambda: not store.pending_uploads(), "the debt to be paid")
+    world.wait(lambda: not store.pending_uploads(), "the upload")
     store.close()
-    assert payers.read_text().split() == [str(fallen.state), str(other.state)]
+    assert uploaders.read_text().split() == [str(fallen.state), str(other.state)]
     assert json.loads(Path(Root(str(world.state)).job(job).attempt(1).uploaded).read_text())["learners"] == []
     wake(pair, fallen.pid)
     examine(pair)

@@ -135,7 +135,7 @@ def _blocks(path: Path) -> Iterator[bytes]:
 
 GROWING = re.compile(r"events/(head|node-\d+)\.jsonl|metrics/(learner|usage)-\d+\.jsonl", re.ASCII)
 CELLS = re.compile(
-    r"final\.json|stop\.json|paid\.json|claim/owner\.json|claim/run-\d+/owner\.json|events/node-\d+\.heartbeat",
+    r"final\.json|stop\.json|uploaded\.json|claim/owner\.json|claim/run-\d+/owner\.json|events/node-\d+\.heartbeat",
     re.ASCII,
 )
 MOVING = "staging/now.json"

@@ -150,7 +150,7 @@ def upload_pending_results(earlier: List[LaunchFile], pause: Pause) -> None:
         final = find_object(attempt.final, below=attempt.path)
         if launch.cut_off or os.path.lexists(attempt.uploaded) or final.get("stored") is True:
             continue
-        argv = [*own_argv(), "pay", "--launch", attempt.launch]
+        argv = [*own_argv(), "upload", "--launch", attempt.launch]
         try:
             process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, preexec_fn=release_signals)  # noqa: PLW1509
         except OSError as error:

@@ -43,14 +43,14 @@ from ffdl_batch.host.processes import lives_here, read_process
 
 EXIT_STILL_RUNNING = 75
 """A node controller of the attempt still runs here and may leave more to store (sysexits.h EX_TEMPFAIL)."""
-WHEN_STORED, ANYWAY = "when-stored", "anyway"
+WHEN_STORED, ALWAYS = "when-stored", "always"
 
 
-def upload(launch: LaunchFile, last_word: str = "") -> int:
-    """Store pending uploads and write ``paid.json``. Return 0, also if none are pending,
+def upload(launch: LaunchFile, write_record: str = "") -> int:
+    """Store pending uploads and write ``uploaded.json``. Return 0, also if none are pending,
     EXIT_PLATFORM if storing fails, or EXIT_STILL_RUNNING.
 
-    `last_word` decides when to write the final record as well, if the head wrote none: "" (never), WHEN_STORED, ANYWAY.
+    `write_record` decides when to write the final record if the head wrote none: "" (never), WHEN_STORED, ALWAYS.
     """
     attempt = AttemptDir(launch.attempt_dir)
     if launch.cut_off:
@@ -79,18 +79,18 @@ def upload(launch: LaunchFile, last_word: str = "") -> int:
             results = [partial(store_results, launch, late=late)] if os.path.isdir(attempt.results) else []
             do_each([*results, partial(store_logs, launch, logged, late=late)])
             clear_stores(launch, _Dead(files).has)
-        if last_word:
+        if write_record:
             _write_final_record(launch, [*found, *(_event(EventKind.STORED, learner_id=number) for number in pending)])
         write_cell(attempt.uploaded, {"at": time.time(), "host": os.uname().nodename, "learners": pending})
         remove_secrets(attempt)
     except (OSError, PhaseFailed) as error:
         message = f"results and logs cannot be stored: {error}"
         sys.stderr.write(f"ffdl-controller: {launch.token}: {message}\n")
-        if last_word == ANYWAY:
+        if write_record == ALWAYS:
             _write_final_record(launch, [*found, _event(EventKind.FAULT, code="S303", message=message)])
         return EXIT_PLATFORM
     finally:
-        if last_word:
+        if write_record:
             touch(os.path.join(launch.doorbell, launch.job_id))
     return 0
 
@@ -115,7 +115,7 @@ def _unreported_ends(launch: LaunchFile, events: List[Event]) -> List[Event]:
 
 def _event(kind: EventKind, **fields: Scalar) -> Event:
     """Return an event that a node controller would have written now if it still ran."""
-    return Event(1, time.time(), "pay", kind, fields)
+    return Event(1, time.time(), "upload", kind, fields)
 
 
 def _write_final_record(launch: LaunchFile, events: List[Event]) -> None:

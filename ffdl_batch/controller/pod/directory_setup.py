@@ -39,12 +39,12 @@ def lay_out(launch: LaunchFile, given: Given, index: int) -> None:
     attempt = AttemptDir(launch.attempt_dir)
     for directory in (launch.job_dir, attempt.path, attempt.events, attempt.logs):
         os.makedirs(directory, mode=0o700, exist_ok=True)
-    pays = launch.pod is not None and launch.pod.uploads_pending
-    for path in (attempt.secrets,) if pays else (attempt.environment, attempt.secrets):
+    uploads = launch.pod is not None and launch.pod.uploads_pending
+    for path in (attempt.secrets,) if uploads else (attempt.environment, attempt.secrets):
         source = os.path.join(given.private, os.path.basename(path))
         if os.path.exists(source):
             write_text(path, read_text(source))
-    if pays:  # the attempt has ended, and its tree exists
+    if uploads:  # the attempt has ended, and its tree exists
         return
     write_text(attempt.launch, read_text(os.path.join(given.plan, LAUNCH)))
     _join_model(launch, given.model)

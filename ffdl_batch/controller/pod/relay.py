@@ -115,12 +115,12 @@ class Relay:
         self._last: List[str] = []
         if index == 0:
             self._events.insert(0, f"events/{HEAD}.jsonl")
-            self._claims, self._last = ["claim/owner.json"], ["stop.json", "paid.json", "final.json"]
+            self._claims, self._last = ["claim/owner.json"], ["stop.json", "uploaded.json", "final.json"]
         self._growing = [f"metrics/usage-{index}.jsonl", *(f"metrics/learner-{number}.jsonl" for number in own)]
         self._logs = {f"logs/learner-{number}": LogReader(self._attempt, number) for number in own}
         if launch.pod is not None and launch.pod.uploads_pending:  # the attempt's own pods printed the other files
             self._events, self._growing, self._logs = [], [], {}
-            self._claims, self._last = [], ["final.json", "paid.json"]
+            self._claims, self._last = [], ["final.json", "uploaded.json"]
         moving = os.path.relpath(self._attempt.moving, self._attempt.path)
         self._moving = moving if index == 0 else ""
         self._moved_at = -math.inf

@@ -132,7 +132,7 @@ class Sidecar:
 
     def _command(self) -> List[str]:
         if self._uploads_pending:
-            return ["pay", "--last-word", WHEN_STORED]
+            return ["upload", "--final-record", WHEN_STORED]
         return ["head"] if self._index == 0 else ["node", "--rank", str(self._index)]
 
     def _complaints(self) -> "ContextManager[Optional[IO[bytes]]]":

@@ -16,7 +16,7 @@ LINE_CHARS = 400
 
 
 class Origin(StrEnum):
-    """Where a fault comes from. The error code, not the origin, decides which retry budget pays."""
+    """Where a fault comes from. The error code, not the origin, decides which retry budget is charged."""
 
     USER = "user"
     DATA = "data"

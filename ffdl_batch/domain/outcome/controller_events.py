@@ -183,7 +183,7 @@ class FinalRecord:
     knows; `played` says that it was a drill's.
     `spent` is what the chain has used up with this attempt, where the head decided. `gpu_seconds` are this run's.
     `stores_later`: nothing of the attempt is left to do but to store it, which somebody else does, and has to have done
-    (``paid.json``) before this is its end.
+    (``uploaded.json``) before this is its end.
     """
 
     native_id: str

@@ -1,6 +1,6 @@
 """Why jobs end abnormally: FfDL's error codes, kept and extended.
 
-Each code says who caused the fault, who pays for a retry, and what the user can do about it. S is the
+Each code says who caused the fault, whose budget a retry is charged to, and what the user can do about it. S is the
 platform's side, C the user's, as in FfDL.
 """
 
@@ -14,7 +14,7 @@ from ffdl_batch.domain.outcome.continuation import GPU_HOURS, UNFIT_NODE
 
 
 class Party(StrEnum):
-    """Who caused a fault, or who pays for the retry."""
+    """Who caused a fault, or whose budget the retry is charged to."""
 
     USER = "user"
     PLATFORM = "platform"

@@ -45,7 +45,7 @@ tries again after its next start."""
 MOST_APART = 32
 """Maximum number of uploads that backends make at the same time."""
 END_S = 5.0
-LOCK, COMPLAINT = ".paying", ".paying.log"
+LOCK, COMPLAINT = ".uploading", ".uploading.log"
 LEASE = "uploads"
 CONTROLLER = (sys.executable, "-E", "-P", "-m", "ffdl_batch.controller")
 
@@ -62,16 +62,16 @@ class Upload(Protocol):
         ...
 
 
-class FinalRecordBy(StrEnum):
+class WriteFinalRecord(StrEnum):
     """When the upload writes the final record of the attempt, in the place of a killed head."""
 
-    HEADS = ""
+    NEVER = ""
     WHEN_STORED = "when-stored"
-    ANYWAY = "anyway"
+    ALWAYS = "always"
     """Also if the upload fails."""
 
 
-Start = Callable[[AttemptDir, FinalRecordBy], Upload | None]
+Start = Callable[[AttemptDir, WriteFinalRecord], Upload | None]
 """Starts the upload of an attempt; returns None if a process on this host makes it already. Raises OSError."""
 
 
@@ -212,7 +212,7 @@ class PendingUploads:
                 apart = is_apart(attempt)
                 if self._number_running(apart=apart) >= (MOST_APART if apart else 1):
                     continue
-                upload = self._begin(one, attempt, self._last_word(jobs[one.job_id], one), apart=apart)
+                upload = self._begin(one, attempt, self._write_final_record(jobs[one.job_id], one), apart=apart)
             except OSError as error:
                 log.error("job %s: the pending upload of attempt %d cannot begin: %s", one.job_id, one.number, error)
                 self._put_off(one, str(error), interrupted=isinstance(error, NotBegun))
@@ -224,18 +224,24 @@ class PendingUploads:
                 continue
             self._put_off(one)
 
-    def _begin(self, pending: Attempt, attempt: AttemptDir, last_word: FinalRecordBy, *, apart: bool) -> Upload | None:
+    def _begin(
+        self, pending: Attempt, attempt: AttemptDir, write_record: WriteFinalRecord, *, apart: bool
+    ) -> Upload | None:
         """Start an upload; return None if a process on this host makes it already. Raises OSError."""
         if not apart:
-            return self._start(attempt, last_word)
-        upload = SeparateUpload(self._adapters, pending, attempt, last_word is FinalRecordBy.ANYWAY)
+            return self._start(attempt, write_record)
+        upload = SeparateUpload(self._adapters, pending, attempt, write_record is WriteFinalRecord.ALWAYS)
         upload.begin()
         return upload
 
-    def _last_word(self, job: Job, attempt: Attempt) -> FinalRecordBy:
+    def _write_final_record(self, job: Job, attempt: Attempt) -> WriteFinalRecord:
         if job.state.is_terminal:
-            return FinalRecordBy.HEADS
-        return FinalRecordBy.ANYWAY if self._tried(attempt).failed >= PATIENT_TRIES - 1 else FinalRecordBy.WHEN_STORED
+            return WriteFinalRecord.NEVER
+        return (
+            WriteFinalRecord.ALWAYS
+            if self._tried(attempt).failed >= PATIENT_TRIES - 1
+            else WriteFinalRecord.WHEN_STORED
+        )
 
     def _finished(self, attempt: Attempt, status: int, why: str) -> None:
         if self._uploaded_at(attempt) is not None:
@@ -296,12 +302,12 @@ class _Process:
             self.process.wait()
 
 
-def start_upload(attempt: AttemptDir, last_word: FinalRecordBy = FinalRecordBy.HEADS) -> Upload | None:
-    """Start ``controller pay`` with this interpreter. The process holds the lock until it ends, also without us."""
+def start_upload(attempt: AttemptDir, write_record: WriteFinalRecord = WriteFinalRecord.NEVER) -> Upload | None:
+    """Start ``controller upload`` with this interpreter. The process holds the lock until it ends, also without us."""
     directory = Path(attempt.path)
-    argv = [*CONTROLLER, "pay", "--launch", attempt.launch]
-    if last_word:
-        argv += ["--last-word", last_word.value]
+    argv = [*CONTROLLER, "upload", "--launch", attempt.launch]
+    if write_record:
+        argv += ["--final-record", write_record.value]
     lock = open_own(str(directory / LOCK), os.O_RDWR)
     try:
         try:

@@ -109,22 +109,22 @@ def _describe(
 ) -> Ended:
     final, abandon_mark = facts.final_record, facts.abandon_mark
     events = latest_run(facts.events)
-    is_owed, was_owed = verdict.kind is VerdictKind.UPLOAD_PENDING, job.pending_reason == UPLOAD_PENDING
-    why = verdict.interruption or (_why_upload_pending(facts.observation) if is_owed else None)
+    is_pending, was_pending = verdict.kind is VerdictKind.UPLOAD_PENDING, job.pending_reason == UPLOAD_PENDING
+    why = verdict.interruption or (_why_upload_pending(facts.observation) if is_pending else None)
     code = verdict.error_code
-    if code == "000" and why is not None and not is_owed:
+    if code == "000" and why is not None and not is_pending:
         code = (
             final.error_code if final is not None and final.error_code != "000" else INTERRUPTION_CODES.get(why, "000")
         )
-    code = _DIED if is_owed and why is None else code
+    code = _DIED if is_pending and why is None else code
     at = change.steps[-1][1] if change.steps else facts.first_known_time(facts.last_sign_at)
-    at = change.attempt_end.at or at if is_owed and change.attempt_end is not None else at
+    at = change.attempt_end.at or at if is_pending and change.attempt_end is not None else at
     hosts = _hosts(events)
     named = tuple(dict.fromkeys(hosts.values())) or _one_node(job, facts.observation)
     return Ended(
         job.id,
         job.attempt,
-        f"{'stored' if was_owed else 'end'}-{facts.requeues}",
+        f"{'stored' if was_pending else 'end'}-{facts.requeues}",
         at,
         code,
         change.message,
@@ -138,7 +138,7 @@ def _describe(
         silent=abandon_mark is not None and verdict.has_lost_node,
         learners=_with_logs(attempt, job.attempt, _failures(events, hosts, facts)),
         health=_health(events, hosts),
-        lost_gpu_s=0.0 if is_owed or was_owed else _lost(job, attempt, events, remains, at),
+        lost_gpu_s=0.0 if is_pending or was_pending else _lost(job, attempt, events, remains, at),
         has_gpus=count_gpus(job.effective_spec) > 0,
     )
 

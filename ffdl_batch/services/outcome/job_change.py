@@ -41,7 +41,7 @@ MAX_DAMAGED_WARNINGS = 10
 """Maximum number of warnings about damaged files of a job, and about results that are not stored as they are."""
 
 _STOPPED = "{}: the scheduler has stopped it; until it lets it run again a halt waits, a cancel does not"
-_AWAITS_FINAL_RECORD = "the scheduler has ended it ({}); its controllers' last word is waited for"
+_AWAITS_FINAL_RECORD = "the scheduler has ended it ({}); waiting for its controllers' final record"
 _DEVICES = "devices: "
 _METRICS = "metrics: "
 

@@ -94,7 +94,7 @@ class Figures:
         attempts = Family("ffdl_attempts_total", "counter", "Attempts that were begun.")
         recoveries = Family("ffdl_recoveries_total", "counter", "Attempts that were interrupted.")
         gpus = Family("ffdl_gpu_seconds_total", "counter", "GPU seconds of attempts that have ended.")
-        pending = Family("ffdl_stores_owed", "gauge", "Attempts whose results or logs are still to be stored.")
+        pending = Family("ffdl_pending_uploads", "gauge", "Attempts whose results or logs are not in their store yet.")
         sums = store.sum_attempts(uid)
         for backend in sorted({one.backend for one in sums}):
             of_it = [one for one in sums if one.backend == backend]

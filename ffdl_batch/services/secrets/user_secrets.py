@@ -70,8 +70,8 @@ def _unknown(name: str) -> Refused:
 def _users(storage: JobStorage) -> dict[str, frozenset[str]]:
     """Return the jobs that live or have a pending upload, each with the user's secrets that it refers to."""
     live = storage.store.list_jobs(uid=None, states=LIVE, limit=_MANY)
-    owing = storage.store.get_many(sorted({one.job_id for one in storage.store.pending_uploads(_MANY)}))
-    return {job.id: names for job in (*live, *owing) if (names := _users_secrets(storage.root, job))}
+    uploading = storage.store.get_many(sorted({one.job_id for one in storage.store.pending_uploads(_MANY)}))
+    return {job.id: names for job in (*live, *uploading) if (names := _users_secrets(storage.root, job))}
 
 
 def _users_secrets(root: Root, job: Job) -> frozenset[str]:

@@ -193,7 +193,7 @@ class Course:
             self._answered(time.monotonic() - begun)
             self._look(final=False)
             self._users.ask({"finish_s": FINISH_S}, timeout_s=2 * FINISH_S)
-            self._await_payments()
+            self._await_uploads()
             os.kill(life.pid, signal.SIGTERM)
             watched = select.poll()
             watched.register(descriptor, select.POLLIN)
@@ -209,7 +209,7 @@ class Course:
             raise RuntimeError(f"the last daemon ended with {status}: {self._last_words()}")
         self._look(final=True)
 
-    def _await_payments(self) -> None:
+    def _await_uploads(self) -> None:
         """Wait until no upload is pending; one that is after the stage's time for that is judged as lost."""
         deadline = time.monotonic() + self._stage.settle_s
         while self._examiner.ask({"count": "pending uploads"})["pending_uploads"] and time.monotonic() < deadline:

@@ -52,7 +52,7 @@ _ATTEMPT = (
     ATTEMPTS.c.ended_at,
 )  # fmt: skip
 _UPLOAD_PENDING = select(ATTEMPTS.c.job_id, ATTEMPTS.c.number).where(ATTEMPTS.c.upload_pending != 0)
-HALF_MADE = re.compile(r"\.(?!began-|ended-|paying|tree$|log-copy-complete$)|.+\.tmp$")
+HALF_MADE = re.compile(r"\.(?!began-|ended-|uploading|tree$|log-copy-complete$)|.+\.tmp$")
 """Names under which something is written before it is renamed; the exceptions are hidden for other reasons."""
 
 
@@ -162,7 +162,7 @@ class Examiner:
             yield f"{token}: the cluster had it, and was asked for it {count} times more"
 
     def _look_at_the_end(self) -> None:
-        """What must hold when all work is done, debts are paid and the last daemon has ended by itself."""
+        """What must hold when all work is done, uploads are done and the last daemon has ended by itself."""
         self._revisions = {}
         self._look()
         seen, promises = self._read(), self._diary.read()
@@ -170,7 +170,7 @@ class Examiner:
         for job_id in seen.rows.keys() | self._directories():
             judge_end(self._facts(seen, job_id), promises, acknowledged, self._found)
         for job_id, number in seen.pending_uploads:
-            self._found.lost.add(f"{job_id}: attempt {number} still owes what its learner left")
+            self._found.lost.add(f"{job_id}: attempt {number} still has a pending upload")
         for what in [f"job {row.id}" for row in seen.rows.values() if row.lease_token]:
             self._found.lease_faults.add(f"{what} is leased after the end")
         for name, owner, _ in seen.leases:
@@ -197,8 +197,8 @@ class Examiner:
         with self._engine.connect() as connection, connection.begin():
             rows = {row.id: row for row in _rows(connection)}
             pending = frozenset((job_id, number) for job_id, number in connection.execute(_UPLOAD_PENDING))
-            paid = {job_id for job_id, _ in self._pending_uploads - pending}  # which is no change of a row
-            changed = [row.id for row in rows.values() if self._revisions.get(row.id) != row.revision or row.id in paid]
+            done = {job_id for job_id, _ in self._pending_uploads - pending}  # which is no change of a row
+            changed = [row.id for row in rows.values() if self._revisions.get(row.id) != row.revision or row.id in done]
             now = _now(connection)
             leases = select(LEASES.c.name, LEASES.c.owner, LEASES.c.token).where(LEASES.c.until > now)
             return Seen(

@@ -47,7 +47,7 @@ TERM, KILL = "TERM", "KILL"
 """Signals to the node controllers, which drills send."""
 LOST = "S106"
 """How a head calls the end of a node controller that it has not heard of."""
-PAYING = 0.5
+UPLOADS_DONE = 0.5
 """How often a head stores what earlier attempts owe; else that is left to the daemon."""
 
 
@@ -163,7 +163,7 @@ def _execute(run: Run, launch: LaunchFile, chain: Continuation, node: Journal) -
     """The node controller and its learner."""
     older = earlier_attempts(launch)
     fence_older_attempts(older, launch.attempt)
-    if run.chance.random() < PAYING:
+    if run.chance.random() < UPLOADS_DONE:
         _pay(older)
     node.append(EventKind.STARTED, host="n1")
     touch(run.attempt.heartbeat(0))

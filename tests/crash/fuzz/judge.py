@@ -85,9 +85,9 @@ class Findings:
 
     `lost`: an acknowledged job is unknown, has not ended, ended in a way that nobody asked for, or counts as completed
     without having run; a request that was granted is not there; some jobs of an array are unknown; what a
-    learner left is not stored although nobody owes it. `sent_again`: the scheduler was asked for an attempt that it
-    already had. `unacknowledged`: executed, and nobody was told of it. `left_behind`: half-made files and directories.
-    `wrong_answers`: what a client was told and must not be.
+    learner left is not stored although no upload is pending. `sent_again`: the scheduler was asked for an attempt that
+    it already had. `unacknowledged`: executed, but not acknowledged to the user. `left_behind`: half-made files and
+    directories. `wrong_answers`: wrong replies to a client.
     """
 
     lost: set[str] = field(default_factory=set)
@@ -137,7 +137,7 @@ def judge_job(facts: JobFacts, granted: int, found: Findings) -> None:
         unstored = facts.unstored.get(attempt.number)
         if unstored and attempt.ended and not attempt.is_owing:
             what = ", ".join(unstored)
-            found.lost.add(f"{row.id}: attempt {attempt.number} owes nothing, and {what} is not stored")
+            found.lost.add(f"{row.id}: attempt {attempt.number} has no pending upload, and {what} is not stored")
     resumed = sum(entry.cause == Cause.RESUMED for entry in facts.history)
     if resumed < granted:
         found.lost.add(f"{row.id}: a granted resume is not in its history")

@@ -18,7 +18,7 @@ from ffdl_batch.controller.head.claim import Claim
 from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.domain.job.job import Job, Token
 from ffdl_batch.services.backends.adapters import Adapters
-from ffdl_batch.services.data.pending_uploads import FinalRecordBy, PendingUploads, Start, Upload, start_upload
+from ffdl_batch.services.data.pending_uploads import PendingUploads, Start, Upload, WriteFinalRecord, start_upload
 from ffdl_batch.services.deployment import array_submission
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.leader_lease import Leases
@@ -161,8 +161,8 @@ class MarksNameNoArray(Mutation):
         setattr(array_submission, "mark_of", no_mark)  # noqa: B010 - it is imported there
 
 
-class PaidBeforeStored(Mutation):
-    """That a debt is paid is noted when its payment is about to begin."""
+class UploadedBeforeStored(Mutation):
+    """An upload is noted as done when it is about to begin."""
 
     __slots__ = ()
 
@@ -171,15 +171,15 @@ class PaidBeforeStored(Mutation):
         make = PendingUploads.__init__
 
         def make_hasty(
-            payer: PendingUploads, storage: JobStorage, adapters: Adapters, leases: Leases, start: Start | None = None
+            uploads: PendingUploads, storage: JobStorage, adapters: Adapters, leases: Leases, start: Start | None = None
         ) -> None:
-            def begin(attempt: AttemptDir, last_word: FinalRecordBy) -> Upload | None:
+            def begin(attempt: AttemptDir, write_record: WriteFinalRecord) -> Upload | None:
                 directory = Path(attempt.path)
                 number = int(directory.name.rpartition("-")[2])
                 storage.store.note_uploaded(directory.parent.name, number, storage.clock.now())
-                return (start or start_upload)(attempt, last_word)
+                return (start or start_upload)(attempt, write_record)
 
-            make(payer, storage, adapters, leases, begin)
+            make(uploads, storage, adapters, leases, begin)
 
         setattr(PendingUploads, "__init__", make_hasty)  # noqa: B010 - a method
 
@@ -193,6 +193,6 @@ MUTATIONS = {
         HistoryApart("history", "history_faults", 50),
         LeasesSurvive("leases", "lease_faults", 20, ("deployer claimed", "after commit acquire_lease")),
         MarksNameNoArray("marks", "sent_again", 40, ("deployer chunk submitted",)),
-        PaidBeforeStored("payments", "lost", 40, ("after commit note_uploaded",)),
+        UploadedBeforeStored("uploads", "lost", 40, ("after commit note_uploaded",)),
     )
 }

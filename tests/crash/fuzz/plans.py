@@ -27,8 +27,8 @@ PREFER: Mapping[str, str] = {
     "reply array": "array_get", "reply halt_array": "array_halt", "reply cancel_array": "array_cancel",
     "commit renew_many": "array", "call submit_array": "array",
     "call find_many": "array", "deployer chunk written": "array", "deployer chunk marked": "array",
-    "deployer chunk submitted": "array", "payer begins": "submit unstored", "payer began": "submit unstored",
-    "payer works": "submit unstored", "payer dies too": "submit unstored", "commit note_uploaded": "submit unstored",
+    "deployer chunk submitted": "array", "upload begins": "submit unstored", "upload began": "submit unstored",
+    "upload works": "submit unstored", "upload dies too": "submit unstored", "commit note_uploaded": "submit unstored",
     "half of tasks": "array", "half of control.json": "halt",
 }  # fmt: skip
 """What brings a step about, by the end of its name."""

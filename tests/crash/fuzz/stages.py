@@ -81,7 +81,7 @@ class FakeStage(Stage):
         return heard
 
     def close(self) -> None:
-        """See :class:`Stage`. Payments outlive their daemons."""
+        """See :class:`Stage`. Uploads outlive their daemons."""
         self._cluster.end()
         for path in self._base.rglob(LOCK):
             with path.open() as lock:

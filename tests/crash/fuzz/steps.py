@@ -9,9 +9,9 @@ from dataclasses import dataclass
 DEPLOYER = ("claimed", "looked", "deploying", "written", "template", "fenced", "marked", "submitted", "queued")
 COMPANY = ("chunk written", "chunk marked", "chunk submitted")
 """What the deployer calls the steps of a native array."""
-PAYER = ("begins", "began", "works", "dies too")
-"""Before and after a process is started that stores what an attempt owes, and while it works."""
-WITH_CHILDREN = frozenset({"payer dies too"})
+UPLOAD = ("begins", "began", "works", "dies too")
+"""Before and after a process is started that stores pending uploads, and while it works."""
+WITH_CHILDREN = frozenset({"upload dies too"})
 """Steps at which the whole host dies: all that the daemon has started, and the daemon."""
 WATCHER = ("asked", "requested", "judged", "noted")
 """What deployer and watcher call their own steps."""
@@ -53,7 +53,7 @@ def both_sides(kind: str, names: tuple[str, ...]) -> tuple[str, ...]:
 
 NAMED = (
     *(f"deployer {name}" for name in (*DEPLOYER, *COMPANY)),
-    *(f"payer {name}" for name in PAYER),
+    *(f"upload {name}" for name in UPLOAD),
     *(f"watcher {name}" for name in WATCHER),
     *both_sides("call", CALLS),
     *both_sides("commit", COMMITS),

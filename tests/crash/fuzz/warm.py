@@ -79,7 +79,7 @@ TIMES_WITH_SLURM_S = {
     (loops, "UPLOADS_EVERY_S"): 2.0,
     (loops, "UPLOADS_WHILE_UPLOADING_S"): 0.1,
 }
-"""The same with a real one: a life of seconds would not come to pay."""
+"""The same with a real one: a life of seconds would not reach the uploads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from ffdl_batch.daemon import loops
 from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.ports import capabilities
 from ffdl_batch.ports.scheduler import Scheduler
-from ffdl_batch.services.data.pending_uploads import FinalRecordBy, PendingUploads, Upload, start_upload
+from ffdl_batch.services.data.pending_uploads import PendingUploads, Upload, WriteFinalRecord, start_upload
 from ffdl_batch.services.deployment.deployer import Deployer
 from ffdl_batch.services.monitoring.watcher import Watcher
 from ffdl_batch.store import database, repository
@@ -142,25 +142,25 @@ def _operation(scope: Scope) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _WatchedPayment:
-    """A payment with steps where the daemon sees that it is not done."""
+class _WatchedUpload:
+    """An upload with steps where the daemon sees that it is not done."""
 
-    payment: Upload
+    upload: Upload
     reached: Reached
 
     def poll(self) -> int | None:
-        status = self.payment.poll()
+        status = self.upload.poll()
         if status is None:
-            self.reached("payer works")
-            self.reached("payer dies too")
+            self.reached("upload works")
+            self.reached("upload dies too")
         return status
 
     def end(self) -> None:
-        self.payment.end()
+        self.upload.end()
 
 
 def watch_loops(reached: Reached) -> None:
-    """Hand `reached` to deployer, watcher and payer of every :class:`~ffdl_batch.daemon.loops.Loops` that begins from
+    """Hand `reached` to deployer, watcher and uploads of every :class:`~ffdl_batch.daemon.loops.Loops` that begins from
     now."""
 
     def deployer(platform: Platform) -> Deployer:
@@ -171,15 +171,15 @@ def watch_loops(reached: Reached) -> None:
     def watcher(platform: Platform) -> Watcher:
         return platform.watcher(lambda step: reached(f"watcher {step}"))
 
-    def start(attempt: AttemptDir, last_word: FinalRecordBy) -> Upload | None:
-        reached("payer begins")
-        payment = start_upload(attempt, last_word)
-        reached("payer began")
-        return _WatchedPayment(payment, reached) if payment is not None else None
+    def start(attempt: AttemptDir, write_record: WriteFinalRecord) -> Upload | None:
+        reached("upload begins")
+        upload = start_upload(attempt, write_record)
+        reached("upload began")
+        return _WatchedUpload(upload, reached) if upload is not None else None
 
-    def payer(platform: Platform) -> PendingUploads:
+    def uploads(platform: Platform) -> PendingUploads:
         return platform.pending_uploads(start)
 
-    setattr(loops, "PendingUploads", payer)  # noqa: B010 - mypy knows the class
+    setattr(loops, "PendingUploads", uploads)  # noqa: B010 - mypy knows the class
     setattr(loops, "Deployer", deployer)  # noqa: B010 - mypy knows the class
     setattr(loops, "Watcher", watcher)  # noqa: B010 - mypy knows the class

@@ -36,7 +36,7 @@ def test_faults_of_returns_nothing_for_consistent_job() -> None:
 
 
 def test_faults_of_returns_nothing_for_requeued_resumed_or_cancelled_job() -> None:
-    """Requeued (and then what the first attempt owed was stored), resumed, cancelled after a halt."""
+    """Requeued (and then the first attempt's pending upload was stored), resumed, cancelled after a halt."""
     second = [*OVER, AttemptRow(ID, 2, f"{ID}-2", "", None)]
     gone_on = [*HISTORY, HistoryRow(ID, 5, 5.0, "DEPLOYING", 2, "requeued")]
     job = replace(RUNNING, state="DEPLOYING", attempt=2, native_id="")

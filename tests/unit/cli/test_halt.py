@@ -36,9 +36,9 @@ def jobs(daemon: FakeDaemon) -> FakeDaemon:
 
 @pytest.mark.parametrize("state", ["STORING", "FAILED"])
 def test_show_prints_when_daemon_stores_pending_upload(jobs: FakeDaemon, state: str) -> None:
-    owing = replace(FIRST, store_by=T0 + 210)
+    pending = replace(FIRST, store_by=T0 + 210)
     ended = T0 + 60 if state == "FAILED" else None
-    jobs.jobs[JOB] = make_job(JOB, state=state, ended_at=ended, attempts=(owing,), job_dir="/jobs/x")
+    jobs.jobs[JOB] = make_job(JOB, state=state, ended_at=ended, attempts=(pending,), job_dir="/jobs/x")
     shown = run(FFDL, "show", JOB, daemon=jobs, env={"TZ": "UTC"}).stdout
     assert "are stored by the daemon, from 2027-01-15T08:03:30 at the latest" in shown
 

@@ -164,7 +164,7 @@ def launch(tmp_path: Path) -> LaunchFile:
 def test_secret_removal_keeps_only_files_that_later_runs_need(
     launch: LaunchFile, final: FinalRecord, kept: set[str]
 ) -> None:
-    """A run of the same attempt needs all of it, a successor the template, and what is owed is stored with it."""
+    """A run of the same attempt needs all of it, a successor the template, and pending uploads are stored with it."""
     forget_template(launch, final)
     forget_attempt(launch, final)
     assert {path.parent.name for path in Path(launch.job_dir).glob("*/secrets.json")} == kept

@@ -169,7 +169,7 @@ def test_pending_uploads_run_only_for_attempts_without_stored_results(
     )
     upload_pending_results(made, lambda _: None)
     launches = [AttemptDir(launch.attempt_dir).launch for launch in made]
-    assert calls.read_text().splitlines() == [f"pay --launch {launches[2]}", f"pay --launch {launches[3]}"]
+    assert calls.read_text().splitlines() == [f"upload --launch {launches[2]}", f"upload --launch {launches[3]}"]
     assert "attempt 3 exited with status 3; its upload is still pending" in capsys.readouterr().err
 
 

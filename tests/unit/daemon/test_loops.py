@@ -144,8 +144,10 @@ def test_silence_loop_notifies_of_changed_jobs(loops: Loops, told: list[str], mo
 def test_loops_are_busy_only_with_pending_uploads(loops: Loops, monkeypatch: pytest.MonkeyPatch) -> None:
     assert loops._uploads_turn() == UPLOADS_EVERY_S
     assert not loops.is_busy()
-    owed = Attempt(JobId("training-000000000"), 1, Token("training-000000000-1"), "fake", "7", 0.0, upload_pending=True)
-    monkeypatch.setattr(Store, "pending_uploads", lambda *_args: [owed])
+    pending = Attempt(
+        JobId("training-000000000"), 1, Token("training-000000000-1"), "fake", "7", 0.0, upload_pending=True
+    )
+    monkeypatch.setattr(Store, "pending_uploads", lambda *_args: [pending])
     assert loops.is_busy()
 
 
@@ -160,15 +162,15 @@ def test_upload_loop_pause_follows_next_due_upload(
 
 
 def test_listen_loop_wakes_upload_loop_after_job_change(loops: Loops, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else what an end owes, or was paid for it, would be known half a minute later."""
+    """Otherwise a pending upload, or its completion, would be noticed half a minute later."""
     changes = iter((0, 1))
     monkeypatch.setattr(Watcher, "listen", lambda _self: next(changes))
     woken: list[str] = []
-    monkeypatch.setattr(loops._uploads, "wake", lambda: woken.append("debts"))
+    monkeypatch.setattr(loops._uploads, "wake", lambda: woken.append("uploads"))
     loops._listen_turn()
     assert woken == []
     loops._listen_turn()
-    assert woken == ["debts"]
+    assert woken == ["uploads"]
 
 
 def test_step_thread_survives_memory_error_while_logging(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,8 +135,8 @@ def test_decide_charges_exactly_one_retry_except_for_halt_and_keeps_to_budgets(
 ) -> None:
     decision = decide(why, budget, spent, progress, gpu_seconds)
     after = decision.spent
-    paid = sum(getattr(after, counter) - getattr(spent, counter) for counter in COUNTER.values())
-    assert paid == (0 if why is I.HALT else 1)
+    charged = sum(getattr(after, counter) - getattr(spent, counter) for counter in COUNTER.values())
+    assert charged == (0 if why is I.HALT else 1)
     assert after.gpu_seconds == spent.gpu_seconds + gpu_seconds
     assert after.fruitless == (0 if is_progress(why, budget, progress) else spent.fruitless + 1)
     if decision.goes_on:

@@ -212,8 +212,8 @@ def test_verdict_reports_cancelled_only_if_cancel_precedes_upload(end: EndCause)
 @pytest.mark.parametrize("state", [JobState.PROCESSING, JobState.STORING])
 def test_verdict_dates_cancel_now_while_storing_and_at_attempt_end_otherwise(state: JobState) -> None:
     """Its attempt has ended long before; a daemon that missed that takes the attempt's end for the job's."""
-    owing = replace(DONE, stored=False, stores_later=True)
-    verdict = judge(facts(state, ENDED_WELL, RUN, owing, requested_action=RequestedAction.CANCEL))
+    pending = replace(DONE, stored=False, stores_later=True)
+    verdict = judge(facts(state, ENDED_WELL, RUN, pending, requested_action=RequestedAction.CANCEL))
     assert verdict.steps[-1] == (JobState.CANCELLED, NOW if state is JobState.STORING else 50.0)
 
 

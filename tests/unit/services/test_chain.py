@@ -38,7 +38,7 @@ def test_watcher_explains_wait_for_final_record_until_it_times_out(site: Site) -
     for _ in range(2):
         site.watch()
         seen = site.job(job.id)
-        assert (seen.state, "last word" in seen.pending_reason) == (JobState.PROCESSING, True), seen.pending_reason
+        assert (seen.state, "final record" in seen.pending_reason) == (JobState.PROCESSING, True), seen.pending_reason
     site.clock.tick(SETTLE_S + 1)
     site.watch()
     assert (site.job(job.id).state, site.job(job.id).pending_reason) == (JobState.PENDING, "")

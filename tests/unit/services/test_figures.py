@@ -71,7 +71,7 @@ def test_figures_report_states_ends_and_phase_times(ended: Site) -> None:
     assert value(found, "ffdl_job_phase_seconds_sum", state="QUEUED") == pytest.approx(50.0, abs=1.0)
     assert value(found, "ffdl_job_phase_seconds_bucket", state="QUEUED", le="30.0") == 0
     assert value(found, "ffdl_job_phase_seconds_bucket", state="QUEUED", le="60.0") == 1
-    assert value(found, "ffdl_attempts_total") == 1 and value(found, "ffdl_stores_owed") == 0
+    assert value(found, "ffdl_attempts_total") == 1 and value(found, "ffdl_pending_uploads") == 0
     assert value(found, "ffdl_http_requests_total") == 7 and value(found, "ffdl_http_streams") == 2
     assert value(found, "process_resident_memory_bytes") > 1e6
 

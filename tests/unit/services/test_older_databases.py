@@ -146,7 +146,7 @@ SENTENCE = f"in format {NEWER}, and this release reads format {FORMAT} and older
 
 
 def ended_job(site: Site) -> tuple[Job, FakeHead]:
-    """A job whose head has said its last word, and whose end the scheduler knows; nobody has looked yet."""
+    """A job whose head wrote its final record, and whose end the scheduler reports; no daemon has looked yet."""
     job = site.deployed()
     head = site.head(job)
     head.starts()
@@ -214,10 +214,10 @@ def test_pending_upload_is_not_started_when_events_have_newer_format(site: Site)
     Path(site.attempt(job).final).unlink()
     head.ends(Outcome.FAILED, exit_code=1, stored=False)
     site.watch()
-    (debt,) = site.platform.storage.store.pending_uploads()
+    (pending,) = site.platform.storage.store.pending_uploads()
     head.says("node-0", EventKind.STARTED, host="n1")
     make_newer(Path(site.attempt(job).event_file("node-0")))
-    payer = site.platform.pending_uploads(
+    uploads = site.platform.pending_uploads(
         start=lambda attempt, _: pytest.fail(f"{attempt.path} may still be stored into"),
     )
-    assert (payer.step(), payer.is_uploading, debt.job_id) == (0, False, job.id)
+    assert (uploads.step(), uploads.is_uploading, pending.job_id) == (0, False, job.id)

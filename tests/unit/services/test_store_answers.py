@@ -47,8 +47,8 @@ def test_findings_of_sets_severity_and_message_by_fault_class() -> None:
     assert (later.severity, later.code) == (Severity.WARNING, "C103")
     (wrong,) = found(told(FaultClass.CREDENTIALS), later=True)
     assert wrong.severity is Severity.ERROR
-    (owed,) = found(told(FaultClass.REFUSED, direction=Direction.OUT))
-    assert (owed.severity, owed.code, owed.path) == (Severity.WARNING, "S303", "data_stores[0].connection")
+    (warning,) = found(told(FaultClass.REFUSED, direction=Direction.OUT))
+    assert (warning.severity, warning.code, warning.path) == (Severity.WARNING, "S303", "data_stores[0].connection")
 
 
 def test_findings_of_suggests_cure_for_missing_bucket_by_direction() -> None:

@@ -20,7 +20,7 @@ from ffdl_batch.services.leader_lease import LeaderLease
 from ffdl_batch.services.monitoring.watcher import Watcher
 from ffdl_batch.store import Store, StoreUnavailable
 from tests.unit.services.conftest import Site, with_file_time, write_events
-from tests.unit.services.test_debts import Till, owing
+from tests.unit.services.test_pending_uploads import FakeStarts, with_pending_upload
 
 
 class Killed(BaseException):
@@ -257,45 +257,45 @@ def test_deployer_keeps_submit_marker_of_other_daemon_after_late_refusal(site: S
 
 
 def test_second_daemon_takes_over_pending_upload_when_lease_expires(site: Site) -> None:
-    job = owing(site)
+    job = with_pending_upload(site)
     site.clock.tick(3600)
-    till, other_till = Till(), Till()
+    starts, other_starts = FakeStarts(), FakeStarts()
     one, two = (
-        site.platform.pending_uploads(till.start),
-        other(site).pending_uploads(other_till.start),
+        site.platform.pending_uploads(starts.start),
+        other(site).pending_uploads(other_starts.start),
     )
     one.step()
     two.step()
-    assert (len(till.made), len(other_till.made)) == (1, 0)
+    assert (len(starts.made), len(other_starts.made)) == (1, 0)
     assert (one.is_waiting, two.is_waiting) == (False, True)
     for _ in range(4):
         site.clock.tick(site.platform.settings.lease_s / 2)
         one.step()
         two.step()
-    assert other_till.made == [], "the lease is renewed while somebody pays"
+    assert other_starts.made == [], "the lease is renewed during an upload"
     lease_ends(site)  # it was stopped
     two.step()
-    assert [paid.attempt for paid in other_till.made] == [site.attempt(job)]
+    assert [uploaded.attempt for uploaded in other_starts.made] == [site.attempt(job)]
     one.step()
-    assert (till.made[0].ended, one.is_uploading) == (True, False), "who wakes up drops it"
+    assert (starts.made[0].ended, one.is_uploading) == (True, False), "who wakes up drops it"
     Path(site.attempt(job).uploaded).write_text("{}")
-    other_till.made[0].status = 0
+    other_starts.made[0].status = 0
     assert (one.step(), two.step()) == (0, 1)
     assert not site.platform.storage.store.attempts(job.id)[0].upload_pending
 
 
 def test_second_daemon_takes_over_pending_upload_when_first_closes(site: Site) -> None:
-    owing(site)
+    with_pending_upload(site)
     site.clock.tick(3600)
-    till, other_till = Till(), Till()
+    starts, other_starts = FakeStarts(), FakeStarts()
     one, two = (
-        site.platform.pending_uploads(till.start),
-        other(site).pending_uploads(other_till.start),
+        site.platform.pending_uploads(starts.start),
+        other(site).pending_uploads(other_starts.start),
     )
     one.step()
     one.close()
     two.step()
-    assert (till.made[0].ended, len(other_till.made)) == (True, 1)
+    assert (starts.made[0].ended, len(other_starts.made)) == (True, 1)
 
 
 def orphan(site: Site, name: str) -> Path:

@@ -217,7 +217,7 @@ USERS = ("state/model.5173.tmp", "state/.now-saving", "state/.model.0a1b2c3d", "
 
 def test_janitor_keeps_files_that_are_not_half_written(site: Site) -> None:
     attempt = Path(site.attempt(site.deployed()).path)
-    names = (".paying", ".paying.log", ".paying-wal", "script.sh", ".ended-1", *USERS)
+    names = (".uploading", ".uploading.log", ".uploading-wal", "script.sh", ".ended-1", *USERS)
     kept = [leave(site, attempt, name, 2 * HALF_WRITTEN_AGE_S) for name in names]
     assert (sweep(site.platform.storage, site.platform.settings), [file for file in kept if not file.exists()]) == (
         0,

@@ -1,4 +1,4 @@
-"""Attempts that follow one another: successors of heads, returns to PENDING, resumes, ends and debts."""
+"""Attempts that follow one another: successors of heads, returns to PENDING, resumes, ends and pending uploads."""
 
 from __future__ import annotations
 
@@ -179,8 +179,8 @@ def test_store_lists_pending_uploads_until_completed(store: Store) -> None:
     for number, job in enumerate(jobs):
         end = AttemptEnd("preemption", upload_pending=number != 1)
         applied(store, job, Change(((S.PENDING, 1010.0 + number),), Cause.REQUEUED, attempt_end=end))
-    owed = store.pending_uploads()
-    assert {attempt.job_id for attempt in owed} == {jobs[0].id, jobs[2].id}
+    pending = store.pending_uploads()
+    assert {attempt.job_id for attempt in pending} == {jobs[0].id, jobs[2].id}
     assert len(store.pending_uploads(limit=1)) == 1
     before = store.get(jobs[0].id)
     assert store.note_uploaded(jobs[0].id, 1, 1020.0)
@@ -190,19 +190,19 @@ def test_store_lists_pending_uploads_until_completed(store: Store) -> None:
     assert [attempt.job_id for attempt in store.pending_uploads()] == [jobs[2].id]
 
 
-@pytest.mark.parametrize(("paid", "noted"), [(2000.0, 2000.0), (900.0, 1010.0)])
-def test_store_adds_completed_upload_to_history_of_ended_job(store: Store, paid: float, noted: float) -> None:
+@pytest.mark.parametrize(("uploaded", "noted"), [(2000.0, 2000.0), (900.0, 1010.0)])
+def test_store_adds_completed_upload_to_history_of_ended_job(store: Store, uploaded: float, noted: float) -> None:
     """It is no earlier than the end; a wrong clock may say so."""
     job = processing(store)
     ended = applied(
         store, job, Change(((S.FAILED, 1010.0),), error_code="S303", attempt_end=AttemptEnd(upload_pending=True))
     )
-    assert store.note_uploaded(job.id, 1, paid)
+    assert store.note_uploaded(job.id, 1, uploaded)
     last = store.history(job.id)[-1]
     assert (last.at, last.state, last.attempt, last.cause) == (noted, S.FAILED, 1, "stored")
     assert last.message == "what attempt 1 could not store is stored now"
     assert store.get(job.id) == ended
-    assert not store.note_uploaded(job.id, 1, paid) and store.history(job.id)[-1] == last
+    assert not store.note_uploaded(job.id, 1, uploaded) and store.history(job.id)[-1] == last
 
 
 def test_store_adds_no_history_for_upload_that_storing_job_waits_for(store: Store) -> None:
@@ -215,8 +215,8 @@ def test_store_adds_no_history_for_upload_that_storing_job_waits_for(store: Stor
 
 def test_store_keeps_own_end_time_of_attempt_that_ends_before_job(store: Store) -> None:
     job = processing(store)
-    owing = Change(((S.STORING, 1010.0),), attempt_end=AttemptEnd(upload_pending=True, at=1011.0))
-    job = applied(store, job, owing)
+    pending = Change(((S.STORING, 1010.0),), attempt_end=AttemptEnd(upload_pending=True, at=1011.0))
+    job = applied(store, job, pending)
     (attempt,) = store.attempts(job.id)
     assert (job.state, job.ended_at, attempt.ended_at, attempt.upload_pending) == (S.STORING, None, 1011.0, True)
     again = applied(store, job, Change(((S.QUEUED, 1020.0),), Cause.REQUEUED, attempt_end=AttemptEnd()))

@@ -14,7 +14,7 @@ from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.controller_events import EventKind, FinalRecord, Outcome
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
 from ffdl_batch.services.data.controller_fence import TWO_BEATS_S
-from ffdl_batch.services.data.pending_uploads import FIRST_PAUSE_S, PATIENT_TRIES, FinalRecordBy
+from ffdl_batch.services.data.pending_uploads import FIRST_PAUSE_S, PATIENT_TRIES, WriteFinalRecord
 from ffdl_batch.services.job_control.stop import cancel_job, halt_job
 from ffdl_batch.services.monitoring.job_update import QUIET_S
 from ffdl_batch.services.monitoring.watcher import SETTLE_S
@@ -22,18 +22,18 @@ from ffdl_batch.services.outcome.attempt_records import STILL_ALIVE_S
 from ffdl_batch.services.outcome.upload_pending_reason import UPLOAD_PENDING
 from tests.unit.services.chains import at_work, end
 from tests.unit.services.conftest import Site
-from tests.unit.services.test_debts import Till
+from tests.unit.services.test_pending_uploads import FakeStarts
 
 
 def killed(site: Site, status: int = 0, cause: EndCause = EndCause.FAILURE) -> Job:
-    """A job whose controllers were killed while they stored, and of which no last word can come any more."""
+    """A job whose controllers were killed while they stored, and which cannot write a final record any more."""
     job, head = at_work(site)
     head.is_killed_storing(status)
     return end(site, job, cause)
 
 
-def write_paid(site: Site, job: Job, **record: object) -> None:
-    """What the paying process leaves."""
+def write_uploaded(site: Site, job: Job, **record: object) -> None:
+    """Write what the uploading process writes."""
     attempt = site.attempt(job)
     values = {"outcome": Outcome.COMPLETED, "exit_code": 0, "stored": True, **record}
     final = FinalRecord(job.native_id, at=site.clock.now(), **values)  # type: ignore[arg-type]
@@ -42,8 +42,8 @@ def write_paid(site: Site, job: Job, **record: object) -> None:
     Path(site.platform.storage.root.doorbell, job.id).touch()
 
 
-def is_paid(site: Site, job: Job, **record: object) -> Job:
-    write_paid(site, job, **record)
+def complete_upload(site: Site, job: Job, **record: object) -> Job:
+    write_uploaded(site, job, **record)
     site.watch(full=False)
     return site.job(job.id)
 
@@ -65,15 +65,15 @@ def test_watcher_keeps_job_storing_without_rerun_when_controllers_are_killed(
 
 
 def test_watcher_completes_storing_job_after_pending_upload_is_stored(site: Site) -> None:
-    job, till = killed(site), Till()
+    job, starts = killed(site), FakeStarts()
     ended = site.clock.now() - SETTLE_S - 1
-    payer = site.platform.pending_uploads(till.start)
+    uploads = site.platform.pending_uploads(starts.start)
     site.clock.tick(TWO_BEATS_S)
-    payer.step()
-    assert [payment.last_word for payment in till.made] == [FinalRecordBy.WHEN_STORED]
-    till.made[0].status = 0
-    write_paid(site, job)
-    payer.step()
+    uploads.step()
+    assert [upload.write_record for upload in starts.made] == [WriteFinalRecord.WHEN_STORED]
+    starts.made[0].status = 0
+    write_uploaded(site, job)
+    uploads.step()
     site.watch(full=False)
     after = site.job(job.id)
     (attempt,) = site.platform.storage.store.attempts(job.id)
@@ -85,7 +85,7 @@ def test_watcher_completes_storing_job_after_pending_upload_is_stored(site: Site
 def test_watcher_fails_storing_job_with_learner_error_after_upload(site: Site) -> None:
     message = "learner 1 ended with exit code 3"
     record = {"outcome": Outcome.FAILED, "exit_code": 3, "error_code": "C201", "message": message}
-    after = is_paid(site, killed(site, status=3), **record)
+    after = complete_upload(site, killed(site, status=3), **record)
     assert (after.state, after.error_code, after.exit_code, after.message) == (JobState.FAILED, "C201", 3, message)
 
 
@@ -108,7 +108,7 @@ def test_watcher_keeps_job_storing_when_head_controller_was_ended_during_upload(
     head.is_killed_storing()
     head.ends(Outcome.CANCELLED, stored=False, message="ended from outside before everything was stored")
     assert end(site, job, EndCause.PREEMPTED).state is JobState.STORING
-    assert is_paid(site, job).state is JobState.COMPLETED
+    assert complete_upload(site, job).state is JobState.COMPLETED
 
 
 def test_watcher_cancels_job_with_pending_upload_when_cancelled_in_scheduler(site: Site) -> None:
@@ -131,11 +131,11 @@ def test_halt_keeps_storing_job_which_completes_after_upload(site: Site) -> None
     halt_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
     site.watch()
     assert site.job(job.id).state is JobState.STORING
-    assert is_paid(site, job).state is JobState.COMPLETED
+    assert complete_upload(site, job).state is JobState.COMPLETED
 
 
 def test_watcher_clears_pending_upload_when_scheduler_requeues_job(site: Site) -> None:
-    job, till = killed(site), Till()
+    job, starts = killed(site), FakeStarts()
     native = NativeId(job.native_id)
     site.clock.tick(QUIET_S)
     site.scheduler.wait(native, "BeginTime", restarts=1)
@@ -143,8 +143,8 @@ def test_watcher_clears_pending_upload_when_scheduler_requeues_job(site: Site) -
     (attempt,) = site.platform.storage.store.attempts(job.id)
     assert (site.job(job.id).state, attempt.upload_pending, attempt.ended_at) == (JobState.QUEUED, False, None)
     site.clock.tick(STILL_ALIVE_S)
-    site.platform.pending_uploads(till.start).step()
-    assert till.made == []
+    site.platform.pending_uploads(starts.start).step()
+    assert starts.made == []
     head = site.head(job)
     head.says("head", EventKind.CLAIMED, native_id=job.native_id, restart=1)
     head.says("node-0", EventKind.STARTED, host="n2")
@@ -158,17 +158,17 @@ def test_watcher_clears_pending_upload_when_scheduler_requeues_job(site: Site) -
 
 
 def test_job_fails_when_store_rejects_pending_upload_until_tries_are_exhausted(site: Site) -> None:
-    job, till = killed(site), Till()
+    job, starts = killed(site), FakeStarts()
     site.clock.tick(STILL_ALIVE_S)
-    payer = site.platform.pending_uploads(till.start)
+    uploads = site.platform.pending_uploads(starts.start)
     for tried in range(PATIENT_TRIES):
         assert site.job(job.id).state is JobState.STORING
-        payer.step()
-        till.made[-1].status = 74
-        payer.step()
+        uploads.step()
+        starts.made[-1].status = 74
+        uploads.step()
         site.clock.tick(FIRST_PAUSE_S * 2**tried)
-    assert [one.last_word for one in till.made] == ["when-stored"] * (PATIENT_TRIES - 1) + ["anyway"]
-    write_paid(site, job, outcome=Outcome.FAILED, stored=False, error_code="S303", message="no space left")
+    assert [one.write_record for one in starts.made] == ["when-stored"] * (PATIENT_TRIES - 1) + ["always"]
+    write_uploaded(site, job, outcome=Outcome.FAILED, stored=False, error_code="S303", message="no space left")
     Path(site.attempt(job).uploaded).unlink()
     site.watch(full=False)
     after = site.job(job.id)
@@ -177,5 +177,5 @@ def test_job_fails_when_store_rejects_pending_upload_until_tries_are_exhausted(s
         "S303",
         True,
     )
-    payer.step()
-    assert till.made[-1].last_word is FinalRecordBy.HEADS
+    uploads.step()
+    assert starts.made[-1].write_record is WriteFinalRecord.NEVER

@@ -68,7 +68,7 @@ def test_pending_upload_writes_final_result_and_removes_temporary_files_of_vanis
     journal.write_text(journal.read_text().replace(os.uname().nodename, "n7.site"))
     left = run.store / f".n7.site-{run.node_pid()}.ffdl-tmp"
     left.write_text("half")
-    assert run.run("pay", "--last-word", "when-stored") == 0, run.errors
+    assert run.run("upload", "--final-record", "when-stored") == 0, run.errors
     final = run.final()
     assert (final.outcome, final.stored, final.exit_code, final.native_id) == (Outcome.FAILED, True, 3, "7")
     assert (final.error_code, final.log_tail) == ("C201", ("over",))
@@ -91,7 +91,7 @@ def test_pending_upload_without_final_result_removes_what_dead_processes_left(ru
     own, other = run.base / f"ffdl-{job_id()}-1-0", run.base / f"ffdl-{job_id()}-10-0"
     other.mkdir()
     assert own.is_dir()
-    assert run.run("pay") == 0, run.errors
+    assert run.run("upload") == 0, run.errors
     assert {name for name in (*left, *others) if (run.store / name).exists()} == set(others)
     assert len(list(run.store.glob("[0-9]*"))) == MANY
     assert (own.exists(), other.exists()) == (False, True)
@@ -109,8 +109,8 @@ def test_pending_upload_fails_when_store_refuses_results(run: Rig) -> None:
     kill_storing(run, 0)
     run.store.rename(run.base / "moved")
     run.store.write_text("in the way")
-    for last_word, said in (("when-stored", False), ("anyway", True)):
-        assert run.run("pay", "--last-word", last_word) == 74
+    for write_record, said in (("when-stored", False), ("always", True)):
+        assert run.run("upload", "--final-record", write_record) == 74
         assert Path(run.attempt.final).exists() == said
         assert not Path(run.attempt.uploaded).exists()
     final = run.final()
@@ -125,7 +125,7 @@ def test_pending_upload_ends_learner_that_outlived_its_controllers(run: Rig) -> 
     head.kill()
     os.kill(run.node_pid(), signal.SIGKILL)
     head.wait(timeout=180)
-    assert run.run("pay") == 0, run.errors
+    assert run.run("upload") == 0, run.errors
     run.wait(lambda: run.processes() == [], "the end of what was killed")
 
 
@@ -142,7 +142,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def submitted(site: Site, first: str = "", retry: str = "", store: Path | None = None) -> tuple[str, AttemptDir]:
     """Submit a job of the local backend, whose results go to `store`; its learner does `first` before all."""
     manifest = f"""\
-name: owing
+name: uploading
 gpus: 0
 framework:
   name: custom

@@ -20,20 +20,20 @@ from tests.unit.services.chains import at_work, end
 from tests.unit.services.conftest import Site
 
 
-def wish(site: Site, job: Job, what: RequestedAction = RequestedAction.HALT) -> None:
+def request(site: Site, job: Job, what: RequestedAction = RequestedAction.HALT) -> None:
     site.platform.storage.store.set_requested_action(job.id, what)
 
 
 def running(site: Site, what: RequestedAction) -> FakeHead:
-    """The head of a job at work, of which its owner wishes something."""
+    """The head of a job at work, with a request of its owner."""
     job, head = at_work(site)
-    wish(site, job, what)
+    request(site, job, what)
     return head
 
 
 def test_halt_withdraws_queued_job(site: Site) -> None:
     job = site.deployed()
-    wish(site, job)
+    request(site, job)
     site.watch()
     native = NativeId(job.native_id)
     assert (site.scheduler.withdrawn, site.scheduler.signalled, site.scheduler.cancelled) == ([native], [], [])
@@ -72,7 +72,7 @@ def test_halt_repeats_signal_to_running_job_until_it_halts(site: Site) -> None:
 
 def test_halt_signals_job_at_once_if_it_starts_during_withdrawal(site: Site) -> None:
     job = site.deployed()
-    wish(site, job)
+    request(site, job)
     site.watch()
     site.scheduler.run(NativeId(job.native_id))
     site.watch()
@@ -120,7 +120,7 @@ def test_halt_request_is_kept_when_submission_reply_was_lost(site: Site) -> None
     site.scheduler.lose_reply = True
     job = site.deployed()
     assert job.state is JobState.DEPLOYING
-    wish(site, job)
+    request(site, job)
     site.clock.tick(5)
     site.deploy()
     assert (site.job(job.id).state, site.job(job.id).requested_action) == (JobState.QUEUED, RequestedAction.HALT)
@@ -141,7 +141,7 @@ def test_halt_or_cancel_message_names_attempt_that_did_not_start(
     job = site.accept() if attempt == 1 else site.move(site.deployed(), JobState.PENDING, cause=Cause.REQUEUED)
     site.scheduler.down = True
     site.deploy()
-    wish(site, job, requested)
+    request(site, job, requested)
     site.scheduler.down = False
     site.clock.tick(60)
     site.deploy()

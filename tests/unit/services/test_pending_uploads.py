@@ -1,4 +1,4 @@
-"""Stores owed are paid by a process, one at a time, when nobody else can be storing any more."""
+"""Pending uploads: stored by one process at a time, when no controller can be storing any more."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from ffdl_batch.services.data.pending_uploads import (
     LONGEST_INTERRUPTED_S,
     LONGEST_PAUSE_S,
     PATIENT_TRIES,
-    FinalRecordBy,
     PendingUploads,
     Upload,
+    WriteFinalRecord,
     start_upload,
 )
 from ffdl_batch.services.job_control.stop import cancel_job
@@ -39,11 +39,11 @@ from tests.unit.services.conftest import Site
 
 
 @dataclass
-class FakePayment:
+class FakeUpload:
     """Ends when the test says so."""
 
     attempt: AttemptDir
-    last_word: FinalRecordBy = FinalRecordBy.HEADS
+    write_record: WriteFinalRecord = WriteFinalRecord.NEVER
     status: int | None = None
     ended: bool = False
 
@@ -55,17 +55,17 @@ class FakePayment:
 
 
 @dataclass
-class Till:
-    """Starts payments and remembers them."""
+class FakeStarts:
+    """Starts fake uploads and remembers them."""
 
-    made: list[FakePayment] = field(default_factory=list)
+    made: list[FakeUpload] = field(default_factory=list)
 
-    def start(self, attempt: AttemptDir, last_word: FinalRecordBy) -> Upload:
-        self.made.append(FakePayment(attempt, last_word))
+    def start(self, attempt: AttemptDir, write_record: WriteFinalRecord) -> Upload:
+        self.made.append(FakeUpload(attempt, write_record))
         return self.made[-1]
 
 
-def owing(site: Site, key: str = "k1", state: JobState = JobState.FAILED) -> Job:
+def with_pending_upload(site: Site, key: str = "k1", state: JobState = JobState.FAILED) -> Job:
     """A job whose attempt ended with something left to store."""
     job = site.deployed(key)
     site.head(job).starts()
@@ -75,25 +75,25 @@ def owing(site: Site, key: str = "k1", state: JobState = JobState.FAILED) -> Job
     return site.job(job.id)
 
 
-def is_paid(site: Site, job: Job, payer: PendingUploads, till: Till) -> None:
-    """The payment that is under way succeeds."""
-    assert [payment.attempt for payment in till.made] == [site.attempt(job)]
+def complete_upload(site: Site, job: Job, uploads: PendingUploads, starts: FakeStarts) -> None:
+    """Let the running upload succeed."""
+    assert [upload.attempt for upload in starts.made] == [site.attempt(job)]
     Path(site.attempt(job).uploaded).write_text("{}")
-    till.made[0].status = 0
-    assert payer.step() == 1
+    starts.made[0].status = 0
+    assert uploads.step() == 1
     assert not site.platform.storage.store.attempts(job.id)[0].upload_pending
 
 
 def test_pending_upload_starts_after_controllers_are_silent(site: Site) -> None:
-    job, till = owing(site), Till()
-    payer = site.platform.pending_uploads(till.start)
-    payer.step()
-    assert (till.made, payer.is_uploading, payer.is_busy()) == ([], False, True)
+    job, starts = with_pending_upload(site), FakeStarts()
+    uploads = site.platform.pending_uploads(starts.start)
+    uploads.step()
+    assert (starts.made, uploads.is_uploading, uploads.is_busy()) == ([], False, True)
     site.clock.tick(STILL_ALIVE_S + 1)
-    payer.step()
-    assert payer.is_uploading
-    is_paid(site, job, payer, till)
-    assert (payer.is_uploading, payer.is_busy()) == (False, False)
+    uploads.step()
+    assert uploads.is_uploading
+    complete_upload(site, job, uploads, starts)
+    assert (uploads.is_uploading, uploads.is_busy()) == (False, False)
 
 
 def test_pending_upload_completion_settles_error_of_failed_job(site: Site) -> None:
@@ -109,12 +109,12 @@ def test_pending_upload_completion_settles_error_of_failed_job(site: Site) -> No
         and before.attempts[0].uploaded_at is None
         and "check the results store" in before.cure
     )
-    paid = Path(site.attempt(job).uploaded)
-    paid.parent.mkdir(parents=True, exist_ok=True)
-    paid.write_text("{}")
+    uploaded = Path(site.attempt(job).uploaded)
+    uploaded.parent.mkdir(parents=True, exist_ok=True)
+    uploaded.write_text("{}")
     at = site.clock.now() + 60
-    os.utime(paid, (at, at))
-    assert site.platform.pending_uploads(Till().start).step() == 1
+    os.utime(uploaded, (at, at))
+    assert site.platform.pending_uploads(FakeStarts().start).step() == 1
     after = site.view(job)
     assert (after.state, after.error_code, after.settled_at) == ("FAILED", "S303", at)
     assert (after.attempts[0].upload_pending, after.attempts[0].uploaded_at) == (False, at)
@@ -125,123 +125,123 @@ def test_pending_upload_completion_settles_error_of_failed_job(site: Site) -> No
 
 
 def test_pending_upload_starts_at_once_if_controllers_reported_their_end(site: Site) -> None:
-    job, till = owing(site), Till()
+    job, starts = with_pending_upload(site), FakeStarts()
     site.head(job).says("node-0", EventKind.ENDED)
-    site.platform.pending_uploads(till.start).step()
-    assert len(till.made) == 1
+    site.platform.pending_uploads(starts.start).step()
+    assert len(starts.made) == 1
 
 
 @pytest.mark.parametrize("cause", list(EndCause))
 def test_pending_upload_starts_after_two_heartbeats_only_if_end_was_orderly(site: Site, cause: EndCause) -> None:
-    job, till = owing(site), Till()
+    job, starts = with_pending_upload(site), FakeStarts()
     site.scheduler.end(NativeId(job.native_id), cause, site.clock.now())
-    payer = site.platform.pending_uploads(till.start)
-    payer.step()
-    assert (len(till.made), payer.due_in_s) == (0, TWO_BEATS_S)
+    uploads = site.platform.pending_uploads(starts.start)
+    uploads.step()
+    assert (len(starts.made), uploads.due_in_s) == (0, TWO_BEATS_S)
     site.clock.tick(TWO_BEATS_S)
-    payer.step()
+    uploads.step()
     in_order = cause not in (EndCause.NODE_FAIL, EndCause.LAUNCH_FAILED, EndCause.REVOKED)
-    assert (len(till.made), payer.due_in_s < STILL_ALIVE_S) == ((1, False) if in_order else (0, True))
+    assert (len(starts.made), uploads.due_in_s < STILL_ALIVE_S) == ((1, False) if in_order else (0, True))
 
 
 def test_pending_upload_waits_longer_when_scheduler_is_unreachable(site: Site) -> None:
-    job, till = owing(site), Till()
+    job, starts = with_pending_upload(site), FakeStarts()
     site.scheduler.end(NativeId(job.native_id), EndCause.SUCCESS, site.clock.now())
     site.scheduler.down = True
     site.clock.tick(TWO_BEATS_S)
-    payer = site.platform.pending_uploads(till.start)
-    payer.step()
-    assert till.made == []
-    site.clock.tick(payer.due_in_s)
-    payer.step()
-    assert len(till.made) == 1
+    uploads = site.platform.pending_uploads(starts.start)
+    uploads.step()
+    assert starts.made == []
+    site.clock.tick(uploads.due_in_s)
+    uploads.step()
+    assert len(starts.made) == 1
 
 
 @pytest.mark.parametrize("lives", [True, False])
 def test_pending_upload_starts_only_if_local_controller_process_is_dead(site: Site, lives: bool) -> None:
-    job, till = owing(site), Till()
+    job, starts = with_pending_upload(site), FakeStarts()
     name = {**identity(os.getpid())} if lives else {**identity(os.getpid()), "start_ticks": 1}
     site.head(job).says("node-0", EventKind.STARTED, **name)
-    site.platform.pending_uploads(till.start).step()
-    assert len(till.made) == (0 if lives else 1)
+    site.platform.pending_uploads(starts.start).step()
+    assert len(starts.made) == (0 if lives else 1)
     site.clock.tick(10 * STILL_ALIVE_S)
-    site.platform.pending_uploads(till.start).step()
-    assert len(till.made) == (0 if lives else 2)
+    site.platform.pending_uploads(starts.start).step()
+    assert len(starts.made) == (0 if lives else 2)
 
 
 def test_pending_upload_of_halted_job_completes_after_cancel(site: Site) -> None:
-    job, till = owing(site, state=JobState.HALTED), Till()
-    payer = site.platform.pending_uploads(till.start)
-    payer.step()
+    job, starts = with_pending_upload(site, state=JobState.HALTED), FakeStarts()
+    uploads = site.platform.pending_uploads(starts.start)
+    uploads.step()
     view = cancel_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
-    assert (view.state, [attempt.upload_pending for attempt in view.attempts], payer.is_busy()) == (
+    assert (view.state, [attempt.upload_pending for attempt in view.attempts], uploads.is_busy()) == (
         "CANCELLED",
         [True],
         True,
     )
     site.clock.tick(STILL_ALIVE_S + 1)
-    payer.step()
-    is_paid(site, job, payer, till)
+    uploads.step()
+    complete_upload(site, job, uploads, starts)
 
 
 def test_pending_uploads_run_one_at_a_time(site: Site) -> None:
-    owing(site, "one"), owing(site, "two")
+    with_pending_upload(site, "one"), with_pending_upload(site, "two")
     site.clock.tick(STILL_ALIVE_S + 1)
-    till = Till()
-    payer = site.platform.pending_uploads(till.start)
+    starts = FakeStarts()
+    uploads = site.platform.pending_uploads(starts.start)
     for _ in range(3):
-        payer.step()
-    assert len(till.made) == 1
-    payer.close()
-    assert till.made[0].ended
+        uploads.step()
+    assert len(starts.made) == 1
+    uploads.close()
+    assert starts.made[0].ended
 
 
 def test_pending_upload_retries_with_growing_pauses_after_failure(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    owing(site)
+    with_pending_upload(site)
     site.clock.tick(STILL_ALIVE_S + 1)
-    till = Till()
-    payer = site.platform.pending_uploads(till.start)
+    starts = FakeStarts()
+    uploads = site.platform.pending_uploads(starts.start)
     for tried in range(PATIENT_TRIES):
-        payer.step()
-        assert len(till.made) == tried + 1
-        till.made[-1].status = 74
-        payer.step()
+        uploads.step()
+        assert len(starts.made) == tried + 1
+        starts.made[-1].status = 74
+        uploads.step()
         site.clock.tick(FIRST_PAUSE_S * 2**tried - 1)
-        payer.step()
-        assert len(till.made) == tried + 1
+        uploads.step()
+        assert len(starts.made) == tried + 1
         site.clock.tick(1)
     assert "failed (exit code 74)" in caplog.text
-    assert not payer.is_busy()
+    assert not uploads.is_busy()
 
 
 def test_pending_upload_of_continued_job_is_left_to_next_head(site: Site) -> None:
-    job, till = owing(site, state=JobState.PENDING), Till()
+    job, starts = with_pending_upload(site, state=JobState.PENDING), FakeStarts()
     site.clock.tick(STILL_ALIVE_S + 1)
-    payer = site.platform.pending_uploads(till.start)
-    payer.step()
-    assert till.made == []
+    uploads = site.platform.pending_uploads(starts.start)
+    uploads.step()
+    assert starts.made == []
     Path(site.platform.storage.root.job(job.id).attempt(1).uploaded).write_text("{}")
-    assert payer.step() == 1
+    assert uploads.step() == 1
     assert not site.platform.storage.store.attempts(job.id)[0].upload_pending
 
 
 def test_pending_upload_is_postponed_when_process_cannot_start(site: Site) -> None:
     tried: list[AttemptDir] = []
 
-    def refuse(attempt: AttemptDir, _: FinalRecordBy) -> Upload | None:
+    def refuse(attempt: AttemptDir, _: WriteFinalRecord) -> Upload | None:
         tried.append(attempt)
         raise OSError(f"{attempt.path}: no space left on device")
 
-    owing(site)
-    payer = site.platform.pending_uploads(refuse)
+    with_pending_upload(site)
+    uploads = site.platform.pending_uploads(refuse)
     for passed_s, times in ((STILL_ALIVE_S + 1, 1), (FIRST_PAUSE_S - 1, 1), (1, 2)):
         site.clock.tick(passed_s)
-        payer.step()
-        assert (len(tried), payer.is_uploading) == (times, False)
+        uploads.step()
+        assert (len(tried), uploads.is_uploading) == (times, False)
 
 
 def test_pending_upload_is_not_started_twice_for_one_attempt(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = owing(site)
+    job = with_pending_upload(site)
     monkeypatch.setattr("ffdl_batch.services.data.pending_uploads.CONTROLLER", ["sh", "-c", "exec sleep 100"])
     first = start_upload(site.attempt(job))
     assert first is not None
@@ -303,15 +303,15 @@ def storing(site: Site, key: str = "k1", *, cut_off: bool = True) -> Job:
 
 def test_pending_uploads_start_concurrently_and_once_in_each_life_of_daemon(site: Site, cluster: Cluster) -> None:
     jobs = [storing(site, key) for key in ("k1", "k2", "k3")]
-    payer = site.platform.pending_uploads()
-    payer.step()
-    payer.step()
+    uploads = site.platform.pending_uploads()
+    uploads.step()
+    uploads.step()
     assert sorted(cluster.begun) == sorted(job.token for job in jobs)
-    paid = site.attempt(jobs[0])
-    Path(paid.uploaded).write_text("{}")
-    assert payer.step() == 1
+    uploaded = site.attempt(jobs[0])
+    Path(uploaded.uploaded).write_text("{}")
+    assert uploads.step() == 1
     assert not site.platform.storage.store.attempts(jobs[0].id)[0].upload_pending
-    payer.close()
+    uploads.close()
     cluster.begun.clear()
     site.platform.pending_uploads().step()
     assert sorted(cluster.begun) == sorted(job.token for job in jobs[1:])
@@ -324,9 +324,9 @@ def test_pending_upload_records_failure_after_too_many_errors_and_is_retried(
     job = storing(site)
     cluster.refusal = InvalidRequest("a rule forbids it") if is_refused else None
     cluster.goes[job.token] = Storing("the store is away", ended=True)
-    payer = site.platform.pending_uploads()
+    uploads = site.platform.pending_uploads()
     for _ in range(2 * PATIENT_TRIES):
-        payer.step()
+        uploads.step()
         site.clock.tick(LONGEST_PAUSE_S)
     final = read_final(site.attempt(job))
     assert final is not None
@@ -345,32 +345,32 @@ def test_pending_upload_is_retried_and_shows_reason_when_store_is_not_at_fault(
     job = storing(site)
     cluster.refusal = refusal
     cluster.goes[job.token] = Storing("pod x: Evicted", ended=True, interrupted=True)
-    payer = site.platform.pending_uploads()
+    uploads = site.platform.pending_uploads()
     for _ in range(4 * PATIENT_TRIES):
-        payer.step()
-        payer.step()
+        uploads.step()
+        uploads.step()
         site.clock.tick(LONGEST_INTERRUPTED_S)
     shown = site.job(job.id)
     why = str(refusal) if refusal is not None else "pod x: Evicted"
     assert (shown.state, shown.pending_reason) == (JobState.STORING, f"{UPLOAD_PENDING}: {why}; it is tried again")
     final = read_final(site.attempt(job))
-    assert final is not None and final.stores_later and payer.is_busy()
+    assert final is not None and final.stores_later and uploads.is_busy()
     assert (len(cluster.begun) > PATIENT_TRIES) is (refusal is None)
 
 
 def test_pending_upload_shows_pending_reason_of_pod_while_pod_waits(site: Site, cluster: Cluster) -> None:
     job = storing(site)
-    payer = site.platform.pending_uploads()
+    uploads = site.platform.pending_uploads()
     cluster.goes[job.token] = Storing("no node has room now")
-    payer.step()
-    payer.step()
+    uploads.step()
+    uploads.step()
     assert site.job(job.id).pending_reason == f"{UPLOAD_PENDING}: no node has room now"
     revision = site.job(job.id).revision
-    payer.step()
+    uploads.step()
     assert site.job(job.id).revision == revision, "nothing is written again"
     cluster.goes[job.token] = Storing()
     site.platform.pending_uploads().step()  # the next daemon, which knows nothing of what was said
-    payer.step()
+    uploads.step()
     assert site.job(job.id).pending_reason == UPLOAD_PENDING
 
 

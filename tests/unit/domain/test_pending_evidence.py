@@ -1,4 +1,4 @@
-"""Sentences of why jobs wait: each kind has one, limits are said by their figures, times as people say them."""
+"""Pending reasons as sentences: one for each kind, limits with their figures, times as people write them."""
 
 from __future__ import annotations
 
