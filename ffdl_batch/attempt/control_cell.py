@@ -27,9 +27,9 @@ class Control:
     requested_action: str = ""
     """The owner's request: "", halt or cancel."""
     drill: str = ""
-    """The event that a drill plays; see :data:`ffdl_batch.domain.outcome.continuation.PLAYED`."""
+    """The event that a drill simulates; see :data:`ffdl_batch.domain.outcome.continuation.SIMULATED`."""
     run: int = 0
-    """The run that the drill is played on: the scheduler may start the same attempt again."""
+    """The run that the drill is simulated on: the scheduler may start the same attempt again."""
     abandon_mark: Optional[AbandonMark] = None
     """The run that the daemon abandoned, with all earlier ones, because its controllers gave no sign of life."""
     format: int = FORMAT

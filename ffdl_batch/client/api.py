@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
-from ffdl_batch.client.api_calls.job_output import Left
+from ffdl_batch.client.api_calls.job_output import JobOutput
 from ffdl_batch.client.api_calls.log_streams import LogCalls, iterate_events
 from ffdl_batch.client.api_calls.queries import MeasuredCalls, WaitingCalls
 from ffdl_batch.client.api_calls.requests import JobFilter, long_poll, read_answer, segment, unreadable
@@ -136,9 +136,9 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
         return Arrays(self._wire)
 
     @property
-    def left(self) -> Left:
+    def output(self) -> JobOutput:
         """Calls about the output of a job."""
-        return Left(self._open_wire)
+        return JobOutput(self._open_wire)
 
     @property
     def secrets(self) -> Secrets:

@@ -23,7 +23,7 @@ from ffdl_batch.domain.job.views import (
     ArrayView,
     EventView,
     JobView,
-    LeftView,
+    OutputView,
     PlanView,
     Problem,
     SecretView,
@@ -62,7 +62,7 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True)
 class DrillRequest:
-    """The event to play."""
+    """The event to simulate."""
 
     event: DrillEvent
 
@@ -203,10 +203,10 @@ class EventsReply:
 
 @when_asked
 @dataclass(frozen=True, slots=True)
-class LeftReply:
+class OutputReply:
     """Where the requested output of a job is."""
 
-    left: LeftView
+    output: OutputView
     schema: int = SCHEMA
 
 

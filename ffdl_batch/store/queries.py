@@ -44,13 +44,13 @@ class JobFilter:
 class AttemptSum:
     """The attempts of a backend that ended in the same way.
 
-    `interruption` is "" if the training ended by itself, or the attempt has not ended; `played`: a drill caused it.
+    `interruption` is "" if the training ended by itself, or the attempt has not ended; `simulated`: a drill caused it.
     `pending_uploads` of them have a pending upload.
     """
 
     backend: str
     interruption: str
-    played: bool
+    simulated: bool
     count: int
     gpu_seconds: float
     pending_uploads: int
@@ -223,7 +223,7 @@ def count_states(connection: Connection, uid: int) -> dict[tuple[str, JobState],
 
 def sum_attempts(connection: Connection, uid: int) -> list[AttemptSum]:
     """Return all attempts, grouped by how they ended."""
-    kinds = (ATTEMPTS.c.backend, ATTEMPTS.c.interruption, ATTEMPTS.c.played)
+    kinds = (ATTEMPTS.c.backend, ATTEMPTS.c.interruption, ATTEMPTS.c.simulated)
     sums = (func.count(), func.sum(ATTEMPTS.c.gpu_seconds), func.sum(ATTEMPTS.c.upload_pending))
     query = select(*kinds, *sums).join(JOBS, JOBS.c.id == ATTEMPTS.c.job_id).where(JOBS.c.uid == uid)
     rows = connection.execute(query.group_by(*kinds).order_by(*kinds))

@@ -69,7 +69,7 @@ class Attempt:
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     gpu_seconds: float = 0.0
     upload_pending: bool = False
-    played: bool = False
+    simulated: bool = False
 
 
 NOTHING = "{}"
@@ -78,13 +78,13 @@ JOB_FIELDS = tuple(part.name for part in dataclasses.fields(Job))
 JOB_COLUMNS = tuple(JOBS.c[name] for name in JOB_FIELDS)
 HISTORY_COLUMNS = tuple(HISTORY.c[part.name] for part in dataclasses.fields(HistoryEntry))
 ATTEMPT_COLUMNS = tuple(ATTEMPTS.c[part.name] for part in dataclasses.fields(Attempt))
-_ID, _SPEC, _STATE, _WISH, _WARNINGS, _LOG_TAIL, _OVERRIDES, _SPENT = (
+_ID, _SPEC, _STATE, _REQUESTED_ACTION, _WARNINGS, _LOG_TAIL, _OVERRIDES, _SPENT = (
     JOB_FIELDS.index(name)
     for name in ("id", "spec", "state", "requested_action", "warnings", "log_tail", "overrides", "spent")
 )
-_CHECKPOINT, _OWED, _PLAYED = (
+_CHECKPOINT, _UPLOAD_PENDING, _SIMULATED = (
     [part.name for part in dataclasses.fields(Attempt)].index(name)
-    for name in ("checkpoint", "upload_pending", "played")
+    for name in ("checkpoint", "upload_pending", "simulated")
 )
 _STATES = {state.value: state for state in JobState}
 _REQUESTED_ACTIONS = {request.value: request for request in RequestedAction}
@@ -118,7 +118,7 @@ class JobReader:
     def _made(self, values: list[Any]) -> Job:
         values[_SPEC] = self._spec(values[_ID], values[_SPEC])
         values[_STATE] = _STATES[values[_STATE]]
-        values[_WISH] = _REQUESTED_ACTIONS[values[_WISH]]
+        values[_REQUESTED_ACTION] = _REQUESTED_ACTIONS[values[_REQUESTED_ACTION]]
         values[_WARNINGS] = decode_lines(values[_WARNINGS])
         values[_LOG_TAIL] = decode_lines(values[_LOG_TAIL])
         values[_OVERRIDES] = _decode_record(Overrides, values[_OVERRIDES], f"{values[_ID]}.overrides")
@@ -152,7 +152,7 @@ def attempt(row: Sequence[Any]) -> Attempt:
     """Return the attempt of a row of ATTEMPT_COLUMNS."""
     values = list(row)
     values[_CHECKPOINT] = _decode_record(Checkpoint, values[_CHECKPOINT], "attempts.checkpoint")
-    values[_OWED], values[_PLAYED] = bool(values[_OWED]), bool(values[_PLAYED])
+    values[_UPLOAD_PENDING], values[_SIMULATED] = bool(values[_UPLOAD_PENDING]), bool(values[_SIMULATED])
     return Attempt(*values)
 
 
@@ -163,7 +163,7 @@ def attempt_end_columns(end: AttemptEnd) -> dict[str, Any]:
         "checkpoint": encode_record(end.checkpoint),
         "gpu_seconds": end.gpu_seconds,
         "upload_pending": int(end.upload_pending),
-        "played": int(end.played),
+        "simulated": int(end.simulated),
     }
 
 

@@ -119,7 +119,7 @@ ATTEMPTS = Table(
     Column("checkpoint", Text, nullable=False, server_default="{}"),
     Column("gpu_seconds", Double, nullable=False, server_default="0"),
     Column("upload_pending", Integer, nullable=False, server_default="0"),
-    Column("played", Integer, nullable=False, server_default="0"),
+    Column("simulated", Integer, nullable=False, server_default="0"),
     UniqueConstraint("token", name="uq_attempts_token"),
     Index("ix_attempts_upload_pending", "upload_pending"),
 )

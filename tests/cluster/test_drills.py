@@ -36,9 +36,9 @@ COURSES: Mapping[str, tuple[str, str, str, tuple[str, ...]]] = {
 GOING_ON = ("timeout", "halt", "preempt", "node-fail")
 INTERRUPTIONS = {"timeout": "timeout", "halt": "halt", "preempt": "preemption", "trial": "timeout"}
 WORDS = {
-    "timeout": "a drill played a time limit",
-    "preemption": "a drill played a preemption",
-    "halt": "a drill played a halt",
+    "timeout": "a drill simulated a time limit",
+    "preemption": "a drill simulated a preemption",
+    "halt": "a drill simulated a halt",
 }
 
 
@@ -98,7 +98,7 @@ def test_drill_confirms_checkpoint_and_reports_lead_when_learner_answers(
     report = drill.report
     assert (drill.status, report["passed"], report["asked"], report["confirmed"]) == (0, True, True, True), drill
     assert 0 < report["took_s"] <= GRACE_S
-    assert (report["interruption"], report["played"]) == (INTERRUPTIONS[name], True), report
+    assert (report["interruption"], report["simulated"]) == (INTERRUPTIONS[name], True), report
     assert report["message"].startswith(f"{WORDS[INTERRUPTIONS[name]]}; checkpoint confirmed"), report
     needed = math.ceil(1.5 * report["took_s"]) + 10
     default = GRACE_S + 10  # and the time for storing
@@ -113,7 +113,7 @@ def test_node_failure_drill_continues_job_from_last_saved_file(alice: Person, dr
     drill = drilled["node-fail"]
     report = drill.report
     assert (drill.status, report["interruption"], report["next_attempt"]) == (0, "node_failure", 2), drill
-    assert report["played"] and report["message"].startswith("a drill played a node failure; "), report
+    assert report["simulated"] and report["message"].startswith("a drill simulated a node failure; "), report
     assert not report["asked"] and not report["confirmed"]
     assert 0 <= report["saved_age_s"] < 100 and report["lead_needed_s"] is None
     (began,) = begins(attempt_log(alice, drill.job, 2))
@@ -139,7 +139,7 @@ def test_drill_fails_when_learner_ignores_checkpoint_request(
 def test_drill_report_matches_job_events_and_attempts(alice: Person, drilled: dict[str, Drilled]) -> None:
     for name in ("timeout", "halt", "preempt", "node-fail", "deaf-timeout", "deaf-halt"):
         drill = drilled[name]
-        assert drill.job["attempts"][0]["played"], drill.job
+        assert drill.job["attempts"][0]["simulated"], drill.job
         events = history(alice, drill.job["id"])
         told = [event["message"] for event in events if event["cause"] == "requeued" or event["state"] == "HALTED"]
         assert told == [drill.report["message"]]

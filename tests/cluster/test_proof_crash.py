@@ -24,4 +24,4 @@ def test_crash_proof_loses_and_doubles_no_job_after_ten_daemon_kills(
     assert verdict.troubles == []
     assert verdict.holds
     assert verdict.deaths.total() >= KILLS
-    assert verdict.deaths.keys() >= set(WITH_SLURM), "native arrays were sent, and drills played"
+    assert verdict.deaths.keys() >= set(WITH_SLURM), "native arrays were sent, and drills made"

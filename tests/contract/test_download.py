@@ -1,4 +1,4 @@
-"""``ffdl download``: what a job left, from a real daemon with the local backend, and from a real S3 server."""
+"""``ffdl download``: the output of a job, from a real daemon with the local backend, and from a real S3 server."""
 
 from __future__ import annotations
 
@@ -204,8 +204,8 @@ def test_download_rejects_unknown_job_or_attempt_and_file_as_output(desk: Desk, 
 def test_client_fetches_results_of_ended_job_through_daemon(desk: Desk, ended: str) -> None:
     program = (
         "import pathlib, sys; from ffdl_batch import Client; client = Client(); "
-        "left = client.left.find(sys.argv[1]); assert not left.is_partial; "
-        "print(client.left.bring(left, pathlib.Path(sys.argv[2])))"
+        "output = client.output.find(sys.argv[1]); assert not output.is_partial; "
+        "print(client.output.bring(output, pathlib.Path(sys.argv[2])))"
     )
     target = desk.base / "by-wire"
     argv, env = [sys.executable, "-c", program, ended, str(target)], desk.site.environment()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.job.views import LeftView
+from ffdl_batch.domain.job.views import OutputView
 from tests import preloaded
 from tests.staging_rig import KEY, SECRET, StagingRig, rig
 from tests.unit.cli.programs import FFDL, environment
@@ -45,7 +45,7 @@ def test_download_fetches_results_from_s3_with_environment_or_secret_keys(rig: S
     rig.put("training-other/model.pt", b"another job's")
     secrets = rig.directory / "jobs-secrets.json"
     secrets.write_text(json.dumps({"the-key": KEY}))
-    daemon.left = LeftView(JOB, "results", "COMPLETED", 1, store=rig.store, prefix=JOB, secrets=str(secrets))
+    daemon.output = OutputView(JOB, "results", "COMPLETED", 1, store=rig.store, prefix=JOB, secrets=str(secrets))
     missing = ask(daemon, rig.directory)
     assert (missing.returncode, missing.stdout) == (77, "")
     assert "there is no secret the-secret (set it: ffdl secret set the-secret)" in missing.stderr
@@ -84,9 +84,11 @@ def tar_of(files: dict[str, bytes]) -> bytes:
 
 
 def test_download_extracts_daemon_archive_without_outside_links_and_paths(tmp_path: Path, daemon: FakeDaemon) -> None:
-    """Where the directory is not to be seen here; what would lie elsewhere is left out."""
-    daemon.left = LeftView(JOB, "results", "COMPLETED", 1, directory="/nowhere/at/all", inode=1, note="look at this")
-    daemon.left = replace(daemon.left, roots=("/job/results",))
+    """The directory is not visible here; links and paths that lead out of it are left out."""
+    daemon.output = OutputView(
+        JOB, "results", "COMPLETED", 1, directory="/nowhere/at/all", inode=1, note="look at this"
+    )
+    daemon.output = replace(daemon.output, roots=("/job/results",))
     daemon.files = tar_of({"a/b": b"1" * 1024, "../outside": b"x" * 512, "/absolute": b"x" * 512})
     done = ask(daemon, tmp_path)
     outward = "\\x1b[2Jlink is left out: it is a link that leads out of the directory, to /etc/passwd"
@@ -100,7 +102,7 @@ def test_download_extracts_daemon_archive_without_outside_links_and_paths(tmp_pa
 
 @pytest.mark.parametrize("cut", [1100, -512, -1])
 def test_download_writes_nothing_when_daemon_response_breaks_off(tmp_path: Path, daemon: FakeDaemon, cut: int) -> None:
-    daemon.left = LeftView(JOB, "logs", "PROCESSING", 1, directory=str(tmp_path), is_partial=True)
+    daemon.output = OutputView(JOB, "logs", "PROCESSING", 1, directory=str(tmp_path), is_partial=True)
     daemon.files = tar_of({"a/b": b"1" * 1024})
     daemon.files_cut_at = cut
     done = ask(daemon, tmp_path, "--logs")
@@ -113,10 +115,10 @@ def test_download_uses_daemon_when_local_directory_has_another_inode(tmp_path: P
     here = tmp_path / "here"
     here.mkdir()
     (here / "other").write_text("of another host")
-    left = LeftView(JOB, "results", "COMPLETED", 1, directory=str(here), inode=here.stat().st_ino + 1)
-    daemon.left, daemon.files = left, tar_of({"mine": b"1" * 512})
+    output = OutputView(JOB, "results", "COMPLETED", 1, directory=str(here), inode=here.stat().st_ino + 1)
+    daemon.output, daemon.files = output, tar_of({"mine": b"1" * 512})
     assert ask(daemon, tmp_path, "--out", "one").returncode == 0
     assert [path.name for path in (tmp_path / "one").iterdir()] == ["mine"]
-    daemon.left = replace(left, inode=here.stat().st_ino)
+    daemon.output = replace(output, inode=here.stat().st_ino)
     assert ask(daemon, tmp_path, "--out", "two").returncode == 0
     assert [path.name for path in (tmp_path / "two").iterdir()] == ["other"]

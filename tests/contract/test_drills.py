@@ -163,10 +163,10 @@ NOTHING = {"timeouts": 0, "preemptions": 0, "node_failures": 0}
 
 
 EVENTS = (
-    ("timeout", "timeout", "timeouts", "a drill played a time limit; checkpoint confirmed after"),
-    ("preempt", "preemption", "preemptions", "a drill played a preemption; checkpoint confirmed after"),
-    ("node-fail", "node_failure", "node_failures", "a drill played a node failure; a checkpoint was saved"),
-    ("timeout", "timeout", "timeouts", "a drill played a time limit; checkpoint confirmed after"),
+    ("timeout", "timeout", "timeouts", "a drill simulated a time limit; checkpoint confirmed after"),
+    ("preempt", "preemption", "preemptions", "a drill simulated a preemption; checkpoint confirmed after"),
+    ("node-fail", "node_failure", "node_failures", "a drill simulated a node failure; a checkpoint was saved"),
+    ("timeout", "timeout", "timeouts", "a drill simulated a time limit; checkpoint confirmed after"),
 )
 
 
@@ -177,7 +177,7 @@ def test_drills_are_recorded_and_charge_no_retry_budget(machine: Machine) -> Non
     for number, (event, interruption, counter, words) in enumerate(EVENTS, 1):
         machine.until_saved(job_id, number)
         code, report = machine.drill(event, job_id)
-        assert (code, report["interruption"], report["played"]) == (0, interruption, True), report
+        assert (code, report["interruption"], report["simulated"]) == (0, interruption, True), report
         assert (report["attempt"], report["next_attempt"]) == (number, number + 1)
         in_earnest = f"; in earnest the chain would have ended: batch.retry.{counter} allows 0"
         message = report["message"]
@@ -188,7 +188,7 @@ def test_drills_are_recorded_and_charge_no_retry_budget(machine: Machine) -> Non
     told = [line for line in machine.run("events", job_id).stdout.splitlines() if "requeued: " in line]
     assert all(line.endswith(message) for line, message in zip(told, messages, strict=True)), told
     attempts, kinds = machine.job(job_id)["attempts"], [interruption for _, interruption, _, _ in EVENTS]
-    assert [(each["interruption"], each["played"]) for each in attempts[:-1]] == [(kind, True) for kind in kinds]
+    assert [(each["interruption"], each["simulated"]) for each in attempts[:-1]] == [(kind, True) for kind in kinds]
     shown = machine.run("show", job_id).stdout
     assert [shown.count(words.partition(";")[0]) for *_, words in EVENTS] == [2, 1, 1, 2]
 
@@ -203,7 +203,7 @@ def test_time_limit_after_drill_charges_retry_budget(machine: Machine) -> None:
     os.kill(owner["pid"], signal.SIGURG)
     machine.until_training(job_id, 3)
     first, second = machine.job(job_id)["attempts"][:2]
-    assert [(each["interruption"], each["played"]) for each in (first, second)] == [
+    assert [(each["interruption"], each["simulated"]) for each in (first, second)] == [
         ("timeout", True), ("timeout", False),
     ]  # fmt: skip
     assert spent(machine.launch(job_id, 2)) == NOTHING
@@ -217,7 +217,7 @@ def test_drill_reports_missing_checkpoint_when_learner_ignores_signal(machine: M
     lines = dict(line.split(":", 1) for line in done.stdout.splitlines())
     assert lines["Drill"].strip() == f"timeout on attempt 1 of {job_id}"
     assert lines["Ended because"].strip() == (
-        "a drill played a time limit; no checkpoint was confirmed; "
+        "a drill simulated a time limit; no checkpoint was confirmed; "
         "in earnest the chain would have ended: it would start from the same point again"
     )
     assert lines["Checkpoint"].strip() == "asked for; the learners did not react and were ended"
@@ -229,14 +229,14 @@ def test_drill_reports_missing_checkpoint_when_learner_ignores_signal(machine: M
 def test_drill_halt_resumes_job_with_measured_lead_time(machine: Machine) -> None:
     job_id = machine.train("time: 2h, checkpoint: {grace_s: 60}")
     code, report = machine.drill("halt", job_id)
-    assert (code, report["interruption"], report["played"], report["next_attempt"]) == (0, "halt", True, 2), report
+    assert (code, report["interruption"], report["simulated"], report["next_attempt"]) == (0, "halt", True, 2), report
     assert (report["lead_s"], report["lead_from"]) == (report["lead_needed_s"], "measured")
-    assert report["message"].startswith("a drill played a halt; checkpoint confirmed after"), report
+    assert report["message"].startswith("a drill simulated a halt; checkpoint confirmed after"), report
     told = [line for line in machine.run("events", job_id).stdout.splitlines() if "HALTED" in line]
     assert len(told) == 1 and told[0].endswith(report["message"]), told
     first = machine.job(job_id)["attempts"][0]
-    assert (first["interruption"], first["played"]) == ("halt", True)
-    assert machine.run("show", job_id).stdout.count("a drill played a halt") == 1
+    assert (first["interruption"], first["simulated"]) == ("halt", True)
+    assert machine.run("show", job_id).stdout.count("a drill simulated a halt") == 1
 
 
 def test_drill_cancels_queued_trial_run_after_queue_timeout(machine: Machine) -> None:

@@ -212,10 +212,10 @@ def test_fuzz_judge_reports_incomplete_array() -> None:
     assert found.counts()["lost"] == 1
 
 
-@pytest.mark.parametrize(("is_played", "charged", "is_fault"), [(False, 1, False), (True, 1, True), (True, 0, False)])
-def test_fault_in_spending_reports_drill_charged_to_budget(is_played: bool, charged: float, is_fault: bool) -> None:
+@pytest.mark.parametrize(("by_drill", "charged", "is_fault"), [(False, 1, False), (True, 1, True), (True, 0, False)])
+def test_fault_in_spending_reports_drill_charged_to_budget(by_drill: bool, charged: float, is_fault: bool) -> None:
     row = replace(ROW, spent={"preemptions": charged})
-    attempts = [AttemptRow(1, "preemption", "S111", is_played=is_played)]
+    attempts = [AttemptRow(1, "preemption", "S111", is_simulated=by_drill)]
     assert bool(fault_in_spending(row, history(*WALK), attempts)) is is_fault
 
 

@@ -25,7 +25,7 @@ from ffdl_batch.exit_handling import complain
 if TYPE_CHECKING:
     from ffdl_batch.client import Client
     from ffdl_batch.client.stores.credentials import Access
-    from ffdl_batch.domain.job.views import LeftView
+    from ffdl_batch.domain.job.views import OutputView
 
 _RESULTS = "results"
 
@@ -84,21 +84,21 @@ def download(  # noqa: PLR0913  (one parameter per option)
     error.
     """
     with open_client(quiet=quiet) as client:
-        found = [client.left.find(job_id, kind, attempt) for kind in kinds]
+        found = [client.output.find(job_id, kind, attempt) for kind in kinds]
         if not quiet:
-            for note in dict.fromkeys(left.note for left in found if left.note):
+            for note in dict.fromkeys(output.note for output in found if output.note):
                 complain(note)
-        for left in found:
-            below = out if out and len(found) == 1 else f"{out or left.job_id}/{left.kind}"
+        for output in found:
+            below = out if out and len(found) == 1 else f"{out or output.job_id}/{output.kind}"
             directory = Path(below).absolute()
             with (
                 resumable(),
                 Meter(quiet=quiet) as meter,
-                _source(client, left, directory, meter) as (access, prefix, memory),
+                _source(client, output, directory, meter) as (access, prefix, memory),
             ):
-                roots = (left.directory, *left.roots)
+                roots = (output.directory, *output.roots)
                 done = _bring(access, prefix, memory, directory, meter, roots, force=force, parallel=parallel)
-            report_done(done, f"brought to {directory}", quiet=quiet, as_json=as_json, kind=left.kind)
+            report_done(done, f"brought to {directory}", quiet=quiet, as_json=as_json, kind=output.kind)
 
 
 def _bring(  # noqa: PLR0913  (what a move is made of)
@@ -119,7 +119,7 @@ def _bring(  # noqa: PLR0913  (what a move is made of)
 
 
 @contextmanager
-def _source(client: Client, left: LeftView, out: Path, meter: Meter) -> Iterator[tuple[Access, str, str]]:
+def _source(client: Client, output: OutputView, out: Path, meter: Meter) -> Iterator[tuple[Access, str, str]]:
     """Yield the source of the files, a prefix in it, and the name of the transfer.
 
     The source is the store; or the job's directory, if this machine sees it and it is complete; or a directory with the
@@ -128,15 +128,16 @@ def _source(client: Client, left: LeftView, out: Path, meter: Meter) -> Iterator
     from ffdl_batch.client.stores.credentials import Access, of_job
     from ffdl_batch.client.stores.transfers import transfers_dir
 
-    words = (left.job_id, left.kind, str(out))
+    words = (output.job_id, output.kind, str(out))
     memory = hashlib.sha256("\0".join(words).encode("utf-8", "surrogateescape")).hexdigest()[:32]
-    if left.store is not None:
-        near = bool(left.directory)
-        yield of_job(left.store, Path(left.secrets), find_user_secrets(), os.environ, near=near), left.prefix, memory
+    if output.store is not None:
+        near = bool(output.directory)
+        access = of_job(output.store, Path(output.secrets), find_user_secrets(), os.environ, near=near)
+        yield access, output.prefix, memory
         return
-    directory = StoreAddress(StoreKind.FILE, container=left.directory)
-    if not left.is_partial and find_elsewhere() is None and _is_seen(left):
-        yield Access(directory, {}), left.name, memory
+    directory = StoreAddress(StoreKind.FILE, container=output.directory)
+    if not output.is_partial and find_elsewhere() is None and _is_seen(output):
+        yield Access(directory, {}), output.name, memory
         return
 
     def progressed(size: int) -> None:
@@ -146,16 +147,16 @@ def _source(client: Client, left: LeftView, out: Path, meter: Meter) -> Iterator
     remove_tree(str(sent))
     try:
         sent.mkdir(mode=0o700, parents=True)
-        client.left.bring(left, sent, progressed, lambda what: meter.show(Note(what)))
-        yield Access(replace(directory, container=str(sent)), {}), left.name, memory
+        client.output.bring(output, sent, progressed, lambda what: meter.show(Note(what)))
+        yield Access(replace(directory, container=str(sent)), {}), output.name, memory
     finally:
         with suppress(OSError):
             remove_tree(str(sent))
 
 
-def _is_seen(left: LeftView) -> bool:
+def _is_seen(output: OutputView) -> bool:
     """Return whether the path is the same directory on this machine as on the daemon's."""
     try:
-        return Path(left.directory).stat().st_ino == left.inode and os.access(left.directory, os.R_OK | os.X_OK)
+        return Path(output.directory).stat().st_ino == output.inode and os.access(output.directory, os.R_OK | os.X_OK)
     except OSError:
         return False

@@ -121,7 +121,7 @@ def _why(job: JobView, attempt: AttemptView) -> str:
         return code or (job.state.lower() if is_last else "")
     known = {each.value for each in Interruption}
     if attempt.interruption in known:
-        why = describe_interruption(Interruption(attempt.interruption), played=attempt.played)
+        why = describe_interruption(Interruption(attempt.interruption), simulated=attempt.simulated)
     else:
         why = attempt.interruption
     return f"{why} ({code})" if code else why

@@ -15,27 +15,27 @@ from ffdl_batch.attempt.file_writer import open_own
 from ffdl_batch.client.api_calls.requests import read_answer, segment
 from ffdl_batch.client.connection.http_client import STREAM_SILENCE_S, Request, Wire
 from ffdl_batch.client.errors import DaemonUnreachable
-from ffdl_batch.domain.job.views import LeftView
+from ffdl_batch.domain.job.views import OutputView
 from ffdl_batch.host.file_attributes import inner_target, set_permissions, shown, write_sparse
 from ffdl_batch.staging.faults import Skip
 from ffdl_batch.staging.object_names import parts_of
 
 
-class Left:
-    """The calls about the output of a job, as :attr:`ffdl_batch.Client.left` has them."""
+class JobOutput:
+    """The calls about the output of a job, as :attr:`ffdl_batch.Client.output` has them."""
 
     def __init__(self, wire: Callable[[], Wire]) -> None:
         self._open = wire
 
-    def find(self, job_id: str, kind: str = "results", attempt: int | None = None) -> LeftView:
+    def find(self, job_id: str, kind: str = "results", attempt: int | None = None) -> OutputView:
         """Return where the results, model, logs or checkpoint (`kind`) are. Raises UnknownJob, RequestRefused."""
         with closing(self._open()) as wire:
             reply = wire.ask(Request("GET", _path(job_id, kind, attempt), job_id=job_id))
-            return read_answer(LeftView, reply.get("left"))
+            return read_answer(OutputView, reply.get("output"))
 
     def bring(
         self,
-        left: LeftView,
+        output: OutputView,
         into: Path,
         report: Callable[[int], None] = lambda _: None,
         note: Callable[[str], None] = lambda _: None,
@@ -46,19 +46,20 @@ class Left:
         Raises DaemonUnreachable if the connection breaks, and OSError. Nothing is written outside of `into`.
         """
         wire = self._open()
-        path = _path(left.job_id, left.kind, left.attempt or None, "/files")
+        path = _path(output.job_id, output.kind, output.attempt or None, "/files")
         try:
-            pieces = _Pieces(wire.pieces(Request("GET", path, job_id=left.job_id, timeout_s=STREAM_SILENCE_S)), report)
-            return _unpack(pieces, into, (left.directory, *left.roots), note)
+            request = Request("GET", path, job_id=output.job_id, timeout_s=STREAM_SILENCE_S)
+            pieces = _Pieces(wire.pieces(request), report)
+            return _unpack(pieces, into, (output.directory, *output.roots), note)
         except (ConnectionError, tarfile.TarError) as error:
-            raise DaemonUnreachable(f"the files of {left.job_id} broke off: {error}", "try again") from error
+            raise DaemonUnreachable(f"the files of {output.job_id} broke off: {error}", "try again") from error
         finally:
             wire.close()
 
 
 def _path(job_id: str, kind: str, attempt: int | None, rest: str = "") -> str:
     asked = f"?attempt={attempt}" if attempt is not None else ""
-    return f"/api/v1/jobs/{segment(job_id)}/left/{quote(kind, safe='')}{rest}{asked}"
+    return f"/api/v1/jobs/{segment(job_id)}/output/{quote(kind, safe='')}{rest}{asked}"
 
 
 def _unpack(pieces: _Pieces, into: Path, roots: tuple[str, ...], note: Callable[[str], None]) -> int:

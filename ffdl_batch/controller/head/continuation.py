@@ -11,7 +11,14 @@ from ffdl_batch.attempt.control_cell import CANCEL, HALT, Control, read_control
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.controller.head.next_attempt import Measured, Refused, next_attempt, requeue, submit_next, was_begun
 from ffdl_batch.domain.launch.launch_file import LaunchFile, Succession
-from ffdl_batch.domain.outcome.continuation import PLAYED, Interruption, Spent, decide, describe, describe_interruption
+from ffdl_batch.domain.outcome.continuation import (
+    SIMULATED,
+    Interruption,
+    Spent,
+    decide,
+    describe,
+    describe_interruption,
+)
 from ffdl_batch.domain.outcome.controller_events import FinalRecord, GoesOn, Outcome
 
 CONTINUED_BY_HEAD = (Interruption.TIMEOUT.value, Interruption.PREEMPTION.value, Interruption.STAGED.value)
@@ -25,8 +32,8 @@ class Arrangement:
     """How the job is continued after the attempt."""
 
     interruption: str = ""
-    played: bool = False
-    """Whether a drill played the interruption."""
+    simulated: bool = False
+    """Whether a drill simulated the interruption."""
     goes_on: GoesOn = GoesOn.NO
     attempt: int = 0
     """Number of the next attempt."""
@@ -50,15 +57,15 @@ class Continuation:
         return self._control().requested_action
 
     @property
-    def played(self) -> Optional[Interruption]:
-        """Return the interruption that a drill plays on this run of the attempt."""
+    def simulated(self) -> Optional[Interruption]:
+        """Return the interruption that a drill simulates on this run of the attempt."""
         control = self._control()
-        return PLAYED.get(control.drill) if control.run == self.run else None
+        return SIMULATED.get(control.drill) if control.run == self.run else None
 
     @property
     def plays_timeout(self) -> bool:
-        """Return whether a drill plays the time limit now."""
-        return self.played is Interruption.TIMEOUT
+        """Return whether a drill simulates the time limit now."""
+        return self.simulated is Interruption.TIMEOUT
 
     def _control(self) -> Control:
         """Return the control cell; an empty one if it cannot be read."""
@@ -81,28 +88,28 @@ class Continuation:
         if conclusion.interruption not in CONTINUED_BY_HEAD:
             return self._halted(conclusion)
         why, succession = Interruption(conclusion.interruption), self.launch.succession
-        kept = Arrangement(why.value, played=self.played is why)
+        kept = Arrangement(why.value, simulated=self.simulated is why)
         if succession is None:
-            message = f"{describe_interruption(why, played=True)}; {describe(conclusion.checkpoint)}"
-            return replace(kept, message=message) if kept.played else kept
+            message = f"{describe_interruption(why, simulated=True)}; {describe(conclusion.checkpoint)}"
+            return replace(kept, message=message) if kept.simulated else kept
         request = self.requested_action
         if request == HALT and conclusion.outcome is Outcome.HALTED:
-            return replace(kept, interruption=Interruption.HALT.value, played=False)
+            return replace(kept, interruption=Interruption.HALT.value, simulated=False)
         if request in (HALT, CANCEL):
             return kept
         before = self._spent_before(succession)
-        decision = decide(why, succession.budget, before, conclusion.checkpoint, gpu_seconds, played=kept.played)
+        decision = decide(why, succession.budget, before, conclusion.checkpoint, gpu_seconds, simulated=kept.simulated)
         kept = replace(kept, spent=decision.spent, message=decision.sentence)
         if not decision.goes_on:
             return replace(kept, error_code=CODES[why.value])
         return self._continue(kept, succession, conclusion, limit_s)
 
     def _halted(self, conclusion: Conclusion) -> Arrangement:
-        """Return an arrangement without a next attempt. Its message names the drill if a drill played the halt."""
-        played = conclusion.interruption == HALT and self.played is Interruption.HALT
-        plain, drilled = (describe_interruption(Interruption.HALT, played=by_drill) for by_drill in (False, True))
-        message = conclusion.message.replace(plain, drilled, 1) if played else ""
-        return Arrangement(conclusion.interruption, played=played, message=message)
+        """Return an arrangement without a next attempt. Its message names the drill if a drill simulated the halt."""
+        simulated = conclusion.interruption == HALT and self.simulated is Interruption.HALT
+        plain, drilled = (describe_interruption(Interruption.HALT, simulated=by_drill) for by_drill in (False, True))
+        message = conclusion.message.replace(plain, drilled, 1) if simulated else ""
+        return Arrangement(conclusion.interruption, simulated=simulated, message=message)
 
     def _continue(
         self, kept: Arrangement, succession: Succession, conclusion: Conclusion, limit_s: Optional[float]

@@ -184,7 +184,7 @@ class Head:
         return Conclusion(Outcome.FAILED, False, error_code=code, message=message, checkpoint=found.checkpoint)
 
     def _conclude(self, terminated: bool) -> Conclusion:
-        # A drill may play the time limit at any moment, so the real one does not matter.
+        # A drill may simulate the time limit at any moment, so the real one does not matter.
         limit = None if self.continuation.plays_timeout else deadline(self.launch, os.environ, self._started_at)
         events = self._patiently(self._events)
         terminated = terminated or self.continuation.requested_action == CANCEL
@@ -331,7 +331,7 @@ class Head:
             log_tail=lines,
             restart=self.restart,
             interruption=arranged.interruption,
-            played=arranged.played,
+            simulated=arranged.simulated,
             checkpoint=conclusion.checkpoint,
             goes_on=arranged.goes_on,
             spent=arranged.spent,

@@ -11,14 +11,14 @@ from starlette.concurrency import iterate_in_threadpool
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
-from ffdl_batch.daemon.replies import LeftReply, PlainReply
+from ffdl_batch.daemon.replies import OutputReply, PlainReply
 from ffdl_batch.daemon.request_context import Asking, CaughtUp, Context, with_files
 from ffdl_batch.daemon.routes import PREFIX
 from ffdl_batch.daemon.routes.logs import LINES, StreamReply, stream_reply
 from ffdl_batch.daemon.routes.parameters import AttemptChoice, Number, answers
 from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.services.job_storage import JobStorage
-from ffdl_batch.services.queries.job_output import LeftKind, find_left, send_left
+from ffdl_batch.services.queries.job_output import OutputKind, find_output, send_output
 from ffdl_batch.services.queries.measurement_stream import MeasuredQuery, read_metrics, read_usage
 
 router = APIRouter(prefix=PREFIX)
@@ -28,17 +28,19 @@ Attempt = Annotated[AttemptChoice, Query(description="Only this attempt's; all a
 LastAttempt = Annotated[Number | None, Query(description="Attempt; default: the last one that ran.")]
 
 
-@router.get("/jobs/{job_id}/left/{kind}", response_model=LeftReply, responses=answers(404, 409), operation_id="left")
-async def find_output(
-    job_id: str, kind: LeftKind, here: CaughtUp, caller: Asking, attempt: LastAttempt = None
+@router.get(
+    "/jobs/{job_id}/output/{kind}", response_model=OutputReply, responses=answers(404, 409), operation_id="output"
+)
+async def get_output(
+    job_id: str, kind: OutputKind, here: CaughtUp, caller: Asking, attempt: LastAttempt = None
 ) -> PlainReply:
     """Return where results, the submitted model, logs or checkpoints of a job are. The reply has no credentials."""
     return PlainReply(
-        LeftReply(
+        OutputReply(
             await with_files(
                 here,
                 here.limits.quick,
-                find_left,
+                find_output,
                 here.platform.storage,
                 here.platform.adapters,
                 caller,
@@ -51,9 +53,9 @@ async def find_output(
 
 
 @router.get(
-    "/jobs/{job_id}/left/{kind}/files",
+    "/jobs/{job_id}/output/{kind}/files",
     response_class=StreamingResponse,
-    operation_id="left_files",
+    operation_id="output_files",
     responses={
         200: {
             "description": "The files as a tar. It is incomplete if it does not end with two blocks of zeros.",
@@ -62,15 +64,15 @@ async def find_output(
         **answers(404, 409),
     },
 )
-async def send_output(
-    job_id: str, kind: LeftKind, here: CaughtUp, caller: Asking, attempt: LastAttempt = None
+async def get_output_files(
+    job_id: str, kind: OutputKind, here: CaughtUp, caller: Asking, attempt: LastAttempt = None
 ) -> StreamingResponse:
     """Send the files of a directory. The daemon does not read files in a store."""
     with here.open_stream() as end:
         files = await with_files(
             here,
             here.limits.slow,
-            send_left,
+            send_output,
             here.platform.storage,
             here.platform.adapters,
             caller,

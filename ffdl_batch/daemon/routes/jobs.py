@@ -44,7 +44,7 @@ from ffdl_batch.domain.daemon_health import Health
 from ffdl_batch.domain.job.submission import Caller, Submission
 from ffdl_batch.domain.job.views import ArrayView, JobView, Resume
 from ffdl_batch.domain.job_state import JobState, RequestedAction
-from ffdl_batch.services.job_control.drill import drill as play
+from ffdl_batch.services.job_control.drill import drill as simulate
 from ffdl_batch.services.job_control.resume import resume_job
 from ffdl_batch.services.job_control.stop import cancel_job, get_array, halt_job, stop_array
 from ffdl_batch.services.queries.attach_plan import plan_attach
@@ -217,10 +217,10 @@ async def resume(job_id: str, body: Resume, here: CaughtUp, caller: Asking) -> P
 
 @router.post("/jobs/{job_id}/drill", response_model=JobReply, responses=answers(404, 409, 422), operation_id="drill")
 async def drill(job_id: str, body: DrillRequest, here: CaughtUp, caller: Asking) -> PlainReply:
-    """Play an event on the running attempt. Controllers, scheduler and daemon handle it like a real one."""
+    """Simulate an event on the running attempt. Controllers, scheduler and daemon handle it like a real one."""
     await check_files(here)
     job = await in_thread(
-        here.limits.slow, play, here.platform.storage, here.platform.adapters, caller, job_id, body.event
+        here.limits.slow, simulate, here.platform.storage, here.platform.adapters, caller, job_id, body.event
     )
     return _changed(here, caller, f"drill {body.event}", job)
 

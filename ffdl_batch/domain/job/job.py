@@ -173,8 +173,8 @@ class AttemptEnd:
     """GPU time."""
     upload_pending: bool = False
     """Whether results or logs could not be stored yet."""
-    played: bool = False
-    """Whether a drill played the interruption."""
+    simulated: bool = False
+    """Whether a drill simulated the interruption."""
     at: float | None = None
     """When it ended, if that is not when its job ends; None = it is, or the attempt has not ended after all."""
 

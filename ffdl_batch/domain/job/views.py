@@ -58,8 +58,8 @@ class AttemptView:
     gpu_seconds: float = 0.0
     upload_pending: bool = False
     """Whether results or logs could not be stored yet."""
-    played: bool = False
-    """Whether a drill played the interruption."""
+    simulated: bool = False
+    """Whether a drill simulated the interruption."""
     results: str = ""
     """Directory of this attempt; "" if none of its learners is known to have started. So is `logs`."""
     logs: str = ""
@@ -200,8 +200,8 @@ class JobView:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftView:
-    """Where files that a job left are: in a directory of the daemon's host, or below `prefix` in a store."""
+class OutputView:
+    """Where the output of a job is: in a directory of the daemon's host, or below `prefix` in a store."""
 
     job_id: str
     kind: str

@@ -25,7 +25,7 @@ class Interruption(str, Enum):
 
 
 class DrillEvent(str, Enum):
-    """The events that ``ffdl drill`` can play, as its argument and in ``control.json``."""
+    """The events that ``ffdl drill`` can simulate, as its argument and in ``control.json``."""
 
     HALT = "halt"
     TIMEOUT = "timeout"
@@ -109,12 +109,12 @@ _DESCRIPTIONS: Dict[Interruption, str] = {
     Interruption.STAGED: "the data are in place; the training itself follows",
 }
 _DRILL_DESCRIPTIONS: Dict[Interruption, str] = {
-    Interruption.HALT: "a drill played a halt",
-    Interruption.TIMEOUT: "a drill played a time limit",
-    Interruption.PREEMPTION: "a drill played a preemption",
-    Interruption.NODE_FAILURE: "a drill played a node failure",
+    Interruption.HALT: "a drill simulated a halt",
+    Interruption.TIMEOUT: "a drill simulated a time limit",
+    Interruption.PREEMPTION: "a drill simulated a preemption",
+    Interruption.NODE_FAILURE: "a drill simulated a node failure",
 }
-PLAYED: Dict[str, Interruption] = {
+SIMULATED: Dict[str, Interruption] = {
     DrillEvent.HALT: Interruption.HALT,
     DrillEvent.TIMEOUT: Interruption.TIMEOUT,
     DrillEvent.PREEMPT: Interruption.PREEMPTION,
@@ -128,9 +128,9 @@ FRUITLESS_IN_A_ROW = 3
 """Attempts without a new checkpoint after which preemptions, node failures and failures end the chain."""
 
 
-def describe_interruption(why: Interruption, *, played: bool = False) -> str:
-    """The interruption in a sentence's words. `played`: a drill played it."""
-    return _DRILL_DESCRIPTIONS.get(why, _DESCRIPTIONS[why]) if played else _DESCRIPTIONS[why]
+def describe_interruption(why: Interruption, *, simulated: bool = False) -> str:
+    """The interruption in a sentence's words. `simulated`: a drill simulated it."""
+    return _DRILL_DESCRIPTIONS.get(why, _DESCRIPTIONS[why]) if simulated else _DESCRIPTIONS[why]
 
 
 def halted_before(attempt: int) -> str:
@@ -144,21 +144,27 @@ def what_begins(attempt: int) -> str:
 
 
 def decide(
-    why: Interruption, budget: Budget, spent: Spent, progress: Checkpoint, gpu_seconds: float, *, played: bool = False
+    why: Interruption,
+    budget: Budget,
+    spent: Spent,
+    progress: Checkpoint,
+    gpu_seconds: float,
+    *,
+    simulated: bool = False,
 ) -> Decision:
     """Return whether another attempt follows. `spent` excludes this attempt; `gpu_seconds` are this attempt's.
 
-    An interruption that a drill `played` uses GPU time only, and never ends a job that would otherwise be continued.
+    An interruption that a drill `simulated` uses GPU time only, and never ends a job that would otherwise be continued.
     The sentence says if a real one would have.
     """
     if why is Interruption.STAGED:
         return Decision(True, spent, describe_interruption(why))
     after = _add(why, spent, progress, gpu_seconds, budget)
-    said = f"{describe_interruption(why, played=played)}; {describe(progress)}"
+    said = f"{describe_interruption(why, simulated=simulated)}; {describe(progress)}"
     if why is Interruption.HALT:
         return Decision(False, after, said)
     used_up, capped, stuck = _exhausted(why, budget, after), _over_cap(budget, after), _stuck(why, after, progress)
-    if played:
+    if simulated:
         after = replace(spent, gpu_seconds=after.gpu_seconds, fruitless=min(after.fruitless, spent.fruitless))
         if capped:
             return Decision(False, after, f"{said}; {capped}")

@@ -180,7 +180,7 @@ class FinalRecord:
     """``final.json``. `stored`: the results and logs of every learner are where they belong.
 
     `interruption` is an :class:`~ffdl_batch.domain.outcome.continuation.Interruption` ("" = none), as far as the head
-    knows; `played` says that it was a drill's.
+    knows; `simulated` says that it was a drill's.
     `spent` is what the chain has used up with this attempt, where the head decided. `gpu_seconds` are this run's.
     `stores_later`: nothing of the attempt is left to do but to store it, which somebody else does, and has to have done
     (``uploaded.json``) before this is its end.
@@ -197,7 +197,7 @@ class FinalRecord:
     log_tail: Tuple[str, ...] = ()
     restart: int = 0
     interruption: str = ""
-    played: bool = False
+    simulated: bool = False
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     goes_on: GoesOn = GoesOn.NO
     spent: Optional[Spent] = None

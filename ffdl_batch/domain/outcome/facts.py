@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.attempt_reports import find_interruption, latest_run, run_number
-from ffdl_batch.domain.outcome.continuation import PLAYED, Interruption
+from ffdl_batch.domain.outcome.continuation import SIMULATED, Interruption
 from ffdl_batch.domain.outcome.controller_events import (
     AbandonMark,
     Event,
@@ -62,7 +62,7 @@ class AttemptFacts:
     last_heartbeat_at: float | None = None
     """When the newest heartbeat of a node controller was written."""
     drill_event: str = ""
-    """The event that a drill plays on the latest run, a key of ``PLAYED`` in `continuation`; "" if there is none."""
+    """The event that a drill simulates on the latest run, a key of ``SIMULATED`` in `continuation`; "" = none."""
     abandon_mark: AbandonMark | None = None
     """The mark of the daemon that abandoned the latest run because of missing heartbeats."""
     damaged_files: tuple[str, ...] = ()
@@ -201,19 +201,19 @@ class AttemptFacts:
         return str(waits[-1].fields.get("message", "")) if waits and self.valid_record is None else ""
 
     @property
-    def played_interruption(self) -> Interruption | None:
-        """The interruption that a drill plays by ending the controllers, which then cannot report it.
+    def simulated_interruption(self) -> Interruption | None:
+        """The interruption that a drill simulates by ending the controllers, which then cannot report it.
 
-        A time limit is played by a warning, and the final record shows whether that was the end. A halt is played by
-        the owner's request.
+        A time limit is simulated by a warning, and the final record shows whether that was the end. A halt is
+        simulated by the owner's request.
         """
-        played = PLAYED.get(self.drill_event)
-        return None if played in (Interruption.TIMEOUT, Interruption.HALT) else played
+        simulated = SIMULATED.get(self.drill_event)
+        return None if simulated in (Interruption.TIMEOUT, Interruption.HALT) else simulated
 
     @property
-    def is_halt_played(self) -> bool:
+    def is_halt_simulated(self) -> bool:
         """Whether a drill requested the halt."""
-        return PLAYED.get(self.drill_event) is Interruption.HALT
+        return SIMULATED.get(self.drill_event) is Interruption.HALT
 
 
 def _is_claim_after(event: Event, final: FinalRecord) -> bool:

@@ -93,8 +93,8 @@ class Verdict:
     warning: str = ""
     interruption: Interruption | None = None
     """What interrupted the attempt; None if it completed, failed for good, or was cancelled."""
-    is_played: bool = False
-    """Whether a drill played the interruption."""
+    is_simulated: bool = False
+    """Whether a drill simulated the interruption."""
     is_decided: bool = False
     """Whether the head controller has already decided that no attempt follows; `message` gives its reason."""
     has_lost_node: bool = False
@@ -189,9 +189,9 @@ def _legal_steps(facts: AttemptFacts, *last: tuple[JobState, float]) -> tuple[tu
 def _requeue(facts: AttemptFacts) -> Verdict:
     """Return the verdict on a run that the scheduler has followed with another one."""
     why, final = facts.why_requeued, facts.final_record
-    message, is_played = _REQUEUED, False
+    message, is_simulated = _REQUEUED, False
     if final is not None and final.goes_on is GoesOn.REQUEUE:
-        message, is_played = f"{_REQUEUED}: {final.message}" if why is not None else _REQUEUED, final.played
+        message, is_simulated = f"{_REQUEUED}: {final.message}" if why is not None else _REQUEUED, final.simulated
     elif why is Interruption.PREEMPTION:  # Slurm handles a requeue by hand in the same way
         message = f"{_REQUEUED}: it was preempted or requeued"
     elif why is not None:
@@ -202,7 +202,7 @@ def _requeue(facts: AttemptFacts) -> Verdict:
         Cause.REQUEUED,
         message=message,
         interruption=why,
-        is_played=is_played,
+        is_simulated=is_simulated,
         has_lost_node=why is Interruption.NODE_FAILURE,
     )
 
@@ -215,7 +215,7 @@ def _continue(facts: AttemptFacts, final: FinalRecord) -> Verdict:
         Cause.REQUEUED,
         message=final.message,
         interruption=find_interruption(final.interruption) or Interruption.TIMEOUT,
-        is_played=final.played,
+        is_simulated=final.simulated,
     )
 
 
@@ -293,15 +293,15 @@ def _halted(facts: AttemptFacts, end: Verdict) -> Verdict:
     """Return the end of an attempt whose owner had requested a halt."""
     if end.interruption is Interruption.FAILURE or (end.interruption is None and _is_failure(facts.valid_record)):
         return end
-    is_played, why = facts.is_halt_played, Interruption.HALT
+    is_simulated, why = facts.is_halt_simulated, Interruption.HALT
     state, at = end.steps[0]
     if state is JobState.HALTED:
-        return replace(end, interruption=why, is_played=is_played)
+        return replace(end, interruption=why, is_simulated=is_simulated)
     message = halted_before(facts.attempt)
     if facts.has_started_learners:
         progress = facts.valid_record.checkpoint if facts.valid_record is not None else Checkpoint()
-        message = f"{describe_interruption(why, played=is_played)}; {describe(replace(progress, asked=True))}"
-    return replace(_end(JobState.HALTED, at, message=message, why=why), is_played=is_played)
+        message = f"{describe_interruption(why, simulated=is_simulated)}; {describe(replace(progress, asked=True))}"
+    return replace(_end(JobState.HALTED, at, message=message, why=why), is_simulated=is_simulated)
 
 
 def _is_failure(final: FinalRecord | None) -> bool:
@@ -349,16 +349,16 @@ def _ended_without_record(facts: AttemptFacts, at: float) -> Verdict:
 
 
 def _cancelled(facts: AttemptFacts, at: float, message: str) -> Verdict:
-    if facts.played_interruption is not None:
-        return _played(facts.played_interruption, at)
+    if facts.simulated_interruption is not None:
+        return _simulated(facts.simulated_interruption, at)
     return _end(JobState.CANCELLED, at, message=message)
 
 
-def _played(why: Interruption, at: float) -> Verdict:
+def _simulated(why: Interruption, at: float) -> Verdict:
     """Return the end of an attempt whose controllers a drill ended; what they and the scheduler report does not
     count."""
-    message = describe_interruption(why, played=True)
-    return replace(_end(JobState.FAILED, at, INTERRUPTION_CODES[why], message, why), is_played=True)
+    message = describe_interruption(why, simulated=True)
+    return replace(_end(JobState.FAILED, at, INTERRUPTION_CODES[why], message, why), is_simulated=True)
 
 
 def _ended_from_outside(facts: AttemptFacts, final: FinalRecord, at: float) -> Verdict:
@@ -384,7 +384,7 @@ def _interrupted(facts: AttemptFacts, final: FinalRecord, at: float) -> Verdict:
         _end(JobState.FAILED, final.at, code, final.message, why),
         exit_code=final.exit_code or None,
         exit_signal=final.exit_signal,
-        is_played=final.played,
+        is_simulated=final.simulated,
         is_decided=final.spent is not None and final.goes_on is GoesOn.NO,
     )
 
@@ -395,8 +395,8 @@ def _failed(facts: AttemptFacts, final: FinalRecord) -> Verdict:
         return _end(JobState.FAILED, final.at, "S303", final.message or "results or logs could not be stored")
     seen, why = facts.observation, None
     if final.error_code in LOST_CONTROLLER:
-        if facts.played_interruption is not None:
-            return _played(facts.played_interruption, final.at)
+        if facts.simulated_interruption is not None:
+            return _simulated(facts.simulated_interruption, final.at)
         why = Interruption.NODE_FAILURE
     elif final.error_code in LEARNER_FAILURES:
         why = Interruption.FAILURE
@@ -415,8 +415,8 @@ def _ended_by_scheduler(
     """Return the end as the scheduler reports it, with the exit status of `final` if that is given."""
     code, message, why = SCHEDULER_ENDS[cause]
     is_unexplained = cause in UNEXPLAINED
-    if is_unexplained and facts.has_begun and facts.played_interruption is not None:
-        return _played(facts.played_interruption, at)
+    if is_unexplained and facts.has_begun and facts.simulated_interruption is not None:
+        return _simulated(facts.simulated_interruption, at)
     if seen.reason and seen.reason.lower() not in ("none", message.lower()):
         message += f" ({seen.native_state}: {seen.reason})"
     if is_unexplained and facts.batch_log_tail:

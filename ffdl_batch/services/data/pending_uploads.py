@@ -212,7 +212,7 @@ class PendingUploads:
                 apart = is_apart(attempt)
                 if self._number_running(apart=apart) >= (MOST_APART if apart else 1):
                     continue
-                upload = self._begin(one, attempt, self._write_final_record(jobs[one.job_id], one), apart=apart)
+                upload = self._begin(one, attempt, self._when_to_write(jobs[one.job_id], one), apart=apart)
             except OSError as error:
                 log.error("job %s: the pending upload of attempt %d cannot begin: %s", one.job_id, one.number, error)
                 self._put_off(one, str(error), interrupted=isinstance(error, NotBegun))
@@ -234,14 +234,11 @@ class PendingUploads:
         upload.begin()
         return upload
 
-    def _write_final_record(self, job: Job, attempt: Attempt) -> WriteFinalRecord:
+    def _when_to_write(self, job: Job, attempt: Attempt) -> WriteFinalRecord:
         if job.state.is_terminal:
             return WriteFinalRecord.NEVER
-        return (
-            WriteFinalRecord.ALWAYS
-            if self._tried(attempt).failed >= PATIENT_TRIES - 1
-            else WriteFinalRecord.WHEN_STORED
-        )
+        is_last_try = self._tried(attempt).failed >= PATIENT_TRIES - 1
+        return WriteFinalRecord.ALWAYS if is_last_try else WriteFinalRecord.WHEN_STORED
 
     def _finished(self, attempt: Attempt, status: int, why: str) -> None:
         if self._uploaded_at(attempt) is not None:

@@ -81,7 +81,7 @@ def refusal(job: Job, code: str, message: str, at: float) -> Incident:
 
 
 def _is_abnormal(job: Job, facts: AttemptFacts, verdict: Verdict, change: Change) -> bool:
-    if verdict.kind is VerdictKind.NONE or verdict.is_played:
+    if verdict.kind is VerdictKind.NONE or verdict.is_simulated:
         return False
     if verdict.kind is VerdictKind.UPLOAD_PENDING:
         final = facts.valid_record

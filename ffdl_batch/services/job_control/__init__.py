@@ -1,1 +1,1 @@
-"""Halts, cancels and resumes jobs, and plays drills."""
+"""Halts, cancels and resumes jobs, and makes drills."""

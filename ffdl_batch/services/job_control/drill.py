@@ -1,4 +1,4 @@
-"""Plays an interruption on a real attempt, by the signals of a real one, to test how the training reacts."""
+"""Simulates an interruption on a real attempt, by the signals of a real one, to test how the training reacts."""
 
 from __future__ import annotations
 
@@ -26,26 +26,27 @@ _SIGNALS = {DrillEvent.TIMEOUT: "URG", DrillEvent.PREEMPT: "TERM", DrillEvent.NO
 
 
 def drill(storage: JobStorage, adapters: Adapters, caller: Caller, job_id: str, event: str) -> JobView:
-    """Play `event` on a job that is training. The attempt's record shows the result later.
+    """Simulate `event` on a job that is training. The attempt's record shows the result later.
 
     Raises :class:`Refused` for another state, for a job that is about to end anyway, also by another event that was
-    played on it, and if the scheduler does not take the signal. Nothing was played then, unless the message says so.
+    simulated on it, and if the scheduler does not take the signal. Nothing was simulated then, unless the message
+    says so.
     """
-    played = _parse(event)
+    simulated = _parse(event)
     job = own_job(storage.store, caller, job_id)
     if job.state is not JobState.PROCESSING or not job.native_id:
         cure = "wait until it is PROCESSING" if not job.state.is_terminal else "ffdl resume it first"
-        raise wrong_state(f"{job.id} is {job.state}: an event can be played on a job in PROCESSING only", cure)
+        raise wrong_state(f"{job.id} is {job.state}: an event can be simulated on a job in PROCESSING only", cure)
     if job.requested_action is not RequestedAction.NONE:
-        if played is DrillEvent.HALT and _is_halted_by_a_drill(storage.root, job):
+        if simulated is DrillEvent.HALT and _is_halted_by_a_drill(storage.root, job):
             return detailed(storage, adapters, job)  # the request was sent again because its answer was lost
         raise wrong_state(
-            f"{job.id} is ending, because a {job.requested_action} was requested; no event can be played on it"
+            f"{job.id} is ending, because a {job.requested_action} was requested; no event can be simulated on it"
         )
-    if played is DrillEvent.HALT:
+    if simulated is DrillEvent.HALT:
         with _noted(storage.root, job, DrillEvent.HALT):
             return halt_job(storage, adapters, caller, job.id)
-    _signal(storage.root, adapters, job, played)
+    _signal(storage.root, adapters, job, simulated)
     return detailed(storage, adapters, job)
 
 
@@ -54,7 +55,7 @@ def _parse(event: str) -> DrillEvent:
         return DrillEvent(event)
     except ValueError:
         known = ", ".join(DrillEvent)
-        raise wrong_usage(f"{event[:40]!r} is not an event that can be played; known are {known}") from None
+        raise wrong_usage(f"{event[:40]!r} is not an event that can be simulated; known are {known}") from None
 
 
 def _is_halted_by_a_drill(root: Root, job: Job) -> bool:
@@ -64,7 +65,7 @@ def _is_halted_by_a_drill(root: Root, job: Job) -> bool:
 
 @contextmanager
 def _noted(root: Root, job: Job, event: DrillEvent) -> Iterator[None]:
-    """Note the event before it is played. Without the note, an end by the event would count as a real interruption.
+    """Note the event before it is simulated. Without the note, an end by the event would count as a real interruption.
 
     The note is removed only if the exception of the block proves that the event was never sent to this run of the
     attempt: an earlier request may have sent it, and its answer may have been lost. Another event would replace the
@@ -73,10 +74,11 @@ def _noted(root: Root, job: Job, event: DrillEvent) -> Iterator[None]:
     try:
         before = note_drill(root, job, event)
     except OSError as error:
-        raise try_again("S101", f"the drill could not be noted with {job.id}, nothing was played: {error}") from error
+        message = f"the drill could not be noted with {job.id}, nothing was simulated: {error}"
+        raise try_again("S101", message) from error
     if before not in ("", event):
         cure = "wait until the next attempt is PROCESSING"
-        raise wrong_state(f"{before} was already played on attempt {job.attempt} of {job.id}, which ends by it", cure)
+        raise wrong_state(f"{before} was already simulated on attempt {job.attempt} of {job.id}, which it ends", cure)
     try:
         yield
     except (Refused, InvalidRequest):
@@ -97,9 +99,9 @@ def _signal(root: Root, adapters: Adapters, job: Job, event: DrillEvent) -> None
                     scheduler.signal(NativeId.parse(job.native_id), signal)
     except SchedulerUnreachable as error:
         why = why_not_now(error)
-        message = f"{why}; the event may have been played" if may_be_sent else f"nothing was played: {why}"
+        message = f"{why}; the event may have been simulated" if may_be_sent else f"nothing was simulated: {why}"
         raise try_again("S200", message) from error
     except InvalidRequest as error:
         raise bad_request("S101", f"the scheduler refused the signal {signal}: {error}", error.findings) from error
     if not is_own and read_drill(root.job(job.id).attempt(job.attempt)) != event:
-        raise wrong_state(f"the scheduler does not list {job.native_id} as {job.id}: nothing was played")
+        raise wrong_state(f"the scheduler does not list {job.native_id} as {job.id}: nothing was simulated")

@@ -44,7 +44,7 @@ def read_control(attempt: AttemptDir) -> Control:
 
 
 def read_drill(attempt: AttemptDir) -> str:
-    """Return the event that is played on the attempt's newest run, or "". Raises OSError, NewerFormat among them."""
+    """Return the event that is simulated on the attempt's newest run, or "". Raises OSError, NewerFormat among them."""
     return read_notes(attempt)[0]
 
 
@@ -93,7 +93,7 @@ def write_control(
 
 
 def note_drill(root: Root, job: Job, drill: DrillEvent) -> str:
-    """Note the event that is played on the newest run of the job's current attempt, unless one is noted already.
+    """Note the event that is simulated on the newest run of the job's current attempt, unless one is noted already.
 
     Return the one that was noted before, or "". Raises OSError, also if the attempt has no directory.
     """

@@ -93,7 +93,7 @@ def _continued(job: Job, verdict: Verdict, facts: AttemptFacts, remains: Remains
     return Change(
         (*verdict.steps, begun),
         Cause.REQUEUED,
-        verdict.message or describe_interruption(why, played=verdict.is_played),
+        verdict.message or describe_interruption(why, simulated=verdict.is_simulated),
         columns=columns,
         attempt_end=_attempt_end(verdict, facts, remains, why),
         succeeded=True,
@@ -129,7 +129,7 @@ def _ended(job: Job, verdict: Verdict, facts: AttemptFacts, remains: Remains, co
         columns["overrides"] = _avoiding(job, remains.failed_nodes)
     if why is Interruption.FAILURE and budget_of(job.effective_spec.batch.retry).failures == 0:
         return _job_end(verdict, verdict.message, columns, end)
-    detail = decision.sentence.removeprefix(describe_interruption(why, played=verdict.is_played))
+    detail = decision.sentence.removeprefix(describe_interruption(why, simulated=verdict.is_simulated))
     message = _joined(verdict.message, detail)
     is_wanted = decision.goes_on and facts.requested_action is RequestedAction.NONE
     if is_wanted and remains.stops_retries and not remains.is_successor_begun:
@@ -167,7 +167,7 @@ def _attempt_end(
         remains.checkpoint,
         remains.gpu_seconds,
         remains.is_upload_pending,
-        verdict.is_played,
+        verdict.is_simulated,
         _attempt_end_at(facts) if is_earlier else None,
     )
 
@@ -184,7 +184,7 @@ def _attempt_end_at(facts: AttemptFacts) -> float:
 def _decide(job: Job, why: Interruption, verdict: Verdict, remains: Remains) -> Decision:
     """Return whether the retry budget of the job permits a next attempt."""
     budget = budget_of(job.effective_spec.batch.retry)
-    return decide(why, budget, job.spent, remains.checkpoint, remains.gpu_seconds, played=verdict.is_played)
+    return decide(why, budget, job.spent, remains.checkpoint, remains.gpu_seconds, simulated=verdict.is_simulated)
 
 
 def _larger(one: Spent, other: Spent) -> Spent:

@@ -17,7 +17,7 @@ from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.reader import NO_FILE, open_regular
 from ffdl_batch.domain.job.job import Job, attempt_token
 from ffdl_batch.domain.job.submission import Caller
-from ffdl_batch.domain.job.views import JobView, LeftView
+from ffdl_batch.domain.job.views import JobView, OutputView
 from ffdl_batch.domain.launch.launch_file import LaunchFile, Pod
 from ffdl_batch.domain.launch.placeholders import fill
 from ffdl_batch.domain.launch.pod_protocol import TREE
@@ -34,7 +34,7 @@ from ffdl_batch.services.refusals import try_again, unavailable, wrong_state, wr
 CHUNK = 1 << 20
 
 
-class LeftKind(StrEnum):
+class OutputKind(StrEnum):
     """The kinds of output."""
 
     RESULTS = "results"
@@ -43,9 +43,9 @@ class LeftKind(StrEnum):
     CHECKPOINT = "checkpoint"
 
 
-def find_left(
-    storage: JobStorage, adapters: Adapters, caller: Caller, job_id: str, kind: LeftKind, attempt: int | None
-) -> LeftView:
+def find_output(
+    storage: JobStorage, adapters: Adapters, caller: Caller, job_id: str, kind: OutputKind, attempt: int | None
+) -> OutputView:
     """Return where the output is. Raises Refused if it does not exist (any more), and OSError."""
     job = own_job(storage.store, caller, job_id)
     if attempt is not None and not 1 <= attempt <= job.attempt:
@@ -65,10 +65,10 @@ def find_left(
         raise wrong_state(f"{found.directory}: {error.strerror}", cure="a learner may have replaced it") from None
 
 
-def _place(storage: JobStorage, adapters: Adapters, job: Job, kind: LeftKind, attempt: int | None) -> LeftView:
+def _place(storage: JobStorage, adapters: Adapters, job: Job, kind: OutputKind, attempt: int | None) -> OutputView:
     directory = storage.root.job(job.id)
-    view = LeftView(job.id, kind, job.state, secrets=directory.secrets)
-    if kind is LeftKind.MODEL:
+    view = OutputView(job.id, kind, job.state, secrets=directory.secrets)
+    if kind is OutputKind.MODEL:
         path = Path(directory.model_archive)
         return replace(view, directory=str(path.parent), name=path.name)
     if not job.state.is_terminal:
@@ -79,20 +79,23 @@ def _place(storage: JobStorage, adapters: Adapters, job: Job, kind: LeftKind, at
         raise wrong_state(f"{job.id} is {job.state}, and none of its attempts got as far as its learners")
     own = directory.attempt(number)
     view = replace(view, attempt=number)
-    if kind is LeftKind.LOGS:
+    if kind is OutputKind.LOGS:
         return replace(view, directory=own.logs)
     launch = read_launch(own)
     if launch is not None:
-        view = replace(view, roots=roots_of(launch, launch.checkpoints if kind is LeftKind.CHECKPOINT else own.results))
+        directory_of_kind = launch.checkpoints if kind is OutputKind.CHECKPOINT else own.results
+        view = replace(view, roots=roots_of(launch, directory_of_kind))
     if launch is not None and launch.pod is not None:
         adapter = adapters.get(job.backend)
         return _of_pods(view, kind, launch, launch.pod, reads=isinstance(adapter, ReadsClaims))
-    if kind is LeftKind.CHECKPOINT:
+    if kind is OutputKind.CHECKPOINT:
         return replace(view, directory=(launch.checkpoints if launch else "") or directory.checkpoints)
     return _results(view, shown, own, launch, attempt)
 
 
-def _results(view: LeftView, job: JobView, own: AttemptDir, launch: LaunchFile | None, attempt: int | None) -> LeftView:
+def _results(
+    view: OutputView, job: JobView, own: AttemptDir, launch: LaunchFile | None, attempt: int | None
+) -> OutputView:
     """Return where results are: in the attempt's own directory if `attempt` is given, if the attempt is running or if
     its upload is pending; else in the store."""
     here = replace(view, directory=own.results)
@@ -106,7 +109,7 @@ def _results(view: LeftView, job: JobView, own: AttemptDir, launch: LaunchFile |
     return replace(view, directory=job.results) if job.results else here
 
 
-def _of_pods(view: LeftView, kind: LeftKind, launch: LaunchFile, pod: Pod, *, reads: bool) -> LeftView:
+def _of_pods(view: OutputView, kind: OutputKind, launch: LaunchFile, pod: Pod, *, reads: bool) -> OutputView:
     """Return where the output of pods is: in the store, or in a claim that the backend can read (`reads`).
 
     The files of pods are not on this host, except their logs.
@@ -114,13 +117,13 @@ def _of_pods(view: LeftView, kind: LeftKind, launch: LaunchFile, pod: Pod, *, re
     if view.is_partial:
         note = f"{view.job_id} is {view.state}: pods store when their learners have ended; its output is not complete"
         view = replace(view, note=note)
-    local = launch.checkpoints if kind is LeftKind.CHECKPOINT else AttemptDir(launch.attempt_dir).results
+    local = launch.checkpoints if kind is OutputKind.CHECKPOINT else AttemptDir(launch.attempt_dir).results
     for upload in launch.uploads:
         if fill(upload.local, {}) == local:
             return replace(view, store=upload.store, prefix=fill(upload.prefix, {}))
     where, cure = where_kept(pod, local)
     claimed = "" if pod.apart else f"/{local.removeprefix(f'{TREE}/')}"
-    if kind is LeftKind.RESULTS and launch.stores.results:
+    if kind is OutputKind.RESULTS and launch.stores.results:
         if Path(launch.stores.results).is_dir():
             return replace(view, directory=launch.stores.results)
         where, cure = where_stored(launch)
@@ -130,48 +133,50 @@ def _of_pods(view: LeftView, kind: LeftKind, launch: LaunchFile, pod: Pod, *, re
     raise wrong_state(f"the {kind} of {view.job_id} are not on this host: they {where}", cure=cure)
 
 
-def send_left(
-    storage: JobStorage, adapters: Adapters, caller: Caller, job_id: str, kind: LeftKind, attempt: int | None
+def send_output(
+    storage: JobStorage, adapters: Adapters, caller: Caller, job_id: str, kind: OutputKind, attempt: int | None
 ) -> Iterator[bytes]:
     """Return the files of a directory, or of a claim of a cluster, as a tar. Raises Refused and OSError, as
-    :func:`find_left`."""
-    left = find_left(storage, adapters, caller, job_id, kind, attempt)
-    if left.store is not None:
-        raise wrong_state(f"the {kind} of {left.job_id} are in a store", cure=f"ffdl download {left.job_id}")
-    return _from_claim(adapters, own_job(storage.store, caller, job_id), left) if left.claimed else archive_left(left)
+    :func:`find_output`."""
+    output = find_output(storage, adapters, caller, job_id, kind, attempt)
+    if output.store is not None:
+        raise wrong_state(f"the {kind} of {output.job_id} are in a store", cure=f"ffdl download {output.job_id}")
+    if output.claimed:
+        return _from_claim(adapters, own_job(storage.store, caller, job_id), output)
+    return archive_output(output)
 
 
-def _from_claim(adapters: Adapters, job: Job, left: LeftView) -> Iterator[bytes]:
-    claim, _, below = left.claimed.partition("/")
+def _from_claim(adapters: Adapters, job: Job, output: OutputView) -> Iterator[bytes]:
+    claim, _, below = output.claimed.partition("/")
     try:
         adapter = adapters.get(job.backend)
-        assert isinstance(adapter, ReadsClaims)  # find_left raises Refused otherwise
-        return adapter.read_claim(attempt_token(job.id, left.attempt), claim, below)
+        assert isinstance(adapter, ReadsClaims)  # find_output raises Refused otherwise
+        return adapter.read_claim(attempt_token(job.id, output.attempt), claim, below)
     except FileNotFoundError:
-        raise wrong_state(f"{job.id} has no {left.kind} (any more): {below} is not in the claim") from None
+        raise wrong_state(f"{job.id} has no {output.kind} (any more): {below} is not in the claim") from None
     except InvalidRequest as error:
-        raise unavailable(f"the {left.kind} of {job.id} cannot be read in the claim: {error}") from error
+        raise unavailable(f"the {output.kind} of {job.id} cannot be read in the claim: {error}") from error
     except SchedulerUnreachable as error:
-        raise try_again("S200", f"the {left.kind} of {job.id} cannot be read in the claim now: {error}") from error
+        raise try_again("S200", f"the {output.kind} of {job.id} cannot be read in the claim now: {error}") from error
 
 
-def archive_left(left: LeftView) -> Iterator[bytes]:
+def archive_output(output: OutputView) -> Iterator[bytes]:
     """Yield the files as a tar, with links, directories and modes; each file with the size that it had when it was
     opened. Links are stored unchanged and not followed. Raises OSError."""
-    with Directories(left.directory) as tree:
-        if left.inode and os.fstat(tree.enter(())).st_ino != left.inode:
-            raise OSError(errno.ESTALE, "the directory was replaced", left.directory)
+    with Directories(output.directory) as tree:
+        if output.inode and os.fstat(tree.enter(())).st_ino != output.inode:
+            raise OSError(errno.ESTALE, "the directory was replaced", output.directory)
         for parts, directory, entries in walk(tree):
             if parts:
                 yield _head("/".join(parts), tarfile.DIRTYPE, os.fstat(directory))
-            for name in [left.name] if left.name else [entry.name for entry in entries]:
+            for name in [output.name] if output.name else [entry.name for entry in entries]:
                 path = "/".join((*parts, name))
                 with suppress(*NO_FILE), open_regular(name, dir_fd=directory) as reader:
                     yield from _file(path, reader)
                     continue
                 with suppress(OSError):  # it is not a link
                     yield _head(path, tarfile.SYMTYPE, os.stat_result((0,) * 10), os.readlink(name, dir_fd=directory))
-            if left.name:
+            if output.name:
                 break
     yield bytes(2 * tarfile.BLOCKSIZE)
 

@@ -329,7 +329,7 @@ def _attempt(attempt: Attempt, ran_in: JobDir | None, history: Sequence[HistoryE
         checkpoint_saved_at=checkpoint.saved_at,
         gpu_seconds=attempt.gpu_seconds,
         upload_pending=attempt.upload_pending,
-        played=attempt.played,
+        simulated=attempt.simulated,
         results=left.results if left is not None else "",
         logs=left.logs if left is not None else "",
         store_by=begins_at if begins_at > now else None,

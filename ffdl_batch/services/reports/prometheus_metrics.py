@@ -103,8 +103,8 @@ class Figures:
             pending.put(sum(one.pending_uploads for one in of_it), backend=backend)
         for one in sums:
             if one.interruption not in ("", Interruption.STAGED.value):
-                played = "yes" if one.played else "no"
-                recoveries.put(one.count, backend=one.backend, interruption=one.interruption, drill=played)
+                simulated = "yes" if one.simulated else "no"
+                recoveries.put(one.count, backend=one.backend, interruption=one.interruption, drill=simulated)
         return [jobs, ended, phases, attempts, recoveries, gpus, pending]
 
     def _of_schedulers(self) -> list[Family]:

@@ -20,7 +20,7 @@ CREATE TABLE attempts (
 	checkpoint TEXT DEFAULT '{}' NOT NULL, 
 	gpu_seconds DOUBLE DEFAULT '0' NOT NULL, 
 	upload_pending INTEGER DEFAULT '0' NOT NULL, 
-	played INTEGER DEFAULT '0' NOT NULL, 
+	simulated INTEGER DEFAULT '0' NOT NULL, 
 	PRIMARY KEY (job_id, number), 
 	CONSTRAINT uq_attempts_token UNIQUE (token), 
 	CONSTRAINT fk_attempts_job_id FOREIGN KEY(job_id) REFERENCES jobs (id)

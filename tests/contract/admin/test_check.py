@@ -40,7 +40,7 @@ def test_db_check_reports_no_fault_in_intact_database(desk: Desk, job_id: str) -
         ("INSERT INTO leases VALUES ('watcher', 'login1', '', 0.0)", "lease watcher: it has the owner 'login1' and"),
         ("INSERT INTO leases VALUES ('watcher', 'x', 't', 9999999999.0)", "lease watcher: it lasts for"),
         ("DROP INDEX ix_attempts_upload_pending", "ix_attempts_upload_pending: the index of attempts is missing"),
-        ("ALTER TABLE attempts DROP COLUMN played", "attempts: the column played is missing"),
+        ("ALTER TABLE attempts DROP COLUMN simulated", "attempts: the column simulated is missing"),
         ("DROP TABLE leases", "leases: the table is missing"),
     ],
 )

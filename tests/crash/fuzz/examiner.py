@@ -48,8 +48,8 @@ _ROW = (
     *(getattr(JOBS.c, name) for name in Row.__slots__ if name not in ("array", "spent")), JOBS.c.array_id, JOBS.c.spent,
 )  # fmt: skip
 _ATTEMPT = (
-    ATTEMPTS.c.number, ATTEMPTS.c.interruption, ATTEMPTS.c.outcome_code, ATTEMPTS.c.played, ATTEMPTS.c.upload_pending,
-    ATTEMPTS.c.ended_at,
+    ATTEMPTS.c.number, ATTEMPTS.c.interruption, ATTEMPTS.c.outcome_code, ATTEMPTS.c.simulated,
+    ATTEMPTS.c.upload_pending, ATTEMPTS.c.ended_at,
 )  # fmt: skip
 _UPLOAD_PENDING = select(ATTEMPTS.c.job_id, ATTEMPTS.c.number).where(ATTEMPTS.c.upload_pending != 0)
 HALF_MADE = re.compile(r"\.(?!began-|ended-|uploading|tree$|log-copy-complete$)|.+\.tmp$")
@@ -286,8 +286,8 @@ def _attempts(connection: Connection, ids: Collection[str]) -> dict[str, list[At
     found: defaultdict[str, list[AttemptRow]] = defaultdict(list)
     query = select(ATTEMPTS.c.job_id, *_ATTEMPT)
     for job_id, *values in connection.execute(query.where(ATTEMPTS.c.job_id.in_(ids)).order_by(ATTEMPTS.c.number)):
-        number, why, code, played, upload_pending, ended_at = values
-        found[job_id].append(AttemptRow(number, why, code, bool(played), bool(upload_pending), ended_at is not None))
+        number, why, code, simulated, upload_pending, ended_at = values
+        found[job_id].append(AttemptRow(number, why, code, bool(simulated), bool(upload_pending), ended_at is not None))
     return found
 
 

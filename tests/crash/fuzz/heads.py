@@ -133,7 +133,7 @@ def run_head(run: Run) -> Head:
     final = FinalRecord(
         run.native, conclusion.outcome, time.time(), conclusion.stored, conclusion.exit_code,
         error_code=arranged.error_code or conclusion.error_code, message=arranged.message or conclusion.message,
-        restart=run.restart, interruption=arranged.interruption, played=arranged.played,
+        restart=run.restart, interruption=arranged.interruption, simulated=arranged.simulated,
         checkpoint=conclusion.checkpoint, goes_on=arranged.goes_on, spent=arranged.spent,
     )  # fmt: skip
     yield TICK_S
@@ -256,7 +256,7 @@ def _work(run: Run, launch: LaunchFile, chain: Continuation) -> Generator[float,
 
 
 def _asked(run: Run, launch: LaunchFile, chain: Continuation) -> Conclusion | None:
-    """What somebody else made of the work: its owner, who may play a drill, or a newer attempt."""
+    """What somebody else made of the work: its owner, who may make a drill, or a newer attempt."""
     request = chain.requested_action
     if KILL in run.signals:
         return Conclusion(Outcome.FAILED, False, error_code=LOST, message="the controller died without a report")

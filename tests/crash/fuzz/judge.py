@@ -57,7 +57,7 @@ class AttemptRow:
     number: int
     interruption: str
     error_code: str
-    is_played: bool = False
+    is_simulated: bool = False
     is_owing: bool = False
     ended: bool = False
 
@@ -233,11 +233,11 @@ def fault_in_history(state: JobState, attempt: int, history: Sequence[HistoryEnt
 
 
 def fault_in_spending(row: Row, history: Sequence[HistoryEntry], attempts: Sequence[AttemptRow]) -> str:
-    """Which budget is charged for more than came in earnest, "" = none: what is played costs nothing. Since a resume
-    budgets are reset, so that less may be spent."""
+    """Return the budget that is charged for more than real interruptions, "" = none. A drill is not charged. A resume
+    resets the budgets, so that less may be spent."""
     requeues = sum(entry.cause == Cause.REQUEUED and entry.state is JobState.QUEUED for entry in history)
     for counter, why in CHARGED.items():
-        earnest = requeues + sum(one.interruption == why and not one.is_played for one in attempts)
+        earnest = requeues + sum(one.interruption == why and not one.is_simulated for one in attempts)
         if row.spent.get(counter, 0) > earnest:
             return f"{row.spent[counter]:g} {counter} are charged, and {earnest} came in earnest"
     return ""

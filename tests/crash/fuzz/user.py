@@ -1,4 +1,4 @@
-"""One user with a real client, who submits jobs and arrays, looks, halts, resumes, cancels and plays drills.
+"""One user with a real client, who submits jobs and arrays, looks, halts, resumes, cancels and makes drills.
 
 Every submission is sent again with its key until it is answered, as a client does whose daemon died under it. So no job
 stays unacknowledged for good, and one that nobody was told of must never have been executed.
@@ -37,7 +37,7 @@ LISTED = 30
 RECENT = 20
 REGRET_S = 0.3
 AGAIN_S = 0.15
-"""How long after a drill another one may be played on the same job, which may have ended by the first."""
+"""How long after a drill another one may be made on the same job, which may have ended by the first."""
 FINISH_PAUSE_S = 0.1
 MOST_ELEMENTS, MORE_LIVE = 5, 3
 """Of an array; and how many jobs more than usual one user has with one."""
@@ -271,7 +271,7 @@ class User:
         self._see_elements(array)
 
     def _drill(self) -> None:
-        """Play an event on a job that trains now, or two. They may be refused: the training is over, or about to be."""
+        """Simulate one or two events on a job that trains now. They may be refused if the training is about to end."""
         self._submit(LASTING)
         running, deadline = self._training(), time.monotonic() + self.habits.patience_s
         while not running and self._wanted() and time.monotonic() < deadline:
@@ -281,10 +281,10 @@ class User:
             return
         job_id = self.chance.choice(running)
         for _ in range(self.chance.choice((1, 1, 2))):
-            self._play(self.chance.choice(DRILLS), job_id)
+            self._simulate(self.chance.choice(DRILLS), job_id)
             time.sleep(self.chance.uniform(0.0, AGAIN_S))
 
-    def _play(self, event: str, job_id: str) -> None:
+    def _simulate(self, event: str, job_id: str) -> None:
         verb = "halt" if event == "halt" else "drill"
         self.diary.write(Note(verb, job_id))
         try:

@@ -15,9 +15,9 @@ from ffdl_batch.attempt.directory_tree import KEPT, Directories, Gone, empty_dir
 from ffdl_batch.client.api_calls.job_output import _Pieces, _unpack
 from ffdl_batch.controller.checkpoints import take_inventory
 from ffdl_batch.controller.data.job_directories import remove_scratch
-from ffdl_batch.domain.job.views import LeftView
+from ffdl_batch.domain.job.views import OutputView
 from ffdl_batch.services.outcome.attempt_records import _files as checkpoint_files
-from ffdl_batch.services.queries.job_output import archive_left
+from ffdl_batch.services.queries.job_output import archive_output
 from ffdl_batch.staging.tree import Tree
 
 LEVELS = 2500
@@ -54,8 +54,8 @@ def listed(root: Path) -> int:
 
 
 def downloaded(root: Path) -> int:
-    left = LeftView("training-1", "results", "COMPLETED", directory=str(root))
-    with tarfile.open(fileobj=io.BytesIO(b"".join(archive_left(left)))) as archive:
+    output = OutputView("training-1", "results", "COMPLETED", directory=str(root))
+    with tarfile.open(fileobj=io.BytesIO(b"".join(archive_output(output)))) as archive:
         return sum(entry.isreg() for entry in archive)
 
 

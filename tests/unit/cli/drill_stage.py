@@ -15,7 +15,7 @@ from tests.unit.client.fake_daemon import FakeDaemon, make_job
 JOB = "training-000000001"
 MANIFEST = "name: digits\nframework: {name: custom, version: custom, command: 'true'}\nmemory: 1GB\n"
 CONFIRMED = AttemptView(
-    1, "4711", "slurm", 0.0, ended_at=109.0, interruption="timeout", played=True, checkpoint_asked=True,
+    1, "4711", "slurm", 0.0, ended_at=109.0, interruption="timeout", simulated=True, checkpoint_asked=True,
     checkpoint_confirmed=True, checkpoint_answered=True, checkpoint_took_s=3.2, checkpoint_saved_at=1_800_000_000.0,
 )  # fmt: skip
 IGNORED = AttemptView(1, "4711", "slurm", 0.0, ended_at=109.0, checkpoint_asked=True, checkpoint_took_s=61.0)
@@ -23,7 +23,7 @@ IGNORED = AttemptView(1, "4711", "slurm", 0.0, ended_at=109.0, checkpoint_asked=
 
 @dataclass
 class Stage:
-    """The job on which a drill is played: what the daemon shows after the drill, and after a resume."""
+    """The job on which a drill is simulated: what the daemon shows after the drill, and after a resume."""
 
     daemon: FakeDaemon
     attempt: AttemptView
@@ -61,7 +61,7 @@ class Stage:
 
 
 class Silent(Stage):
-    """A job to which nothing happens, whatever is played."""
+    """A job to which nothing happens, whatever is simulated."""
 
     def act(self, verb: str, job_id: str) -> None:
         """The daemon's side."""
@@ -78,7 +78,7 @@ def start(daemon: FakeDaemon, *arguments: str | Path, program: tuple[str, ...] =
 
 
 def wait_for_event(daemon: FakeDaemon, process: subprocess.Popen[str]) -> None:
-    """Return when the drill has played its event."""
+    """Return when the drill has simulated its event."""
     while not daemon.acts:
         assert process.poll() is None
         time.sleep(0.01)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.cli.commands.drill.report import DrillReport, Played, make_report, print_report
+from ffdl_batch.cli.commands.drill.report import DrillReport, Simulation, make_report, print_report
 from ffdl_batch.domain.job.views import AttemptView, EventView
 from ffdl_batch.domain.launch.limits import Lead, LeadFrom, needed_lead_s
 from tests.unit.cli.drill_stage import CONFIRMED, JOB
@@ -30,7 +30,7 @@ def entry(seq: int, state: str, cause: str = "progress", attempt: int = 1) -> Ev
 )
 def test_make_report_finds_start_of_next_attempt(events: list[EventView], started: tuple[int, float] | None) -> None:
     before = [entry(1, "DEPLOYING", "requeued"), entry(2, "PROCESSING")]
-    report = make_report(Played("timeout", 1, 20.0, 2), make_job(JOB), before + events, None)
+    report = make_report(Simulation("timeout", 1, 20.0, 2), make_job(JOB), before + events, None)
     found = (report.next_attempt, report.next_started_after_s)
     assert found == (started or (None, None))
     assert not report.passed, "without a record of the attempt nothing is confirmed"
@@ -43,7 +43,7 @@ def test_needed_lead_adds_margin_and_upload_time(took_s: float, needed: int) -> 
 
 def report_of(lead: Lead | None, *, trial: bool = False, attempt: AttemptView = CONFIRMED) -> DrillReport:
     job = replace(make_job(JOB), attempts=(attempt,))
-    return make_report(Played("timeout", 1, 20.0, 2), job, [entry(3, "FAILED")], lead, trial=trial)
+    return make_report(Simulation("timeout", 1, 20.0, 2), job, [entry(3, "FAILED")], lead, trial=trial)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_print_report_compares_kept_lead_with_needed_lead(
 
 
 def test_print_report_notes_interruption_not_caused_by_drill(capsys: pytest.CaptureFixture[str]) -> None:
-    print_report(report_of(None, attempt=replace(CONFIRMED, interruption="preemption", played=False)))
+    print_report(report_of(None, attempt=replace(CONFIRMED, interruption="preemption", simulated=False)))
     assert "(not because of the drill: something else interrupted it first)" in capsys.readouterr().out
     print_report(report_of(None))
     assert "something else" not in capsys.readouterr().out
@@ -88,7 +88,7 @@ def test_print_report_notes_interruption_not_caused_by_drill(capsys: pytest.Capt
 
 def ended(event: str, attempt: AttemptView, *, gave_up: bool = False, state: str = "FAILED") -> DrillReport:
     job = replace(make_job(JOB, state=state), attempts=(attempt,))
-    return make_report(Played(event, 1, 20.0, 2), job, [entry(3, "PENDING", "requeued")], None, gave_up=gave_up)
+    return make_report(Simulation(event, 1, 20.0, 2), job, [entry(3, "PENDING", "requeued")], None, gave_up=gave_up)
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ from ffdl_batch.domain.job.views import (
     ArrayView,
     EventView,
     JobView,
-    LeftView,
     LogLine,
+    OutputView,
     PlannedFileView,
     PlanView,
     Problem,
@@ -68,7 +68,7 @@ class FakeDaemon:
     """State and faults. `acts` are halts, resumes and drills with their bodies; `on_act` hears of each first.
 
     `elements`: how many jobs each submission is an array of (0 = it is a job). `backend` is where they run.
-    `left` is what jobs left, `files` its tar, of which `files_cut_at` bytes come.
+    `output` is the output of jobs, `files` its tar, of which `files_cut_at` bytes come.
     `hang_ups`: requests to drop without an answer. `refusals`: path prefix → (status, problem).
     """
 
@@ -91,7 +91,7 @@ class FakeDaemon:
     hang_up_after_work: bool = False
     break_log_after: int | None = None
     refusals: dict[str, tuple[int, Problem | None]] = field(default_factory=dict)
-    left: LeftView | None = None
+    output: OutputView | None = None
     files: bytes = b""
     files_cut_at: int | None = None
     refuse_names: frozenset[str] = frozenset()
@@ -229,9 +229,9 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
                 return
             self.reply({"results": to_plain(results)})
 
-        def left(self, verb: str) -> None:
+        def output(self, verb: str) -> None:
             if not verb.endswith("/files"):
-                self.reply({"left": to_plain(daemon.left)})
+                self.reply({"output": to_plain(daemon.output)})
                 return
             self.send_response(200)
             self.send_header("Content-Length", str(len(daemon.files)))
@@ -268,8 +268,8 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
             elif verb in ("metrics", "usage"):
                 self.begin_stream()
                 self.send_lines([line.encode() for line in daemon.measured.get(rest, [])])
-            elif verb.startswith("left/"):
-                self.left(verb)
+            elif verb.startswith("output/"):
+                self.output(verb)
             elif verb == "wait":
                 self.reply({"job": to_plain(daemon.on_wait(job_id) if daemon.on_wait else job)})
             else:

@@ -290,10 +290,10 @@ def drilled(launch: LaunchFile, **cell: object) -> LaunchFile:
 def test_drilled_timeout_continues_without_using_retry_budget(tmp_path: Path) -> None:
     launch = drilled(plan(tmp_path, spent=Spent(timeouts=3)), run=1)
     found = Continuation(launch, "77").arrange(HALTED, 100.0, None)
-    assert (found.goes_on, found.interruption, found.played) == (GoesOn.SUCCESSOR, "timeout", True)
+    assert (found.goes_on, found.interruption, found.simulated) == (GoesOn.SUCCESSOR, "timeout", True)
     assert found.spent == Spent(timeouts=3, gpu_seconds=100.0)
     assert found.message.startswith(
-        "a drill played a time limit; checkpoint confirmed after 4.0 s (newest file: c); in earnest"
+        "a drill simulated a time limit; checkpoint confirmed after 4.0 s (newest file: c); in earnest"
     )
     deaf = Continuation(drilled(plan(tmp_path / "b"), run=1), "77").arrange(UNCONFIRMED, 0.0, None)
     assert (deaf.goes_on, deaf.error_code, deaf.spent) == (GoesOn.SUCCESSOR, "", Spent())
@@ -309,19 +309,19 @@ def test_drill_of_other_run_or_event_uses_retry_budget(
 ) -> None:
     launch = drilled(plan(tmp_path), **cell)
     found = Continuation(launch, "77", run=run).arrange(replace(HALTED, interruption=interruption), 0.0, None)
-    assert not found.played and found.spent in (Spent(timeouts=1), Spent(preemptions=1))
+    assert not found.simulated and found.spent in (Spent(timeouts=1), Spent(preemptions=1))
 
 
 def test_drilled_timeout_is_reported_unless_owner_halts(tmp_path: Path) -> None:
     found = Continuation(replace(drilled(plan(tmp_path), run=1), succession=None), "77").arrange(HALTED, 0.0, None)
-    assert (found.played, found.message) == (
+    assert (found.simulated, found.message) == (
         True,
-        "a drill played a time limit; checkpoint confirmed after 4.0 s (newest file: c)",
+        "a drill simulated a time limit; checkpoint confirmed after 4.0 s (newest file: c)",
     )
     halted = Continuation(drilled(plan(tmp_path / "b"), run=1, requested_action="halt"), "77").arrange(
         HALTED, 0.0, None
     )
-    assert (halted.interruption, halted.played, halted.message) == ("halt", False, "")
+    assert (halted.interruption, halted.simulated, halted.message) == ("halt", False, "")
 
 
 @pytest.mark.parametrize("message", ["halted on request; no checkpoint was confirmed", "halted before it started"])
@@ -330,14 +330,16 @@ def test_drilled_halt_is_reported_as_drill(tmp_path: Path, message: str) -> None
     found = Continuation(drilled(plan(tmp_path), run=1, drill="halt", requested_action="halt"), "77").arrange(
         halted, 0.0, None
     )
-    assert (found.interruption, found.played, found.goes_on) == ("halt", True, GoesOn.NO)
-    assert found.message == message.replace("halted on request", "a drill played a halt")
+    assert (found.interruption, found.simulated, found.goes_on) == ("halt", True, GoesOn.NO)
+    assert found.message == message.replace("halted on request", "a drill simulated a halt")
     earnest = Continuation(drilled(plan(tmp_path / "b"), run=1, drill="", requested_action="halt"), "77").arrange(
         halted, 0.0, None
     )
-    assert (earnest.interruption, earnest.played, earnest.message) == ("halt", False, "")
+    assert (earnest.interruption, earnest.simulated, earnest.message) == ("halt", False, "")
     failed = replace(halted, interruption="", outcome=Outcome.FAILED, error_code="C201")
-    assert not Continuation(drilled(plan(tmp_path / "c"), run=1, drill="halt"), "77").arrange(failed, 0.0, None).played
+    assert (
+        not Continuation(drilled(plan(tmp_path / "c"), run=1, drill="halt"), "77").arrange(failed, 0.0, None).simulated
+    )
 
 
 def test_submit_next_copies_secrets_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,8 +95,8 @@ def test_job_routes_halt_and_resume_waiting_job(desk: Desk) -> None:
     assert (wrong.status, problem(wrong).exit_code) == (400, 2)
     resumed = desk.ask("POST", f"/api/v1/jobs/{job_id}/resume", {"gpus": 2, "time": "1-00"}).json["job"]
     assert (resumed["state"], resumed["gpus"]) == ("PENDING", 2.0)
-    played = desk.ask("POST", f"/api/v1/jobs/{job_id}/drill", {"event": "timeout"})
-    assert (played.status, "PROCESSING" in problem(played).message) == (409, True)
+    reply = desk.ask("POST", f"/api/v1/jobs/{job_id}/drill", {"event": "timeout"})
+    assert (reply.status, "PROCESSING" in problem(reply).message) == (409, True)
     events = desk.ask("GET", f"/api/v1/jobs/{job_id}/events").json["events"]
     states = [("PENDING", "progress"), ("HALTED", "progress"), ("PENDING", "resumed")]
     assert [(e["state"], e["cause"]) for e in events] == states
@@ -117,11 +117,11 @@ def test_drill_route_calls_drill_service(desk: Desk, monkeypatch: pytest.MonkeyP
     job_id = submit(desk)["id"]
     heard: list[tuple[str, str]] = []
 
-    def play(_storage: object, _adapters: object, _caller: object, asked: str, event: str) -> JobView:
+    def simulate(_storage: object, _adapters: object, _caller: object, asked: str, event: str) -> JobView:
         heard.append((asked, event))
         return jobs.get_job(desk.platform.storage, desk.platform.adapters, Caller(OWN_UID), asked)
 
-    monkeypatch.setattr("ffdl_batch.daemon.routes.jobs.play", play)
+    monkeypatch.setattr("ffdl_batch.daemon.routes.jobs.simulate", simulate)
     assert desk.ask("POST", f"/api/v1/jobs/{job_id}/drill", {"event": "node-fail"}).json["job"]["id"] == job_id
     assert heard == [(job_id, "node-fail")]
 
@@ -291,8 +291,8 @@ EXPECTED = """
 /jobs/{job_id}/logs GET
 /jobs/{job_id}/metrics GET
 /jobs/{job_id}/usage GET
-/jobs/{job_id}/left/{kind} GET
-/jobs/{job_id}/left/{kind}/files GET
+/jobs/{job_id}/output/{kind} GET
+/jobs/{job_id}/output/{kind}/files GET
 /jobs/{job_id}/wait GET
 /jobs/{job_id}/cancel POST
 /jobs/{job_id}/halt POST

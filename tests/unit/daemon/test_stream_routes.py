@@ -227,7 +227,7 @@ def test_waiting_request_ends_with_its_client(
     asyncio.run(read())
 
 
-@pytest.mark.parametrize("path", ["logs", "metrics", "usage", "left/model/files"])
+@pytest.mark.parametrize("path", ["logs", "metrics", "usage", "output/model/files"])
 def test_stream_routes_refuse_more_than_their_limit_and_count_none_twice(
     desk: Desk, job_id: str, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ffdl_batch.domain.outcome.continuation import (
     FRUITLESS_IN_A_ROW,
-    PLAYED,
+    SIMULATED,
     Budget,
     Checkpoint,
     Decision,
@@ -203,15 +203,15 @@ IN_EARNEST = "in earnest the chain would have ended: "
 def test_decide_describes_drill_and_its_real_outcome(
     why: Interruption, budget: Budget, progress: Checkpoint, goes_on: bool, sentence: str
 ) -> None:
-    decision = decide(why, budget, Spent(preemptions=1), progress, 100.0, played=True)
-    assert (decision.goes_on, decision.sentence) == (goes_on, f"a drill played {sentence}")
+    decision = decide(why, budget, Spent(preemptions=1), progress, 100.0, simulated=True)
+    assert (decision.goes_on, decision.sentence) == (goes_on, f"a drill simulated {sentence}")
 
 
-@given(st.sampled_from(sorted(set(PLAYED.values()) - {I.HALT})), budgets, spents, checkpoints, st.floats(0, 1e5))
+@given(st.sampled_from(sorted(set(SIMULATED.values()) - {I.HALT})), budgets, spents, checkpoints, st.floats(0, 1e5))
 def test_decide_charges_only_gpu_time_for_drill(
     why: Interruption, budget: Budget, spent: Spent, progress: Checkpoint, gpu_seconds: float
 ) -> None:
-    decision = decide(why, budget, spent, progress, gpu_seconds, played=True)
+    decision = decide(why, budget, spent, progress, gpu_seconds, simulated=True)
     after = replace(spent, gpu_seconds=spent.gpu_seconds + gpu_seconds)
     assert decision.spent == (replace(after, fruitless=0) if is_progress(why, budget, progress) else after)
     in_earnest = decide(why, budget, spent, progress, gpu_seconds)

@@ -133,7 +133,7 @@ def abandoned(
 )
 def test_verdict_is_node_failure_for_abandoned_attempt_of_any_end(end: EndCause, final: FinalRecord | None) -> None:
     verdict = judge(abandoned(seen(Phase.ENDED, end), final))
-    assert (verdict.kind, verdict.interruption, verdict.is_played) == (
+    assert (verdict.kind, verdict.interruption, verdict.is_simulated) == (
         VerdictKind.ENDED,
         Interruption.NODE_FAILURE,
         False,

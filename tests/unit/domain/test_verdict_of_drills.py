@@ -1,4 +1,4 @@
-"""Ends that a drill played, and ends in earnest of attempts on which one was played."""
+"""Ends that a drill simulated, and real ends of attempts on which a drill was made."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def drilled(
 
 
 def halted(goes_on: GoesOn) -> FinalRecord:
-    """The record of an attempt on which a drill played a time limit."""
+    """The record of an attempt on which a drill simulated a time limit."""
     return FinalRecord(
-        "7", Outcome.HALTED, 40.0, True, goes_on=goes_on, interruption="timeout", played=True, message="m"
+        "7", Outcome.HALTED, 40.0, True, goes_on=goes_on, interruption="timeout", simulated=True, message="m"
     )
 
 
@@ -45,10 +45,10 @@ KILLED = FinalRecord("7", Outcome.FAILED, 40.0, False, error_code="S106", messag
 def test_verdict_marks_interruption_by_drill_as_played(drill: str, end: EndCause, final: FinalRecord | None) -> None:
     verdict = judge(drilled(seen(Phase.ENDED, end), drill, final))
     why, code, message = {
-        "preempt": (Interruption.PREEMPTION, "S111", "a drill played a preemption"),
-        "node-fail": (Interruption.NODE_FAILURE, "S110", "a drill played a node failure"),
+        "preempt": (Interruption.PREEMPTION, "S111", "a drill simulated a preemption"),
+        "node-fail": (Interruption.NODE_FAILURE, "S110", "a drill simulated a node failure"),
     }[drill]
-    assert (verdict.interruption, verdict.is_played, verdict.message) == (why, True, message)
+    assert (verdict.interruption, verdict.is_simulated, verdict.message) == (why, True, message)
     assert (verdict.error_code, verdict.has_lost_node) == (code, False)
 
 
@@ -58,7 +58,7 @@ def test_verdict_marks_interruption_by_drill_as_played(drill: str, end: EndCause
 )
 def test_verdict_does_not_mark_scheduler_interruption_as_drill(drill: str, end: EndCause, why: Interruption) -> None:
     verdict = judge(drilled(seen(Phase.ENDED, end), drill, OUTSIDE))
-    assert (verdict.interruption, verdict.is_played) == (why, False)
+    assert (verdict.interruption, verdict.is_simulated) == (why, False)
 
 
 @pytest.mark.parametrize(
@@ -74,22 +74,22 @@ def test_verdict_ignores_timeout_drill_if_final_record_lacks_drill_mark(
     end: EndCause, final: FinalRecord | None, why: Interruption | None
 ) -> None:
     verdict = judge(drilled(seen(Phase.ENDED, end), "timeout", final))
-    assert (verdict.interruption, verdict.is_played) == (why, False)
+    assert (verdict.interruption, verdict.is_simulated) == (why, False)
 
 
 @pytest.mark.parametrize("goes_on", [GoesOn.SUCCESSOR, GoesOn.PLATFORM, GoesOn.NO])
-def test_verdict_takes_played_timeout_from_final_record_unless_halt_was_requested(goes_on: GoesOn) -> None:
+def test_verdict_takes_simulated_timeout_from_final_record_unless_halt_was_requested(goes_on: GoesOn) -> None:
     verdict = judge(drilled(ENDED_WELL, "timeout", halted(goes_on)))
-    assert (verdict.interruption, verdict.is_played, verdict.message) == (Interruption.TIMEOUT, True, "m")
+    assert (verdict.interruption, verdict.is_simulated, verdict.message) == (Interruption.TIMEOUT, True, "m")
     requested = judge(drilled(ENDED_WELL, "timeout", halted(GoesOn.NO), RequestedAction.HALT))
-    assert (requested.interruption, requested.is_played) == (Interruption.HALT, False)
+    assert (requested.interruption, requested.is_simulated) == (Interruption.HALT, False)
 
 
-@pytest.mark.parametrize("played", [True, False])
-def test_verdict_marks_requeue_after_played_timeout_as_drill(played: bool) -> None:
-    verdict = judge(drilled(WAITS, "", replace(halted(GoesOn.REQUEUE), played=played)))
-    assert (verdict.kind, verdict.interruption, verdict.is_played) == (
+@pytest.mark.parametrize("simulated", [True, False])
+def test_verdict_marks_requeue_after_simulated_timeout_as_drill(simulated: bool) -> None:
+    verdict = judge(drilled(WAITS, "", replace(halted(GoesOn.REQUEUE), simulated=simulated)))
+    assert (verdict.kind, verdict.interruption, verdict.is_simulated) == (
         VerdictKind.REQUEUED,
         Interruption.TIMEOUT,
-        played,
+        simulated,
     )

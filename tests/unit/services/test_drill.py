@@ -1,4 +1,4 @@
-"""Interruptions that are played: the same signals as in earnest, and a note where the end would mean another thing."""
+"""Simulated interruptions: the signals of real ones, and a note if the end would otherwise be misjudged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.fakes.scheduler import FakeScheduler
 from tests.unit.services.chains import at_work, end
 from tests.unit.services.conftest import Site
 
-PLAYED = {"interruption": "timeout", "played": True}
+SIMULATED = {"interruption": "timeout", "simulated": True}
 
 
 @dataclass
@@ -61,7 +61,7 @@ def processing(site: Site) -> Job:
 
 
 def refused(site: Site, job: Job, event: str, words: str) -> tuple[int, int]:
-    """Play what is refused with these words; the refusal's HTTP status and exit status."""
+    """Simulate an event that is refused with these words; return the refusal's HTTP status and exit status."""
     with pytest.raises(Refused, match=words) as refusal:
         drill(site.platform.storage, site.platform.adapters, site.caller, job.id, event)
     return refusal.value.status, refusal.value.problem.exit_code
@@ -130,7 +130,7 @@ def test_drill_rejects_unknown_event(site: Site, scheduler: Signalled) -> None:
 def test_drill_clears_record_when_signal_was_not_sent(site: Site, scheduler: Signalled) -> None:
     job = processing(site)
     scheduler.down = True
-    assert refused(site, job, "preempt", "nothing was played") == (503, 75)
+    assert refused(site, job, "preempt", "nothing was simulated") == (503, 75)
     site.clock.tick(60)  # else it is left alone
     scheduler.down, scheduler.refuse_signal = False, "Access/permission denied"
     refused(site, job, "preempt", "Access/permission denied")
@@ -141,9 +141,9 @@ def test_drill_clears_record_when_signal_was_not_sent(site: Site, scheduler: Sig
     ("again", "down", "words"),
     [
         ("preempt", False, ""),
-        ("preempt", True, "nothing was played"),
-        ("timeout", False, "nothing was played"),
-        ("halt", False, "preempt was already played"),
+        ("preempt", True, "nothing was simulated"),
+        ("timeout", False, "nothing was simulated"),
+        ("halt", False, "preempt was already simulated"),
     ],
     ids=["repeated", "repeated while the scheduler is down", "followed by a time limit", "followed by a halt"],
 )
@@ -165,7 +165,7 @@ def test_drill_keeps_record_of_event_that_ended_attempt(
     scheduler.down = False
     site.watch()
     after, (attempt,) = site.job(job.id), site.platform.storage.store.attempts(job.id)
-    assert (after.state, after.requested_action, attempt.interruption, attempt.played) == (
+    assert (after.state, after.requested_action, attempt.interruption, attempt.simulated) == (
         "PENDING",
         "none",
         "preemption",
@@ -176,7 +176,7 @@ def test_drill_keeps_record_of_event_that_ended_attempt(
 def test_drill_keeps_record_when_signal_may_have_been_sent(site: Site, scheduler: Signalled) -> None:
     job = processing(site)
     scheduler.unanswered_signal = "scancel was not answered"
-    assert refused(site, job, "preempt", "scancel was not answered; the event may have been played") == (503, 75)
+    assert refused(site, job, "preempt", "scancel was not answered; the event may have been simulated") == (503, 75)
     assert read_control(site.attempt(job)) == Control(1, drill=DrillEvent.PREEMPT)
     site.clock.tick(60)  # else the scheduler is left alone
     scheduler.unanswered_signal = ""
@@ -187,7 +187,7 @@ def test_drill_keeps_record_when_signal_may_have_been_sent(site: Site, scheduler
 def test_drill_plays_one_event_on_each_run(site: Site, scheduler: Signalled) -> None:
     job = processing(site)
     drill(site.platform.storage, site.platform.adapters, site.caller, job.id, "preempt")
-    refused(site, job, "node-fail", f"preempt was already played on attempt 1 of {job.id}")
+    refused(site, job, "node-fail", f"preempt was already simulated on attempt 1 of {job.id}")
     Path(site.attempt(job).run_claim(1)).mkdir()
     drill(site.platform.storage, site.platform.adapters, site.caller, job.id, "node-fail")
     assert [signal for _, signal in scheduler.signals] == ["TERM", "KILL"]
@@ -217,16 +217,16 @@ def test_watcher_records_drilled_interruption_without_charging_retry_budget(site
     after = end(site, job, EndCause.FAILURE)
     assert (after.state, after.spent.preemptions, after.spent.node_failures) == (JobState.PENDING, 0, 0)
     (attempt,) = site.platform.storage.store.attempts(job.id)
-    assert (attempt.interruption, attempt.played) == ("node_failure", True)
-    said = "a drill played a node failure; a checkpoint was saved"
+    assert (attempt.interruption, attempt.simulated) == ("node_failure", True)
+    said = "a drill simulated a node failure; a checkpoint was saved"
     assert site.platform.storage.store.history(job.id)[-1].message == said
 
 
-@pytest.mark.parametrize("event", ["", "halt"], ids=["in earnest", "played"])
+@pytest.mark.parametrize("event", ["", "halt"], ids=["in earnest", "simulated"])
 @pytest.mark.parametrize("with_record", [True, False], ids=["told by the head", "without a word of the head"])
 def test_watcher_records_halt_as_drill_only_if_drill_requested_it(site: Site, event: str, with_record: bool) -> None:
     job, head = at_work(site)
-    said = "a drill played a halt" if event else "halted on request"
+    said = "a drill simulated a halt" if event else "halted on request"
     halt = (
         drill(site.platform.storage, site.platform.adapters, site.caller, job.id, event)
         if event
@@ -234,10 +234,10 @@ def test_watcher_records_halt_as_drill_only_if_drill_requested_it(site: Site, ev
     )
     assert halt.requested_action == "halt"
     if with_record:
-        head.ends(Outcome.HALTED, interruption="halt", played=bool(event), message=f"{said}; checkpoint confirmed")
+        head.ends(Outcome.HALTED, interruption="halt", simulated=bool(event), message=f"{said}; checkpoint confirmed")
     after = end(site, job, EndCause.SUCCESS if with_record else EndCause.CANCELLED)
     (attempt,) = site.platform.storage.store.attempts(job.id)
-    assert (after.state, attempt.interruption, attempt.played) == (JobState.HALTED, "halt", bool(event))
+    assert (after.state, attempt.interruption, attempt.simulated) == (JobState.HALTED, "halt", bool(event))
     assert site.platform.storage.store.history(job.id)[-1].message.startswith(f"{said}; ")
 
 
@@ -247,20 +247,20 @@ def test_watcher_records_cancel_after_drilled_halt_as_real_cancel(site: Site) ->
     cancel_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
     end(site, job, EndCause.CANCELLED)
     (attempt,) = site.platform.storage.store.attempts(job.id)
-    assert (site.job(job.id).state, attempt.played) == (JobState.CANCELLED, False)
+    assert (site.job(job.id).state, attempt.simulated) == (JobState.CANCELLED, False)
 
 
 def test_watcher_records_drilled_time_limit_without_charging_retry_budget(site: Site) -> None:
     job, head = at_work(site)
-    message = "a drill played a time limit; checkpoint confirmed after 2.0 s"
+    message = "a drill simulated a time limit; checkpoint confirmed after 2.0 s"
     spent = Spent(gpu_seconds=60.0)
     head.begins_successor()
-    head.ends(Outcome.HALTED, **PLAYED, goes_on=GoesOn.SUCCESSOR, spent=spent, message=message)
+    head.ends(Outcome.HALTED, **SIMULATED, goes_on=GoesOn.SUCCESSOR, spent=spent, message=message)
     site.watch(full=False)
     after = site.job(job.id)
     assert (after.state, after.attempt, after.spent) == (JobState.DEPLOYING, 2, spent)
     first = site.platform.storage.store.attempts(job.id)[0]
-    assert (first.interruption, first.played) == ("timeout", True)
+    assert (first.interruption, first.simulated) == ("timeout", True)
     assert site.platform.storage.store.history(job.id)[-1].message == message
 
 
@@ -272,4 +272,4 @@ def test_watcher_ignores_drill_of_earlier_run_for_later_end(site: Site) -> None:
     head.ends(Outcome.FAILED, error_code="S106", stored=False)
     assert end(site, job, EndCause.FAILURE).spent.node_failures == 1
     attempt = site.platform.storage.store.attempts(job.id)[0]
-    assert (attempt.interruption, attempt.played) == ("node_failure", False)
+    assert (attempt.interruption, attempt.simulated) == ("node_failure", False)

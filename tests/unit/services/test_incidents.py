@@ -157,7 +157,9 @@ def test_incident_records_time_limit_when_run_requeues_itself_at_its_limit(site:
 
 def test_incident_is_not_recorded_for_drill(site: Site) -> None:
     job, head = at_work(site)
-    head.ends(Outcome.HALTED, interruption="timeout", played=True, goes_on=GoesOn.PLATFORM, message="a drill played it")
+    head.ends(
+        Outcome.HALTED, interruption="timeout", simulated=True, goes_on=GoesOn.PLATFORM, message="a drill simulated it"
+    )
     after = site.end(job, EndCause.SUCCESS)
     assert (after.state, after.spent.timeouts, kinds(site, job)) == (JobState.PENDING, 0, [])
 

@@ -169,7 +169,7 @@ def test_take_away_logs_cancel_with_reason(site: Site, caplog: pytest.LogCapture
 def test_drill_is_refused_when_id_belongs_to_foreign_job(site: Site) -> None:
     head, native = begun(site)
     shows(site, native, PLAIN, submitted_at=1e13)
-    with pytest.raises(Refused, match="nothing was played"):
+    with pytest.raises(Refused, match="nothing was simulated"):
         drill(site.platform.storage, site.platform.adapters, site.caller, head.job.id, "timeout")
     assert asked_to_change(site) == []
 

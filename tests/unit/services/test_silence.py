@@ -107,7 +107,7 @@ def test_silence_keeper_continues_job_on_other_node_without_charging_silent_time
     after = end(site, job, EndCause.CANCELLED)
     assert (after.state, after.pending_reason, after.overrides.exclude) == (JobState.PENDING, "", ("n3",))
     (attempt,) = site.platform.storage.store.attempts(job.id)
-    assert (attempt.interruption, attempt.played) == ("node_failure", False)
+    assert (attempt.interruption, attempt.simulated) == ("node_failure", False)
     gpu_seconds = site.clock.now() - 3 * EVERY_S - SETTLE_S - 1 - 1.0
     assert after.spent == Spent(node_failures=1, gpu_seconds=gpu_seconds), "nothing of the silence counts as GPU time"
     entry = site.platform.storage.store.history(job.id)[-1]

@@ -16,7 +16,7 @@ _STARTED = frozenset({JobState.PROCESSING, JobState.STORING, JobState.COMPLETED}
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class Simulation:
     """The event of a drill."""
 
     event: str
@@ -39,7 +39,7 @@ class DrillReport:
     state: str
     interruption: str
     """The kind of interruption that ended the attempt."""
-    played: bool
+    simulated: bool
     """Whether the drill caused this interruption."""
     message: str
     asked: bool
@@ -89,7 +89,7 @@ def is_start(event: EventView) -> bool:
 
 
 def make_report(
-    played: Played,
+    simulation: Simulation,
     job: JobView,
     events: Sequence[EventView],
     lead: Lead | None,
@@ -99,20 +99,20 @@ def make_report(
 ) -> DrillReport:
     """Return the report when the attempt has ended, and the next one has started, will not start, or is not waited for.
     `lead` None: it is not known."""
-    attempt = next((each for each in job.attempts if each.number == played.attempt), None)
-    attempt = attempt or AttemptView(played.attempt, job.native_id, job.backend, job.submitted_at)
-    started = _next_start(played, events, attempt.ended_at)
+    attempt = next((each for each in job.attempts if each.number == simulation.attempt), None)
+    attempt = attempt or AttemptView(simulation.attempt, job.native_id, job.backend, job.submitted_at)
+    started = _next_start(simulation, events, attempt.ended_at)
     saved_at = attempt.checkpoint_saved_at
     measured = attempt.checkpoint_took_s if attempt.checkpoint_confirmed else None
     return DrillReport(
         job_id=job.id,
-        event=played.event,
-        attempt=played.attempt,
+        event=simulation.event,
+        attempt=simulation.attempt,
         trial=trial,
         state=job.state,
         interruption=attempt.interruption,
-        played=attempt.played,
-        message=next((event.message for event in events if event.seq > played.after and is_end(event)), ""),
+        simulated=attempt.simulated,
+        message=next((event.message for event in events if event.seq > simulation.after and is_end(event)), ""),
         asked=attempt.checkpoint_asked,
         confirmed=attempt.checkpoint_confirmed,
         answered=attempt.checkpoint_answered,
@@ -122,16 +122,16 @@ def make_report(
         lead_from=lead.origin.value if lead is not None else "",
         lead_known=lead is not None,
         saved_at=saved_at,
-        saved_age_s=None if saved_at is None else max(0.0, played.at - saved_at),
+        saved_age_s=None if saved_at is None else max(0.0, simulation.at - saved_at),
         next_attempt=None if started is None else started[0].attempt,
         next_started_after_s=None if started is None else started[1],
         gave_up=gave_up,
-        passed=_passed(played.event, attempt, started=started is not None),
+        passed=_passed(simulation.event, attempt, started=started is not None),
     )
 
 
 def _next_start(
-    played: Played, events: Sequence[EventView], attempt_ended_at: float | None
+    simulation: Simulation, events: Sequence[EventView], attempt_ended_at: float | None
 ) -> tuple[EventView, float] | None:
     """Return the first start after the attempt's end, and the time between them. After a halt, the time counts from the
     resume.
@@ -140,7 +140,7 @@ def _next_start(
     """
     ended_at: float | None = None
     for event in events:
-        if event.seq <= played.after:
+        if event.seq <= simulation.after:
             continue
         if ended_at is not None and is_start(event):
             return event, max(0.0, event.at - ended_at)
@@ -161,7 +161,7 @@ def print_report(report: DrillReport) -> None:
     """Print the report."""
     print_line("Drill", f"{report.event} on attempt {report.attempt} of {report.job_id}")
     print_line("Ended because", report.message)
-    if report.interruption and not report.played:
+    if report.interruption and not report.simulated:
         print_line("", "(not because of the drill: something else interrupted it first)")
     print_line("Checkpoint", _checkpoint(report))
     if report.saved_at is not None and report.saved_age_s is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ffdl_batch.attempt.layout import JobDir
-from ffdl_batch.cli.commands.drill.report import DrillReport, Played, is_end, is_start, make_report
+from ffdl_batch.cli.commands.drill.report import DrillReport, Simulation, is_end, is_start, make_report
 from ffdl_batch.cli.render.job_messages import report_end
 from ffdl_batch.client.api import is_ended
 from ffdl_batch.client.errors import WaitTimedOut
@@ -50,26 +50,26 @@ class Course:
     drill: Drill
     report: Callable[[str], None]
     events: list[EventView] = field(default_factory=list)
-    played: Played | None = None
+    simulation: Simulation | None = None
     resumed: bool = False
     gave_up: bool = False
 
     def run(self) -> DrillReport:
         """Run the whole drill. Raises :class:`Stop` if the event is not possible, or at a timeout without a result."""
         job, deadline = self._train()
-        played = self._play(job)
-        end = self._await_end(played, deadline)
+        simulation = self._simulate(job)
+        end = self._await_end(simulation, deadline)
         if self._continues(end):
             self._await_start()
         job = self.client.get(self.job_id)
-        lead = read_lead(job, (played.attempt,) if self.drill.trial else (job.attempt, played.attempt))
-        return make_report(played, job, self.events, lead, trial=self.drill.trial, gave_up=self.gave_up)
+        lead = read_lead(job, (simulation.attempt,) if self.drill.trial else (job.attempt, simulation.attempt))
+        return make_report(simulation, job, self.events, lead, trial=self.drill.trial, gave_up=self.gave_up)
 
     def describe_rest(self) -> str:
         """Return what happens to the job when the drill stops waiting; "" for a trial run, which is cancelled."""
         if self.drill.trial:
             return ""
-        if self.played is None:
+        if self.simulation is None:
             return f"{self.job_id} was not interrupted and continues"
         if self.drill.event == DrillEvent.HALT and not self.resumed:
             return f"{self.job_id} becomes HALTED; to continue it: ffdl resume {self.job_id}"
@@ -115,22 +115,22 @@ class Course:
             )
         return job
 
-    def _play(self, job: JobView) -> Played:
+    def _simulate(self, job: JobView) -> Simulation:
         self.events.extend(self.client.events(self.job_id, after=self._seen))
-        played = Played(self.drill.event, job.attempt, time.time(), self._seen)
+        simulation = Simulation(self.drill.event, job.attempt, time.time(), self._seen)
         self.report(f"sending {self.drill.event} to attempt {job.attempt} of {self.job_id}")
-        self.played = played  # before the request, because it may have worked if its answer is lost
+        self.simulation = simulation  # before the request, because it may have worked if its answer is lost
         self.client.drill(self.job_id, self.drill.event)
-        return played
+        return simulation
 
     # ---------------------------------------------------------------------------------------- after the event
 
-    def _await_end(self, played: Played, deadline: float | None) -> EventView | None:
-        self.report(f"waiting for the end of attempt {played.attempt}")
+    def _await_end(self, simulation: Simulation, deadline: float | None) -> EventView | None:
+        self.report(f"waiting for the end of attempt {simulation.attempt}")
         try:
             return self._next(is_end, deadline)
         except WaitTimedOut:
-            what = f"attempt {played.attempt} of {self.job_id} has not ended"
+            what = f"attempt {simulation.attempt} of {self.job_id} has not ended"
             span = f"in {self.drill.timeout_s:g} s of PROCESSING (--timeout)"
             raise self._time_over(f"{what} {span}; the result is not known") from None
 

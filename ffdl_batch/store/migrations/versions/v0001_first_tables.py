@@ -45,7 +45,7 @@ def _create_attempts() -> None:
         sa.Column("checkpoint", sa.Text(), nullable=False, server_default="{}"),
         sa.Column("gpu_seconds", sa.Double(), nullable=False, server_default="0"),
         sa.Column("upload_pending", sa.Integer(), nullable=False, server_default="0"),
-        sa.Column("played", sa.Integer(), nullable=False, server_default="0"),
+        sa.Column("simulated", sa.Integer(), nullable=False, server_default="0"),
         sa.UniqueConstraint("token", name="uq_attempts_token"),
     )
     op.create_index("ix_attempts_upload_pending", "attempts", ["upload_pending"])

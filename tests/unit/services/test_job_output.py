@@ -1,4 +1,4 @@
-"""Where something lies that a job left."""
+"""Where the output of a job is."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ffdl_batch.client.api_calls.job_output import _Pieces, _unpack
 from ffdl_batch.domain.data.staging_protocol import Transfer
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.domain.job.job import AttemptEnd, Job
-from ffdl_batch.domain.job.views import LeftView, Resume
+from ffdl_batch.domain.job.views import OutputView, Resume
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.launch.launch_file import Pod, Stores, decode, encode
 from ffdl_batch.domain.launch.placeholders import literal
 from ffdl_batch.services.job_control.resume import resume_job
-from ffdl_batch.services.queries.job_output import LeftKind, archive_left, find_left
+from ffdl_batch.services.queries.job_output import OutputKind, archive_output, find_output
 from ffdl_batch.services.refusals import Refused
 from tests.unit.services.conftest import Site
 
@@ -51,11 +51,11 @@ def goes_to(site: Site, job: Job, *states: JobState, upload_pending: bool | None
         site.move(site.job(job.id), state, attempt_end=end)
 
 
-def find(site: Site, job: Job, kind: str = "results", attempt: int | None = None) -> LeftView:
-    return find_left(site.platform.storage, site.platform.adapters, site.caller, job.id, LeftKind(kind), attempt)
+def find(site: Site, job: Job, kind: str = "results", attempt: int | None = None) -> OutputView:
+    return find_output(site.platform.storage, site.platform.adapters, site.caller, job.id, OutputKind(kind), attempt)
 
 
-def test_find_left_returns_results_in_store_once_job_has_stored_them(site: Site, job: Job) -> None:
+def test_find_output_returns_results_in_store_once_job_has_stored_them(site: Site, job: Job) -> None:
     with pytest.raises(Refused, match="none of its attempts got as far as its learners"):
         find(site, job)
     goes_to(site, job, JobState.PROCESSING)
@@ -77,14 +77,14 @@ def test_find_left_returns_results_in_store_once_job_has_stored_them(site: Site,
         find(site, job, attempt=2)
 
 
-def test_find_left_returns_attempt_directory_while_upload_is_pending(site: Site, job: Job) -> None:
+def test_find_output_returns_attempt_directory_while_upload_is_pending(site: Site, job: Job) -> None:
     goes_to(site, job, JobState.PROCESSING, JobState.FAILED, upload_pending=True)
     found = find(site, job)
     assert (found.directory, found.store) == (site.attempt(job).results, None)
     assert "could not be stored yet" in found.note
 
 
-def test_find_left_returns_model_archive_before_job_runs(site: Site, job: Job) -> None:
+def test_find_output_returns_model_archive_before_job_runs(site: Site, job: Job) -> None:
     found = find(site, job, "model")
     assert (found.directory, found.name) == (site.platform.storage.root.job(job.id).path, "model.zip")
     Path(found.directory, found.name).unlink()
@@ -92,7 +92,7 @@ def test_find_left_returns_model_archive_before_job_runs(site: Site, job: Job) -
         find(site, job, "model")
 
 
-def test_find_left_returns_log_and_checkpoint_directories(site: Site, job: Job) -> None:
+def test_find_output_returns_log_and_checkpoint_directories(site: Site, job: Job) -> None:
     goes_to(site, job, JobState.PROCESSING)
     Path(site.attempt(job).logs).mkdir(parents=True, exist_ok=True)
     assert find(site, job, "logs").directory == site.attempt(job).logs
@@ -117,7 +117,7 @@ def in_pods(site: Site, job: Job, *, stored: bool, apart: bool = True) -> None:
     path.write_text(encode(changed))
 
 
-def test_find_left_returns_store_for_uploads_of_pods(site: Site, job: Job) -> None:
+def test_find_output_returns_store_for_uploads_of_pods(site: Site, job: Job) -> None:
     in_pods(site, job, stored=True)
     goes_to(site, job, JobState.PROCESSING, JobState.STORING, JobState.COMPLETED, upload_pending=False)
     assert (find(site, job).store, find(site, job).prefix) == (BUCKET, "mine")
@@ -138,7 +138,7 @@ def stores_apart(site: Site) -> None:
         (False, "they are in the cluster's claim (claim of [backend.kubernetes]), at jobs/{}/attempt-1/results;"),
     ],
 )
-def test_job_view_and_find_left_name_no_directory_for_files_that_exist_only_in_pods_or_cluster_claim(
+def test_job_view_and_find_output_name_no_directory_for_files_that_exist_only_in_pods_or_cluster_claim(
     site: Site, job: Job, apart: bool, note: str
 ) -> None:
     goes_to(site, job, JobState.PROCESSING)
@@ -154,7 +154,7 @@ def test_job_view_and_find_left_name_no_directory_for_files_that_exist_only_in_p
             find(site, job, kind)
 
 
-def test_job_view_and_find_left_name_cluster_claim_of_results_written_by_pods(
+def test_job_view_and_find_output_name_cluster_claim_of_results_written_by_pods(
     site: Site, job: Job, tmp_path: Path
 ) -> None:
     goes_to(site, job, JobState.PROCESSING)
@@ -187,7 +187,7 @@ def test_job_view_has_no_results_directory_when_learners_in_pods_never_started(s
         assert shown.results == "" and shown.results_note.startswith("they go with its pods"), shown.state
 
 
-def test_archive_left_contains_files_links_directories_and_modes_and_follows_no_link(tmp_path: Path) -> None:
+def test_archive_output_contains_files_links_directories_and_modes_and_follows_no_link(tmp_path: Path) -> None:
     names = {"empty": b"", "deep/ü [1]": b"1" * 513, "block": b"2" * 512, "x" * 200 + "/" + "y" * 200: b"3"}
     for name, data in names.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -197,7 +197,7 @@ def test_archive_left_contains_files_links_directories_and_modes_and_follows_no_
     (tmp_path / "link").symlink_to("/etc/passwd")
     (tmp_path / "round").symlink_to(tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    data = b"".join(archive_left(LeftView("j", "results", "COMPLETED", directory=str(tmp_path))))
+    data = b"".join(archive_output(OutputView("j", "results", "COMPLETED", directory=str(tmp_path))))
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         entries = archive.getmembers()
         assert {one.name: archive.extractfile(one).read() for one in entries if one.isreg()} == names  # type: ignore[union-attr]
@@ -210,7 +210,7 @@ def test_archive_left_contains_files_links_directories_and_modes_and_follows_no_
             "deep": 0o750,
         }
         assert len(entries) == len(names) + 4
-    one = b"".join(archive_left(LeftView("j", "model", "COMPLETED", directory=str(tmp_path), name="block")))
+    one = b"".join(archive_output(OutputView("j", "model", "COMPLETED", directory=str(tmp_path), name="block")))
     with tarfile.open(fileobj=io.BytesIO(one)) as archive:
         assert archive.getnames() == ["block"]
 
@@ -228,7 +228,7 @@ def test_unpacked_archive_has_the_links_modes_and_holes_of_the_directory(tmp_pat
     for name, mode in modes.items():
         (source / name).chmod(mode)
     target.mkdir()
-    pieces = archive_left(LeftView("j", "results", "COMPLETED", directory=str(source)))
+    pieces = archive_output(OutputView("j", "results", "COMPLETED", directory=str(source)))
     assert _unpack(_Pieces(pieces, lambda size: None), target, (), list[str]().append) == 2
     assert {name: (target / name).stat().st_mode & 0o7777 for name in modes} == modes
     assert str((target / "closed" / "latest").readlink()) == "tool"
@@ -265,7 +265,7 @@ PUT = pytest.mark.parametrize(
 
 @PUT
 @pytest.mark.parametrize("kind", ["checkpoint", "results", "logs"])
-def test_find_left_refuses_directory_that_a_learner_replaced(
+def test_find_output_refuses_directory_that_a_learner_replaced(
     site: Site, job: Job, tmp_path: Path, put: Callable[[Path, Path], None], words: str, kind: str
 ) -> None:
     goes_to(site, job, JobState.PROCESSING)
@@ -276,15 +276,15 @@ def test_find_left_refuses_directory_that_a_learner_replaced(
         find(site, job, kind)
 
 
-def test_archive_left_refuses_directory_that_was_replaced_after_it_was_found(
+def test_archive_output_refuses_directory_that_was_replaced_after_it_was_found(
     site: Site, job: Job, tmp_path: Path
 ) -> None:
     goes_to(site, job, JobState.PROCESSING)
-    left = find(site, job, "checkpoint")
-    Path(left.directory).rename(tmp_path / "moved")
-    Path(left.directory).symlink_to(Path(site.platform.storage.root.path))
+    output = find(site, job, "checkpoint")
+    Path(output.directory).rename(tmp_path / "moved")
+    Path(output.directory).symlink_to(Path(site.platform.storage.root.path))
     with pytest.raises(OSError, match="the directory was replaced"):
-        list(archive_left(left))
+        list(archive_output(output))
 
 
 @PUT
