@@ -28,13 +28,13 @@ sys.path.insert(0, sys.argv[1])
 from ffdl_network import egress, layout, mark, settings, vxlan, wireguard
 site, net = settings.load()._replace(mechanism=sys.argv[3]), "/run/ffdl/3/net"
 mechanism = {"vxlan": vxlan, "wireguard": wireguard}[site.mechanism]
-wish = mark.read(sys.argv[2], site.mark)
-job = layout.Job(4711, 1000, ("n1", "n2", "n3"), 1, wish.learners)
+request = mark.read(sys.argv[2], site.mark)
+job = layout.Job(4711, 1000, ("n1", "n2", "n3"), 1, request.learners)
 underlay = layout.Underlay(("192.0.2.1", "192.0.2.2", "192.0.2.3"), 1500)
 hosts = {"data.example.org": ["198.51.100.7", "198.51.100.8"], "203.0.113.9": ["203.0.113.9"]}
-names = tuple((to.host, address) for to in wish.destinations for address in hosts[to.host] if address != to.host)
-pairs = tuple((address, to.port) for to in wish.destinations for address in hosts[to.host])
-targets = egress.Targets(names, pairs) if wish.destinations else None
+names = tuple((to.host, address) for to in request.destinations for address in hosts[to.host] if address != to.host)
+pairs = tuple((address, to.port) for to in request.destinations for address in hosts[to.host])
+targets = egress.Targets(names, pairs) if request.destinations else None
 made = {
     "namespace.nft": mechanism.inner_rules(job, site, egress.inner_chains(targets) if targets else ""),
     "node.nft": mechanism.guard_rules(job, site, underlay),

@@ -228,9 +228,9 @@ def _by_node(ended: Ended) -> _Found | None:
     near = [(line, kind) for line in now if (kind := nodes_kind(line.kind))]
     if near:
         heaviest = max(near, key=lambda one: KINDS[one[1]].weight)[1]
-        told = [line for line, kind in near if kind == heaviest]
-        nodes = tuple(dict.fromkeys(line.node for line in told))
-        return _Found(heaviest, told[0].sentence, tuple(line.evidence for line in told), nodes)
+        lines_of_kind = [line for line, kind in near if kind == heaviest]
+        nodes = tuple(dict.fromkeys(line.node for line in lines_of_kind))
+        return _Found(heaviest, lines_of_kind[0].sentence, tuple(line.evidence for line in lines_of_kind), nodes)
     end = ended.seen.end if ended.seen is not None else None
     if ended.code == "S108":
         return _Found("node.devices", nodes=ended.failed_nodes or ended.nodes)
@@ -263,9 +263,9 @@ def _by_lasting(ended: Ended) -> _Found | None:
     if not guilty:
         return None
     heaviest = max((nodes_kind(line.kind) for line in guilty), key=lambda kind: KINDS[kind].weight)
-    told = [line for line in guilty if nodes_kind(line.kind) == heaviest]
-    lines = tuple(line.evidence for line in told[:_LASTING])
-    return _Found(heaviest, told[0].sentence, (*lines, *quoted), (told[0].node,), learner)
+    lines_of_kind = [line for line in guilty if nodes_kind(line.kind) == heaviest]
+    lines = tuple(line.evidence for line in lines_of_kind[:_LASTING])
+    return _Found(heaviest, lines_of_kind[0].sentence, (*lines, *quoted), (lines_of_kind[0].node,), learner)
 
 
 def _named(ended: Ended) -> tuple[str, ...]:

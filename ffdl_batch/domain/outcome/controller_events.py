@@ -177,19 +177,13 @@ class AbandonMark:
 
 @dataclass(frozen=True)
 class FinalRecord:
-    """``final.json``. `stored`: the results and logs of every learner are where they belong.
-
-    `interruption` is an :class:`~ffdl_batch.domain.outcome.continuation.Interruption` ("" = none), as far as the head
-    knows; `simulated` says that it was a drill's.
-    `spent` is what the chain has used up with this attempt, where the head decided. `gpu_seconds` are this run's.
-    `stores_later`: nothing of the attempt is left to do but to store it, which somebody else does, and has to have done
-    (``uploaded.json``) before this is its end.
-    """
+    """``final.json``: how an attempt ended."""
 
     native_id: str
     outcome: Outcome
     at: float
     stored: bool
+    """Whether the results and logs of every learner are in their stores."""
     exit_code: Optional[int] = None
     exit_signal: Optional[int] = None
     error_code: str = "000"
@@ -197,12 +191,17 @@ class FinalRecord:
     log_tail: Tuple[str, ...] = ()
     restart: int = 0
     interruption: str = ""
+    """An :class:`~ffdl_batch.domain.outcome.continuation.Interruption` as the head knows it; "" = none."""
     simulated: bool = False
+    """Whether a drill simulated the interruption."""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     goes_on: GoesOn = GoesOn.NO
     spent: Optional[Spent] = None
+    """What all attempts have used of the retry budgets, if the head decided about a continuation."""
     gpu_seconds: float = 0.0
+    """GPU seconds of this run."""
     stores_later: bool = False
+    """Whether only the upload is left. The attempt has ended when ``uploaded.json`` exists."""
     format: int = FORMAT
 
 

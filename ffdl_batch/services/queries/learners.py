@@ -34,9 +34,9 @@ def unrecorded_restarts(
 ) -> list[tuple[float, str]]:
     """Return the time and the message of each restart of a learner that the history does not contain yet."""
     launch = read_launch(attempt)
-    told = {entry.message for entry in history if entry.is_learner_restart_of(job.attempt)}
+    recorded = {entry.message for entry in history if entry.is_learner_restart_of(job.attempt)}
     said = ((one.at, describe_restart(one, launch)) for one in again)
-    return [(at, message) for at, message in said if message not in told]
+    return [(at, message) for at, message in said if message not in recorded]
 
 
 MOVES = frozenset({JobState.DOWNLOADING.value, JobState.PROCESSING.value, JobState.STORING.value})

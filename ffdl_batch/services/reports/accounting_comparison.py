@@ -60,7 +60,7 @@ def find_agreement(
         if all(one.backend in keeping for one in attempts)
     ]
     counted = [row for row in rows if row.theirs_gpu_s is not None]
-    told = sorted((row for row in rows if row.differs or not row.known), key=_size, reverse=True)
+    differing = sorted((row for row in rows if row.differs or not row.known), key=_size, reverse=True)
     return Agreement(
         compared=len(rows),
         differing=sum(row.differs for row in rows),
@@ -69,7 +69,7 @@ def find_agreement(
         ours_gpu_hours=sum(row.ours_gpu_s for row in counted) / HOUR_S,
         theirs_gpu_hours=sum(row.theirs_gpu_s or 0.0 for row in counted) / HOUR_S,
         gpus_counted=len(counted),
-        rows=tuple(told[:MOST_ROWS]),
+        rows=tuple(differing[:MOST_ROWS]),
         backends=tuple(sorted(keeping)),
         without=tuple(sorted(without)),
     )

@@ -1,7 +1,7 @@
-"""Asks programs and file systems that may never answer: a child of its own, which is given up after a limit of time.
+"""Ask programs and file systems that may never answer, each in a child process with a time limit.
 
-What hangs in the kernel cannot even be killed. So nobody here waits for the end of a child: it is told to end, and
-left.
+A process that hangs in the kernel cannot be killed. So this module never waits for a child to end: it sends the child
+a signal and leaves it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def ask(argv: Sequence[str], timeout_s: float) -> Answer:
             os.killpg(child.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(0.2)
-        child.returncode = child.returncode or -signal.SIGKILL  # so that nobody waits for it at the end
+        child.returncode = child.returncode or -signal.SIGKILL  # so that nothing waits for it at the end
     return Answer(text, status, child.pid)
 
 

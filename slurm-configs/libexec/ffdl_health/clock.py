@@ -15,7 +15,7 @@ _UNSYNCHRONISED = 5
 
 
 def look(most_s: float, memory: dict[str, Any], timeout_s: float = TIMEOUT_S) -> Iterator[Finding]:
-    """A finding where the clock is more than `most_s` off, or nobody keeps it right."""
+    """Yield a finding if the clock is more than `most_s` off, or is not synchronised."""
     wrong = _by_chrony(most_s, memory.setdefault("stuck", {}), timeout_s)
     if wrong is None:
         wrong = "the kernel's clock is not synchronised (adjtimex)" if _is_adrift() else ""
@@ -41,7 +41,7 @@ def _by_chrony(most_s: float, stuck: dict[str, list[int]], timeout_s: float) -> 
 
 
 def _is_adrift() -> bool:
-    """Whether the kernel says that nobody keeps its clock right."""
+    """Return whether the kernel reports its clock as not synchronised."""
     library = ctypes.CDLL(None, use_errno=True)
     answer: int = library.adjtimex(ctypes.create_string_buffer(512))  # struct timex, modes 0: reads
     return answer == _UNSYNCHRONISED

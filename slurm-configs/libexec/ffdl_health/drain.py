@@ -35,10 +35,10 @@ def act(site: Settings, node: str, bad: Sequence[str]) -> str:
     in a sentence ("" = nothing)."""
     if not site.drain or not (bad or site.resume):
         return ""
-    told = _scontrol(site, "-o", "show", "node", node)
-    state, reason = _matched(_STATE, told), _matched(_REASON, told)
+    shown = _scontrol(site, "-o", "show", "node", node)
+    state, reason = _matched(_STATE, shown), _matched(_REASON, shown)
     if not state:
-        return f"slurmctld does not tell of {node}: {' '.join(told.split())[:200]}"
+        return f"slurmctld has no record of {node}: {' '.join(shown.split())[:200]}"
     if bad and not any(word in state for word in _OUT):
         return _drain(site, node, f"{MARK} {bad[0]}")
     if not bad and "DRAIN" in state and reason.startswith(MARK):
@@ -116,6 +116,6 @@ def _in_site(site: Settings, argv: Sequence[str]) -> Sequence[str]:
     return ["env", f"SLURM_CONF={site.slurm_conf}", *argv] if site.slurm_conf.is_file() else argv
 
 
-def _matched(pattern: re.Pattern[str], told: str) -> str:
-    found = pattern.search(told.strip())
+def _matched(pattern: re.Pattern[str], shown: str) -> str:
+    found = pattern.search(shown.strip())
     return found.group(1) if found else ""

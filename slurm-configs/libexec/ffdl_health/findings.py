@@ -23,10 +23,10 @@ class Finding(NamedTuple):
 
     def line(self, boot_id: str) -> str:
         """As it stands in the file of incidents, with the line's end."""
-        return line_of(self.told(boot_id))
+        return line_of(self.record(boot_id))
 
-    def told(self, boot_id: str) -> dict[str, Any]:
-        """What is told of it. The text is one line, whatever was logged."""
+    def record(self, boot_id: str) -> dict[str, Any]:
+        """Return its record. The text is one line, whatever was logged."""
         text = " ".join(self.text.split())
         return {
             "at": round(self.at, 3),
@@ -37,6 +37,6 @@ class Finding(NamedTuple):
         }
 
 
-def line_of(told: dict[str, Any]) -> str:
-    """What is told as a line, with its end."""
-    return json.dumps(told, separators=(",", ":")) + "\n"
+def line_of(record: dict[str, Any]) -> str:
+    """Return a record as a line, with the newline."""
+    return json.dumps(record, separators=(",", ":")) + "\n"

@@ -86,10 +86,10 @@ def _missing(answer: bounded.Answer, count: int, memory: dict[str, Any]) -> Iter
         yield Finding(time.time(), "gpu", "", text, badly=True, standing="gpu:missing")
 
 
-def _grown(memory: dict[str, Any], name: str, device: str, told: str) -> Iterator[Finding]:
-    if not told.isdecimal():  # [N/A]: it counts none
+def _grown(memory: dict[str, Any], name: str, device: str, text: str) -> Iterator[Finding]:
+    if not text.isdecimal():  # [N/A]: it counts none
         return
-    counts, now = memory.setdefault(name, {}), int(told)
+    counts, now = memory.setdefault(name, {}), int(text)
     before = counts.get(device, now)
     counts[device] = now
     if now > before:

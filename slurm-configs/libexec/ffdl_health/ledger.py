@@ -44,7 +44,7 @@ def held(place: Path) -> Iterator[bool]:
 
 
 class Ledger:
-    """These files. Nobody else writes there while it is `held`."""
+    """These files. No other process writes them while it is `held`."""
 
     def __init__(self, place: Path, boot_id: str) -> None:
         self._file, self._state_file, self._boot_id = place / "incidents", place / "state.json", boot_id
@@ -123,13 +123,13 @@ class Ledger:
         self._state[name] = [*self._state.get(name, []), *happened][:ALIKE_MOST]
 
     def _lasting_words(self, one: Finding) -> dict[str, Any]:
-        return {**one.told(self._boot_id), "lasts": True, "drains": one.badly}
+        return {**one.record(self._boot_id), "lasts": True, "drains": one.badly}
 
     def _publish(self) -> None:
-        """Say to everybody what lasts: since when, in the words of when it began."""
-        told = [*self._state.get("lasting", {}).values(), *self._state.get("lasts_until_reboot", [])]
-        told.sort(key=lambda one: (not one["drains"], one["at"]))
-        text = "".join(line_of(one) for one in told[:LASTING_MOST])
+        """Publish the lasting findings to all users, each as it was recorded when it began."""
+        records = [*self._state.get("lasting", {}).values(), *self._state.get("lasts_until_reboot", [])]
+        records.sort(key=lambda one: (not one["drains"], one["at"]))
+        text = "".join(line_of(one) for one in records[:LASTING_MOST])
         if text != _text(self._lasting_file):
             _replace(self._lasting_file, text, 0o644)
 

@@ -60,8 +60,8 @@ def read_only(mounts: Sequence[Mount], memory: dict[str, Any]) -> Iterator[Findi
 
 def full(places: Sequence[str], percent: int, memory: dict[str, Any]) -> Iterator[Finding]:
     """Those of `places` whose file system is filled to `percent` or more, by blocks or by files."""
-    for place, _, told in _asked(places, "disk", memory):
-        numbers = told.split()
+    for place, _, shown in _asked(places, "disk", memory):
+        numbers = shown.split()
         if len(numbers) != 4 or not all(one.isdecimal() for one in numbers):
             continue  # not there, or it hangs: then it is a mount's matter
         blocks, blocks_free, files, files_free = map(int, numbers)

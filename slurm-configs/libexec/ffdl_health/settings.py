@@ -50,8 +50,8 @@ def load() -> Settings:
         raise ValueError(f"{__file__} has no values of a site: run what render.py has made of it (docs/node-health.md)")
     wrong = values.wrong_in(_SITE)
     if wrong:
-        told = "; ".join(f"{__file__}: {one.text}" for one in wrong)
-        raise ValueError(f"{told}; correct the site's values, render them and install again (docs/node-health.md)")
+        faults = "; ".join(f"{__file__}: {one.text}" for one in wrong)
+        raise ValueError(f"{faults}; correct the site's values, render them and install again (docs/node-health.md)")
     return Settings(
         place=Path(_SITE["FFDL_RUN"]) / "health",
         slurm_conf=Path(_SITE["SLURM_ETC"]) / "slurm.conf",

@@ -1,7 +1,7 @@
 """What NVIDIA's driver means by the number of an Xid: a sick GPU, or a program that did wrong. Pure.
 
 Source: NVIDIA, "Xid Errors" (docs.nvidia.com/deploy/xid-errors), its catalogue and its table of common ones. A number
-that is not here is told, and judged to be nobody's fault.
+that is not here is reported, and neither the GPU nor the program is blamed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What Apptainer on this node must be told so that a plain user may join a slot, and whether it is.
+"""Check that Apptainer on this node is configured so that a user without privileges may join a slot.
 
 Apptainer 1.4: `allow netns paths` is compared as text, one path a line or with commas between; there is no pattern.
 Joining needs the setuid starter, and the user in `allow net users` or in a group of `allow net groups`.
@@ -27,12 +27,12 @@ def require_members(settings: Settings) -> None:
     if settings.groups:
         return
     file = settings.apptainer_conf
-    told = _directives(file.read_text(encoding="utf-8", errors="replace")) if file.exists() else {}
-    if not _lets_somebody_in(told):
+    found = _directives(file.read_text(encoding="utf-8", errors="replace")) if file.exists() else {}
+    if not _admits_users(found):
         raise Trouble(
             f"NETWORK_GROUPS of the site's values is empty, and {file} has neither 'allow net users' nor 'allow net "
-            "groups': with these lines Apptainer would let nobody in. Nothing is printed; set NETWORK_GROUPS, render, "
-            "and install libexec again"
+            "groups': with these lines Apptainer would refuse all users. Nothing is printed; set NETWORK_GROUPS, "
+            "render, and install libexec again"
         )
 
 
@@ -45,14 +45,15 @@ def refused(settings: Settings, uid: int) -> str:
     """Why Apptainer would not let this user join a slot; "" when it would. Reads the node's users and groups."""
     if uid == 0:
         return ""
-    told = _directives(settings.apptainer_conf.read_text(encoding="utf-8", errors="replace"))
+    found = _directives(settings.apptainer_conf.read_text(encoding="utf-8", errors="replace"))
     try:
         user = pwd.getpwuid(uid)
     except KeyError:
-        return f"this node knows no user {uid}; Apptainer lets nobody in whom it cannot name"
+        return f"this node knows no user {uid}; Apptainer refuses users without a name"
     groups = os.getgrouplist(user.pw_name, user.pw_gid)
     names = {str(group) for group in groups} | {name for group in groups for name in _group_name(group)}
-    if {user.pw_name, str(uid)} & set(told.get("allow net users", [])) or names & set(told.get("allow net groups", [])):
+    users, allowed_groups = (set(found.get(key, [])) for key in ("allow net users", "allow net groups"))
+    if {user.pw_name, str(uid)} & users or names & allowed_groups:
         return ""
     file = settings.apptainer_conf
     return f"{file}: {user.pw_name} is neither in 'allow net users' nor in a group of 'allow net groups'"
@@ -80,22 +81,22 @@ def _starter(settings: Settings) -> str:
 def _configuration(settings: Settings) -> list[str]:
     file = settings.apptainer_conf
     try:
-        told = _directives(file.read_text(encoding="utf-8", errors="replace"))
+        found = _directives(file.read_text(encoding="utf-8", errors="replace"))
     except OSError as error:
         return [
             f"{file} cannot be read ({error.strerror}): set APPTAINER_CONF in values.env to Apptainer's apptainer.conf"
         ]
     problems = []
-    if told.get("allow setuid", ["yes"])[-1] != "yes":
+    if found.get("allow setuid", ["yes"])[-1] != "yes":
         problems.append(f"{file}: 'allow setuid' must be yes")
-    if not _lets_somebody_in(told):
+    if not _admits_users(found):
         problems.append(f"{file}: add 'allow net groups = <groups>' for those who may have networks (NETWORK_GROUPS)")
-    if told.get("allow net networks"):
+    if found.get("allow net networks"):
         problems.append(
-            f"{file}: 'allow net networks' lists {', '.join(told['allow net networks'])}: those who may join networks "
+            f"{file}: 'allow net networks' lists {', '.join(found['allow net networks'])}: those who may join networks "
             "of jobs could have these, too; remove the line"
         )
-    listed = set(told.get("allow netns paths", []))
+    listed = set(found.get("allow netns paths", []))
     lacking = [k for k in range(1, settings.slots + 1) if str(settings.namespace(k)) not in listed]
     if lacking:
         problems.append(
@@ -105,8 +106,8 @@ def _configuration(settings: Settings) -> list[str]:
     return problems
 
 
-def _lets_somebody_in(told: dict[str, list[str]]) -> bool:
-    return bool(told.get("allow net users") or told.get("allow net groups"))
+def _admits_users(found: dict[str, list[str]]) -> bool:
+    return bool(found.get("allow net users") or found.get("allow net groups"))
 
 
 def _directives(text: str) -> dict[str, list[str]]:

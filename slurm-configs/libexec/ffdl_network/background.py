@@ -1,7 +1,7 @@
 """A program that outlives the prolog which starts it: the WireGuard of a job's network on a kernel that has none.
 
 Its record is the line of /proc/<pid>/stat, with its number and the time of its start. The process writes it itself
-before it becomes the program, while it still has the job's lock. So whoever gets the lock of a prolog that was killed
+before it becomes the program, while it still has the job's lock. So a process that gets the lock of a killed prolog
 finds the record, or there is no program.
 """
 
@@ -28,8 +28,10 @@ _CONNECT_S = 1.0
 
 
 def start(program: str, name: str, record: Path, limit_s: float) -> int:
-    """Start a program that makes the device `name`, in a session of its own, which nobody ends but `stop`; its number.
-    Returns when wg can talk to it."""
+    """Start a program that makes the device `name`, in a session of its own. Only `stop` ends it.
+
+    Return its process id when wg can talk to it.
+    """
 
     def write_record() -> None:
         descriptor = os.open(record, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _work(force: bool) -> int:
-    """Every part of it is tried, whatever becomes of the others: what the node can do is always written anew."""
+    """Try each part even if another one fails: the file of what the node can do is always rewritten."""
     try:
         site = settings.load()
     except settings.WrongValues as error:
@@ -58,7 +58,7 @@ def _say(texts: Sequence[str]) -> None:
 
 
 def once(site: Settings) -> list[str]:
-    """Remove everything of jobs of before, if nobody did so since the node was booted; what could not be removed."""
+    """Remove everything of earlier jobs once after each boot of the node; return what could not be removed."""
     mark, now = site.run / "booted", _BOOT_ID.read_text().strip()
     if _read(mark) == now:
         return []

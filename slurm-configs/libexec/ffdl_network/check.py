@@ -56,7 +56,7 @@ def _try_all(site: Settings, quiet: bool) -> int:
 
 
 def _put_back(site: Settings) -> tuple[list[str], list[Item]]:
-    """What was put back of the filters of running jobs; and an item for each that is gone, or why nobody could look."""
+    """Return the restored filters of running jobs, and an item for each missing one, or for the failed check."""
     try:
         looked = guard.reassert(site)
     except (Trouble, OSError) as error:

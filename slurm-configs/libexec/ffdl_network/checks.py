@@ -1,4 +1,4 @@
-"""What this node can do, tried and not believed; and the file that tells the rest of the platform."""
+"""Test what this node can do, and write the file that reports it to the platform."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def publish_state(settings: Settings, state: State) -> None:
 
 
 def publish_refusal(error: WrongValues) -> None:
-    """The same file where the site's values cannot be used, so that nobody reads what was true before."""
+    """Write the same file if the site's values cannot be used, so that no process reads outdated facts."""
     if error.run is not None:
         problem = " ".join(str(error).split())
         lines = ["format=1", f"checked_at={int(time.time())}", "network=no", _programs(), f"problem={problem}"]

@@ -68,7 +68,7 @@ table ip {table} {{
 
 
 def inner_chains(targets: Targets) -> str:
-    """The same inside the namespace, where nobody's reload of the node's rules reaches it."""
+    """Return the same for the namespace, which a reload of the node's rules does not reach."""
     return f"""\
     {_target_set(targets)}
     chain egress_input {{
@@ -87,7 +87,7 @@ def inner_chains(targets: Targets) -> str:
 
 
 def forward_rules() -> str:
-    """Input of nft for a node that forwarded nothing before: it forwards for jobs and still for nobody else."""
+    """Return the input of nft for a node that forwarded nothing before: it forwards only for jobs."""
     return f"""\
 add table ip {NODE_TABLE}
 delete table ip {NODE_TABLE}

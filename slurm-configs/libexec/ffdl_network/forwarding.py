@@ -1,4 +1,4 @@
-"""Level `egress` needs a node that forwards packets. Where the node did not, it still does so for nobody but jobs."""
+"""Level `egress` needs a node that forwards packets. A node that did not forward before then forwards only for jobs."""
 
 from __future__ import annotations
 

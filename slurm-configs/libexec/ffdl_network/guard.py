@@ -28,13 +28,12 @@ def tables(settings: Settings) -> list[tuple[str, str]]:
     if not is_installed("nft"):
         return []
     try:
-        told = run(["nft", "list", "tables"], settings.command_timeout_s)
+        output = run(["nft", "list", "tables"], settings.command_timeout_s)
     except Trouble as error:
         raise Trouble(
-            f"{error}: so nobody knows whether the packet filters of jobs are there; mend nftables on this node, then "
-            "run check"
+            f"{error}: so the packet filters of jobs cannot be checked; mend nftables on this node, then run check"
         ) from error
-    listed = (line.split() for line in told.splitlines())
+    listed = (line.split() for line in output.splitlines())
     found = [(words[1], words[2]) for words in listed if len(words) == 3]
     return [(family, name) for family, name in found if name.startswith("ffdl_") and name[5:].isdigit()]
 

@@ -1,6 +1,6 @@
 """Slurm's compressed lists of nodes, `n[1-3,07],login` and `r[0-1]n[01-16]`, as `scontrol show hostnames` expands them.
 
-Here, so that a prolog asks nobody for what its environment already says. Pure.
+A prolog expands the list of its environment itself, without a call of Slurm. Pure.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _SYSCTLS = (
     ("ipv6/conf/default/disable_ipv6", "1"),
     ("ipv6/conf/lo/disable_ipv6", "1"),
     ("ipv4/ip_forward", "0"),
-    # Nobody asks for an address, nobody is answered.
+    # No ARP requests are sent or answered.
     ("ipv4/conf/all/arp_ignore", "8"),
     ("ipv4/conf/default/arp_ignore", "8"),
     ("ipv4/conf/all/arp_announce", "2"),
@@ -32,7 +32,7 @@ _SYSCTLS = (
     ("ipv4/conf/default/send_redirects", "0"),
     ("ipv4/conf/all/accept_source_route", "0"),
     ("ipv4/conf/default/accept_source_route", "0"),
-    # ping without a raw socket, for whoever looks for a fault.
+    # ping without a raw socket, for debugging.
     ("ipv4/ping_group_range", "0 2147483647"),
 )
 

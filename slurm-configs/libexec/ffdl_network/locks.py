@@ -1,7 +1,7 @@
-"""Who may work at a job's network on this node: one program at a time.
+"""Locks of the networks of jobs on this node: one program at a time may change one.
 
-The lock is a file of root's outside the job's directory. It is removed by the holder who leaves nothing of the job, so
-whoever waited for it looks whether the file that was locked is still the one that has the name.
+The lock is a file of root's outside the job's directory. The holder that removes the rest of the job also
+removes the lock file, so a process that waited for it checks that the name still is the locked file.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from .commands import Trouble
 
 LEARNERS_MOST = 62
 DESTINATIONS_MOST = 16
-_WISH = re.compile(r"job/([1-9][0-9]?)|egress/([1-9][0-9]?)/(.+)")
+_REQUEST = re.compile(r"job/([1-9][0-9]?)|egress/([1-9][0-9]?)/(.+)")
 _DESTINATION = re.compile(r"([A-Za-z0-9.-]{1,253}):([1-9][0-9]{0,4})")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 
@@ -27,25 +27,25 @@ class Destination(NamedTuple):
     port: int
 
 
-class Wish(NamedTuple):
+class NetworkRequest(NamedTuple):
     """A network for so many learners on a node, and where they may go besides; no destination: level `job`."""
 
     learners: int
     destinations: tuple[Destination, ...]
 
 
-def read(comment: str, mark: str) -> Wish | None:
-    """The wish; None: there is none. Trouble: the mark cannot be read."""
+def read(comment: str, mark: str) -> NetworkRequest | None:
+    """Return the request; None if there is none. Raises Trouble if the mark cannot be read."""
     if not comment.startswith(mark):
         return None
     word = comment[len(mark) :].partition(" ")[0]
     if not word:
         return None
-    found = _WISH.fullmatch(word)
+    found = _REQUEST.fullmatch(word)
     learners = int(found.group(1) or found.group(2)) if found else 0
     if found is None or learners > LEARNERS_MOST:
         raise _unreadable(mark, word)
-    return Wish(learners, _destinations(mark, word, found.group(3)) if found.group(3) else ())
+    return NetworkRequest(learners, _destinations(mark, word, found.group(3)) if found.group(3) else ())
 
 
 def _destinations(mark: str, word: str, listed: str) -> tuple[Destination, ...]:

@@ -30,8 +30,8 @@ KILL_PATIENCE_S = 5.0
 
 
 def create(job: Job, settings: Settings, underlay: Underlay, targets: Targets | None, after: After) -> None:
-    """Make the network and tell the controller. `after` is told the name of each step that is done; `targets` are those
-    of level `egress`.
+    """Make the network and publish it to the controller. `after` gets the name of each completed step; `targets` are
+    those of level `egress`.
 
     The job's user is let in when everything else is there; the facts come last.
     """
@@ -40,7 +40,7 @@ def create(job: Job, settings: Settings, underlay: Underlay, targets: Targets | 
     after("claim")
     net = str(settings.namespace(number))
     inside = ["nsenter", f"--net={net}"]
-    _clear(settings, number)  # the claim says that nobody has it
+    _clear(settings, number)  # the claim shows that no job has it
     slots.prepare(settings, number)
     after("slot")
     run(["unshare", f"--net={net}", "/bin/sh", "-s"], limit_s, layout.namespace_script())
@@ -118,7 +118,7 @@ def drop_way_out(name: str, settings: Settings) -> None:
 
 
 def _clear(settings: Settings, number: int, patience_s: float = KILL_PATIENCE_S) -> None:
-    """Empty a slot: nobody gets in, what is in dies, the device goes, then the namespace.
+    """Empty a slot: close it, end its processes, remove the device, then the namespace.
 
     The device goes first and by itself, because the namespace lives on for as long as anybody holds a socket of it.
     """

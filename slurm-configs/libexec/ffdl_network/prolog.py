@@ -54,11 +54,11 @@ def work(comment: str, environment: Mapping[str, str], site: Settings, after: ne
         after(text)
     checks.refresh(site)
     after("capabilities")
-    wish = mark.read(comment, site.mark)
-    if wish is None:
+    request = mark.read(comment, site.mark)
+    if request is None:
         after("no network asked for")
         return
-    job = job_of(environment, wish.learners)
+    job = job_of(environment, request.learners)
     with locks.held(job.job_id, site):
         site.job(job.job_id).mkdir(mode=0o755, exist_ok=True)
         left = network.remove(job.job_id, site)  # of an earlier start of the same job
@@ -69,8 +69,8 @@ def work(comment: str, environment: Mapping[str, str], site: Settings, after: ne
         if any(wrong):
             raise Trouble("; ".join(wrong))
         targets = None
-        if wish.destinations:
-            targets = destinations.find(wish.destinations, site)
+        if request.destinations:
+            targets = destinations.find(request.destinations, site)
             forwarding.ensure(site)
             after("destinations")
         try:
@@ -81,7 +81,7 @@ def work(comment: str, environment: Mapping[str, str], site: Settings, after: ne
 
 
 def job_of(environment: Mapping[str, str], learners: int) -> Job:
-    """The job as slurmd tells of it. Trouble: it does not."""
+    """Return the job from slurmd's variables. Raises Trouble if they are missing."""
     names = ("SLURM_JOB_ID", "SLURM_JOB_UID", "SLURMD_NODENAME")
     missing = [name for name in names if not environment.get(name)]
     listed = environment.get("SLURM_JOB_NODELIST") or environment.get("SLURM_NODELIST") or ""

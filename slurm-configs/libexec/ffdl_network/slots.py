@@ -58,7 +58,7 @@ def give_back(settings: Settings, number: int) -> None:
 
 
 def prepare(settings: Settings, number: int) -> None:
-    """Make the slot's directory, which nobody but root may enter, and the file that the namespace will cover."""
+    """Make the slot's directory, which only root may enter, and the file that the namespace will cover."""
     directory = settings.slot(number)
     directory.mkdir(mode=0o700)
     directory.chmod(0o700)
@@ -89,7 +89,7 @@ def admit(directory: Path, uid: int) -> None:
 
 
 def shut(directory: Path) -> None:
-    """Let nobody but root in."""
+    """Let only root enter."""
     try:
         os.removexattr(directory, _ACL)
     except OSError as error:

@@ -33,7 +33,7 @@ def inner_rules(job: Job, settings: Settings, more_chains: str) -> str:
 
 
 def make(job: Job, settings: Settings, underlay: Underlay, number: int, after: Callable[[str], None]) -> None:
-    """Make it in the namespace of the slot, with its addresses. `after` is told the name of each step that is done."""
+    """Make it in the namespace of the slot, with its addresses. `after` gets the name of each completed step."""
     made = _make_wireguard if settings.mechanism == "wireguard" else _make_vxlan
     made(job, settings, underlay, number, after)
 

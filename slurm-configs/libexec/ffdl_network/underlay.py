@@ -38,8 +38,8 @@ def _resolve(names: Sequence[str], settings: Settings) -> list[str]:
     found = {name: _look_up(name) for name in names}
     unknown = [name for name, address in found.items() if not address]
     if unknown:
-        told = run(["scontrol", "-o", "show", "node", ",".join(unknown)], settings.command_timeout_s)
-        found.update((name, _look_up(address)) for name, address in _NODE_ADDRESS.findall(told) if name in unknown)
+        shown = run(["scontrol", "-o", "show", "node", ",".join(unknown)], settings.command_timeout_s)
+        found.update((name, _look_up(address)) for name, address in _NODE_ADDRESS.findall(shown) if name in unknown)
     for name in names:
         if not found[name]:
             raise Trouble(

@@ -18,8 +18,8 @@ OVERHEAD_BYTES = 50
 
 
 def vni(job: Job) -> int:
-    """The number of the job's network. Job ids have more than 24 bits; two jobs that meet on a node in spite of that
-    are told so by the kernel."""
+    """The number of the job's network. Job ids have more than 24 bits; if two jobs with
+    the same number meet on a node, the kernel refuses the second."""
     return job.job_id % (2**24 - 1) + 1
 
 
@@ -32,7 +32,7 @@ def mac(job: Job, rank: int) -> str:
 def guard_rules(job: Job, settings: Settings, underlay: Underlay) -> str:
     """Input of nft: packets of this job's network are taken from its nodes alone, and from ports that only root opens.
 
-    VXLAN asks nobody for a name: without this any user of any machine could send frames into the job.
+    VXLAN has no authentication: without this any user of any machine could send frames into the job.
     """
     ours = f"udp dport {settings.udp_port} @th,96,24 {vni(job):#x}"
     first, last = settings.source_ports

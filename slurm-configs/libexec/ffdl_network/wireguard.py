@@ -31,7 +31,7 @@ def device(slot: int) -> str:
 
 
 def port(job: Job, settings: Settings) -> int:
-    """Where the job's nodes listen, all alike. Two jobs that meet on a node in spite of that are told so."""
+    """Return the port of the job on all its nodes. If two jobs with the same port meet on a node, one is refused."""
     first, last = settings.wireguard_ports
     return first + job.job_id % (last - first + 1)
 

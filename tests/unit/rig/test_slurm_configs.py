@@ -269,7 +269,7 @@ def test_prolog_reports_error_if_scontrol_returns_no_comment(tmp_path: Path, sco
         (hooks.run_dir / "job-41" / name).touch()
     assert hooks.call("prolog", None) == 0
     assert {path.name for path in (hooks.run_dir / "job-41").iterdir()} == {"error", "rules"}
-    assert "scontrol did not tell this node the job's comment" in (hooks.run_dir / "job-41" / "error").read_text()
+    assert "scontrol did not show the job's comment on this node" in (hooks.run_dir / "job-41" / "error").read_text()
     assert not (tmp_path / "told").exists()
 
 
@@ -279,7 +279,7 @@ def test_prolog_kills_hanging_scontrol_and_reports_error(tmp_path: Path) -> None
     assert "timeout -k 2 10 scontrol" in hook.read_text()
     hook.write_text(hook.read_text().replace("timeout -k 2 10", "timeout -k 0.2 60"))
     assert hooks.call("prolog", None) == 0
-    assert "scontrol did not tell this node the job's comment" in (hooks.run_dir / "job-41" / "error").read_text()
+    assert "scontrol did not show the job's comment on this node" in (hooks.run_dir / "job-41" / "error").read_text()
     assert (tmp_path / "asked").read_text() == "asked\n" and not (tmp_path / "told").exists()
 
 
@@ -352,8 +352,8 @@ def test_network_values_are_derived_from_node_list_mark_and_job_number(tmp_path:
     marks = lines[len(good) + len(bad) :]
     assert all(line.startswith("refused: ") for line in lines[len(good) : len(good) + len(bad)])
     to = "Destination(host='a-b.c', port=80), Destination(host='10.0.0.1', port=65535)"
-    wishes = ["Wish(learners=1, destinations=())", "Wish(learners=62, destinations=())", "None", "None"]
-    assert marks[:5] == [*wishes, f"Wish(learners=3, destinations=({to}))"]
+    requests = [f"NetworkRequest(learners={number}, destinations=())" for number in (1, 62)]
+    assert marks[:5] == [*requests, "None", "None", f"NetworkRequest(learners=3, destinations=({to}))"]
     assert marks[5:-1] == ["unreadable mark"] * len(unreadable)
     numbers = [(2, "000002"), (1, "000001"), (2, "000002"), (4, "000004")]
     told = [(vni, f"02:{text[:2]}:{text[2:4]}:{text[4:]}:00:f9") for vni, text in numbers]
