@@ -69,7 +69,7 @@ def warn_attempt(alice: Person, job_id: str, attempt: int) -> None:
     warn(alice, alice.run("squeue", "-h", "-o", "%A", "-n", f"{job_id}-{attempt}").stdout.strip())
 
 
-def until_paid(alice: Person, job_id: str) -> dict[str, Any]:
+def until_uploaded(alice: Person, job_id: str) -> dict[str, Any]:
     """The job once its first attempt has no pending upload any more."""
     deadline = time.monotonic() + 600
     while (job := alice.show(job_id))["attempts"][0]["upload_pending"]:
@@ -197,7 +197,7 @@ def test_daemon_completes_pending_upload_of_cancelled_job(alice: Person, jobs: M
     job = alice.finish(job_id)
     assert (job["state"], job["attempts"][0]["upload_pending"]) == ("CANCELLED", True), job
     assert "Pending upload" in alice.run("ffdl", "show", job_id).stdout
-    job = until_paid(alice, job_id)
+    job = until_uploaded(alice, job_id)
     assert count_stored(alice, job) == FILES
     assert alice.read(f"{job['results']}/learner-1/training-log.txt") == "begin\n"
     assert "Pending upload" not in alice.run("ffdl", "show", job_id).stdout
@@ -215,7 +215,7 @@ def test_next_attempt_completes_pending_upload_of_preempted_attempt(alice: Perso
     assert (job["state"], len(job["attempts"])) == ("COMPLETED", 2), job
     uploaded = json.loads(alice.read(f"{job['job_dir']}/attempt-1/uploaded.json"))
     assert uploaded["learners"] == [1] and uploaded["host"] == job["attempts"][1]["nodes"]
-    job = until_paid(alice, job_id)
+    job = until_uploaded(alice, job_id)
     assert count_stored(alice, job) == FILES
     assert alice.read(f"{job['results']}/learner-1/training-log.txt") == "again\n"
     assert alice.read(f"{job['results']}/learner-1/attempt-1/training-log.txt") == "begin\n"

@@ -39,7 +39,7 @@ if "node" in sys.orig_argv:
     from ffdl_batch.controller.node import control_poller as watch
     watch.FRESH_S = 60.0
 """
-"""No file system hangs here: a signal waits until it is known what was wished, however long that takes."""
+"""No file system hangs here: a signal waits until the request is known, however long that takes."""
 
 STEP = """
 import os, subprocess, sys
@@ -209,10 +209,10 @@ class Rig:
         """Standard output of all controllers so far."""
         return (self.said_in / "controller.out").read_text()
 
-    def say(self, wish: str = "", attempt: int = 1) -> None:
+    def say(self, action: str = "", attempt: int = 1) -> None:
         """What the platform wants, as it writes it: replaced as a whole."""
         temporary = Path(self.attempt.control + ".new")
-        temporary.write_text(json.dumps({"attempt": attempt, "requested_action": wish, "drill": ""}))
+        temporary.write_text(json.dumps({"attempt": attempt, "requested_action": action, "drill": ""}))
         temporary.replace(self.attempt.control)
 
     def checkpoint(self, source: str = "node-0") -> Mapping[str, object]:

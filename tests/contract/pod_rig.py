@@ -143,7 +143,7 @@ class PodRig:
         for number, part in enumerate((data[:half], data[half:])):
             (self.model / f"model.zip.{number:03d}").write_bytes(part)
 
-    def wish(self, name: str, text: str) -> None:
+    def annotate(self, name: str, text: str) -> None:
         """Set an annotation, as kubelet does: by a rename."""
         temporary = self.annotations / f".{name}"
         temporary.write_text(text)

@@ -56,7 +56,7 @@ PATIENT = dataclasses.replace(LIMITS, kill_wait_s=300)
 
 
 def halt(run: Rig) -> None:
-    """As the platform does: first the wish, then the signal to the node controllers."""
+    """As the platform does: first the request, then the signal to the node controllers."""
     run.say("halt")
     os.kill(run.node_pid(), signal.SIGURG)
 

@@ -479,7 +479,7 @@ def test_resume_deploys_next_attempt_after_halt_and_daemon_kill(site: Site) -> N
     job_id = deployed(site)
     status, reply = site.ask("POST", f"/api/v1/jobs/{job_id}/halt")
     assert (status, reply["job"]["requested_action"]) == (200, "halt")
-    until(lambda: site.state_of(job_id) == "HALTED", f"the wish to be obeyed; its log:\n{site.log}")
+    until(lambda: site.state_of(job_id) == "HALTED", f"the request to be obeyed; its log:\n{site.log}")
     process.send_signal(signal.SIGKILL)
     assert ended(process) == -signal.SIGKILL
     site.start()

@@ -201,7 +201,7 @@ def test_example_resumes_in_next_attempt_after_halt_by_controllers(
         run.write(command, model=model, checkpoints=run.job.checkpoints)
         head = run.start()
         run.wait_for_log(f"{example.word} {example.ask_after}\n")
-        _wish_halt(run)
+        _request_halt(run)
         assert head.wait(LIMIT_S) == 0, run.errors
         final, first = run.final(), example.steps_in(run.log())
         assert (final.outcome, final.interruption) == (Outcome.HALTED, Interruption.HALT.value), run.log()
@@ -216,7 +216,7 @@ def test_example_resumes_in_next_attempt_after_halt_by_controllers(
         run.wait(lambda: run.processes() == [], "the end of all that was started")
 
 
-def _wish_halt(run: Rig) -> None:
+def _request_halt(run: Rig) -> None:
     """What the daemon does for `ffdl halt`: the cell first, then the signal."""
     cell = Path(run.attempt.control)
     unfinished = cell.with_suffix(".unfinished")

@@ -178,8 +178,8 @@ def test_fake_kubelet_runs_pre_stop_hook_before_term_and_kill(hands: Hands) -> N
 
 
 def test_fake_kubelet_stops_updating_annotation_volume_after_pod_deletion(hands: Hands) -> None:
-    item = {"path": "wish", "fieldRef": {"fieldPath": "metadata.annotations['x/wish']"}}
-    script = 'trap \'\' TERM; l=; while :; do w=$(cat /w/wish); [ "$w" = "$l" ] || echo got $w; l=$w; sleep 0.02; done'
+    item = {"path": "asked", "fieldRef": {"fieldPath": "metadata.annotations['x/request']"}}
+    script = 'trap \'\' TERM; l=; while :; do w=$(cat /w/asked); [ "$w" = "$l" ] || echo got $w; l=$w; sleep 0.02; done'
     main = sh("main", script, volumeMounts=[{"name": "w", "mountPath": "/w", "readOnly": True}])
     hands.pod("heard", main, volumes=[{"name": "w", "downwardAPI": {"items": [item]}}], terminationGracePeriodSeconds=2,
               meta={"finalizers": ["example.com/read"]})  # fmt: skip
@@ -187,7 +187,7 @@ def test_fake_kubelet_stops_updating_annotation_volume_after_pod_deletion(hands:
     for number, ending in enumerate((False, True)):
         if ending:
             hands.k8s.ask("DELETE", f"{hands.core}/pods/heard")
-        change = {"metadata": {"annotations": {"x/wish": f"no-{number}"}}}
+        change = {"metadata": {"annotations": {"x/request": f"no-{number}"}}}
         hands.k8s.ask("PATCH", f"{hands.core}/pods/heard", change, content=MERGE)
         if not ending:
             hands.await_log("heard", "got no-0")

@@ -32,10 +32,10 @@ class World(KubernetesHarness):
         where = f"api/v1/namespaces/{self.k8s.namespace}/pods?labelSelector={JOB_LABEL}"
         return list(self.k8s.ask("GET", where)["items"])
 
-    def do(self, wish: str, **more: Any) -> None:
+    def do(self, request: str, **more: Any) -> None:
         """To the one pod."""
         (pod,) = self.pods()
-        self.k8s.do(wish, namespace=self.k8s.namespace, pod=pod["metadata"]["name"], **more)
+        self.k8s.do(request, namespace=self.k8s.namespace, pod=pod["metadata"]["name"], **more)
 
     def run(self, command: str) -> tuple[NativeId, LaunchPlan]:
         """A learner that has printed ``up``."""

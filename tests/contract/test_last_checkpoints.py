@@ -87,7 +87,7 @@ def made(tmp_path: Path) -> Iterator[Rig]:
 
 
 def ask(run: Rig) -> None:
-    """A wish of the owner, and the signal to both node controllers."""
+    """A request of the owner, and the signal to both node controllers."""
     run.say("halt")
     for source in ("node-0", "node-1"):
         started = [event for event in run.events(source) if event.kind is EventKind.STARTED]

@@ -69,7 +69,7 @@ class Courier:
                 del said[HEAD_EVENTS]
             for other in self._gang:
                 if other is not pod and any(said.values()):
-                    other.wish("siblings", json.dumps(said))
+                    other.annotate("siblings", json.dumps(said))
 
     @contextmanager
     def at_work(self) -> Iterator[None]:

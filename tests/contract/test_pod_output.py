@@ -105,7 +105,7 @@ def test_pod_controller_resends_files_from_requested_offset(pod: PodRig) -> None
     before = TinyMirror()
     before.files[LOG] = whole_log(pod)[:100]
     before.files["events/node-0.jsonl"] = b""
-    pod.wish("resend", json.dumps({LOG: 100, "events/node-0.jsonl": 0, "final.json": 0, "no/such": 3}))
+    pod.annotate("resend", json.dumps({LOG: 100, "events/node-0.jsonl": 0, "final.json": 0, "no/such": 3}))
     pod.wait(
         lambda: (
             before.apply(pod.frames()[heard:]).files[LOG] == whole_log(pod)

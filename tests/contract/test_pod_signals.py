@@ -45,13 +45,13 @@ def begin(pod: PodRig, command: str, says: str) -> None:
     pod.wait_for_event(EventKind.LEARNER_STARTED)
 
 
-def control(wish: str) -> str:
-    return json.dumps({"format": 1, "attempt": 1, "requested_action": wish, "drill": ""})
+def control(action: str) -> str:
+    return json.dumps({"format": 1, "attempt": 1, "requested_action": action, "drill": ""})
 
 
 def test_pod_halt_signals_learner_and_confirms_checkpoint(pod: PodRig) -> None:
     begin(pod, "echo up; python3 train.py; true", "training")
-    pod.wish("control", control("halt"))
+    pod.annotate("control", control("halt"))
     assert pod.end() == (0, 0), pod.errors
     final = pod.final()
     assert (final.outcome, final.interruption) == (Outcome.HALTED, Interruption.HALT.value)
@@ -75,7 +75,7 @@ def test_pod_deletion_requests_checkpoint_as_preemption_and_shim_ignores_term(po
 def test_pod_cancel_kills_unresponsive_learner_and_its_processes(pod: PodRig) -> None:
     begin(pod, f"setsid sleep 300 & {DEAF}", "deaf")
     pod.wait(lambda: len(pod.learner_pids()) >= 3, "what it started")
-    pod.wish("control", control("cancel"))
+    pod.annotate("control", control("cancel"))
     code, _ = pod.end()
     assert code != 0
     assert pod.final().outcome is Outcome.CANCELLED
@@ -84,14 +84,14 @@ def test_pod_cancel_kills_unresponsive_learner_and_its_processes(pod: PodRig) ->
 
 def test_pod_forwards_each_numbered_signal_once(pod: PodRig) -> None:
     begin(pod, "exec python3 train.py", "training")
-    pod.wish("signal", "1 HUP")
+    pod.annotate("signal", "1 HUP")
     pod.wait_for_log("heard HUP")
-    pod.wish("signal", "1 HUP\n")  # the same number in other words
-    pod.wish("control", control(""))
+    pod.annotate("signal", "1 HUP\n")  # the same number in other words
+    pod.annotate("control", control(""))
     pod.wait(lambda: Path(pod.attempt.control).exists(), "the control cell")
-    pod.wish("signal", "2 HUP")
+    pod.annotate("signal", "2 HUP")
     pod.wait(lambda: pod.log().count("heard HUP") == 2, "the second one")
-    pod.wish("signal", "3 URG")
+    pod.annotate("signal", "3 URG")
     assert pod.end() == (0, 0), pod.errors
     assert pod.log().count("heard HUP") == 2
     assert pod.final().interruption == Interruption.PREEMPTION.value

@@ -69,7 +69,7 @@ class User:
             self.over.wait(0.4)
 
     def stop_one(self) -> None:
-        """It counts as wished from before the request, whose answer may be lost."""
+        """It counts as requested from before the request, whose answer may be lost."""
         job_id = self.acknowledged[-1]
         self.stopped.append(job_id)
         with self.daemon.client() as client:
@@ -114,8 +114,8 @@ def test_daemon_loses_and_duplicates_nothing_when_postgres_restarts_under_load(
         ends = {JobState.COMPLETED} | ({JobState.HALTED, JobState.CANCELLED} if job_id in user.stopped else set())
         assert jobs[job_id].state in ends, (jobs[job_id], world.diagnosis())
     findings = world.examine(user.acknowledged)
-    as_wished = tuple(f"{job_id} is {jobs[job_id].state} " for job_id in user.stopped)
-    broken = tuple(fault for fault in findings.broken if not fault.startswith(as_wished))
+    as_requested = tuple(f"{job_id} is {jobs[job_id].state} " for job_id in user.stopped)
+    broken = tuple(fault for fault in findings.broken if not fault.startswith(as_requested))
     assert replace(findings, broken=broken) == Findings(), world.diagnosis()
 
 

@@ -44,7 +44,7 @@ def office(make_office: MakeOffice) -> Office:
 
 
 def test_commands_and_controllers_keep_working_during_slurm_outage(office: Office) -> None:
-    """Listing, submitting, logs, halts and cancels go on; what was wished and kept comes true afterwards."""
+    """Listing, submitting, logs, halts and cancels go on; what was requested and kept comes true afterwards."""
     runs, halted, cancelled = (office.accept(command) for command in (
         "echo a line of the log; " + STAYS.replace("while true", f"while ! test -e {office.base}/enough"),
         SAVES + STAYS, STAYS))  # fmt: skip

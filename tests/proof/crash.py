@@ -99,13 +99,13 @@ class Verdict:
         """All counts."""
         kills, jobs = sum(tally.kills for tally in self.tallies), sum(tally.jobs for tally in self.tallies)
         asked: Counter[str] = sum((Counter(tally.asked) for tally in self.tallies), Counter())
-        wishes = " ".join(f"{verb} {asked[verb]}" for verb in ("halt", "resume", "cancel", "drill"))
+        requests = " ".join(f"{verb} {asked[verb]}" for verb in ("halt", "resume", "cancel", "drill"))
         arrays = sum(tally.arrays for tally in self.tallies)
         faults = " ".join(f"{words} {self.counts[name]}" for name, words in _WORDS.items())
         answer = max((s for tally in self.tallies for s in tally.answer_s), default=0.0)
         progress = max((s for tally in self.tallies for s in tally.progress_s), default=0.0)
         slowest = f"slowest recovery {answer:.2f} s to an answer, {progress:.2f} s to progress"
-        return f"kills {kills} jobs {jobs} arrays {arrays} ({wishes}) {faults} {slowest}"
+        return f"kills {kills} jobs {jobs} arrays {arrays} ({requests}) {faults} {slowest}"
 
     def table(self) -> str:
         """Every named step and every other place of death, with how often."""

@@ -321,7 +321,7 @@ class Scene:
         return seen
 
     def _mounts(self) -> dict[str, bool]:
-        """Of each kind of store and each wish, whether the node did as it says."""
+        """Whether the node did what was requested, for each kind of store."""
         logs = {(kind, mode): self._log(f"{MOUNTED}-{kind}-{mode}") for kind in KINDS for mode in MODES}
         said = f"ffdl: loading data: {SETS}/{MOUNTED} is mounted\n"
         return {f"{kind} {MODES[mode]}": (said in log) is (mode == "always") for (kind, mode), log in logs.items()}

@@ -18,7 +18,7 @@ from tests.fakes.kubernetes.rig import FakeCluster, cluster
 from tests.unit.admin.conftest import run_admin
 
 KINDS = ["Namespace", "ResourceQuota", "LimitRange", "NetworkPolicy", "ServiceAccount", "Role", "RoleBinding"]
-WISH = ("--gpus", "8", "--cpus", "64", "--memory", "1TiB", "--storage", "2Ti", "--jobs", "50", "--user", "alice",
+REQUEST = ("--gpus", "8", "--cpus", "64", "--memory", "1TiB", "--storage", "2Ti", "--jobs", "50", "--user", "alice",
         "--group", "ml", "--service-account", "platform/ffdl-submitd", "--resource", "nvidia.com/mig-1g.10gb=4",
         "--label", "team=a")  # fmt: skip
 
@@ -68,7 +68,7 @@ def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
 
 
 def test_tenant_create_makes_objects_and_is_idempotent(desk: Desk) -> None:
-    code, out, err = desk.run("create", "team-a", *WISH)
+    code, out, err = desk.run("create", "team-a", *REQUEST)
     assert (code, [line.split()[:2] for line in out.splitlines()]) == (0, [["made", kind] for kind in KINDS])
     assert 'namespace = "team-a", service_account = "ffdl-batch-learner"' in err and "No user" not in err
     assert "No user may submit there yet: name users with --update" in desk.run("create", "team-b")[2]
@@ -79,7 +79,7 @@ def test_tenant_create_makes_objects_and_is_idempotent(desk: Desk) -> None:
     }  # fmt: skip
     account = desk.client("team-a").get("ServiceAccount", "ffdl-batch-learner")
     assert account is not None and account["automountServiceAccountToken"] is False
-    code, out, _ = desk.run("create", "team-a", *WISH)
+    code, out, _ = desk.run("create", "team-a", *REQUEST)
     assert (code, [line.split()[:2] for line in out.splitlines()]) == (0, [["same", kind] for kind in KINDS])
 
 
@@ -175,9 +175,9 @@ def test_tenant_create_exits_by_cause_without_permission_or_usable_cluster(
 
 
 def test_tenant_create_print_writes_same_objects_without_cluster(desk: Desk) -> None:
-    desk.run("create", "team-a", *WISH)
+    desk.run("create", "team-a", *REQUEST)
     desk.configure("/nowhere/config")
-    code, out, _ = desk.run("create", "team-a", *WISH, "--print")
+    code, out, _ = desk.run("create", "team-a", *REQUEST, "--print")
     objects = list(yaml.safe_load_all(out))
     assert code == 0 and [one["kind"] for one in objects] == KINDS and "&id" not in out
     client = desk.client("team-a")
@@ -188,7 +188,7 @@ def test_tenant_create_print_writes_same_objects_without_cluster(desk: Desk) -> 
 
 
 def test_tenant_create_update_adds_debugging_and_removes_it_only_with_remove(desk: Desk) -> None:
-    assert desk.run("create", "team-a", *WISH)[0] == 0
+    assert desk.run("create", "team-a", *REQUEST)[0] == 0
     client, kinds = desk.client("team-a"), ("ResourceQuota", "RoleBinding")
     before = {kind: client.get(kind, "ffdl-batch-daemon") for kind in kinds}
     for words, changes, has in (
@@ -214,7 +214,7 @@ def test_tenant_create_update_adds_member_and_removes_others_only_with_remove(de
 
 
 def test_tenant_create_nodes_binds_existing_members_to_node_role(desk: Desk) -> None:
-    assert desk.run("create", "team-a", *WISH)[0] == 0
+    assert desk.run("create", "team-a", *REQUEST)[0] == 0
     client = desk.client("team-a")
     binding = client.get("RoleBinding", "ffdl-batch-daemon")
     assert binding is not None and client.get("ClusterRole", "ffdl-batch-nodes") is None

@@ -278,8 +278,8 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
                     if daemon.on_act:
                         daemon.on_act(verb, job_id)
                 if verb in ("cancel", "halt") and daemon.jobs[job_id].ended_at is None:
-                    wish = "cancel" if daemon.jobs[job_id].requested_action == "cancel" else verb
-                    daemon.jobs[job_id] = replace(daemon.jobs[job_id], requested_action=wish)
+                    action = "cancel" if daemon.jobs[job_id].requested_action == "cancel" else verb
+                    daemon.jobs[job_id] = replace(daemon.jobs[job_id], requested_action=action)
                 self.reply({"job": to_plain(daemon.jobs[job_id])})
 
         def report(self, found: dict[str, Any] | list[str]) -> None:

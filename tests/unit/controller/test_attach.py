@@ -222,8 +222,8 @@ class Helper:
 
 def test_helper_runs_requested_command(agent: Agent) -> None:
     helper = Helper(3)
-    wish = encode_frame(BEGIN, json.dumps({"do": "run", "argv": ["cat"]}).encode())
-    helper.send(wish + encode_frame(INPUT, b"here\n") + encode_frame(INPUT_END))  # all at once
+    request = encode_frame(BEGIN, json.dumps({"do": "run", "argv": ["cat"]}).encode())
+    helper.send(request + encode_frame(INPUT, b"here\n") + encode_frame(INPUT_END))  # all at once
     ready, *said = helper.rest()
     assert (ready[0], json.loads(ready[1])["learners"]) == (READY, [3])
     assert [(kind, payload) for kind, payload in said if kind == OUTPUT] == [(OUTPUT, b"here\n")]
@@ -244,8 +244,8 @@ def test_helper_reports_command_that_cannot_start_like_shell(
     agent: Agent, command: str, status: int, said: str, window: list[int] | None
 ) -> None:
     helper = Helper(3)
-    wish = {"do": "run", "argv": [command, "-x"], **({"window": window} if window else {})}
-    helper.send(encode_frame(BEGIN, json.dumps(wish).encode()))
+    request = {"do": "run", "argv": [command, "-x"], **({"window": window} if window else {})}
+    helper.send(encode_frame(BEGIN, json.dumps(request).encode()))
     _, *frames = helper.rest()
     text = b"".join(payload for kind, payload in frames if kind in (OUTPUT, ERRORS))
     assert text.decode().strip() == f"ffdl exec: {said} in the learner"

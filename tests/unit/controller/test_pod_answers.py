@@ -84,7 +84,7 @@ def test_pod_answer_rejects_unknown_view_of_later_release(tmp_path: Path, monkey
 
 
 def test_pod_answers_handle_one_request_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second is begun later: the wish stays until it is."""
+    """The second is begun later: the request stays until it is."""
     go, over = threading.Event(), threading.Event()
     monkeypatch.setattr(daemon_requests, "await_agents", lambda *_: go.wait(60) and {})
     mine = Answers(launch(tmp_path), 0, lambda *_: over.set())

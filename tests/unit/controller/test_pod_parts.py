@@ -1,4 +1,4 @@
-"""Parts of a pod's controller: wishes, the log by position, the last word, the seat."""
+"""Parts of a pod's controller: requests, the log by position, the final record, the seat."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.unit.controller.rig import launch_file
 
 
 class Place:
-    """A pod's directories, and what its wishes came to."""
+    """A pod's directories, and the results of its requests."""
 
     def __init__(self, base: Path, index: int = 0, *, apart: bool = True) -> None:
         self.attempt = AttemptDir(str(base / "attempt-1"))
@@ -45,8 +45,8 @@ class Place:
         self.looks: list[Look] = []
         self.requests = DaemonRequests(launch, index, str(self.annotations), self.resend, self.signal, self.show)
 
-    def resend(self, wish: Mapping[str, int]) -> None:
-        self.again.append(dict(wish))
+    def resend(self, positions: Mapping[str, int]) -> None:
+        self.again.append(dict(positions))
 
     def signal(self, name: str) -> bool:
         if self.takes:
@@ -57,7 +57,7 @@ class Place:
         self.looks.append(look)
         return self.takes
 
-    def wish(self, name: str, text: str) -> None:
+    def annotate(self, name: str, text: str) -> None:
         (self.annotations / name).write_text(text)
         self.requests.look()
 
@@ -76,18 +76,18 @@ def siblings(text: str, name: str = "events/node-1.jsonl") -> str:
 
 
 def test_pod_signal_request_is_sent_only_once_across_runs(tmp_path: Path) -> None:
-    Place(tmp_path).wish("signal", "3 URG")
+    Place(tmp_path).annotate("signal", "3 URG")
     again = Place(tmp_path)
-    again.wish("signal", "3 URG")
-    again.wish("signal", "2 HUP")
-    again.wish("signal", "4 HUP")
+    again.annotate("signal", "3 URG")
+    again.annotate("signal", "2 HUP")
+    again.annotate("signal", "4 HUP")
     assert again.signals == ["HUP"]
 
 
 def test_pod_signal_request_waits_until_controller_can_send_it(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.takes = False
-    place.wish("signal", "1 URG")
+    place.annotate("signal", "1 URG")
     place.takes = True
     place.requests.look()
     place.requests.look()
@@ -99,7 +99,7 @@ def test_pod_signal_request_warns_once_if_invalid(
     tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = Place(tmp_path)
-    place.wish("signal", text)
+    place.annotate("signal", text)
     place.requests.look()
     assert place.signals == []
     assert capsys.readouterr().err.count("cannot be carried out") == 1, "told once"
@@ -108,8 +108,8 @@ def test_pod_signal_request_warns_once_if_invalid(
 def test_pod_requests_ignore_damaged_files(tmp_path: Path) -> None:
     place = Place(tmp_path)
     for name in ("control", "siblings", "resend"):
-        place.wish(name, "{")
-    place.wish("siblings", "zlib:eJw=")
+        place.annotate(name, "{")
+    place.annotate("siblings", "zlib:eJw=")
     assert not Path(place.attempt.control).exists()
     assert place.again == []
 
@@ -122,13 +122,13 @@ def test_pod_siblings_write_only_event_files_of_other_nodes_and_none_in_shared_d
     tmp_path: Path, name: str, apart: bool
 ) -> None:
     place = Place(tmp_path, apart=apart)
-    place.wish("siblings", siblings(failure(), name))
+    place.annotate("siblings", siblings(failure(), name))
     assert not Path(place.attempt.path, name).exists()
 
 
 def test_pod_siblings_stop_learner_after_failure_on_another_node(tmp_path: Path) -> None:
     place = Place(tmp_path)
-    place.wish("siblings", siblings(failure()))
+    place.annotate("siblings", siblings(failure()))
     assert (place.stop()["what"], place.stop()["reason"]) == ("stop", "failure")
     assert Path(place.attempt.event_file("node-1")).read_text() == failure()
 
@@ -137,7 +137,7 @@ def test_pod_siblings_unpack_compressed_events(tmp_path: Path) -> None:
     place, long = Place(tmp_path), failure() + "\n" * PLAIN_ANNOTATION_BYTES
     text = pack(siblings(long))
     assert len(text) < PLAIN_ANNOTATION_BYTES
-    place.wish("siblings", text)
+    place.annotate("siblings", text)
     assert Path(place.attempt.event_file("node-1")).read_text() == long
 
 
@@ -146,7 +146,7 @@ def test_pod_siblings_unpack_compressed_events(tmp_path: Path) -> None:
 )
 def test_pod_siblings_do_not_stop_learner_after_harmless_end(tmp_path: Path, fields: dict[str, object]) -> None:
     place = Place(tmp_path)
-    place.wish("siblings", siblings(failure(**fields)))
+    place.annotate("siblings", siblings(failure(**fields)))
     assert place.stop() == {}
 
 
@@ -233,12 +233,12 @@ def test_seat_end_is_unknown_if_exit_line_is_incomplete(tmp_path: Path, line: st
 def test_pod_view_request_is_repeated_until_it_is_accepted(tmp_path: Path) -> None:
     place, look = Place(tmp_path), Look("a", "top", (1,))
     place.takes = False
-    place.wish("look", encode_look(look))
+    place.annotate("look", encode_look(look))
     place.takes = True
     place.requests.look()
     place.requests.look()
     assert place.looks == [look, look]
-    place.wish("look", "no look")
+    place.annotate("look", "no look")
     assert place.looks == [look, look]
 
 

@@ -233,9 +233,9 @@ def test_continuation_stops_without_confirmed_checkpoint_or_retry_budget(
     assert re.search(message, found.message), found.message
 
 
-@pytest.mark.parametrize(("wish", "interruption"), [("halt", "halt"), ("cancel", "timeout")])
-def test_continuation_stops_after_halt_or_cancel_request(tmp_path: Path, wish: str, interruption: str) -> None:
-    launch = noted(plan(tmp_path), requested_action=wish)
+@pytest.mark.parametrize(("action", "interruption"), [("halt", "halt"), ("cancel", "timeout")])
+def test_continuation_stops_after_halt_or_cancel_request(tmp_path: Path, action: str, interruption: str) -> None:
+    launch = noted(plan(tmp_path), requested_action=action)
     found = Continuation(launch, "77").arrange(HALTED, 0.0, None)
     assert (found.goes_on, found.interruption) == (GoesOn.NO, interruption)
     assert not Path(JobDir(launch.job_dir).attempt(2).path).exists()

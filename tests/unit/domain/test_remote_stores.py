@@ -51,8 +51,8 @@ def test_read_store_url_parses_each_scheme_into_address_and_prefix_and_back(
 
 
 def test_read_store_url_applies_requested_options_and_user() -> None:
-    wishes = StoreOptions("https://store", "eu", {"ca_file": "/ca.pem"})
-    made = read_store_url("s3://bucket/a", wishes)
+    options = StoreOptions("https://store", "eu", {"ca_file": "/ca.pem"})
+    made = read_store_url("s3://bucket/a", options)
     assert made == StorePlace(StoreAddress(S3, "https://store", "eu", "bucket", {"ca_file": "/ca.pem"}), "a")
     assert read_store_url("sftp://ada@host/a", StoreOptions()).user == "ada"
 
@@ -76,7 +76,7 @@ def test_read_store_url_rejects_invalid_url_or_endpoint_without_printing_credent
 
 
 @pytest.mark.parametrize(
-    ("url", "wishes", "text"),
+    ("url", "options", "text"),
     [
         (
             "s3://b",
@@ -110,10 +110,10 @@ def test_read_store_url_rejects_invalid_url_or_endpoint_without_printing_credent
     ],
 )
 def test_read_store_url_rejects_option_or_secret_that_store_does_not_use(
-    url: str, wishes: StoreOptions, text: str
+    url: str, options: StoreOptions, text: str
 ) -> None:
     with pytest.raises(StoreUrlError) as raised:
-        read_store_url(url, wishes)
+        read_store_url(url, options)
     assert text in str(raised.value)
 
 

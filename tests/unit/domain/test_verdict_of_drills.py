@@ -16,9 +16,12 @@ from tests.unit.domain.test_verdict import ENDED_WELL, FAILED, OUTSIDE, RUN, WAI
 
 
 def drilled(
-    observation: Observation, drill: str, final: FinalRecord | None = None, wish: RequestedAction = RequestedAction.NONE
+    observation: Observation,
+    drill: str,
+    final: FinalRecord | None = None,
+    asked: RequestedAction = RequestedAction.NONE,
 ) -> AttemptFacts:
-    found = facts(JobState.PROCESSING, observation, RUN[:2], final, wish)
+    found = facts(JobState.PROCESSING, observation, RUN[:2], final, asked)
     return replace(found, drill_event=drill)
 
 

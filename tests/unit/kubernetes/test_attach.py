@@ -88,8 +88,8 @@ def test_reach_reports_unreachable_scheduler_before_pods_are_listed(tmp_path: Pa
         reach.beside(place(tmp_path, 0), ["python"])
 
 
-@pytest.mark.parametrize("wish", [AttachRequest(("true",)), AttachRequest(do="stack")], ids=["exec", "stack"])
-def test_exec_and_stack_exit_75_while_api_server_is_away(tmp_path: Path, wish: AttachRequest) -> None:
+@pytest.mark.parametrize("attach_request", [AttachRequest(("true",)), AttachRequest(do="stack")], ids=["exec", "stack"])
+def test_exec_and_stack_exit_75_while_api_server_is_away(tmp_path: Path, attach_request: AttachRequest) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # and nothing listens
         server = f"https://127.0.0.1:{closed.getsockname()[1]}"
@@ -98,7 +98,7 @@ def test_exec_and_stack_exit_75_while_api_server_is_away(tmp_path: Path, wish: A
         write_kubeconfig(tmp_path / "config", server, authority, namespace="team-a", token="x")
         program = reach.beside(place(tmp_path, 0), ["attach", "--learners", "1"])
         with Helper(AttachPlan(program.argv, (1,))) as helper, pytest.raises(RequestRefused) as caught:
-            run(helper, wish)
+            run(helper, attach_request)
     assert caught.value.problem.exit_code == ExitCode.TRY_AGAIN
     assert f"the API server {server} cannot be reached: All connection attempts failed" in caught.value.problem.message
 

@@ -67,7 +67,7 @@ class World:
         self.let_go: list[str] = []
         monkeypatch.setattr(self.scheduler, "_synced", lambda: None)
         monkeypatch.setattr(
-            self.pods._requests, "_queue", lambda name, wish: self.let_go.append(name) if not wish else None
+            self.pods._requests, "_queue", lambda name, what: self.let_go.append(name) if not what else None
         )
         monkeypatch.setattr(self.pods._follower, "follow", lambda name: None)
 
@@ -268,7 +268,7 @@ def test_pod_reader_sibling_events_of_large_gang_fit_into_annotations(world: Wor
         path.write_text("".join(json.dumps(line) + "\n" for line in said))
     world.pods._notify_siblings(TOKEN)
     brought = {
-        value for (_, wish), value in world.pods._requests._annotations.items() if wish is PodAnnotation.SIBLINGS
+        value for (_, kind), value in world.pods._requests._annotations.items() if kind is PodAnnotation.SIBLINGS
     }
     (text,) = brought
     files = json.loads(unpack(text))

@@ -149,8 +149,8 @@ def test_stop_array_cancels_pending_elements_and_forwards_cancel_for_queued_ones
     pending = fleet.accept("array: 0-2", "k2")
     view = stop_array(fleet.site.platform.storage, fleet.site.caller, pending, RequestedAction.CANCEL)
     assert (dict(view.states), view.ended) == ({"CANCELLED": 3}, True)
-    for wish in (RequestedAction.CANCEL, RequestedAction.HALT):
-        view = stop_array(fleet.site.platform.storage, fleet.site.caller, array, wish)
+    for action in (RequestedAction.CANCEL, RequestedAction.HALT):
+        view = stop_array(fleet.site.platform.storage, fleet.site.caller, array, action)
         assert dict(view.states) == {"QUEUED": 10}
         assert {job.requested_action for job in fleet.elements(array)} == {RequestedAction.CANCEL}
     fleet.site.watch()

@@ -109,7 +109,7 @@ def test_drill_clears_record_when_halt_request_is_rejected(
     site: Site, scheduler: Signalled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = processing(site)
-    monkeypatch.setattr(site.platform.storage.store, "set_requested_action", lambda _job, _wish: None)
+    monkeypatch.setattr(site.platform.storage.store, "set_requested_action", lambda _job, _action: None)
     refused(site, job, "halt", "changes too fast")
     assert read_control(site.attempt(job)) == Control(1)
 

@@ -158,9 +158,9 @@ def test_halt_and_cancel_apply_to_job_whose_attempt_ends_concurrently(
         halt(site, job)
     real = site.platform.storage.store.set_requested_action
 
-    def late(job_id: str, wish: RequestedAction) -> Job | None:
+    def late(job_id: str, action: RequestedAction) -> Job | None:
         site.move(site.job(job_id), state, cause=Cause.PROGRESS if cancels else Cause.REQUEUED)
-        return real(job_id, wish)
+        return real(job_id, action)
 
     monkeypatch.setattr(site.platform.storage.store, "set_requested_action", late)
     view = (
@@ -256,11 +256,11 @@ def test_write_control_loses_no_update_from_concurrent_threads(site: Site) -> No
         for value in values * 25:
             write_control(site.platform.storage.root, job, **value)
 
-    wishes, drills = (
+    actions, drills = (
         [{"requested_action": RequestedAction.NONE}, {"requested_action": RequestedAction.HALT}],
         [{"drill": ""}, {"drill": DrillEvent.PREEMPT}],
     )
-    threads = [Thread(target=write, args=values) for values in (wishes, drills)]
+    threads = [Thread(target=write, args=values) for values in (actions, drills)]
     for thread in threads:
         thread.start()
     for thread in threads:

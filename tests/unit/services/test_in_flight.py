@@ -221,7 +221,7 @@ def take_lease(site: Site, job: Job) -> None:
         connection.execute(update(JOBS).where(JOBS.c.id == job.id).values(lease_token="others", lease_until=0.0))
 
 
-def wish_cancel(site: Site, job: Job) -> None:
+def request_cancel(site: Site, job: Job) -> None:
     site.platform.storage.store.set_requested_action(job.id, RequestedAction.CANCEL)
 
 
@@ -267,7 +267,7 @@ def test_deployer_skips_only_the_job_cancelled_before_attempt_begins(site: Site)
     jobs = accept_three(site)
     assert (
         site.platform.deployer(
-            at("claimed", lambda: wish_cancel(site, jobs[1])),
+            at("claimed", lambda: request_cancel(site, jobs[1])),
         ).step()
         == 2
     )

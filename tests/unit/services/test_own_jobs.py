@@ -186,13 +186,13 @@ def begun(site: Site) -> tuple[FakeHead, NativeId]:
     return head, native
 
 
-@pytest.mark.parametrize(("wish", "is_restarted"), [(RequestedAction.HALT, True), (RequestedAction.CANCEL, False)])
+@pytest.mark.parametrize(("action", "is_restarted"), [(RequestedAction.HALT, True), (RequestedAction.CANCEL, False)])
 def test_watcher_ignores_requeue_of_foreign_job_under_reused_id(
-    site: Site, wish: RequestedAction, is_restarted: bool
+    site: Site, action: RequestedAction, is_restarted: bool
 ) -> None:
     """slurmctld's state was wiped, and the ids were given out again."""
     head, native = begun(site)
-    site.platform.storage.store.set_requested_action(head.job.id, wish)
+    site.platform.storage.store.set_requested_action(head.job.id, action)
     shows(site, native, PLAIN, Phase.PENDING, submitted_at=2e6, restarts=1, held_for_good=True, reason="held")
     watching = site.platform.watcher() if is_restarted else site.watcher
     if is_restarted:
@@ -310,16 +310,16 @@ def test_deployer_finds_own_attempt_when_recorded_id_belongs_to_another_job(
     assert (after.state, after.native_id, after.attempt, asked_to_change(site)) == (JobState.QUEUED, str(own), 1, [])
 
 
-@pytest.mark.parametrize("wish", [RequestedAction.HALT, RequestedAction.CANCEL])
+@pytest.mark.parametrize("action", [RequestedAction.HALT, RequestedAction.CANCEL])
 def test_deployer_ends_never_listed_attempt_as_halt_or_cancel_requests(
-    site: Site, monkeypatch: pytest.MonkeyPatch, wish: RequestedAction
+    site: Site, monkeypatch: pytest.MonkeyPatch, action: RequestedAction
 ) -> None:
     job = swallowed(site, monkeypatch)
-    site.platform.storage.store.set_requested_action(job.id, wish)
+    site.platform.storage.store.set_requested_action(job.id, action)
     look_until_late(site)
     site.clock.at = max(site.clock.at, (begun_at(site.attempt(job)) or 0.0)) + 301
     site.deploy()
-    assert site.job(job.id).state is (JobState.HALTED if wish is RequestedAction.HALT else JobState.CANCELLED)
+    assert site.job(job.id).state is (JobState.HALTED if action is RequestedAction.HALT else JobState.CANCELLED)
     assert (site.scheduler.submitted, asked_to_change(site)) == ([], [])
 
 

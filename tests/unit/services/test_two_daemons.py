@@ -108,15 +108,15 @@ def test_watcher_reads_doorbell_entry_removed_by_killed_watcher(site: Site, monk
 def test_watcher_reads_events_again_when_row_changed_meanwhile(site: Site) -> None:
     """The row changed between reading and writing: another daemon watches, or the owner requested something."""
     job = site.deployed()
-    wishes: list[RequestedAction] = []
+    requests: list[RequestedAction] = []
 
-    def wish(step: str) -> None:
-        if step == "judged" and wishes:
-            site.platform.storage.store.set_requested_action(job.id, wishes.pop())
+    def request(step: str) -> None:
+        if step == "judged" and requests:
+            site.platform.storage.store.set_requested_action(job.id, requests.pop())
 
-    racing = site.platform.watcher(wish)
+    racing = site.platform.watcher(request)
     racing.step(full=True)
-    wishes.append(RequestedAction.HALT)
+    requests.append(RequestedAction.HALT)
     write_events(site, job, [("load-model", site.clock.now()), ("learner", site.clock.now())])
     assert racing.step(full=False) == 0
     assert racing.step(full=False) == 1

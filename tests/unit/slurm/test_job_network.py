@@ -102,23 +102,23 @@ def with_features(*each: tuple[str, ...]) -> BackendFacts:
 
 
 BOTH = "ffdl-network&ffdl-egress"
-EGRESS_WISH = {"network": NetworkLevel.EGRESS, "egress": EGRESS}
+EGRESS_OPTIONS = {"network": NetworkLevel.EGRESS, "egress": EGRESS}
 
 
 @pytest.mark.parametrize(
-    ("facts", "constraint", "wish", "said"),
+    ("facts", "constraint", "options", "said"),
     [
         (FACTS, "ffdl-network", {"network": NetworkLevel.JOB}, "none of n[1-2], c1 has the feature 'ffdl-network'"),
-        (with_features(("ffdl-network",), ()), BOTH, EGRESS_WISH,
+        (with_features(("ffdl-network",), ()), BOTH, EGRESS_OPTIONS,
          "none of x1, x2 has the feature 'ffdl-egress'"),
-        (with_features(("ffdl-network",), (), ("ffdl-egress",)), BOTH, EGRESS_WISH,
+        (with_features(("ffdl-network",), (), ("ffdl-egress",)), BOTH, EGRESS_OPTIONS,
          "none of x1, x2, x3 has all of ffdl-network, ffdl-egress"),
     ],
 )  # fmt: skip
 def test_plan_rejects_constraint_without_eligible_node_and_names_missing_feature(
-    facts: BackendFacts, constraint: str, wish: dict[str, Any], said: str
+    facts: BackendFacts, constraint: str, options: dict[str, Any], said: str
 ) -> None:
-    message, path = refused(facts, ONE, constraint=constraint, **wish)
+    message, path = refused(facts, ONE, constraint=constraint, **options)
     assert f"the constraint {constraint} leaves no node, for {said}" in message
     assert path == "batch.constraint" and "--constraint=" not in message
 
