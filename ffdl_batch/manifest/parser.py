@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from ffdl_batch.domain.findings import Severity
 from ffdl_batch.domain.job.spec import JobSpec
@@ -19,12 +20,12 @@ from ffdl_batch.manifest.contract import Defaults, ManifestSource, Parsed
 from ffdl_batch.manifest.credentials import named_in, redact
 from ffdl_batch.manifest.document.composer import Document, compose
 from ffdl_batch.manifest.document.source_text import read_text
-from ffdl_batch.manifest.document.tree import Mapping, Origin, Scalar, Unreadable, to_raw
+from ffdl_batch.manifest.document.tree import Mapping, Origin, Place, Scalar, Unreadable, locate, to_raw
 from ffdl_batch.manifest.environment_variables import note_variables
 from ffdl_batch.manifest.finding_log import FindingLog
 from ffdl_batch.manifest.models.batch import ManifestBlock
+from ffdl_batch.manifest.models.scalars import kind_of
 from ffdl_batch.manifest.models.sweep import check_array, read_sweep
-from ffdl_batch.manifest.models.validation_messages import report
 from ffdl_batch.manifest.options import apply_options
 from ffdl_batch.manifest.stores import read_stores
 
@@ -87,7 +88,7 @@ def _read_job(
     try:
         manifest = ManifestBlock.model_validate(to_raw(root))
     except ValidationError as error:
-        report(error, log)
+        _report_invalid(error, log)
         _check_stores_alone(root, base_dir, log)
         return None, {}
     check_framework(manifest, defaults, log)
@@ -116,3 +117,45 @@ def _check_stores_alone(root: Mapping, base_dir: str, log: FindingLog) -> None:
     except ValidationError:
         return  # reported with the whole manifest
     read_stores(manifest.data_stores, base_dir, log)
+
+
+# FfDL's trainer, validateRequest: the same sentences, so that what people look up still finds it
+_NOT_SET: dict[Place, tuple[str, str]] = {
+    ("name",): ("Model definition name is not set", "write `name: ` and a name for the job"),
+    ("framework",): ("Framework is not set", "write framework: with name, version and command"),
+    ("framework", "name"): ("Framework name is not set", "write `name: ` under framework, as tensorflow or custom"),
+    ("framework", "version"): ("Framework version is not set", "write `version: ` under framework"),
+    ("framework", "command"): ("Training command is not set", "write `command: ` under framework"),
+}
+
+
+def _report_invalid(error: ValidationError, log: FindingLog) -> None:
+    """Report one finding for each error, at its place in the tree."""
+    for details in error.errors(include_url=False):
+        place: Place = tuple(step for step in details["loc"] if step != "[key]")
+        place = _existing_part(place, log, missing=details["type"] == "missing")
+        message, cure = _sentence(details, place)
+        log.error(place, message, cure)
+
+
+def _existing_part(place: Place, log: FindingLog, missing: bool) -> Place:
+    """Return `place` without steps that only the models know (the level in `network: job`)."""
+    _, depth = locate(log.root, place)
+    return place if missing else place[:depth]
+
+
+def _sentence(details: ErrorDetails, place: Place) -> tuple[str, str]:
+    context = details.get("ctx", {})
+    if (
+        details["type"] == "missing"
+        or context.get("message") == "not set"
+        or (place in _NOT_SET and not details["input"])
+    ):
+        return _NOT_SET.get(place, ("this is not set", ""))
+    if details["type"] == "refused":
+        return str(context["message"]), str(context["cure"])
+    if details["type"] in ("model_type", "dict_type", "model_attributes_type"):
+        return f"a mapping is needed here, not {kind_of(details['input'])}", "write `key: value` lines below, indented"
+    if details["type"] in ("list_type", "tuple_type"):
+        return f"a list is needed here, not {kind_of(details['input'])}", "begin each item with '- '"
+    return details["msg"], ""

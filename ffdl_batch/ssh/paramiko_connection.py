@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import select
+import signal
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.host.descriptors import write_all
+from ffdl_batch.host.terminal import raw_mode
 from ffdl_batch.ssh.authentication import Login
 from ffdl_batch.ssh.errors import CommandLost, SshFailed
 from ffdl_batch.ssh.host_config import HostConfig, check_jumps, read_destination, read_host
@@ -115,11 +120,9 @@ class ParamikoConnection:
 
     def run_on_terminal(self, line: str) -> int:
         """See the protocol."""
-        from ffdl_batch.ssh.paramiko_terminal import attach_terminal
-
         channel = self._open()
         try:
-            attach_terminal(channel, line)
+            _attach_terminal(channel, line)
             return exit_status(self._config.asked, channel, None)
         except lost_errors() as error:
             raise self._lost(error) from error
@@ -296,3 +299,40 @@ def _watch(chain: _Chain, config: HostConfig) -> None:
             return
         finally:
             patience.cancel()
+
+
+_STDIN, _STDOUT = 0, 1
+
+
+def _attach_terminal(channel: paramiko.Channel, line: str) -> None:
+    """Run the line in a terminal on the host until it ends. Raises the errors of the channel."""
+
+    def resize(*_: object) -> None:
+        channel.resize_pty(*os.get_terminal_size(_STDIN))
+
+    channel.get_pty(os.environ.get("TERM", "dumb"), *os.get_terminal_size(_STDIN))
+    channel.exec_command(line)
+    before = signal.signal(signal.SIGWINCH, resize)
+    try:
+        with raw_mode(_STDIN):
+            _copy_terminal(channel)
+    finally:
+        signal.signal(signal.SIGWINCH, before)
+
+
+def _copy_terminal(channel: paramiko.Channel) -> None:
+    sources: list[int] = [_STDIN, channel.fileno()]
+    while True:
+        ready = select.select(sources, [], [])[0]
+        if channel.fileno() in ready:
+            data = channel.recv(_BLOCK)
+            if not data:
+                return
+            write_all(_STDOUT, data)
+        if _STDIN in ready:
+            typed = os.read(_STDIN, _BLOCK)
+            if typed:
+                channel.sendall(typed)
+            else:
+                sources.remove(_STDIN)
+                channel.shutdown_write()
