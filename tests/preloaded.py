@@ -78,6 +78,10 @@ _LARGEST_REQUEST = 200_000
 # ---------------------------------------------------------------------------------------------- the tests' side
 
 
+_Executed = subprocess.Popen[bytes]
+"""As it was before a test replaced it."""
+
+
 class Popen(subprocess.Popen[Any]):
     """A process like `subprocess.Popen`'s, forked from the server if its command allows that."""
 
@@ -225,7 +229,7 @@ class _Server:
         """Start one for this process."""
         own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with other:
-            process = subprocess.Popen(
+            process = _Executed(
                 [sys.executable, "-m", "tests.preloaded", str(other.fileno()), "-" * _SHOWN_BYTES],
                 cwd=ROOT,
                 env={

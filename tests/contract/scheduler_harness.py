@@ -10,6 +10,7 @@ import getpass
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 import zipfile
@@ -19,6 +20,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
+
+import pytest
 
 from ffdl_batch.attempt.layout import AttemptDir, Root
 from ffdl_batch.domain.backend_facts import BackendFacts
@@ -238,6 +241,8 @@ class LocalHarness(Harness):
     backend = "local"
 
     def __init__(self, base: Path, settings: Mapping[str, object] | None = None) -> None:
+        self._patch = pytest.MonkeyPatch()
+        self._patch.setattr(subprocess, "Popen", preloaded.PopenTree)  # jobs begin as forks
         super().__init__(base, {"scratch_base": str(base), "max_jobs": 2, **(settings or {})})
         self._blockers: list[NativeId] = []
 
@@ -262,6 +267,7 @@ class LocalHarness(Harness):
 
     def close(self) -> None:
         """As the parent; twice, because killed supervisors leave children behind."""
+        self._patch.undo()
         for _ in range(2):
             super().close()
 

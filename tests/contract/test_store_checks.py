@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from ffdl_batch.services.data import data_store_checks
 from ffdl_batch.services.data.data_store_checks import StoreChecks
 from tests.fakes.fault_proxy import Rule
 from tests.fakes.serving import serving_files
+from tests.preloaded import PopenTree
 from tests.staging_rig import KEY, SECRET, StagingRig, rig
 
 __all__ = ["rig"]
@@ -39,6 +41,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that does much else is slow to begin processes, and to answer."""
     monkeypatch.setattr(data_store_checks, "CONNECTION_S", "60")
     monkeypatch.setattr(data_store_checks, "KNOWN_S", 600.0)
+    monkeypatch.setattr(subprocess, "Popen", PopenTree)
 
 
 def patient() -> StoreChecks:
