@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 from ffdl_batch.store import Store, open_store
 from ffdl_batch.store.existing_database import connect_existing
 from tests.conftest import POSTGRES
+from tests.first_start import write_schema
 from tests.postgres import PostgresServer
 from tests.unit.admin.conftest import run_admin
 from tests.unit.store.jobs import add_job
@@ -51,6 +52,8 @@ class Desk:
     def store(self) -> Iterator[Store]:
         """The database as a daemon opens it."""
         self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not self.is_postgres and not self.file.exists():
+            write_schema(self.file)
         store = open_store(self.url, network_fs=False)
         try:
             yield store
