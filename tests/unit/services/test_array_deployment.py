@@ -11,6 +11,7 @@ from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job.views import Resume
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
+from ffdl_batch.services.deployment.deployer import BATCH
 from ffdl_batch.services.deployment.step_lease import StepLease
 from ffdl_batch.services.deployment.waiting_jobs import PAUSE_S, Throttle
 from ffdl_batch.services.job_control.resume import resume_job
@@ -19,13 +20,14 @@ from ffdl_batch.services.job_files.attempt_directory import begun_at, mark_begun
 from tests.unit.services.conftest import ArraySite, Site, manifest
 
 
-def test_deployer_submits_thousand_elements_as_one_native_array(fleet: ArraySite) -> None:
-    array = fleet.accept("array: 0-999")
+def test_deployer_submits_array_larger_than_batch_as_one_native_array(fleet: ArraySite) -> None:
+    count = 2 * BATCH
+    array = fleet.accept(f"array: 0-{count - 1}")
     fleet.deploy()
     jobs = fleet.elements(array)
     assert {job.state for job in jobs} == {JobState.QUEUED}
-    assert fleet.sizes == [1000]
-    assert [job.native_id for job in jobs] == [f"100_{n}" for n in range(1000)]
+    assert fleet.sizes == [count]
+    assert [job.native_id for job in jobs] == [f"100_{n}" for n in range(count)]
     assert {entry.native_id for entry in fleet.site.platform.storage.store.attempts(jobs[7].id)} == {"100_7"}
     assert fleet.site.states(jobs[7]) == ["PENDING", "DEPLOYING", "QUEUED"]
 
