@@ -242,12 +242,26 @@ CLUSTER = pytest_tier(
     starts=tuple(("env", f"FFDL_TEST_CLUSTER={one}") for one in CLUSTERS),
     needs_root=True,
 )
+SITE = pytest_tier("site", Lane.HOST, "tests/site", needs_root=True)
 PYTHON39 = pytest_tier("python39", Lane.HOST, "tests/python39", needs_root=True)
 UNIT = pytest_tier("unit", Lane.UNIT, "tests/unit", "tests/golden", runs=3)
-TIERS = (LINT_TIER, QUICKSTART_TIER, DOCS_TIER, CRASH, OVERLAY, PYTHON39, CONTRACT, FAULTS, PREPARE, CLUSTER, UNIT)
+TIERS = (
+    LINT_TIER,
+    QUICKSTART_TIER,
+    DOCS_TIER,
+    CRASH,
+    OVERLAY,
+    SITE,
+    PYTHON39,
+    CONTRACT,
+    FAULTS,
+    PREPARE,
+    CLUSTER,
+    UNIT,
+)
 SHARDS = {
     "1": [LINT_TIER, QUICKSTART_TIER, DOCS_TIER, UNIT, CONTRACT, proof_tier("api", lane=Lane.DAEMONS)],
-    "2": [CRASH, OVERLAY, PYTHON39, FAULTS],
+    "2": [CRASH, OVERLAY, SITE, PYTHON39, FAULTS],
     "3": [PREPARE, CLUSTER],
     "4": [PREPARE, *(proof_tier(name) for name in ("main", "resume", "isolation", "data", "convert", "faults"))],
     "5": [PREPARE, proof_tier("crash")],

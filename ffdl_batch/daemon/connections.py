@@ -2,7 +2,7 @@
 
 Without a limit, idle clients would use all file descriptors, and the loops could not open files. A refusal is logged
 once. SO_PEERCRED (socket(7), unix(7)) is read when the connection is made and stored in the ASGI scope of each request,
-which no header, path or body can change. Only the daemon's own user and root are admitted.
+which no header, path or body can change. Only the daemon's own user is admitted, and root if there is no hub.
 """
 
 from __future__ import annotations
@@ -118,11 +118,6 @@ def peer_of(scope: Scope) -> Peer | None:
     return found if isinstance(found, Peer) else None
 
 
-def is_admitted(uid: int, own_uid: int) -> bool:
-    """Return whether the user may use the daemon: its own user, or root."""
-    return uid in (own_uid, 0)
-
-
 class PeerProtocol(HttpToolsProtocol):
     """uvicorn's HTTP/1.1 protocol that knows its peer, limits request heads, and survives a half-closed connection.
 
@@ -235,15 +230,16 @@ class PeerProtocol(HttpToolsProtocol):
 class PeerGate:
     """Refuses callers who are not admitted, before any route runs. Calls `admitted` for the others."""
 
-    def __init__(self, app: ASGIApp, own_uid: int, admitted: Callable[[], None]) -> None:
+    def __init__(self, app: ASGIApp, own_uid: int, *, admits_root: bool, admitted: Callable[[], None]) -> None:
         self._app, self._own_uid, self._admitted = app, own_uid, admitted
+        self._uids = (own_uid, 0) if admits_root else (own_uid,)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         peer = peer_of(scope)
-        if peer is None or not is_admitted(peer.uid, self._own_uid):
+        if peer is None or peer.uid not in self._uids:
             await self._refuse(peer, scope, receive, send)
             return
         self._admitted()

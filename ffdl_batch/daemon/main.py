@@ -10,6 +10,7 @@ import os
 import pwd
 import resource
 import signal
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from ffdl_batch import __version__
 from ffdl_batch.config.daemon_location import LOG_NAME, PlaceRefused, this_machine
+from ffdl_batch.daemon.socket_file import BACKLOG, INHERITED, InheritedListener, Listener, is_inherited
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.host.resource_exhaustion import FILES, explain_lack
 
@@ -45,6 +47,11 @@ def main(arguments: Sequence[str] | None = None, *, opener: Opener | None = None
 def _main(arguments: Sequence[str] | None, opener: Opener | None) -> int:
     options = _parser().parse_args(arguments)
     os.umask(0o077)
+    if options.site:
+        if not is_inherited(os.environ):
+            return _end("--site is for the site's spawner, which passes a socket", ExitCode.USAGE)
+        with contextlib.closing(socket.socket(fileno=os.dup(INHERITED))) as bound:
+            bound.listen(BACKLOG)  # before the large imports; clients wait in the backlog
     try:
         if 0 <= resource.getrlimit(resource.RLIMIT_NOFILE)[0] < FEWEST_DESCRIPTORS:
             return _end(f"the daemon ends: {FILES}", ExitCode.TRY_AGAIN)
@@ -65,7 +72,9 @@ def _parser() -> argparse.ArgumentParser:
         description="The daemon of ffdl_batch. ffdl-submit starts it when it is needed; it ends by itself.",
     )
     parser.add_argument("--version", action="version", version=f"ffdl-submitd {__version__}")
-    parser.add_argument("--personal", action="store_true", help="one daemon for this user (the only mode, the default)")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--personal", action="store_true", help="one daemon for this user, with its own socket (default)")
+    mode.add_argument("--site", action="store_true", help="serve at the socket that the site's spawner has bound")
     parser.add_argument("--foreground", action="store_true", help=f"log to standard error instead of {LOG_NAME}")
     parser.add_argument(
         "--take-over", action="store_true", help="replace a holder of the lock that is proven dead; say why it is not"
@@ -106,7 +115,13 @@ def _serve(options: argparse.Namespace, opener: Opener | None) -> int:
     except OSError as error:
         return _end(f"the configuration or the state directory cannot be used: {describe(error)}", ExitCode.TRY_AGAIN)
     try:
-        return _run(settings, hold, opener, foreground=options.foreground)
+        return _run(
+            settings,
+            hold,
+            opener,
+            foreground=options.foreground,
+            listener=InheritedListener if options.site else Listener,
+        )
     finally:
         hold.release()
 
@@ -121,7 +136,7 @@ def _hold(settings: Settings, take_over: TakeOver) -> Hold:
     return acquire(Path(settings.state_dir), record, machine, take_over)
 
 
-def _run(settings: Settings, hold: Hold, opener: Opener | None, *, foreground: bool) -> int:
+def _run(settings: Settings, hold: Hold, opener: Opener | None, *, foreground: bool, listener: type[Listener]) -> int:
     from ffdl_batch.daemon.log_file import log_to
     from ffdl_batch.daemon.platform import open_platform
     from ffdl_batch.daemon.server import Daemon
@@ -143,7 +158,7 @@ def _run(settings: Settings, hold: Hold, opener: Opener | None, *, foreground: b
     # The socket's path depends on the state directory, also if ffdl.toml sets that.
     environ = {**os.environ, "FFDL_STATE_DIR": settings.state_dir}
     try:
-        Daemon(platform, hold, environ, "standard error" if foreground else str(log_path)).run()
+        Daemon(platform, hold, listener(environ), "standard error" if foreground else str(log_path)).run()
     finally:
         platform.close()
     return ExitCode.OK

@@ -112,6 +112,8 @@ class Context:
     platform: Platform
     started_at: float
     log_name: str = "the daemon's log"
+    admits_root: bool = True
+    """Whether root may use the daemon as its user does; not in site mode."""
     changes: Changes = field(default_factory=Changes)
     poke: Callable[[], None] = lambda: None
     is_caught_up: Callable[[], bool] = lambda: True

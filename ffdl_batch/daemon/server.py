@@ -13,7 +13,7 @@ import gc
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import uvicorn
@@ -22,13 +22,13 @@ from fastapi import FastAPI
 from ffdl_batch import __version__
 from ffdl_batch.config.daemon_location import PlaceRefused
 from ffdl_batch.daemon import error_replies, prometheus
-from ffdl_batch.daemon.connections import PeerGate, PeerProtocol, is_admitted
+from ffdl_batch.daemon.connections import PeerGate, PeerProtocol
 from ffdl_batch.daemon.loops import Loops
 from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.daemon.prometheus import Outlets
 from ffdl_batch.daemon.request_context import Context
 from ffdl_batch.daemon.routes import job_output, jobs, logs, pending, reports, uploads
-from ffdl_batch.daemon.socket_file import Listener
+from ffdl_batch.daemon.socket_file import InheritedListener, Listener
 from ffdl_batch.host.resource_exhaustion import explain_lack
 from ffdl_batch.services.daemon_lock import Hold
 from ffdl_batch.store import StoreError
@@ -83,7 +83,7 @@ class Server(uvicorn.Server):
     def count_connections(self, own_uid: int) -> int:
         """Return the number of open connections of admitted users."""
         peers = (c.peer for c in self.server_state.connections if isinstance(c, PeerProtocol))
-        return sum(1 for peer in peers if is_admitted(peer.uid, own_uid))
+        return sum(1 for peer in peers if peer.uid in (own_uid, 0))
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ class Daemon:
 
     platform: Platform
     hold: Hold
-    environ: Mapping[str, str]
+    listener: Listener
     log_name: str
 
     def run(self) -> None:
@@ -102,6 +102,7 @@ class Daemon:
 
     async def _serve(self) -> None:
         context = Context(self.platform, self.hold.record.started_at, self.log_name)
+        context.admits_root = not isinstance(self.listener, InheritedListener)
         loops = Loops(self.platform, context.changes.bump)
         context.poke, context.is_caught_up = loops.poke, loops.is_caught_up
         context.changes.attach(asyncio.get_running_loop())
@@ -109,13 +110,14 @@ class Daemon:
         server = Server(_uvicorn_config(create_app(self.platform, context)), context)
         _settle()
         _on_signals(server)
-        listener = Listener(self.environ)
+        listener = self.listener
         listening = listener.open()
-        self.hold.announce(listener.path)
+        if not isinstance(listener, InheritedListener):  # the next daemon's socket has the same path
+            self.hold.announce(listener.path)
         loops.start()
         outlets = Outlets(self.platform.settings, context.figures)
         outlets.start()
-        keeper = asyncio.create_task(Keeper(self, context, server, listener, loops.is_busy).keep())
+        keeper = asyncio.create_task(Keeper(self, context, server, loops.is_busy).keep())
         log.info("serving at %s, state in %s", listener.path, self.platform.settings.state_dir)
         try:
             await server.serve(sockets=[listening])
@@ -131,11 +133,9 @@ class Daemon:
 class Keeper:
     """Checks regularly whether the socket is in place, the lock is ours, and the daemon is in use."""
 
-    def __init__(
-        self, daemon: Daemon, context: Context, server: Server, listener: Listener, is_busy: Callable[[], bool]
-    ) -> None:
+    def __init__(self, daemon: Daemon, context: Context, server: Server, is_busy: Callable[[], bool]) -> None:
         self._platform, self._hold, self._is_busy = daemon.platform, daemon.hold, is_busy
-        self._context, self._server, self._listener = context, server, listener
+        self._context, self._server, self._listener = context, server, daemon.listener
         self._clock = daemon.platform.storage.clock
         self._idle_s = daemon.platform.settings.idle_exit_s
         self._active_at = self._clock.monotonic()
@@ -178,6 +178,10 @@ class Keeper:
             self._server.end()
             return
         if not self._listener.is_in_place():
+            if isinstance(self._listener, InheritedListener):
+                log.error("the spawner has given the socket %s to another daemon; this one stops", self._listener.path)
+                self._server.end()
+                return
             log.warning("the socket %s was removed; creating it again", self._listener.path)
             await self._listen_again()
         if self._is_quiet() and await self._is_unused():
@@ -205,6 +209,8 @@ class Keeper:
         if await asyncio.to_thread(self._platform.storage.store.count_live) or await asyncio.to_thread(self._is_busy):
             self._active_at = self._clock.monotonic()  # check again after the idle time
             return False
+        if isinstance(self._listener, InheritedListener):  # who connects now is refused, and asks the spawner again
+            return self._is_quiet() and self._listener.refuse_clients()
         self._listener.remove()
         await asyncio.sleep(_LAST_CALL_S)
         if self._is_quiet():
@@ -274,5 +280,7 @@ def create_app(platform: Platform, context: Context | None = None) -> FastAPI:
         app.router.routes.extend(routes.router.routes)
     app.add_middleware(error_replies.BodyLimits, own={uploads.ARCHIVES: uploads.BODY_LIMIT})
     # Added last, so it runs first: it refuses callers before anything else.
-    app.add_middleware(PeerGate, own_uid=platform.storage.uid, admitted=context.note_request)
+    app.add_middleware(
+        PeerGate, own_uid=platform.storage.uid, admits_root=context.admits_root, admitted=context.note_request
+    )
     return app

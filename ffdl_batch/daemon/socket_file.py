@@ -1,4 +1,4 @@
-"""Creates the daemon's socket file, checks it, and creates it again if it was removed."""
+"""Creates the daemon's socket file, checks it, and creates it again if it was removed; or uses the spawner's socket."""
 
 from __future__ import annotations
 
@@ -12,6 +12,13 @@ from pathlib import Path
 from ffdl_batch.config.daemon_location import PlaceRefused, SocketPlace, check_directory, socket_place
 
 BACKLOG = 512
+INHERITED = 3
+"""Descriptor of the socket that the spawner passes, as in sd_listen_fds(3)."""
+
+
+def is_inherited(environ: Mapping[str, str]) -> bool:
+    """Return whether this process was started with one listening socket."""
+    return environ.get("LISTEN_PID") == str(os.getpid()) and environ.get("LISTEN_FDS") == "1"
 
 
 class Listener:
@@ -51,6 +58,27 @@ class Listener:
             with contextlib.suppress(FileNotFoundError):
                 self.path.unlink()
         self._identity = None
+
+
+class InheritedListener(Listener):
+    """The socket that the spawner has bound. It is in a directory of root, so this process cannot remove its file."""
+
+    def open(self) -> socket.socket:
+        """Return the socket, which listens since :func:`ffdl_batch.daemon.main.main`."""
+        self.path = Path(self._environ["FFDL_SOCKET"])
+        self._identity = _identity(self.path)
+        self._listening = socket.socket(fileno=INHERITED)
+        self._listening.set_inheritable(False)
+        self._listening.setblocking(False)
+        return self._listening
+
+    def refuse_clients(self) -> bool:
+        """Let the kernel refuse new clients from now on; return True."""
+        self._listening.shutdown(socket.SHUT_RD)
+        return True
+
+    def remove(self) -> None:
+        """Do nothing: the file is root's."""
 
 
 def _make_directory(place: SocketPlace) -> None:

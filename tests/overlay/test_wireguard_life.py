@@ -73,7 +73,7 @@ def test_epilog_stops_wireguard_program_after_prolog_session_killed(nodes: tuple
     for program, words, step in (("wg", "setconf*", "device"), ("nsenter", "*ip?-batch*", "moved")):
         kill_session_of_prolog(node, program, words, late=late, ip=NO_KERNEL)
         assert (node.job_dir(JOB) / "prolog.log").read_text().split()[-1] == step
-        assert len(node.programs()) == 1
+        assert len(node.programs()) == 1, step
         node.epilog(JOB)
         assert node.left() == [], step
 

@@ -1,0 +1,31 @@
+"""One host with a spawner for each module."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.site.rig import Host, Spawner
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[Host]:
+    """A host; in a directory of its own, because other users enter it."""
+    place = Path(tempfile.mkdtemp(prefix="ffdl-site-"))
+    made = Host(place)
+    yield made
+    made.close()
+    shutil.rmtree(place)
+
+
+@pytest.fixture
+def spawner(host: Host) -> Iterator[Spawner]:
+    """A spawner on the host, with no daemon of an earlier test."""
+    host.configure()
+    made = Spawner(host)
+    yield made
+    made.close()
