@@ -35,7 +35,7 @@ LISTENING = 3  # the descriptor of the daemon's socket, as in sd_listen_fds(3)
 REQUEST_BYTES, REQUEST_S, CHILD_S = 32, 2.0, 20
 """Limits of a request, of the time to receive it, and of the time for all that a child does: name services may hang."""
 CHILDREN, CHILDREN_OF_PEER, WINDOW_S = 64, 4, 60.0
-NO_UIDS = (0, 65534, 65535, 0xFFFFFFFF)  # root, nobody, and the two values that mean "no user" (chown(2))
+NO_UIDS = (0, 65534, 65535, 0xFFFFFFFF)  # root, the overflow uid, and the two values that mean "no user" (chown(2))
 _REQUEST = re.compile(rb"ensure ([1-9][0-9]{0,9})\n")
 _SUBUID = re.compile(rb"^[^:\n]*:([0-9]+):([0-9]+)\s*$", re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,127}\$?", re.ASCII)
@@ -242,7 +242,7 @@ class Spawner:
     def _start(self, account: pwd.struct_passwd, place: Path) -> None:
         """Fork the grandchild that becomes the daemon; return when it listens. Raises OSError, Refused."""
         place.unlink(missing_ok=True)
-        bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)  # who listens is whom SO_PEERCRED names: not root
+        bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)  # SO_PEERCRED names the process that listens
         bound.bind(str(place))
         os.chown(place, account.pw_uid, self.hub_gid, follow_symlinks=False)
         place.chmod(0o660)
