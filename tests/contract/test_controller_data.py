@@ -235,6 +235,7 @@ def kill_controllers(site: Site, pid: int) -> None:
                 os.kill(one, signal.SIGKILL)
         except ProcessLookupError:
             continue
+    site.run.wait(lambda: not {*site.run.processes()} - {pid}, "the end of the controllers, which hold the attempt")
 
 
 def test_restarted_attempt_resumes_partial_download_after_controller_kill(site: Site) -> None:
