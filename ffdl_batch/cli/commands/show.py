@@ -85,7 +85,8 @@ def print_job(job: JobView) -> None:
     print_line("State", job.state, state=job.state)
     print_line("Requested", job.requested_action if job.requested_action != "none" else "")
     _print_fault(job)
-    print_line("Waiting because", job.pending_reason if job.ended_at is None else "")
+    label = "Disruption" if job.state == JobState.PROCESSING else "Waiting because"
+    print_line(label, job.pending_reason if job.ended_at is None else "")
     if job.moving_at is not None:
         print_line("Moving", job.moving, f"at {format_time(job.moving_at)}")
     if job.uncertain_since is not None:

@@ -288,7 +288,7 @@ def test_watcher_shows_disruption_of_running_job_in_list_show_and_why_until_it_i
         assert (view.state, place_or_reason(view)) == ("PROCESSING", f"({words})" if words else "n1")
         print_job(view)
         shown = [line.partition(":") for line in capsys.readouterr().out.splitlines()]
-        assert [text.strip() for label, _, text in shown if label == "Waiting because"] == ([words] if words else [])
+        assert [text.strip() for label, _, text in shown if label == "Disruption"] == ([words] if words else [])
         sentence = site.platform.explainer.explain_job(site.caller, job.id).sentence
         assert sentence.startswith("it does not wait: it runs")
         assert sentence.endswith(f" on n1; {words}" if words else " on n1")
