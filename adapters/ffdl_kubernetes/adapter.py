@@ -62,6 +62,7 @@ from ffdl_kubernetes.settings import KubernetesSettings, as_table, read_settings
 OLDEST = (1, 29)
 """Native sidecars are on by default since this release (kubernetes.io, "Sidecar Containers")."""
 _log = logging.getLogger(__name__)
+WITHDRAW_TRIES = 5
 _TOKEN = re.compile(r"(training-[0-9a-z]{9})-(\d+)", re.ASCII)
 
 
@@ -323,17 +324,21 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
         self._pods.end_later(token, HEARD_S, lambda: is_finished(self._watcher.job(token)))
 
     def withdraw(self, native_id: NativeId) -> None:
-        """See the port. A Job has started if one of its pods has a node."""
+        """See the port. A Job has started if one of its pods has a node. The watch may be behind, so the API server is
+        asked, and asked again if the Job's status changes in between."""
         token = native_id.job
         self._synced()
-        job, pods = self._watcher.job(token), self._watcher.pods_by_token().get(token, [])
-        if job is None or any(pod.get("spec", {}).get("nodeName") for pod in pods):
-            return
-        marker_files.leave(self._attempt(token), marker_files.CANCELLED)
-        try:
-            self._client.delete("Job", token, str(job["metadata"]["resourceVersion"]))
-        except Refused as refused:
-            raise explain(refused, f"the deletion of Job {token}") from refused
+        for _ in range(WITHDRAW_TRIES):
+            job = self._client.get("Job", token)
+            pods = self._client.list("Pod", {"labelSelector": f"batch.kubernetes.io/job-name={token}"})[0]
+            if job is None or any(pod.get("spec", {}).get("nodeName") for pod in pods):
+                return
+            marker_files.leave(self._attempt(token), marker_files.CANCELLED)
+            try:
+                if self._client.delete("Job", token, str(job["metadata"]["resourceVersion"])):
+                    return
+            except Refused as refused:
+                raise explain(refused, f"the deletion of Job {token}") from refused
 
     def close(self) -> None:
         """End the threads and connections."""

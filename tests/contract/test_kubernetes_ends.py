@@ -153,3 +153,25 @@ def test_cancelled_pod_keeps_network_policy_until_it_is_gone(world: World, monke
     assert world.await_end(native).end is EndCause.CANCELLED
     eventually(lambda: not world.pods(), "its pod is gone")
     assert world.scheduler.observe([native])[native].end is EndCause.CANCELLED, "its Job says so from now on"
+
+
+def test_withdraw_deletes_waiting_job_whose_status_changes_in_between(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Job controller writes the status at any time; the version that was read is then an old one."""
+    native, _ = world.submit_waiting()
+    client = world.scheduler._client  # type: ignore[attr-defined]
+    get, changes = client.get, iter(range(2))
+
+    def get_and_change(kind: str, name: str) -> Any:
+        found = get(kind, name)
+        if (number := next(changes, None)) is not None:
+            path = f"apis/batch/v1/namespaces/{world.k8s.namespace}/jobs/{name}"
+            change = {"metadata": {"labels": {"changed": str(number)}}}
+            world.k8s.ask("PATCH", path, change, content="application/merge-patch+json")
+        return found
+
+    monkeypatch.setattr(client, "get", get_and_change)
+    world.scheduler.withdraw(native)
+    assert next(changes, None) is None
+    assert world.await_end(native).end is EndCause.CANCELLED
