@@ -6,10 +6,13 @@ import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from decimal import Decimal
 from types import MappingProxyType
 
 from ffdl_batch.domain.harmless_settings import HARMLESS, harmless_keys
+from ffdl_batch.domain.number_text import size_text
 from ffdl_batch.domain.scheduler_errors import InvalidRequest
+from ffdl_batch.domain.toml_text import toml_text
 from ffdl_batch.plugins import unknown_setting
 from ffdl_kubernetes.quantities import amount
 
@@ -21,6 +24,16 @@ IN_CLUSTER = "in-cluster"
 USER = "{user}"
 REQUEST = "request"
 """`cpu_limit` that is the learner's own request."""
+_CPU_KEYS = ("cpu_limit", "controller_cpus", "controller_cpu_limit")
+"""Keys with a quantity of CPUs, which is a number or a text."""
+_LEAST_CPUS = "1m"
+"""The precision of CPUs in Kubernetes."""
+_LEAST_CPU_LIMIT = "10m"
+"""The least CPU limit that Linux enforces: 1 ms in each 100 ms."""
+_LEAST_BYTES: Mapping[str, int] = MappingProxyType(
+    {"controller_memory_bytes": 64 * 1024**2, "controller_storage_bytes": 1024**2}
+)
+"""The least values with which a controller works."""
 _NO_LABEL = re.compile(r"[^a-z0-9-]+")
 
 
@@ -151,17 +164,35 @@ def as_table(settings: KubernetesSettings) -> dict[str, object]:
 
 
 def _value(key: str, value: object, default: object) -> object:
+    if key.rpartition(".")[2] in _CPU_KEYS:
+        return _cpu_text(key, value)
     kind = next(kind for kind in _READERS if isinstance(default, kind))
     read, wanted = _READERS[kind]
     found = read(value)
     if found is None:
-        raise InvalidRequest(f"{_TABLE}: {key} is {value!r}; {wanted} is needed")
+        raise InvalidRequest(f"{_TABLE}: {key} is {toml_text(value)}; {wanted} is needed")
     return found
+
+
+def _cpu_text(key: str, value: object) -> str:
+    """Return a quantity of CPUs as text. TOML may have it as a number."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
+    raise _wrong_cpus(key, value)
+
+
+def _wrong_cpus(key: str, value: object) -> InvalidRequest:
+    more = f", or '{REQUEST}'" if key.rpartition(".")[2] == "cpu_limit" else ""
+    return InvalidRequest(f"{_TABLE}: {key} is {toml_text(value)}; write a number of CPUs, such as 2 or '500m'{more}")
 
 
 def _profiles(raw: object) -> Mapping[str, Profile]:
     if not isinstance(raw, Mapping) or not all(isinstance(one, Mapping) for one in raw.values()):
-        raise InvalidRequest(f"{_TABLE}: profiles is {raw!r}; tables [backend.kubernetes.profiles.NAME] are needed")
+        raise InvalidRequest(
+            f"{_TABLE}: profiles is {toml_text(raw)}; tables [backend.kubernetes.profiles.NAME] are needed"
+        )
     default = Profile()
     known = {one.name for one in fields(Profile)}
     found = {}
@@ -176,13 +207,15 @@ def _profiles(raw: object) -> Mapping[str, Profile]:
 def _check(settings: KubernetesSettings) -> None:
     if settings.image_pull_policy not in _PULL_POLICIES:
         raise InvalidRequest(
-            f"{_TABLE}: image_pull_policy is {settings.image_pull_policy!r}; choose {', '.join(_PULL_POLICIES)}"
+            f"{_TABLE}: image_pull_policy is {toml_text(settings.image_pull_policy)}; "
+            f"choose {', '.join(_PULL_POLICIES)}"
         )
     if settings.network_policies not in ("", "enforced"):
         raise InvalidRequest(
-            f"{_TABLE}: network_policies is {settings.network_policies!r}; write enforced, or leave it out"
+            f"{_TABLE}: network_policies is {toml_text(settings.network_policies)}; write enforced, or leave it out"
         )
     _check_cpus(settings)
+    _check_bytes(settings)
     if not settings.controller_image:
         raise InvalidRequest(f"{_TABLE}: controller_image is empty; name the image built from containers/Dockerfile")
     for network in settings.store_networks:
@@ -192,7 +225,7 @@ def _check(settings: KubernetesSettings) -> None:
             raise InvalidRequest(f"{_TABLE}: store_networks: {error}; write networks like 192.0.2.0/24") from None
     for path in settings.volumes:
         if not path.startswith("/"):
-            raise InvalidRequest(f"{_TABLE}: volumes names {path!r}; absolute directories are needed")
+            raise InvalidRequest(f"{_TABLE}: volumes names {toml_text(path)}; absolute directories are needed")
     for toleration in (
         *settings.tolerations,
         *(one for each in settings.profiles.values() for one in each.tolerations),
@@ -201,19 +234,40 @@ def _check(settings: KubernetesSettings) -> None:
 
 
 def _check_cpus(settings: KubernetesSettings) -> None:
-    _check_amount("controller_cpus", settings.controller_cpus or "no value")
-    _check_amount("controller_cpu_limit", settings.controller_cpu_limit)
-    _check_amount("cpu_limit", settings.cpu_limit, REQUEST)
-    for name, profile in settings.profiles.items():
-        _check_amount(f"profiles.{name}.cpu_limit", profile.cpu_limit, REQUEST)
+    _check_amount("controller_cpus", settings.controller_cpus)
+    for key, text in (
+        ("cpu_limit", settings.cpu_limit),
+        *((f"profiles.{name}.cpu_limit", profile.cpu_limit) for name, profile in settings.profiles.items()),
+    ):
+        if text not in ("", REQUEST):
+            _check_amount(key, text)
+    if not settings.controller_cpu_limit:
+        return
+    limit = _check_amount("controller_cpu_limit", settings.controller_cpu_limit, _LEAST_CPU_LIMIT)
+    if limit < (amount(settings.controller_cpus) or 0):
+        raise InvalidRequest(
+            f"{_TABLE}: controller_cpu_limit is {toml_text(settings.controller_cpu_limit)}, which is less than "
+            f"controller_cpus, {toml_text(settings.controller_cpus)}; raise controller_cpu_limit or lower "
+            "controller_cpus"
+        )
 
 
-def _check_amount(key: str, text: str, word: str = "") -> None:
-    """`word` stands for an amount; so does nothing at all."""
+def _check_amount(key: str, text: str, least: str = _LEAST_CPUS) -> Decimal:
+    """Return the number of CPUs. Raises InvalidRequest."""
     found = amount(text)
-    if text not in ("", word) and not (found and found > 0):
-        more = f", or {word}" if word else ""
-        raise InvalidRequest(f"{_TABLE}: {key} is {text!r}; write a number of CPUs, such as 2 or 500m{more}")
+    if found is None or found <= 0:
+        raise _wrong_cpus(key, text)
+    if found < (amount(least) or 0):
+        raise InvalidRequest(f"{_TABLE}: {key} is {toml_text(text)}; the minimum is '{least}'")
+    return found
+
+
+def _check_bytes(settings: KubernetesSettings) -> None:
+    for key, least in _LEAST_BYTES.items():
+        found = getattr(settings, key)
+        if found < least and (found or key != "controller_storage_bytes"):
+            none = ", or 0 for no limit" if key == "controller_storage_bytes" else ""
+            raise InvalidRequest(f"{_TABLE}: {key} is {found}; the minimum is {least} ({size_text(least)}){none}")
 
 
 def parse_toleration(text: str) -> dict[str, str]:
@@ -222,8 +276,8 @@ def parse_toleration(text: str) -> dict[str, str]:
     key, is_equal, value = taint.partition("=")
     if not key or effect not in ("", "NoSchedule", "PreferNoSchedule", "NoExecute"):
         raise InvalidRequest(
-            f"{_TABLE}: toleration {text!r}; write key, key=value or key=value:Effect, with the effect NoSchedule, "
-            "PreferNoSchedule or NoExecute"
+            f"{_TABLE}: toleration {toml_text(text)}; write key, key=value or key=value:Effect, with the effect "
+            "NoSchedule, PreferNoSchedule or NoExecute"
         )
     found = {"key": key, "operator": "Equal" if is_equal else "Exists"}
     if is_equal:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 
 from ffdl_batch.domain.harmless_settings import HARMLESS, harmless_keys
 from ffdl_batch.domain.scheduler_errors import InvalidRequest
+from ffdl_batch.domain.toml_text import toml_text
 from ffdl_batch.plugins import unknown_setting
 
 _TABLE = "[backend.local]"
+_WANTED: Mapping[type, str] = MappingProxyType({int: "a whole number", bool: "true or false", str: "a text"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ def read_settings(raw: Mapping[str, object]) -> LocalSettings:
             raise unknown_setting(_TABLE, key, known)
         wanted = type(getattr(default, key))
         if type(value) is not wanted or not isinstance(value, (int, str)):
-            raise InvalidRequest(f"{_TABLE}: {key} is {value!r}; a value of type {wanted.__name__} is needed")
+            raise InvalidRequest(f"{_TABLE}: {key} is {toml_text(value)}; {_WANTED[wanted]} is needed")
         values[key] = value
     settings = LocalSettings(
         max_jobs=int(values.get("max_jobs", default.max_jobs)),
@@ -55,7 +58,7 @@ def read_settings(raw: Mapping[str, object]) -> LocalSettings:
         scratch_base=str(values.get("scratch_base", default.scratch_base)),
     )
     if settings.runtime not in ("bare", "apptainer"):
-        raise InvalidRequest(f"{_TABLE}: runtime is {settings.runtime!r}; choose bare or apptainer")
+        raise InvalidRequest(f"{_TABLE}: runtime is {toml_text(settings.runtime)}; choose bare or apptainer")
     if settings.max_jobs < 0 or settings.gpus < -1 or not os.path.isabs(settings.scratch_base):  # noqa: PTH117
         raise InvalidRequest(f"{_TABLE}: max_jobs and gpus are counts, scratch_base is an absolute path")
     return settings

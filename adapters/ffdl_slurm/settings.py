@@ -13,6 +13,7 @@ from ffdl_batch.domain.harmless_settings import HARMLESS, harmless_keys
 from ffdl_batch.domain.job.spec import BatchOptions
 from ffdl_batch.domain.launch.devices import AMD, INTEL, NVIDIA, VENDORS
 from ffdl_batch.domain.scheduler_errors import InvalidRequest
+from ffdl_batch.domain.toml_text import toml_text
 from ffdl_batch.plugins import unknown_setting
 
 E = TypeVar("E", bound=StrEnum)
@@ -111,10 +112,12 @@ def read_settings(raw: Mapping[str, object]) -> SlurmSettings:
     default = SlurmSettings()
     scratch = _text(raw, "scratch_base", default.scratch_base)
     if not os.path.isabs(scratch):  # noqa: PTH117 - a path on the nodes, not here
-        raise InvalidRequest(f"{_TABLE}: scratch_base is {scratch!r}; an absolute path on the nodes is needed")
+        raise InvalidRequest(f"{_TABLE}: scratch_base is {toml_text(scratch)}; an absolute path on the nodes is needed")
     network_dir = _text(raw, "network_dir", default.network_dir)
     if not os.path.isabs(network_dir):  # noqa: PTH117 - likewise
-        raise InvalidRequest(f"{_TABLE}: network_dir is {network_dir!r}; an absolute path on the nodes is needed")
+        raise InvalidRequest(
+            f"{_TABLE}: network_dir is {toml_text(network_dir)}; an absolute path on the nodes is needed"
+        )
     return SlurmSettings(
         gateway=_choice(raw, "gateway", GatewayKind, default.gateway),
         credential_life_s=_seconds(raw, "credential_life_s", default.credential_life_s),
@@ -164,7 +167,7 @@ def doubt_times(settings: SlurmSettings, slurmd_timeout_s: int | None, kill_wait
 def _text(raw: Mapping[str, object], key: str, default: str) -> str:
     value = raw.get(key, default)
     if not isinstance(value, str) or "\n" in value or "\0" in value:
-        raise InvalidRequest(f"{_TABLE}: {key} is {value!r}; a text of one line is needed")
+        raise InvalidRequest(f"{_TABLE}: {key} is {toml_text(value)}; a text of one line is needed")
     return value
 
 
@@ -172,7 +175,7 @@ def _mark(raw: Mapping[str, object], default: str) -> str:
     value = _text(raw, "job_mark", default)
     if not value or any(c.isspace() for c in value):
         raise InvalidRequest(
-            f"{_TABLE}: job_mark is {value!r}; JOB_MARK of the nodes' values is needed, without blanks"
+            f"{_TABLE}: job_mark is {toml_text(value)}; JOB_MARK of the nodes' values is needed, without blanks"
         )
     return value
 
@@ -180,21 +183,21 @@ def _mark(raw: Mapping[str, object], default: str) -> str:
 def _texts(raw: Mapping[str, object], key: str) -> tuple[str, ...]:
     value = raw.get(key, [])
     if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
-        raise InvalidRequest(f'{_TABLE}: {key} is {value!r}; a list of texts is needed, as ["--mpi=none"]')
+        raise InvalidRequest(f'{_TABLE}: {key} is {toml_text(value)}; a list of texts is needed, as ["--mpi=none"]')
     return tuple(str(item) for item in value)
 
 
 def _seconds(raw: Mapping[str, object], key: str, default: float) -> float:
     value = raw.get(key, default)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
-        raise InvalidRequest(f"{_TABLE}: {key} is {value!r}; a number of seconds above zero is needed")
+        raise InvalidRequest(f"{_TABLE}: {key} is {toml_text(value)}; a number of seconds above zero is needed")
     return float(value)
 
 
 def _whole_seconds(raw: Mapping[str, object], key: str, default: int) -> int:
     value = raw.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-        raise InvalidRequest(f"{_TABLE}: {key} is {value!r}; a whole number of seconds above zero is needed")
+        raise InvalidRequest(f"{_TABLE}: {key} is {toml_text(value)}; a whole number of seconds above zero is needed")
     return value
 
 
@@ -204,19 +207,21 @@ def _patterns(
     """Return a table of lists of absolute patterns."""
     value = raw.get(key, default)
     if not isinstance(value, Mapping):
-        raise InvalidRequest(f'{_TABLE}: {key} is {value!r}; a table is needed, as {{nvidia = ["/dev/nvidia[0-9]*"]}}')
+        raise InvalidRequest(
+            f'{_TABLE}: {key} is {toml_text(value)}; a table is needed, as {{nvidia = ["/dev/nvidia[0-9]*"]}}'
+        )
     for name in value:
         if names and name not in names:
             raise InvalidRequest(f"{_TABLE}: {key} has {name!r}; known are {', '.join(names)}")
         if not all(pattern.startswith("/") for pattern in _texts(value, name)):
-            raise InvalidRequest(f"{_TABLE}: {key}.{name} is {value[name]!r}; absolute patterns are needed")
+            raise InvalidRequest(f"{_TABLE}: {key}.{name} is {toml_text(value[name])}; absolute patterns are needed")
     return {str(name): _texts(value, name) for name in value}
 
 
 def _flag(raw: Mapping[str, object], key: str, default: bool) -> bool:
     value = raw.get(key, default)
     if not isinstance(value, bool):
-        raise InvalidRequest(f"{_TABLE}: {key} is {value!r}; true or false is needed")
+        raise InvalidRequest(f"{_TABLE}: {key} is {toml_text(value)}; true or false is needed")
     return value
 
 
@@ -226,4 +231,4 @@ def _choice(raw: Mapping[str, object], key: str, kind: type[E], default: E) -> E
         return kind(value) if isinstance(value, str) else kind("")
     except ValueError:
         choices = ", ".join(member.value for member in kind)
-        raise InvalidRequest(f"{_TABLE}: {key} is {value!r}; choose one of {choices}") from None
+        raise InvalidRequest(f"{_TABLE}: {key} is {toml_text(value)}; choose one of {choices}") from None

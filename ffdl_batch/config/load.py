@@ -30,6 +30,7 @@ from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.harmless_settings import harmless_keys
 from ffdl_batch.domain.incidents.site_settings import NodeRules
 from ffdl_batch.domain.launch.network_level import NetworkLevel
+from ffdl_batch.domain.toml_text import toml_text
 from ffdl_batch.host.users import home_of_caller
 
 SITE_FILES = (Path("/etc/ffdl/site.toml"), Path("/etc/xdg/ffdl/config.toml"))
@@ -238,7 +239,7 @@ def _from_text(key: str, text: str) -> Any:
         return [part for part in text.split(":") if part]
     if key == "check_images":
         if text.lower() not in ("true", "false", "1", "0", "yes", "no"):
-            raise ConfigError(f"FFDL_{key.upper()}: {text!r} is neither true nor false")
+            raise ConfigError(f"FFDL_{key.upper()}: {toml_text(text)} is neither true nor false")
         return text.lower() in ("true", "1", "yes")
     if (key in _NUMBERS or key == "cache_bytes") and text.isdecimal():
         return int(text)
@@ -246,7 +247,7 @@ def _from_text(key: str, text: str) -> Any:
         try:
             return float(text)
         except ValueError:
-            raise ConfigError(f"FFDL_{key.upper()}: {text!r} is not a number") from None
+            raise ConfigError(f"FFDL_{key.upper()}: {toml_text(text)} is not a number") from None
     return text
 
 
@@ -276,7 +277,7 @@ def _check(key: str, value: Any, origin: str, home: Path) -> Any:
 
     def need(condition: bool, what: str) -> None:
         if not condition:
-            raise ConfigError(f"{origin}: {key} must be {what}, not {value!r}")
+            raise ConfigError(f"{origin}: {key} must be {what}, not {toml_text(value)}")
 
     if key in _PATHS and (value or key != "cache_dir"):
         need(isinstance(value, str) and bool(value), "a path")
@@ -329,7 +330,7 @@ def _check_size(key: str, value: str, origin: str) -> int:
     except ValueError as error:
         raise ConfigError(f"{origin}: {key}: {error}") from None
     if size < _SIZES[key]:
-        raise ConfigError(f"{origin}: {key} must be {_SIZES[key]} bytes at least, not {value!r}")
+        raise ConfigError(f"{origin}: {key} must be {_SIZES[key]} bytes at least, not {toml_text(value)}")
     return size
 
 

@@ -150,7 +150,7 @@ def _cpu_limits(
     learner, controller = (None, None) if needed is None else (max(cpus, needed), max(own, needed or 1.0))
     if wanted:
         learner = cpus if wanted == REQUEST else max(cpus, float(amount(wanted) or 0))
-    return learner, controller if given is None else max(own, float(given))
+    return learner, controller if given is None else float(given)
 
 
 def asked_shape(spec: JobSpec, settings: KubernetesSettings, needed_cpu_limit: float | None = None) -> PodShape:

@@ -35,7 +35,7 @@ def test_fault_policies_of_several_files_are_joined_without_duplicates(tmp_path:
     [
         ('match = "x"\nkind = "user.x"', "name must be a name of letters, digits"),
         ('name = "a b"\nmatch = "x"\nkind = "user.x"', "name must be a name of letters, digits"),
-        ('name = "a"\nkind = "user.x"', "match must be a regular expression, not None"),
+        ('name = "a"\nkind = "user.x"', "match must be a regular expression; it is not set"),
         ('name = "a"\nmatch = "("\nkind = "user.x"', "match is no regular expression of Python's"),
         ('name = "a"\nmatch = "x"\nkind = "theirs.x"', "kind must be origin.word, as node.gpu"),
         ('name = "a"\nmatch = "x"\nstop_retrying = "yes"', "stop_retrying must be true or false, not 'yes'"),
@@ -72,6 +72,7 @@ def test_node_exclusion_fault_policies_and_notices_are_off_by_default(tmp_path: 
         ("nodes = 1", "nodes must be a table"),
         ("[nodes]\nthresholds = 1", r"nodes\.thresholds is no key; known are exclude_unreliable, threshold"),
         ("[nodes]\nexclude_unreliable = 1", "exclude_unreliable must be true or false, not 1"),
+        ("[nodes]\nexclude_unreliable = [{a = false}, 1.0]", r"must be true or false, not \[{a = false}, 1.0\]"),
         ("[nodes]\nthreshold = 0", "threshold must be a number from 0.1"),
         ("[nodes]\nhours = true", "hours must be a number from 0.1 to 10000"),
         ("[nodes]\npercent = 51", "percent must be a number from 0 to 50, not 51"),

@@ -201,15 +201,38 @@ def test_read_settings_parses_profile_tables() -> None:
     ({"profiles": {"big": {"nodes": "a"}}}, r"kubernetes\.profiles\.big\]: unknown key 'nodes'; known: cpu_limit, "),
     ({"profiles": {"big": {"node_selector": "a=b"}}}, "profiles.big.node_selector is 'a=b'; a table of texts"),
     ({"profiles": {"big": {"tolerations": ["a:Never"]}}}, "toleration 'a:Never'"),
-    ({"profiles": {"big": {"cpu_limit": "all"}}}, "big.cpu_limit is 'all'; write a number of CPUs, .*, or request"),
+    ({"profiles": {"big": {"cpu_limit": "all"}}}, "big.cpu_limit is 'all'; write a number of CPUs, .*, or 'request'"),
     ({"cpu_limit": "-1"}, "cpu_limit is '-1'; write a number of CPUs"),
-    ({"controller_cpus": ""}, "controller_cpus is 'no value'; write a number of CPUs, such as 2 or 500m$"),
+    ({"controller_cpus": ""}, "controller_cpus is ''; write a number of CPUs, such as 2 or '500m'$"),
     ({"controller_cpus": "request"}, "controller_cpus is 'request'"),
     ({"controller_cpu_limit": "2 cores"}, "controller_cpu_limit is '2 cores'"),
+    ({"cpu_limit": True}, "cpu_limit is true; write a number of CPUs, such as 2 or '500m', or 'request'$"),
+    ({"profiles": {"big": {"cpu_limit": [1]}}}, r"big.cpu_limit is \[1\]; write a number of CPUs"),
+    ({"controller_cpus": 0}, "controller_cpus is '0'; write a number of CPUs"),
+    ({"controller_cpu_limit": float("inf")}, "controller_cpu_limit is 'inf'; write a number of CPUs"),
+    ({"controller_cpus": "1n"}, "controller_cpus is '1n'; the minimum is '1m'$"),
+    ({"cpu_limit": 0.0001}, "cpu_limit is '0.0001'; the minimum is '1m'$"),
+    ({"controller_cpu_limit": "1n"}, "controller_cpu_limit is '1n'; the minimum is '10m'$"),
+    ({"controller_cpus": "5m", "controller_cpu_limit": "9m"}, "controller_cpu_limit is '9m'; the minimum is '10m'$"),
+    ({"controller_cpu_limit": "50m"}, "limit is '50m', which is less than controller_cpus, '100m'; raise"),
+    ({"controller_cpus": 2, "controller_cpu_limit": 1.5}, "limit is '1.5', which is less than controller_cpus, '2'"),
+    ({"controller_memory_bytes": 5}, r"controller_memory_bytes is 5; the minimum is 67108864 \(64 MiB\)$"),
+    ({"controller_memory_bytes": 0}, "controller_memory_bytes is 0; the minimum is 67108864"),
+    ({"controller_storage_bytes": 5}, r"is 5; the minimum is 1048576 \(1 MiB\), or 0 for no limit$"),
+    ({"priority_class": True}, "priority_class is true; a text is needed"),
+    ({"node_selector": {"a b": 1.5, "c": False}}, "node_selector is {'a b' = 1.5, c = false}; a table of texts"),
 ])  # fmt: skip
 def test_read_settings_rejects_invalid_profile_with_its_path(raw: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         read_settings(raw)
+
+
+@pytest.mark.parametrize(("number", "text"), [(2, "2"), (0.5, "0.5"), ("500m", "500m")])
+def test_read_settings_accepts_cpus_as_number_or_text(number: float | str, text: str) -> None:
+    keys = ("cpu_limit", "controller_cpus", "controller_cpu_limit")
+    settings = read_settings({**dict.fromkeys(keys, number), "profiles": {"big": {"cpu_limit": number}}})
+    assert [getattr(settings, key) for key in keys] == [text] * 3
+    assert settings.profiles["big"].cpu_limit == text
 
 
 def test_threads_read_kubeconfigs_one_after_the_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

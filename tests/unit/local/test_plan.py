@@ -186,7 +186,13 @@ def test_count_gpus_counts_numbered_device_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("raw", "words"),
-    [({"slots": 1}, "unknown key"), ({"max_jobs": "2"}, "type int"), ({"runtime": "docker"}, "bare or apptainer")],
+    [
+        ({"slots": 1}, "unknown key"),
+        ({"max_jobs": "2"}, "max_jobs is '2'; a whole number is needed"),
+        ({"gpus": True}, "gpus is true; a whole number is needed"),
+        ({"require_gpus": 1}, "is 1; true or false is needed"),
+        ({"runtime": "docker"}, "bare or apptainer"),
+    ],
 )
 def test_local_settings_reject_unknown_key_or_bad_value(raw: dict[str, object], words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
