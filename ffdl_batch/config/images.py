@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ffdl_batch.config.settings import FrameworkImages, Settings
 from ffdl_batch.domain.job.spec import Framework
-from ffdl_batch.host.permissions import with_old_groups
+from ffdl_batch.host.permissions import with_denial
 
 _DOCKER = "docker://"
 _ON_DISKS = ("oci:", "oci-archive:", "docker-archive:", "docker-daemon:")
@@ -120,5 +120,5 @@ def _existing(settings: Settings, path: Path) -> str:
         raise UnknownImage(f"image {path} does not exist; correct framework.version, or build the image") from None
     except OSError as error:
         message = f"image {path} cannot be reached: {error.strerror}"
-        raise UnknownImage(with_old_groups(message, error)) from error
+        raise UnknownImage(with_denial(message, error)) from error
     return str(path)

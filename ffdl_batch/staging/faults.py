@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.host.backoff import growing_pause
 from ffdl_batch.host.file_attributes import shown as shown  # noqa: PLC0414 - other modules of staging have it from here
-from ffdl_batch.host.permissions import with_old_groups
+from ffdl_batch.host.permissions import explain_denial
 
 _CURES = {
     FaultClass.CREDENTIALS: "check the store's credentials, and that they may use this bucket",
@@ -117,8 +118,10 @@ def _protocol(store: StoreAddress) -> str:
 
 def local_fault(error: OSError, path: str) -> Fault:
     """Return the fault for a failed call on this machine."""
-    what = with_old_groups(f"{shown(path)} on this machine: {error.strerror or error}", error)
-    return Fault(FaultClass.FULL if error.errno in FULL_ERRORS else FaultClass.REFUSED, what)
+    kind = FaultClass.FULL if error.errno in FULL_ERRORS else FaultClass.REFUSED
+    what = f"{shown(path)} on this machine: {error.strerror or error}"
+    denial = explain_denial(path) if error.errno == errno.EACCES and os.path.isabs(path) else None
+    return Fault(kind, f"{what}; {denial.why}", cure=denial.cure) if denial is not None else Fault(kind, what)
 
 
 T = TypeVar("T")

@@ -377,7 +377,8 @@ def test_data_commands_report_directory_errors_without_bucket_terms(person: Pers
     mine.chmod(0o555)
     refused = person.run("put", person.lay({"b": b"1"}, "more"), mine.as_uri(), code=1, under=AS_OTHERS)[1]
     mine.chmod(0o755)
-    assert f"{mine}/b on this machine: Permission denied; check who is allowed to read and write there" in refused
+    assert f"{mine}/b on this machine: Permission denied; you own {mine}, and it has mode 0555" in refused
+    assert refused.endswith(f"; chmod u+rwx {mine}\n")
     for said in (missing, refused):
         assert not re.search(r"\bnode\b|\bbucket\b|\bkey\b|file store", said)
 

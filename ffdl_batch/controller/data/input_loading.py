@@ -23,7 +23,7 @@ from ffdl_batch.controller.own_program import machine_of
 from ffdl_batch.domain.data.staging_protocol import Note, Transfer
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind
-from ffdl_batch.host.permissions import with_old_groups
+from ffdl_batch.host.permissions import with_denial
 
 MOUNTED, STAGED = "mounted", "staged"
 OTHERS_S = 24 * 3600.0
@@ -149,4 +149,4 @@ def _find(launch: LaunchFile, paths: Sequence[str]) -> None:
         claimed = launch.pod.claimed(path) if launch.pod is not None else ""
         where = f" ({claimed})" if claimed else ""
         message = f"data directory {path}{where} {what} on node {machine_of(launch)}"
-        raise PhaseFailed("S302", with_old_groups(message, denied))
+        raise PhaseFailed("S302", with_denial(message, denied))

@@ -19,7 +19,7 @@ from ffdl_batch.controller.data.cache_entries import unlink_links
 from ffdl_batch.controller.mounts.node_mounts import clear_left
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.launch.placeholders import fill
-from ffdl_batch.host.permissions import umask_set, with_old_groups
+from ffdl_batch.host.permissions import umask_set, with_denial
 
 
 class DirectoryRefused(OSError):
@@ -55,7 +55,7 @@ def make_places(launch: LaunchFile) -> None:
             is_ours = directory.startswith(launch.job_dir + os.sep) and error.errno not in (errno.EEXIST, errno.ENOTDIR)
             code = "S101" if is_ours else "C103"
             message = f"{directory} cannot be made on {os.uname().nodename}: {error.strerror}"
-            raise DirectoryRefused(code, with_old_groups(message, error), error) from error
+            raise DirectoryRefused(code, with_denial(message, error), error) from error
 
 
 def make_shared(directory: str, launch: LaunchFile) -> None:

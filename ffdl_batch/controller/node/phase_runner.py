@@ -15,7 +15,7 @@ from ffdl_batch.controller.node.health_findings import HealthFindings
 from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.outcome.controller_events import EventKind, Phase
-from ffdl_batch.host.permissions import with_old_groups
+from ffdl_batch.host.permissions import with_denial
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class PhaseRunner:
         except (OSError, ModelRefused) as error:
             if isinstance(error, OSError) and error.errno and error.filename is None:  # as of write(2)
                 error.filename = self._launch.attempt_dir
-            reason = with_old_groups(f"{phase.value} on {os.uname().nodename}: {error}", error)
+            reason = with_denial(f"{phase.value} on {os.uname().nodename}: {error}", error)
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 fault_class = FaultClass.FULL.value
         if last or status:

@@ -17,7 +17,7 @@ from ffdl_batch.domain.job.spec import DataStore
 from ffdl_batch.domain.launch.launch_file import EnvDelivery, LaunchFile
 from ffdl_batch.host.file_attributes import inner_target, shown
 from ffdl_batch.host.filesystem import is_network, is_read_only
-from ffdl_batch.host.permissions import find_old_groups
+from ffdl_batch.host.permissions import explain_denial
 
 CODE = "C103"
 NOT_YET = "does not exist yet"
@@ -94,7 +94,8 @@ def _wrong_data(directory: str, is_node: bool) -> _Wrong | None:
     except NotADirectoryError:
         return _Wrong(f"{named} does not exist: {_existing_part(directory)[0]} is not a directory", _CORRECT)
     except PermissionError:
-        return _denied(f"{named} cannot be reached: you may not enter {_closed(directory)}")
+        closed = _closed(directory)
+        return _denied(f"{named} cannot be reached: you may not enter {closed}", closed, os.X_OK)
     except OSError as error:
         is_sure = error.errno in _OF_THE_PATH
         where = "" if is_sure else " on this host"
@@ -102,14 +103,14 @@ def _wrong_data(directory: str, is_node: bool) -> _Wrong | None:
     if not stat.S_ISDIR(mode):
         return _Wrong(f"{named} is not a directory", "name the directory that holds it")
     if not os.access(directory, os.R_OK | os.X_OK):
-        return _denied(f"{named} cannot be read by you")
+        return _denied(f"{named} cannot be read by you", directory, os.R_OK)
     return None
 
 
-def _denied(message: str, *, is_sure: bool = True) -> _Wrong:
-    """Return what is wrong with a directory that this process may not enter, though its user perhaps may."""
-    old = find_old_groups()
-    return _Wrong(f"{message}: {old.why}", old.cure, is_sure) if old else _Wrong(message, _OPEN, is_sure)
+def _denied(message: str, place: str, wanted: int, *, is_sure: bool = True) -> _Wrong:
+    """Return what is wrong with a directory that this process may not use, with the reason if it is known."""
+    found = explain_denial(place, wanted)
+    return _Wrong(f"{message}: {found.why}", found.cure, is_sure) if found else _Wrong(message, _OPEN, is_sure)
 
 
 def _lacks_only_last(directory: str) -> bool:
@@ -133,7 +134,8 @@ def _wrong_results(directory: str, is_node: bool) -> _Wrong | None:
     try:
         Path(bucket).stat()
     except PermissionError:
-        return _denied(f"results cannot be stored in {bucket}: you may not enter {_closed(directory)}")
+        closed = _closed(directory)
+        return _denied(f"results cannot be stored in {bucket}: you may not enter {closed}", closed, os.X_OK)
     except OSError as error:
         if error.errno in _OF_THE_PATH:
             return _Wrong(f"results cannot be stored in {bucket}: {error.strerror}", "correct the data store")
@@ -150,7 +152,7 @@ def _wrong_results(directory: str, is_node: bool) -> _Wrong | None:
     why = f"you may not write in {there}" + (f", and {missing} does not exist" if there != bucket else "")
     on_host = "" if is_seen else " on this host"
     message = f"results cannot be stored in {bucket}: {why}{on_host}"
-    return _denied(message, is_sure=is_seen and not is_read_only(place))
+    return _denied(message, there, os.W_OK, is_sure=is_seen and not is_read_only(place))
 
 
 def _existing_part(directory: str) -> tuple[str, str]:

@@ -234,7 +234,9 @@ def test_resolve_image_uses_image_location(tmp_path: Path) -> None:
 def test_resolve_image_explains_closed_directory_of_image(tmp_path: Path) -> None:
     (tmp_path / "project").mkdir(0)
     image = tmp_path / "project/net.sif"
-    with pytest.raises(UnknownImage, match=f"{image} cannot be reached: Permission denied; .* ffdl daemon restart"):
+    with pytest.raises(
+        UnknownImage, match=f"{image} cannot be reached: Permission denied; .*; chmod u.rwx {image.parent}$"
+    ):
         resolve_image(load(tmp_path), framework("custom", str(image)))
 
 

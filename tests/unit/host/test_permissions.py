@@ -1,4 +1,4 @@
-"""The umask and the groups of a process, and messages for a process that is older than a membership."""
+"""The umask and the groups of a process, and why it may not use a path."""
 
 from __future__ import annotations
 
@@ -6,12 +6,24 @@ import errno
 import grp
 import os
 import pwd
+from pathlib import Path
 
 import pytest
 
-from ffdl_batch.host.permissions import find_old_groups, is_default_mode, read_umask, umask_set, with_old_groups
+from ffdl_batch.host.permissions import (
+    explain_denial,
+    find_old_groups,
+    is_default_mode,
+    read_umask,
+    umask_set,
+    with_denial,
+)
+from tests.owners import belongs_to
 
-DENIED = PermissionError(errno.EACCES, "Permission denied")
+JOINED, OTHER, STRANGER = 4_711_815, 4_711_816, 4_711_817
+OLD = f"ffdl's daemon was started before you became a member of the group '{JOINED}'"
+RESTART = "log in again and run: ffdl daemon restart"
+ASK = "ask its owner for access, or use another path"
 
 
 @pytest.mark.parametrize("umask", [0, 0o002, 0o027, 0o777])
@@ -42,9 +54,75 @@ def test_message_names_groups_that_user_joined_after_start(
     monkeypatch.setattr(pwd, "getpwuid", lambda _: pwd.struct_passwd(("ada", "x", 7, os.getegid(), "", "/", "/")))
     monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group((joined[gid], "x", gid, [])))
     why = f"ffdl's daemon was started before you became a member of {named}"
-    said = f"; {why}; log in again and run: ffdl daemon restart" if joined else ""
-    assert with_old_groups("/p is closed", DENIED) == f"/p is closed{said}"
-    assert with_old_groups("/p is missing", FileNotFoundError(errno.ENOENT, "No such file")) == "/p is missing"
+    assert str(find_old_groups()) == (f"{why}; {RESTART}" if joined else "None")
+
+
+@pytest.mark.usefixtures("bound_by_modes", "joined_later")
+@pytest.mark.parametrize(
+    ("gid", "mode", "wanted", "why", "cure"),
+    [
+        (JOINED, 0o750, os.R_OK, OLD, RESTART),
+        (JOINED, 0o710, os.X_OK, OLD, RESTART),
+        (JOINED, 0o770, os.W_OK, OLD, RESTART),
+        (JOINED, 0o750, os.W_OK, f"{{}} belongs to user '{STRANGER}' and group '{JOINED}', and has mode 0750", ASK),
+        (JOINED, 0o700, os.R_OK, f"{{}} belongs to user '{STRANGER}' and group '{JOINED}', and has mode 0700", ASK),
+        (OTHER, 0o770, os.R_OK, f"{{}} belongs to user '{STRANGER}' and group '{OTHER}', and has mode 0770", ASK),
+    ],
+)  # fmt: skip
+def test_daemon_is_blamed_only_if_group_of_directory_permits_access(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gid: int, mode: int, wanted: int, why: str, cure: str
+) -> None:
+    (tmp_path / "project").mkdir(0)
+    belongs_to(monkeypatch, tmp_path / "project", STRANGER, gid, mode)
+    found = explain_denial(str(tmp_path / "project"), wanted)
+    assert found is not None
+    assert (found.why, found.cure) == (why.format(tmp_path / "project"), cure)
+
+
+@pytest.mark.usefixtures("bound_by_modes", "joined_later")
+@pytest.mark.parametrize(
+    ("mode", "name", "wanted", "cure"),
+    [
+        (0, "my dir", 0, "chmod u+rwx '{}'"),
+        (0, "my dir/file", 0, "chmod u+rwx '{}'"),
+        (0, "my dir/no/file", os.R_OK, "chmod u+rwx '{}'"),
+        (0o070, "my dir", os.R_OK, "chmod u+rwx '{}'"),
+        (0o555, "my dir", os.W_OK, "chmod u+rwx '{}'"),
+        (0o555, "my dir/new", 0, "chmod u+rwx '{}'"),
+        (0o700, "my dir/file", 0, "chmod u+r '{}/file'"),
+        (0o700, "my dir/file", os.W_OK, "chmod u+rw '{}/file'"),
+        (0o700, "my dir/new", 0, ""),
+    ],
+)
+def test_own_file_or_directory_is_named_with_its_mode_and_chmod(
+    tmp_path: Path, mode: int, name: str, wanted: int, cure: str
+) -> None:
+    place = tmp_path / "my dir"
+    place.mkdir()
+    (place / "file").touch(0)
+    place.chmod(mode)
+    found = explain_denial(str(tmp_path / name), wanted)
+    place.chmod(0o700)
+    if not cure:
+        assert found is None
+        return
+    blamed, seen = (place / "file", 0) if cure.endswith("file'") else (place, mode)
+    assert found is not None
+    assert (found.why, found.cure) == (f"you own {blamed}, and it has mode {seen:04o}", cure.format(place))
+
+
+@pytest.mark.usefixtures("bound_by_modes")
+def test_messages_of_denied_access_are_completed(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir(0)
+    path = str(tmp_path / "d" / "file")
+    denied = PermissionError(errno.EACCES, "Permission denied", path)
+    said = f"it is closed; you own {tmp_path / 'd'}, and it has mode 0000; chmod u+rwx {tmp_path / 'd'}"
+    assert with_denial("it is closed", denied) == said
+    assert with_denial("no", PermissionError(errno.EPERM, "Operation not permitted", path)) == "no"
+    assert with_denial("no", PermissionError(errno.EACCES, "Permission denied", "file")) == "no"
+    assert with_denial("no", PermissionError(errno.EACCES, "Permission denied")) == "no"
+    assert with_denial("no", FileNotFoundError(errno.ENOENT, "No such file", path)) == "no"
+    assert with_denial("no", None) == "no"
 
 
 def test_process_of_user_without_database_entry_lacks_no_groups(monkeypatch: pytest.MonkeyPatch) -> None:

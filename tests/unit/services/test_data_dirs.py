@@ -16,6 +16,7 @@ from ffdl_batch.domain.job.spec import DataStore, StoreType
 from ffdl_batch.domain.launch.launch_file import EnvDelivery, LaunchFile, LearnerCommand, Pod, Stores
 from ffdl_batch.services.data import data_directories
 from ffdl_batch.services.data.data_directories import leaving_links, wrong_dirs
+from tests.owners import belongs_to
 from tests.unit.controller.rig import launch_file
 
 STORE = DataStore("s", StoreType.DIRECTORY, StoreType.DIRECTORY, "in", "", {"path": "/d"})
@@ -126,11 +127,27 @@ def test_wrong_dirs_blames_daemon_that_is_older_than_group_membership(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, joined_later: int, of: Callable[[Path], list[Finding]]
 ) -> None:
     """For a directory that only members of the group may enter."""
+    (tmp_path / "project").mkdir()
     close(monkeypatch, tmp_path / "project")
+    belongs_to(monkeypatch, tmp_path / "project", 4_711, joined_later, 0o770)
     (found,) = of(tmp_path / "project" / "ada")
     why = f"ffdl's daemon was started before you became a member of the group '{joined_later}'"
     assert found.message.endswith(f": you may not enter {tmp_path / 'project'}: {why}")
     assert (found.severity, found.cure) == (ERROR, "log in again and run: ffdl daemon restart")
+
+
+@pytest.mark.usefixtures("joined_later", "bound_by_modes")
+@pytest.mark.parametrize("of", [of_data, of_results])
+def test_wrong_dirs_names_mode_of_own_closed_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: Callable[[Path], list[Finding]]
+) -> None:
+    place = tmp_path / "mine"
+    place.mkdir(0o500)
+    close(monkeypatch, place)
+    belongs_to(monkeypatch, place, os.geteuid(), os.getegid(), 0)
+    (found,) = of(place / "ada")
+    assert found.message.endswith(f": you may not enter {place}: you own {place}, and it has mode 0000")
+    assert found.cure == f"chmod u+rwx {place}"
 
 
 def test_wrong_dirs_refuses_results_below_file(tmp_path: Path) -> None:

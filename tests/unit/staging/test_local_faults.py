@@ -1,0 +1,36 @@
+"""What the staging program reports about files of this machine that it may not use."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.data.staging_protocol import FaultClass
+from ffdl_batch.staging.faults import local_fault
+
+
+@pytest.mark.usefixtures("bound_by_modes", "joined_later")
+@pytest.mark.parametrize("name", ["cache", "cache/entry/file"])
+def test_local_fault_names_own_closed_directory_and_chmod(tmp_path: Path, name: str) -> None:
+    """No group helps here, so the daemon's age is not blamed, and no administrator is named."""
+    closed, path = tmp_path / "cache", tmp_path / name
+    closed.mkdir(0)
+    fault = local_fault(PermissionError(errno.EACCES, "Permission denied"), str(path))
+    said = f"{path} on this machine: Permission denied; you own {closed}, and it has mode 0000; chmod u+rwx {closed}"
+    assert (fault.kind, fault.sentence()) == (FaultClass.REFUSED, said)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "cure"),
+    [
+        (PermissionError(errno.EPERM, "Operation not permitted"), FaultClass.REFUSED, "administrators"),
+        (OSError(errno.ENOSPC, "No space left on device"), FaultClass.FULL, "free some space"),
+    ],
+)
+def test_local_fault_keeps_usual_cure_of_other_errors(
+    tmp_path: Path, error: OSError, kind: FaultClass, cure: str
+) -> None:
+    fault = local_fault(error, str(tmp_path))
+    assert (fault.kind, cure in fault.sentence()) == (kind, True)
