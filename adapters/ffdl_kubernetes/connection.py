@@ -73,7 +73,7 @@ def load_config(settings: KubernetesSettings) -> SingleConfig:
         raise SchedulerMissing(f"no cluster is configured in {where}: {error}; {cure}") from error
     except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:  # lightkube checks nothing of its shape
         said = " ".join(str(error).split()) if isinstance(error, yaml.YAMLError) else "it is empty, or not as one is"
-        raise SchedulerMissing(f"{where} is no kubeconfig: {said}; correct it, or write a new one") from error
+        raise SchedulerMissing(f"{where} is not a kubeconfig: {said}; correct it, or write a new one") from error
     return found
 
 

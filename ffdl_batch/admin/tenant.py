@@ -78,7 +78,7 @@ def create(name: str, *, backend: str, as_yaml: bool, as_json: bool, **options: 
     --adopt.
 
     Exit code 0: everything exists as requested; 1: something differs, or the namespace has no label of ffdl; 2: NAME or
-    an amount is invalid; 69: the backend has no tenants, or there is no kubeconfig; 75: the cluster does not answer;
+    an amount is invalid; 69: the backend has no tenants, or there is not a kubeconfig; 75: the cluster does not answer;
     77: the cluster does not permit it; 78: the configuration cannot be used.
     """
     from ffdl_batch.domain.tenant import Done

@@ -114,7 +114,7 @@ class Directories:
                 if self._mode is None:
                     raise Gone(name) from error
             make_directory(name, self._mode, dir_fd=self._here)
-        raise OSError(errno.ELOOP, "is no directory", name)
+        raise OSError(errno.ELOOP, "is not a directory", name)
 
     def _leave(self, depth: int) -> None:
         """Go up to an open directory that is at most `depth` below the root."""

@@ -122,7 +122,7 @@ def open_own(path: str, flags: int, mode: int = 0o600, *, dir_fd: Optional[int] 
             os.close(descriptor)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path, dir_fd=dir_fd)
-    raise OSError(errno.ELOOP, "is no regular file", path)
+    raise OSError(errno.ELOOP, "is not a regular file", path)
 
 
 def open_at_once(path: str, flags: int, mode: int = 0o600, *, dir_fd: Optional[int] = None) -> int:
@@ -149,7 +149,7 @@ def make_directory(path: str, mode: int = 0o777, *, dir_fd: Optional[int] = None
                 os.unlink(path, dir_fd=dir_fd)
         else:
             return
-    raise OSError(errno.ELOOP, "is no directory", path)
+    raise OSError(errno.ELOOP, "is not a directory", path)
 
 
 def restore_directory(path: str) -> None:
@@ -191,5 +191,5 @@ def make_private(path: str) -> None:
     except FileExistsError:
         found = os.lstat(path)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-            raise PermissionError(errno.EPERM, "exists and is no directory of ours", path) from None
+            raise PermissionError(errno.EPERM, "exists and is not a directory of ours", path) from None
         os.chmod(path, 0o700)

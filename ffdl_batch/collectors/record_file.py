@@ -124,4 +124,4 @@ def open_ledger(out: str) -> tuple[Ledger, bool]:
         ledger.close()
         if isinstance(error, OSError):
             raise
-        raise ValueError(f"{out}.position is no position file: {error!r}") from None
+        raise ValueError(f"{out}.position is not a position file: {error!r}") from None

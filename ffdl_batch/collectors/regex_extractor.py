@@ -88,7 +88,9 @@ class Extractor:
         if stamp:
             known = time_ms(stamp, now_s)
             if known is None:
-                self._notes.note(f"time:{group.label}", f"group {group.label}: {stamp[:80]!r} is no time that is known")
+                self._notes.note(
+                    f"time:{group.label}", f"group {group.label}: {stamp[:80]!r} is not a time in a known format"
+                )
             at_ms = at_ms if known is None else known
         return MetricRecord(
             self._training_id,
@@ -108,7 +110,7 @@ class Extractor:
                 continue  # a part of the expression that is optional
             value = typed(measure.type, text)
             if value is None:
-                words = f"group {label}: {text[:80]!r} is no {measure.type}; {name} is left out there"
+                words = f"group {label}: {text[:80]!r} is not of type {measure.type}; {name} is left out there"
                 self._notes.note(f"type:{label}:{name}", words)
             else:
                 measures[name] = value

@@ -86,7 +86,7 @@ def _read_files(cwd: Path | None, env: Mapping[str, str]) -> Iterator[tuple[Path
         yield path, _read(path)
     named = Path(env["FFDL_CONFIG"]) if env.get("FFDL_CONFIG") else None
     if named is not None and not named.is_file():
-        raise ConfigError(f"FFDL_CONFIG names {named}, which is no file")
+        raise ConfigError(f"FFDL_CONFIG names {named}, which is not a file")
     found = directory_file(cwd)
     if found is not None and not (named is not None and named.samefile(found)):
         yield found, _read_found(found)

@@ -37,7 +37,7 @@ def read_rates(table: Mapping[str, Any], origins: Mapping[str, str]) -> Rates:
     for key, value in table.items():
         place = f"{origins.get(f'rates.{key}', 'rates')}: rates.{key}"
         if key not in known:
-            raise ValueError(f"{place} is no key; known are {', '.join(known)}")
+            raise ValueError(f"{place} is not a known key; the keys are {', '.join(known)}")
         if key == "currency":
             if not isinstance(value, str) or len(value) > _LONGEST_CURRENCY or not value.isprintable():
                 raise ValueError(f"{place} must be a short text, as EUR, not {toml_text(value)}")
@@ -70,7 +70,7 @@ def read_notices(table: Mapping[str, Any], origins: Mapping[str, str]) -> Notice
     for key, value in table.items():
         place = f"{origins.get(f'notices.{key}', 'notices')}: notices.{key}"
         if key not in _NOTICE_KEYS:
-            raise ValueError(f"{place} is no key; known are {', '.join(_NOTICE_KEYS)}")
+            raise ValueError(f"{place} is not a known key; the keys are {', '.join(_NOTICE_KEYS)}")
         if key in _LISTS:
             checked[key] = _notice_list(place, key, value)
         elif not isinstance(value, str) or not value.isprintable():
@@ -90,11 +90,11 @@ def _notice_list(place: str, key: str, value: object) -> tuple[object, ...]:
         raise ValueError(f"{place} must be a list of texts, not {toml_text(value)}")
     for one in value:
         if key == "origins" and one not in tuple(Origin):
-            raise ValueError(f"{place}: {toml_text(one)} is no origin; known are {', '.join(Origin)}")
+            raise ValueError(f"{place}: {toml_text(one)} is not a known origin; the origins are {', '.join(Origin)}")
         if key == "mail" and one.count("@") != 1:
-            raise ValueError(f"{place}: {toml_text(one)} is no mail address")
+            raise ValueError(f"{place}: {toml_text(one)} is not a mail address")
         if key == "webhooks" and not is_web_address(one):
-            raise ValueError(f"{place}: {toml_text(one)} is no address of a web server; write https://HOST/PATH")
+            raise ValueError(f"{place}: {toml_text(one)} is not the address of a web server; write https://HOST/PATH")
     return tuple(Origin(one) for one in value) if key == "origins" else tuple(value)
 
 
@@ -133,7 +133,7 @@ def _policy(table: Mapping[str, Any], place: str) -> FaultPolicy:
     known = [part.name for part in fields(FaultPolicy)]
     for key in table:
         if key not in known:
-            raise ValueError(f"{place}: {key} is no key; known are {', '.join(known)}")
+            raise ValueError(f"{place}: {key} is not a known key; the keys are {', '.join(known)}")
 
     def need(condition: object, key: str, what: str) -> None:
         if not condition:
@@ -146,7 +146,9 @@ def _policy(table: Mapping[str, Any], place: str) -> FaultPolicy:
     try:
         re.compile(str(match))
     except (re.error, RecursionError, OverflowError) as error:
-        raise ValueError(f"{place}: match is no regular expression of Python's: {error}: {toml_text(match)}") from error
+        raise ValueError(
+            f"{place}: match is not a regular expression of Python's: {error}: {toml_text(match)}"
+        ) from error
     is_kind = kind is None or (isinstance(kind, str) and is_kind_name(kind))
     need(is_kind, "kind", "origin.word, as node.gpu (docs/faults.md)")
     for key in ("exclude_node", "stop_retrying"):
@@ -177,7 +179,7 @@ def read_node_rules(table: Mapping[str, Any], origin: str) -> dict[str, Any]:
     for key, value in table.items():
         place = f"{origin}: nodes.{key}"
         if key not in known:
-            raise ValueError(f"{place} is no key; known are {', '.join(known)}")
+            raise ValueError(f"{place} is not a known key; the keys are {', '.join(known)}")
         if key == "exclude_unreliable":
             if not isinstance(value, bool):
                 raise ValueError(f"{place} must be true or false, not {toml_text(value)}")

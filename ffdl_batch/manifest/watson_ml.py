@@ -133,7 +133,7 @@ def _of_model(rest: str, path: str, value: str, node: Scalar, made: _Made) -> No
     elif rest == "execution.compute_configuration.nodes":
         is_count = value.isascii() and value.isdigit() and int(value) > 0
         made.text["learners"] = str(int(value)) if is_count else "1"
-        why = "" if is_count else "it is no number of nodes; 1, as FfDL's converter has it"
+        why = "" if is_count else "it is not a number of nodes; 1, as FfDL's converter has it"
         _record(made, node, path, value, Fate.MAPPED if is_count else Fate.APPROXIMATED, "learners", why)
     elif rest == "execution.compute_configuration.name":
         made.text["size"] = value

@@ -101,7 +101,7 @@ def _below_base(at: str, store: DataStore, base_dir: str) -> str:
         raise StoreRefused(f"{at}.connection.path", message)
     mode = store.connection.get("mode", "mount")
     if mode not in ("mount", "copy"):
-        message = f"{mode!r} is no mode of a data store; choose mount or copy"
+        message = f"{mode!r} is not a mode of a data store; choose mount or copy"
         raise StoreRefused(f"{at}.connection.mode", message)
     return os.path.normpath(os.path.join(base_dir or "/", path))  # noqa: PTH118 - pure, nothing is touched
 

@@ -255,7 +255,7 @@ def _place_data(subject: Subject, runtime: Runtime) -> Data:
     except StoreRefused as error:
         raise RequestRefused([refusal(error.path, error.message, error.cure, "C103")]) from error
     if (found.fetches or found.uploads) and not runtime.staging:
-        message = _UNSEEN.format("data stores that are no directories need")
+        message = _UNSEEN.format("data stores that are not directories need")
         raise RequestRefused([refusal("data_stores", message, _SEEN)])
     return found
 

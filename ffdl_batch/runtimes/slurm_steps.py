@@ -61,7 +61,7 @@ choose() {  # the learners of a step, by their numbers from 0, in the order of t
     [ -z "$nodelist" ] || wanted=" $("$scontrol" show hostnames "$nodelist" | tr '\n' ' ')"
     [ -z "$exclude" ] || left_out=" $("$scontrol" show hostnames "$exclude" | tr '\n' ' ')"
     for one in $wanted; do
-      case " ${hosts[*]} " in *" $one "*) ;; *) die "$one is no node of this job; they are ${hosts[*]}" ;; esac
+      case " ${hosts[*]} " in *" $one "*) ;; *) die "$one is not a node of this job; its nodes are ${hosts[*]}" ;; esac
     done
     for ((i = 0; i < learners; i++)); do
       case $left_out in *" ${hosts[i]} "*) continue ;; esac

@@ -227,7 +227,7 @@ def _claim(state_dir: Path, record: DaemonLock, machine: Machine, allowed: TakeO
         if holder is Holder.ALIVE_HERE:
             raise HeldElsewhere(
                 f"{path} names process {lock.pid} on this host, which lives but holds no flock; "
-                f"end it first, or give --force-take-over-from {lock.host} if it is no ffdl-submitd"
+                f"end it first, or give --force-take-over-from {lock.host} if it is not an ffdl-submitd process"
             )
         raise HeldElsewhere(_elsewhere(lock, tried=allowed.proven))
 

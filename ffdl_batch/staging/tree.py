@@ -153,7 +153,7 @@ class Tree:
                     if stat.S_ISLNK(status.st_mode) and keep is not None:
                         continue
                     if not stat.S_ISREG(status.st_mode):
-                        skipped(path, "it is a link" if stat.S_ISLNK(status.st_mode) else "it is no file")
+                        skipped(path, "it is a link" if stat.S_ISLNK(status.st_mode) else "it is not a file")
                     elif not PART_NAME.fullmatch(name):
                         yield path, status
 
@@ -253,7 +253,7 @@ def open_own(name: str, directory: int) -> int:
             os.close(descriptor)
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=directory)
-    raise OSError(errno.ELOOP, "is no file of its own", name)
+    raise OSError(errno.ELOOP, "is not a regular file with one link", name)
 
 
 def _statuses(entries: Iterable[os.DirEntry[str]]) -> Iterator[tuple[str, os.stat_result]]:
@@ -310,4 +310,4 @@ def _enter(name: str, directory: int, make: bool) -> int:
                     os.unlink(name, dir_fd=directory)
         with suppress(FileExistsError):
             os.mkdir(name, 0o777, dir_fd=directory)
-    raise OSError(errno.ELOOP, "is no directory", name)
+    raise OSError(errno.ELOOP, "is not a directory", name)

@@ -46,7 +46,8 @@ def connect_existing(url: str, clock: Clock | None = None) -> Database:
     """Return the database behind a URL.
 
     Raises :class:`NoDatabase` for a SQLite file that does not exist, StoreUnavailable for one on a read-only file
-    system that cannot be read without writing, StoreError for an unknown URL, DatabaseDamaged if it is no regular file.
+    system that cannot be read without writing, StoreError for an unknown URL, DatabaseDamaged if it is not a
+    regular file.
     """
     path = sqlite_file(url)
     if path is None:

@@ -173,7 +173,7 @@ def test_doctor_skips_busy_node_with_note_and_exits_75(cluster: Cluster, alice: 
 @pytest.mark.full
 def test_doctor_exits_2_for_malformed_or_unknown_node_list(alice: Person) -> None:
     for nodes, said in (
-        ("n[1-", "which is no list of nodes"),
+        ("n[1-", "which is not a list of nodes"),
         ("n[2-5]", "Slurm has no node n4, n5; it has n1, n2, n3"),
     ):
         done = alice.run(ADMIN, "doctor", f"--nodes={nodes}", check=False)

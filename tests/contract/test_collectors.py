@@ -247,7 +247,7 @@ def test_collector_writes_nothing_for_logger_type(collecting: Collecting) -> Non
 def test_collector_rejects_invalid_regex_or_unknown_type(collecting: Collecting) -> None:
     collecting.spec("regex_extractor", ExtractionGroup("g", "(", scalars={"n": Measure("", "1")}))
     (said,) = collecting.ended(collecting.start(), 78)
-    assert "groups.g.regex: is no regular expression" in said["message"]
+    assert "groups.g.regex: is not a regular expression" in said["message"]
     collecting.spec("an/image:1")
     (said,) = collecting.ended(collecting.start(), 78)
     assert "there is no collector 'an/image:1'" in said["message"]

@@ -209,7 +209,7 @@ def test_logs_follow_loses_no_line_across_log_rotation_and_daemon_kill(tmp_path:
             logs = sorted(path.name for path in Path(desk.show(job_id)["logs"], "learner-1").iterdir())
             assert len([name for name in logs if name.startswith("training-log.txt")]) > 8
             done = desk.try_to("logs", job_id, "--grep", "(")
-            assert (done.returncode, "is no regular expression" in done.stderr) == (2, True)
+            assert (done.returncode, "is not a regular expression" in done.stderr) == (2, True)
         finally:
             for process in desk.followers:
                 process.kill()

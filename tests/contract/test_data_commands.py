@@ -333,7 +333,11 @@ def test_data_put_shows_progress_bar_only_on_a_terminal(person: Person) -> None:
         (("get", "s3://b/a", "--option", "ca_file=/x", "--option", "ca_file=/y"), 2, "--option ca_file is given twice"),
         (("ls", "gs://b/a", "--secret", "token=none"), 77, "ffdl secret set none"),
         (("ls", "swift://c/a"), 2, "use --endpoint URL, or set OS_AUTH_URL"),
-        (("ls", "swift://c/a", "--endpoint", "host:8080"), 2, "'host:8080' is no address of a store; write https://"),
+        (
+            ("ls", "swift://c/a", "--endpoint", "host:8080"),
+            2,
+            "'host:8080' is not the address of a store; write https://",
+        ),
         (("ls", "zzz://b/a"), 78, "fsspec knows no protocol zzz"),
     ],
 )

@@ -181,7 +181,7 @@ def test_job_mounts_bucket_when_manifest_requires_mount(data: Data) -> None:
 def test_submit_rejects_job_with_unusable_data_store(data: Data) -> None:
     for values, words, line in (
         ({"bucket": "not-there"}, "NoSuchBucket", 10),
-        ({"url": "s3.example.org"}, "'s3.example.org' is no address of a store", 12),
+        ({"url": "s3.example.org"}, "'s3.example.org' is not the address of a store", 12),
     ):
         problem = data.submit(**values)["problem"]
         assert problem["code"] == "C103", problem

@@ -89,7 +89,7 @@ def test_gcs_store_keeps_links_modes_holes_and_empty_directories(rig: StagingRig
 
 def test_gcs_store_fails_without_request_when_service_account_gets_no_token(rig: StagingRig, office: Office) -> None:
     office.status = 400
-    for text in (account(office), "is no JSON", "{}"):
+    for text in (account(office), "is not JSON", "{}"):
         rig.secrets.write_text(json.dumps({"service_account": text}))
         outcome = rig.run(rig.task(store=gcs(rig, "service_account")), check=True)
         assert (outcome.status, outcome.failed.class_, outcome.of(Retry)) == (77, FaultClass.CREDENTIALS, [])

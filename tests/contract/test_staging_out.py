@@ -101,7 +101,7 @@ def test_stage_out_skips_links_pipes_and_invalid_names_with_note(rig: StagingRig
     assert rig.keys() == ["job/kept"]
     assert outcome.done.skipped == 5
     whys = " ".join(note.why for note in outcome.of(Note))
-    assert all(part in whys for part in ("is a link", "is no file", "not UTF-8", "longer than 1024 bytes"))
+    assert all(part in whys for part in ("is a link", "is not a file", "not UTF-8", "longer than 1024 bytes"))
 
 
 def test_stage_out_uploads_large_file_in_parts_and_small_file_at_once_with_signed_md5(rig: StagingRig) -> None:

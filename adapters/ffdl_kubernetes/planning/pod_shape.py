@@ -82,7 +82,7 @@ def pairs(text: str) -> dict[str, str]:
     for pair in filter(None, (part.strip() for part in text.split(","))):
         label, equals, value = pair.partition("=")
         if not equals or not label:
-            message = f"{pair!r} is no label"
+            message = f"{pair!r} is not a label"
             raise RequestRefused([refusal("batch.kubernetes.node_selector", message, "write label=value,label=value")])
         found[label] = value
     return found

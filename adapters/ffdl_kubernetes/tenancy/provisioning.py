@@ -194,23 +194,25 @@ def _check(tenant: Tenant) -> None:
     name = tenant.namespace
     if not _LABEL.fullmatch(name):
         raise InvalidRequest(
-            f"{name!r} is no name of a namespace: up to 63 lower-case letters, digits and hyphens within"
+            f"{name!r} is not the name of a namespace: up to 63 lower-case letters, digits and hyphens within"
         )
     if name.startswith("kube-"):
         raise InvalidRequest(f"{name}: names with kube- are the cluster's own")
     if tenant.service_account and not _ACCOUNT.fullmatch(tenant.service_account):
-        raise InvalidRequest(f"{tenant.service_account!r} is no service account; write namespace/name")
+        raise InvalidRequest(f"{tenant.service_account!r} is not a service account; write namespace/name")
     for key, value in tenant.labels.items():
         if key in SECURITY or key == MANAGER_LABEL:
             raise InvalidRequest(f"{key} is set by this command itself; leave it out")
         if not (_LABEL_KEY.fullmatch(key) and _LABEL_VALUE.fullmatch(value)):
             raise InvalidRequest(
-                f"{key}={value} is no label: names are like example.com/team or team, values up to 63 letters, digits, "
-                "hyphens, dots and underscores within"
+                f"{key}={value} is not a label: names are like example.com/team or team, values up to 63 letters, "
+                "digits, hyphens, dots and underscores within"
             )
     for resource, text in tenant.resources.items():
         if amount(text) is None:
-            raise InvalidRequest(f"{resource}={text}: {text!r} is no amount; write a number, or one with Mi, Gi, ...")
+            raise InvalidRequest(
+                f"{resource}={text}: {text!r} is not an amount; write a number, or one with Mi, Gi, ..."
+            )
 
 
 def _shown(value: Any) -> str:

@@ -74,7 +74,7 @@ def _check_text(text: str) -> None:
     """Raise CannotConvert for a text that sbatch refuses."""
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
-        raise CannotConvert("it has a NUL byte, so it is no script", "give the script itself", line)
+        raise CannotConvert("it has a NUL byte, so it is not a script", "give the script itself", line)
     if "\r\n" in text:
         line = text.count("\n", 0, text.index("\r\n")) + 1
         raise CannotConvert("lines end as on DOS, which sbatch refuses", "change that: sed -i 's/\\r$//' FILE", line)

@@ -128,7 +128,7 @@ def _describe(row: str) -> str:
 def _job(row: Mapping[str, str]) -> PastJob | None:
     match = _JOB.fullmatch(row["JobID"])
     if match is None:
-        raise Garbled(f"{begin(row['JobID'])!r} is no job of Slurm")
+        raise Garbled(f"{begin(row['JobID'])!r} is not a job of Slurm")
     has_started = row["Start"] not in ("Unknown", "None", "")
     if row["ElapsedRaw"] in ("0", "") and not (has_started and row["AllocTRES"]):
         return None

@@ -236,7 +236,7 @@ def _container(rest: list[Word], known: Known, approximations: list[str]) -> str
     if image is None:
         raise NotUnderstood(f"the image {word.raw} is not known before it runs")
     if not image.startswith(_IMAGES) and not image.endswith(".sif") and not image.startswith("/"):
-        raise NotUnderstood(f"the image {image} is no file that learners can run in")
+        raise NotUnderstood(f"the image {image} is not a file that learners can run in")
     if not image.startswith((*_IMAGES, "/")):
         approximations.append(f"{image} is looked for in the site's images_dirs: write its whole path")
     if not rest:

@@ -76,10 +76,10 @@ def line_of(options: Options, name: str) -> str:
 def _time(options: Options) -> str | None:
     one = _given(options, "time")
     if one.value.strip().upper() in _ENDLESS:
-        options.drop("time", "no limit of its own: the site's counts")
+        options.drop("time", "not a limit: the site's limit applies")
         return None
     if re.fullmatch(r"[0:-]*0[0:-]*", one.value.strip()):
-        options.drop("time", "zero is no limit of its own: the site's counts")
+        options.drop("time", "zero is not a limit: the site's limit applies")
         return None
     try:
         return format_time_limit(parse_time_limit(one.value.strip()))
@@ -102,7 +102,7 @@ def _dependency(options: Options) -> str | None:
         check_dependency(text)
     except ValueError:
         if text:
-            options.drop("dependency", "it is no list of conditions; write it into batch.dependency, as afterok:JOB")
+            options.drop("dependency", "it is not a list of conditions; write it into batch.dependency, as afterok:JOB")
         return None
     return text
 
@@ -120,7 +120,7 @@ def _signal(options: Options) -> str | None:
     try:
         name = split_signal(text)[0]
     except ValueError:
-        raise CannotConvert(f"{one.text.strip()!r} is no signal", "write [B:]USR1[@seconds]", one.line) from None
+        raise CannotConvert(f"{one.text.strip()!r} is not a signal", "write [B:]USR1[@seconds]", one.line) from None
     if name in UNTRAPPABLE:
         options.drop("signal", f"no program can catch {name}")
         return None
@@ -130,7 +130,7 @@ def _signal(options: Options) -> str | None:
 def _events(options: Options) -> list[str] | None:
     events, unknown = read_events(options.text("mail-type").split(","))
     if unknown:
-        options.near("mail-type", f"{', '.join(unknown)} is no event that mail is sent for, and is left out")
+        options.near("mail-type", f"{', '.join(unknown)} is not an event that mail is sent for, and is left out")
     return list(events) or None
 
 

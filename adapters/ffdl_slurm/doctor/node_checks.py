@@ -126,7 +126,7 @@ def names_of(nodes: str) -> frozenset[str]:
     names = expand(re.sub(r"\s*,\s*", ",", nodes.strip()))
     if names is None:
         raise InvalidRequest(
-            f"--nodes is {nodes!r}, which is no list of nodes: give names as n1,n2 or n[1-8,12], or all"
+            f"--nodes is {nodes!r}, which is not a list of nodes: give names as n1,n2 or n[1-8,12], or all"
         )
     return names
 

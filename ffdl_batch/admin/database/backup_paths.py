@@ -64,7 +64,7 @@ def place_of_copy(target: Path, report: Report) -> Path:
 
 
 def refuse_source(source: Path) -> None:
-    """Raise Stop if `source` is no regular file, before it is opened: opening a FIFO would wait."""
+    """Raise Stop if `source` is not a regular file, before it is opened: opening a FIFO would wait."""
     try:
         kind = kind_of(source.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -89,7 +89,7 @@ def _refuse_to_lose(target: Path, *, force: bool) -> None:
     with target.open("rb") as file:
         beginning = file.read(max(map(len, _BEGINNINGS)))
     if beginning and not beginning.startswith(_BEGINNINGS):
-        raise _wrong(f"{target} is no backup of a database, and --force replaces nothing else; name another file")
+        raise _wrong(f"{target} is not a backup of a database, and --force replaces nothing else; name another file")
 
 
 def _wrong(message: str) -> Stop:

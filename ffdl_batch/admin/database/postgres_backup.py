@@ -93,7 +93,7 @@ def _examine(source: Path) -> tuple[str, Standing]:
     try:
         listing = _run(None, ["pg_restore", "--list", str(source)])
     except Refused as refused:
-        raise Stop(ExitCode.NO_INPUT, f"{source} is no dump in pg_dump's custom format: {refused}") from refused
+        raise Stop(ExitCode.NO_INPUT, f"{source} is not a dump in pg_dump's custom format: {refused}") from refused
     schemas = {name: schema for schema, name in _TABLE_LINE.findall(listing)}
     if not {"jobs", "alembic_version"} <= schemas.keys():
         raise Stop(ExitCode.NO_INPUT, f"{source} has no tables of ffdl_batch")

@@ -86,7 +86,7 @@ def read_line(raw: bytes) -> dict[str, Any]:
     except ValueError as error:
         raise unreadable(error) from error
     if not isinstance(plain, dict):
-        raise unreadable("a line is no JSON object")
+        raise unreadable("a line is not a JSON object")
     if "problem" in plain:
         raise RequestRefused(read_answer(Problem, plain["problem"]))
     return plain

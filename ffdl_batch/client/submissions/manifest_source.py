@@ -84,7 +84,7 @@ def read_manifest(source: str | Path) -> ManifestText:
         reason = "there is no such file" if isinstance(error, FileNotFoundError) else error.strerror
         raise InputUnusable(f"manifest {name}: {reason}", code="C101") from error
     if len(data) > MAX_MANIFEST_BYTES:
-        raise _unusable(name, f"has more than {MAX_MANIFEST_BYTES >> 20} MiB; this is no manifest")
+        raise _unusable(name, f"has more than {MAX_MANIFEST_BYTES >> 20} MiB; this is not a manifest")
     try:
         return ManifestText(data.decode("utf-8-sig"), name, origin)
     except UnicodeDecodeError as error:

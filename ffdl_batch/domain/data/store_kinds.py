@@ -144,7 +144,7 @@ def why_bad(name: str, value: str) -> tuple[str, str]:
     if name == "path_style" and value not in ("true", "false"):
         return f"{value[:60]!r} is neither true nor false", "write true or false"
     if name == "timeout_s" and not (value.isdigit() and 1 <= int(value) <= 3600):
-        return f"{value[:60]!r} is no number of seconds", "write a whole number from 1 to 3600"
+        return f"{value[:60]!r} is not a number of seconds", "write a whole number from 1 to 3600"
     return "", ""
 
 

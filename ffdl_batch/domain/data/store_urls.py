@@ -135,7 +135,9 @@ def _with_options(address: StoreAddress, options: StoreOptions) -> StoreAddress:
         raise StoreUrlError("--endpoint holds a user's name or password; name a secret instead (--secret)")
     has_buckets = KINDS[address.kind].has_buckets
     if options.endpoint and has_buckets and not _WEB.match(options.endpoint):
-        raise StoreUrlError(f"--endpoint {options.endpoint[:60]!r} is no address of a store; write https://HOST[:PORT]")
+        raise StoreUrlError(
+            f"--endpoint {options.endpoint[:60]!r} is not the address of a store; write https://HOST[:PORT]"
+        )
     if options.endpoint and (address.endpoint or not (has_buckets or address.kind is StoreKind.FSSPEC)):
         raise StoreUrlError("the URL says where the store is; --endpoint is for buckets and containers")
     if options.region and not has_buckets:

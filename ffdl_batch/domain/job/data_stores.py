@@ -96,14 +96,14 @@ def _by_fsspec(connection: Mapping[str, str]) -> StoreAddress:
     if not protocol:
         raise StoreRefused(at, "the protocol of the store is not set", "write protocol: sftp, or another of fsspec's")
     if not _PROTOCOL.fullmatch(protocol):
-        raise StoreRefused(at, f"{protocol[:60]!r} is no protocol", "write its name alone, as in protocol: sftp")
+        raise StoreRefused(at, f"{protocol[:60]!r} is not a protocol", "write its name alone, as in protocol: sftp")
     if protocol in _BETTER:
         better = _BETTER[protocol]
         raise StoreRefused(at, f"{protocol} has a type of store of its own", f"write type: {better}")
     if not host and protocol in _WITH_HOST:
         raise StoreRefused("connection.host", "the store's host is not set", "write host: HOST[:PORT]")
     if host and not _is_authority(host):
-        raise StoreRefused("connection.host", f"{host[:60]!r} is no host", "write host: HOST[:PORT]")
+        raise StoreRefused("connection.host", f"{host[:60]!r} is not a host", "write host: HOST[:PORT]")
     if ".." in connection.get("path", "").split("/"):
         raise StoreRefused("connection.path", "the path leads upwards", "write the directory in the store without ..")
     others = {key: value for key, value in connection.items() if value and key not in _NO_OPTIONS}
@@ -124,7 +124,7 @@ def place_in(store: DataStore, container: str) -> tuple[StoreAddress, str]:
     address = address_of(store)
     parts = [part for part in container.split("/") if part not in ("", ".")]
     if ".." in parts or not parts:
-        raise StoreRefused("", f"{container!r} is no container of a store", "write the name of a bucket")
+        raise StoreRefused("", f"{container!r} is not a container of a store", "write the name of a bucket")
     if not KINDS[address.kind].has_buckets:
         return address, "/".join(parts)
     found = StoreAddress(
@@ -157,7 +157,7 @@ def _endpoint(kind: StoreKind, url: str) -> str:
     split = urllib.parse.urlsplit(url)
     is_address = split.scheme in ("http", "https") and _is_authority(split.netloc)
     if not is_address or split.query or split.fragment or not url.isprintable():
-        raise StoreRefused(path, f"{url[:60]!r} is no address of a store", "write auth_url: https://HOST[:PORT]")
+        raise StoreRefused(path, f"{url[:60]!r} is not the address of a store", "write auth_url: https://HOST[:PORT]")
     return url
 
 
@@ -185,7 +185,7 @@ def _credentials(kind: StoreKind, connection: Mapping[str, str]) -> dict[str, st
     found = {key: connection[key] for key in KINDS[kind].credentials if connection.get(key)}
     for key, value in found.items():
         if not _REFERENCE.fullmatch(value):
-            raise StoreRefused(f"connection.{key}", f"{key} is no reference to a secret", "write ${secret:NAME}")
+            raise StoreRefused(f"connection.{key}", f"{key} is not a reference to a secret", "write ${secret:NAME}")
     key, other = half_of_pair(kind, found)
     if key:
         raise StoreRefused(f"connection.{key}", f"there is a {key} and no {other}", f"write {other}, too, or none")

@@ -77,4 +77,4 @@ def _decode(line: bytes) -> Tuple[str, bytes]:
             return kind, base64.b64decode(text, validate=True)
     except (UnicodeDecodeError, binascii.Error):
         pass
-    raise FrameError(f"{line[:200]!r} is no frame")
+    raise FrameError(f"{line[:200]!r} is not a frame")

@@ -22,7 +22,7 @@ def why_no_destination(host: str, port: int) -> tuple[str, str]:
     if not _NAME.fullmatch(host):
         return message, "name a host (letters, digits, - and dots) or an IPv4 address"
     if not is_host(host):
-        return f"{message}: it is no IPv4 address", "write four numbers up to 255, as 192.0.2.7"
+        return f"{message}: it is not an IPv4 address", "write four numbers up to 255, as 192.0.2.7"
     return "", ""
 
 

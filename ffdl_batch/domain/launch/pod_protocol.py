@@ -168,7 +168,7 @@ def decode_look(text: str) -> Look:
     """Return the look in an annotation's value. Raises ValueError."""
     plain = parse_json(text)
     if not isinstance(plain, dict) or not isinstance(plain.get("learners"), list):
-        raise ValueError(f"{text[:100]!r} is no look")
+        raise ValueError(f"{text[:100]!r} is not a valid look annotation")
     return Look(str(plain.get("id", "")), str(plain.get("do", "")), tuple(int(one) for one in plain["learners"]))
 
 

@@ -68,7 +68,7 @@ def compile_regex(regex: str) -> Pattern[str]:
     try:
         return re.compile(expand(regex), FLAGS)
     except (re.error, OverflowError, RecursionError) as error:
-        raise PatternError(f"is no regular expression of Python's: {error}") from None
+        raise PatternError(f"is not a regular expression of Python's: {error}") from None
 
 
 def reference(text: str) -> Optional[str]:

@@ -180,17 +180,17 @@ def decode_record(line: str, *, training_id: str = "", time_ms: int = 0) -> Metr
     try:
         body = parse_json(line, finite=False)
     except ValueError:
-        raise RecordError("is no JSON") from None
+        raise RecordError("is not JSON") from None
     return read_record(body, training_id=training_id, time_ms=time_ms)
 
 
 def read_record(body: Any, *, training_id: str = "", time_ms: int = 0) -> MetricRecord:
     """Return the record of a line that is parsed already; see :func:`decode_record`."""
     if not isinstance(body, dict):
-        raise RecordError("is no JSON object")
+        raise RecordError("is not a JSON object")
     meta = body.get("meta") or {}
     if not isinstance(meta, dict):
-        raise RecordError("meta is no object")
+        raise RecordError("meta is not an object")
     values = _measures(body, "values")
     if not values:
         raise RecordError("has no values")
@@ -208,7 +208,7 @@ def read_record(body: Any, *, training_id: str = "", time_ms: int = 0) -> Metric
 def _text(body: Mapping[str, Any], key: str) -> str:
     value = body.get(key)
     if isinstance(value, (dict, list)):
-        raise RecordError(f"{key} is no text")
+        raise RecordError(f"{key} is not a text")
     return "" if value is None else str(value)
 
 
@@ -220,7 +220,7 @@ def _whole(body: Mapping[str, Any], key: str, without: int, largest: int) -> int
     try:
         number = int(value)
     except (TypeError, ValueError, OverflowError):
-        raise RecordError(f"{key} is no number") from None
+        raise RecordError(f"{key} is not a number") from None
     if not 0 <= number <= largest:
         raise RecordError(f"{key} must be from 0 to {largest}")
     return number
@@ -231,7 +231,7 @@ def _measures(body: Mapping[str, Any], key: str) -> Dict[str, Measure]:
     if found is None:
         return {}
     if not isinstance(found, dict):
-        raise RecordError(f"{key} is no object")
+        raise RecordError(f"{key} is not an object")
     return {str(name): _measure(str(name), value) for name, value in found.items()}
 
 

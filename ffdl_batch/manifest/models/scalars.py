@@ -121,7 +121,8 @@ def _amount(name: str, zero: bool, most: float = MAX_AMOUNT) -> Callable[[object
         if number < 0 or (number == 0 and not zero):
             least = "0 or more" if zero else "more than 0"
             raise refusal(
-                f"{shown(str(value))} is no number of {name}", f"write a number of {least}, or leave the line out"
+                f"{shown(str(value))} is not a valid number of {name}",
+                f"write a number of {least}, or leave the line out",
             )
         if number > most:
             raise refusal(f"{shown(str(value))} {name} are more than any machine has", "correct the number")

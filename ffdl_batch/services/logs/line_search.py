@@ -35,7 +35,7 @@ def check(grep: Grep) -> None:
         try:
             re.compile(grep.pattern)
         except (re.error, RecursionError, OverflowError) as error:
-            raise wrong_usage(f"{grep.pattern!r} is no regular expression of Python's: {error}") from error
+            raise wrong_usage(f"{grep.pattern!r} is not a regular expression of Python's: {error}") from error
 
 
 @contextlib.contextmanager

@@ -146,7 +146,7 @@ def _check_alternatives(text: str, rest: Sequence[str]) -> None:
     if "," in text:
         raise _refusal(f"{text} has both ',' (all of them) and '?' (one is enough)", "use one of them, as in sbatch")
     if rest:
-        message = f"{rest[0]} is no training of yours, and other alternatives are"
+        message = f"{rest[0]} is not a training of yours, but other alternatives are"
         cure = "join by '?' either trainings only, or the scheduler's own jobs only"
         raise _refusal(message, cure)
 

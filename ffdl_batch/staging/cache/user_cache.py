@@ -213,7 +213,7 @@ def _usage(path: str, uid: int) -> Usage:
 def _require_safe(directory: str, uid: int) -> None:
     found = os.stat(directory)
     if not stat.S_ISDIR(found.st_mode):
-        raise Unusable(f"{directory} is no directory")
+        raise Unusable(f"{directory} is not a directory")
     if found.st_uid not in (0, uid):
         raise Unusable(f"{directory} belongs to another user; it must be root's, or your own")
     if found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:

@@ -78,7 +78,7 @@ def parse_reference(text: str) -> Reference:
     tag = tag if colon else "latest"
     good = _HOST.fullmatch(host) and _NAME.fullmatch(name) and _TAG.fullmatch(tag)
     if not good or (digest and not _DIGEST.fullmatch(digest)):
-        raise Fault(FaultClass.REFUSED, f"{text!r} is no reference to an image")
+        raise Fault(FaultClass.REFUSED, f"{text!r} is not a reference to an image")
     return Reference(scheme, host, name, tag, digest)
 
 

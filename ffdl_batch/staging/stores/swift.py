@@ -107,7 +107,7 @@ class Tokens:
 
 def _required(headers: Mapping[str, str], name: str) -> str:
     if name not in headers:
-        raise Fault(FaultClass.REFUSED, f"it answered without {name}, so it is no Swift store's address")
+        raise Fault(FaultClass.REFUSED, f"it answered without {name}, so it is not the address of a Swift store")
     return headers[name]
 
 

@@ -97,7 +97,7 @@ class Upload:
             except Fault as fault:
                 self._defer(fault)
             except Gone:
-                self._run.reporter.skip(f"{shown(planned.name)} is left out: it was removed, or is no file any more")
+                self._run.reporter.skip(f"{shown(planned.name)} is left out: it was removed, or is not a file any more")
             except OSError as error:
                 self._skip_unreadable(planned.name, error)
 

@@ -24,11 +24,11 @@ except (socket.gaierror, UnicodeError) as error:
 """
 """Prints the addresses of a name, or ``no`` and the resolver's reason (getaddrinfo(3))."""
 _NEVER = (
-    ("0.0.0.0/8", "no address of a host"),
+    ("0.0.0.0/8", "not a host address"),
     ("127.0.0.0/8", "a loopback address"),
     ("169.254.0.0/16", "a link-local address"),
     ("224.0.0.0/4", "a multicast address"),
-    ("240.0.0.0/4", "no address of a host"),
+    ("240.0.0.0/4", "not a host address"),
 )
 
 

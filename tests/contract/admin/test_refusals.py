@@ -154,7 +154,7 @@ def test_db_backup_of_database_with_faults_exits_1_and_keeps_good_backup_and_for
     assert code == 1 and "the database has faults, and so has the copy" in out
     (place / "monday.faulty").write_text("a list of faulty disks\n")
     code, out, err = desk.run("db", "backup", place / "monday", "--force")
-    assert (code, out) == (2, "") and "monday.faulty is no backup of a database" in err
+    assert (code, out) == (2, "") and "monday.faulty is not a backup of a database" in err
     assert (place / "monday.faulty").read_text() == "a list of faulty disks\n"
     (place / "monday.faulty").unlink()
     for number in range(2):

@@ -69,7 +69,9 @@ def test_db_backup_force_replaces_only_backups_and_empty_files(desk: Desk, job_i
     place.mkdir()
     thesis = place / "thesis.tex"
     thesis.write_text("\\documentclass{book}\n")
-    assert f"{thesis} is no backup of a database, and --force replaces nothing else" in refused(desk, thesis, "--force")
+    assert f"{thesis} is not a backup of a database, and --force replaces nothing else" in refused(
+        desk, thesis, "--force"
+    )
     (place / "monday").touch()
     desk.done("db", "backup", place / "monday", "--force")
     desk.done("db", "backup", place / "monday", "--force")

@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--corpus", type=Path, metavar="DIRECTORY", help="other scripts; they run here, with stubs")
     options = parser.parse_args(arguments)
     if options.corpus is not None and not options.corpus.is_dir():
-        print(f"{parser.prog}: {options.corpus} is no directory: give one with batch scripts", file=sys.stderr)
+        print(f"{parser.prog}: {options.corpus} is not a directory: give one with batch scripts", file=sys.stderr)
         return 2
     everything = read_cases() if options.corpus is None else cases_in(options.corpus)
     cases = [case for case in everything if not options.only or case.name in options.only]

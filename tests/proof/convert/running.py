@@ -126,7 +126,7 @@ def _read(words: list[str], kinds: Mapping[str, str]) -> dict[str, str]:
             continue
         fixed.append(word)
     pairs, rest = getopt.gnu_getopt(fixed, letters, [one for one in long if not one.endswith("=?")])
-    assert not rest, f"words that are no options: {rest}"
+    assert not rest, f"words that are not options: {rest}"
     found: dict[str, str] = {}
     for option, value in pairs:
         name = option[2:] if option.startswith("--") else LETTERS[option[1:]]

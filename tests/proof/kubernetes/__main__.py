@@ -51,7 +51,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     options, only, strict = _read(arguments, os.environ)
     named = os.environ.get("KUBECONFIG", "")
     if not Path(named).is_file():
-        what = f"KUBECONFIG names {named}, which is no file" if named else "KUBECONFIG is not set"
+        what = f"KUBECONFIG names {named}, which is not a file" if named else "KUBECONFIG is not set"
         print(f"proof-kubernetes: {what}; it names the cluster that the proof runs on", file=sys.stderr)
         return 1
 

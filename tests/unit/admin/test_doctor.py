@@ -172,7 +172,9 @@ def test_doctor_rejects_invalid_node_list_before_calling_slurm(site: Site, nodes
     site.program("scontrol", "#!/bin/sh\nexit 1\n")
     code, lines = site.run("--nodes", nodes)
     assert (code, len(lines)) == (2, 1)
-    assert lines[0].startswith(f"ffdl-admin: --nodes is {nodes!r}, which is no list of nodes: give names as n1,n2 or ")
+    assert lines[0].startswith(
+        f"ffdl-admin: --nodes is {nodes!r}, which is not a list of nodes: give names as n1,n2 or "
+    )
 
 
 @pytest.mark.parametrize(

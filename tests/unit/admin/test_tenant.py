@@ -140,16 +140,16 @@ def test_tenant_create_changes_foreign_namespace_only_with_adopt(desk: Desk) -> 
 
 def test_tenant_create_rejects_invalid_names_amounts_and_labels(desk: Desk) -> None:
     for words, said in (
-        (("Team_A",), "is no name of a namespace"),
+        (("Team_A",), "is not the name of a namespace"),
         (("kube-extra",), "the cluster's own"),
         (("a" * 64,), "up to 63"),
         (("team-a", "--memory", "lots"), "--memory: 'lots' is not a size"),
-        (("team-a", "--resource", "x=much"), "is no amount"),
+        (("team-a", "--resource", "x=much"), "is not an amount"),
         (("team-a", "--label", "x"), "write name=value"),
-        (("team-a", "--print", "--label", "a b=c"), "a b=c is no label"),
-        (("team-a", "--label", "a=b c"), "a=b c is no label"),
+        (("team-a", "--print", "--label", "a b=c"), "a b=c is not a label"),
+        (("team-a", "--label", "a=b c"), "a=b c is not a label"),
         (("team-a", "--label", "pod-security.kubernetes.io/enforce=privileged"), "set by this command itself"),
-        (("team-a", "--label", "A.example.com/a=b"), "is no label"),
+        (("team-a", "--label", "A.example.com/a=b"), "is not a label"),
         (("team-a", "--service-account", "a/b/c"), "write namespace/name"),
     ):
         code, _, err = desk.run("create", *words)

@@ -44,7 +44,7 @@ def test_frame_reader_decodes_frames_from_chunks_of_any_size() -> None:
 
 @pytest.mark.parametrize("line", [b"\n", b"OO aa==\n", b"O a\n", b"\xff\n", b"slurmstepd: error: what\n"])
 def test_frame_reader_rejects_invalid_frame(line: bytes) -> None:
-    with pytest.raises(FrameError, match="is no frame"):
+    with pytest.raises(FrameError, match="is not a frame"):
         FrameReader().feed(line)
 
 

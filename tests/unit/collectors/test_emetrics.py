@@ -80,7 +80,7 @@ def test_emetrics_source_counts_wrong_lines_and_reports_them_once(path: Path) ->
     assert texts(drain(source_of(path, notes)), "loss") == ["0.125", "0.25"]
     assert notes.counts["wrong_lines"] == 4
     assert told.kinds == ["wrong_lines", "long_lines"]
-    assert str(path) in told.said[0][1] and "is no JSON" in told.said[0][1]
+    assert str(path) in told.said[0][1] and "is not JSON" in told.said[0][1]
 
 
 @pytest.mark.parametrize("at", ["9" * 400, "9" * 5000, "1e400", "-1e400", "NaN", "-1", str(10**15)])

@@ -135,7 +135,7 @@ def test_ledger_detects_truncated_file_and_continues_with_whole_lines(out: Path)
 def test_ledger_rejects_invalid_position_file(out: Path, text: str) -> None:
     out.parent.mkdir()
     Path(f"{out}.position").write_text(text)
-    with pytest.raises(ValueError, match="is no position file"):
+    with pytest.raises(ValueError, match="is not a position file"):
         open_ledger(str(out))
 
 

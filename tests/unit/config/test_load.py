@@ -122,7 +122,10 @@ def test_settings_read_backend_tables_and_default_backend(tmp_path: Path) -> Non
         ("[frameworks]\nx = 1", "must be tables"),
         ("images_dirs = 'x'", "list of paths"),
         ("rates = 1", "rates must be a table"),
-        ("[rates]\ngpu_hours = 1", r"ffdl\.toml: rates\.gpu_hours is no key; known are currency, gpu_hour, cpu_hour"),
+        (
+            "[rates]\ngpu_hours = 1",
+            r"ffdl\.toml: rates\.gpu_hours is not a known key; the keys are currency, gpu_hour, cpu_hour",
+        ),
         ("[rates]\ngpu_hour = -1", r"ffdl\.toml: rates\.gpu_hour must be the price of an hour, 0 or above, not -1"),
         ("[rates]\ncpu_hour = true", "rates.cpu_hour must be the price .*, not true"),
         ("[rates]\ncpu_hour = nan", "rates.cpu_hour must be the price"),

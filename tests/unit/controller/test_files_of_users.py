@@ -98,7 +98,7 @@ def test_make_private_restricts_directory_and_rejects_symlink(tmp_path: Path) ->
     make_private(str(tmp_path / "d"))
     assert (tmp_path / "d").stat().st_mode & 0o777 == 0o700
     (tmp_path / "l").symlink_to(tmp_path / "d")
-    with pytest.raises(PermissionError, match="no directory of ours"):
+    with pytest.raises(PermissionError, match="not a directory of ours"):
         make_private(str(tmp_path / "l"))
 
 

@@ -253,7 +253,7 @@ def test_make_below_fails_if_links_replace_its_directory_again_and_again(
     tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace_new_directories(monkeypatch, 100, outside)
-    with pytest.raises(OSError, match=f"is no directory.*{tmp_path}/state"):
+    with pytest.raises(OSError, match=f"is not a directory.*{tmp_path}/state"):
         make_below(str(tmp_path), ["state"])
 
 

@@ -54,8 +54,8 @@ def test_native_id_round_trips_through_text(text: str) -> None:
 
 
 def test_finding_prints_like_compiler_message() -> None:
-    finding = Finding(Severity.ERROR, "is no number", "write 2", "m.yml", 3, 7, "gpus")
-    assert str(finding) == "m.yml:3:7: error: gpus: is no number (write 2)"
+    finding = Finding(Severity.ERROR, "is not a number", "write 2", "m.yml", 3, 7, "gpus")
+    assert str(finding) == "m.yml:3:7: error: gpus: is not a number (write 2)"
     warning = Finding(Severity.WARNING, "odd")
     assert str(InputRefused([finding, warning])) == str(finding)
 

@@ -66,17 +66,17 @@ def test_decode_record_accepts_text_numbers_untyped_values_and_record_without_me
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("{", "is no JSON"),
-        ("[" * 100_000, "is no JSON"),
-        ("[]", "is no JSON object"),
+        ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("[]", "is not a JSON object"),
         ('{"values":{}}', "has no values"),
-        ('{"values":[1]}', "values is no object"),
+        ('{"values":[1]}', "values is not an object"),
         ('{"values":{"a":{"type":"FLOAT"}}}', "a has no value"),
         ('{"values":{"a":{"type":"DOUBLE","value":"1"}}}', "none of STRING"),
-        ('{"values":{"a":1},"meta":[1]}', "meta is no object"),
-        ('{"values":{"a":1},"meta":{"time":"now"}}', "time is no number"),
-        ('{"values":{"a":1},"meta":{"time":Infinity}}', "time is no number"),
-        ('{"values":{"a":1},"grouplabel":{}}', "grouplabel is no text"),
+        ('{"values":{"a":1},"meta":[1]}', "meta is not an object"),
+        ('{"values":{"a":1},"meta":{"time":"now"}}', "time is not a number"),
+        ('{"values":{"a":1},"meta":{"time":Infinity}}', "time is not a number"),
+        ('{"values":{"a":1},"grouplabel":{}}', "grouplabel is not a text"),
     ],
 )
 def test_decode_record_explains_invalid_line(line: str, why: str) -> None:
@@ -190,7 +190,7 @@ def test_expand_turns_macros_into_groups_and_compile_regex_isolates_their_altern
         ("%{NUMBER:x}", "no macro %{NUMBER}"),
         ("%{INT:}", "cannot be a group's name"),
         ("%{INT:1a}", "cannot be a group's name"),
-        ("(", "is no regular expression"),
+        ("(", "is not a regular expression"),
         ("%{INT:a} %{INT:a}", "redefinition of group name 'a'"),
     ],
 )

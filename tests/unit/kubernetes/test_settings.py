@@ -106,10 +106,10 @@ def with_cluster(field: str) -> str:
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("", "is no kubeconfig: .*; correct it, or write a new one"),
-    ("- a\n", "is no kubeconfig"),
-    ("a: [b\n", "is no kubeconfig: .*line 2"),
-    ("clusters: 7\ncontexts: []\n", "is no kubeconfig"),
+    ("", "is not a kubeconfig: .*; correct it, or write a new one"),
+    ("- a\n", "is not a kubeconfig"),
+    ("a: [b\n", "is not a kubeconfig: .*line 2"),
+    ("clusters: 7\ncontexts: []\n", "is not a kubeconfig"),
     (WHOLE.replace("user: u}", "user: other}") % "{token: t}", "no cluster is configured in .*other"),
     (WHOLE % '{token: ""}', "user u of .* has an empty token; log in again"),
     (WHOLE.replace(", user: u}", "}") % "{token: t}", "cannot be used: .*; correct its user"),

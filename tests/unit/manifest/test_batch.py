@@ -136,7 +136,7 @@ def test_batch_gres_accepts_text_and_mapping_with_kubernetes_resource_names(text
     ("{checkpoint: {signal: NOPE}}", "batch.checkpoint.signal: 'NOPE' is not a signal"),
     ("{checkpoint: {grace_s: 1.5}}", "batch.checkpoint.grace_s: '1.5' is not a whole number"),
     ("{retry: {failures: -1}}", "batch.retry.failures: '-1' is too small (write a whole number from 0 up)"),
-    ("{retry: {gpu_hours: -1}}", "batch.retry.gpu_hours: '-1' is no number of GPU-hours (write a number of 0 or more"),
+    ("{retry: {gpu_hours: -1}}", "batch.retry.gpu_hours: '-1' is not a valid number of GPU-hours (write a"),
     ("{retry: {gpu_hours: lots}}", "batch.retry.gpu_hours: 'lots' is not a number"),
     ("{retry: {gpu_hours: 1e10}}", "batch.retry.gpu_hours: '1e10' GPU-hours are more than any machine has"),
     ("{roles: {ps: {learners: 0}}}", "batch.roles.ps.learners: '0' is too small"),

@@ -229,7 +229,7 @@ def test_evaluation_metrics_warns_about_unknown_key_type_and_missing_meta() -> N
 
 @pytest.mark.parametrize(("metrics", "line", "said"), [
     ("type: regex_extractor", 4, "groups: regex_extractor without groups finds nothing (write groups)"),
-    ("type: regex_extractor\n  groups:\n    g:\n      regex: '('", 8, "groups.g.regex: is no regular expression"),
+    ("type: regex_extractor\n  groups:\n    g:\n      regex: '('", 8, "groups.g.regex: is not a regular expression"),
     ("type: regex_extractor\n  groups:\n    g:\n      regex: '%{X:a}'", 8, "there is no macro %{X}"),
     ("type: regex_extractor\n  groups: {g: {regex: a, scalars: {x: {value: $b}}}}", 6,
      "groups.g.scalars.x.value: the regex has no group b (its groups are: none)"),

@@ -232,7 +232,7 @@ def test_data_store_warns_about_invalid_address_at_its_line() -> None:
     )
     (line,) = warnings(parse(text))
     assert line.startswith("m.yml:8:17: warning: data_stores[0].connection.auth_url: no job is taken with this: ")
-    assert "'s3.example.org' is no address of a store (write auth_url: https://HOST[:PORT])" in line
+    assert "'s3.example.org' is not the address of a store (write auth_url: https://HOST[:PORT])" in line
     sources = read(text).sources
     assert sources["data_stores[0].connection.auth_url"] == "manifest:8"
 

@@ -92,6 +92,6 @@ def test_convert_proof_reports_missing_corpus_or_script(tmp_path: Path, capsys: 
     assert main(["--corpus", str(tmp_path)]) == 2
     assert main(["--only", "nope"]) == 2
     said = capsys.readouterr().err.splitlines()
-    assert said[0].endswith(": /nope is no directory: give one with batch scripts")
+    assert said[0].endswith(": /nope is not a directory: give one with batch scripts")
     assert said[1].endswith(f": {tmp_path} has no file that begins with #! and has #SBATCH")
     assert said[2].endswith(": the corpus has no script nope")

@@ -25,7 +25,7 @@ def test_kubernetes_proof_reports_missing_kubeconfig(
     assert capsys.readouterr().err.startswith("proof-kubernetes: KUBECONFIG is not set; ")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     assert main([]) == 1
-    assert "none, which is no file; " in capsys.readouterr().err
+    assert "none, which is not a file; " in capsys.readouterr().err
 
 
 def test_kubernetes_proof_exits_130_without_traceback_when_interrupted(

@@ -162,11 +162,11 @@ def test_compose_start_needs_no_staging_for_directory_stores(image: str) -> None
         ((COS, replace(COPIED, training_data="")), "data_stores[1].training_results", "already"),
         ((COS, replace(HERE, training_data="in/set")), "", "both be at /mnt/data/in/set"),
         ((replace(WEB, training_results="out"),), "data_stores[0].training_results", "web server"),
-        ((replace(COS, connection={"auth_url": "x"}),), "data_stores[0].connection.auth_url", "no address"),
-        ((replace(COS, training_results="../x"),), "data_stores[0]", "no container"),
+        ((replace(COS, connection={"auth_url": "x"}),), "data_stores[0].connection.auth_url", "not the address"),
+        ((replace(COS, training_results="../x"),), "data_stores[0]", "not a container"),
         ((replace(HERE, training_data="../x"),), "data_stores[0]", "leads out"),
         ((replace(HERE, connection={}),), "data_stores[0].connection.path", "needs connection.path"),
-        ((replace(HERE, connection={"path": "/d", "mode": "link"}),), "data_stores[0].connection.mode", "no mode"),
+        ((replace(HERE, connection={"path": "/d", "mode": "link"}),), "data_stores[0].connection.mode", "not a mode"),
     ],
 )
 def test_compose_start_rejects_unusable_stores_at_their_field(

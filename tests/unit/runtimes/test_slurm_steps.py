@@ -254,7 +254,7 @@ def test_srun_starts_nested_step_from_a_task(learners: Learners) -> None:
     ("options", "message"),
     [
         ("-N4", "4 nodes are asked for, and there are 3"),
-        ("-w elsewhere", f"elsewhere is no node of this job; they are {PREFIX}-0 {PREFIX}-1 {PREFIX}-2"),
+        ("-w elsewhere", f"elsewhere is not a node of this job; its nodes are {PREFIX}-0 {PREFIX}-1 {PREFIX}-2"),
         (f"-x {PREFIX}-[0-2]", "no node is left for the step"),
     ],
 )

@@ -133,7 +133,7 @@ def test_circuit_keeps_outage_start_and_lengthens_pauses(adapters: Adapters, clo
 def test_circuit_retries_missing_scheduler_at_short_intervals(adapters: Adapters, clock: FakeClock) -> None:
     for _ in range(9):
         with pytest.raises(SchedulerMissing):
-            ask(adapters, SchedulerMissing("there is no kubeconfig"))
+            ask(adapters, SchedulerMissing("there is not a kubeconfig"))
         assert adapters.wait_s(NAME) <= 1.25 * LOOK_PAUSE_S
         clock.tick(adapters.wait_s(NAME))
 

@@ -361,7 +361,7 @@ def test_read_dependency_leaves_unknown_jobs_to_scheduler() -> None:
     ("text", "said"),
     [
         (f"afterok:{A}?afterok:{B},afterok:{B}", "has both ',' (all of them) and '?' (one is enough)"),
-        (f"afterok:{A}?afterok:4711", "afterok:4711 is no training of yours, and other alternatives are"),
+        (f"afterok:{A}?afterok:4711", "afterok:4711 is not a training of yours, but other alternatives are"),
         (f"expand:{A}", f"expand cannot be said of {A}"),
         (f"afterok:{A}+5", f"afterok:{A}+5: minutes can be counted from a begin only"),
     ],

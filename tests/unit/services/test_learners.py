@@ -146,9 +146,9 @@ def test_watcher_limits_and_deduplicates_metrics_warnings(site: Site) -> None:
     head.starts()
     site.scheduler.run(NativeId(head.job.native_id))
     for number in (1, 2, 2):
-        head.says("node-0", EventKind.METRICS, learner_id=number, message="a line is no JSON")
+        head.says("node-0", EventKind.METRICS, learner_id=number, message="a line is not JSON")
         site.watch()
-    told = tuple(f"metrics: learner {number}: a line is no JSON" for number in (1, 2))
+    told = tuple(f"metrics: learner {number}: a line is not JSON" for number in (1, 2))
     assert site.job(job.id).warnings == (*job.warnings, *told)
     for number in range(MAX_METRICS_WARNINGS):
         head.says("node-0", EventKind.METRICS, learner_id=1, message=f"note {number}")

@@ -199,9 +199,9 @@ def test_why_shows_last_pending_reason_when_unreachable_scheduler_left_no_cache(
 
 def test_why_reports_missing_scheduler_for_queued_job(site: Site, seer: Seer) -> None:
     job = queued(site)
-    seer.silence = SchedulerMissing("there is no kubeconfig")
+    seer.silence = SchedulerMissing("there is not a kubeconfig")
     view = site.platform.explainer.explain_job(site.caller, job.id)
-    assert "; fake cannot be asked: there is no kubeconfig; its last answer, " in view.sentence
+    assert "; fake cannot be asked: there is not a kubeconfig; its last answer, " in view.sentence
     assert view.actions == ("have that mended; it keeps its place meanwhile",)
 
 

@@ -246,7 +246,7 @@ def test_convert_turns_exported_name_into_env_reference_without_value_unless_pla
         ("#SBATCH --time=soon", "not a time limit"),
         ("#SBATCH --array=a-b", "--array=a-b"),
         ("#SBATCH --mem=much", "not a memory size"),
-        ("#SBATCH --signal=@", "is no signal"),
+        ("#SBATCH --signal=@", "is not a signal"),
         ("python x\r", "DOS"),
     ],
 )

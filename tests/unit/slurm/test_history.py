@@ -117,7 +117,7 @@ def test_sacct_history_parser_reports_truncated_row_and_resumes_at_next_row() ->
     foreign = rows[1].replace("7", "x", 1)
     past = parse_history("\n".join([head, torn, foreign, rows[2], ""]))
     assert [job.id for job in past.jobs] == ["8"]
-    assert [one.why for one in past.unread][1] == "'x' is no job of Slurm"
+    assert [one.why for one in past.unread][1] == "'x' is not a job of Slurm"
 
 
 def test_sacct_history_command_requests_own_jobs_or_account_of_all_users() -> None:

@@ -39,7 +39,7 @@ def test_parse_reference_reads_image_like_docker(text: str, meant: Reference) ->
     ],
 )  # fmt: skip
 def test_parse_reference_rejects_invalid_image_reference(text: str) -> None:
-    with pytest.raises(Fault, match="no reference to an image"):
+    with pytest.raises(Fault, match="not a reference to an image"):
         parse_reference(text)
 
 
