@@ -151,10 +151,12 @@ def _lines(file: Any, begin: int, memory: Memory, boot_at: float | None) -> Iter
 def timed(line: str, now: float) -> tuple[float | None, str]:
     """When a line of a file was logged, where it says so, and its text. rsyslog and journalctl (ISO or the old form,
     which has no year), slurmd's brackets, dmesg's seconds since boot (passed over)."""
-    for pattern in (_ISO, _SLURM):
-        found = pattern.match(line)
-        if found is not None:
-            return _iso(found.group(1)), _UPTIME.sub("", line[found.end() :], count=1)
+    found = _SLURM.match(line)
+    if found is not None:  # a following [49.0] is a step, not an uptime
+        return _iso(found.group(1)), line[found.end() :]
+    found = _ISO.match(line)
+    if found is not None:
+        return _iso(found.group(1)), _UPTIME.sub("", line[found.end() :], count=1)
     found = _SYSLOG.match(line)
     if found is not None:
         return _syslog(*found.groups(), now=now), _UPTIME.sub("", line[found.end() :], count=1)

@@ -6,6 +6,9 @@ pattern are not reported.
 Users can make the kernel print text of theirs: a mount option, which the kernel quotes, or the name of a program, which
 has at most 15 characters and is followed by [ at the beginning of a line. So a pattern that allows text before a [
 requires more than 15 characters there.
+
+In slurmd's log, users choose text of the lines of their steps, and paths in others. So a pattern has the whole fixed
+beginning of a message, and no line of a step matches.
 """
 
 from __future__ import annotations
@@ -24,8 +27,8 @@ _XID = re.compile(
 _QUOTE = re.compile("['\"`]")
 _QUOTED_BY_KERNEL = re.compile(r"""'<unknown>'|"[\w.]+\+0x[0-9a-f]+/0x[0-9a-f]+(?: \[\w+\])?\"""")
 """Quoted text that is not a user's: a process unknown to NVIDIA's driver, a place in the kernel's code."""
-_SLURMD = r"(?:\S+ slurmd(?:\[\d+\])?: )?(?:\[[\w.+]+\] )?"
-"""Text that may precede the word error: the host that syslog adds, the step."""
+_SLURMD = r"(?:(?:[\w.-]+ )?slurmd(?:\[\d+\])?: )?(?:slurmd(?:-[\w.-]+)?: )?"
+"""Text that may precede the word error: the host that syslog adds, and slurmd's name. Never a step, as [49.batch]."""
 
 
 class _Rule(NamedTuple):
@@ -69,19 +72,20 @@ KERNEL = (
                  r"(?:RmInitAdapter failed|(?:GPU )?has fallen off the bus)", badly=True),
 )  # fmt: skip
 """The first match decides. A `badly` finding drains the node if a second source confirms it (confirmation.py)."""
-SLURMD = (
-    _rule(
-        "slurmd",
-        f"{_SLURMD}error: "
-        r"(?:Unable to register|slurmd_req: |.*Kill task failed|[\w/]*cgroup\w*[ :].*(?:unable|failed))",
-    ),
-    _rule("slurmd", f"{_SLURMD}error: (?:Munge|munge|auth_munge|authentication|.*[Mm]unge (?:decode|encode) failed)"),
-    _rule(
-        "slurmd",
-        f"{_SLURMD}error: .*(?:Node configuration differs|can't stat gres\\.conf file|gres/gpu: .*(?:count|reduced))",
-    ),
-    _rule("slurmd", f"{_SLURMD}fatal: "),
+_SLURMD_ERRORS = (
+    "Unable to register: ",
+    "Munge (?:encode|decode) failed: ",
+    "munge_ctx_set failure",
+    "authentication: ",
+    r"Node configuration differs from hardware: CPUs=\d",
+    "Waiting for gres\\.conf file ",
+    "Unable to initialize cgroup plugin",
+    "cannot (?:find cgroup plugin|create cgroup context) for cgroup/v[12]",
+    r"unable to mount \w+ cgroup namespace: ",
+    "slurmd initialization failed",
 )
+"""How slurmd's messages about its node begin in Slurm's source: before these words it prints no text of a user."""
+SLURMD = (_rule("slurmd", f"{_SLURMD}(?:fatal: |error: (?:{'|'.join(_SLURMD_ERRORS)}))"),)
 
 
 def of_kernel(at: float, text: str) -> Finding | None:
@@ -97,7 +101,10 @@ def of_kernel(at: float, text: str) -> Finding | None:
 
 
 def of_slurmd(at: float, text: str) -> Finding | None:
-    """The same for a line of slurmd's log."""
+    """Return the fault that a line of slurmd's log reports; None if it reports none.
+
+    Lines of a step (`[49.batch] error: ...`) are no faults of the node: they quote the paths and programs of its user.
+    """
     return _first(SLURMD, at, text[:LINE_MOST])
 
 

@@ -72,6 +72,61 @@ def test_node_health_ignores_forged_line_and_other_senders_in_journal(tmp_path: 
     assert [one["device"] for one in node.found()] == ["a"]
 
 
+SLURMD_FORGED = [
+    "[49.batch] error: couldn't chdir to `/tmp/munge decode failed': No such file or directory: going to /tmp instead",
+    "[49.batch] error: couldn't chdir to `/tmp/Kill task failed': No such file or directory: going to /tmp instead",
+    "[49.0] error: execve(): /tmp/munge encode failed: No such file or directory",
+    "[49.extern] error: Munge decode failed: x",
+    "[49.0] error: Munge decode failed: x",
+    "[49.batch] fatal: Munge decode failed: x",
+    "[49.batch+1] error: Unable to register: x",
+    "error: execve(): /tmp/munge encode failed: No such file or directory",
+    "error: couldn't chdir to `gres/gpu: count reduced': No such file or directory",
+    "error: couldn't chdir to `/Node configuration differs from hardware: CPUs=1': No such file or directory",
+    "error: /tmp/cgroup: failed",
+    "error: cgroup failed/x: unable to open",
+    "error: /tmp/can't stat gres.conf file",
+    "error: sbcast: uid:1000 can't open `/tmp/error: Unable to register: x`",
+    "error: slurmd_req: invalid request msg type 1",
+    "[49.batch] error: /x slurmd: error: Munge decode failed: x",
+    "n1 slurmstepd[7]: error: Munge decode failed: x",
+    "couldn't chdir to /x slurmd: error: Munge decode failed: x",
+]
+"""Directories and programs that users name, and lines of their steps."""
+SLURMD_FAULTS = [
+    "error: Unable to register: Zero Bytes were transmitted or received",
+    'error: Munge encode failed: Failed to access "/run/munge/munge.socket.2": No such file or directory',
+    "error: Munge decode failed: Expired credential",
+    "error: authentication: Invalid authentication credential",
+    "error: Node configuration differs from hardware: CPUs=2:4(hw) Boards=1:1(hw)",
+    "error: Waiting for gres.conf file /dev/nvidia0",
+    "error: cannot create cgroup context for cgroup/v2",
+    "error: unable to mount freezer cgroup namespace: Operation not permitted",
+    "fatal: can't stat gres.conf file /dev/nvidia0: No such file or directory",
+    "n1 slurmd[77]: error: Unable to initialize cgroup plugin",
+    "n1 slurmd[77]: slurmd: error: slurmd initialization failed",
+    "n1 slurmd[77]: slurmd-n1: error: Node configuration differs from hardware: CPUs=2:2(hw)",
+]
+
+
+def test_node_health_ignores_user_text_in_log_of_slurmd(tmp_path: Path) -> None:
+    assert texts_found_in_log_of_slurmd(tmp_path, SLURMD_FORGED) == []
+
+
+@pytest.mark.parametrize("line", SLURMD_FAULTS)
+def test_node_health_reports_message_of_slurmd_about_its_node(tmp_path: Path, line: str) -> None:
+    assert texts_found_in_log_of_slurmd(tmp_path, [line]) == [line]
+
+
+def texts_found_in_log_of_slurmd(tmp_path: Path, lines: list[str]) -> list[str]:
+    log = tmp_path / "slurmd.log"
+    node = Node(tmp_path, HEALTH_SLURMD_LOG=str(log))
+    when = time.strftime("%Y-%m-%dT%H:%M:%S.000")
+    log.write_text("".join(f"[{when}] {line}\n" for line in lines))
+    node.look()
+    return [str(one["text"]) for one in node.found()]
+
+
 AMD = [
     "amdgpu 0000:c1:00.0: amdgpu: GPU reset begin!",
     "amdgpu 0000:c1:00.0: amdgpu: ring gfx_0.0.0 timeout, signaled seq=5, emitted seq=7",
