@@ -46,14 +46,14 @@ def read_submission(result: CommandResult, where: str = "") -> str:
 def _explain_end(result: CommandResult, who: str) -> SchedulerError:
     """Return the error of an sbatch that printed no job id and was not killed."""
     text = result.stderr or result.stdout
-    if error_messages.SUBMISSION.search(text):
+    if error_messages.VERDICT_OF_SUBMISSION.search(text):
         return explain_refusal(text, who)
     said, low = shorten(text, LONG), " ".join(text.lower().split())
     is_asked = not _has(low, error_messages.NOT_ASKED)
     status = f"{who} exited with status {result.returncode}"
     if not said or (is_asked and _has(low, error_messages.REPLY_LOST, error_messages.MAYBE_SENT)):
         return SubmissionUncertain(f"{status} and printed {said or 'nothing'!r}; the job is looked for first")
-    if is_asked and _has(low, error_messages.NOT_SENT, error_messages.NO_CREDENTIAL):
+    if is_asked and _has(low, error_messages.NOT_SENT, error_messages.CREDENTIAL_TEXTS):
         return SchedulerUnreachable(f"{who} could not ask Slurm ({said}); nothing was submitted, and it is tried again")
     if _complains_of_options(result.returncode, text):
         return InvalidRequest(f"{who} refuses the job: {said}; correct the request and submit again")
@@ -70,28 +70,56 @@ def _complains_of_options(code: int, text: str) -> bool:
 
 
 def explain_refusal(text: str, who: str) -> SchedulerError:
-    """Return the error for Slurm's message about a failed submission."""
+    """Return the error for Slurm's message about a failed submission. The controller's answer decides. The lines before
+    it count only if the answer shows that the controller did not answer, or that its answer could not be read."""
     said = shorten(text, LONG) or "nothing"
-    all_of_it, low = text.lower(), " ".join(error_messages.SUBMISSION.sub("", text).lower().split())
-    is_lost = not low or (_has(low, error_messages.MAYBE_SENT) and not _has(low, error_messages.NO_CODE))
-    is_sent = not _has(low, error_messages.NOT_SENT) and not _has(all_of_it, error_messages.NO_CREDENTIAL)
-    if _has(all_of_it, error_messages.REPLY_LOST) or (is_lost and is_sent):
+    before, answer = _split_verdict(text)
+    low = " ".join(answer.lower().split())
+    if _lost_reply(before, low):
         return SubmissionUncertain(f"{who} lost the controller's reply ({said}); the job is looked for first")
-    if not is_sent:
+    if _was_not_sent(before, low):
         return SchedulerUnreachable(f"{who} could not reach Slurm's controller ({said}); nothing was submitted")
-    return _explain_answer(text, low, said)
+    return _explain_answer(before, low, said)
 
 
-def _explain_answer(text: str, low: str, said: str) -> SchedulerError:
-    """Return the error that the controller's answer `low` means. `text` is the whole output."""
+def _split_verdict(text: str) -> tuple[str, str]:
+    """Return the lines before the controller's answer, and the answer. Without sbatch's words, all of it is the
+    answer."""
+    verdicts = list(error_messages.VERDICT_OF_SUBMISSION.finditer(text))
+    return (text[: verdicts[-1].start()], verdicts[-1][1]) if verdicts else ("", text)
+
+
+def _lost_reply(before: str, low: str) -> bool:
+    """Return whether the request may have arrived at the controller, and its reply is unknown."""
+    if _has(low, error_messages.NOT_SENT):  # an earlier controller may have got the request
+        return _has(before.lower(), error_messages.REPLY_LOST)
+    if _has(low, error_messages.REPLY_LOST):
+        return True
+    if _has(low, error_messages.UNREAD) and error_messages.UNTRUSTED.search(before):
+        return True
+    is_unclear = not low or (_has(low, error_messages.MAYBE_SENT) and not _has(low, error_messages.NO_CODE))
+    return is_unclear and not _was_not_sent(before, low)
+
+
+def _was_not_sent(before: str, low: str) -> bool:
+    """Return whether the request never left this machine."""
+    has_no_credential = error_messages.NO_CREDENTIAL.search(before) is not None and (
+        not low or _has(low, error_messages.UNREAD, error_messages.MAYBE_SENT)
+    )
+    return has_no_credential or _has(low, error_messages.NOT_SENT, error_messages.CREDENTIAL_TEXTS)
+
+
+def _explain_answer(before: str, low: str, said: str) -> SchedulerError:
+    """Return the error that the controller's answer `low` means. `before` has the lines before it."""
     not_now = f"Slurm does not take the job now ({said}); it is tried again"
-    limits = _read_limits(text)
+    # sbatch prints the name of a limit before this answer only.
+    limits = _read_limits(before + said if error_messages.POLICY in low else low)
     if error_messages.POLICY in low and limits is _Limits.OF_SUBMISSION:
         return TooMany(not_now)
     if limits is not _Limits.OF_REQUEST and _has(low, error_messages.DECLINED_FOR_NOW):
         return (TooMany if _has(low, error_messages.TOO_MANY) else SchedulerUnreachable)(not_now)
     if _has(low, error_messages.NO_CODE):
-        return _explain_no_code(text) or NotUnderstood(not_now, said)
+        return _explain_no_code(before) or NotUnderstood(not_now, said)
     if limits is _Limits.OF_REQUEST or _has(low, error_messages.REFUSED):
         if _has(low, error_messages.NO_RESOURCES):
             return NoResources(f"Slurm refuses the job: {said}; ask for less, or for other nodes, and submit again")
@@ -100,14 +128,21 @@ def _explain_answer(text: str, low: str, said: str) -> SchedulerError:
     return NotTaken(not_now) if _has(low, error_messages.PASSING) else NotUnderstood(not_now, said)
 
 
-def _explain_no_code(text: str) -> RefusedBySite | None:
+def _explain_no_code(before: str) -> RefusedBySite | None:
     """Return the error for SLURM_ERROR with a message of the site; None without a message, because the cause is
     unknown."""
-    words = [clean(line) for line in error_messages.SITE_PHRASES.findall(text)]
-    if not words:
+    message = _site_message(before)
+    if not message:
         return None
-    message = begin(" ".join(words), LONG)
     return RefusedBySite(f"the site refuses the job: {message}; change the request as the site asks and submit again")
+
+
+def _site_message(before: str) -> str:
+    """Return the message of a job_submit plugin on one line; "" if there is none."""
+    printed = error_messages.SITE_MESSAGE.search(before)
+    if printed is None:
+        return ""
+    return begin(" ".join(clean(line) for line in error_messages.SITE_PHRASES.findall(printed[0])), LONG)
 
 
 class _Limits(Enum):

@@ -25,8 +25,11 @@ NOT_SENT = (
     *NO_CLIENT,
 )
 """The message never left this machine."""
-NO_CREDENTIAL = ("munge encode failed", "failed to initialize auth", "cannot find auth plugin")
-"""Messages before the last one: no credential could be made, so the request never left this machine either."""
+_LIBRARY = r"^(?:\S+: )?error: (?:\S+: )*?"
+"""The beginning of a line that a library of Slurm prints. The last words before a colon are functions and plugins."""
+CREDENTIAL_TEXTS = ("munge encode failed", "failed to initialize auth", "cannot find auth plugin")
+NO_CREDENTIAL = re.compile(f"{_LIBRARY}(?:{'|'.join(CREDENTIAL_TEXTS)})", re.MULTILINE | re.IGNORECASE)
+"""A line before the last one: no credential could be made, so the request never left this machine either."""
 REPLY_LOST = (
     "timed out on send/recv",
     "zero bytes were transmitted",
@@ -36,9 +39,17 @@ REPLY_LOST = (
     "slurm_unpack_received_msg",
     "slurm_receive_msg:",
 )
-"""Texts, anywhere in the output, of a request that was sent and whose answer was lost or could not be trusted.
-auth_g_create is about the request itself. The functions are those of src/common/slurm_protocol_api.c that read an
-answer. 20.11 then ends with "Unspecified error", as it does for a refusal."""
+"""Texts of a request that was sent and whose answer was lost. If sbatch prints an answer of the controller, they count
+only in that answer."""
+UNTRUSTED = re.compile(
+    _LIBRARY
+    + r"(?:munge decode failed:|g?_?(?:slurm_)?auth_(?:g_)?verify:|slurm_unpack_received_msg:|slurm_receive_msgs?:)",
+    re.MULTILINE | re.IGNORECASE,
+)
+"""A line before the last one: the answer came and could not be trusted. The last line is then :data:`UNREAD`, as for a
+refusal (20.11: "Unspecified error"). auth_g_create is about the request itself. The functions are those of
+src/common/slurm_protocol_api.c that read an answer."""
+UNREAD = ("unspecified error", "protocol authentication error")
 TOO_MANY = (
     "job queue full",
     "temporarily unable to accept job",
@@ -124,7 +135,7 @@ NOT_ASKED = ("cli_filter plugin terminated", "plugin stack post-option processin
 sbatch.c). The plugin's own text is on the lines before it."""
 NOT_RUN_CODES = frozenset({126, 127})
 """Exit statuses of a shell that cannot run a command."""
-UNANSWERED = (*NOT_SENT, *NO_CREDENTIAL, *REPLY_LOST, *MAYBE_SENT, *DECLINED_FOR_NOW)
+UNANSWERED = (*NOT_SENT, *CREDENTIAL_TEXTS, *REPLY_LOST, *MAYBE_SENT, *DECLINED_FOR_NOW)
 GONE = (
     "invalid job id",
     "already completing or completed",
@@ -204,13 +215,22 @@ REFUSED = (
 """The controller answered, and what it says is about the request itself. Not here: what passes, as a partition that is
 drained, a reservation in use, a controller whose disk is full or that knows a user no more while its directory service
 is away."""
-SUBMISSION = re.compile(r".*(?:submission failed|allocation failure):", re.DOTALL | re.IGNORECASE)
-"""sbatch complains while it tries again by itself, and says last what came of it; with --test-only in other words."""
-SITE_PHRASES = re.compile(
-    r"^(?:\S+: )?error: (?!.*(?:, retrying|and retrying|batch job submission failed|allocation failure))(.*\S)",
-    re.M | re.I,
+VERDICT_OF_SUBMISSION = re.compile(
+    r"^(?:\S+: )?(?:error: )?(?:batch job submission failed|allocation failure):(.*)$", re.MULTILINE | re.IGNORECASE
 )
-"""Matches a line that a library prints for the controller, such as the message of a job_submit plugin."""
+"""The last such line has the answer of the controller. With --test-only it is in other words. Lines before it are
+messages of the site and of libraries, and a message of the site may look the same."""
+SITE_MESSAGE = re.compile(
+    r"^(?:\S+: )?error: (?!.*(?:, retrying|and retrying)|ignoring obsolete)\S.*",
+    re.MULTILINE | re.DOTALL | re.IGNORECASE,
+)
+"""Matches from the first line that a library prints for the controller, as the message of a job_submit plugin. Old
+releases print the prefix only before the first line of a message."""
+SITE_PHRASES = re.compile(
+    r"^(?!\S*sbatch: (?!error: ))(?:(?:\S+: )?error: )?(?!.*(?:, retrying|and retrying))(.*\S)",
+    re.MULTILINE | re.IGNORECASE,
+)
+"""Matches one line of such a message."""
 LIMIT = re.compile(r"\b(?:Assoc|QOS|Partition)[A-Z]\w+")
 """The name of a limit, which sbatch prints before :data:`POLICY` (slurm_protocol_defs.c, job_state_reason_string)."""
 USAGE_CODE = 255

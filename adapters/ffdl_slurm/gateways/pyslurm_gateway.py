@@ -38,7 +38,12 @@ class WorkerLost(Exception):
 
 
 class SlurmRefused(Exception):
-    """libslurm returned an error. The message is Slurm's."""
+    """libslurm returned an error. The message is Slurm's, after what it has printed."""
+
+    def __init__(self, answer: str, printed: str = "") -> None:
+        super().__init__(f"{printed}{answer}")
+        self.as_of_sbatch = f"{printed.rstrip()}\nBatch job submission failed: {answer}"
+        """The same, as sbatch prints it."""
 
 
 class PyslurmGateway:
@@ -72,7 +77,7 @@ class PyslurmGateway:
             except WorkerLost as error:
                 raise SubmissionUncertain(f"{error}; the job is looked for before it is submitted again") from error
             except SlurmRefused as error:
-                raise error_mapping.explain_refusal(str(error), "pyslurm") from error
+                raise error_mapping.explain_refusal(error.as_of_sbatch, "pyslurm") from error
         if not commands.is_job_id(job):
             raise SubmissionUncertain(f"pyslurm says that the job has the id {job!r}; the job is looked for first")
         return job
@@ -202,7 +207,7 @@ class PyslurmGateway:
         if "ok" in answer:
             return answer["ok"]
         if answer.get("kind") == "slurm":
-            raise SlurmRefused(f"{self._read_complaints()}{answer['error']}")
+            raise SlurmRefused(str(answer["error"]), self._read_complaints())
         if answer.get("kind") == "import":
             self._drop_worker()
             raise InvalidRequest(

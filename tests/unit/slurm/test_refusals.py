@@ -154,6 +154,55 @@ def test_refusal_with_error_code_of_plugin_quotes_message_of_site(words: str, la
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        "license server: Socket timed out on send/recv operation",
+        "Zero Bytes were transmitted or received by the quota service",
+        "Line one\nBatch job submission failed: Zero Bytes were transmitted or received",
+        "Line one\nsbatch: error: Batch job submission failed: Socket timed out on send/recv operation\nLine three",
+        "Batch job submission failed: Job violates accounting/QOS policy",
+        "Batch job submission failed: Unable to contact slurm controller (connect failure)",
+        "allocation failure: Rate limit exceeded",
+        "the token server says: Munge encode failed: no socket",
+        "your project: Munge decode failed in January",
+        "ask slurm_receive_msg: the quota service is closed",
+        "AssocMaxSubmitJobLimit of the project is 3",
+        "Slurm temporarily unable to accept job from you",
+        "Resource temporarily unavailable",
+        "Connection reset by the license server",
+        "Invalid account",
+    ],
+)
+@pytest.mark.parametrize("prefixes_every_line", [True, False])
+@pytest.mark.parametrize("last", ["sbatch: error: Batch job submission failed", "allocation failure"])
+def test_message_of_site_that_looks_like_a_message_of_slurm_is_quoted_and_decides_nothing(
+    words: str, prefixes_every_line: bool, last: str
+) -> None:
+    """`slurm.log_user` and `return slurm.ERROR` in a job_submit.lua."""
+    lines = words.replace("\n", "\nsbatch: error: ") if prefixes_every_line else words
+    error = explain_refusal(f"sbatch: error: {lines}\n{last}: Unspecified error\n", "sbatch")
+    assert type(error) is RefusedBySite
+    assert all(line.removeprefix("sbatch: error: ") in str(error) for line in words.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("last", "kind"),
+    [
+        ("Invalid qos specification", InvalidRequest),
+        ("Requested node configuration is not available", NoResources),
+        ("Socket timed out on send/recv operation", SubmissionUncertain),
+        ("System submissions disabled", NotTaken),
+    ],
+)
+@pytest.mark.parametrize("words", ["Zero Bytes were transmitted", "Munge decode failed", "invalid account"])
+def test_last_line_of_sbatch_decides_whatever_the_site_has_printed_before_it(
+    words: str, last: str, kind: type[SchedulerError]
+) -> None:
+    text = f"sbatch: error: quota: {words}\nsbatch: error: Batch job submission failed: {last}\nbye, {words}\n"
+    assert type(explain_refusal(text, "sbatch")) is kind
+
+
+@pytest.mark.parametrize(
     ("code", "out", "number"),
     [(0, "", ""), (0, "Submitted?", ""), (-9, "", ""), (-9, "12\n", ""), (1, "12\n", ""),
      (0, "Welcome to the cluster\n0\n", "0"), (0, "Welcome to the cluster\n4294967999\n", "4294967999")],
