@@ -17,23 +17,25 @@ import contextlib
 import functools
 import os
 import shlex
+import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from ffdl_batch.attempt.reader import open_regular
+from ffdl_batch.attempt.reader import kind_of, open_regular
 from ffdl_batch.config.daemon_location import find_other_writers
 from ffdl_batch.config.settings import FrameworkImages, Settings, builtin_frameworks
 from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.harmless_settings import harmless_keys
 from ffdl_batch.domain.incidents.site_settings import NodeRules
 from ffdl_batch.domain.launch.network_level import NetworkLevel
-from ffdl_batch.domain.toml_text import toml_text
+from ffdl_batch.domain.toml_text import parse_toml, toml_text
 from ffdl_batch.host.users import home_of_caller
 
 SITE_FILES = (Path("/etc/ffdl/site.toml"), Path("/etc/xdg/ffdl/config.toml"))
+_OWN_NAME = "ffdl.toml"
 _PATHS = ("state_dir", "jobs_dir", "metrics_textfile", "cache_dir")
 _TEXTS = ("backend", "database_url", "host", "host_program", "default_memory", "log_file_size", "log_rate")
 _SIZES = {"default_memory": 1, "log_file_size": 64 * 1024, "log_rate": 1024, "cache_bytes": 0}
@@ -82,12 +84,19 @@ def load_settings(*, cwd: Path | None = None, environ: Mapping[str, str] | None 
 
 def _read_files(cwd: Path | None, env: Mapping[str, str]) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Return the files with their tables. Values in later files win."""
-    for path in lasting_files(env):
-        yield path, _read(path)
+    for path in _lasting_places(env):
+        if path.is_file():
+            yield path, _read(path)
+        else:
+            _report_ignored(path)
     named = Path(env["FFDL_CONFIG"]) if env.get("FFDL_CONFIG") else None
     if named is not None and not named.is_file():
-        raise ConfigError(f"FFDL_CONFIG names {named}, which is not a file")
+        why = _why_not_regular(named) or "it does not exist"
+        raise ConfigError(f"FFDL_CONFIG names {named}, but {why}; name a regular file, or run: unset FFDL_CONFIG")
     found = directory_file(cwd)
+    if found is None:
+        with contextlib.suppress(FileNotFoundError, PermissionError):  # the directory is gone or closed
+            _report_ignored((cwd or Path.cwd()) / _OWN_NAME)
     if found is not None and not (named is not None and named.samefile(found)):
         yield found, _read_found(found)
     if named is not None:
@@ -96,17 +105,42 @@ def _read_files(cwd: Path | None, env: Mapping[str, str]) -> Iterator[tuple[Path
 
 def lasting_files(env: Mapping[str, str]) -> list[Path]:
     """Return the existing files of the site and the user, over which ``./ffdl.toml`` and $FFDL_CONFIG are laid."""
+    return [path for path in _lasting_places(env) if path.is_file()]
+
+
+def _lasting_places(env: Mapping[str, str]) -> tuple[Path, ...]:
     user = Path(env.get("XDG_CONFIG_HOME") or home_directory(env) / ".config")
-    return [path for path in (*SITE_FILES, user / "ffdl" / "config.toml") if path.is_file()]
+    return (*SITE_FILES, user / "ffdl" / "config.toml")
 
 
 def directory_file(cwd: Path | None = None) -> Path | None:
     """The ``ffdl.toml`` of the working directory; None where there is none, or the directory is gone or closed."""
     try:
-        path = (cwd or Path.cwd()) / "ffdl.toml"
+        path = (cwd or Path.cwd()) / _OWN_NAME
         return path if path.is_file() else None
     except (FileNotFoundError, PermissionError):
         return None
+
+
+def _report_ignored(path: Path) -> None:
+    """Report a path that exists but is not a regular file."""
+    if why := _why_not_regular(path):
+        _report(f"ignored {path}: {why}; remove it, or replace it by a regular file")
+
+
+def _why_not_regular(path: Path) -> str:
+    """Return why a path that exists is not a regular file; "" if it does not exist or cannot be looked up."""
+    try:
+        path.lstat()
+    except OSError:
+        return ""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return "it is a link to a file that does not exist"
+    except OSError as error:
+        return f"it is a link that cannot be followed ({error.strerror})"
+    return "" if stat.S_ISREG(mode) else f"it is {kind_of(mode)}, not a regular file"
 
 
 def _read_found(path: Path) -> dict[str, Any]:
@@ -152,8 +186,6 @@ def _load_trusted(path: Path) -> dict[str, Any]:
     is opened below a descriptor of its directory, and both descriptors are checked. So the content comes from the file
     that was checked, even if the path changes meanwhile.
     """
-    import tomllib
-
     for link in _links(path):
         _refuse_others(link.parent, link.parent.stat())
     real = Path(os.path.realpath(path))
@@ -162,7 +194,7 @@ def _load_trusted(path: Path) -> dict[str, Any]:
         _refuse_others(real.parent, os.fstat(directory))
         with open_regular(real.name, dir_fd=directory) as file:
             _refuse_others(real, os.fstat(file.fileno()))
-            return tomllib.load(file)
+            return parse_toml(file.read())
     finally:
         os.close(directory)
 
@@ -187,7 +219,7 @@ def _read(path: Path) -> dict[str, Any]:
         table = _load_trusted(path)
     except _Untrusted:
         raise
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: {error}") from error
     if "backend" in table and isinstance(table["backend"], dict):
         table["backends"] = table.pop("backend")

@@ -1,12 +1,49 @@
-"""Writes values of a configuration file as TOML, for messages: ``true``, ``'text'``, ``{a = 1}``."""
+"""Reads TOML, and writes values of a configuration file as TOML for messages: ``true``, ``'text'``, ``{a = 1}``."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping
+from typing import Any
 
+MAX_DEPTH = 64
+"""Maximum depth of lists and inline tables. tomllib recurses once a level."""
+MAX_DIGITS = 4300
+"""Maximum length of an integer that Python converts."""
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_PARTS = re.compile(
+    r"""\"{3}.*?\"{3}|'{3}.*?'{3}|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\#[^\n]*|[\[{]|[\]}]"""
+    rf"""|\b\d[\d_]{{{MAX_DIGITS},}}""",
+    re.DOTALL,
+)
+"""Matches texts and comments, in which brackets and digits do not count, brackets, and integers that are too long."""
+
+
+def parse_toml(raw: bytes) -> dict[str, Any]:
+    """Return the table of a TOML file. Raises ValueError with the line and the cure, never RecursionError."""
+    import tomllib
+
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"line {line} has the byte \\x{raw[error.start]:02x}, which is not UTF-8; save it as UTF-8"
+        ) from None
+    depth = 0
+    for part in _PARTS.finditer(text):
+        sign = part[0]
+        depth += (sign in ("[", "{")) - (sign in ("]", "}"))
+        line = text.count("\n", 0, part.start()) + 1 if depth > MAX_DEPTH or sign[0].isdigit() else 0
+        if depth > MAX_DEPTH:
+            raise ValueError(f"line {line} has lists or tables in more than {MAX_DEPTH} levels; use fewer levels")
+        if sign[0].isdigit():
+            raise ValueError(f"line {line} has an integer of more than {MAX_DIGITS} digits; write a smaller number")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it has lists or tables in too many levels; use fewer levels") from None
 
 
 def toml_text(value: object) -> str:

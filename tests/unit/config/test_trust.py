@@ -131,6 +131,70 @@ def test_owner_and_mode_decide_who_can_write(owner: int, mode: int, fault: str) 
     assert (fault in said) if fault else not said
 
 
+def make_irregular(kind: str, place: Path) -> None:
+    if kind == "a named pipe":
+        os.mkfifo(place)
+    elif kind == "a directory":
+        place.mkdir()
+    elif kind == "a device":
+        place.symlink_to("/dev/zero")
+    else:
+        place.symlink_to(place.name if "cannot be followed" in kind else "missing")
+
+
+IRREGULAR = [
+    "a named pipe", "a directory", "a device", "a link to a file that does not exist",
+    "a link that cannot be followed (Too many levels of symbolic links)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", IRREGULAR)
+@pytest.mark.parametrize("named", ["ffdl.toml", "ffdl/config.toml"])
+def test_path_that_is_not_regular_file_is_ignored_with_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, named: str
+) -> None:
+    place = tmp_path / named
+    place.parent.mkdir(exist_ok=True)
+    make_irregular(kind, place)
+    assert settings_in(tmp_path, XDG_CONFIG_HOME=str(tmp_path)).default_cpus == 5.0
+    err = capsys.readouterr().err
+    assert err.startswith(f"ffdl: ignored {place}: it is {kind}") and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("kind", [*IRREGULAR, "it does not exist"])
+def test_named_path_that_is_not_regular_file_is_rejected(tmp_path: Path, kind: str) -> None:
+    if kind in IRREGULAR:
+        make_irregular(kind, tmp_path / "named")
+    with pytest.raises(ConfigError) as caught:
+        settings_in(tmp_path, FFDL_CONFIG=str(tmp_path / "named"))
+    assert f"FFDL_CONFIG names {tmp_path}/named, but it " in str(caught.value)
+    assert kind in str(caught.value) and "unset FFDL_CONFIG" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (b"host = ''\nx = " + b"[" * 5000, "line 2 has lists or tables in more than 64 levels; use fewer"),
+        (b"x = " + b"{a=" * 65 + b"1" + b"}" * 65, "line 1 has lists or tables in more than 64 levels; use fewer"),
+        (b"\n\nlease_s = " + b"9" * 5000, "line 3 has an integer of more than 4300 digits; write a smaller number"),
+        (b"lease_s = 1\nhost = '\xff'", r"line 2 has the byte \xff, which is not UTF-8; save it as UTF-8"),
+        (b"\x7fELF\x02\x80", r"line 1 has the byte \x80, which is not UTF-8"),
+        (b"lease_s =\n", "Invalid value (at line 1, column 10)"),
+    ],
+)
+def test_file_that_cannot_be_parsed_is_rejected_with_line_and_cure(tmp_path: Path, raw: bytes, words: str) -> None:
+    (tmp_path / "ffdl.toml").write_bytes(raw)
+    with pytest.raises(ConfigError) as caught:
+        settings_in(tmp_path)
+    assert str(caught.value).startswith(f"{tmp_path}/ffdl.toml: {words}")
+
+
+@pytest.mark.parametrize("text", [f"'{'[' * 99}'", f'"{chr(92)}"{"[" * 99}"', f"1 # {'[' * 99}", f'"{"9" * 5000}"'])
+def test_brackets_and_digits_in_texts_and_comments_do_not_count(tmp_path: Path, text: str) -> None:
+    (tmp_path / "ffdl.toml").write_text(f"[backend.slurm]\npartition = {text}\n")
+    assert "partition" in settings_in(tmp_path).backend_settings("slurm")
+
+
 def test_link_of_own_to_own_file_is_used(project: Path, tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text("default_cpus = 7\n")
     (project / "ffdl.toml").symlink_to(tmp_path / "own.toml")
