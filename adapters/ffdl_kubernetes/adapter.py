@@ -52,7 +52,7 @@ from ffdl_kubernetes.observing.job_states import (
 )
 from ffdl_kubernetes.observing.kueue import GROUP as KUEUE
 from ffdl_kubernetes.observing.kueue import Queues
-from ffdl_kubernetes.observing.network_canary import Canary, refuse_unproved
+from ffdl_kubernetes.observing.network_canary import Canary, canary_cure, refuse_unproved
 from ffdl_kubernetes.pending.cluster_reader import ClusterReader
 from ffdl_kubernetes.pending.explanation import PodExplanations
 from ffdl_kubernetes.planning.launch_plan import BACKEND, make_plan
@@ -142,10 +142,8 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
             levels |= ISOLATING
         else:
             is_passing = found.enforced is None  # a canary still runs
-            advice = (
-                '; if it does, and no canary can show it, set network_policies = "enforced" in [backend.kubernetes]'
-            )
-            warnings.append(f"{ONLY_HOST}: {found.text}{advice if is_passing else ''}")
+            advice = f"; {canary_cure(found)}" if is_passing else ""
+            warnings.append(f"{ONLY_HOST}: {found.text}{advice}")
         return BackendFacts(
             partitions=(PartitionShape(self._client.namespace, is_default=True),),
             network_levels=frozenset(levels),

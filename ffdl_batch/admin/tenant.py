@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -27,7 +28,6 @@ _WHO = (
     click.option("--group", "groups", multiple=True, metavar="NAME", help="A group that may submit; can be repeated."),
     click.option(
         "--service-account",
-        default="",
         metavar="NAMESPACE/NAME",
         help="Service account of a daemon in the cluster.",
     ),
@@ -51,9 +51,9 @@ def tenant() -> None:
 @click.argument("name")
 @_BACKEND
 @click.option("--cpus", "--cpu", type=click.FloatRange(min=0), metavar="N", help="Limit of CPUs, over all its pods.")
-@click.option("--memory", default="", metavar="SIZE", help="Limit of memory, over all its pods, such as 64Gi.")
+@click.option("--memory", metavar="SIZE", help="Limit of memory, over all its pods, such as 64Gi.")
 @click.option("--gpus", type=click.IntRange(min=0), metavar="N", help="Limit of GPUs, over all its pods.")
-@click.option("--storage", default="", metavar="SIZE", help="Limit of storage, over all its volume claims.")
+@click.option("--storage", metavar="SIZE", help="Limit of storage, over all its volume claims.")
 @click.option("--jobs", type=click.IntRange(min=0), metavar="N", help="Maximum number of existing jobs.")
 @click.option(
     "--resource",
@@ -78,7 +78,7 @@ def create(name: str, *, backend: str, as_yaml: bool, as_json: bool, **options: 
     --adopt.
 
     Exit code 0: everything exists as requested; 1: something differs, or the namespace has no label of ffdl; 2: NAME or
-    an amount is invalid; 69: the backend has no tenants, or there is not a kubeconfig; 75: the cluster does not answer;
+    a value is invalid; 69: the backend has no tenants, or there is no kubeconfig; 75: the cluster does not answer;
     77: the cluster does not permit it; 78: the configuration cannot be used.
     """
     from ffdl_batch.domain.tenant import Done
@@ -142,16 +142,21 @@ def _keeper(name: str) -> KeepsTenants:
 def _tenant(name: str, options: Mapping[str, Any]) -> Tenant:
     from ffdl_batch.domain.tenant import Tenant
 
+    cpus, account = options.get("cpus"), options["service_account"]
+    if cpus is not None and not math.isfinite(cpus):
+        raise Stop(ExitCode.USAGE, f"--cpus: {cpus} is not a number of CPUs; write for example 64")
+    if account is not None and not account:
+        raise Stop(ExitCode.USAGE, "--service-account: the value is empty; write namespace/name")
     return Tenant(
         name,
         gpus=options.get("gpus"),
-        cpus=options.get("cpus"),
-        memory_bytes=_size("--memory", options.get("memory", "")),
-        storage_bytes=_size("--storage", options.get("storage", "")),
+        cpus=cpus,
+        memory_bytes=_size("--memory", options.get("memory")),
+        storage_bytes=_size("--storage", options.get("storage")),
         jobs=options.get("jobs"),
-        users=tuple(options["users"]),
-        groups=tuple(options["groups"]),
-        service_account=options["service_account"],
+        users=tuple(dict.fromkeys(options["users"])),
+        groups=tuple(dict.fromkeys(options["groups"])),
+        service_account=account or "",
         resources=_pairs("--resource", options.get("resources", ())),
         labels=_pairs("--label", options.get("labels", ())),
         debugging=options["debugging"],
@@ -159,10 +164,10 @@ def _tenant(name: str, options: Mapping[str, Any]) -> Tenant:
     )
 
 
-def _size(option: str, text: str) -> int | None:
+def _size(option: str, text: str | None) -> int | None:
     from ffdl_batch.domain.quantity import parse_size
 
-    if not text:
+    if text is None:
         return None
     try:
         return parse_size(text)
@@ -171,11 +176,13 @@ def _size(option: str, text: str) -> int | None:
 
 
 def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
-    found = {}
+    found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not name or not equals or not value:
             raise Stop(ExitCode.USAGE, f"{option}: {text!r}: write name=value")
+        if name in found:
+            raise Stop(ExitCode.USAGE, f"{option}: {name} is given twice; give it once")
         found[name] = value
     return found
 

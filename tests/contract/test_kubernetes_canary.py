@@ -100,7 +100,7 @@ def warned(adapter: KubernetesScheduler, words: str) -> BackendFacts:
 def test_canary_proves_network_policies_for_all_daemons_of_cluster_until_proof_expires(site: Site) -> None:
     adapter = site.scheduler = site.start()
     facts = adapter.probe()
-    assert facts.network_levels == {NetworkLevel.HOST} and "nothing is known yet" in facts.warnings[0]
+    assert facts.network_levels == {NetworkLevel.HOST} and "it is not known yet" in facts.warnings[0]
     with kubelet(site, enforced):
         eventually(lambda: NetworkLevel.JOB in adapter.probe().network_levels, "the canary is back")
     assert adapter.probe().warnings == ()
@@ -142,6 +142,7 @@ def test_canary_warns_without_result_when_pods_never_run(site: Site, monkeypatch
     adapter = site.start()
     adapter.probe()
     facts = warned(adapter, "did not run")
+    assert "; if the network enforces NetworkPolicies and no canary can show it, set" in facts.warnings[0]
     assert facts.network_levels == {NetworkLevel.HOST}
     assert not (site.base / "tree" / network_canary.FILE).exists()
     assert site.admin().list("Job", {})[0] == []
@@ -161,3 +162,12 @@ def test_canary_warning_names_missing_permission(site: Site) -> None:
     adapter.probe()
     facts = warned(adapter, "cannot create")
     assert 'User "mallory" cannot create resource "jobs"' in facts.warnings[0]
+    assert facts.warnings[0].endswith("to correct: ffdl sends the canary again by itself")
+
+
+def test_canary_warning_in_missing_namespace_says_that_it_is_sent_again(site: Site) -> None:
+    adapter = site.start(namespace="lim")
+    adapter.probe()
+    (warning,) = warned(adapter, "could not be sent").warnings
+    assert warning.startswith("only network level host is offered: the canary could not be sent: namespaces")
+    assert "not found; do nothing, unless the reason names something to correct" in warning

@@ -47,6 +47,8 @@ AGAIN_S = 600.0
 LIFE_ROUNDS = 3
 """For so many intervals a finding is believed while later canaries find nothing out."""
 STOP_S = 10.0
+NOT_SENT = "the canary could not be sent"
+"""Beginning of a text with the reason why the API server did not take the canary."""
 _log = logging.getLogger(__name__)
 
 
@@ -58,6 +60,16 @@ class Proof:
     text: str
     cluster: str = ""
     at: float = 0.0
+
+
+def canary_cure(unknown: Proof) -> str:
+    """Return the cure if it is not known whether the cluster's network enforces NetworkPolicies."""
+    if unknown.text.startswith(NOT_SENT):
+        return "do nothing, unless the reason names something to correct: ffdl sends the canary again by itself"
+    return (
+        "if the network enforces NetworkPolicies and no canary can show it, set network_policies = "
+        '"enforced" in [backend.kubernetes]'
+    )
 
 
 def judge(free: Mapping[str, int], bound: Mapping[str, int], opened: str, shut: str) -> Proof:
@@ -104,7 +116,7 @@ class Canary:
             if is_due and interval and self._thread is None and not self._stopped.is_set():
                 self._thread = threading.Thread(target=self._run, args=(cluster,), name="canary", daemon=True)
                 self._thread.start()
-            said = "nothing is known yet of whether the cluster's network enforces NetworkPolicies"
+            said = "it is not known yet whether the cluster's network enforces NetworkPolicies"
             unknown = self._last or Proof(None, said)
         return found or unknown
 
@@ -123,7 +135,7 @@ class Canary:
         try:
             found = self._try(client)
         except (Refused, SchedulerError) as error:
-            found = Proof(None, f"the canary could not be sent: {error}")
+            found = Proof(None, f"{NOT_SENT}: {error}")
         finally:
             client.close()
         found = Proof(found.enforced, found.text, cluster, time.time())

@@ -9,11 +9,19 @@ from typing import Any
 
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, NotOurs, NotPermitted, SchedulerUnreachable
 from ffdl_batch.domain.tenant import Done, Tenant, TenantStep
+from ffdl_batch.domain.terminal_text import json_text, printable
 from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.objects.names import MANAGER, MANAGER_LABEL
 from ffdl_kubernetes.quantities import amount
 from ffdl_kubernetes.settings import KubernetesSettings
-from ffdl_kubernetes.tenancy.tenant_objects import ROLE, SECURITY, node_binding, permission_objects, tenant_objects
+from ffdl_kubernetes.tenancy.tenant_objects import (
+    ROLE,
+    SECURITY,
+    node_binding,
+    permission_objects,
+    quota_amounts,
+    tenant_objects,
+)
 
 Plain = Mapping[str, Any]
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
@@ -21,16 +29,23 @@ _PART, _NAME = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", r"[A-Za-z0-9]([-\w.]{0,61}[A-Za
 _LABEL_KEY = re.compile(rf"({_PART}(\.{_PART})*/)?{_NAME}", re.ASCII)
 _LABEL_VALUE = re.compile(rf"({_NAME})?", re.ASCII)
 """kubernetes.io, "Labels and Selectors"."""
-_ACCOUNT = re.compile(r"([a-z0-9-]+/)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?", re.ASCII)
+_ACCOUNT = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-a-z0-9.]*[a-z0-9])?", re.ASCII)
 _WHOLE = ("spec", "rules", "subjects", "roleRef", "automountServiceAccountToken")
 """What is compared of an object beside its labels."""
 _AMOUNTS = ("hard", "default")
 """Parts of a spec in which an amount that is not wanted is a difference."""
+_SUBJECT = frozenset({"apiGroup", "kind", "namespace", "name"})
+_RULE = frozenset({"apiGroups", "resources", "verbs"})
+_LONGEST = 200
+"""Characters of one value in a message."""
+_MOST = 10
+"""Items of one list in a message."""
 
 
 def objects_of(tenant: Tenant, settings: KubernetesSettings) -> list[Plain]:
     """Return all objects of the tenant. Raises InvalidRequest."""
     _check(tenant)
+    _check_limits(tenant, settings.gpu_resource)
     return list(tenant_objects(tenant, settings.gpu_resource))
 
 
@@ -86,8 +101,8 @@ def _make(client: ClusterClient, wanted: Plain, manner: Manner) -> TenantStep:
             raise SchedulerUnreachable(f"{about} is being deleted; try again when it is gone")
         if (found["metadata"].get("labels") or {}).get(MANAGER_LABEL) != MANAGER and not manner.adopt:
             raise NotOurs(
-                f"{about} is there, and not ours: it has no label {MANAGER_LABEL}={MANAGER}. Nothing was changed; "
-                "--adopt makes it ours"
+                f"{about} already exists and was not created by ffdl: it has no label {MANAGER_LABEL}={MANAGER}. "
+                "Nothing was changed; --adopt lets ffdl manage it"
             )
         if not manner.remove:
             wanted = added(found, wanted)
@@ -135,7 +150,26 @@ def differences(found: Plain, wanted: Plain) -> Iterator[str]:
             elif isinstance(wanted[part], list) and isinstance(found.get(part), list):
                 yield from _of_list(part, wanted[part], found[part])
             else:
-                yield f"{part} is {_shown(found.get(part))}, wanted {_shown(wanted[part])}"
+                yield from _of_part(part, wanted[part], found.get(part), exact=part != "spec")
+
+
+def _of_part(path: str, wanted: Any, found: Any, *, exact: bool) -> Iterator[str]:
+    """Yield the innermost values that differ, each with its path."""
+    if _same(wanted, found, exact=exact):
+        return
+    if isinstance(wanted, Mapping) and isinstance(found, Mapping):
+        for key in (*wanted, *(one for one in found if exact and one not in wanted)):
+            is_exact = exact or key in _AMOUNTS
+            yield from _of_part(f"{path}.{key}", wanted.get(key), found.get(key), exact=is_exact)
+    elif _are_tables(wanted) and _are_tables(found) and len(wanted) == len(found):
+        for at, pair in enumerate(zip(wanted, found, strict=True)):
+            yield from _of_part(f"{path}[{at}]", *pair, exact=exact)
+    else:
+        yield f"{path} is {_shown(found)}, wanted {_shown(wanted)}"
+
+
+def _are_tables(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, Mapping) for one in value)
 
 
 def _of_quota(wanted: Plain, found: Plain) -> Iterator[str]:
@@ -147,11 +181,27 @@ def _of_quota(wanted: Plain, found: Plain) -> Iterator[str]:
 def _of_list(part: str, wanted: Sequence[Any], found: Sequence[Any]) -> Iterator[str]:
     lacks, more = [one for one in wanted if one not in found], [one for one in found if one not in wanted]
     if lacks:
-        yield f"{part} lacks {', '.join(map(_shown, lacks))}"
+        yield f"missing {part}: {_listed(lacks)}"
     if more:
-        yield f"{part} has beside what is wanted {', '.join(map(_shown, more))}"
+        yield f"extra {part}: {_listed(more)}"
     if not lacks and not more:
-        yield f"{part} is in another order, or has something twice"
+        yield f"the {part} are in another order, or one is listed twice"
+
+
+def _listed(items: Sequence[Any]) -> str:
+    more = f", and {len(items) - _MOST} more" if len(items) > _MOST else ""
+    return ", ".join(map(_item, items[:_MOST])) + more
+
+
+def _item(value: Any) -> str:
+    """Return a subject as ``User ada``, a rule as ``pods,pods/log [get list]``, and others as JSON."""
+    if isinstance(value, Mapping) and {"kind", "name"} <= set(value) <= _SUBJECT:
+        namespace = f"{value['namespace']}/" if value.get("namespace") else ""
+        return _shown(f"{value['kind']} {namespace}{value['name']}")
+    if isinstance(value, Mapping) and set(value) == _RULE:
+        names = [f"{name}.{group}" if group else name for group in value["apiGroups"] for name in value["resources"]]
+        return _shown(f"{','.join(names)} [{' '.join(value['verbs'])}]")
+    return _shown(value)
 
 
 def _same(wanted: Any, found: Any, *, exact: bool) -> bool:
@@ -200,6 +250,13 @@ def _check(tenant: Tenant) -> None:
         raise InvalidRequest(f"{name}: names with kube- are the cluster's own")
     if tenant.service_account and not _ACCOUNT.fullmatch(tenant.service_account):
         raise InvalidRequest(f"{tenant.service_account!r} is not a service account; write namespace/name")
+    for kind, names in (("user", tenant.users), ("group", tenant.groups)):
+        for one in names:
+            if not one or one != one.strip():
+                raise InvalidRequest(
+                    f"{one!r} is not the name of a {kind}: it is empty, or begins or ends with a space; write the name "
+                    "as the cluster has it"
+                )
     for key, value in tenant.labels.items():
         if key in SECURITY or key == MANAGER_LABEL:
             raise InvalidRequest(f"{key} is set by this command itself; leave it out")
@@ -208,12 +265,27 @@ def _check(tenant: Tenant) -> None:
                 f"{key}={value} is not a label: names are like example.com/team or team, values up to 63 letters, "
                 "digits, hyphens, dots and underscores within"
             )
+
+
+def _check_limits(tenant: Tenant, gpu_resource: str) -> None:
     for resource, text in tenant.resources.items():
-        if amount(text) is None:
+        if not _LABEL_KEY.fullmatch(resource):
             raise InvalidRequest(
-                f"{resource}={text}: {text!r} is not an amount; write a number, or one with Mi, Gi, ..."
+                f"{resource}={text}: {resource!r} is not the name of a resource; write one like limits.cpu or "
+                "nvidia.com/mig-1g.10gb"
             )
+        if (found := amount(text)) is None or found < 0:
+            raise InvalidRequest(
+                f"{resource}={text}: {text!r} is not an amount; write a number from 0, or one with Mi, Gi, ..."
+            )
+    names = [name for name, _ in quota_amounts(tenant, gpu_resource)]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise InvalidRequest(f"the limit {repeated[0]} is given twice; give it once, by its own option or --resource")
 
 
 def _shown(value: Any) -> str:
-    return "not there" if value is None else str(value)
+    """Return a value for people: texts as they are, others as JSON, and no more than the beginning of long ones."""
+    if value is None:
+        return "not set"
+    text = printable(value, one_line=True) if isinstance(value, str) else json_text(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

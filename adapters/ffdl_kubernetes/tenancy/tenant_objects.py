@@ -119,19 +119,24 @@ def _where(tenant: Tenant) -> Plain:
     return {"name": ROLE, "namespace": tenant.namespace, "labels": {MANAGER_LABEL: MANAGER}}
 
 
-def _quota(tenant: Tenant, gpu_resource: str) -> list[Plain]:
-    amounts = {
-        f"requests.{gpu_resource}": tenant.gpus,
-        "requests.cpu": None if tenant.cpus is None else f"{tenant.cpus:g}",
-        "requests.memory": tenant.memory_bytes,
-        "requests.storage": tenant.storage_bytes,
-        "count/jobs.batch": tenant.jobs,
-        **{
-            name if name.startswith(("limits.", "requests.", "count/")) else f"requests.{name}": amount
+def quota_amounts(tenant: Tenant, gpu_resource: str) -> list[tuple[str, str]]:
+    """Return the limits that the tenant names, under the names that quotas have. A name can occur twice."""
+    amounts = [
+        (f"requests.{gpu_resource}", tenant.gpus),
+        ("requests.cpu", None if tenant.cpus is None else f"{tenant.cpus:g}"),
+        ("requests.memory", tenant.memory_bytes),
+        ("requests.storage", tenant.storage_bytes),
+        ("count/jobs.batch", tenant.jobs),
+        *(
+            (name if name.startswith(("limits.", "requests.", "count/")) else f"requests.{name}", amount)
             for name, amount in tenant.resources.items()
-        },
-    }
-    hard = {name: str(amount) for name, amount in amounts.items() if amount is not None}
+        ),
+    ]
+    return [(name, str(amount)) for name, amount in amounts if amount is not None]
+
+
+def _quota(tenant: Tenant, gpu_resource: str) -> list[Plain]:
+    hard = dict(quota_amounts(tenant, gpu_resource))
     if not hard:
         return []
     return [{"apiVersion": "v1", "kind": "ResourceQuota", "metadata": _where(tenant), "spec": {"hard": hard}}]

@@ -47,7 +47,12 @@ class Room:
         self._patience_s = patience_s
         self.run = secrets.token_hex(4)
         self.namespace = f"ffdl-proof-{self.run}"
-        self.tenant = Tenant(self.namespace, service_account=DAEMON, labels={RUN_LABEL: self.run}, debugging=debugging)
+        self.tenant = Tenant(
+            self.namespace,
+            service_account=f"{self.namespace}/{DAEMON}",
+            labels={RUN_LABEL: self.run},
+            debugging=debugging,
+        )
         self.admin = ClusterClient(read_settings({"namespace": self.namespace}))
         self.admin.paths["Node"] = ("api/v1", "nodes")
         self.admin.paths["PersistentVolumeClaim"] = ("api/v1", "persistentvolumeclaims")

@@ -128,10 +128,11 @@ def test_tenant_create_changes_foreign_namespace_only_with_adopt(desk: Desk) -> 
     client = desk.client("research")
     client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "research", "labels": {"own": "x"}}})
     code, out, err = desk.run("create", "research")
-    assert (code, out) == (1, "") and "Namespace research is there, and not ours" in err and "--adopt" in err
+    assert (code, out) == (1, "") and "Namespace research already exists and was not created by ffdl" in err
+    assert "--adopt lets ffdl manage it" in err
     assert client.get("LimitRange", "ffdl-batch-daemon") is None
     code, out, _ = desk.run("create", "research", "--adopt")
-    assert code == 0 and out.startswith("changed  Namespace research: label app.kubernetes.io/managed-by is not there")
+    assert code == 0 and out.startswith("changed  Namespace research: label app.kubernetes.io/managed-by is not set")
     found = client.get("Namespace", "research")
     assert found is not None and found["metadata"]["labels"]["own"] == "x"
     assert found["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
@@ -151,9 +152,40 @@ def test_tenant_create_rejects_invalid_names_amounts_and_labels(desk: Desk) -> N
         (("team-a", "--label", "pod-security.kubernetes.io/enforce=privileged"), "set by this command itself"),
         (("team-a", "--label", "A.example.com/a=b"), "is not a label"),
         (("team-a", "--service-account", "a/b/c"), "write namespace/name"),
+        (("team-a", "--service-account", "x"), "'x' is not a service account; write namespace/name"),
+        (("team-a", "--service-account", ""), "--service-account: the value is empty"),
+        (("team-a", "--memory", ""), "--memory: '' is not a size"),
+        (("team-a", "--cpus", "nan"), "--cpus: nan is not a number of CPUs"),
+        (("team-a", "--resource", "a b=3"), "'a b' is not the name of a resource"),
+        (("team-a", "--print", "--resource", "foo/bar/baz=3"), "'foo/bar/baz' is not the name of a resource"),
+        (("team-a", "--resource", "limits.cpu=-1"), "'-1' is not an amount"),
+        (("team-a", "--resource", "limits.cpu=1", "--resource", "limits.cpu=2"), "limits.cpu is given twice"),
+        (("team-a", "--cpus", "4", "--resource", "cpu=2"), "the limit requests.cpu is given twice"),
+        (("team-a", "--label", "a=b", "--label", "a=c"), "--label: a is given twice"),
+        (("team-a", "--user", ""), "'' is not the name of a user"),
+        (("team-a", "--print", "--user", "ada", "--user", "bob "), "'bob ' is not the name of a user"),
+        (("team-a", "--group", " "), "' ' is not the name of a group"),
     ):
         code, _, err = desk.run("create", *words)
         assert code == 2 and said in err, (words, err)
+    assert desk.client("team-a").get("Namespace", "team-a") is None
+    code, _, err = desk.run("permissions", "team-a", "--user", "")
+    assert code == 2 and "'' is not the name of a user" in err
+
+
+def test_tenant_create_prints_differences_in_plain_words(desk: Desk) -> None:
+    desk.run("create", "team-a", "--user", "ada", "--user", "ada")
+    code, out, _ = desk.run("create", "team-a", "--user", "bob", "--service-account", "ops/ffdl", "--update")
+    assert code == 0 and (
+        "changed  RoleBinding ffdl-batch-daemon: missing subjects: User bob, ServiceAccount ops/ffdl\n" in out
+    )
+    code, out, _ = desk.run("create", "team-a", "--user", "bob", "--remove")
+    extra = "differs  RoleBinding ffdl-batch-daemon: extra subjects: User ada, ServiceAccount ops/ffdl\n"
+    assert code == 1 and extra in out
+    code, out, _ = desk.run("create", "team-a", "--debugging", "--resource", "limits.cpu=8")
+    assert code == 1 and "Role ffdl-batch-daemon: missing rules: pods/exec [create get]\n" in out
+    wanted = "LimitRange ffdl-batch-daemon: spec.limits[0].default.cpu is not set, wanted 1\n"
+    assert wanted in out and "{" not in out
 
 
 def test_tenant_create_exits_by_cause_without_permission_or_usable_cluster(

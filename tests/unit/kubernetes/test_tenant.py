@@ -73,12 +73,32 @@ def test_tenant_permissions_exclude_secret_reads_exec_and_wildcards() -> None:
     assert "pods/exec" not in verbs and not any("*" in word for words in (verbs, *verbs.values()) for word in words)
 
 
-@pytest.mark.parametrize("found", [None, {"name": "b"}, {}])
-def test_differences_name_part_that_cluster_lacks_or_has_otherwise(found: object) -> None:
+@pytest.mark.parametrize(("found", "words"), [
+    (None, 'roleRef is not set, wanted {"name": "a"}'),
+    ({"name": "b"}, "roleRef.name is b, wanted a"),
+    ({}, "roleRef.name is not set, wanted a"),
+    ({"name": "a", "kind": "Role"}, "roleRef.kind is Role, wanted not set"),
+])  # fmt: skip
+def test_differences_name_part_that_cluster_lacks_or_has_otherwise(found: object, words: str) -> None:
     wanted = {"metadata": {}, "roleRef": {"name": "a"}}
-    told = f"roleRef is {'not there' if found is None else found}, wanted {{'name': 'a'}}"
-    assert list(differences({"metadata": {}, "roleRef": found}, wanted)) == [told]
+    assert list(differences({"metadata": {}, "roleRef": found}, wanted)) == [words]
     assert not list(differences(wanted, wanted))
+
+
+def test_differences_in_spec_are_bounded_and_name_innermost_values() -> None:
+    limits = [{"type": "Container", "default": {"memory": "1Gi"}}]
+    wanted: dict[str, Any] = {"metadata": {}, "spec": {"limits": limits}}
+    other = [{"type": "Container", "default": {"memory": "2Gi", "cpu": "1"}, "max": {"cpu": "2"}}]
+    found = list(differences({"metadata": {}, "spec": {"limits": other}}, wanted))
+    assert found == [
+        "spec.limits[0].default.memory is 2Gi, wanted 1Gi",
+        "spec.limits[0].default.cpu is 1, wanted not set",
+    ]
+    (words,) = differences({"metadata": {}, "spec": {"limits": other * 50}}, wanted)
+    assert words.startswith('spec.limits is [{"type": "Container", "default": ') and len(words) < 400
+    subjects = [{"kind": "User", "name": f"user{number}"} for number in range(30)]
+    (words,) = differences({"metadata": {}, "subjects": []}, {"metadata": {}, "subjects": subjects})
+    assert words.startswith("missing subjects: User user0, User user1, ") and words.endswith("user9, and 20 more")
 
 
 def test_differences_compare_amounts_and_name_what_a_list_has_more_or_less() -> None:
@@ -86,8 +106,8 @@ def test_differences_compare_amounts_and_name_what_a_list_has_more_or_less() -> 
     same = {**wanted, "spec": {"hard": {"requests.memory": "1024Gi"}}}
     assert not list(differences(same, wanted))
     more = {**same, "rules": [{"verbs": ["get"]}, {"verbs": ["list"]}]}
-    assert list(differences(more, wanted)) == ["rules has beside what is wanted {'verbs': ['list']}"]
-    assert list(differences(wanted, more)) == ["rules lacks {'verbs': ['list']}"]
+    assert list(differences(more, wanted)) == ['extra rules: {"verbs": ["list"]}']
+    assert list(differences(wanted, more)) == ['missing rules: {"verbs": ["list"]}']
 
 
 def test_groups_lists_preferred_version_first() -> None:
