@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
+from ffdl_batch.domain.number_text import counted
 from ffdl_batch.host.backoff import growing_pause
 from ffdl_batch.host.file_attributes import shown as shown  # noqa: PLC0414 - other modules of staging have it from here
 from ffdl_batch.host.permissions import explain_denial
@@ -36,6 +37,8 @@ _CURES_WITHOUT_BUCKETS = {
 """For stores that have neither buckets nor keys."""
 KEPT = "what has moved is kept for the next attempt"
 FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
+ERRORS_OF_ONE = (errno.EACCES, errno.EPERM, errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ESTALE)
+"""Errors that concern one file. After others, the next file would have the same error."""
 _OF_DIRECTORIES = ("file", "sftp", "ssh", "smb", "ftp")
 
 
@@ -87,6 +90,14 @@ class Mismatch(Exception):
     """The received data differ from what the store reports."""
 
 
+class UnreadableObject(Exception):
+    """The store's file cannot be read, for a reason that concerns only this file. `error` is the reason."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(error.strerror or str(error))
+        self.error = error
+
+
 class Skip(Exception):
     """One name is left out. The text says why."""
 
@@ -124,6 +135,20 @@ def local_fault(error: OSError, path: str) -> Fault:
     return Fault(kind, f"{what}; {denial.why}", cure=denial.cure) if denial is not None else Fault(kind, what)
 
 
+NAMED = 3
+"""Maximum number of names in a message about unreadable files."""
+
+
+def unread_text(count: int, named: list[str], others: str) -> str:
+    """Return the message that so many files could not be read. `named` are the first ones with the reasons, and
+    `others` says what happened to all others."""
+    more = f"; and {count - len(named)} more" if count > len(named) else ""
+    were = "was" if count == 1 else "were"
+    files = counted(count, "file or directory", "files or directories")
+    return f"{files} {were} not read ({'; '.join(named)}{more}); all others {others}"
+
+
+UNREAD_CURE = "make them readable, or leave them out"
 T = TypeVar("T")
 LONGEST_PAUSE_S = 60.0
 

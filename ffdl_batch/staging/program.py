@@ -99,7 +99,7 @@ def _run_of(task: StageTask, secrets: Secrets, reporter: Reporter) -> Iterator[R
                 workers.end()
                 journal.close()
     except OSError as error:
-        raise local_fault(error, task.state_dir) from error
+        raise local_fault(error, error.filename if isinstance(error.filename, str) else task.state_dir) from error
     except sqlite3.OperationalError as error:
         if not is_full(error):
             raise
@@ -133,6 +133,7 @@ def _check(run: Run) -> None:
     for transfer in run.task.transfers:
         with closing(open_route(quick, transfer)) as route:
             _check_route(route)
+    run.unreadable.require_none("can be copied")
 
 
 def _check_route(route: Route) -> None:
@@ -148,6 +149,7 @@ def _list(run: Run) -> None:
     for transfer in run.task.transfers:
         with closing(open_route(run, transfer)) as route:
             list_objects(route)
+    run.unreadable.require_none("are listed")
 
 
 def _move(run: Run) -> None:
@@ -181,11 +183,12 @@ def _move(run: Run) -> None:
             run.workers.finish()
             for route, tree in pairs:
                 restore_entries(route, tree)
+            run.unreadable.require_none("are copied")
         else:
             _send_all(run, [Upload(route, tree) for route, tree in pairs])
             for (route, tree), found in zip(pairs, entries, strict=True):
                 store_entries(route, tree, found)
-            run.unreadable.require_none()
+            run.unreadable.require_none("are stored")
 
 
 def _tree(transfer: Transfer, *, make: bool) -> Tree:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ffdl_batch.domain.data.staging_protocol import FaultClass, StageTask, Transfer
+from ffdl_batch.domain.data.staging_protocol import Direction, FaultClass, StageTask, Transfer
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
-from ffdl_batch.domain.number_text import counted
-from ffdl_batch.staging.faults import Fault, Retries, shown
+from ffdl_batch.staging.faults import ERRORS_OF_ONE, NAMED, UNREAD_CURE, Fault, Retries, shown, unread_text
 from ffdl_batch.staging.journal import Journal, place_of
 from ffdl_batch.staging.reporter import Reporter
 from ffdl_batch.staging.secrets import Secrets
@@ -21,10 +20,6 @@ from ffdl_batch.staging.stores.store import Store
 from ffdl_batch.staging.stores.swift import SwiftStore
 from ffdl_batch.staging.workers import Workers
 
-NAMED = 3
-_OF_ONE = (errno.EACCES, errno.EPERM, errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ESTALE)
-"""Errors that concern one file. After others, the next file would have the same error."""
-
 
 class UnreadableFiles:
     """Files and directories of one task that could not be read. Methods may be called from several threads at once."""
@@ -35,7 +30,7 @@ class UnreadableFiles:
 
     def add(self, name: str, error: OSError) -> None:
         """Report and skip a file. Raises the error if it does not concern only this file."""
-        if error.errno not in _OF_ONE:
+        if error.errno not in ERRORS_OF_ONE:
             raise error
         what = f"{shown(name)}: {error.strerror or error}"
         with self._lock:
@@ -43,15 +38,17 @@ class UnreadableFiles:
             self._named = [*self._named, what][:NAMED]
         self._teller.skip(f"{shown(name)} cannot be read: {error.strerror or error}")
 
-    def require_none(self) -> None:
-        """Raise Fault if a file could not be read."""
+    def forget(self) -> None:
+        """Forget the files, because the task starts over."""
+        with self._lock:
+            self._count, self._named = 0, []
+
+    def require_none(self, others: str) -> None:
+        """Raise Fault if a file could not be read. `others` says what happened to all others."""
         if not self._count:
             return
-        more = self._count - len(self._named)
-        names = "; ".join(self._named) + (f"; and {more} more" if more else "")
-        were = "was" if self._count == 1 else "were"
-        what = f"{counted(self._count, 'file or directory', 'files or directories')} {were} not read ({names})"
-        raise Fault(FaultClass.REFUSED, f"{what}; all others are stored", cure="make them readable, or leave them out")
+        what = unread_text(self._count, self._named, others)
+        raise Fault(FaultClass.REFUSED, what, cure=UNREAD_CURE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +81,10 @@ class Route:
         self.store.close()
 
 
-def open_store(address: StoreAddress, secrets: Secrets, connections: int) -> Store:
-    """Return the store. Nothing is requested yet. Raises Fault."""
+def open_store(
+    address: StoreAddress, secrets: Secrets, connections: int, unreadable: Callable[[str, OSError], None]
+) -> Store:
+    """Return the store. Nothing is requested yet. `unreadable` gets directories that cannot be listed. Raises Fault."""
     credentials = secrets.of(address)
     if address.kind is StoreKind.S3:
         return S3Store(address, credentials, connections)
@@ -97,9 +96,16 @@ def open_store(address: StoreAddress, secrets: Secrets, connections: int) -> Sto
         return SwiftStore(address, credentials, connections)
     if address.kind is StoreKind.FSSPEC:
         return FsspecStore(address, credentials)
-    return FileStore(address)
+    return FileStore(address, unreadable)
 
 
 def open_route(run: Run, transfer: Transfer) -> Route:
     """Return the transfer with its store. Raises Fault."""
-    return Route(run, transfer, open_store(transfer.store, run.secrets, run.task.parallel + 2), place_of(transfer))
+    # An upload lists its target only to find what is already there.
+    unreadable = run.unreadable.add if run.task.direction is Direction.IN else _ignore
+    store = open_store(transfer.store, run.secrets, run.task.parallel + 2, unreadable)
+    return Route(run, transfer, store, place_of(transfer))
+
+
+def _ignore(name: str, error: OSError) -> None:
+    """Ignore a directory that cannot be listed."""

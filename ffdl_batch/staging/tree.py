@@ -146,8 +146,7 @@ class Tree:
             return
         with below:
             for parts, descriptor, entries in _with_directories(below, unreadable, keep):
-                for name, status in _statuses(entries):
-                    path = "/".join((*parts, name))
+                for path, name, status in _statuses(parts, entries, unreadable):
                     if keep is not None and (one := _entry(path, status, descriptor)) is not None:
                         keep(one)
                     if stat.S_ISLNK(status.st_mode) and keep is not None:
@@ -256,10 +255,22 @@ def open_own(name: str, directory: int) -> int:
     raise OSError(errno.ELOOP, "is not a regular file with one link", name)
 
 
-def _statuses(entries: Iterable[os.DirEntry[str]]) -> Iterator[tuple[str, os.stat_result]]:
+def _statuses(
+    parts: Parts, entries: Iterable[os.DirEntry[str]], unreadable: Callable[[str, OSError], None] | None
+) -> Iterator[tuple[str, str, os.stat_result]]:
+    """Yield the path, name and status of each entry. `unreadable` gets those in a directory that cannot be entered."""
     for entry in entries:
-        with suppress(FileNotFoundError):
-            yield entry.name, entry.stat(follow_symlinks=False)
+        path = "/".join((*parts, entry.name))
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if unreadable is None:
+                raise
+            unreadable(path, error)
+            continue
+        yield path, entry.name, status
 
 
 def _with_directories(

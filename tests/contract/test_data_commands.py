@@ -374,6 +374,35 @@ def test_data_put_reports_unreadable_files_and_stores_other_files(person: Person
     assert "1 file or directory was not read (shut: Permission denied)" in alone
 
 
+@pytest.mark.parametrize("shut", [
+    {"d0": 0}, {"shut": 0}, {"large": 0}, {"d0": 0o444}, {"d0": 0o111},
+    {"d0": 0, "shut": 0, "large": 0, "d1": 0, "d1/a": 0},
+])  # fmt: skip
+def test_data_get_and_ls_copy_and_list_all_files_but_unreadable_ones(person: Person, shut: dict[str, int]) -> None:
+    files = {f"f{n}": NOISE[:1000] for n in range(40)} | {"d0/a": b"1", "d1/a": b"2", "shut": b"3", "large": NOISE * 4}
+    mine, got = person.lay(files), person.directory / "got"
+    for name, mode in reversed(shut.items()):
+        (mine / name).chmod(mode)
+    said = person.run("get", mine.as_uri(), "--out", got, code=1, under=AS_OTHERS)[1]
+    listed, also = person.run("ls", mine.as_uri(), code=1, under=AS_OTHERS) if "d0" in shut else ("", "")
+    for name in shut:
+        (mine / name).chmod(0o755)
+    named = {"d0/a" if mode == 0o444 else name for name, mode in shut.items() if name != "d1/a"}
+    for name in named:
+        assert f"ffdl: {name} cannot be read: Permission denied\n" in said
+    *_, last = said.splitlines()
+    assert f"{len(named)} file" in last and "not read (" in last and "Permission denied" in last
+    assert last.endswith("all others are copied; make them readable, or leave them out")
+    assert ("; and 1 more)" in last) is (len(named) > 3)
+    assert ".cache" not in said
+    wanted = {name: data for name, data in files.items() if not {name, name.partition("/")[0]} & {*named, *shut}}
+    assert found_in(got) == wanted  # no incomplete file either
+    if "d0" in shut:
+        assert "f39" in listed and "all others are listed" in also
+    person.run("get", mine.as_uri(), "--out", got)
+    assert found_in(got) == files
+
+
 def test_data_commands_report_directory_errors_without_bucket_terms(person: Person) -> None:
     mine = person.lay({"a": b"1"})
     missing = person.run("get", (mine / "none").as_uri(), "--out", "got", code=66)[1]

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import IO, Any
 
+from ffdl_batch.domain.job.views import UNREADABLE
 from ffdl_batch.domain.launch.attach_protocol import AGAIN, BEGIN, REFUSED, RUN, FrameError, FrameReader, encode_frame
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, NotNow, SchedulerError
 from ffdl_kubernetes.api_errors import explain
@@ -40,15 +41,31 @@ except OSError:
     out.write({ABSENT!r})
     sys.exit()
 out.write({FOUND!r})
-def alone(entry):
-    archive.inodes.clear()
-    return entry
 archive = tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT)
+def add(name):
+    archive.inodes.clear()
+    try:
+        entry = archive.gettarinfo(name)
+        if entry is None:
+            return
+        below = sorted(os.listdir(name)) if entry.isdir() else []
+        file = open(name, "rb") if entry.isreg() else None
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        entry, below, file = tarfile.TarInfo(name), [], None
+        entry.pax_headers = {{{UNREADABLE!r}: error.strerror}}
+    archive.addfile(entry, file)
+    if file:
+        file.close()
+    for one in below:
+        add(name + "/" + one)
 for name in sorted(os.listdir(".")):
-    archive.add(name, filter=alone)
+    add(name)
 archive.close()
 """
-"""Writes the directory that it is given as a tar. A file with several names is written once for each of them."""
+"""Writes the directory that it is given as a tar. A file with several names is written once for each of them. What
+cannot be read is an entry with the header UNREADABLE."""
 
 
 def reader_job(name: str, claim: str, top: str, settings: KubernetesSettings) -> Plain:

@@ -81,7 +81,8 @@ def download(  # noqa: PLR0913  (one parameter per option)
     differs and was not copied by an earlier call, nothing is copied without --force.
 
     Links within the directory, permissions, holes and empty directories are kept. Other links are listed on standard
-    error.
+    error. Files and directories that cannot be read are listed there, too; all others are copied, and the exit status
+    is 1.
     """
     with open_client(quiet=quiet) as client:
         found = [client.output.find(job_id, kind, attempt) for kind in kinds]
@@ -123,8 +124,10 @@ def _source(client: Client, output: OutputView, out: Path, meter: Meter) -> Iter
     """Yield the source of the files, a prefix in it, and the name of the transfer.
 
     The source is the store; or the job's directory, if this machine sees it and it is complete; or a directory with the
-    files that the daemon sends, which is removed afterwards.
+    files that the daemon sends, which is removed afterwards. Raises OutputIncomplete afterwards if the daemon could not
+    read all files.
     """
+    from ffdl_batch.client.api_calls.job_output import OutputIncomplete
     from ffdl_batch.client.stores.credentials import Access, of_job
     from ffdl_batch.client.stores.transfers import transfers_dir
 
@@ -147,8 +150,14 @@ def _source(client: Client, output: OutputView, out: Path, meter: Meter) -> Iter
     remove_tree(str(sent))
     try:
         sent.mkdir(mode=0o700, parents=True)
-        client.output.bring(output, sent, progressed, lambda what: meter.show(Note(what)))
+        incomplete: OutputIncomplete | None = None
+        try:
+            client.output.bring(output, sent, progressed, lambda what: meter.show(Note(what)))
+        except OutputIncomplete as error:
+            incomplete = error
         yield Access(replace(directory, container=str(sent)), {}), output.name, memory
+        if incomplete is not None:
+            raise incomplete
     finally:
         with suppress(OSError):
             remove_tree(str(sent))

@@ -14,11 +14,16 @@ from ffdl_batch.attempt.directory_tree import Directories
 from ffdl_batch.attempt.file_writer import open_own
 from ffdl_batch.client.api_calls.requests import read_answer, segment
 from ffdl_batch.client.connection.http_client import STREAM_SILENCE_S, Request, Wire
-from ffdl_batch.client.errors import DaemonUnreachable
-from ffdl_batch.domain.job.views import OutputView
+from ffdl_batch.client.errors import ClientError, DaemonUnreachable
+from ffdl_batch.domain.data.staging_protocol import Direction, FaultClass, fault_code
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.job.views import UNREADABLE, OutputView, Problem
 from ffdl_batch.host.file_attributes import inner_target, set_permissions, shown, write_sparse
-from ffdl_batch.staging.faults import Skip
+from ffdl_batch.staging.faults import NAMED, UNREAD_CURE, Skip, unread_text
 from ffdl_batch.staging.object_names import parts_of
+
+MOST_NOTES = 100
+"""Maximum number of unreadable files that are reported one by one."""
 
 
 class JobOutput:
@@ -43,7 +48,8 @@ class JobOutput:
         """Receive the directory's files from the daemon. Return their number. `report` gets the bytes received so far,
         and `note` gets a sentence about each link that leads out of the directory and is left out.
 
-        Raises DaemonUnreachable if the connection breaks, and OSError. Nothing is written outside of `into`.
+        Raises DaemonUnreachable if the connection breaks, OutputIncomplete after all other files are written if the
+        daemon could not read some, and OSError. Nothing is written outside of `into`.
         """
         wire = self._open()
         path = _path(output.job_id, output.kind, output.attempt or None, "/files")
@@ -62,13 +68,28 @@ def _path(job_id: str, kind: str, attempt: int | None, rest: str = "") -> str:
     return f"/api/v1/jobs/{segment(job_id)}/output/{quote(kind, safe='')}{rest}{asked}"
 
 
+class OutputIncomplete(ClientError):
+    """The daemon could not read some files of the output. All others are written."""
+
+
+def _incomplete(unread: list[str]) -> OutputIncomplete:
+    message = unread_text(len(unread), unread[:NAMED], "are copied")
+    code = fault_code(FaultClass.REFUSED, Direction.IN)
+    return OutputIncomplete(Problem(code, message, int(ExitCode.FAILED), UNREAD_CURE))
+
+
 def _unpack(pieces: _Pieces, into: Path, roots: tuple[str, ...], note: Callable[[str], None]) -> int:
-    count, modes = 0, list[tuple[tuple[str, ...], int]]()
+    count, modes, unread = 0, list[tuple[tuple[str, ...], int]](), list[str]()
     with (
         tarfile.open(fileobj=cast(BinaryIO, pieces), mode="r|") as archive,
         Directories(str(into), 0o777, unlock=True) as tree,
     ):
         for entry in archive:
+            if why := entry.pax_headers.get(UNREADABLE):
+                unread.append(f"{shown(entry.name)}: {shown(why)}")
+                if len(unread) <= MOST_NOTES:
+                    note(f"{shown(entry.name)} cannot be read: {shown(why)}")
+                continue
             try:
                 parts = parts_of(entry.name)
             except Skip:
@@ -93,6 +114,8 @@ def _unpack(pieces: _Pieces, into: Path, roots: tuple[str, ...], note: Callable[
             set_permissions(tree.enter(parts), mode)
     if not pieces.is_whole:
         raise ConnectionError("the end is missing")
+    if unread:
+        raise _incomplete(unread)
     return count
 
 

@@ -199,6 +199,10 @@ class JobView:
     """Where the results are, if no directory of this host has them."""
 
 
+UNREADABLE = "FFDL.unreadable"
+"""The extended header (pax) of a tar entry for a file or directory that could not be read: the reason."""
+
+
 @dataclass(frozen=True, slots=True)
 class OutputView:
     """Where the output of a job is: in a directory of the daemon's host, or below `prefix` in a store."""

@@ -17,7 +17,7 @@ from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.reader import NO_FILE, open_regular
 from ffdl_batch.domain.job.job import Job, attempt_token
 from ffdl_batch.domain.job.submission import Caller
-from ffdl_batch.domain.job.views import JobView, OutputView
+from ffdl_batch.domain.job.views import UNREADABLE, JobView, OutputView
 from ffdl_batch.domain.launch.launch_file import LaunchFile, Pod
 from ffdl_batch.domain.launch.placeholders import fill
 from ffdl_batch.domain.launch.pod_protocol import TREE
@@ -30,6 +30,7 @@ from ffdl_batch.services.outcome.attempt_records import read_launch
 from ffdl_batch.services.queries.jobs import detailed, own_job
 from ffdl_batch.services.queries.pod_output import where_kept, where_stored
 from ffdl_batch.services.refusals import try_again, unavailable, wrong_state, wrong_usage
+from ffdl_batch.staging.faults import ERRORS_OF_ONE
 
 CHUNK = 1 << 20
 
@@ -162,23 +163,48 @@ def _from_claim(adapters: Adapters, job: Job, output: OutputView) -> Iterator[by
 
 def archive_output(output: OutputView) -> Iterator[bytes]:
     """Yield the files as a tar, with links, directories and modes; each file with the size that it had when it was
-    opened. Links are stored unchanged and not followed. Raises OSError."""
+    opened. Links are stored unchanged and not followed. Files and directories that cannot be read are entries with the
+    header UNREADABLE. Raises OSError."""
+    unread: list[tuple[str, OSError]] = []
     with Directories(output.directory) as tree:
         if output.inode and os.fstat(tree.enter(())).st_ino != output.inode:
             raise OSError(errno.ESTALE, "the directory was replaced", output.directory)
-        for parts, directory, entries in walk(tree):
+        for parts, directory, entries in walk(tree, unread=lambda name, error: unread.append((name, _of_one(error)))):
             if parts:
                 yield _head("/".join(parts), tarfile.DIRTYPE, os.fstat(directory))
             for name in [output.name] if output.name else [entry.name for entry in entries]:
                 path = "/".join((*parts, name))
-                with suppress(*NO_FILE), open_regular(name, dir_fd=directory) as reader:
-                    yield from _file(path, reader)
+                try:
+                    reader = open_regular(name, dir_fd=directory)
+                except NO_FILE:
+                    pass
+                except OSError as error:
+                    unread.append((path, _of_one(error)))
+                    continue
+                else:
+                    with reader:
+                        yield from _file(path, reader)
                     continue
                 with suppress(OSError):  # it is not a link
                     yield _head(path, tarfile.SYMTYPE, os.stat_result((0,) * 10), os.readlink(name, dir_fd=directory))
             if output.name:
                 break
+    for path, why in unread:
+        yield _unread(path, why)
     yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def _of_one(error: OSError) -> OSError:
+    """Return the error. Raises it if it does not concern only one file."""
+    if error.errno not in ERRORS_OF_ONE:
+        raise error
+    return error
+
+
+def _unread(name: str, error: OSError) -> bytes:
+    entry = tarfile.TarInfo(name)
+    entry.pax_headers = {UNREADABLE: error.strerror or str(error)}
+    return entry.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 
 def _head(name: str, kind: bytes, found: os.stat_result, target: str = "") -> bytes:

@@ -57,6 +57,7 @@ def through_cache(route: Route, number: int, held: ExitStack) -> Route | None:
     finally:
         reporter.follow(None)
     reporter.restore(before)
+    route.run.unreadable.forget()  # the whole transfer finds them again
     reporter.note(f"the cache is not used: {reason}")
     if route.transfer.link and os.path.islink(route.transfer.local):  # of an earlier run
         os.unlink(route.transfer.local)
@@ -97,6 +98,7 @@ def _listed(route: Route) -> Listing:
     """List the store. Raises Fault, Unusable."""
     directories: list[str] = []
     list_in(route, directories.append)
+    route.run.unreadable.require_none("can be copied")
     journal, transfer = route.run.journal, route.transfer
     key = entry_key(transfer.store, transfer.prefix, directories, journal.planned(route.place))
     if route.place in route.run.indexes:
@@ -123,7 +125,7 @@ def _copying(route: Route, listing: Listing, tree: str) -> Route:
                 continue
     store = StoreAddress(StoreKind.FILE, container=tree)
     transfer = replace(route.transfer, store=store, prefix="", only=())
-    return Route(route.run, transfer, FileStore(store), place_of(transfer))
+    return Route(route.run, transfer, FileStore(store, route.run.unreadable.add), place_of(transfer))
 
 
 def _has_files(local: str) -> bool:
@@ -225,6 +227,7 @@ def _download(listing: Listing, route: Route, tree: Tree) -> None:
     route.run.workers.begin()
     download_planned(route, tree)
     route.run.workers.finish()
+    route.run.unreadable.require_none("are copied")
 
 
 def _require_same(route: Route) -> None:

@@ -12,7 +12,7 @@ from ffdl_batch.attempt.directory_tree import Gone, Parts
 from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.domain.data.store_kinds import StoreAddress
 from ffdl_batch.host.file_attributes import write_sparse
-from ffdl_batch.staging.faults import Fault, ObjectChanged, Skip, local_fault
+from ffdl_batch.staging.faults import ERRORS_OF_ONE, Fault, ObjectChanged, Skip, UnreadableObject, local_fault
 from ffdl_batch.staging.object_names import parts_of
 from ffdl_batch.staging.stores.digests import file_chunks
 from ffdl_batch.staging.stores.store import UNKNOWN, Item, Sent, in_pages
@@ -22,13 +22,15 @@ from ffdl_batch.staging.tree import Tree, TreeEntry, half_made
 class FileStore:
     """The directory `container` below the path `endpoint`. One of them may be empty."""
 
-    def __init__(self, address: StoreAddress) -> None:
+    def __init__(self, address: StoreAddress, unreadable: Callable[[str, OSError], None]) -> None:
+        """`unreadable` gets directories that cannot be listed, and files in directories that cannot be entered."""
+        self._unreadable = unreadable
         self._root = os.path.join(address.endpoint or "/", address.container)
 
     def listing(self, prefix: str, start_after: str = "") -> Iterator[list[Item]]:
         """See :class:`ffdl_batch.staging.stores.store.Store`."""
         with self._tree() as tree:
-            found = tree.files(_above(prefix), lambda _name, _why: None)
+            found = tree.files(_above(prefix), lambda _name, _why: None, self._unreadable)
             yield from in_pages(_item(prefix + name, status) for name, status in found)
 
     def head(self, key: str) -> Item | None:
@@ -51,18 +53,29 @@ class FileStore:
         except Gone:
             raise ObjectChanged from None
         except OSError as error:
-            raise local_fault(error, os.path.join(self._root, item.key)) from error
+            raise self._wrong(error, item) from error
         try:
             if _item(item.key, os.fstat(descriptor)) != item:
                 raise ObjectChanged
             try:
-                yield file_chunks(descriptor, start, item.size if end == UNKNOWN else end)
+                yield self._chunks(item, descriptor, start, item.size if end == UNKNOWN else end)
             except EOFError:
                 raise ObjectChanged from None
             if _item(item.key, os.fstat(descriptor)) != item:
                 raise ObjectChanged
         finally:
             os.close(descriptor)
+
+    def _chunks(self, item: Item, descriptor: int, start: int, end: int) -> Iterator[bytes]:
+        try:
+            yield from file_chunks(descriptor, start, end)
+        except OSError as error:
+            raise self._wrong(error, item) from error
+
+    def _wrong(self, error: OSError, item: Item) -> Exception:
+        if error.errno in ERRORS_OF_ONE:
+            return UnreadableObject(error)
+        return local_fault(error, os.path.join(self._root, item.key))
 
     def put(self, key: str, sent: Sent) -> str:
         """See :class:`ffdl_batch.staging.stores.store.Store`."""
@@ -89,7 +102,8 @@ class FileStore:
         """See :class:`ffdl_batch.staging.stores.store.KeepsEntries`."""
         found: list[TreeEntry] = []
         with self._tree() as tree:
-            for _ in tree.files(_above(prefix), lambda _name, _why: None, keep=found.append):
+            # The listing has reported what cannot be read.
+            for _ in tree.files(_above(prefix), lambda _name, _why: None, lambda _name, _error: None, found.append):
                 continue
         return found
 

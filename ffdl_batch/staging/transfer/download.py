@@ -22,6 +22,7 @@ from ffdl_batch.staging.faults import (
     Skip,
     Stopped,
     TemporaryFailure,
+    UnreadableObject,
     local_fault,
     located_at,
     shown,
@@ -74,6 +75,8 @@ class Download:
                 job()
             except Skip as why:
                 self._run.reporter.skip(f"{shown(planned.item.key)} is left out: {why}")
+            except UnreadableObject as why:
+                self._run.unreadable.add(planned.name, why.error)
             except OSError as error:
                 raise local_fault(error, os.path.join(self._tree.root, planned.name)) from error
 
@@ -120,7 +123,7 @@ class Download:
         if half.wrong is None:
             try:
                 self._part(half, number)
-            except (ObjectChanged, Mismatch) as why:
+            except (ObjectChanged, Mismatch, UnreadableObject) as why:
                 half.wrong = why
         with half.lock:
             half.remaining -= 1
@@ -136,6 +139,9 @@ class Download:
         except (ObjectChanged, Mismatch) as why:
             self._restart(half, why)
             self._whole(Planned(planned.name, self._verification.look_up(planned.item.key)), 2)
+        except UnreadableObject:
+            self._drop(half)
+            raise
         finally:
             half.close()
 
@@ -153,15 +159,27 @@ class Download:
                 if reading >= CHANGES:
                     raise Fault(FaultClass.CORRUPT, f"{_reason(why)} {CHANGES} times in a row", item.key) from why
                 self._restart(half, why)
+            except UnreadableObject:
+                self._drop(half)
+                raise
             finally:
                 half.close()
             reading += 1
             item = self._verification.look_up(item.key)
 
-    def _restart(self, half: PartialFile, why: Exception) -> None:
+    def _drop(self, half: PartialFile) -> None:
+        """Remove an incomplete file that cannot be completed."""
+        self._forget(half)
+        with suppress(FileNotFoundError):
+            os.unlink(half.temporary, dir_fd=half.directory)
+
+    def _forget(self, half: PartialFile) -> None:
         done = sum(half.length(number) for number in half.digests)
         self._run.reporter.moved(-done)
         self._run.journal.forget(self._place, half.name)
+
+    def _restart(self, half: PartialFile, why: Exception) -> None:
+        self._forget(half)
         self._run.reporter.retry(f"{shown(half.item.key)}: {_reason(why)}; it is read again", 0)
 
     def _open(self, name: str, item: Item, *, is_new: bool) -> PartialFile:

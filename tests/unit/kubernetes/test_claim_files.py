@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 import tarfile
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from kubernetes_validate import validate
 
+from ffdl_batch.domain.job.views import UNREADABLE
 from ffdl_batch.domain.launch.attach_protocol import AGAIN, REFUSED, encode_frame
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, NotNow
 from ffdl_batch.ports.capabilities import ReadsClaims
@@ -35,8 +37,14 @@ def test_reader_pod_sees_only_its_directory_of_claim_and_is_restricted(version: 
     assert (mount["subPath"], mount["readOnly"]) == ("jobs/training-a", True)
 
 
-def read(directory: Path) -> bytes:
-    return subprocess.run([sys.executable, "-I", "-c", PROGRAM, str(directory)], capture_output=True, check=True).stdout
+_OF_ROOT = "-dac_override,-dac_read_search"
+AS_OTHERS = ("setpriv", f"--inh-caps={_OF_ROOT}", f"--bounding-set={_OF_ROOT}") if os.geteuid() == 0 else ()
+"""Starts a program for which the modes of files count, also if it is root's."""
+
+
+def read(directory: Path, *under: str) -> bytes:
+    argv = [*under, sys.executable, "-I", "-c", PROGRAM, str(directory)]
+    return subprocess.run(argv, capture_output=True, check=True).stdout
 
 
 def test_reader_program_writes_each_name_of_a_file_whole_and_links_as_links(tmp_path: Path) -> None:
@@ -50,6 +58,20 @@ def test_reader_program_writes_each_name_of_a_file_whole_and_links_as_links(tmp_
         sizes = {one.name: one.size for one in archive if one.isreg()}
         assert (sizes, archive.getmember("link").linkname) == ({"deep/one": 70000, "two": 70000}, "/etc/passwd")
     assert read(tmp_path / "absent") == ABSENT
+
+
+def test_reader_program_names_what_it_cannot_read_and_writes_all_others(tmp_path: Path) -> None:
+    for name in ("a", "shut/in", "z/shut", "z/z"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    for name in ("shut", "z/shut"):
+        (tmp_path / name).chmod(0)
+    said = read(tmp_path, *AS_OTHERS)
+    (tmp_path / "shut").chmod(0o700)
+    with tarfile.open(fileobj=io.BytesIO(said.removeprefix(FOUND))) as archive:
+        found = {one.name: one.pax_headers.get(UNREADABLE) for one in archive}
+    denied = "Permission denied"
+    assert found == {"a": None, "shut": denied, "z": None, "z/shut": denied, "z/z": None}
 
 
 @pytest.mark.parametrize(("line", "status", "kind"), [

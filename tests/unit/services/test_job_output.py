@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from ffdl_batch.client.api_calls.job_output import _Pieces, _unpack
+from ffdl_batch.client.api_calls.job_output import OutputIncomplete, _Pieces, _unpack
 from ffdl_batch.domain.data.staging_protocol import Transfer
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.domain.job.job import AttemptEnd, Job
@@ -234,6 +234,34 @@ def test_unpacked_archive_has_the_links_modes_and_holes_of_the_directory(tmp_pat
     assert str((target / "closed" / "latest").readlink()) == "tool"
     assert (target / "sparse").read_bytes() == (source / "sparse").read_bytes()
     assert (target / "sparse").stat().st_blocks * 512 < 1 << 20
+
+
+@pytest.mark.usefixtures("bound_by_modes")
+@pytest.mark.parametrize(("shut", "named"), [
+    ({"d0": 0}, ["d0"]), ({"f": 0}, ["f"]), ({"d0": 0o444}, ["d0/in"]),
+    ({"d0": 0, "f": 0, "d1/in": 0}, ["f", "d0", "d1/in"]),
+])  # fmt: skip
+def test_unpacked_archive_has_all_files_but_unreadable_ones_and_names_them(
+    tmp_path: Path, shut: dict[str, int], named: list[str]
+) -> None:
+    source, target = tmp_path / "s", tmp_path / "t"
+    for name in ("a", "d0/in", "d1/in", "f", "z"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text("x")
+    for name, mode in shut.items():
+        (source / name).chmod(mode)
+    target.mkdir()
+    noted: list[str] = []
+    pieces = archive_output(OutputView("j", "results", "COMPLETED", directory=str(source)))
+    with pytest.raises(OutputIncomplete) as caught:
+        _unpack(_Pieces(pieces, lambda size: None), target, (), noted.append)
+    (source / "d0").chmod(0o755)
+    assert noted == [f"{name} cannot be read: Permission denied" for name in named]
+    assert "; ".join(f"{name}: Permission denied" for name in named) in str(caught.value)
+    assert caught.value.problem.exit_code == 1
+    left_out = {*named, "d0/in"} if "d0" in shut else {*named}
+    found = {str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()}
+    assert found == {"a", "d0/in", "d1/in", "f", "z"} - left_out
 
 
 def put_link(path: Path, outside: Path) -> None:
