@@ -61,6 +61,7 @@ def _living(attempt: AttemptDir, started: dict[str, Any], host: str) -> Observat
         nodes=host,
         submitted_at=_number(state, "submitted_at"),
         started_at=_number(state, "at"),
+        warning=str(state.get("warning", "")),
     )
 
 
@@ -86,6 +87,7 @@ def _ended(attempt: AttemptDir, record: dict[str, Any], host: str) -> Observatio
         submitted_at=_number(record, "submitted_at"),
         started_at=_number(record, "started_at"),
         ended_at=_number(record, "at"),
+        warning=str(record.get("warning", "")),
     )
 
 

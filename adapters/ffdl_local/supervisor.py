@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ffdl_batch.attempt.file_writer import open_own
+from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.reader import read_object
 from ffdl_batch.host.permissions import PRIVATE_UMASK, umask_set
 from ffdl_batch.host.processes import adopt_orphans, boot_id
@@ -70,7 +71,7 @@ def main() -> int:
     os.close(write_end)
     following: Supervisor | None = supervisor
     while following is not None:
-        _detach_output(Path(following.job["log"]), following.job.get("umask", PRIVATE_UMASK))
+        following.warning = _detach_output(following.job)
         following.run()
         following = following.succeed()
     return 0
@@ -82,18 +83,41 @@ def _complain(text: str) -> None:
         sys.stderr.write(f"ffdl: {text}\n")
 
 
-def _detach_output(log: Path, umask: int) -> None:
+def _detach_output(job: dict[str, Any]) -> str:
+    """Direct the output to the job's log, or to the batch log of the attempt if the log cannot be written. Return a
+    warning for the owner, or ""."""
     null = os.open(os.devnull, os.O_RDONLY)
-    try:
-        with umask_set(umask):
-            log.parent.mkdir(parents=True, exist_ok=True)
-            out = open_own(str(log), os.O_WRONLY | os.O_APPEND, 0o666)
-    except OSError:  # the job runs without it
-        out = os.open(os.devnull, os.O_WRONLY)
+    log, batch_log, warning = job["log"], AttemptDir(job["attempt_dir"]).batch_log, ""
+    with umask_set(job.get("umask", PRIVATE_UMASK)):
+        try:
+            out = _open_own_log(log) if log == batch_log else _open_log(log)
+        except OSError as error:
+            why = error.strerror or error
+            try:
+                out = _open_own_log(batch_log)
+                warning = f"the output cannot be written to {log}: {why}; it is in {batch_log}"
+            except OSError:  # the job runs without it
+                out = os.open(os.devnull, os.O_WRONLY)
+                warning = f"the output cannot be written to {log}: {why}; it is lost"
     for source, target in ((null, 0), (out, 1), (out, 2)):
         os.dup2(source, target)
     os.close(null)
     os.close(out)
+    return warning
+
+
+def _open_log(path: str) -> int:
+    """Open the file that the owner named. It may be a link or a device, and nothing is replaced. Raises OSError."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY | os.O_NONBLOCK  # a pipe without reader is an error
+    descriptor = os.open(path, flags, 0o666)
+    os.set_blocking(descriptor, True)
+    return descriptor
+
+
+def _open_own_log(path: str) -> int:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    return open_own(path, os.O_WRONLY | os.O_APPEND, 0o666)
 
 
 class Supervisor:
@@ -106,6 +130,7 @@ class Supervisor:
         self._directory = local_directory(job["attempt_dir"])
         self._cancelled = False
         self._submitted = time.time()
+        self.warning = ""
 
     def announce(self) -> None:
         """Record the process that executes this attempt, before anything is executed."""
@@ -227,7 +252,7 @@ class Supervisor:
             self._directory / STATE,
             {
                 "phase": phase, "reason": reason, "head": head, "head_ticks": stat[2] if stat else 0,
-                "submitted_at": self._submitted, "at": time.time(),
+                "submitted_at": self._submitted, "at": time.time(), "warning": self.warning,
             },
         )  # fmt: skip
 
@@ -238,6 +263,7 @@ class Supervisor:
             {
                 "status": status, "cancelled": self._cancelled, "at": time.time(),
                 "submitted_at": self._submitted, "started_at": before.get("at") if status is not None else None,
+                "warning": self.warning,
             },
         )  # fmt: skip
 

@@ -81,3 +81,5 @@ class Observation:
     held_for_good: bool = False
     nowhere: bool = False
     lacks: str = ""
+    warning: str = ""
+    """A warning for the owner that the backend found while it ran the job."""

@@ -1,4 +1,4 @@
-"""Checks the directories of data and results from this host at submission, so that a job does not wait in vain."""
+"""Checks directories of data and results, and the file of the output, from this host at submission."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from ffdl_batch.host.filesystem import is_network, is_read_only
 from ffdl_batch.host.permissions import explain_denial
 
 CODE = "C103"
+OUTPUT_CODE = "C101"
 NOT_YET = "does not exist yet"
 _CORRECT = "correct the data store, or put the data there"
 _OPEN = "correct the data store, or ask the owner of the directory for access"
+_NAME_FILE = "name a file in a directory in which you may write"
 _LEVELS = 2
 """A job's directory of results is in the store's container, which is in the store's directory."""
 _OF_THE_PATH = (errno.ELOOP, errno.ENAMETOOLONG)
@@ -60,6 +62,42 @@ def wrong_dirs(stores: Sequence[DataStore], launch: LaunchFile, *, later: bool, 
             yield _finding(found, path, later=later)
 
 
+def wrong_output(asked: str, base_dir: str, *, later: bool) -> Iterator[Finding]:
+    """Yield why the file of `--output` cannot be written on this host, which runs the job.
+
+    What a part with a pattern (``%j``) becomes is not known, so only the directories above it are checked.
+    """
+    path = os.path.join(base_dir or "/", asked)  # noqa: PTH118 - a slash at the end stays
+    known, is_pattern, rest = path.partition("%")
+    if is_pattern:
+        found = _wrong_parent(path, known.rpartition("/")[0] or "/", is_parent="/" not in rest)
+    elif path.endswith("/") or os.path.isdir(path):  # noqa: PTH112 - of any length
+        found = _Wrong(f"the output cannot be written to {path}: it is a directory", _NAME_FILE)
+    elif not os.path.exists(path):  # noqa: PTH110 - of any length
+        found = _wrong_parent(path, str(Path(os.path.realpath(path)).parent), is_parent=True)
+    elif not os.access(path, os.W_OK):
+        found = _denied(f"the output cannot be written to {path}: you may not write to it", path, os.W_OK, _NAME_FILE)
+    else:
+        found = None
+    if found is not None:
+        yield _finding(found, "batch.output", later=later, code=OUTPUT_CODE)
+
+
+def _wrong_parent(path: str, directory: str, *, is_parent: bool) -> _Wrong | None:
+    """Check the last known directory above a file, which the job creates if it is missing. `is_parent`: the file itself
+    is created in it."""
+    there, _ = _existing_part(f"{directory}/file")
+    named = f"the output cannot be written to {path}"
+    if not os.path.isdir(there):  # noqa: PTH112 - of any length
+        return _Wrong(f"{named}: {there} is not a directory", _NAME_FILE)
+    missing = f", and {directory} does not exist" if there != directory else ""
+    if not os.access(there, os.X_OK):
+        return _denied(f"{named}: you may not enter {there}{missing}", there, os.X_OK, _NAME_FILE)
+    if (missing or is_parent) and not os.access(there, os.W_OK):
+        return _denied(f"{named}: you may not write in {there}{missing}", there, os.W_OK, _NAME_FILE)
+    return None
+
+
 def leaving_links(stores: Sequence[DataStore], launch: LaunchFile) -> Iterator[Finding]:
     """Yield a warning for each data directory with links to files that learners in a container do not see. In a large
     directory only the first entries are checked."""
@@ -75,14 +113,14 @@ def leaving_links(stores: Sequence[DataStore], launch: LaunchFile) -> Iterator[F
             yield Finding(Severity.WARNING, said, cure, path=path, code=CODE)
 
 
-def _finding(wrong: _Wrong, path: str, *, later: bool) -> Finding:
+def _finding(wrong: _Wrong, path: str, *, later: bool, code: str = CODE) -> Finding:
     if later:
         message = wrong.message.replace("does not exist", NOT_YET, 1)
         return Finding(
-            Severity.WARNING, f"{message} ({CODE})", "it must exist when the job starts", path=path, code=CODE
+            Severity.WARNING, f"{message} ({code})", "it must exist when the job starts", path=path, code=code
         )
     severity = Severity.ERROR if wrong.is_sure else Severity.WARNING
-    return Finding(severity, wrong.message, wrong.cure, path=path, code=CODE)
+    return Finding(severity, wrong.message, wrong.cure, path=path, code=code)
 
 
 def _wrong_data(directory: str, is_node: bool) -> _Wrong | None:
@@ -107,10 +145,10 @@ def _wrong_data(directory: str, is_node: bool) -> _Wrong | None:
     return None
 
 
-def _denied(message: str, place: str, wanted: int, *, is_sure: bool = True) -> _Wrong:
+def _denied(message: str, place: str, wanted: int, cure: str = _OPEN, *, is_sure: bool = True) -> _Wrong:
     """Return what is wrong with a directory that this process may not use, with the reason if it is known."""
     found = explain_denial(place, wanted)
-    return _Wrong(f"{message}: {found.why}", found.cure, is_sure) if found else _Wrong(message, _OPEN, is_sure)
+    return _Wrong(f"{message}: {found.why}", found.cure, is_sure) if found else _Wrong(message, cure, is_sure)
 
 
 def _lacks_only_last(directory: str) -> bool:

@@ -238,6 +238,7 @@ def _columns(job: Job, verdict: Verdict, facts: AttemptFacts, seen: Observation 
     columns |= _network_column(job, facts)
     warnings = [
         *([verdict.warning] if verdict.warning else []),
+        *([seen.warning] if seen is not None and seen.warning and seen.warning not in job.warnings else []),
         *_new_warnings(job, _DEVICES, map(_message, _of_kind(facts, EventKind.DEVICES)), 1),
         *_new_warnings(job, _METRICS, map(_learner_message, _of_kind(facts, EventKind.METRICS)), MAX_METRICS_WARNINGS),
         *_new_warnings(job, NOT_KEPT, map(_message, _of_kind(facts, EventKind.NOT_KEPT)), MAX_DAMAGED_WARNINGS),

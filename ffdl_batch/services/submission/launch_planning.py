@@ -17,7 +17,7 @@ from ffdl_batch.domain.quantity import parse_size
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerMissing, SchedulerUnreachable
 from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest
 from ffdl_batch.services.backends.adapters import Adapters
-from ffdl_batch.services.data.data_directories import leaving_links, wrong_dirs
+from ffdl_batch.services.data.data_directories import leaving_links, wrong_dirs, wrong_output
 from ffdl_batch.services.data.data_store_checks import StoreChecks
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.outcome.retry_budget import budget_of, lead_of
@@ -85,13 +85,11 @@ def plan_or_refuse(
 
 
 def _wrong_dirs(adapters: Adapters, candidate: Candidate, plan: LaunchPlan) -> list[Finding]:
-    """Return the errors and warnings about directories of data and results."""
-    found = wrong_dirs(
-        candidate.spec.data_stores,
-        plan.launch,
-        later=candidate.is_later,
-        is_node=adapters.facts(candidate.backend).is_this_machine,
-    )
+    """Return the errors and warnings about directories of data, results and output."""
+    spec, later, is_node = candidate.spec, candidate.is_later, adapters.facts(candidate.backend).is_this_machine
+    found = list(wrong_dirs(spec.data_stores, plan.launch, later=later, is_node=is_node))
+    if is_node and spec.batch.output:
+        found.extend(wrong_output(spec.batch.output, spec.base_dir, later=later))
     return [locate(candidate, finding) for finding in found]
 
 

@@ -82,6 +82,21 @@ def test_local_observe_maps_exit_record_to_end_cause(
     assert (seen.phase, seen.end, seen.exit_code, seen.exit_signal) == (Phase.ENDED, cause, code, number)
 
 
+def test_local_observe_has_warning_of_supervisor_while_job_runs_and_after_its_end(tmp_path: Path) -> None:
+    state: Mapping[str, object] = {"phase": "running", "head": os.getpid(), "at": 3.0, "warning": "of output"}
+    ended: Mapping[str, object] = {"status": 0, "at": 2.0, "warning": "of output"}
+    directory = attempt(tmp_path, started={"host": HOST, "pid": 1}, exit=ended)
+    seen = observe_attempt(directory, HOST)
+    assert seen is not None and seen.warning == "of output"
+    local = local_directory(directory.path)
+    (local / EXIT).unlink()
+    (local / STATE).write_text(json.dumps(state))
+    with (local / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        seen = observe_attempt(directory, HOST)
+    assert seen is not None and (seen.phase, seen.warning) == (Phase.RUNNING, "of output")
+
+
 def test_local_observe_reports_node_failure_for_vanished_job_without_final_record(tmp_path: Path) -> None:
     directory = attempt(tmp_path, started={"host": HOST, "pid": 1}, state={"phase": "running"})
     seen = observe_attempt(directory, HOST)

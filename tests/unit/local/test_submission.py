@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -108,3 +109,44 @@ def test_local_submit_names_limit_if_process_cannot_start(
     monkeypatch.setattr(subprocess, "run", refuse)
     with pytest.raises(TooMany, match=limit):
         create({}, AdapterContext(str(tmp_path), "ada", os.getuid())).submit(planned)
+
+
+@pytest.mark.parametrize(
+    ("log", "why"),
+    [
+        ("new/out.txt", ""),
+        ("link", ""),
+        ("/dev/null", ""),
+        ("attempt/batch.log", ""),
+        ("directory", "Is a directory"),
+        ("pipe", "No such device or address"),
+        ("file/out.txt", "Not a directory|File exists"),
+        ("/proc/none/out.txt", "No such file or directory"),
+    ],
+)
+def test_local_supervisor_writes_to_batch_log_with_warning_if_output_cannot_be_written(
+    tmp_path: Path, log: str, why: str
+) -> None:
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "target").touch()
+    (tmp_path / "link").symlink_to("target")
+    os.mkfifo(tmp_path / "pipe")
+    path, batch_log = str(tmp_path / log), tmp_path / "attempt" / "batch.log"
+    job = {"log": path, "attempt_dir": str(tmp_path / "attempt"), "umask": 0o22}
+    program = (
+        "import json, os, sys; sys.path[:0] = sys.argv[1:3]; from ffdl_local import supervisor; "
+        "kept = os.dup(1); found = supervisor._detach_output(json.loads(sys.argv[3])); print('said', flush=True); "
+        "os.write(kept, found.encode())"
+    )
+    argv = [sys.executable, "-I", "-c", program, PACKAGES, CORE, json.dumps(job)]
+    warning = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=120).stdout
+    if why:
+        said = f"the output cannot be written to {re.escape(path)}: ({why}); it is in {re.escape(str(batch_log))}"
+        assert re.fullmatch(said, warning), warning
+        assert batch_log.read_text() == "said\n"
+    else:
+        assert warning == ""
+        assert path == "/dev/null" or Path(path).read_text() == "said\n"
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "pipe").is_fifo() and (tmp_path / "directory").is_dir()
+    assert not Path("/dev/null").is_file()

@@ -430,3 +430,12 @@ def test_watcher_keeps_error_of_halted_job_when_results_were_not_stored(site: Si
     }
     after = judged(site, EndCause.SUCCESS, Outcome.HALTED, stored=False, **words)
     assert (after.state, after.error_code, after.message) == (JobState.HALTED, words["error_code"], words["message"])
+
+
+def test_watcher_adds_warning_of_observation_to_job_once(site: Site) -> None:
+    job, _ = at_work(site)
+    seen = Observation(Phase.RUNNING, "RUNNING", nodes="n1", warning="the output cannot be written")
+    for nodes in ("n1", "n2", "n1"):
+        site.scheduler.seen[NativeId(job.native_id)] = replace(seen, nodes=nodes)
+        site.watch()
+    assert site.job(job.id).warnings.count("the output cannot be written") == 1

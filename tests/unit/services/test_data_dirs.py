@@ -15,7 +15,7 @@ from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.job.spec import DataStore, StoreType
 from ffdl_batch.domain.launch.launch_file import EnvDelivery, LaunchFile, LearnerCommand, Pod, Stores
 from ffdl_batch.services.data import data_directories
-from ffdl_batch.services.data.data_directories import leaving_links, wrong_dirs
+from ffdl_batch.services.data.data_directories import leaving_links, wrong_dirs, wrong_output
 from tests.owners import belongs_to
 from tests.unit.controller.rig import launch_file
 
@@ -204,3 +204,62 @@ def test_leaving_links_looks_at_bounded_number_of_entries_for_bounded_time(
     assert found.message.count(" -> ") == data_directories.LINKS_SHOWN and found.message.endswith(", ...")
     monkeypatch.setattr(data_directories, name, limit)
     assert list(leaving_links([STORE], launch)) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("closed/o.txt", "you may not enter {}/closed"),
+        ("closed/new/o-%j.txt", "you may not enter {0}/closed, and {0}/closed/new does not exist"),
+        ("closed/%j/o.txt", "you may not enter {}/closed"),
+        ("fixed/o-%j.txt", "you may not write in {}/fixed"),
+        ("fixed/new/%j/o.txt", "you may not write in {0}/fixed, and {0}/fixed/new does not exist"),
+        ("fixed/kept.txt", "you may not write to it"),
+        ("to-fixed", "you may not write in {}/fixed"),
+        ("open", "it is a directory"),
+        ("new/", "it is a directory"),
+        ("file/o.txt", "{}/file is not a directory"),
+        ("file/%j", "{}/file is not a directory"),
+    ],
+)
+def test_wrong_output_refuses_file_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, said: str
+) -> None:
+    (found,) = wrong_output(asked, str(laid_for_output(tmp_path, monkeypatch)), later=False)
+    path = f"{tmp_path}/{asked}"
+    assert found.message == f"the output cannot be written to {path}: {said.format(tmp_path)}"
+    assert (found.severity, found.path, found.code) == (ERROR, "batch.output", "C101")
+    assert found.cure == "name a file in a directory in which you may write"
+    (found,) = wrong_output(path, "/elsewhere", later=True)
+    assert found.severity is WARNING
+
+
+@pytest.mark.parametrize(
+    "asked",
+    ["o.txt", "new/deeper/o-%j.txt", "file", "to-file", "to-new", "open/%x/o", "fixed/%x/o", "/dev/null", "%j", "pipe"],
+)
+def test_wrong_output_accepts_file_that_can_or_may_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    assert list(wrong_output(asked, str(laid_for_output(tmp_path, monkeypatch)), later=False)) == []
+
+
+def laid_for_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Lay out places for output. In `fixed` nothing can be written, and `closed` cannot be entered."""
+    for name in ("open", "fixed", "closed"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "fixed" / "kept.txt").touch()
+    os.mkfifo(tmp_path / "pipe")
+    for name, target in (("to-fixed", "fixed/none"), ("to-file", "file"), ("to-new", "open/new")):
+        (tmp_path / name).symlink_to(target)
+    may = os.access
+
+    def access(path: Any, mode: int, **how: Any) -> bool:
+        here = Path(path)
+        if here == tmp_path / "closed" or (tmp_path / "fixed" in (here, *here.parents) and mode & os.W_OK):
+            return False
+        return may(path, mode, **how)
+
+    monkeypatch.setattr(os, "access", access)
+    return tmp_path
