@@ -283,12 +283,15 @@ def choose_network(
     if level not in provable:
         message = f"network level {level} cannot be proved on this backend; a named level is never loosened"
         raise RequestRefused([lacking.get(level) or refusal("batch.network", message, "use network: auto or host")])
-    if minimum in _TIGHTNESS and _TIGHTNESS.index(level) > _TIGHTNESS.index(minimum):
+    permitted = _TIGHTNESS[: _TIGHTNESS.index(minimum) + 1] if minimum in _TIGHTNESS else _TIGHTNESS
+    if level not in permitted:
         message = f"the site asks for network level {minimum} or tighter, and this job would get {level}"
         if asked is NetworkLevel.AUTO and fitting in lacking:
             message += f": {lacking[fitting].message}"
         raise RequestRefused([refusal("batch.network", message, _tighter(spec, fitting, minimum))])
-    return Network(requested=asked.value, level=level.value, mechanism=provable[level])
+    outward = (NetworkLevel.EGRESS, NetworkLevel.HOST)
+    offered = tuple(one.value for one in outward if one in provable and one in permitted)
+    return Network(requested=asked.value, level=level.value, mechanism=provable[level], offered=offered)
 
 
 def _tighter(spec: JobSpec, fitting: NetworkLevel, minimum: NetworkLevel) -> str:

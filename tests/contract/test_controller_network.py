@@ -37,8 +37,8 @@ def own_network(run: Rig, command: str, level: str = "job") -> None:
     machine, and read different files."""
     two_nodes(
         run, command, learners=3, names=NAMES, ports=12000, seats=(Seat(0), Seat(0, index=1), Seat(1, index=2)),
-        network=Network("auto", level, "vxlan", str(run.base / "ffdl")),
-        host=HostVariables(allocation="FFDL_NODE_RANK"),
+        network=Network("auto", level, "vxlan", str(run.base / "ffdl"), ("host",)),
+        host=HostVariables(allocation="FFDL_NODE_RANK"), command=command,
     )  # fmt: skip
     launch = decode(Path(run.attempt.launch).read_text())
     env = {**launch.learner.env, "PLACE": "{name} {address} {master_addr} {port} {netns}", "HOSTS": "{hosts_file}"}
@@ -129,6 +129,7 @@ def test_attempt_fails_with_s107_when_level_none_learner_is_on_node_network(run:
     ("command", "hint"),
     [
         ("echo 'curl: (6) Could not resolve host: data.example.org'; exit 6", True),
+        ("curl() { exit 6; }; curl -s https://data.example.org", True),
         ("echo 'data.example.org is nobody I know'; exit 6", False),
     ],
 )
@@ -139,7 +140,11 @@ def test_message_of_failed_learner_without_network_names_its_level(run: Rig, com
     assert run.run() == 6, run.errors
     message = run.final().message
     assert "ended with exit code 6" in message
-    assert ("at network level egress it reaches only" in message and "--network" in message) == hint
+    reason = (
+        "at network level egress it can reach only the destinations in batch.network.allow; if it needs more, submit "
+        "with --network host (batch.network)"
+    )
+    assert (reason in message) == hint, message
 
 
 def test_network_event_confirms_isolation_of_learner(run: Rig) -> None:

@@ -318,7 +318,8 @@ class Head:
             except OSError as error:
                 sys.stderr.write(f"ffdl-controller: {error}\n")
         if conclusion.error_code == "C201":
-            hint = explain_unreachable(self.launch.network.level, lines)
+            network, command = self.launch.network, self.launch.command_of(conclusion.learner_id)
+            hint = explain_unreachable(network.level, network.offered, lines, command, conclusion.exit_code)
         return FinalRecord(
             native_id=self.native_id,
             outcome=conclusion.outcome,

@@ -124,7 +124,7 @@ def place_values(launch: LaunchFile, learner_id: int) -> Dict[str, str]:
         master_port=str(master_port(launch)),
         port=str(_port(launch, local_index)),
     )
-    command = launch.commands.get(seat.role) or launch.command
+    command = launch.command_of(learner_id)
     if command:
         values["command"] = command
     return values

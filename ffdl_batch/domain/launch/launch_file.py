@@ -123,6 +123,8 @@ class Network:
     directory: str = ""
     """Where the site's prolog describes, on each node, the network that it has made for a job; "" = the job has none of
     its own."""
+    offered: Tuple[str, ...] = ()
+    """The levels with access to other hosts, egress and host, that the backend can prove and the site permits."""
 
 
 @dataclass(frozen=True)
@@ -321,6 +323,10 @@ class LaunchFile:
         if self.seats:
             return self.seats[learner_id - 1]
         return Seat((learner_id - 1) // self.learners_per_node, index=learner_id - 1)
+
+    def command_of(self, learner_id: int) -> str:
+        """Return the command of a learner."""
+        return self.commands.get(self.seat_of(learner_id).role) or self.command
 
     def learners_on(self, node_rank: int) -> Tuple[int, ...]:
         """Return the ids of the learners of one node."""

@@ -281,6 +281,23 @@ def test_choose_network_explains_why_site_minimum_is_unavailable() -> None:
 
 
 @pytest.mark.parametrize(
+    ("provable", "minimum", "offered"),
+    [
+        ({NONE, HOST}, HOST, ("host",)),
+        ({NONE, LEVEL_JOB, LEVEL_EGRESS, HOST}, HOST, ("egress", "host")),
+        ({NONE, LEVEL_JOB, LEVEL_EGRESS, HOST}, LEVEL_EGRESS, ("egress",)),
+        ({NONE, HOST}, NONE, ()),
+    ],
+)
+def test_choose_network_records_levels_with_access_to_other_hosts(
+    provable: set[NetworkLevel], minimum: NetworkLevel, offered: tuple[str, ...]
+) -> None:
+    spec = replace(SPEC, resources=Resources(learners=1))
+    network = choose_network(spec, {one: f"by {one}" for one in provable}, minimum)
+    assert (network.level, network.offered) == ("none", offered)
+
+
+@pytest.mark.parametrize(
     ("asked", "learners", "minimum", "cure"),
     [
         (HOST, 1, NONE, "leave network out, or write network: none"),
