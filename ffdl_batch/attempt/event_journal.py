@@ -5,6 +5,9 @@ An event that cannot be written stays in memory. It is tried again with the next
 :meth:`Journal.close`. Once learners run, a thread writes, so a file system that hangs delays only the events. Before
 the first learner runs, the journal creates a small ballast file. It is removed when the disk is full, so that the last
 events of a job whose learner filled the disk have space.
+
+A learner runs as the same user and can change the file. The journal then writes all its events again, so that events
+which another process appended count for no reader that looks later.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import time
 from typing import Callable, List
 
 from ffdl_batch.attempt.file_writer import NO_SPACE, open_own, restore_directory, touch, write_text
-from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, NO_FILE, find_text, read_head
+from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, NO_FILE, find_text, read_head, size_of
 from ffdl_batch.domain.file_format import NewerFormat
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Scalar, decode_events, encode_event
 from ffdl_batch.host.worker_thread import WorkerThread
@@ -27,6 +30,8 @@ PATIENCE_S = 120.0
 HANDOVER_S = 1.0
 """Seconds that :meth:`Journal.append` waits until the event is written."""
 AGAIN_S = 0.5
+CHECK_S = 2.0
+"""Minimum seconds between two checks of :meth:`Journal.flush` whether another process changed the file."""
 
 
 class Journal:
@@ -35,12 +40,24 @@ class Journal:
     `events` has those of earlier runs and of this one, also those that are not written yet.
     """
 
-    def __init__(self, path: str, source: str, bell: str = "", patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self,
+        path: str,
+        source: str,
+        bell: str = "",
+        patience_s: float = PATIENCE_S,
+        superseded: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`superseded` returns whether a newer run may write to the file. Its events are not removed."""
         self.path, self.source, self.bell, self.patience_s = path, source, bell, patience_s
+        self._superseded = superseded
+        self._size = 0
+        """Size of the file after the last write of this journal."""
+        self._checked_at = time.monotonic()
         self._pending: List[str] = []
         self._adding = threading.Lock()
         self._worker = WorkerThread("journal")
-        self._complained = False
+        self._complained = self._reported_change = False
         self.earlier = self._recover()
         self.events = list(self.earlier)
         self._seq = self.earlier[-1].seq if self.earlier else 0
@@ -58,6 +75,7 @@ class Journal:
                 os.ftruncate(descriptor, len(whole))
             finally:
                 os.close(descriptor)
+        self._size = len(whole)
         return decode_events(whole.decode("utf-8", "replace"))
 
     def load_ballast(self) -> None:
@@ -82,8 +100,15 @@ class Journal:
         self._worker.ask(self._try_to_write, False, HANDOVER_S)
 
     def flush(self) -> bool:
-        """Try to write waiting events, without waiting for the result. Return whether none is waiting."""
-        if self._pending and not self._worker.is_behind:
+        """Try to write waiting events, without waiting for the result. Return whether none is waiting.
+
+        Every CHECK_S seconds, also restore the file if another process changed it.
+        """
+        now = time.monotonic()
+        if self._worker.is_behind:
+            return not self._pending
+        if self._pending or now - self._checked_at >= CHECK_S:
+            self._checked_at = now
             self._worker.ask(self._try_to_write, False, 0.0)
         return not self._pending
 
@@ -121,13 +146,19 @@ class Journal:
 
     def _write(self) -> None:
         with self._adding:
-            lines = list(self._pending)
-        if not lines:
+            lines, events = list(self._pending), list(self.events)
+        if not lines and not self._has_changed(size_of(self.path)):
             return
         restore_directory(os.path.dirname(self.path))
         descriptor = open_own(self.path, os.O_RDWR | os.O_APPEND)
         try:
-            self._append(descriptor, "".join(lines).encode("utf-8"))
+            if self._has_changed(os.fstat(descriptor).st_size):
+                self._write_again(events)
+            else:
+                try:
+                    self._append(descriptor, "".join(lines).encode("utf-8"))
+                finally:  # a torn line is the journal's own
+                    self._size = os.fstat(descriptor).st_size
         finally:
             os.close(descriptor)
         with self._adding:
@@ -136,15 +167,31 @@ class Journal:
         self.ring()
 
     def _restore(self) -> None:
-        """Write the whole file again if events of this run are missing from it. A learner or a user that damages the
-        file must not make readers conclude that the controller died."""
+        """Write the whole file again if it lacks events of this run or has events of another process. A learner or a
+        user that damages the file must not make readers conclude that the controller died."""
         try:
-            found = {event.seq: event for event in decode_events(find_text(self.path, MAX_EVENT_BYTES))}
+            found = decode_events(find_text(self.path, MAX_EVENT_BYTES))
         except NewerFormat:  # this run read the file before its first write
-            found = {}
-        if any(found.get(event.seq) != event for event in self.events[len(self.earlier) :]):
-            write_text(self.path, "".join(map(encode_event, self.events)))
+            found = []
+        if found == self.events:
+            return
+        by_number = {event.seq: event for event in found}
+        is_whole = all(by_number.get(event.seq) == event for event in self.events[len(self.earlier) :])
+        if not is_whole or not self._superseded():
+            self._write_again(self.events)
             self.ring()
+
+    def _has_changed(self, size: int) -> bool:
+        """Return whether a process other than a newer run wrote to the file, which has this size now."""
+        return size != self._size and not self._superseded()
+
+    def _write_again(self, events: List[Event]) -> None:
+        if not self._reported_change:
+            self._reported_change = True
+            sys.stderr.write(f"ffdl-controller: {self.path}: another process changed this file; it is written again\n")
+        content = "".join(map(encode_event, events))
+        write_text(self.path, content)
+        self._size = len(content.encode("utf-8"))
 
     def _append(self, descriptor: int, data: bytes) -> None:
         """Append data durably.

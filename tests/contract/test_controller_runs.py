@@ -87,6 +87,47 @@ def test_failure_is_attributed_to_learner_that_replaced_files_of_attempt(run: Ri
     assert [event.kind for event in run.events()][-1] is EventKind.ENDED
 
 
+HASTY = """
+from ffdl_batch.controller.head import step
+step.LOOK_S, step.LINGERS_S = 0.1, 0.5
+"""
+"""The head waits for a lingering launcher a second, so the learner need not live for long."""
+FORGED = {
+    "end of the controller": '"kind":"ended"',
+    "end of the controller with a code": '"kind":"ended","x_code":"S106"',
+    "end of the learner": '"kind":"learner_ended","x_learner_id":1,"x_exit_code":0',
+    "fault": '"kind":"fault","x_code":"S106","x_message":"m"',
+    "phase": '"kind":"phase","x_phase":"load-data","x_status":"ended","x_exit":0',
+    "stored": '"kind":"stored","x_learner_id":1',
+    "final": '"kind":"final","x_outcome":"COMPLETED"',
+}
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("kind", FORGED)
+def test_failure_is_attributed_to_learner_that_appended_events(run: Rig, kind: str, nodes: int) -> None:
+    """The step is not ended before its time, and only the controllers' own events count."""
+    run.have_controllers_do(HASTY)
+    forge = (
+        "import os, time\n"
+        "for name in ('node-0', 'node-1', 'head'):\n"
+        f'    line = \'{{"seq":99,"at":%f,"source":"%s",{FORGED[kind]},"format":1}}\\n\'\n'
+        "    path = f'{os.environ[\"JOB_STATE_DIR\"]}/../events/{name}.jsonl'\n"
+        "    open(path, 'a').write(line % (time.time(), name))\n"
+    )
+    command = "python3 forge.py; sleep 3; exit 3"
+    if nodes == 2:
+        two_nodes(run, command, {"forge.py": forge})
+    else:
+        run.write(command, model={"forge.py": forge})
+    assert run.run() == 3, run.errors
+    final = run.final()
+    assert (final.outcome, final.exit_code, final.error_code) == (Outcome.FAILED, 3, "C201"), final.message
+    assert "is killed" not in run.errors
+    for source in ("head", *(f"node-{number}" for number in range(nodes))):
+        assert 99 not in [event.seq for event in run.events(source)], source
+
+
 def test_final_record_names_signal_that_killed_learner(run: Rig) -> None:
     run.write("kill -ABRT $$")
     assert run.run() == 128 + signal.SIGABRT

@@ -141,7 +141,9 @@ class Head:
         restore_directory(self.attempt.events)
         os.makedirs(self.launch.doorbell, exist_ok=True)
         bell = os.path.join(self.launch.doorbell, self.launch.job_id)
-        return Journal(self.attempt.event_file(HEAD), HEAD, bell, self.launch.limits.fence_s)
+        newer = self.attempt.run_claim(self.claim.run + 1)
+        path, patience_s = self.attempt.event_file(HEAD), self.launch.limits.fence_s
+        return Journal(path, HEAD, bell, patience_s, lambda: os.path.isdir(newer))
 
     def _patiently(
         self, work: Callable[[], T], pause: Optional[Callable[[float], None]] = None, *, awaits_space: bool = False

@@ -17,6 +17,7 @@ from ffdl_batch.attempt.control_cell import RUN
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.learner_endings import has_ended
 from ffdl_batch.attempt.log_tail import last_lines
+from ffdl_batch.attempt.reader import status_of
 from ffdl_batch.controller.checkpoints import STORE_SHARE
 from ffdl_batch.controller.learner.out_of_memory import describe_memory, read_counters, was_out_of_memory
 from ffdl_batch.controller.learner.pod_exchange import is_cut_off
@@ -30,7 +31,7 @@ from ffdl_batch.host.signals import release_signals
 LOOK_S = 5.0
 """Seconds between two reads of the node controllers' events while the child runs."""
 LINGERS_S = 10.0
-"""Seconds that the child may outlive the last node controller."""
+"""Seconds that srun may outlive the last node controller, in addition to the interval of heartbeats."""
 OTHERS_S, LOOK_AT_OTHERS_S = 3600.0, 0.5
 """In a pod: how long to wait for the events of other pods when this pod's controller has ended, and how often to look.
 The daemon, which brings the events, may be away, and waiting loses no results."""
@@ -58,14 +59,15 @@ class Step:
         self._others_until: Optional[float] = None
         self._look_at = 0.0
         self._over_at: Optional[float] = None
+        self._beats: List[Optional[int]] = []
         self._memory, self._printed_from = read_counters(), _log_size()
         argv = _argv(launch, launch_path)
         env = {**os.environ, RUN: str(run)}
         self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, env=env, preexec_fn=release_signals)  # noqa: PLW1509
 
     def runs(self) -> bool:
-        """Return whether the head must wait for it. A child that outlives all node controllers is killed."""
-        if self.process.poll() is None and self._lingers():
+        """Return whether the head must wait for it. An srun that outlives all node controllers is killed."""
+        if self._launch.step and self.process.poll() is None and self._lingers():
             sys.stderr.write(f"ffdl-controller: process {self.process.pid} outlived the step's tasks and is killed\n")
             self.process.kill()
             self.process.wait()
@@ -112,15 +114,28 @@ class Step:
         return self._waits_for_others
 
     def _lingers(self) -> bool:
+        """Return whether srun has outlived all node controllers for too long.
+
+        Learners can write an end event, too. So a node controller has ended only if its heartbeat has stopped as well.
+        """
         now = time.monotonic()
         if now < self._look_at:
             return False
         self._look_at = now + LOOK_S
-        if not self._is_over():
+        before, self._beats = self._beats, [self._beat(rank) for rank in range(self._launch.nodes)]
+        if self._beats != before or not self._is_over():
             self._over_at = None
             return False
         self._over_at = now if self._over_at is None else self._over_at
-        return now - self._over_at >= LINGERS_S
+        return now - self._over_at >= LINGERS_S + self._launch.limits.heartbeat_s
+
+    def _beat(self, rank: int) -> Optional[int]:
+        """Return the time of the last heartbeat of a node controller in nanoseconds; None if there is none."""
+        try:
+            found = status_of(self.attempt.heartbeat(rank))
+        except OSError:  # unknown now; it is read again soon
+            return None
+        return None if found is None else found.st_mtime_ns
 
     def _is_over(self, ranks: Optional[Iterable[int]] = None) -> bool:
         """Return whether all node controllers of this step, or those of `ranks`, have reported their end."""

@@ -7,7 +7,7 @@ import sys
 import traceback
 
 from ffdl_batch.attempt.conclusion import EXIT_PLATFORM
-from ffdl_batch.attempt.control_cell import own_run
+from ffdl_batch.attempt.control_cell import newer_run, own_run
 from ffdl_batch.attempt.event_journal import Journal
 from ffdl_batch.attempt.filesystem_retry import patiently
 from ffdl_batch.attempt.layout import AttemptDir
@@ -66,7 +66,12 @@ def run_node(launch: LaunchFile, launch_path: str, node_rank: int) -> int:
 
 def _open_journal(launch: LaunchFile, attempt: AttemptDir, source: str) -> Journal:
     patience_s, bell = launch.limits.fence_s, os.path.join(launch.doorbell, launch.job_id)
-    return patiently(lambda: Journal(attempt.event_file(source), source, bell, patience_s), attempt.path, patience_s)
+    path, run = attempt.event_file(source), own_run(os.environ)
+
+    def is_superseded() -> bool:
+        return bool(newer_run(launch, run))
+
+    return patiently(lambda: Journal(path, source, bell, patience_s, is_superseded), attempt.path, patience_s)
 
 
 def _record_end(launch: LaunchFile, node_rank: int, journal: Journal) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.attempt import event_journal
 from ffdl_batch.attempt.control_cell import Control, read_control
 from ffdl_batch.attempt.event_journal import Journal
 from ffdl_batch.attempt.file_writer import open_own, remove, touch, write_cell, write_text
@@ -27,8 +28,8 @@ from ffdl_batch.controller.metrics.hang_detection import Pace
 from ffdl_batch.controller.pod.relay import LogReader, Relay
 from ffdl_batch.controller.rendezvous.node_barrier import read_events
 from ffdl_batch.domain.launch.limits import LogLimits
+from ffdl_batch.domain.outcome.controller_events import Event, Phase, Scalar, decode_events, encode_event
 from ffdl_batch.domain.outcome.controller_events import EventKind as K
-from ffdl_batch.domain.outcome.controller_events import Phase, decode_events
 from tests.planted_files import NO_FILES, NO_JSON, Plant, replace
 from tests.unit.controller.rig import launch_file
 
@@ -207,3 +208,45 @@ def test_journal_restores_its_events_if_file_is_damaged_meanwhile(tmp_path: Path
     assert [(e.seq, e.fields.get("host")) for e in decode_events(path.read_text())] == [
         (1, "before"), (2, "a"), (3, "b"), (4, None),
     ]  # fmt: skip
+
+
+FOREIGN = [K.ENDED, K.LEARNER_ENDED, K.FAULT, K.FINAL, K.PHASE, K.STORED, K.STARTED]
+
+
+def append_foreign(path: Path, kind: K) -> None:
+    """What a learner can do."""
+    fields: dict[str, Scalar] = {"learner_id": 1, "code": "S106", "exit_code": 0}
+    with path.open("a") as file:
+        file.write(encode_event(Event(9, 1.0, "node-0", kind, fields)))
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_journal_removes_event_of_other_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: K
+) -> None:
+    monkeypatch.setattr(event_journal, "CHECK_S", 0.0)
+    path = tmp_path / "node-0.jsonl"
+    journal = Journal(str(path), "node-0")
+    journal.append(K.STARTED)
+    journal.append(K.READY)
+    append_foreign(path, kind)
+    assert journal.flush()
+    assert decode_events(path.read_text()) == journal.events, "while the job runs"
+    append_foreign(path, kind)
+    journal.append(K.ENDED)
+    assert decode_events(path.read_text()) == journal.events, "with the next event"
+    append_foreign(path, kind)
+    assert journal.close()
+    assert decode_events(path.read_text()) == journal.events, "at the end"
+    assert capsys.readouterr().err.count(f"{path}: another process changed this file") == 1
+
+
+@pytest.mark.parametrize("kind", [K.STARTED, K.ENDED])
+def test_journal_keeps_events_of_newer_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: K) -> None:
+    monkeypatch.setattr(event_journal, "CHECK_S", 0.0)
+    path = tmp_path / "node-0.jsonl"
+    journal = Journal(str(path), "node-0", superseded=lambda: True)
+    journal.append(K.STARTED)
+    append_foreign(path, kind)
+    assert journal.flush() and journal.close()
+    assert [event.kind for event in decode_events(path.read_text())] == [K.STARTED, kind]
