@@ -173,7 +173,7 @@ def _hints(spec: JobSpec, contained: bool) -> tuple[str, ...]:
         "batch.gres": spec.resources.gres,
         "storage": spec.resources.storage_bytes,
     }
-    ignored = [f"{path}: means nothing on this machine" for path, given in asked.items() if given]
+    ignored = [f"{path}: has no effect on this machine" for path, given in asked.items() if given]
     if spec.batch.notify.mail_user or spec.batch.notify.events:
         ignored.append("batch.notify: no scheduler sends mail here; the daemon mails incidents if the configuration "
                        "names a relay")  # fmt: skip

@@ -208,7 +208,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 def test_report_faults_lists_incidents_and_escapes_log_text_in_every_format(tmp_path: Path) -> None:
     with desk_in(tmp_path) as desk:
-        assert desk.report(code=0).count("no incidents new") == 1
+        assert desk.report(code=0).count("no new incidents") == 1
         jobs = {how: desk.fails(how) for how in ("exit", "raise", "signal")}
         jobs["data"] = desk.loses_its_data()
         assert desk.fails("none")
@@ -222,7 +222,7 @@ def test_report_faults_lists_incidents_and_escapes_log_text_in_every_format(tmp_
         }
         assert (found["incidents"], found["jobs"], found["left_out"]) == (4, 4, 0)
         text = desk.report()
-        assert "4 incidents new." in text and jobs["raise"] in text and "\x1b" not in text
+        assert "4 new incidents." in text and jobs["raise"] in text and "\x1b" not in text
         rows = list(csv.DictReader(io.StringIO(desk.report("--format", "csv"))))
         assert {row["job"]: row["kind"] for row in rows} == kinds
         page = desk.report("--format", "html")
@@ -253,7 +253,7 @@ def test_report_faults_with_state_file_reports_each_incident_once_whatever_its_a
     second = shared.fails("raise")
     told = shared.report(*cron)
     assert second in told and first not in told
-    assert "no incidents new" in shared.report("--state-file", str(state), code=0)
+    assert "no new incidents" in shared.report("--state-file", str(state), code=0)
     assert first in shared.report()  # without one, all of the period are told
 
     def recent(*more: str) -> set[str]:

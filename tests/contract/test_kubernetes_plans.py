@@ -111,7 +111,7 @@ def test_plan_prints_all_objects_without_variable_values_and_creates_none(plan: 
     assert pod["containers"][0]["image"] == "pytorch/pytorch:2.5-cuda"
     assert pod["nodeSelector"] == {"pool": "a100"}
     assert not [document for document in view.objects if "planted-value" in document]
-    assert [warning for warning in view.warnings if "batch.partition: means nothing on Kubernetes" in warning]
+    assert [warning for warning in view.warnings if "batch.partition: has no effect on Kubernetes" in warning]
     assert not [warning for warning in view.warnings if "profile" in warning and "no profiles" in warning]
 
 

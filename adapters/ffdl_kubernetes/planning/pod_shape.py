@@ -94,7 +94,7 @@ def hints(request: LaunchRequest, settings: KubernetesSettings, data: Data) -> I
     for name in _WITHOUT_MEANING:
         if getattr(spec.batch, name):
             instead = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
-            yield f"batch.{name}: means nothing on Kubernetes{instead}"
+            yield f"batch.{name}: has no effect on Kubernetes{instead}"
     if spec.batch.slurm_args:
         yield "batch.slurm: this is Kubernetes; it changes nothing here"
     if spec.batch.mount is Mounting.ALWAYS:

@@ -79,8 +79,8 @@ def _fitting_text(room: Capacity) -> str:
     each = f"{counted(room.gpus_each, 'GPU')} each" if room.gpus_each else ""
     if room.learners_fitting is None:
         has = "has" if room.fitting == 1 else "have"
-        have = f"{room.fitting} of {counted(room.nodes, 'node')} {has} room for {each or 'its share each'}"
-        return f"{have}, and it wants {counted(room.wanted, 'node')}"
+        have = f"{room.fitting} of {counted(room.nodes, 'node')} {has} room for {each or 'its share'}"
+        return f"{have}, and it needs {counted(room.wanted, 'node')}"
     empty = "if nothing else runs, " if room.gpus_free is None else ""
     learners = f"{room.learners_fitting} of {counted(room.wanted, 'learner')}{f' with {each}' if each else ''}"
     return f"{empty}there is room for {learners} on {room.fitting} of {counted(room.nodes, 'open node')}"
@@ -88,12 +88,18 @@ def _fitting_text(room: Capacity) -> str:
 
 def ahead_text(ahead: Ahead, now: float, *, is_queued: bool) -> str:
     """Return the sentence about the jobs before it, and when the first running one reaches its time limit."""
-    own = f", {ahead.own} of them yours" if ahead.own else ""
+    own = f" ({ahead.own} of them yours)" if ahead.own and ahead.jobs > 1 else " (yours)" if ahead.own else ""
     gpus = f", for {counted(ahead.gpus, 'GPU')}" if ahead.gpus else ""
     one = ahead.jobs == 1
-    what = ("is before it" if one else "are before it") if is_queued else ("waits for room" if one else "wait for room")
+    what = (
+        ("is ahead of it" if one else "are ahead of it")
+        if is_queued
+        else ("waits for room" if one else "wait for room")
+    )
     runs = f"{ahead.running} {'runs' if ahead.running == 1 else 'run'}"
-    text = f"in {ahead.partition} {counted(ahead.jobs, 'job')} {what}{own}{gpus}, and {runs}"
+    text = (
+        f"in {ahead.partition} {counted(ahead.jobs, 'job') if ahead.jobs else 'no jobs'} {what}{own}{gpus}, and {runs}"
+    )
     if ahead.next_end is not None and now < ahead.next_end < now + FAR_S:
         text += f"; the first of these reaches its time limit {moment_text(ahead.next_end, now)}"
     return text

@@ -15,11 +15,11 @@ SENTENCES: dict[WaitKind, tuple[str, tuple[str, ...]]] = {
         ("wait, or ask for less: fewer GPUs, fewer learners, another type or a shorter time",),
     ),
     WaitKind.PRIORITY: (
-        "jobs with more priority are before it",
+        "jobs with higher priority are ahead of it",
         ("wait, or ask for what fits into a gap: fewer GPUs or a shorter time let it start before them",),
     ),
     WaitKind.TURN: (
-        "jobs that came before it wait as well, and start before it",
+        "other jobs were submitted earlier, and start before it",
         ("wait: jobs start in the order in which they came here, whatever they ask for",),
     ),
     WaitKind.DEPENDENCY: (

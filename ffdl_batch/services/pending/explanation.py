@@ -278,7 +278,7 @@ class Explainer:
         """Explain a job that its owner has cancelled and that has not ended yet."""
         has_nodes = job.state in _HAS_NODES
         view = replace(view, waits=not has_nodes, actions=("nothing",))
-        sentence = f"{'it does not wait: ' if has_nodes else ''}it is being cancelled"
+        sentence = f"{'it is not waiting: ' if has_nodes else ''}it is being cancelled"
         outage = self._outage_of(job.backend)
         if not job.native_id or outage is None or outage.unreachable_since is None:
             return replace(view, sentence=sentence)
@@ -312,21 +312,21 @@ def _explain_other(job: JobView, view: WhyView) -> WhyView:
     where = f" on {job.nodes}" if job.nodes else ""
     running = {
         JobState.DOWNLOADING: f"it has its nodes, and its data are being brought{since}{where}",
-        JobState.PROCESSING: f"it runs{since}{where}",
+        JobState.PROCESSING: f"it {'has been running' if since else 'is running'}{since}{where}",
         JobState.STORING: f"its learners have ended, and results and logs are being stored{since}{where}",
     }
     if state in running:
         moving = f"; {job.moving}" if job.moving else ""
         lacks = f"; {job.pending_reason}" if job.pending_reason else ""
-        return replace(view, sentence=f"it does not wait: {running[state]}{moving}{lacks}")
+        return replace(view, sentence=f"it is not waiting: {running[state]}{moving}{lacks}")
     if state is JobState.COMPLETED:
-        return replace(view, sentence="it does not wait: it has completed")
+        return replace(view, sentence="it is not waiting: it has completed")
     if state is JobState.HALTED:
-        return replace(view, sentence="it does not wait: it was halted", actions=(f"ffdl resume {job.id}",))
+        return replace(view, sentence="it is not waiting: it was halted", actions=(f"ffdl resume {job.id}",))
     if state is JobState.CANCELLED:
-        return replace(view, sentence="it does not wait: it was cancelled")
+        return replace(view, sentence="it is not waiting: it was cancelled")
     code = f" with {job.error_code}" if job.error_code not in ("", "000") else ""
     message = f": {job.message}" if job.message else ""
     return replace(
-        view, sentence=f"it does not wait: it failed{code}{message}", actions=(job.cure,) if job.cure else ()
+        view, sentence=f"it is not waiting: it failed{code}{message}", actions=(job.cure,) if job.cure else ()
     )

@@ -35,7 +35,9 @@ WAITS = WhyView(
     ),
     trial=Foretold("starts", T0), alternatives=(Alternative("partition quick", "--partition=quick", T0, 600.0, 1),),
 )  # fmt: skip
-RUNS = WhyView(OTHER, "digits", "PROCESSING", "slurm", "4712", waits=False, sentence="it does not wait: it runs on n1")
+RUNS = WhyView(
+    OTHER, "digits", "PROCESSING", "slurm", "4712", waits=False, sentence="it is not waiting: it is running on n1"
+)
 SHOWN = f"""\
 ID:                  {JOB}  [digits]
 State:               QUEUED
@@ -43,8 +45,8 @@ Why:                 it is the next one, and waits until what it asks for is fre
 What to do:          wait, or ask for less
 May start:           now  [the scheduler's plan]
 Because:
-  0 of 8 GPUs in main are free; 0 of 2 nodes have room for 2 GPUs each, and it wants 1 node
-  in main 0 jobs are before it, and 2 run
+  0 of 8 GPUs in main are free; 0 of 2 nodes have room for 2 GPUs each, and it needs 1 node
+  in main no jobs are ahead of it, and 2 run
   by the scheduler's own plan it starts now
   submitted now, behind what waits, by the scheduler's estimate it would start now
 Would start sooner:
@@ -52,7 +54,7 @@ Would start sooner:
 
 ID:                  {OTHER}  [digits]
 State:               PROCESSING
-Now:                 it does not wait: it runs on n1
+Now:                 it is not waiting: it is running on n1
 """
 
 

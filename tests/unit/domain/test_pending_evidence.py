@@ -98,7 +98,7 @@ def test_moment_text_prints_clock_time_date_or_unknown(later_s: float, text: str
 def test_capacity_text_reports_free_gpus_fitting_nodes_and_unavailable_nodes() -> None:
     room = Capacity("main", "v100", 8, 1, 2, 0, 1, 2, (NodeAway("n3", "IDLE+DRAIN", "fan"),))
     assert capacity_text(room) == (
-        "1 of 8 GPUs of type v100 in main is free; 0 of 2 nodes have room for 2 GPUs each, and it wants 1 node; not "
+        "1 of 8 GPUs of type v100 in main is free; 0 of 2 nodes have room for 2 GPUs each, and it needs 1 node; not "
         "to be had: n3 (IDLE+DRAIN: fan)"
     )
     more = Capacity("main", "v100", 8, 1, 2, 0, 1, 2, (NodeAway("n3", "DOWN"),), 40)
@@ -153,7 +153,7 @@ def test_evidence_texts_describe_wait_history_trial_and_alternative() -> None:
 @pytest.mark.parametrize("jobs", [1, 2, 30])
 def test_evidence_texts_do_not_attribute_jobs_of_caller_to_others(jobs: int) -> None:
     ahead = Ahead("main", jobs, jobs, 4, jobs, 2)
-    assert f"{jobs} of them yours" in ahead_text(ahead, NOW, is_queued=True)
+    assert ("(yours)" if jobs == 1 else f"({jobs} of them yours)") in ahead_text(ahead, NOW, is_queued=True)
     texts = (
         ahead_text(ahead, NOW, is_queued=True),
         ahead_text(ahead, NOW, is_queued=False),

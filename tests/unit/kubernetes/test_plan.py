@@ -75,7 +75,7 @@ def test_kubernetes_plan_ignores_slurm_options_with_warning() -> None:
     told = {warning.partition(":")[0]: warning for warning in plan.warnings}
     named = ("partition", "account", "qos", "constraint", "exclude", "nodelist", "requeue", "output", "priority")
     assert {f"batch.{name}" for name in (*named, "slurm", "mount", "notify")} <= set(told)
-    assert told["batch.partition"] == "batch.partition: means nothing on Kubernetes; batch.profile says where pods go"
+    assert told["batch.partition"] == "batch.partition: has no effect on Kubernetes; batch.profile says where pods go"
 
 
 @pytest.mark.parametrize(("spec", "path", "words"), [

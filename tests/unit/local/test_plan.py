@@ -204,7 +204,7 @@ def test_local_plan_warns_about_options_without_effect_on_one_machine() -> None:
     made = plan(Resources(gres={"npu": 1}, memory_bytes=10**6, storage_bytes=10**9), batch)
     mail = "batch.notify: no scheduler sends mail here; the daemon mails incidents if the configuration names a relay"
     nothing = ("batch.comment", "batch.gres", "batch.preemptible", "batch.requeue", "batch.signal", "storage")
-    assert sorted(made.warnings) == sorted([mail, *(f"{path}: means nothing on this machine" for path in nothing)])
+    assert sorted(made.warnings) == sorted([mail, *(f"{path}: has no effect on this machine" for path in nothing)])
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_gang_is_processing_and_reachable_while_one_of_its_learners_runs(
     site.watch()
     assert site.job(job.id).state is JobState.PROCESSING
     why = site.platform.explainer.explain_job(site.caller, job.id)
-    assert why.sentence.startswith("it does not wait: it runs since"), why
+    assert why.sentence.startswith("it is not waiting: it has been running since"), why
     left = 2 - ended
     for learner in (None, left):  # ffdl top and stack enter all, ffdl exec one
         (plan,) = plan_attach(site.platform.storage, site.platform.adapters, site.caller, job.id, learner)

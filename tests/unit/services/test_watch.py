@@ -290,7 +290,7 @@ def test_watcher_shows_disruption_of_running_job_in_list_show_and_why_until_it_i
         shown = [line.partition(":") for line in capsys.readouterr().out.splitlines()]
         assert [text.strip() for label, _, text in shown if label == "Disruption"] == ([words] if words else [])
         sentence = site.platform.explainer.explain_job(site.caller, job.id).sentence
-        assert sentence.startswith("it does not wait: it runs")
+        assert sentence.startswith("it is not waiting: it ")
         assert sentence.endswith(f" on n1; {words}" if words else " on n1")
 
 

@@ -122,7 +122,7 @@ def test_why_reports_reason_evidence_and_sooner_alternatives(site: Site, seer: S
         ("--gpus=a100:4", 3600.0), ("--time=00:30:00", 3000.0)]  # fmt: skip
     said = "\n".join(view.evidence)
     assert "0 of 4 GPUs of type v100 in main are free" in said
-    assert "in main 3 jobs are before it, 1 of them yours, for 9 GPUs, and 2 run" in said
+    assert "in main 3 jobs are ahead of it (1 of them yours), for 9 GPUs, and 2 run" in said
     assert not seer.submitted
 
 
@@ -209,7 +209,7 @@ def test_why_reports_missing_scheduler_for_queued_job(site: Site, seer: Seer) ->
 def test_why_reports_cancel_request_that_scheduler_cannot_receive(site: Site, seer: Seer, runs: bool) -> None:
     job = queued(site)
     site.move(job, *([JobState.PROCESSING] if runs else []), columns={"requested_action": RequestedAction.CANCEL})
-    begin = "it does not wait: it is being cancelled" if runs else "it is being cancelled"
+    begin = "it is not waiting: it is being cancelled" if runs else "it is being cancelled"
     view = site.platform.explainer.explain_job(site.caller, job.id)
     assert (view.sentence, view.waits, view.actions) == (begin, not runs, ("nothing",))
     with pytest.raises(SchedulerMissing), site.platform.adapters.asking("fake"):
@@ -262,7 +262,7 @@ def test_why_reports_time_of_next_submission_try_for_rejected_job(site: Site, se
 @pytest.mark.parametrize(
     ("steps", "changes", "said"),
     [
-        ([JobState.PROCESSING], {"columns": {"nodes": "n1"}}, "it runs since"),
+        ([JobState.PROCESSING], {"columns": {"nodes": "n1"}}, "it has been running since"),
         ([JobState.PROCESSING, JobState.COMPLETED], {}, "it has completed"),
         ([JobState.FAILED], {"message": "out of memory", "error_code": "C201"}, "it failed with C201: out of memory"),
         ([JobState.CANCELLED], {}, "it was cancelled"),
@@ -310,7 +310,7 @@ def test_why_reports_missing_image_of_learner_while_data_downloads(site: Site, s
     assert not seer.trials and not view.alternatives
     seer.reason = Reason(WaitKind.STARTING)
     assert site.platform.explainer.explain_job(site.caller, job.id).sentence.startswith(
-        "it does not wait: it has its nodes"
+        "it is not waiting: it has its nodes"
     )
 
 

@@ -174,7 +174,7 @@ def faults_document(report: FaultsReport, new: Sequence[IncidentRow]) -> Documen
 
 def _summary(report: FaultsReport, new: Sequence[IncidentRow]) -> Iterator[str]:
     count, more = len(new), report.left_out
-    yield f"{_number(count, 'incident')} new" + (f", and {more} more that are not listed" if more else "") + "."
+    yield _number(count, "new incident") + (f", and {more} more that are not listed" if more else "") + "."
     length = format_time_limit(int(report.until - report.since))
     change = report.happened - report.before
     yield (
@@ -255,7 +255,7 @@ def _trend_chart(report: FaultsReport) -> Bars:
     labels = tuple(format_time(one.at) for one in report.bins)
     now = Series("this period", tuple(float(one.incidents) for one in report.bins))
     before = Series("the one before", tuple(float(one.before) for one in report.bins))
-    return Bars("Incidents from then on", labels, (now, before))
+    return Bars("Incidents over time", labels, (now, before))
 
 
 def csv_rows(rows: Iterable[IncidentRow]) -> Iterator[tuple[object, ...]]:
