@@ -107,6 +107,48 @@ def test_kubernetes_explanation_reports_quota_too_small_for_all_learners(site: S
     assert before == "3 GPUs, and all learners together ask for 4: they never start"
 
 
+SMALL = Resources(cpus=0.4, memory_bytes=1 << 28)
+
+
+def limit_containers(site: Site, **limits: dict[str, str]) -> None:
+    spec = {"limits": [{"type": "Container", **limits}]}
+    site.admin().create({"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "lim"}, "spec": spec})
+
+
+@pytest.mark.parametrize(("memory", "which", "cure"), [
+    (1 << 28, "only the controller's part is refused", "; the job itself is allowed: change what sets"),
+    (1 << 29, "the controller's part is refused too", "; ask for an amount that the namespace's LimitRange"),
+])  # fmt: skip
+def test_kubernetes_explanation_names_controller_that_limit_range_refuses(
+    site: Site, memory: int, which: str, cure: str
+) -> None:
+    limit_containers(site, max={"cpu": "500m", "memory": "300Mi"}, min={"cpu": "200m"}, default={"cpu": "500m"})
+    site.scheduler = site.start()
+    small = replace(SMALL, memory_bytes=memory)
+    native = site.scheduler.submit(site.plan(resources=small, batch=HOUR))
+    site.wait(native, lambda one: "usage per Container" in one.reason)
+    known = explained(site, native, small)
+    assert known.reason is not None and known.reason.kind is WaitKind.REFUSED
+    assert which in known.reason.detail and cure in known.reason.detail
+    for part in ("cpu request 0.1, set by controller_cpus", "memory limit 512 MiB, set by controller_memory_bytes"):
+        assert part in known.reason.detail
+
+
+def test_kubernetes_explanation_names_settings_of_cpu_limits_that_exceed_quota(site: Site) -> None:
+    create_tenant(
+        Tenant("team-q", resources={"limits.cpu": "1"}), read_settings({"kubeconfig": str(site.k8s.kubeconfig)})
+    )
+    site.scheduler = site.start(namespace="team-q")
+    native = site.scheduler.submit(site.plan(resources=SMALL, batch=HOUR))
+    site.wait(native, lambda one: "never has so much" in one.reason)
+    known = explained(site, native, SMALL)
+    assert known.reason is not None and known.reason.limit is not None
+    assert (known.reason.limit.most, known.reason.limit.asked) == ("1", "2")
+    assert "the controller has 1 and requests 0.1, the learner has 1 and requests 0.4" in known.reason.detail
+    (action,) = actions_of(known.reason)
+    assert action.startswith('lower the CPU limits, not the request: set cpu_limit = "request" and a lower controller_')
+
+
 def queue_objects(k8s: FakeCluster) -> None:
     group = "apis/kueue.x-k8s.io/v1beta1"
     covered = ["cpu", "memory", GPU]

@@ -15,6 +15,12 @@ from typing import Any
 from ffdl_kubernetes.objects.names import CONTROLLER
 from ffdl_kubernetes.quantities import NOTHING, QUOTA, amount, amount_text, amounts, never_given, read_amounts
 
+CPU_LIMITS = (
+    'lower the CPU limits, not the request: set cpu_limit = "request" and a lower controller_cpu_limit in '
+    "[backend.kubernetes], or have the default of the namespace's LimitRange lowered; then cancel the job and submit "
+    "it again, or ask for a larger quota"
+)
+"""What to do if a quota is too small for the CPU limits of a job, and large enough for its requests."""
 _OF_PODS = (
     (r"Insufficient |Too many pods", "ffdl why shows whether a node can ever hold it"),
     (r"didn't match Pod's node (affinity|selector)", "no node has the labels: gpu_type, node_selector or the profile"),
@@ -60,6 +66,22 @@ _OF_PODS = (
         "the namespace's LimitRange allows less: set cpu_limit, controller_cpus or controller_cpu_limit in "
         "[backend.kubernetes], cancel the job and submit again",
     ),
+    (
+        r"only the controller's part is refused",
+        "the job itself is allowed: change what sets the controller's part in [backend.kubernetes], cancel the job and "
+        "submit it again",
+    ),
+    (
+        r"the controller's part is refused too",
+        "ask for an amount that the namespace's LimitRange allows, and change what sets the controller's part in "
+        "[backend.kubernetes]; cancel the job and submit it again",
+    ),
+    (
+        r"the controller's part alone is",
+        "the job itself may fit: lower the controller's part in [backend.kubernetes], cancel the job and submit it "
+        "again; or ask for a larger quota",
+    ),
+    (r"CPU limits are above the requests", CPU_LIMITS),
     (r"(maximum|minimum) \S+ usage per (Container|Pod)", "ask for an amount that the namespace's LimitRange allows"),
     (r"no PriorityClass with name", "correct priority_class"),
     (r"RuntimeClass \S+ not found", "correct runtime_class"),
@@ -149,41 +171,82 @@ _RANGE = re.compile(
     r"(?P<bound>maximum|minimum) (?P<name>\S+) usage per (?P<kind>Container|Pod) is (?P<most>[^,]+), "
     r"but (?P<part>limit|request) is (?P<asked>[^\s,.\]]+)"
 )
-SETTINGS = {
-    "cpu": "controller_cpus and controller_cpu_limit",
+_SETTINGS = {
+    "requests.cpu": "controller_cpus",
+    "limits.cpu": "controller_cpu_limit",
     "memory": "controller_memory_bytes",
     "ephemeral-storage": "controller_storage_bytes",
 }
-"""Of ``[backend.kubernetes]``, by resource."""
+"""Settings of ``[backend.kubernetes]`` by part and resource, or by resource."""
 
 
 def name_controllers_part(job: Plain | None, refusal: str) -> str:
     """Return the refusal of a Job's pods with what of it is the controller's, and the settings for that."""
     if job is None:
         return refusal
-    containers = {str(one["name"]): one.get("resources") or {} for one in _containers(job)}
-    own = containers.pop(CONTROLLER, {})
-    if (found := _RANGE.search(refusal)) is not None:
-        return refusal + _of_range(found, own, list(containers.values()))
+    own, others = _resources(job)
+    if ranges := list(_RANGE.finditer(refusal)):
+        return refusal + _of_ranges(ranges, own, others, is_all="is specified" not in refusal)
     if (quota := QUOTA.search(refusal)) is not None:
         asked, most = amounts(quota["asked"]), amounts(quota["limit"])
         for name in never_given(quota):
+            whole, limit = amount(asked[name]) or NOTHING, amount(most[name]) or NOTHING
+            if name == "limits.cpu" and _requested_cpus(own, *others) <= limit:
+                return refusal + _of_cpu_limits(own, others)
             part = _part(name, own)
-            if part and (amount(asked[name]) or NOTHING) - part <= (amount(most[name]) or NOTHING):
-                return refusal + _named(name.rpartition(".")[2], part)
+            if part and (part > limit or whole - part <= limit):
+                alone = " alone" if part > limit else ""
+                return f"{refusal} (the controller's part{alone} is {_named(name, part)} in [backend.kubernetes])"
     return refusal
 
 
-def _of_range(found: re.Match[str], own: Plain, others: list[Plain]) -> str:
-    name, asked, most = found["name"], amount(found["asked"]), amount(found["most"])
-    key = f"{found['part']}s.{name}"
-    part = _part(key, own)
-    if asked is None or most is None or not part:
+def cpu_limits_cure(job: Plain, most: Decimal) -> str:
+    """Return what to do if a quota has less than the CPU limits of all pods of the Job; "" if the requests alone are
+    too much for it."""
+    own, others = _resources(job)
+    count = int(job["spec"].get("completions") or 1)
+    return CPU_LIMITS if _requested_cpus(own, *others) * count <= most else ""
+
+
+def _of_ranges(ranges: list[re.Match[str]], own: Plain, others: list[Plain], *, is_all: bool) -> str:
+    """Return what a LimitRange refuses of the controller. `is_all`: it refuses nothing beside these `ranges`."""
+    parts: dict[str, str] = {}
+    for found in ranges:
+        key, asked, most = f"{found['part']}s.{found['name']}", amount(found["asked"]), amount(found["most"])
+        part = _part(key, own)
+        is_own, is_others = asked == part, any(_part(key, one) == asked for one in others)
+        if found["kind"] == "Pod":
+            is_own = found["bound"] == "maximum" and asked is not None and most is not None and asked - part <= most
+        if part and is_own:
+            parts[key] = f"{found['name']} {found['part']} {_named(key, part)}"
+        is_all = is_all and bool(part) and is_own and not is_others
+    if not parts:
         return ""
-    is_own = asked == part and all(_part(key, one) != asked for one in others)
-    if found["kind"] == "Pod":
-        is_own = found["bound"] == "maximum" and asked - part <= most
-    return _named(name, part) if is_own else ""
+    which = "only the controller's part is refused" if is_all else "the controller's part is refused too"
+    return f" ({which}: {'; '.join(parts.values())})"
+
+
+def _of_cpu_limits(own: Plain, others: list[Plain]) -> str:
+    names = ["the controller", *["the learner"] * len(others)]
+    said = []
+    for name, one in zip(names, (own, *others), strict=True):
+        limit, request = _part("limits.cpu", one), amount_text("cpu", _part("requests.cpu", one))
+        said.append(f"{name} has {amount_text('cpu', limit) if limit else 'the default'} and requests {request}")
+    cause = "they are the default of the namespace's LimitRange, or set by cpu_limit and controller_cpu_limit"
+    return f" (CPU limits are above the requests: {', '.join(said)}; {cause})"
+
+
+def _requested_cpus(*containers: Plain) -> Decimal:
+    return sum((_part("requests.cpu", one) for one in containers), NOTHING)
+
+
+def _resources(job: Plain) -> tuple[Plain, list[Plain]]:
+    """Return the resources of the controller's container, and those of the others."""
+    pod = job["spec"]["template"]["spec"]
+    both = [*(pod.get("initContainers") or ()), *(pod.get("containers") or ())]
+    found = {str(one["name"]): one.get("resources") or {} for one in both}
+    own = found.pop(CONTROLLER, {})
+    return own, list(found.values())
 
 
 def _part(key: str, resources: Plain) -> Decimal:
@@ -192,11 +255,8 @@ def _part(key: str, resources: Plain) -> Decimal:
     return read_amounts(resources.get(kind or "requests")).get(name, NOTHING)
 
 
-def _named(resource: str, part: Decimal) -> str:
-    setting = SETTINGS.get(resource, "controller_*")
-    return f" (the controller's part is {amount_text(resource, part)}: {setting} in [backend.kubernetes])"
-
-
-def _containers(job: Plain) -> list[Plain]:
-    pod = job["spec"]["template"]["spec"]
-    return [*(pod.get("initContainers") or ()), *(pod.get("containers") or ())]
+def _named(key: str, part: Decimal) -> str:
+    """Return the amount, and the setting for it."""
+    kind, _, name = key.rpartition(".")
+    setting = _SETTINGS.get(f"{kind or 'requests'}.{name}", _SETTINGS.get(name, "controller_*"))
+    return f"{amount_text(name, part)}, set by {setting}"

@@ -326,7 +326,8 @@ def _describe(refusal: str) -> str:
         asked, most = amounts(match["asked"]), amounts(match["limit"])
         of = ", ".join(f"{name}={asked[name]} is asked for, and it has {most[name]}" for name in never)
         more = refusal[match.end() :]
-        return f"quota {match['name']} never has so much: {of}: ask for less, or for a larger quota{more}"
+        cure = what_to_do(more).removeprefix("; ") or "ask for less, or for a larger quota"
+        return f"quota {match['name']} never has so much: {of}{more}: {cure}"
     return (
         f"quota {match['name']} is used up: {match['used']} of {match['limit']}, and {match['asked']} is asked for: "
         "the job starts when others of the namespace end"

@@ -222,5 +222,6 @@ def _explain(
     reason, figures = read_pods(waiting, about.refusal if is_short else "", about.troubles)
     if reason.limit is not None:
         refusing = [one for one in quotas if one["metadata"]["name"] == reason.limit.name]
-        reason = replace(reason, limit=never_enough(job, refusing) or reason.limit)
+        limit = never_enough(job, refusing) or reason.limit
+        reason = replace(reason, limit=replace(limit, cure=reason.limit.cure or limit.cure))
     return replace(plain, reason=reason, figures={**figures, **plain.figures})

@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from ffdl_batch.domain.pending.explanation import Limit, Per
+from ffdl_kubernetes.observing.cures import cpu_limits_cure, what_to_do
 from ffdl_kubernetes.quantities import NOTHING, QUOTA, amount, amount_text, amounts, asked_of, never_given, read_amounts
 
 Plain = Mapping[str, Any]
@@ -33,6 +34,7 @@ def read_quota(refusal: str) -> Limit | None:
         most=most.get(resource, ""),
         used=used.get(resource, ""),
         asked=asked[resource],
+        cure=what_to_do(refusal[match.end() :]).removeprefix("; "),
     )
 
 
@@ -73,9 +75,14 @@ def never_enough(job: Plain, quotas: Sequence[Plain]) -> Limit | None:
         hard = read_amounts((quota.get("status") or {}).get("hard") or quota.get("spec", {}).get("hard"))
         for resource, most in sorted(hard.items()):
             if (asked := need.get(resource, NOTHING)) > most:
-                shown, wanted = amount_text(resource, most), amount_text(resource, asked)
                 return Limit(
-                    "quota", plain_name(resource), Per.JOB, name=quota["metadata"]["name"], most=shown, asked=wanted
+                    "quota",
+                    plain_name(resource),
+                    Per.JOB,
+                    name=quota["metadata"]["name"],
+                    most=amount_text(resource, most),
+                    asked=amount_text(resource, asked),
+                    cure=cpu_limits_cure(job, most) if resource == "limits.cpu" else "",
                 )
     return None
 

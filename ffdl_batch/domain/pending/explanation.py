@@ -126,6 +126,8 @@ class Limit:
     """What the job requests."""
     least: bool = False
     """Whether it is a lower bound."""
+    cure: str = ""
+    """What the owner of the job can do, if it is not what one does about other limits; "" = the usual."""
 
     @property
     def passes(self) -> bool:

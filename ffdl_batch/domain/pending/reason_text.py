@@ -187,6 +187,8 @@ def actions_of(reason: Reason) -> tuple[str, ...]:
     if reason.limit is None:
         return SENTENCES[reason.kind][1]
     limit = reason.limit
+    if limit.cure:
+        return (limit.cure,)
     if limit.least:
         return (f"ask for at least as much as {_owner(limit)} wants, or use another one",)
     if limit.measure is Measure.MINUTES and limit.is_shared:

@@ -12,6 +12,7 @@ from ffdl_batch.domain.job.spec import BatchOptions, JobSpec
 from ffdl_kubernetes.observing.cures import name_controllers_part
 from ffdl_kubernetes.observing.job_states import Beside, observe
 from ffdl_kubernetes.pending.node_fit import Node, fit_on, read_request, too_much
+from ffdl_kubernetes.pending.quotas import never_enough, read_quota
 from ffdl_kubernetes.quantities import needed_cpu_limit
 from ffdl_kubernetes.settings import KubernetesSettings
 from tests.unit.kubernetes.request_rig import FACTS, PLAIN, plan_of, pod_of
@@ -71,15 +72,29 @@ def test_kubernetes_plan_sets_ephemeral_storage_of_controller() -> None:
 
 
 RANGE = "[maximum memory usage per Container is 256Mi, but limit is 512Mi]"
+MORE = (
+    "[maximum memory usage per Container is 300Mi, but limit is 512Mi, "
+    "minimum cpu usage per Container is 200m, but request is 100m]"
+)
+BOTH = (
+    "[minimum cpu usage per Container is 200m, but request is 100m, "
+    "maximum memory usage per Container is 2Gi, but limit is 4G]"
+)
+ONLY, TOO = "(only the controller's part is refused: ", "(the controller's part is refused too: "
 
 
 @pytest.mark.parametrize(("refusal", "named"), [
-    (RANGE, "512 MiB: controller_memory_bytes in [backend.kubernetes]"),
+    (RANGE, f"{ONLY}memory limit 512 MiB, set by controller_memory_bytes)"),
+    (MORE, f"{ONLY}memory limit 512 MiB, set by controller_memory_bytes; cpu request 0.1, set by controller_cpus)"),
+    (BOTH, f"{TOO}cpu request 0.1, set by controller_cpus)"),
     ("maximum memory usage per Container is 1Gi, but limit is 4G", ""),  # the learner's
-    ("minimum cpu usage per Container is 200m, but request is 100m", "0.1: controller_cpus and controller_cpu_limit"),
-    ("maximum cpu usage per Pod is 2, but request is 2100m", "0.1: controller_cpus"),
+    ("minimum cpu usage per Container is 200m, but request is 100m", f"{ONLY}cpu request 0.1, set by"),
+    ("maximum cpu usage per Pod is 2, but request is 2100m", f"{ONLY}cpu request 0.1, set by controller_cpus"),
     ("maximum cpu usage per Pod is 1, but request is 2100m", ""),
-    ("exceeded quota: q, requested: requests.cpu=2100m, used: requests.cpu=0, limited: requests.cpu=2", "is 0.1"),
+    ("exceeded quota: q, requested: requests.cpu=2100m, used: requests.cpu=0, limited: requests.cpu=2",
+     "(the controller's part is 0.1, set by controller_cpus in [backend.kubernetes])"),
+    ("exceeded quota: q, requested: requests.memory=5G, used: requests.memory=0, limited: requests.memory=100Mi",
+     "(the controller's part alone is 512 MiB, set by controller_memory_bytes in [backend.kubernetes])"),
     ("exceeded quota: q, requested: requests.cpu=2100m, used: requests.cpu=0, limited: requests.cpu=1", ""),
     ("exceeded quota: q, requested: requests.cpu=2100m, used: requests.cpu=4, limited: requests.cpu=6", ""),
     ("denied by a webhook", ""),
@@ -91,6 +106,40 @@ def test_refusal_names_settings_of_controller_if_its_part_is_too_large(refusal: 
     assert name_controllers_part(None, refusal) == refusal
     seen = observe(job | {"spec": {**job["spec"], "suspend": False}}, [], Beside(found))
     assert seen is not None and named in seen.reason
+
+
+SMALL = replace(PLAIN, resources=replace(PLAIN.resources, cpus=0.4, memory_bytes=512 * 1024**2))
+
+
+def test_refusal_of_equal_amounts_names_controller_beside_learner() -> None:
+    job: Any = plan_of(SMALL).objects[0]
+    seen = observe(job | {"spec": {**job["spec"], "suspend": False}}, [], Beside(name_controllers_part(job, RANGE)))
+    assert seen is not None and f"{TOO}memory limit 512 MiB, set by controller_memory_bytes)" in seen.reason
+    assert "; ask for an amount that the namespace's LimitRange allows, and change what sets" in seen.reason
+    seen = observe(job | {"spec": {**job["spec"], "suspend": False}}, [], Beside(name_controllers_part(job, MORE)))
+    assert seen is not None and TOO in seen.reason
+
+
+@pytest.mark.parametrize(("settings", "most", "named"), [
+    ({}, "1", "the controller has 1 and requests 0.1, the learner has 1 and requests 0.4"),
+    ({"cpu_limit": "request"}, "1", "the controller has 1 and requests 0.1, the learner has 0.4 and requests 0.4"),
+    ({}, "400m", ""),  # too little for the requests
+])  # fmt: skip
+def test_quota_of_cpu_limits_names_settings_of_limits(settings: dict[str, object], most: str, named: str) -> None:
+    job: Any = plan_of(SMALL, settings, facts=replace(FACTS, cpu_limit=1.0)).objects[0]
+    asked = "2" if not settings else "1400m"
+    refusal = f"exceeded quota: q, requested: limits.cpu={asked}, used: limits.cpu=0, limited: limits.cpu={most}"
+    found = name_controllers_part(job, refusal)
+    assert ("CPU limits are above the requests" in found) is bool(named) and named in found
+    seen = observe(job | {"spec": {**job["spec"], "suspend": False}}, [], Beside(found))
+    assert seen is not None and ('set cpu_limit = "request" and a lower controller' in seen.reason) is bool(named)
+    limit = read_quota(found)
+    assert limit is not None and limit.cure.startswith("lower the CPU limits, not the request") is bool(named)
+    quotas = [{"metadata": {"name": "q"}, "spec": {"hard": {"limits.cpu": most}}}]
+    known = never_enough(job, quotas)
+    assert known is not None and known.cure.startswith("lower the CPU limits, not the request") is bool(named)
+    two = never_enough({"spec": {**job["spec"], "completions": 3}}, quotas)
+    assert two is not None and not two.cure  # the requests of three learners are too much
 
 
 @pytest.mark.parametrize(("cpus", "named"), [("2", True), ("1", False)])
