@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from ffdl_batch.domain.incidents.incident import Origin
 from ffdl_batch.domain.incidents.kinds import is_kind_name
 from ffdl_batch.domain.incidents.site_settings import FaultPolicy, NodeRules, NoticeSettings
 from ffdl_batch.domain.metrics.rates import Rates
+from ffdl_batch.domain.network_address import is_web_address
 from ffdl_batch.domain.toml_text import toml_text
 
 _LONGEST_CURRENCY = 12
@@ -96,15 +96,6 @@ def _notice_list(place: str, key: str, value: object) -> tuple[object, ...]:
         if key == "webhooks" and not is_web_address(one):
             raise ValueError(f"{place}: {toml_text(one)} is not the address of a web server; write https://HOST/PATH")
     return tuple(Origin(one) for one in value) if key == "origins" else tuple(value)
-
-
-def is_web_address(text: str) -> bool:
-    """Return whether the text is the address of a web server."""
-    try:
-        parts = urlsplit(text)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        return False
 
 
 def read_policies(tables: Sequence[Any], origin: str) -> tuple[FaultPolicy, ...]:

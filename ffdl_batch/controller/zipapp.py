@@ -41,6 +41,7 @@ DOMAIN = (
     "launch/pod_protocol",
     "metrics/records",
     "metrics/usage",
+    "network_address",
     "number_text",
     "outcome/continuation",
     "outcome/controller_events",

@@ -12,10 +12,14 @@ from collections.abc import Collection
 from functools import lru_cache
 
 from ffdl_batch.domain.job.environment_variables import NAME
-from ffdl_batch.domain.job.secret_references import ENV, REFERENCE, SECRET, why_no_name
+from ffdl_batch.domain.job.secret_references import ENV, FILE, REFERENCE, SECRET, why_no_name
 from ffdl_batch.manifest.document.tree import Mapping, Node, Scalar, Sequence, walk
 
 _MEANT = re.compile(r"\$\{(secret|env|file):")
+_OTHER = re.compile(r"\$\{(?!(?:secret|env|file):)([A-Za-z]+):([A-Za-z0-9./~][^{}\s]*)\}")
+"""A reference to no kind that exists. Shells also know ``${NAME:-word}``."""
+_KINDS = (SECRET, ENV, FILE)
+_NO_KIND = f"this is not a kind of reference; the kinds are {', '.join(_KINDS)}"
 _EXACT = frozenset({"user", "key", "pass", "pwd", "auth", "login"})
 """Words that mean a credential in a connection and anything at all elsewhere."""
 _PARTS = (
@@ -64,6 +68,9 @@ def secret_name(*parts: str) -> str:
 def why_no_reference(value: str) -> str:
     """Why a value that is meant as a reference is none, or names what cannot be; "" for every other value."""
     found = REFERENCE.fullmatch(value)
+    if found is None and (other := _OTHER.fullmatch(value)):
+        near = difflib.get_close_matches(other[1].lower(), _KINDS, n=1)
+        return f"{other[1]!r} is not a kind of reference; did you mean {near[0]}?" if near else _NO_KIND
     if found is None:
         return "a reference is the whole value, without blanks" if _MEANT.search(value) else ""
     if found[1] == SECRET:

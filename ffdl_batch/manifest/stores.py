@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import json
 import posixpath
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from ffdl_batch.domain.data.store_kinds import KINDS, StoreKind
+from ffdl_batch.domain.data.store_kinds import FSSPEC_PROTOCOLS, KINDS, StoreKind, is_version_1
 from ffdl_batch.domain.job.data_stores import REMOTE, StoreRefused, address_of, kind_of
-from ffdl_batch.domain.job.secret_references import MOVED
+from ffdl_batch.domain.job.secret_references import MOVED, REFERENCE
 from ffdl_batch.domain.job.spec import DataStore, StoreType
 from ffdl_batch.manifest.checks.templates import is_placeholder
 from ffdl_batch.manifest.contract import NO_JOB
@@ -36,6 +37,9 @@ CONNECTION_KEYS = tuple(dict.fromkeys((*_FFDL_KEYS, *_OUR_KEYS)))
 _DIRECTORIES = frozenset({StoreType.HOST_MOUNT, StoreType.DIRECTORY})
 _BUCKETS = frozenset(StoreType) - _DIRECTORIES - {StoreType.MOUNT_VOLUME, StoreType.INMEM_DATASTORE}
 _REFUSED = f"{NO_JOB} this"
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_ACCOUNT_KEYS = ("client_email", "private_key", "token_uri")
+"""Fields without which Google's library takes no service account (google.oauth2.service_account)."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _HERE = "."
 """The container of a block that names none: the store's own directory ("" would mean that there is no block)."""
@@ -112,6 +116,9 @@ def _container(block: ContainerBlock | None, kind: StoreType, place: Place, log:
         elif kind in _BUCKETS:
             log.warning(at, "Data store bucket is not set; FfDL lets this pass and fails later", cure)
         return _HERE if kind in _DIRECTORIES else ""
+    if kind in REMOTE and (scheme := _SCHEME.match(name)):
+        cure = f"write container: {name[scheme.end() :][:60]}"
+        log.error(at, f"{name[:60]!r} is a URL, and a container is a name without a scheme", cure)
     if name.startswith("/") or ".." in name.split("/"):
         log.error(at, f"{name[:60]!r} leads out of the store", "name a bucket, or a directory below connection.path")
     return name
@@ -151,9 +158,31 @@ def _check_remote(store: DataStore, place: Place, log: FindingLog) -> None:
         address_of(store)
     except StoreRefused as refused:
         log.warning((*place, *refused.path.split(".")), f"{_REFUSED}: {refused.message}", refused.cure)
+    _check_v1(store, place, log)
+    _check_protocol(store, place, log)
     if store.effective_type is StoreType.HTTP_DATASTORE and store.training_results:
         message = "results cannot be stored on a web server"
         log.error((*place, "training_results"), message, "name a store of another type for them")
+
+
+def _check_v1(store: DataStore, place: Place, log: FindingLog) -> None:
+    """Warn about options of Keystone beside an address that gives tokens of the first version."""
+    if _kind(store) is not StoreKind.SWIFT or not is_version_1(store.connection.get("auth_url", "").strip()):
+        return
+    for key in ("project_id", "domain_name"):
+        if store.connection.get(key):
+            message = f"{key} has no effect with an auth_url that ends with /v1 or /v1.0"
+            log.warning((*place, "connection", key), message, "delete it, or write the auth_url that ends with /v3")
+
+
+def _check_protocol(store: DataStore, place: Place, log: FindingLog) -> None:
+    """Warn about a protocol that fsspec does not have. Libraries on the nodes may add it."""
+    protocol = store.connection.get("protocol", "").strip()
+    if store.effective_type is not StoreType.FSSPEC_DATASTORE or not protocol or protocol in FSSPEC_PROTOCOLS:
+        return
+    near = difflib.get_close_matches(protocol, sorted(FSSPEC_PROTOCOLS), n=1, cutoff=0.6)
+    cure = f"did you mean {near[0]}?" if near else "install a library for it where jobs run, or correct the name"
+    log.warning((*place, "connection", "protocol"), f"{protocol[:60]!r} is not a protocol of fsspec", cure)
 
 
 def _place_path(store: DataStore, base_dir: str, place: Place, log: FindingLog) -> dict[str, str]:
@@ -194,6 +223,8 @@ def _move_secrets(
         if why := why_no_reference(value):
             log.error((*place, "connection", key), why, "write ${secret:NAME}, ${env:NAME} or ${file:PATH}")
         _check_person(key, value, (*place, "connection", key), log)
+        if key == "service_account" and not REFERENCE.fullmatch(value) and (why := _why_no_account(value)):
+            log.error((*place, "connection", key), why, "write ${file:PATH} and allow the key file of the account")
         if not is_secret(key, value):
             kept[key] = value
             continue
@@ -219,6 +250,19 @@ def _check_person(key: str, value: str, place: Place, log: FindingLog) -> None:
     elif _CONTROL.search(value):
         message = f"{key} holds a line break or another control character, which most stores reject"
         log.warning(place, message, "write it on one line, without a line break at its end")
+
+
+def _why_no_account(text: str) -> str:
+    """Return why this is not the text of a Google service account's key file, without quoting it; "" = it is."""
+    if not text or is_placeholder(text):
+        return ""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return "service_account is not JSON: it must be the whole text of the account's key file"
+    keys = found if isinstance(found, dict) else {}
+    missing = [key for key in _ACCOUNT_KEYS if not isinstance(keys.get(key), str) or not keys[key]]
+    return f"service_account is not the text of a key file: it has no {', '.join(missing)}" if missing else ""
 
 
 def _kind(store: DataStore) -> StoreKind:

@@ -10,7 +10,8 @@ import hmac
 import urllib.error
 import urllib.request
 from http.client import HTTPException
-from urllib.parse import urlsplit, urlunsplit
+
+from ffdl_batch.domain.network_address import parse_url
 
 TIMEOUT_S = 20.0
 _ANSWER_BYTES = 300
@@ -56,5 +57,5 @@ def post(address: str, body: bytes, notice_id: str, key: bytes = b"") -> None:
 
 def without_query(address: str) -> str:
     """Return the address for messages: without user, password and query, which often hold secrets."""
-    parts = urlsplit(address)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    url = parse_url(address)
+    return "the webhook" if url is None else f"{url.scheme}://{url.authority.rpartition('@')[2]}{url.path}"

@@ -88,7 +88,6 @@ NASTY = {
     "PATH": "/mine:/usr/bin:/bin",
     "LD_LIBRARY_PATH": "/l",
     "PREPEND_PATH": "x",
-    "IFS": ":",
     "BRACE": "{x}",
 }
 

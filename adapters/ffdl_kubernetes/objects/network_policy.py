@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import urllib.parse
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ from ffdl_batch.domain.data.staging_protocol import Transfer
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.domain.job.spec import Egress
 from ffdl_batch.domain.launch.network_level import NetworkLevel
+from ffdl_batch.domain.network_address import parse_url
 from ffdl_kubernetes.objects.names import Plain, labels, metadata
 from ffdl_kubernetes.settings import KubernetesSettings
 
@@ -49,12 +49,12 @@ def _place(store: StoreAddress) -> Place:
     if not store.endpoint or (store.kind is StoreKind.GCS and not is_address(_split(store.endpoint)[0])):
         return Place("", _PORTS["https"])
     host, port = _split(store.endpoint if "//" in store.endpoint else f"https://{store.endpoint}")
-    return Place(host, port or _PORTS.get(urllib.parse.urlsplit(store.endpoint).scheme, _PORTS["https"]))
+    return Place(host, port or _PORTS["http" if store.endpoint.lower().startswith("http://") else "https"])
 
 
 def _split(url: str) -> tuple[str, int]:
-    parts = urllib.parse.urlsplit(url)
-    return parts.hostname or "", parts.port or 0
+    found = parse_url(url)
+    return (found.host, found.port) if found is not None else ("", 0)
 
 
 class NotAnAddress(ValueError):

@@ -196,6 +196,7 @@ def choose_store(url: str | None, options: StoreOptions) -> Chosen:
 
 def _by_url(url: str, given: StoreOptions, keys: UserSecrets) -> tuple[Access, str]:
     from ffdl_batch.client.stores.credentials import access, with_environment
+    from ffdl_batch.domain.data.store_kinds import KINDS, why_no_endpoint
     from ffdl_batch.domain.data.store_urls import StoreOptions, StoreUrlError, read_store_url
 
     options, secrets = _pairs("--option NAME=VALUE", given.options), _pairs("--secret FIELD=NAME", given.secrets)
@@ -206,6 +207,10 @@ def _by_url(url: str, given: StoreOptions, keys: UserSecrets) -> tuple[Access, s
     address = with_environment(found.address, os.environ)
     if address.kind is StoreKind.SWIFT and not address.endpoint:
         raise click.UsageError("swift:// needs an endpoint: use --endpoint URL, or set OS_AUTH_URL")
+    if address.endpoint and KINDS[address.kind].has_buckets and (why := why_no_endpoint(address.endpoint)):
+        raise click.UsageError(
+            f"{why}; set AWS_ENDPOINT_URL, AWS_ENDPOINT_URL_S3 or OS_AUTH_URL to https://HOST[:PORT]"
+        )
     made = access(address, found.user, secrets, os.environ, keys)
     return made, found.prefix
 

@@ -84,7 +84,7 @@ def read_manifest(source: str | Path) -> ManifestText:
         reason = "there is no such file" if isinstance(error, FileNotFoundError) else error.strerror
         raise InputUnusable(f"manifest {name}: {reason}", code="C101") from error
     if len(data) > MAX_MANIFEST_BYTES:
-        raise _unusable(name, f"has more than {MAX_MANIFEST_BYTES >> 20} MiB; this is not a manifest")
+        raise _unusable(name, f"has more than {MAX_MANIFEST_BYTES >> 20} MiB, the maximum", _SMALLER)
     try:
         return ManifestText(data.decode("utf-8-sig"), name, origin)
     except UnicodeDecodeError as error:
@@ -104,8 +104,11 @@ def _here() -> Origin:
     return Origin(str(Path.cwd()), os.path.realpath("."))
 
 
-def _unusable(name: str, what: str) -> InputUnusable:
-    return InputUnusable(f"manifest {name} {what}", code="C101", exit_code=ExitCode.BAD_MANIFEST)
+_SMALLER = "is this the manifest? the model's files go into a directory or zip of their own"
+
+
+def _unusable(name: str, what: str, cure: str = "") -> InputUnusable:
+    return InputUnusable(f"manifest {name} {what}", cure=cure, code="C101", exit_code=ExitCode.BAD_MANIFEST)
 
 
 _COMMENT = re.compile(r""""(?:\\.|[^"\\])*"|'[^']*'|(?P<comment>(?:^|(?<=\s))#.*)""")

@@ -8,9 +8,12 @@ To add a kind: a member of :class:`StoreKind` and a row of `KINDS` here, a membe
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+
+from ffdl_batch.domain.network_address import is_authority, parse_url
 
 
 class StoreKind(str, Enum):
@@ -112,7 +115,17 @@ BUCKETS: dict[str, StoreKind] = {scheme: kind for kind, traits in KINDS.items() 
 """Kinds by the scheme of a bucket's URL."""
 FILES = frozenset({"ca_file", "known_hosts", "key_file"})
 _SFTP = ("sftp", "ssh")
+FSSPEC_PROTOCOLS = frozenset({
+    "abfs", "adl", "arrow_hdfs", "async_wrapper", "asynclocal", "asyncwrapper", "az", "blockcache", "box", "cached",
+    "dask", "data", "dbfs", "dir", "dropbox", "dvc", "file", "filecache", "ftp", "gcs", "gdrive", "generic", "gist",
+    "git", "github", "gs", "hdfs", "hf", "http", "https", "jlab", "jupyter", "lakefs", "libarchive", "local",
+    "memory", "oci", "ocilake", "oss", "pyscript", "reference", "root", "s3", "s3a", "sftp", "simplecache", "smb",
+    "ssh", "tar", "tos", "tosfs", "wandb", "webdav", "webhdfs", "zip",
+})  # fmt: skip
+"""Protocols in the registry of fsspec 2026.9. Other packages can add some."""
 _NEAR = 0.6
+_REGION = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
+"""botocore accepts less. Some S3 servers have regions with names that AWS does not allow."""
 
 
 def why_unknown(address: StoreAddress, names: Collection[str], *, secret: bool = False) -> str:
@@ -148,9 +161,30 @@ def why_bad(name: str, value: str) -> tuple[str, str]:
     return "", ""
 
 
+def is_version_1(auth_url: str) -> bool:
+    """Return whether a Swift address gives tokens of the first version, which knows no projects and domains."""
+    return auth_url.rstrip("/").endswith(("/v1.0", "/v1"))
+
+
+def why_no_endpoint(url: str) -> str:
+    """Return why `url` is not the address of a store; "" = it is."""
+    found = parse_url(url)
+    is_address = found is not None and found.scheme in ("http", "https") and is_authority(found.authority)
+    if found is None or not is_address or found.has_query or not url.isprintable():
+        return f"{url[:60]!r} is not the address of a store"
+    return ""
+
+
+def why_no_region(kind: StoreKind, name: str) -> str:
+    """Return why no request to a store can be signed for a region of this name; "" = it can."""
+    if not name or kind not in (StoreKind.S3, StoreKind.GCS) or _REGION.fullmatch(name):
+        return ""
+    return f"{name[:60]!r} is not the name of a region"
+
+
 def half_of_pair(kind: StoreKind, fields: Collection[str]) -> tuple[str, str]:
-    """Which of user_name and password is there without the other, and the other; two empty texts = neither is."""
-    for name, other in (("user_name", "password"), ("password", "user_name")):
+    """Return the credential that has no effect without another, and the other; two empty texts = all are complete."""
+    for name, other in (("user_name", "password"), ("password", "user_name"), ("session_token", "user_name")):
         if name in fields and other not in fields and kind is not StoreKind.FSSPEC:
             return name, other
     return "", ""

@@ -14,11 +14,13 @@ from ffdl_batch.domain.data.store_kinds import (
     StoreKind,
     half_of_pair,
     why_bad,
+    why_no_endpoint,
+    why_no_region,
     why_unknown,
 )
+from ffdl_batch.domain.network_address import is_authority
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/]*)(?:/(.*))?", re.IGNORECASE | re.DOTALL)
-_WEB = re.compile(r"https?://[^/?#\s]+", re.IGNORECASE)
 _OF_HOSTS = frozenset({"sftp", "ssh", "ftp", "smb", "hdfs", "arrow_hdfs", "webhdfs"})
 """Protocols of fsspec whose addresses name a host, not a container."""
 _WITH_HOME = ("sftp", "ssh")
@@ -103,6 +105,7 @@ def _user(place: str) -> tuple[str, str]:
 def _web(scheme: str, place: str, rest: str) -> StorePlace:
     if not place or "?" in rest or "#" in rest:
         raise StoreUrlError("the URL of a file on a web server is https://HOST/PATH, without a query")
+    _check_host(place)
     return StorePlace(StoreAddress(StoreKind.HTTP, f"{scheme}://{place}"), urllib.parse.unquote(rest).strip("/"))
 
 
@@ -124,24 +127,30 @@ def _by_fsspec(scheme: str, place: str, rest: str) -> StorePlace:
         raise StoreUrlError(f"the URL names no {'host' if scheme in _OF_HOSTS else 'container'}")
     if scheme not in _OF_HOSTS:
         return StorePlace(StoreAddress(StoreKind.FSSPEC, container=place, options=options), rest.strip("/"))
+    _check_host(place)
     is_home = scheme in _WITH_HOME and f"{rest}/".startswith(_HOME)
     container, prefix = ("", rest.removeprefix("~")) if is_home else ("/", rest)
     address = StoreAddress(StoreKind.FSSPEC, place, container=container, options=options)
     return StorePlace(address, prefix.strip("/"))
 
 
+def _check_host(place: str) -> None:
+    if not is_authority(place):
+        raise StoreUrlError(f"{place[:60]!r} is not a host; write HOST or HOST:PORT, and an IPv6 address in brackets")
+
+
 def _with_options(address: StoreAddress, options: StoreOptions) -> StoreAddress:
     if "@" in options.endpoint:
         raise StoreUrlError("--endpoint holds a user's name or password; name a secret instead (--secret)")
     has_buckets = KINDS[address.kind].has_buckets
-    if options.endpoint and has_buckets and not _WEB.match(options.endpoint):
-        raise StoreUrlError(
-            f"--endpoint {options.endpoint[:60]!r} is not the address of a store; write https://HOST[:PORT]"
-        )
+    if options.endpoint and has_buckets and why_no_endpoint(options.endpoint):
+        raise StoreUrlError(f"--endpoint {why_no_endpoint(options.endpoint)}; write https://HOST[:PORT]")
     if options.endpoint and (address.endpoint or not (has_buckets or address.kind is StoreKind.FSSPEC)):
         raise StoreUrlError("the URL says where the store is; --endpoint is for buckets and containers")
     if options.region and not has_buckets:
         raise StoreUrlError("--region is for s3://, gs:// and swift:// alone")
+    if why := why_no_region(address.kind, options.region):
+        raise StoreUrlError(f"--region: {why}")
     _check_fields(address, options)
     return replace(
         address,

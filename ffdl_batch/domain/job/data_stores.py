@@ -8,7 +8,6 @@ reaches by the `protocol`; other keys of its connection are options of that libr
 from __future__ import annotations
 
 import re
-import urllib.parse
 from collections.abc import Mapping, Sequence
 
 from ffdl_batch.domain.data.store_kinds import (
@@ -20,9 +19,11 @@ from ffdl_batch.domain.data.store_kinds import (
     StoreKind,
     half_of_pair,
     why_bad,
+    why_no_endpoint,
+    why_no_region,
 )
 from ffdl_batch.domain.job.spec import DataStore, StoreType
-from ffdl_batch.domain.launch.egress_destination import is_host
+from ffdl_batch.domain.network_address import is_authority, parse_url
 
 _BY_ADDRESS = frozenset({StoreType.SOFTLAYER_OBJECTSTORE, StoreType.BLUEMIX_OBJECTSTORE})
 """Types that are S3 or Swift; the address decides."""
@@ -72,8 +73,8 @@ def kind_of(store: DataStore) -> StoreKind:
 def _gives_tokens(connection: Mapping[str, str]) -> bool:
     """Return whether a store that may be Swift or S3 is Swift."""
     keys = ("domain_name", "project_id")
-    path = urllib.parse.urlsplit(connection.get("auth_url", "")).path
-    return any(connection.get(key) for key in keys) or bool(_SWIFT_PATH.search(path))
+    url = parse_url(connection.get("auth_url", ""))
+    return any(connection.get(key) for key in keys) or (url is not None and bool(_SWIFT_PATH.search(url.path)))
 
 
 def address_of(store: DataStore) -> StoreAddress:
@@ -81,10 +82,13 @@ def address_of(store: DataStore) -> StoreAddress:
     kind, connection = kind_of(store), store.connection
     if kind is StoreKind.FSSPEC:
         return _by_fsspec(connection)
+    region = connection.get("region", "").strip()
+    if why := why_no_region(kind, region):
+        raise StoreRefused("connection.region", why, "write its name alone, as in region: eu-west-1")
     return StoreAddress(
         kind,
         endpoint=_endpoint(kind, connection.get("auth_url", "").strip()),
-        region=connection.get("region", ""),
+        region=region,
         options={key: _option(key, connection[key]) for key in KINDS[kind].options if connection.get(key)},
         credentials=_credentials(kind, connection),
     )
@@ -102,7 +106,7 @@ def _by_fsspec(connection: Mapping[str, str]) -> StoreAddress:
         raise StoreRefused(at, f"{protocol} has a type of store of its own", f"write type: {better}")
     if not host and protocol in _WITH_HOST:
         raise StoreRefused("connection.host", "the store's host is not set", "write host: HOST[:PORT]")
-    if host and not _is_authority(host):
+    if host and not is_authority(host):
         raise StoreRefused("connection.host", f"{host[:60]!r} is not a host", "write host: HOST[:PORT]")
     if ".." in connection.get("path", "").split("/"):
         raise StoreRefused("connection.path", "the path leads upwards", "write the directory in the store without ..")
@@ -154,21 +158,9 @@ def _endpoint(kind: StoreKind, url: str) -> str:
         return ""
     if not url:
         raise StoreRefused(path, "the address of the store is not set", "write auth_url: https://...")
-    split = urllib.parse.urlsplit(url)
-    is_address = split.scheme in ("http", "https") and _is_authority(split.netloc)
-    if not is_address or split.query or split.fragment or not url.isprintable():
-        raise StoreRefused(path, f"{url[:60]!r} is not the address of a store", "write auth_url: https://HOST[:PORT]")
+    if why_no_endpoint(url):
+        raise StoreRefused(path, why_no_endpoint(url), "write auth_url: https://HOST[:PORT]")
     return url
-
-
-def _is_authority(text: str) -> bool:
-    """Return whether `text` is ``HOST[:PORT]``. Some private resolvers know names with underscores."""
-    try:
-        split = urllib.parse.urlsplit(f"//{text}")
-        host, port = split.hostname or "", split.port
-    except ValueError:  # no such port, or a bracket alone
-        return False
-    return split.netloc == text and "@" not in text and port != 0 and is_host(host.replace("_", "-0"))
 
 
 def _option(key: str, value: str) -> str:

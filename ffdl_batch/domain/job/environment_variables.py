@@ -8,10 +8,14 @@ from collections.abc import Mapping
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 RUNTIME_PREFIXES = ("APPTAINER_", "APPTAINERENV_", "SINGULARITY_", "SINGULARITYENV_")
 """Settings of the container runtime: users have them in their profiles, but learners cannot be given them."""
-OF_THE_SHELL = frozenset(
-    "BASHOPTS BASH_VERSINFO BASHPID DIRSTACK EUID FUNCNAME GID GROUPS PPID SHELLOPTS UID".split()  # noqa: SIM905
-)
-"""bash does not let a program set these (bash(1)), nor does Apptainer's interpreter."""
+OF_THE_SHELL = frozenset({
+    "BASH", "BASHOPTS", "BASHPID", "BASH_ARGV0", "BASH_COMMAND", "BASH_EXECUTION_STRING", "BASH_MONOSECONDS",
+    "BASH_SUBSHELL", "BASH_VERSINFO", "BASH_VERSION", "COMP_WORDBREAKS", "DIRSTACK", "EPOCHREALTIME",
+    "EPOCHSECONDS", "EUID", "FUNCNAME", "GID", "GROUPS", "HISTCMD", "IFS", "LINENO", "OLDPWD", "OPTERR", "OPTIND",
+    "PPID", "PS1", "PS2", "PS4", "PWD", "RANDOM", "SECONDS", "SHELLOPTS", "SHLVL", "SRANDOM", "UID", "_",
+})  # fmt: skip
+"""Variables that bash does not take from its environment, or changes at once. Found by starting bash 5.1, 5.2 and 5.3
+with each of them. bash ignores PS4 only as root. Apptainer's interpreter refuses DIRSTACK, FUNCNAME, GID and GROUPS."""
 LONGEST_BYTES = 128 * 1024 - 1
 """Maximum of one variable with its name (Linux's MAX_ARG_STRLEN without the NUL at its end, execve(2))."""
 MOST_BYTES = 2 * 1024 * 1024 - LONGEST_BYTES
@@ -24,7 +28,7 @@ def why_refused(name: str) -> str:
     if not NAME.fullmatch(name):
         return f"{name[:60]!r} is not a variable's name; use letters, digits and _"
     if name in OF_THE_SHELL:
-        return f"{name} belongs to the shell and cannot be given to a learner; leave it out"
+        return f"{name} belongs to the shell and cannot be given to a learner; leave it out, or use another name"
     if name.startswith(RUNTIME_PREFIXES):
         return f"{name} belongs to the container runtime and cannot be given to a learner; leave it out"
     return ""

@@ -12,6 +12,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from ffdl_batch.domain.job.spec import StoreType
+from ffdl_batch.domain.network_address import is_authority
 from ffdl_batch.manifest.command import read_command
 from ffdl_batch.manifest.models.scalars import (
     TEXT_SCHEMA,
@@ -33,6 +34,15 @@ STORE_TYPES = tuple(str(t) for t in StoreType)
 MAX_COMMAND_BYTES = 64 * 1024
 """Maximum size of a command. Linux limits a variable to 128 KiB (execve(2), MAX_ARG_STRLEN), and some characters are
 escaped."""
+
+
+def _registry(text: str) -> str:
+    if text and ("://" in text or not is_authority(text.partition("/")[0])):
+        raise refusal(f"{shown(text)} is not the host of a registry", "write HOST or HOST:PORT, without https://")
+    return text
+
+
+Registry = Annotated[Label, AfterValidator(_registry)]
 
 
 def read_store_type(value: object) -> str:
@@ -91,7 +101,7 @@ class Block(BaseModel):
 class ImageLocationBlock(Block):
     """A private image registry (dialect of AISphere's command line)."""
 
-    registry: Label = Field("", description="Registry host, as registry.example.org.")
+    registry: Registry = Field("", description="Registry host, as registry.example.org.")
     namespace: Label = Field("", description="Namespace (organisation) in the registry.")
     user_name: Text = Field("", description="User whose token or password it is; FfDL's is called token.")
     access_token: Text = Field("", description="Token or password that may pull; ${secret:NAME}.")

@@ -16,15 +16,14 @@ from collections.abc import Iterable, Sequence
 from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from ffdl_batch.config import Settings
-from ffdl_batch.config.tables import is_web_address
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.incidents.incident import Incident, IncidentRow
 from ffdl_batch.domain.incidents.site_settings import POLICY, Channel, Notice
 from ffdl_batch.domain.job.job import Job, JobId
 from ffdl_batch.domain.job.views import SCHEMA
+from ffdl_batch.domain.network_address import is_web_address, parse_url
 from ffdl_batch.host.backoff import growing_pause
 from ffdl_batch.notify.mail import MailNotSent, Relay, read_login, read_relay, send
 from ffdl_batch.notify.webhook import WebhookRefused, post, without_query
@@ -152,7 +151,10 @@ class Notifier:
     def _place(self, notice: Notice) -> str:
         """Return the server that must accept the notice: the mail relay, or a web server."""
         is_mail = notice.channel is Channel.MAIL
-        return self._settings.notices.smtp if is_mail else f"//{urlsplit(notice.address).netloc}"
+        if is_mail:
+            return self._settings.notices.smtp
+        url = parse_url(notice.address)
+        return f"//{url.authority if url is not None else notice.address}"
 
     def _rows(self, due: Sequence[Notice]) -> dict[tuple[str, int, str], IncidentRow]:
         found = self._storage.store.incidents_of({notice.job_id for notice in due})

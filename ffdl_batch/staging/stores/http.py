@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.domain.data.store_kinds import StoreAddress
+from ffdl_batch.domain.network_address import parse_url
 from ffdl_batch.staging.faults import Fault, ObjectChanged, TemporaryFailure
 from ffdl_batch.staging.stores.digests import hex_of_base64
 from ffdl_batch.staging.stores.store import CHUNK_BYTES, UNKNOWN, Item, Sent, library
@@ -151,13 +152,12 @@ def time_of(text: str) -> float:
 
 def _proxy(endpoint: str) -> str:
     """Return the proxy that the node's environment names for this address, or ""."""
-    import urllib.parse
     import urllib.request
 
-    parsed = urllib.parse.urlsplit(endpoint)
-    if not parsed.hostname or urllib.request.proxy_bypass(parsed.hostname):
+    url = parse_url(endpoint)
+    if url is None or not url.host or urllib.request.proxy_bypass(url.host):
         return ""
-    return urllib.request.getproxies().get(parsed.scheme, "")
+    return urllib.request.getproxies().get(url.scheme, "")
 
 
 _DIRECTORY = "it is a directory of the web server, which lists none: what it shows of it is a page for people"
@@ -194,7 +194,8 @@ class HttpStore:
             if fault.kind is FaultClass.MISSING:
                 return None
             raise
-        if urllib.parse.urlsplit(place).path.endswith("/"):  # where servers lead on to from a directory's name
+        url = parse_url(place)
+        if url is not None and url.path.endswith("/"):  # where servers lead on to from a directory's name
             raise Fault(FaultClass.MISSING, _DIRECTORY, key, cure="name a file in it")
         size = int(headers["Content-Length"]) if headers.get("Content-Length", "").isdigit() else UNKNOWN
         if headers.get("Content-Encoding", "identity") != "identity":

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Any, BinaryIO
 
 from ffdl_batch.domain.data.staging_protocol import FaultClass
-from ffdl_batch.domain.data.store_kinds import StoreAddress
+from ffdl_batch.domain.data.store_kinds import StoreAddress, is_version_1
 from ffdl_batch.staging.faults import Fault, TemporaryFailure
 from ffdl_batch.staging.stores.http import HttpClient, etag_of, time_of
 from ffdl_batch.staging.stores.store import Item, Sent
@@ -57,7 +57,7 @@ class Tokens:
                 endpoint = self._address.endpoint.rstrip("/")
                 if not endpoint:
                     raise Fault(FaultClass.TASK, "its address is not given")
-                ask = self._by_v1 if endpoint.endswith(("/v1.0", "/v1")) else self._by_v3
+                ask = self._by_v1 if is_version_1(endpoint) else self._by_v3
                 url, value = ask(endpoint)
                 self._token = Token(url.rstrip("/"), value, self._clock())
             return self._token

@@ -324,7 +324,7 @@ def test_job_handle_sends_halt_resume_and_drill_arguments(client: Client, daemon
     ("content", "message", "code"),
     [
         (b"name: \xff\n", "is not UTF-8 text: byte 6 is 0xff", 78),
-        (b"x" * (MAX_MANIFEST_BYTES + 1), "has more than 1 MiB", 78),
+        (b"x" * (MAX_MANIFEST_BYTES + 1), "has more than 1 MiB, the maximum", 78),
         (None, "there is no such file", 66),
     ],
 )
@@ -337,6 +337,7 @@ def test_submit_rejects_unusable_manifest_before_any_request(
     with pytest.raises(InputUnusable, match=message) as caught:
         client.submit(path, model)
     assert caught.value.problem.exit_code == code
+    assert "MiB" not in message or "is this the manifest?" in caught.value.problem.cure
     assert daemon.requests == []
 
 

@@ -63,10 +63,12 @@ def test_read_store_url_applies_requested_options_and_user() -> None:
         *((url, "") for url in (
             "", "bucket/a", "/data", "s3:/bucket", "s3://", "s3:///a", "file://host/a", "file:///", "https://",
             "sftp:///a", "https://web/a?key=1", "s3://planted@bucket/a", "s3://planted:planted@bucket",
-            "https://u:planted@web/a",
+            "https://u:planted@web/a", "https://[::1/x", "https://[zz]:9/x", "https://a]b/x", "http://h:x/y", "sftp://[::1/x",
         )),
         ("sftp://host/a", "https://other"),
         ("s3://b", "https://u:planted@other"),
+        ("s3://b", "https://[::1"),
+        ("swift://b", "https://a[b"),
     ],
 )  # fmt: skip
 def test_read_store_url_rejects_invalid_url_or_endpoint_without_printing_credentials(url: str, endpoint: str) -> None:
@@ -105,6 +107,8 @@ def test_read_store_url_rejects_invalid_url_or_endpoint_without_printing_credent
         ),
         ("file:///a", StoreOptions(secrets={"password": "n"}), "a credential of a directory; it has none"),
         ("s3://b", StoreOptions(secrets={"password": "n"}), "--secret names a password and no user_name"),
+        ("s3://b", StoreOptions(secrets={"session_token": "n"}), "--secret names a session_token and no user_name"),
+        ("s3://b", StoreOptions(region="eu west"), "--region: 'eu west' is not the name of a region"),
         ("file:///a", StoreOptions("https://x"), "--endpoint is for buckets and containers"),
         ("sftp://h/a", StoreOptions(region="eu"), "--region is for s3://, gs:// and swift:// alone"),
     ],
@@ -197,6 +201,13 @@ def test_place_in_splits_bucket_and_prefix(kind: StoreType, container: str, buck
     assert (address.container, found) == (bucket, prefix)
 
 
+MALFORMED = ("https://[::1", "https://[zz]:9", "https://a]b", "https://a[b", "https://\u2100")
+WITH_ADDRESS = (
+    StoreType.MOUNT_COS, StoreType.S3_DATASTORE, StoreType.SWIFT_DATASTORE, StoreType.GCS_DATASTORE,
+    StoreType.HTTP_DATASTORE, StoreType.SOFTLAYER_OBJECTSTORE, StoreType.BLUEMIX_OBJECTSTORE,
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("kind", "connection", "path", "words"),
     [
@@ -225,6 +236,15 @@ def test_place_in_splits_bucket_and_prefix(kind: StoreType, container: str, buck
         (StoreType.FSSPEC_DATASTORE, {"protocol": "sftp", "host": "me@h"}, "connection.host", "not a host"),
         (StoreType.FSSPEC_DATASTORE, {"protocol": "ftp", "path": "a/../.."}, "connection.path", "upwards"),
         (StoreType.FSSPEC_DATASTORE, {"protocol": "ftp", "key_file": "id"}, "connection.key_file", "not absolute"),
+        *(
+            (kind, {"auth_url": url}, "connection.auth_url", "not the address")
+            for url in MALFORMED
+            for kind in WITH_ADDRESS
+        ),
+        (StoreType.FSSPEC_DATASTORE, {"protocol": "sftp", "host": "[::1"}, "connection.host", "not a host"),
+        (StoreType.MOUNT_COS, {"session_token": "${secret:t}"}, "connection.session_token", "no user_name"),
+        (StoreType.S3_DATASTORE, {"region": "eu west"}, "connection.region", "not the name of a region"),
+        (StoreType.GCS_DATASTORE, {"region": "eu/west"}, "connection.region", "not the name of a region"),
         (StoreType.MOUNT_COS, {"timeout_s": "0"}, "connection.timeout_s", "not a number of seconds"),
     ],
 )

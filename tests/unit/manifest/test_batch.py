@@ -173,6 +173,8 @@ def test_batch_gres_accepts_text_and_mapping_with_kubernetes_resource_names(text
     ("{signal: 'USR1 120'}", "batch.signal: 'USR1 120' is not sbatch's form of a signal"),
     ('{account: "a\\0"}', "batch.account: the text holds a NUL character"),
     ('{output: "a\\rb"}', "batch.output: 'a\\rb' holds a line break"),
+    *((f"{{notify: {{webhook: '{address}'}}}}", f"batch.notify.webhook: '{address}' is not a web address (write https:")
+      for address in ("https://[::1", "https://a]b", "https://h:99999", "https://h:x", "https://", "https://\u2100/x")),
     ("words", "batch: a mapping is needed here, not a single value"),
 ])  # fmt: skip
 def test_batch_block_rejects_invalid_value_at_its_line(text: str, part: str) -> None:
@@ -197,11 +199,13 @@ def test_batch_dependency_accepts_slurm_expressions(text: str) -> None:
     assert batch(f"{{dependency: '{text}'}}").dependency == text
 
 
-@pytest.mark.parametrize(("name", "whose"), [("APPTAINER_BIND", "container runtime"), ("UID", "shell")])
-def test_batch_env_rejects_variable_reserved_by_container_or_shell(name: str, whose: str) -> None:
-    parsed = parse(MINIMAL + f"batch: {{env: {{{name}: x}}}}\n")
-    assert parsed.spec is None
-    assert any(name in finding.message and whose in finding.message for finding in parsed.findings), parsed.findings
+@pytest.mark.parametrize(
+    ("name", "whose"), [("APPTAINER_BIND", "container runtime"), ("UID", "shell"), ("IFS", "shell")]
+)
+def test_batch_env_secrets_and_sweep_reject_variable_of_container_or_shell(name: str, whose: str) -> None:
+    for block in (f"env: {{{name}: x}}", f"secrets: {{{name}: '${{secret:x}}'}}", f"sweep: {{{name}: [1]}}"):
+        (line,) = errors(parse(MINIMAL + f"batch: {{{block}}}\n"))
+        assert f"{name} belongs to the {whose}" in line and "leave it out" in line
 
 
 def test_batch_elastic_warns_at_its_line_that_it_is_unsupported() -> None:

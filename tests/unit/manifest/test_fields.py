@@ -151,6 +151,13 @@ def test_framework_name_and_version_must_be_in_site_list() -> None:
     ]
 
 
+@pytest.mark.parametrize("registry", ["https://[::1", "https://r.example.org", "[::1", "a]b", "me@r.example.org"])
+def test_image_location_rejects_registry_that_is_not_a_host(registry: str) -> None:
+    (line,) = errors(parse(LOCATED.format("my-image", f"{{registry: '{registry}'}}")))
+    assert f"image_location.registry: '{registry}' is not the host of a registry" in line
+    assert line.startswith("m.yml:2:") and "write HOST or HOST:PORT" in line
+
+
 LOCATED = "name: x\nframework: {{name: {}, version: '1', command: c, image_location: {}}}\n"
 
 

@@ -30,6 +30,10 @@ def test_manifest_keeps_secret_env_and_file_references(reference: str) -> None:
         ("${secret:../up}", "'../up' cannot be a secret's name"),
         ("${secret:.hidden}", "'.hidden' cannot be a secret's name"),
         ("${env:A-B}", "'A-B' cannot be the name of a variable"),
+        ("${secrt:key}", "'secrt' is not a kind of reference; did you mean secret?"),
+        ("${SECRET:key}", "'SECRET' is not a kind of reference; did you mean secret?"),
+        ("${files:/a/b}", "'files' is not a kind of reference; did you mean file?"),
+        ("${vault:key}", "this is not a kind of reference; the kinds are secret, env, file"),
     ],
 )
 def test_manifest_rejects_malformed_reference(value: str, words: str) -> None:
@@ -46,8 +50,9 @@ def test_manifest_rejects_secret_variable_without_value() -> None:
 
 
 def test_manifest_takes_dollar_in_password_literally() -> None:
-    parsed = parse(MINIMAL + STORE.format("pa$$word{1}"))
-    assert parsed.inline_secrets["s-password"] == "pa$$word{1}"
+    for literal in ("pa$$word{1}", "${A:-b}", "x${y:z}", "${word}"):
+        parsed = parse(MINIMAL + STORE.format(literal))
+        assert parsed.inline_secrets["s-password"] == literal
 
 
 def test_manifest_gives_moved_secret_an_unused_name() -> None:

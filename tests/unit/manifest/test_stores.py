@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ffdl_batch.domain.data.store_kinds import FSSPEC_PROTOCOLS
 from ffdl_batch.domain.job.spec import StoreType
 from tests.unit.manifest.samples import MINIMAL, errors, notes, parse, read, warnings
 
@@ -110,6 +111,69 @@ def test_data_stores_reject_missing_or_wrong_field_at_its_line(text: str, parts:
     assert len(lines) == len(parts)
     for line, part in zip(lines, parts, strict=True):
         assert part in line and line.startswith("m.yml:5:")
+
+
+@pytest.mark.parametrize("address", ["https://[::1", "https://[zz]:9", "https://a]b", "https://a[b", "https://\u2100"])
+@pytest.mark.parametrize("kind", ["s3", "swift", "gcs", "http", "softlayer"])
+def test_data_store_reports_malformed_address_at_its_line(kind: str, address: str) -> None:
+    kind += "_objectstore" if kind == "softlayer" else "_datastore"
+    text = f"{{id: a, type: {kind}, training_data: {{container: c}}, connection: {{auth_url: '{address}'}}}}"
+    (line,) = warnings(parse(store(text)))
+    assert line.startswith("m.yml:5:") and "connection.auth_url: no job is taken with this: " in line
+    assert line.endswith("is not the address of a store (write auth_url: https://HOST[:PORT])")
+
+
+ACCOUNT = '{"client_email": "a@b", "private_key": "k", "token_uri": "https://t"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{not json", "service_account is not JSON"),
+        ("[1]", "it has no client_email, private_key, token_uri"),
+        ("7", "it has no client_email, private_key, token_uri"),
+        (ACCOUNT.replace("private", "public"), "it has no private_key"),
+        (ACCOUNT.replace('"k"', "5"), "it has no private_key"),
+    ],
+)
+def test_gcs_store_rejects_literal_service_account_without_quoting_it(text: str, words: str) -> None:
+    form = "{{id: a, type: gcs_datastore, training_data: {{container: c}}, connection: {{service_account: '{}'}}}}"
+    (line,) = errors(parse(store(form.format(text))))
+    assert line.startswith("m.yml:5:") and words in line and "write ${file:PATH}" in line
+    assert "not json" not in line and "a@b" not in line
+    for right in (ACCOUNT, "${file:/key.json}", "${secret:account}"):
+        assert errors(parse(store(form.format(right)))) == []
+
+
+@pytest.mark.parametrize(
+    "kind", ["mount_cos", "swift_datastore", "gcs_datastore", "http_datastore", "fsspec_datastore"]
+)
+def test_remote_store_rejects_url_as_container(kind: str) -> None:
+    start = f"{{id: a, type: {kind}, connection: {{auth_url: 'https://s.example.org', protocol: ftp}}, "
+    (line,) = errors(parse(store(start + "training_data: {container: 's3://b/x'}}")))
+    assert "training_data.container: 's3://b/x' is a URL" in line and "(write container: b/x)" in line
+    assert errors(parse(store(start + "training_data: {container: 'b/http:/x'}}"))) == []
+
+
+@pytest.mark.parametrize("key", ["project_id", "domain_name"])
+def test_swift_store_warns_about_keystone_option_with_version_1_address(key: str) -> None:
+    form = "{{id: a, type: swift_datastore, training_data: {{container: c}}, connection: {{auth_url: '{}', {}: x}}}}"
+    (line,) = warnings(parse(store(form.format("https://s.example.org/auth/v1.0", key))))
+    assert f"connection.{key}: {key} has no effect with an auth_url that ends with /v1" in line and "/v3" in line
+    assert warnings(parse(store(form.format("https://s.example.org/v3", key)))) == []
+
+
+@pytest.mark.parametrize(("protocol", "cure"), [("sfpt", "did you mean sftp?"), ("qqqqq", "install a library for it")])
+def test_fsspec_store_warns_about_unknown_protocol(protocol: str, cure: str) -> None:
+    text = f"{{id: a, type: fsspec_datastore, training_data: {{container: c}}, connection: {{protocol: {protocol}}}}}"
+    (line,) = warnings(parse(store(text)))
+    assert f"connection.protocol: '{protocol}' is not a protocol of fsspec" in line and cure in line
+
+
+def test_fsspec_protocols_include_registry_of_installed_fsspec() -> None:
+    from fsspec.registry import known_implementations
+
+    assert set(known_implementations) <= FSSPEC_PROTOCOLS
 
 
 def test_data_stores_accept_several_stores_and_reject_duplicate_id() -> None:

@@ -287,3 +287,4 @@ def test_post_does_not_follow_redirects(hook: Hook) -> None:
 
 def test_without_query_removes_credentials_query_and_fragment_from_url() -> None:
     assert without_query("https://me:pw@chat.example.org/hooks/x?token=1#y") == "https://chat.example.org/hooks/x"
+    assert without_query("https://me:pw@[::1/x") == "the webhook"
