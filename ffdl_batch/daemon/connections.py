@@ -14,7 +14,7 @@ import logging
 import resource
 import select
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -230,9 +230,8 @@ class PeerProtocol(HttpToolsProtocol):
 class PeerGate:
     """Refuses callers who are not admitted, before any route runs. Calls `admitted` for the others."""
 
-    def __init__(self, app: ASGIApp, own_uid: int, *, admits_root: bool, admitted: Callable[[], None]) -> None:
-        self._app, self._own_uid, self._admitted = app, own_uid, admitted
-        self._uids = (own_uid, 0) if admits_root else (own_uid,)
+    def __init__(self, app: ASGIApp, own_uid: int, uids: Collection[int], admitted: Callable[[], None]) -> None:
+        self._app, self._own_uid, self._uids, self._admitted = app, own_uid, uids, admitted
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -128,6 +128,12 @@ class Context:
             self.platform.storage, self.platform.adapters, lambda: Counted(self.started_at, self.requests, self.streams)
         )
 
+    @property
+    def admitted_uids(self) -> tuple[int, ...]:
+        """The users who may use the daemon."""
+        own = self.platform.storage.uid
+        return (own, 0) if self.admits_root else (own,)
+
     @contextmanager
     def open_stream(self) -> Iterator[Callable[[], None]]:
         """Count one more stream until the yielded function is called or the block raises.

@@ -28,7 +28,7 @@ from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.daemon.prometheus import Outlets
 from ffdl_batch.daemon.request_context import Context
 from ffdl_batch.daemon.routes import job_output, jobs, logs, pending, reports, uploads
-from ffdl_batch.daemon.socket_file import InheritedListener, Listener
+from ffdl_batch.daemon.socket_file import Listener
 from ffdl_batch.host.resource_exhaustion import explain_lack
 from ffdl_batch.services.daemon_lock import Hold
 from ffdl_batch.store import StoreError
@@ -80,10 +80,10 @@ class Server(uvicorn.Server):
 
         self.servers.append(await loop.create_server(create_protocol, sock=listening))
 
-    def count_connections(self, own_uid: int) -> int:
+    def count_connections(self) -> int:
         """Return the number of open connections of admitted users."""
         peers = (c.peer for c in self.server_state.connections if isinstance(c, PeerProtocol))
-        return sum(1 for peer in peers if peer.uid in (own_uid, 0))
+        return sum(1 for peer in peers if peer.uid in self._context.admitted_uids)
 
 
 @dataclass(slots=True)
@@ -102,7 +102,7 @@ class Daemon:
 
     async def _serve(self) -> None:
         context = Context(self.platform, self.hold.record.started_at, self.log_name)
-        context.admits_root = not isinstance(self.listener, InheritedListener)
+        context.admits_root = self.listener.is_own
         loops = Loops(self.platform, context.changes.bump)
         context.poke, context.is_caught_up = loops.poke, loops.is_caught_up
         context.changes.attach(asyncio.get_running_loop())
@@ -112,7 +112,7 @@ class Daemon:
         _on_signals(server)
         listener = self.listener
         listening = listener.open()
-        if not isinstance(listener, InheritedListener):  # the next daemon's socket has the same path
+        if listener.is_own:  # else the next daemon's socket has the same path
             self.hold.announce(listener.path)
         loops.start()
         outlets = Outlets(self.platform.settings, context.figures)
@@ -178,7 +178,7 @@ class Keeper:
             self._server.end()
             return
         if not self._listener.is_in_place():
-            if isinstance(self._listener, InheritedListener):
+            if not self._listener.is_own:
                 log.error("the spawner has given the socket %s to another daemon; this one stops", self._listener.path)
                 self._server.end()
                 return
@@ -198,19 +198,19 @@ class Keeper:
         now = self._clock.monotonic()
         if self._misplaced:
             self._active_at = now
-        if self._server.count_connections(self._platform.storage.uid) or self._context.requests != self._requests:
+        if self._server.count_connections() or self._context.requests != self._requests:
             self._requests = self._context.requests
             self._active_at = now
         return now - self._active_at >= self._idle_s
 
     async def _is_unused(self) -> bool:
-        """Return whether there is no live job, no pending upload, and, after the socket's file is removed, no client
-        that is just connecting."""
+        """Return whether there is no live job, no pending upload, and, after the socket is removed, no client that is
+        just connecting."""
         if await asyncio.to_thread(self._platform.storage.store.count_live) or await asyncio.to_thread(self._is_busy):
             self._active_at = self._clock.monotonic()  # check again after the idle time
             return False
-        if isinstance(self._listener, InheritedListener):  # who connects now is refused, and asks the spawner again
-            return self._is_quiet() and self._listener.refuse_clients()
+        if not self._is_quiet():
+            return False
         self._listener.remove()
         await asyncio.sleep(_LAST_CALL_S)
         if self._is_quiet():
@@ -281,6 +281,6 @@ def create_app(platform: Platform, context: Context | None = None) -> FastAPI:
     app.add_middleware(error_replies.BodyLimits, own={uploads.ARCHIVES: uploads.BODY_LIMIT})
     # Added last, so it runs first: it refuses callers before anything else.
     app.add_middleware(
-        PeerGate, own_uid=platform.storage.uid, admits_root=context.admits_root, admitted=context.note_request
+        PeerGate, own_uid=platform.storage.uid, uids=context.admitted_uids, admitted=context.note_request
     )
     return app

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
 import stat
 from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 from ffdl_batch.config.daemon_location import PlaceRefused, SocketPlace, check_directory, socket_place
 
@@ -23,6 +25,9 @@ def is_inherited(environ: Mapping[str, str]) -> bool:
 
 class Listener:
     """A listening Unix socket and its file. Use it only with the daemon's lock: an existing file is stale then."""
+
+    is_own: ClassVar[bool] = True
+    """Whether the daemon creates the socket and can create it again; else the site's spawner does."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
@@ -63,6 +68,8 @@ class Listener:
 class InheritedListener(Listener):
     """The socket that the spawner has bound. It is in a directory of root, so this process cannot remove its file."""
 
+    is_own = False
+
     def open(self) -> socket.socket:
         """Return the socket, which listens since :func:`ffdl_batch.daemon.main.main`."""
         self.path = Path(self._environ["FFDL_SOCKET"])
@@ -72,13 +79,12 @@ class InheritedListener(Listener):
         self._listening.setblocking(False)
         return self._listening
 
-    def refuse_clients(self) -> bool:
-        """Let the kernel refuse new clients from now on; return True."""
-        self._listening.shutdown(socket.SHUT_RD)
-        return True
-
     def remove(self) -> None:
-        """Do nothing: the file is root's."""
+        """Let the kernel refuse new clients, because the file is root's. Those in the backlog see their connection end
+        without an answer, and ask the spawner again. Call in the event loop."""
+        if self._listening.fileno() != -1:
+            asyncio.get_running_loop().remove_reader(self._listening)
+            self._listening.shutdown(socket.SHUT_RD)
 
 
 def _make_directory(place: SocketPlace) -> None:

@@ -294,7 +294,7 @@ class Spawner:
             **{"HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name},
             **{"SHELL": account.pw_shell or "/bin/sh", "LISTEN_FDS": "1", "LISTEN_PID": str(os.getpid())},
             "FFDL_STATE_DIR": f"{site.state_dir}/{account.pw_uid}/state",
-            **{"FFDL_SOCKET": f"{site.run_dir}/users/{account.pw_uid}/daemon.sock", "FFDL_HUB_UID": str(self.hub_uid)},
+            "FFDL_SOCKET": f"{site.run_dir}/users/{account.pw_uid}/daemon.sock",
         }
         os.execve(sys.executable, [sys.executable, "-I", "-m", "ffdl_batch.daemon.main", "--site"], environment)  # noqa: S606
 

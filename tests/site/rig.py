@@ -8,9 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+
+from ffdl_batch.domain.toml_text import toml_text
 
 ROOT = Path(__file__).parents[2]
 HUB, ADA, BOB, EXPIRED, OUTSIDER, GONE = 7000, 7001, 7002, 7003, 7004, 7005
@@ -98,7 +100,9 @@ class Host:
             "environment": {"SLURM_CONF": "/etc/slurm/slurm.conf"},
             **changes,
         }
-        (self.place / "site.toml").write_text("[spawner]\n" + "".join(f"{k} = {_toml(v)}\n" for k, v in values.items()))
+        (self.place / "site.toml").write_text(
+            "[spawner]\n" + "".join(f"{k} = {toml_text(v)}\n" for k, v in values.items())
+        )
 
     def inside(self, argv: Sequence[str], uid: int = 0) -> list[str]:
         """The command that runs `argv` on this host, as a user."""
@@ -162,13 +166,3 @@ class Spawner:
 def _closed(path: Path) -> list[Path]:
     """The directories above a path that users other than root cannot enter."""
     return [parent for parent in path.parents if not parent.stat().st_mode & 0o001]
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f'"{key}" = "{text}"' for key, text in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(f'"{text}"' for text in value) + "]"
-    return str(value) if isinstance(value, int) else f'"{value}"'

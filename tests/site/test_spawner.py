@@ -1,4 +1,4 @@
-"""The spawner as root, with real accounts, PAM and user ids: whom it serves, what it starts, and what it refuses."""
+"""The spawner as root, with real accounts, PAM and user ids: who gets a daemon, what it starts, and what it refuses."""
 
 from __future__ import annotations
 
@@ -204,5 +204,7 @@ def test_idle_daemon_ends_and_returns_on_demand(host: Host) -> None:
         until(lambda: not Path(f"/proc/{first}").exists(), "the idle daemon's end")
         assert ensure(host, ADA).startswith("ok ")
         assert "200 OK" in host.python(GET, str(daemon_socket(host, ADA)), uid=ADA)
+        log = (host.place / f"state/{ADA}/state/daemon.log").read_text()
+        assert "idle for 1 s" in log and "ERROR" not in log and "Traceback" not in log
     finally:
         spawner.close()

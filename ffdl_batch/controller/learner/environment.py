@@ -19,8 +19,9 @@ from ffdl_batch.domain.launch.launch_file import EXPORTS_VARIABLE
 
 _ALTERED = frozenset(
     {"HOME", "PATH", "PREPEND_PATH", "APPEND_PATH", "LD_LIBRARY_PATH", "PREPEND_LD_LIBRARY_PATH"}
-    | {"APPEND_LD_LIBRARY_PATH", "PS1", "PROMPT_COMMAND", "PWD", "OLDPWD", "IFS", "OPTIND", "LANG", "SHLVL", "_"}
+    | {"APPEND_LD_LIBRARY_PATH", "PROMPT_COMMAND", "LANG"}
 )
+"""Variables that Apptainer changes, of those that learners can be given."""
 _SHOWN = 200
 
 

@@ -43,7 +43,7 @@ def idle(tmp_path: Path) -> Iterator[Idle]:
     storage = SimpleNamespace(store=store, clock=clock, uid=1000)
     platform = SimpleNamespace(storage=storage, settings=settings)
     daemon = SimpleNamespace(platform=platform, hold=None, listener=None)
-    server = SimpleNamespace(should_exit=False, count_connections=lambda _uid: 0)
+    server = SimpleNamespace(should_exit=False, count_connections=lambda: 0)
     context = SimpleNamespace(requests=0)
     made = Keeper(cast("Any", daemon), cast("Any", context), cast("Any", server), lambda: False)
     yield Idle(clock, store, made)
