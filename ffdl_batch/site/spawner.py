@@ -293,6 +293,7 @@ class Spawner:
             **{"LANG": "C.UTF-8", "PATH": "/usr/local/bin:/usr/bin:/bin", **site.environment},
             **{"HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name},
             **{"SHELL": account.pw_shell or "/bin/sh", "LISTEN_FDS": "1", "LISTEN_PID": str(os.getpid())},
+            "FFDL_HUB_UID": str(self.hub_uid),
             "FFDL_STATE_DIR": f"{site.state_dir}/{account.pw_uid}/state",
             "FFDL_SOCKET": f"{site.run_dir}/users/{account.pw_uid}/daemon.sock",
         }
