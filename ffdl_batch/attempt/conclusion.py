@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from ffdl_batch.attempt.learner_endings import Answer, answer, endings_of_run, failing, learner_status, since_start
+from ffdl_batch.domain.data.staging_protocol import UNREADABLE_CODE
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.launch.learner_text import KILLED_FOR_MEMORY, describe_end, name_learner
 from ffdl_batch.domain.outcome.continuation import UNFIT_NODE, Checkpoint, Interruption, describe, describe_interruption
@@ -27,6 +28,8 @@ from ffdl_batch.domain.outcome.controller_events import (
 
 EXIT_PLATFORM = 74
 """The platform failed and no learner's exit code is to blame (sysexits.h EX_IOERR)."""
+EXIT_UNREADABLE = 77
+"""Results deny their own user the access, so that storing again cannot succeed (sysexits.h EX_NOPERM)."""
 EXIT_TIMED_OUT = 124
 DIED, NOT_STORED = "S106", "S303"
 MARGIN_S = 120.0
@@ -239,6 +242,8 @@ def _halted(
     code = "000"
     if endings and not stored and fault is not None and fault.fields.get("code") == NOT_STORED:
         code, message = "S305", f"{message}; {fault.fields.get('message')}"
+    elif endings and not stored and fault is not None and fault.fields.get("code") == UNREADABLE_CODE:
+        code, message = UNREADABLE_CODE, f"{message}; {fault.fields.get('message')}"
     return Conclusion(Outcome.HALTED, stored, error_code=code, message=message, interruption=Interruption.HALT.value)
 
 

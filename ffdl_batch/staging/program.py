@@ -94,7 +94,8 @@ def _run_of(task: StageTask, secrets: Secrets, reporter: Reporter) -> Iterator[R
             journal, workers = Journal(task.state_dir, task.direction), Workers(task.parallel, stop)
             try:
                 retries = Retries(task.tries, task.pause_s, reporter.retry, stop)
-                yield Run(task, secrets, journal, reporter, retries, workers, stop, UnreadableFiles(reporter))
+                unreadable = UnreadableFiles(reporter, task.direction)
+                yield Run(task, secrets, journal, reporter, retries, workers, stop, unreadable)
             finally:
                 workers.end()
                 journal.close()
@@ -199,7 +200,10 @@ def _tree(transfer: Transfer, *, make: bool) -> Tree:
         kind = FaultClass.REFUSED if make else FaultClass.MISSING
         raise Fault(kind, what, cure="name a directory that can be made, or one that is there") from None
     except OSError as error:
-        raise local_fault(error, transfer.local) from error
+        fault = local_fault(error, transfer.local)
+        if not make and error.errno == errno.EACCES:
+            fault.kind = FaultClass.UNREADABLE
+        raise fault from error
 
 
 def _send_all(run: Run, uploads: list[Upload]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,9 +25,12 @@ from ffdl_batch.staging.workers import Workers
 class UnreadableFiles:
     """Files and directories of one task that could not be read. Methods may be called from several threads at once."""
 
-    def __init__(self, reporter: Reporter) -> None:
+    def __init__(self, reporter: Reporter, direction: Direction) -> None:
         self._teller, self._lock = reporter, threading.Lock()
+        self._is_upload = direction is Direction.OUT
         self._count, self._named = 0, list[str]()
+        self._are_denied = self._is_upload
+        """Whether the user's own files deny the access, and nothing else went wrong."""
 
     def add(self, name: str, error: OSError) -> None:
         """Report and skip a file. Raises the error if it does not concern only this file."""
@@ -35,6 +39,7 @@ class UnreadableFiles:
         what = f"{shown(name)}: {error.strerror or error}"
         with self._lock:
             self._count += 1
+            self._are_denied = self._are_denied and error.errno == errno.EACCES
             self._named = [*self._named, what][:NAMED]
         self._teller.skip(f"{shown(name)} cannot be read: {error.strerror or error}")
 
@@ -42,13 +47,14 @@ class UnreadableFiles:
         """Forget the files, because the task starts over."""
         with self._lock:
             self._count, self._named = 0, []
+            self._are_denied = self._is_upload
 
     def require_none(self, others: str) -> None:
         """Raise Fault if a file could not be read. `others` says what happened to all others."""
         if not self._count:
             return
         what = unread_text(self._count, self._named, others)
-        raise Fault(FaultClass.REFUSED, what, cure=UNREAD_CURE)
+        raise Fault(FaultClass.UNREADABLE if self._are_denied else FaultClass.REFUSED, what, cure=UNREAD_CURE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,35 @@ def test_stage_out_skips_links_pipes_and_invalid_names_with_note(rig: StagingRig
     assert all(part in whys for part in ("is a link", "is not a file", "not UTF-8", "longer than 1024 bytes"))
 
 
+@pytest.mark.usefixtures("bound_by_modes")
+@pytest.mark.parametrize(
+    ("modes", "only", "stored"),
+    [
+        ({"small": 0}, (), {"big", "d/in"}),
+        ({"big": 0}, (), {"small", "d/in"}),
+        ({"d": 0}, (), {"small", "big"}),
+        ({"d": 0o400}, (), {"small", "big"}),
+        ({"small": 0, "big": 0, "d": 0}, (), set()),
+        ({"d": 0}, ("d/in", "small"), {"small"}),
+        ({".": 0}, (), set()),
+    ],
+)
+def test_stage_out_blames_user_for_entries_that_deny_access_and_stores_others(
+    rig: StagingRig, modes: dict[str, int], only: tuple[str, ...], stored: set[str]
+) -> None:
+    lay(rig, {"small": b"1", "big": NOISE, "d/in": b"2"})
+    for name, mode in modes.items():
+        (rig.local / name).chmod(mode)
+    outcome = rig.run(rig.task(OUT, "job", only=only))
+    for name in modes:
+        (rig.local / name).chmod(0o700)
+    assert (outcome.status, outcome.failed.class_, outcome.failed.code) == (71, FaultClass.UNREADABLE, "C205")
+    assert all(name in outcome.failed.message for name in modes if name != ".")
+    assert set(rig.keys()) == {f"job/{name}" for name in stored}
+    rig.run(rig.task(OUT, "job"))
+    assert set(rig.keys()) == {"job/small", "job/big", "job/d/in"}
+
+
 def test_stage_out_uploads_large_file_in_parts_and_small_file_at_once_with_signed_md5(rig: StagingRig) -> None:
     """The MD5 stands in for a digest of the body in the signature. Nothing is asked before a body is sent."""
     lay(rig, {"small": b"1", "big": NOISE})

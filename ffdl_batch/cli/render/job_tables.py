@@ -10,6 +10,7 @@ import click
 from ffdl_batch.cli.render.formatting import format_time, print_line, print_table
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.continuation import Interruption, describe_interruption
+from ffdl_batch.domain.outcome.error_codes import UNREADABLE
 
 if TYPE_CHECKING:
     from ffdl_batch.domain.job.views import AttemptView, JobView, LearnerView
@@ -88,6 +89,8 @@ def _uploader(job: JobView, last: AttemptView) -> str:
     is_daemons = job.ended_at is not None or (job.state == JobState.STORING and last.number == job.attempts[-1].number)
     if not is_daemons:
         return "by the next attempt, or by the daemon"
+    if job.error_code == UNREADABLE:
+        return "by the daemon when it starts again, if they can be read then"
     if last.store_by is None:
         return "by the daemon, which retries until it succeeds"
     return f"by the daemon, from {format_time(last.store_by)} at the latest"

@@ -17,10 +17,10 @@ from ffdl_batch.attempt.phase_files import PhaseFailed
 from ffdl_batch.controller.data.cache_entries import Entries
 from ffdl_batch.controller.data.model_unpacking import unpack
 from ffdl_batch.controller.data.transfers import LOCK_S, bring_data, check_mountable, loading_reporter
-from ffdl_batch.controller.data.tree_copy import copy_tree
+from ffdl_batch.controller.data.tree_copy import UnreadableSource, copy_tree
 from ffdl_batch.controller.mounts.node_mounts import DATA_CODE, NodeMounts, lacking
 from ffdl_batch.controller.own_program import machine_of
-from ffdl_batch.domain.data.staging_protocol import Note, Transfer
+from ffdl_batch.domain.data.staging_protocol import UNREADABLE_CODE, Note, Transfer
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind
 from ffdl_batch.host.permissions import with_denial
@@ -111,9 +111,9 @@ def load_model(launch: LaunchFile, go_on: Callable[[], None]) -> None:
             if is_passing(error, attempt.path):
                 raise
             where = f"{launch.carry} on {os.uname().nodename}"
-            raise PhaseFailed(
-                "S101", f"the earlier attempt's results cannot be copied from {where}: {error}"
-            ) from error
+            code = UNREADABLE_CODE if isinstance(error, UnreadableSource) else "S101"
+            message = f"the earlier attempt's results cannot be copied from {where}: {error}"
+            raise PhaseFailed(code, with_denial(message, error)) from error
 
 
 def load_data(launch: LaunchFile, data: NodeData, go_on: Callable[[], None]) -> None:

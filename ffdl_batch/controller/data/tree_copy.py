@@ -12,7 +12,7 @@ import stat
 from dataclasses import dataclass
 from typing import Callable, List, Optional, Sequence
 
-from ffdl_batch.attempt.directory_tree import Directories, Gone, Parts, is_file, remove_name, status_of, walk
+from ffdl_batch.attempt.directory_tree import Directories, Gone, Parts, is_file, is_in, remove_name, status_of, walk
 from ffdl_batch.attempt.file_writer import NEW
 from ffdl_batch.attempt.reader import NO_FILE, kind_of, open_regular
 from ffdl_batch.host.file_attributes import (
@@ -30,6 +30,14 @@ _SUFFIX = ".ffdl-tmp"
 _HALF_COPIED = re.compile(r"\.(.+)-([0-9]+)" + re.escape(_SUFFIX))
 """Name of a file until it is complete. It has the host and the process id of the copying process."""
 _NO_ATTRIBUTES = (errno.EPERM, errno.ENOTSUP, errno.ENODATA, errno.EINVAL, errno.EACCES)
+
+
+NAMED = 3
+"""Maximum number of names in a message, besides the first."""
+
+
+class UnreadableSource(PermissionError):
+    """Files or directories of the source deny the access; all others were copied."""
 
 
 def continue_always() -> None:
@@ -68,11 +76,12 @@ def copy_tree(  # noqa: PLR0913 - one argument for each property of a copy
     With `link`, files become hard links if both trees are in one file system; no process may write them any more. With
     `keep_newer`, newer files in `target` stay. `go_on` is called before each file and each CHUNK_BYTES of it, and may
     raise to end the copying. Complete files stay then. If files or directories cannot be read, all others are copied,
-    and then the first error is raised. Raises OSError.
+    and then the first error is raised, with the names of others. Raises UnreadableSource if the source denies the
+    access, and OSError.
     """
-    count, failed, originals = 0, _Failed(), dict[Parts, os.stat_result]()
+    count, failed, originals = 0, _Failed(source), dict[Parts, os.stat_result]()
     temporary = f".{os.uname().nodename}-{os.getpid()}{_SUFFIX}"
-    with Directories(target, 0o777, unlock=True) as there, Directories(source, below=own) as here:
+    with Directories(target, 0o777, unlock=True) as there, _open_source(source, own) as here:
         manner = _Manner(link, read_umask(), (os.getegid(), os.fstat(here.enter(())).st_gid))
 
         def finish(parts: Parts) -> None:
@@ -100,28 +109,49 @@ def copy_tree(  # noqa: PLR0913 - one argument for each property of a copy
     return count
 
 
+def _open_source(source: str, own: str) -> Directories:
+    try:
+        return Directories(source, below=own)
+    except PermissionError as error:
+        raise UnreadableSource(error.errno, error.strerror, source) from error
+
+
 class _Failed:
     """Files that could not be copied."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: str) -> None:
+        self._source = source
         self._first: Optional[OSError] = None
-        self._others = 0
+        self._others: List[str] = []
+        """Names of the others, up to NAMED."""
+        self._count = 0
+        self._are_denied = True
 
     def add(self, _: str, error: OSError) -> None:
         """Remember the error. Raises it if the next file would have the same one."""
         if error.errno not in ONE_FILE:
             raise error
-        self._others += self._first is not None
-        self._first = self._first or error
+        path = os.fsdecode(error.filename or "")
+        self._are_denied = self._are_denied and error.errno == errno.EACCES and is_in(path, self._source)
+        if self._first is None:
+            self._first = error
+            return
+        self._count += 1
+        if len(self._others) < NAMED:
+            self._others.append(shown(os.path.relpath(path, self._source) if is_in(path, self._source) else path))
 
     def raise_first(self) -> None:
-        """Raise the first error, with the number of the others."""
-        if self._first is not None and self._others:
-            first = self._first
-            why = f"{first.strerror} (and {self._others} more could not be copied; all others were)"
-            raise OSError(first.errno, why, first.filename) from first
-        if self._first is not None:
-            raise self._first
+        """Raise the first error, with the names of the others."""
+        first = self._first
+        if first is None:
+            return
+        why, more = str(first.strerror), self._count - len(self._others)
+        if self._count:
+            names = ", ".join(self._others) + (f" and {more} more" if more else "")
+            why += f" (also not copied: {names}; all others were)"
+        if self._are_denied:
+            raise UnreadableSource(first.errno, why, first.filename) from first
+        raise OSError(first.errno, why, first.filename) from first
 
 
 def remove_half_copied(root: str, is_dead: Callable[[str, int], bool]) -> None:
@@ -204,6 +234,9 @@ def _bring(entry: "os.DirEntry[str]", pair: _Pair, keep_newer: bool) -> bool:
         found = entry.stat(follow_symlinks=False)
     except FileNotFoundError as error:
         raise Gone(name) from error
+    except OSError as error:  # the directory may be listed, and not entered
+        error.filename = os.path.join(*pair.source_path, name)
+        raise
     if not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)):
         pair.note_entry(name, f"is {kind_of(found.st_mode)}, and is left out")
         return False

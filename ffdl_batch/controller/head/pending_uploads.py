@@ -16,7 +16,14 @@ import time
 from functools import partial
 from typing import List, Optional
 
-from ffdl_batch.attempt.conclusion import EXIT_PLATFORM, Conclusion, conclude, may_run_again
+from ffdl_batch.attempt.conclusion import (
+    EXIT_PLATFORM,
+    EXIT_UNREADABLE,
+    NOT_STORED,
+    Conclusion,
+    conclude,
+    may_run_again,
+)
 from ffdl_batch.attempt.file_writer import touch, write_cell
 from ffdl_batch.attempt.layout import AttemptDir, JobDir
 from ffdl_batch.attempt.learner_endings import unreported_ends
@@ -24,10 +31,12 @@ from ffdl_batch.attempt.log_tail import tail
 from ffdl_batch.attempt.phase_files import PhaseFailed, PhaseFiles
 from ffdl_batch.controller.data.job_directories import remove_scratch, scratch_of
 from ffdl_batch.controller.data.result_storage import clear_stores, do_each, store_logs, store_results
+from ffdl_batch.controller.data.tree_copy import UnreadableSource
 from ffdl_batch.controller.head.final_record import learners_not_stored, read_final, remove_secrets
 from ffdl_batch.controller.learner.orphans import end_learners
 from ffdl_batch.controller.rendezvous.node_barrier import read_events
 from ffdl_batch.domain.codec import to_plain
+from ffdl_batch.domain.data.staging_protocol import UNREADABLE_CODE
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.outcome.controller_events import (
     HEAD,
@@ -39,6 +48,7 @@ from ffdl_batch.domain.outcome.controller_events import (
     merge,
     node_source,
 )
+from ffdl_batch.host.permissions import with_denial
 from ffdl_batch.host.processes import lives_here, read_process
 
 EXIT_STILL_RUNNING = 75
@@ -48,9 +58,10 @@ WHEN_STORED, ALWAYS = "when-stored", "always"
 
 def upload(launch: LaunchFile, write_record: str = "") -> int:
     """Store pending uploads and write ``uploaded.json``. Return 0, also if none are pending,
-    EXIT_PLATFORM if storing fails, or EXIT_STILL_RUNNING.
+    EXIT_PLATFORM if storing fails, EXIT_UNREADABLE if results deny the access, or EXIT_STILL_RUNNING.
 
     `write_record` decides when to write the final record if the head wrote none: "" (never), WHEN_STORED, ALWAYS.
+    WHEN_STORED also writes it if results deny the access, because another try would fail, too.
     """
     attempt = AttemptDir(launch.attempt_dir)
     if launch.cut_off:
@@ -84,11 +95,13 @@ def upload(launch: LaunchFile, write_record: str = "") -> int:
         write_cell(attempt.uploaded, {"at": time.time(), "host": os.uname().nodename, "learners": pending})
         remove_secrets(attempt)
     except (OSError, PhaseFailed) as error:
-        message = f"results and logs cannot be stored: {error}"
+        message = with_denial(f"results and logs cannot be stored: {error}", error)
+        is_unreadable = isinstance(error, UnreadableSource) or getattr(error, "code", "") == UNREADABLE_CODE
+        code = UNREADABLE_CODE if is_unreadable else NOT_STORED
         sys.stderr.write(f"ffdl-controller: {launch.token}: {message}\n")
-        if write_record == ALWAYS:
-            _write_final_record(launch, [*found, _event(EventKind.FAULT, code="S303", message=message)])
-        return EXIT_PLATFORM
+        if write_record == ALWAYS or (write_record and is_unreadable):
+            _write_final_record(launch, [*found, _event(EventKind.FAULT, code=code, message=message)])
+        return EXIT_UNREADABLE if is_unreadable else EXIT_PLATFORM
     finally:
         if write_record:
             touch(os.path.join(launch.doorbell, launch.job_id))
@@ -125,7 +138,8 @@ def _write_final_record(launch: LaunchFile, events: List[Event]) -> None:
     claims = [event for event in read_events(attempt, HEAD) if event.kind is EventKind.CLAIMED]
     written = read_final(attempt)
     found = conclude(launch, events, terminated=False)
-    is_known = found.outcome is Outcome.COMPLETED or found.learner_id or found.error_code == "S303"
+    is_unstored = found.error_code in (NOT_STORED, UNREADABLE_CODE)
+    is_known = found.outcome is Outcome.COMPLETED or found.learner_id or is_unstored
     if claims and is_known and (written is None or may_run_again(written)):
         write_cell(attempt.final, to_plain(_record(attempt, found, claims[-1])))
 

@@ -43,6 +43,7 @@ from ffdl_batch.controller.rendezvous.node_barrier import (
     notify_others,
     own_address,
 )
+from ffdl_batch.domain.data.staging_protocol import UNREADABLE_CODE
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.outcome.controller_events import HALT, EventKind, Phase, Scalar
 from ffdl_batch.host.permissions import umask_set
@@ -310,7 +311,8 @@ class Node:
                 return store()
             except PhaseFailed as failed:
                 now = self.watch.clock.now()
-                if now + pause_s > end or self.watch.control.requested_action == CANCEL:
+                is_final = failed.code == UNREADABLE_CODE or now + pause_s > end
+                if is_final or self.watch.control.requested_action == CANCEL:
                     raise
                 message = f"{failed}; it is tried again in {pause_s:g} s"
                 sys.stderr.write(f"ffdl-controller: {message}\n")

@@ -11,8 +11,9 @@ from ffdl_batch.attempt.event_journal import Journal
 from ffdl_batch.attempt.filesystem_retry import patiently
 from ffdl_batch.attempt.phase_files import PhaseFailed, PhaseFiles, note
 from ffdl_batch.controller.data.model_unpacking import ModelRefused
+from ffdl_batch.controller.data.tree_copy import UnreadableSource
 from ffdl_batch.controller.node.health_findings import HealthFindings
-from ffdl_batch.domain.data.staging_protocol import FaultClass
+from ffdl_batch.domain.data.staging_protocol import UNREADABLE_CODE, FaultClass
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.outcome.controller_events import EventKind, Phase
 from ffdl_batch.host.permissions import with_denial
@@ -48,6 +49,8 @@ class PhaseRunner:
             reason = with_denial(f"{phase.value} on {os.uname().nodename}: {error}", error)
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 fault_class = FaultClass.FULL.value
+            if isinstance(error, UnreadableSource) and phase in (Phase.STORE_RESULTS, Phase.STORE_LOGS):
+                code, fault_class = UNREADABLE_CODE, FaultClass.UNREADABLE.value
         if last or status:
             note(lambda: self._phases.end(phase, status))
         self._journal.append(EventKind.PHASE, phase=phase.value, status="ended", exit=status)

@@ -137,6 +137,8 @@ class FaultClass(str, Enum):
     """The data never matched what the store reports, or changed each time while they were read."""
     REFUSED = "refused"
     """The store or this machine refuses it, and would refuse it again."""
+    UNREADABLE = "unreadable"
+    """Local files may not be read by their own user (OUT only). All others are stored."""
     TASK = "task"
     LIBRARY = "library"
     INTERNAL = "internal"
@@ -148,6 +150,7 @@ EXIT_STATUS: Mapping[FaultClass, int] = {
     FaultClass.MISSING: 66,
     FaultClass.LIBRARY: 69,
     FaultClass.INTERNAL: 70,
+    FaultClass.UNREADABLE: 71,
     FaultClass.FULL: 73,
     FaultClass.NETWORK: 75,
     FaultClass.REFUSED: 76,
@@ -157,10 +160,14 @@ EXIT_STATUS: Mapping[FaultClass, int] = {
 """Exit status of the program, as in sysexits.h. It is 0 after success, and 128 + the signal that ended it."""
 
 
+UNREADABLE_CODE = "C205"
+"""Error code of a job whose results cannot all be stored because the user, or a learner, denies the access to them."""
+
+
 def fault_code(kind: FaultClass, direction: Direction) -> str:
     """Return the error code of a job that fails for this reason."""
     if direction is Direction.OUT:
-        return "S303"
+        return UNREADABLE_CODE if kind is FaultClass.UNREADABLE else "S303"
     if kind in (FaultClass.LIBRARY, FaultClass.INTERNAL):
         return "S306"
     return "C103" if kind in (FaultClass.CREDENTIALS, FaultClass.MISSING, FaultClass.TASK) else "S302"

@@ -37,6 +37,7 @@ _BY_CODE = {
     "C105": "user.dependency",
     "C202": "user.memory",
     "C204": "user.storage",
+    "C205": "user.results",
     "S100": "user.resources",
     "S101": "platform.submission",
     "S103": "container.image_missing",

@@ -29,6 +29,11 @@ _TABLE = (
         "the learner used more of a node's disk than it asked for",
         "ask for more (storage in the manifest), or write less",
     ),
+    IncidentKind(
+        "user.results",
+        "results could not be read to store them",
+        "let the training keep its results readable by their owner; chmod -R u+rwX makes them readable",
+    ),
     IncidentKind("user.model", "the model could not be loaded", "check the model archive: zip its files again"),
     IncidentKind(
         "user.resources",

@@ -42,7 +42,8 @@ def _user(code: str, title: str, cure: str) -> FaultKind:
 _NOT_GIVEN = "FfDL's, which no job gets here: {}"
 OUT_OF_MEMORY = "C202"
 TIME_LIMIT = "C203"
-UNSTORED = ("S303", "S305")
+UNREADABLE = "C205"
+UNSTORED = ("S303", "S305", UNREADABLE)
 """Codes of jobs whose results could not all be stored; they are stored later."""
 NOT_STORED = frozenset({*UNSTORED, "S306"})
 """Codes of jobs that did their work: only storing it failed."""
@@ -114,6 +115,11 @@ FAULTS: dict[str, FaultKind] = {
         ),
         _user(TIME_LIMIT, "the time limit was reached", "ask for more time (ffdl resume --time), or write checkpoints"),
         _user("C204", "the learner used too much disk space", "ask for more (storage in the manifest), or write less"),
+        _user(
+            UNREADABLE,
+            "results that may not be read",
+            "make the entries that the message names readable (chmod -R u+rwX), and run: ffdl daemon restart",
+        ),
     )
 }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import math
 import os
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from ffdl_batch.attempt.conclusion import EXIT_UNREADABLE
 from ffdl_batch.attempt.file_writer import open_own
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.reader import MAX_CELL_BYTES, find_text
@@ -243,10 +245,15 @@ class PendingUploads:
     def _finished(self, attempt: Attempt, status: int, why: str) -> None:
         if self._uploaded_at(attempt) is not None:
             return
+        is_unreadable = status == EXIT_UNREADABLE
         log.warning(
-            "job %s: the pending upload of attempt %d failed (exit code %d) and is tried again%s",
-            attempt.job_id, attempt.number, status, f": {why}" if why else _complaint(self._directory(attempt)),
+            "job %s: the pending upload of attempt %d failed (exit code %d) and is tried again%s%s",
+            attempt.job_id, attempt.number, status, " when the daemon starts again" if is_unreadable else "",
+            f": {why}" if why else _complaint(self._directory(attempt)),
         )  # fmt: skip
+        if is_unreadable:
+            self._tries[attempt.job_id, attempt.number] = _Tries(failed=PATIENT_TRIES, not_before=math.inf)
+            return
         self._put_off(attempt, why, interrupted=status == INTERRUPTED)
 
     def _put_off(self, attempt: Attempt, why: str = "", *, interrupted: bool = False) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -157,9 +158,13 @@ def _check_text(submission: Submission, jobs_dir: str) -> None:
 
 
 def _check_permissions(submission: Submission) -> None:
-    """Refuse a umask or a group id that no process can have."""
+    """Refuse a umask or a group id that no process can have, and a umask that takes the owner's own access."""
     if submission.umask is not None and not 0 <= submission.umask <= MAX_UMASK:
         raise bad_request("C101", f"umask: {submission.umask} is not between 0 and {MAX_UMASK} (0o777)")
+    if submission.umask is not None and submission.umask & stat.S_IRWXU:
+        why = f"umask {submission.umask:04o} denies you access to your own new files, and results could not be stored"
+        cure = f"before you submit, run: umask {submission.umask & ~stat.S_IRWXU:04o}"
+        raise bad_request("C101", why, cure=cure)
     if submission.gid is not None and not 0 <= submission.gid <= MAX_GID:
         raise bad_request("C101", f"gid: {submission.gid} is not between 0 and {MAX_GID}")
 

@@ -374,12 +374,16 @@ def test_conclude_names_every_unfit_node_grouped_by_reason() -> None:
 
 
 FULL = ev(K.FAULT, 3.0, code="S303", message="no space left")
+CLOSED = ev(K.FAULT, 3.0, code="C205", message="no space left")
 
 
 @pytest.mark.parametrize(
     ("events", "outcome", "code", "says"),
     [
         ([ended(ended_by="halt"), FULL], Outcome.HALTED, "S305", True),
+        ([ended(ended_by="halt"), CLOSED], Outcome.HALTED, "C205", True),
+        ([ended(), CLOSED], Outcome.FAILED, "C205", False),
+        ([ended(exit_code=3), CLOSED], Outcome.FAILED, "C201", False),
         ([ended(ended_by="halt"), STORED], Outcome.HALTED, "000", False),
         ([ended(exit_code=3), FULL], Outcome.FAILED, "C201", False),
         ([ended(exit_code=143, ended_by="time"), FULL], Outcome.TIMED_OUT, "C203", False),

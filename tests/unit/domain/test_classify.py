@@ -59,6 +59,8 @@ CASES: list[tuple[str, Ended]] = [
     ("user.memory", of_learner(exit_code=137, out_of_memory=True, log=log(*TRACE))),
     ("user.memory", replace(BASE, code="C202", seen=seen(EndCause.OUT_OF_MEMORY))),
     ("user.storage", replace(BASE, code="C204", seen=seen(EndCause.OUT_OF_STORAGE))),
+    ("user.results", replace(BASE, code="C205", message="store-results on n1: [Errno 13] Permission denied: '/r/d'")),
+    ("user.results", staged("unreadable", "C205")),
     ("user.model", replace(BASE, code="S301", message="load-model on n1: not a zip file")),
     ("user.resources", replace(BASE, code="S100")),
     ("user.request", replace(BASE, code="S101", refused=True)),

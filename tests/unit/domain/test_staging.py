@@ -91,6 +91,8 @@ def test_fault_classes_have_distinct_exit_status_and_stable_json_key() -> None:
         (FaultClass.INTERNAL, Direction.IN, "S306"),
         (FaultClass.TASK, Direction.IN, "C103"),
         (FaultClass.INTERNAL, Direction.OUT, "S303"),
+        (FaultClass.REFUSED, Direction.OUT, "S303"),
+        (FaultClass.UNREADABLE, Direction.OUT, "C205"),
     ],
 )
 def test_fault_code_depends_on_fault_class_and_direction(kind: FaultClass, direction: Direction, code: str) -> None:

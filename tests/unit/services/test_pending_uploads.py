@@ -96,19 +96,16 @@ def test_pending_upload_starts_after_controllers_are_silent(site: Site) -> None:
     assert (uploads.is_uploading, uploads.is_busy()) == (False, False)
 
 
-def test_pending_upload_completion_settles_error_of_failed_job(site: Site) -> None:
+@pytest.mark.parametrize(("code", "cure"), [("S303", "check the results store"), ("C205", "chmod -R u+rwX")])
+def test_pending_upload_completion_settles_error_of_failed_job(site: Site, code: str, cure: str) -> None:
     """The job has failed, and stays so; where its results are, and when they came there, is told."""
     job = site.deployed("k1")
     change = Change(
-        ((JobState.FAILED, site.clock.now()),), error_code="S303", attempt_end=AttemptEnd(upload_pending=True)
+        ((JobState.FAILED, site.clock.now()),), error_code=code, attempt_end=AttemptEnd(upload_pending=True)
     )
     assert site.platform.storage.store.apply(job, change) is not None
     before = site.view(job)
-    assert (
-        before.settled_at is None
-        and before.attempts[0].uploaded_at is None
-        and "check the results store" in before.cure
-    )
+    assert before.settled_at is None and before.attempts[0].uploaded_at is None and cure in before.cure
     uploaded = Path(site.attempt(job).uploaded)
     uploaded.parent.mkdir(parents=True, exist_ok=True)
     uploaded.write_text("{}")
@@ -116,7 +113,7 @@ def test_pending_upload_completion_settles_error_of_failed_job(site: Site) -> No
     os.utime(uploaded, (at, at))
     assert site.platform.pending_uploads(FakeStarts().start).step() == 1
     after = site.view(job)
-    assert (after.state, after.error_code, after.settled_at) == ("FAILED", "S303", at)
+    assert (after.state, after.error_code, after.settled_at) == ("FAILED", code, at)
     assert (after.attempts[0].upload_pending, after.attempts[0].uploaded_at) == (False, at)
     assert after.cure == "nothing: it is stored by now"
     events, is_over = get_events(site.platform.storage.store, site.caller, job.id, 0)
@@ -315,6 +312,27 @@ def test_pending_uploads_start_concurrently_and_once_in_each_life_of_daemon(site
     cluster.begun.clear()
     site.platform.pending_uploads().step()
     assert sorted(cluster.begun) == sorted(job.token for job in jobs[1:])
+
+
+def test_pending_upload_is_not_retried_until_restart_if_results_deny_access(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = with_pending_upload(site)
+    site.clock.tick(STILL_ALIVE_S + 1)
+    starts = FakeStarts()
+    uploads = site.platform.pending_uploads(starts.start)
+    uploads.step()
+    starts.made[0].status = 77
+    for _ in range(5):
+        uploads.step()
+        site.clock.tick(10 * LONGEST_PAUSE_S)
+    assert (len(starts.made), uploads.is_busy()) == (1, False)
+    assert "failed (exit code 77) and is tried again when the daemon starts again" in caplog.text
+    uploads.close()
+    again = FakeStarts()
+    uploads = site.platform.pending_uploads(again.start)
+    uploads.step()
+    complete_upload(site, job, uploads, again)
 
 
 @pytest.mark.parametrize("is_refused", [False, True])

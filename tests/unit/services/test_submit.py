@@ -37,6 +37,17 @@ def test_submit_records_umask_and_group_of_submitter(site: Site, umask: int | No
     assert not any("group" in warning for warning in job.warnings)
 
 
+@pytest.mark.parametrize(
+    ("umask", "cure"),
+    [(0o277, "umask 0077"), (0o777, "umask 0077"), (0o122, "umask 0022"), (0o407, "umask 0007"), (0o700, "umask 0000")],
+)
+def test_submit_rejects_umask_that_denies_owner_access(site: Site, umask: int, cure: str) -> None:
+    problem = site.send("k", umask=umask).problem
+    assert problem is not None
+    assert (problem.code, problem.cure) == ("C101", f"before you submit, run: {cure}")
+    assert f"umask {umask:04o} denies you access to your own new files" in problem.message
+
+
 @pytest.mark.parametrize("changes", [{"umask": -1}, {"umask": 0o1000}, {"gid": -1}, {"gid": 2**32 - 1}])
 def test_submit_rejects_umask_and_group_that_no_process_has(site: Site, changes: dict[str, int]) -> None:
     problem = site.problem("k", MANIFEST, **changes)
