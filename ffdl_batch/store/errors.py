@@ -49,6 +49,11 @@ class DatabaseMissing(StoreError):
 class DatabaseDamaged(StoreError):
     """The database is damaged: its file, its tables, or the content of its rows. It must be replaced by a copy."""
 
+    def __init__(self, message: str, why: str = "") -> None:
+        super().__init__(message)
+        self.why = why or message
+        """What the database reported, without the path and the cure."""
+
 
 class RowDamaged(ValueError):
     """A row has a value that no release writes. Internal: callers of the store get DatabaseDamaged."""
@@ -233,10 +238,11 @@ def _has_unknown_format(path: Path) -> bool:
 def _damaged(cause: BaseException, place: str) -> DatabaseDamaged:
     is_file = place.startswith("/")
     what = "damaged or not a SQLite database" if is_file and not isinstance(cause, RowDamaged) else "damaged"
-    return DatabaseDamaged(f"the database {place} is {what} ({_first_line(cause)}): {_replace(place)}")
+    why = _first_line(cause)
+    return DatabaseDamaged(f"the database {place} is {what} ({why}): {how_to_replace(place)}", why)
 
 
-def _replace(place: str) -> str:
+def how_to_replace(place: str) -> str:
     """Return how to replace a damaged database. The user must choose the copy."""
     what = "put a copy in its place" if place.startswith("/") else "restore a dump of it"
     return f"ffdl daemon stop, and {what} (ffdl-admin db restore FILE --force)"

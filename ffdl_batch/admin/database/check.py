@@ -51,9 +51,14 @@ class Report:
     entries: int = 0
 
     @property
+    def is_damaged(self) -> bool:
+        """Whether the database itself reports that it is damaged."""
+        return any(fault.about == _FILE for fault in self.faults)
+
+    @property
     def has_ids(self) -> bool:
         """Whether the file is intact and has its tables, so that the ids of its jobs can be read."""
-        return not any(fault.about == _FILE or fault.about in METADATA.tables for fault in self.faults)
+        return not self.is_damaged and not any(fault.about in METADATA.tables for fault in self.faults)
 
 
 def check(database: Database) -> Report:
@@ -71,7 +76,7 @@ def check(database: Database) -> Report:
             if not report.faults:
                 _check_rows(connection, database, report)
     except DatabaseDamaged as error:
-        report.faults.append(Fault(_FILE, str(error)))
+        report.faults.append(Fault(_FILE, error.why))
     return report
 
 

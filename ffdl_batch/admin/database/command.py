@@ -124,10 +124,13 @@ def check(as_json: bool) -> int:
     """Check the database: the file, the tables, the rows of every job, and whether it has all jobs that were executed
     according to their directories.
 
-    It changes nothing, and may run beside a daemon. Exit code 1: a fault was found.
+    It changes nothing, and may run beside a daemon. Exit code 1: a fault was found; 69: the database is damaged, and
+    only a copy of it helps.
     """
     from ffdl_batch.admin.database.access import find_place, opened
     from ffdl_batch.admin.database.check import check as look_through
+    from ffdl_batch.exit_handling import Stop
+    from ffdl_batch.store.errors import how_to_replace
 
     place = find_place()
     with opened(place) as database:
@@ -150,6 +153,9 @@ def check(as_json: bool) -> int:
             _print_left_out(unknown_jobs)
         if why_not:
             click.echo(f"not compared with {place.jobs_dir}/jobs: {why_not}")
+    if report.is_damaged:
+        cure = how_to_replace(database.place)
+        raise Stop(ExitCode.UNAVAILABLE, f"the database {database.place} is damaged: {cure}")
     return ExitCode.FAILED if report.faults else ExitCode.OK
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -88,16 +91,41 @@ def test_db_check_reads_older_schema_without_upgrade(desk: Desk, job_id: str, tm
         assert json.loads(desk.run("db", "current", "--json")[1])["revision"] == HEAD
 
 
+def overwrite(path: Path, whole: bytes, at: int, data: bytes) -> None:
+    path.write_bytes(whole[:at] + data + whole[at + len(data) :])
+
+
+DAMAGED_FILES: dict[str, Callable[[Path, bytes], object]] = {
+    "header": lambda path, whole: overwrite(path, whole, 0, b"\xff" * 2000),
+    "middle": lambda path, whole: overwrite(path, whole, len(whole) // 2, b"\xff" * 2000),
+    "page": lambda path, whole: overwrite(path, whole, 4096 * 3, b"\0" * 4096),
+    "truncated": lambda path, whole: path.write_bytes(whole[:8192]),
+    "text": lambda path, whole: path.write_text("no database\n" * 1000),
+    "directory": lambda path, whole: path.mkdir(),
+    "named pipe": lambda path, whole: os.mkfifo(path),
+    "link to a device": lambda path, whole: path.symlink_to("/dev/null"),
+}
+
+
 @pytest.mark.parametrize("desk", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("at", [0, 4096 * 3 + 50])
-def test_db_check_reports_damaged_file_and_counts_no_rows(desk: Desk, job_id: str, at: int) -> None:
-    data = bytearray(desk.file.read_bytes())
-    data[at : at + 2000] = b"\xff" * 2000
-    desk.file.write_bytes(data)
-    code, out, err = desk.run("db", "check")
-    assert code == 1, err
-    assert " in 0 jobs, " in out
-    assert "  file: " in out
+@pytest.mark.parametrize("damage", DAMAGED_FILES)
+@pytest.mark.parametrize("arguments", [(), ("--json",)])
+def test_db_check_reports_damaged_file_with_path_and_cure(
+    desk: Desk, job_id: str, damage: str, arguments: tuple[str, ...]
+) -> None:
+    whole = desk.file.read_bytes()
+    desk.file.unlink()
+    DAMAGED_FILES[damage](desk.file, whole)
+    code, out, err = desk.run("db", "check", *arguments)
+    assert code == 69, err
+    assert f"the database {desk.file} is damaged" in err
+    assert err.endswith("ffdl daemon stop, and put a copy in its place (ffdl-admin db restore FILE --force)\n")
+    if not stat.S_ISREG(desk.file.stat().st_mode):
+        assert out == ""
+    elif arguments:
+        assert {fault["about"] for fault in json.loads(out)["faults"]} == {"file"}
+    else:
+        assert " in 0 jobs, " in out and "  file: " in out
 
 
 def test_db_check_and_current_report_database_without_tables(desk: Desk) -> None:

@@ -205,7 +205,7 @@ def test_db_backup_writes_nothing_if_sqlite_cannot_read_database(desk: Desk, job
     assert not list(tmp_path.glob("*copy*"))
     assert err.endswith("(ffdl-admin db restore FILE --force)\n")
     code, out, _ = desk.run("db", "check")
-    assert code == 1 and out.startswith("1 fault in 0 jobs, 0 attempts, 0 changes of state\n")
+    assert code == 69 and out.startswith("1 fault in 0 jobs, 0 attempts, 0 changes of state\n")
 
 
 @on_sqlite
