@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -47,9 +47,9 @@ def test_array_submission_finds_every_task_after_lost_sbatch_reply(
     def is_accepted() -> bool:
         return bool(list((world.state / "jobs").glob("*.tasks")))
 
-    def await_end_of_a_hang(process: subprocess.Popen[bytes], _timeout_s: float) -> None:
+    def await_end_of_a_hang(process: subprocess.Popen[bytes], _timeout_s: float, must_stop: Callable[[], bool]) -> None:
         world.wait(is_accepted, lambda: "the request was not accepted")
-        await_end(process, 0.2)
+        await_end(process, 0.2, must_stop)
 
     if fault == "hang":
         monkeypatch.setattr(command_runner, "_await_end", await_end_of_a_hang)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,9 +35,9 @@ def test_submission_runs_once_when_sbatch_hangs_after_acceptance(
     world.spoil("sbatch", "hang")
     give_up = command_runner._await_end
 
-    def give_up_accepted(process: subprocess.Popen[bytes], timeout_s: float) -> None:
+    def give_up_accepted(process: subprocess.Popen[bytes], timeout_s: float, must_stop: Callable[[], bool]) -> None:
         world.wait(lambda: bool(world.accepted()), "an acceptance")  # however long this machine takes for it
-        give_up(process, timeout_s)
+        give_up(process, timeout_s, must_stop)
 
     monkeypatch.setattr(
         command_runner, "_await_end", give_up_accepted

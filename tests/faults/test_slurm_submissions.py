@@ -27,6 +27,7 @@ from ffdl_batch.domain.scheduler_errors import (
 )
 from ffdl_batch.plugins import AdapterContext, create_adapter
 from ffdl_batch.ports.capabilities import TrialSubmission
+from ffdl_slurm.gateways import cli_gateway
 from tests import preloaded
 from tests.contract.scheduler_harness import FakeSlurmHarness
 
@@ -129,8 +130,15 @@ def test_slurm_submit_is_invalid_and_quotes_sbatch_refusal(slurm: FakeSlurmHarne
         slurm.submit("true")
 
 
-def test_slurm_submit_and_test_only_quote_job_submit_plugin(slurm: FakeSlurmHarness) -> None:
-    words = "jobs of this partition need --account; see https://site.example/rules"
+@pytest.mark.parametrize(
+    "words",
+    [
+        "jobs of this partition need --account; see https://site.example/rules",
+        "license server: Socket timed out on send/recv operation",
+        "Batch job submission failed: Job violates accounting/QOS policy",
+    ],
+)
+def test_slurm_submit_and_test_only_quote_job_submit_plugin(slurm: FakeSlurmHarness, words: str) -> None:
     slurm.spoil("sbatch", f"site={words}", f"site={words}")
     plan = slurm.prepare("true")
     assert isinstance(slurm.scheduler, TrialSubmission)
@@ -227,10 +235,30 @@ def test_slurm_test_only_predicts_start_without_submission(slurm: FakeSlurmHarne
     assert not Path(plan.attempt_dir.path).exists()
 
 
-def test_slurm_submit_waits_for_sbatch_that_retries_itself(slurm: FakeSlurmHarness) -> None:
+@pytest.mark.parametrize(
+    ("fault", "kind", "words"),
+    [("busy", TooMany, "unable to accept job"), ("busy=quota: try later", NotTaken, "quota: try later")],
+)
+def test_slurm_submit_ends_sbatch_that_retries_itself(
+    slurm: FakeSlurmHarness, fault: str, kind: type[NotTaken], words: str
+) -> None:
+    plan = slurm.prepare("true")
+    slurm.spoil("sbatch", fault)
+    with pytest.raises(NotTaken, match=words) as raised:
+        slurm.scheduler.submit(plan)
+    assert type(raised.value) is kind
+    time.sleep(1)  # after which it would have been accepted
+    assert not slurm.accepted() and slurm.scheduler.find(plan.token, plan.attempt_dir) == frozenset()
+    assert [slurm.scheduler.submit(plan).job] == slurm.accepted()
+
+
+def test_slurm_submit_is_uncertain_if_sbatch_had_time_to_submit_again(
+    slurm: FakeSlurmHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli_gateway, "FIRST_RETRY_S", 0.0)
     slurm.spoil("sbatch", "busy")
-    native, _ = slurm.submit("true")
-    assert [native.job] == slurm.accepted()
+    with pytest.raises(SubmissionUncertain, match="looked for"):
+        slurm.submit("true")
 
 
 def test_slurm_submit_raises_too_many_when_qos_is_full(slurm: FakeSlurmHarness) -> None:

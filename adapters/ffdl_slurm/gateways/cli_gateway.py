@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,13 @@ from ffdl_batch.domain.scheduler_errors import SchedulerMissing, SchedulerUnreac
 from ffdl_slurm import commands
 from ffdl_slurm.gateways import error_mapping, submission_files
 from ffdl_slurm.gateways.accounting_circuit import Accounting, IdRefused, check_ids
-from ffdl_slurm.gateways.command_runner import CommandResult, CommandTimeout, run_command, submit_environment
+from ffdl_slurm.gateways.command_runner import (
+    CommandResult,
+    CommandStopped,
+    CommandTimeout,
+    run_command,
+    submit_environment,
+)
 from ffdl_slurm.gateways.gateway import RowsUnread, SiteShape
 from ffdl_slurm.observing import parsers
 from ffdl_slurm.observing.accounted_runs import RunRecord, parse_runs
@@ -29,6 +36,10 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 _MAX_LOGGED = 4000
 _MAX_WHY = SHORT + 40
+FIRST_RETRY_S = 1.0
+"""sbatch sleeps that long before it submits a job again that was not accepted (main in src/sbatch/sbatch.c). If it was
+killed within this time, it has sent nothing after the refusal. It would retry for two minutes, and no option changes
+that."""
 
 
 class CommandLineGateway:
@@ -48,10 +59,18 @@ class CommandLineGateway:
         with submission_files.hold_submission(attempt) as hold, submission_files.open_replies(attempt) as files:
             before = submission_files.begin_reply(files)
             environ = submit_environment(os.environ, umask)
+
+            def retries() -> bool:
+                has_more = os.fstat(files[1]).st_size > before[1]
+                return has_more and error_mapping.retries_itself(submission_files.read_replies(attempt, before)[1])
+
             try:
-                ended = run_command(argv, self._timeout_s, environ, files, hold=hold)
+                ended = run_command(argv, self._timeout_s, environ, files, hold=hold, must_stop=retries)
             except CommandTimeout as error:
                 raise SubmissionUncertain(f"{error}; the job is looked for before it is submitted again") from error
+            except CommandStopped as error:
+                code = 1 if error.within_s < FIRST_RETRY_S else -signal.SIGKILL
+                ended = CommandResult(tuple(argv), code, "", "")
             end = os.fstat(files[0]).st_size
             out, err = submission_files.read_replies(attempt, before)
             if ended.returncode > 0:

@@ -9,7 +9,9 @@ import select
 import shlex
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ffdl_batch.domain.scheduler_errors import SchedulerMissing, SchedulerUnreachable
@@ -18,6 +20,8 @@ from ffdl_slurm.gateways.submission_files import Hold
 from ffdl_slurm.output_text import shorten
 
 KEPT = frozenset({"SLURM_CONF", "SLURM_CLUSTERS"})
+_LOOK_EVERY_S = 0.1
+"""How often the output of a running command is read."""
 _SIGNALS = 64
 """Number of signals. A shell exits with 128 and the number of the signal that ended its command."""
 OPTION_VARIABLES = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_", "SRUN_", "SALLOC_")
@@ -55,6 +59,15 @@ class CommandTimeout(Exception):
     """The command did not end in time and was killed."""
 
 
+class CommandStopped(Exception):
+    """The command was killed because of what it had printed."""
+
+    def __init__(self, within_s: float) -> None:
+        super().__init__(f"it was killed within {within_s:g} s")
+        self.within_s = within_s
+        """The text was printed at most so many seconds before the command was dead."""
+
+
 Runner = Callable[[Sequence[str], float], CommandResult]
 
 
@@ -89,12 +102,14 @@ def run_command(
     environ: Mapping[str, str] | None = None,
     files: tuple[int, int] | None = None,
     hold: Hold | None = None,
+    must_stop: Callable[[], bool] = lambda: False,
 ) -> CommandResult:
     """Run one command to its end.
 
     `files` are descriptors for standard output and error in place of pipes; both texts are empty then. `hold` is the
-    lock that the command inherits. Raises CommandTimeout after it killed the process group, SchedulerMissing if there
-    is no such command, SchedulerUnreachable if this machine cannot start a process.
+    lock that the command inherits. `must_stop` is called while a command with `files` runs, and returns whether to kill
+    it. Raises CommandTimeout or CommandStopped after it killed the process group, SchedulerMissing if there is no such
+    command, SchedulerUnreachable if this machine cannot start a process.
     """
     env = query_environment(os.environ) if environ is None else environ
     out, err = files or (subprocess.PIPE, subprocess.PIPE)
@@ -114,7 +129,7 @@ def run_command(
     with process:
         try:
             if files is not None:
-                _await_end(process, timeout_s)
+                _await_end(process, timeout_s, must_stop)
             stdout, stderr = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             _kill_group(process)
@@ -125,23 +140,49 @@ def run_command(
     return CommandResult(tuple(argv), process.returncode, _text(stdout), _text(stderr))
 
 
-def _await_end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
-    """Wait until the process ends. Raises TimeoutExpired.
+def _await_end(process: subprocess.Popen[bytes], timeout_s: float, must_stop: Callable[[], bool]) -> None:
+    """Wait until the process ends. Raises TimeoutExpired; CommandStopped after it killed the process group."""
+    last_look_at = time.monotonic()
+    ends_at = last_look_at + timeout_s
+    with _pidfd(process) as descriptor:
+        while not _has_ended(process, descriptor, min(_LOOK_EVERY_S, ends_at - last_look_at)):
+            now = time.monotonic()
+            if must_stop():
+                _kill_group(process)
+                if process.wait() < 0:
+                    raise CommandStopped(time.monotonic() - last_look_at)
+                return
+            if now >= ends_at:
+                raise subprocess.TimeoutExpired(process.args, timeout_s)
+            last_look_at = now
 
-    A pidfd wakes at once (Linux 5.3), while Popen.wait with a time-out polls with growing pauses. Without pidfds,
-    return at once: the caller waits, too.
-    """
+
+@contextmanager
+def _pidfd(process: subprocess.Popen[bytes]) -> Iterator[int | None]:
+    """Yield a descriptor that is readable when the process has ended; None before Linux 5.3."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except OSError:
+        yield None
         return
     try:
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        if not poll.poll(1000 * timeout_s):
-            raise subprocess.TimeoutExpired(process.args, timeout_s)
+        yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _has_ended(process: subprocess.Popen[bytes], descriptor: int | None, timeout_s: float) -> bool:
+    """Wait for the end of the process, and return whether it has come. A pidfd wakes at once, while Popen.wait with a
+    time-out polls with growing pauses."""
+    if descriptor is None:
+        try:
+            process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(1000 * timeout_s))
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

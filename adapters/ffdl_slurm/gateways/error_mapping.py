@@ -48,6 +48,8 @@ def _explain_end(result: CommandResult, who: str) -> SchedulerError:
     text = result.stderr or result.stdout
     if error_messages.VERDICT_OF_SUBMISSION.search(text):
         return explain_refusal(text, who)
+    if retries_itself(text):
+        return _explain_retries(text)
     said, low = shorten(text, LONG), " ".join(text.lower().split())
     is_asked = not _has(low, error_messages.NOT_ASKED)
     status = f"{who} exited with status {result.returncode}"
@@ -116,6 +118,8 @@ def _explain_answer(before: str, low: str, said: str) -> SchedulerError:
     limits = _read_limits(before + said if error_messages.POLICY in low else low)
     if error_messages.POLICY in low and limits is _Limits.OF_SUBMISSION:
         return TooMany(not_now)
+    if error_messages.EAGAIN in low and retries_itself(before):
+        return _explain_retries(before)
     if limits is not _Limits.OF_REQUEST and _has(low, error_messages.DECLINED_FOR_NOW):
         return (TooMany if _has(low, error_messages.TOO_MANY) else SchedulerUnreachable)(not_now)
     if _has(low, error_messages.NO_CODE):
@@ -126,6 +130,19 @@ def _explain_answer(before: str, low: str, said: str) -> SchedulerError:
         kind_of_no = ArraysRefused if error_messages.NO_SUCH_ARRAY in low else InvalidRequest
         return kind_of_no(f"Slurm refuses the job: {said}; correct the request and submit again")
     return NotTaken(not_now) if _has(low, error_messages.PASSING) else NotUnderstood(not_now, said)
+
+
+def retries_itself(printed: str) -> bool:
+    """Return whether sbatch prints that the controller did not accept the job, and that it submits the job again."""
+    return error_messages.RETRIES.search(printed) is not None
+
+
+def _explain_retries(text: str) -> NotTaken:
+    """Return the error of an sbatch that retries. The controller returns the same code if it has no room for more jobs,
+    and if a job_submit plugin refuses this job with EAGAIN, usually with a message. In both cases the same request may
+    succeed later, so the job waits and does not fail."""
+    not_now = f"Slurm does not take the job now ({shorten(text, LONG)}); it is tried again"
+    return NotTaken(not_now) if _site_message(text) else TooMany(not_now)
 
 
 def _explain_no_code(before: str) -> RefusedBySite | None:

@@ -220,8 +220,17 @@ VERDICT_OF_SUBMISSION = re.compile(
 )
 """The last such line has the answer of the controller. With --test-only it is in other words. Lines before it are
 messages of the site and of libraries, and a message of the site may look the same."""
+RETRIES = re.compile(
+    r"^(?:\S+: )?(?:error: )?"
+    r"(?:job creation temporarily disabled, retrying|slurm job queue full, sleeping and retrying|"
+    r"slurm temporarily unable to accept job, sleeping and retrying)\.?$",
+    re.MULTILINE | re.IGNORECASE,
+)
+"""A line of sbatch before it submits the job again (main in src/sbatch/sbatch.c). The controller has answered."""
+EAGAIN = "resource temporarily unavailable"
+"""The last words of sbatch if the controller has returned EAGAIN each time."""
 SITE_MESSAGE = re.compile(
-    r"^(?:\S+: )?error: (?!.*(?:, retrying|and retrying)|ignoring obsolete)\S.*",
+    r"^(?:\S+: )?error: (?![^\n]*(?:, retrying|and retrying)|ignoring obsolete)\S.*",
     re.MULTILINE | re.DOTALL | re.IGNORECASE,
 )
 """Matches from the first line that a library prints for the controller, as the message of a job_submit plugin. Old

@@ -101,8 +101,11 @@ def sbatch() -> int:  # noqa: PLR0911, PLR0912 - one return for each way to fail
     if fault.partition("=")[0] == "late":
         spawn("late", path, fault.partition("=")[2] or "1")
         return complain("sbatch", f"Batch job submission failed: {TIMEOUT}")
-    if fault == "busy":
+    if fault.partition("=")[0] == "busy":
+        if words := fault.partition("=")[2]:
+            complain("sbatch", words)
         complain("sbatch", BUSY)
+        time.sleep(1)
     job = accept(script, options)
     if fault == "twice":
         job = accept(script, options)

@@ -186,6 +186,27 @@ def test_message_of_site_that_looks_like_a_message_of_slurm_is_quoted_and_decide
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        f"sbatch: error: {BUSY}.",
+        "sbatch: error: Slurm job queue full, sleeping and retrying.",
+        "sbatch: Job creation temporarily disabled, retrying",
+    ],
+)
+@pytest.mark.parametrize("last", ["", "sbatch: error: Batch job submission failed: Resource temporarily unavailable\n"])
+def test_retry_of_sbatch_is_a_refusal_for_now_and_quotes_message_of_site(line: str, last: str) -> None:
+    """`return 11` in a job_submit.lua, with and without `slurm.log_user`, and a controller without room."""
+    with pytest.raises(TooMany, match="retrying"):
+        read_submission(CommandResult(("sbatch",), 1, "", f"{line}\n{last}"))
+    warning = "sbatch: error: Ignoring obsolete FastSchedule=1 option.\n"
+    with pytest.raises(TooMany, match="retrying"):
+        read_submission(CommandResult(("sbatch",), 1, "", f"{warning}{line}\n{last}"))
+    with pytest.raises(NotTaken, match=r"quota: try later.*retrying") as raised:
+        read_submission(CommandResult(("sbatch",), 1, "", f"sbatch: error: quota: try later\n{line}\n{last}"))
+    assert type(raised.value) is NotTaken
+
+
+@pytest.mark.parametrize(
     ("last", "kind"),
     [
         ("Invalid qos specification", InvalidRequest),

@@ -14,7 +14,7 @@ from ffdl_batch.domain.scheduler_errors import NotNow
 from ffdl_slurm.commands import beside_argv
 from ffdl_slurm.gateways import submission_files
 from ffdl_slurm.gateways.cli_gateway import CommandLineGateway
-from ffdl_slurm.gateways.command_runner import CommandTimeout, run_command
+from ffdl_slurm.gateways.command_runner import CommandStopped, CommandTimeout, run_command
 from ffdl_slurm.gateways.submission_files import (
     begin_reply,
     disown_reply,
@@ -54,6 +54,31 @@ def test_run_command_kills_command_after_timeout(tmp_path: Path) -> None:
         if pid := (tmp_path / "out").read_text().strip():
             break
     assert pid and not Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.usefixtures("_kernel")
+def test_run_command_kills_command_when_its_output_is_enough(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", "import os, signal; print(os.getpid(), flush=True); signal.pause()"]
+    reply = tmp_path / "out"
+    with reply.open("wb") as out, pytest.raises(CommandStopped) as raised:
+        run_command(argv, 120, files=(out.fileno(), out.fileno()), must_stop=lambda: reply.stat().st_size > 0)
+    assert 0 < raised.value.within_s < 120
+    assert not Path(f"/proc/{reply.read_text().strip()}").exists()
+
+
+@pytest.mark.usefixtures("_kernel")
+def test_run_command_returns_exit_status_of_command_that_ends_before_it_is_killed(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", "import os, sys, time; print(os.getpid(), flush=True); time.sleep(0.3); sys.exit(3)"]
+    reply = tmp_path / "out"
+
+    def await_end() -> bool:
+        if pid := reply.read_text().strip():
+            os.waitid(os.P_PID, int(pid), os.WEXITED | os.WNOWAIT)
+        return bool(pid)
+
+    with reply.open("wb") as out:
+        ended = run_command(argv, 60, files=(out.fileno(), out.fileno()), must_stop=await_end)
+    assert ended.returncode == 3
 
 
 def test_sbatch_gets_umask_of_submitter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
