@@ -27,10 +27,11 @@ _PASSED = getattr(os, "O_PATH", os.O_RDONLY) | _DIRECTORY
 _NOT_REGULAR = (errno.ELOOP, errno.ENXIO, errno.ENOTDIR)
 NO_WAY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 """Errors of a file that does not exist or was replaced, or whose directory was."""
-_KINDS = {
-    stat.S_IFDIR: "a directory", stat.S_IFLNK: "a symbolic link", stat.S_IFIFO: "a named pipe",
-    stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
+SPECIAL_KINDS = {
+    stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
 }  # fmt: skip
+"""Names of files without content, by the type in `st_mode`."""
+_KINDS = {stat.S_IFDIR: "a directory", stat.S_IFLNK: "a symbolic link", **SPECIAL_KINDS}
 
 
 class DamagedFile(ValueError):

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from ffdl_batch.attempt.directory_tree import Directories, Gone, Parts, status_of, unlock, walk
+from ffdl_batch.attempt.reader import kind_of
 from ffdl_batch.host.file_attributes import inner_target, set_permissions
 from ffdl_batch.host.permissions import read_umask
 from ffdl_batch.staging.faults import Skip, shown
@@ -152,7 +153,7 @@ class Tree:
                     if stat.S_ISLNK(status.st_mode) and keep is not None:
                         continue
                     if not stat.S_ISREG(status.st_mode):
-                        skipped(path, "it is a link" if stat.S_ISLNK(status.st_mode) else "it is not a file")
+                        skipped(path, f"it is {kind_of(status.st_mode)}")
                     elif not PART_NAME.fullmatch(name):
                         yield path, status
 

@@ -18,7 +18,7 @@ from tests.contract.daemon_rig import PLAIN, Site, site_in, until
 from tests.preloaded import FFDL
 
 TRAIN = """\
-import os, pathlib, sys, time
+import os, pathlib, socket, sys, time
 
 results, attempt = pathlib.Path(os.environ["RESULT_DIR"]), os.environ["FFDL_ATTEMPT"]
 (results / "deep").mkdir(exist_ok=True)
@@ -28,6 +28,9 @@ results, attempt = pathlib.Path(os.environ["RESULT_DIR"]), os.environ["FFDL_ATTE
 (results / "latest").symlink_to(results / "deep")
 (results / "run.sh").touch(0o755)
 (results / "hollow").mkdir(0o700)
+os.mkfifo(results / "deep" / "pipe")
+os.mkfifo(os.path.join(os.environ["CHECKPOINT_DIR"], "pipe"))
+socket.socket(socket.AF_UNIX).bind(os.path.relpath(results / "talk"))
 pathlib.Path(os.environ["CHECKPOINT_DIR"], "step").write_text("7")
 print("hello", flush=True)
 finish = pathlib.Path(sys.argv[1])
@@ -122,6 +125,11 @@ def found_in(directory: Path) -> dict[str, bytes]:
 MODEL = b"weights " + b"1" * 3_000_000
 WHILE_IT_RUNS = {"deep/model [1].bin": MODEL, "empty": b"", "run.sh": b""}
 RESULTS = {**WHILE_IT_RUNS, "last": b"the end"}
+LEFT_OUT = {
+    "ffdl: link is left out: it is a link that leads out of the directory, to /etc/passwd",
+    "ffdl: deep/pipe is left out: it is a named pipe",
+    "ffdl: talk is left out: it is a socket",
+}
 
 
 def test_download_fetches_results_logs_checkpoint_and_model(desk: Desk) -> None:
@@ -129,8 +137,8 @@ def test_download_fetches_results_logs_checkpoint_and_model(desk: Desk) -> None:
     job_id = desk.submit()
     out = desk.base / "desk" / job_id
     told = desk.ask("download", job_id)
-    outward = "ffdl: link is left out: it is a link that leads out of the directory, to /etc/passwd\n"
-    assert told.stderr == f"ffdl: {job_id} is PROCESSING: its output is not complete\n{outward}"
+    partial = f"ffdl: {job_id} is PROCESSING: its output is not complete"
+    assert sorted(told.stderr.splitlines()) == sorted({partial, *LEFT_OUT})
     assert found_in(out / "results") == WHILE_IT_RUNS
     assert (out / "results" / "empty").stat().st_mtime > 1e9
     desk.ask("download", "--logs", job_id)
@@ -144,6 +152,7 @@ def test_download_fetches_results_logs_checkpoint_and_model(desk: Desk) -> None:
     desk.finish(job_id)
     told = desk.ask("download", job_id)  # what an earlier call brought is replaced
     assert "4 files brought to " in told.stdout
+    assert set(told.stderr.splitlines()) == LEFT_OUT
     assert found_in(out / "results") == RESULTS
     assert str((out / "results" / "latest").readlink()) == "deep"
     assert [(out / "results" / name).stat().st_mode & 0o777 for name in ("run.sh", "hollow")] == [0o755, 0o700]
@@ -151,7 +160,8 @@ def test_download_fetches_results_logs_checkpoint_and_model(desk: Desk) -> None:
     assert (done["kept"], done["bytes"]) == (4, 0)
     desk.ask("download", "--logs", job_id)
     assert found_in(out / "logs")["learner-1/training-log.txt"] == b"hello\ngoodbye\n"
-    desk.ask("download", "--checkpoint", job_id, "--out", "saved")
+    told = desk.ask("download", "--checkpoint", job_id, "--out", "saved")
+    assert told.stderr == "ffdl: pipe is left out: it is a named pipe\n"
     assert found_in(desk.base / "desk" / "saved") == {"step": b"7"}
     desk.ask("download", "--model", job_id[:14], "--attempt", "1")
     assert list(found_in(out / "model")) == ["model.zip"]

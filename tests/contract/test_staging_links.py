@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,25 @@ def test_stage_out_while_running_stores_index_when_a_link_changes(rig: StagingRi
         (rig.local / "latest").symlink_to(target)
         rig.run(task_of(rig, OUT, rest_s=1.0))
     assert sum(method == "PUT" and path.endswith(INDEX) for method, path, *_ in rig.proxy.requests) == 2
+
+
+@pytest.mark.parametrize("above", ["", "deep/er/"])
+def test_stage_in_from_directory_names_pipes_and_sockets_that_it_leaves_out(
+    rig: StagingRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, above: str
+) -> None:
+    (rig.local / "job" / above).mkdir(parents=True)
+    (rig.local / "job" / above / "file").write_text("x")
+    os.mkfifo(rig.local / "job" / above / "pipe")
+    monkeypatch.chdir(rig.local / "job" / above)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("talk")
+    store = StoreAddress(StoreKind.FILE, container=str(rig.local))
+    outcome = rig.run(task_of(rig, IN, tmp_path / "back", store=store))
+    assert (outcome.done.files, outcome.done.skipped) == (1, 2)
+    assert [note.why for note in outcome.of(Note)] == [
+        f"{above}pipe is left out: it is a named pipe",
+        f"{above}talk is left out: it is a socket",
+    ]
 
 
 def test_stage_out_notes_links_that_lead_out_and_special_files(rig: StagingRig) -> None:

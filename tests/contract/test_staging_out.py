@@ -101,7 +101,9 @@ def test_stage_out_skips_links_pipes_and_invalid_names_with_note(rig: StagingRig
     assert rig.keys() == ["job/kept"]
     assert outcome.done.skipped == 5
     whys = " ".join(note.why for note in outcome.of(Note))
-    assert all(part in whys for part in ("is a link", "is not a file", "not UTF-8", "longer than 1024 bytes"))
+    assert all(
+        part in whys for part in ("is a symbolic link", "is a named pipe", "not UTF-8", "longer than 1024 bytes")
+    )
 
 
 @pytest.mark.usefixtures("bound_by_modes")

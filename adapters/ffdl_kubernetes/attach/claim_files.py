@@ -14,7 +14,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import IO, Any
 
-from ffdl_batch.domain.job.views import UNREADABLE
+from ffdl_batch.attempt.reader import SPECIAL_KINDS
+from ffdl_batch.domain.job.views import LEFT_OUT, UNREADABLE
 from ffdl_batch.domain.launch.attach_protocol import AGAIN, BEGIN, REFUSED, RUN, FrameError, FrameReader, encode_frame
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, NotNow, SchedulerError
 from ffdl_kubernetes.api_errors import explain
@@ -33,7 +34,7 @@ MOUNT = "/claim"
 FOUND, ABSENT = b"ffdl-tar\n", b"ffdl-absent\n"
 """What :data:`PROGRAM` prints first."""
 PROGRAM = f"""\
-import os, sys, tarfile
+import os, stat, sys, tarfile
 out = sys.stdout.buffer
 try:
     os.chdir(sys.argv[1])
@@ -45,11 +46,14 @@ archive = tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT)
 def add(name):
     archive.inodes.clear()
     try:
-        entry = archive.gettarinfo(name)
+        kind = {SPECIAL_KINDS!r}.get(stat.S_IFMT(os.lstat(name).st_mode))
+        entry = tarfile.TarInfo(name) if kind else archive.gettarinfo(name)
         if entry is None:
             return
+        if kind:
+            entry.pax_headers = {{{LEFT_OUT!r}: kind}}
         below = sorted(os.listdir(name)) if entry.isdir() else []
-        file = open(name, "rb") if entry.isreg() else None
+        file = open(name, "rb") if entry.isreg() and not kind else None
     except FileNotFoundError:
         return
     except OSError as error:
@@ -65,7 +69,7 @@ for name in sorted(os.listdir(".")):
 archive.close()
 """
 """Writes the directory that it is given as a tar. A file with several names is written once for each of them. What
-cannot be read is an entry with the header UNREADABLE."""
+cannot be read is an entry with the header UNREADABLE, and a pipe, socket or device one with the header LEFT_OUT."""
 
 
 def reader_job(name: str, claim: str, top: str, settings: KubernetesSettings) -> Plain:

@@ -80,9 +80,9 @@ def download(  # noqa: PLR0913  (one parameter per option)
     While a job runs, the files that exist now are copied. Files that DIR already has are skipped. If a file in DIR
     differs and was not copied by an earlier call, nothing is copied without --force.
 
-    Links within the directory, permissions, holes and empty directories are kept. Other links are listed on standard
-    error. Files and directories that cannot be read are listed there, too; all others are copied, and the exit status
-    is 1.
+    Links within the directory, permissions, holes and empty directories are kept. Other links, pipes, sockets and
+    devices are left out and listed on standard error. Files and directories that cannot be read are listed there, too;
+    all others are copied, and the exit status is 1.
     """
     with open_client(quiet=quiet) as client:
         found = [client.output.find(job_id, kind, attempt) for kind in kinds]

@@ -17,7 +17,7 @@ from ffdl_batch.client.connection.http_client import STREAM_SILENCE_S, Request, 
 from ffdl_batch.client.errors import ClientError, DaemonUnreachable
 from ffdl_batch.domain.data.staging_protocol import Direction, FaultClass, fault_code
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.job.views import UNREADABLE, OutputView, Problem
+from ffdl_batch.domain.job.views import LEFT_OUT, UNREADABLE, OutputView, Problem
 from ffdl_batch.host.file_attributes import inner_target, set_permissions, shown, write_sparse
 from ffdl_batch.staging.faults import NAMED, UNREAD_CURE, Skip, unread_text
 from ffdl_batch.staging.object_names import parts_of
@@ -46,7 +46,8 @@ class JobOutput:
         note: Callable[[str], None] = lambda _: None,
     ) -> int:
         """Receive the directory's files from the daemon. Return their number. `report` gets the bytes received so far,
-        and `note` gets a sentence about each link that leads out of the directory and is left out.
+        and `note` gets a sentence about each entry that is left out: links that lead out of the directory, pipes,
+        sockets and devices.
 
         Raises DaemonUnreachable if the connection breaks, OutputIncomplete after all other files are written if the
         daemon could not read some, and OSError. Nothing is written outside of `into`.
@@ -89,6 +90,9 @@ def _unpack(pieces: _Pieces, into: Path, roots: tuple[str, ...], note: Callable[
                 unread.append(f"{shown(entry.name)}: {shown(why)}")
                 if len(unread) <= MOST_NOTES:
                     note(f"{shown(entry.name)} cannot be read: {shown(why)}")
+                continue
+            if kind := entry.pax_headers.get(LEFT_OUT):
+                note(f"{shown(entry.name)} is left out: it is {shown(kind)}")
                 continue
             try:
                 parts = parts_of(entry.name)

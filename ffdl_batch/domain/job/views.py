@@ -201,6 +201,8 @@ class JobView:
 
 UNREADABLE = "FFDL.unreadable"
 """The extended header (pax) of a tar entry for a file or directory that could not be read: the reason."""
+LEFT_OUT = "FFDL.left-out"
+"""The extended header (pax) of a tar entry for a pipe, socket or device, which is not sent: its kind."""
 
 
 @dataclass(frozen=True, slots=True)

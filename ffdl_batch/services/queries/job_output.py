@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import tarfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,10 +15,10 @@ from typing import BinaryIO
 
 from ffdl_batch.attempt.directory_tree import Directories, roots_of, walk
 from ffdl_batch.attempt.layout import AttemptDir
-from ffdl_batch.attempt.reader import NO_FILE, open_regular
+from ffdl_batch.attempt.reader import NO_FILE, kind_of, open_regular
 from ffdl_batch.domain.job.job import Job, attempt_token
 from ffdl_batch.domain.job.submission import Caller
-from ffdl_batch.domain.job.views import UNREADABLE, JobView, OutputView
+from ffdl_batch.domain.job.views import LEFT_OUT, UNREADABLE, JobView, OutputView
 from ffdl_batch.domain.launch.launch_file import LaunchFile, Pod
 from ffdl_batch.domain.launch.placeholders import fill
 from ffdl_batch.domain.launch.pod_protocol import TREE
@@ -164,7 +165,7 @@ def _from_claim(adapters: Adapters, job: Job, output: OutputView) -> Iterator[by
 def archive_output(output: OutputView) -> Iterator[bytes]:
     """Yield the files as a tar, with links, directories and modes; each file with the size that it had when it was
     opened. Links are stored unchanged and not followed. Files and directories that cannot be read are entries with the
-    header UNREADABLE. Raises OSError."""
+    header UNREADABLE; pipes, sockets and devices are entries with the header LEFT_OUT. Raises OSError."""
     unread: list[tuple[str, OSError]] = []
     with Directories(output.directory) as tree:
         if output.inode and os.fstat(tree.enter(())).st_ino != output.inode:
@@ -185,12 +186,12 @@ def archive_output(output: OutputView) -> Iterator[bytes]:
                     with reader:
                         yield from _file(path, reader)
                     continue
-                with suppress(OSError):  # it is not a link
-                    yield _head(path, tarfile.SYMTYPE, os.stat_result((0,) * 10), os.readlink(name, dir_fd=directory))
+                with suppress(OSError):  # it was removed or replaced meanwhile
+                    yield _special(path, name, directory)
             if output.name:
                 break
     for path, why in unread:
-        yield _unread(path, why)
+        yield _mark(path, UNREADABLE, why.strerror or str(why))
     yield bytes(2 * tarfile.BLOCKSIZE)
 
 
@@ -201,9 +202,20 @@ def _of_one(error: OSError) -> OSError:
     return error
 
 
-def _unread(name: str, error: OSError) -> bytes:
+def _special(path: str, name: str, directory: int) -> bytes:
+    """Return the entry of a link, pipe, socket or device; nothing for other files. Raises OSError."""
+    found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    if stat.S_ISLNK(found.st_mode):
+        return _head(path, tarfile.SYMTYPE, os.stat_result((0,) * 10), os.readlink(name, dir_fd=directory))
+    if stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode):
+        return b""
+    return _mark(path, LEFT_OUT, kind_of(found.st_mode))
+
+
+def _mark(name: str, header: str, text: str) -> bytes:
+    """Return an entry that has only a header."""
     entry = tarfile.TarInfo(name)
-    entry.pax_headers = {UNREADABLE: error.strerror or str(error)}
+    entry.pax_headers = {header: text}
     return entry.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 

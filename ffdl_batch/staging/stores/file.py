@@ -12,7 +12,7 @@ from ffdl_batch.attempt.directory_tree import Gone, Parts
 from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.domain.data.store_kinds import StoreAddress
 from ffdl_batch.host.file_attributes import write_sparse
-from ffdl_batch.staging.faults import ERRORS_OF_ONE, Fault, ObjectChanged, Skip, UnreadableObject, local_fault
+from ffdl_batch.staging.faults import ERRORS_OF_ONE, Fault, ObjectChanged, Skip, UnreadableObject, local_fault, shown
 from ffdl_batch.staging.object_names import parts_of
 from ffdl_batch.staging.stores.digests import file_chunks
 from ffdl_batch.staging.stores.store import UNKNOWN, Item, Sent, in_pages
@@ -98,12 +98,16 @@ class FileStore:
         except OSError as error:
             raise local_fault(error, os.path.join(self._root, key)) from error
 
-    def entries(self, prefix: str) -> list[TreeEntry]:
+    def entries(self, prefix: str, skipped: Callable[[str], None]) -> list[TreeEntry]:
         """See :class:`ffdl_batch.staging.stores.store.KeepsEntries`."""
         found: list[TreeEntry] = []
+
+        def skip(name: str, why: str) -> None:
+            skipped(f"{shown(name)} is left out: {why}")
+
         with self._tree() as tree:
             # The listing has reported what cannot be read.
-            for _ in tree.files(_above(prefix), lambda _name, _why: None, lambda _name, _error: None, found.append):
+            for _ in tree.files(_above(prefix), skip, lambda _name, _error: None, found.append):
                 continue
         return found
 

@@ -93,8 +93,9 @@ class Store(Protocol):
 class KeepsEntries(Protocol):
     """A store that keeps links, modes and empty directories by itself."""
 
-    def entries(self, prefix: str) -> list[TreeEntry]:
-        """Return those below the prefix. Raises Fault, OSError."""
+    def entries(self, prefix: str, skipped: Callable[[str], None]) -> list[TreeEntry]:
+        """Return those below the prefix. `skipped` gets a sentence for each pipe, socket and device. Raises Fault,
+        OSError."""
 
     def keep(self, prefix: str, entries: Iterable[TreeEntry], skipped: Callable[[str], None]) -> None:
         """Store entries below the prefix. `skipped` gets a sentence for each one whose name a file has. Raises

@@ -93,7 +93,7 @@ def restore_entries(route: Route, tree: Tree) -> None:
     if isinstance(route.store, KeepsEntries):
         if transfer.roots:
             with located_at(transfer.store):
-                for one in route.store.entries(transfer.prefix):
+                for one in route.store.entries(transfer.prefix, run.reporter.skip):
                     collect(found, transfer.roots, run.reporter.skip, one)
     elif route.place in run.indexes:
         with located_at(transfer.store):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import socket
 import subprocess
 import sys
 import tarfile
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from kubernetes_validate import validate
 
-from ffdl_batch.domain.job.views import UNREADABLE
+from ffdl_batch.domain.job.views import LEFT_OUT, UNREADABLE
 from ffdl_batch.domain.launch.attach_protocol import AGAIN, REFUSED, encode_frame
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, NotNow
 from ffdl_batch.ports.capabilities import ReadsClaims
@@ -72,6 +73,21 @@ def test_reader_program_names_what_it_cannot_read_and_writes_all_others(tmp_path
         found = {one.name: one.pax_headers.get(UNREADABLE) for one in archive}
     denied = "Permission denied"
     assert found == {"a": None, "shut": denied, "z": None, "z/shut": denied, "z/z": None}
+
+
+def test_reader_program_names_pipes_and_sockets_without_opening_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "file").write_text("x")
+    os.mkfifo(tmp_path / "deep/pipe")
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("talk")
+        said = read(tmp_path)
+    with tarfile.open(fileobj=io.BytesIO(said.removeprefix(FOUND))) as archive:
+        found = {one.name: one.pax_headers.get(LEFT_OUT) for one in archive}
+    assert found == {"deep": None, "deep/pipe": "a named pipe", "file": None, "talk": "a socket"}
 
 
 @pytest.mark.parametrize(("line", "status", "kind"), [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import socket
 import tarfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +17,7 @@ from ffdl_batch.client.api_calls.job_output import OutputIncomplete, _Pieces, _u
 from ffdl_batch.domain.data.staging_protocol import Transfer
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.domain.job.job import AttemptEnd, Job
-from ffdl_batch.domain.job.views import OutputView, Resume
+from ffdl_batch.domain.job.views import LEFT_OUT, OutputView, Resume
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.launch.launch_file import Pod, Stores, decode, encode
 from ffdl_batch.domain.launch.placeholders import literal
@@ -199,7 +200,10 @@ def test_archive_output_contains_files_links_directories_and_modes_and_follows_n
     os.mkfifo(tmp_path / "pipe")
     data = b"".join(archive_output(OutputView("j", "results", "COMPLETED", directory=str(tmp_path))))
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-        entries = archive.getmembers()
+        entries = [one for one in archive if LEFT_OUT not in one.pax_headers]
+        assert {one.name: one.pax_headers[LEFT_OUT] for one in archive.getmembers() if one not in entries} == {
+            "pipe": "a named pipe"
+        }
         assert {one.name: archive.extractfile(one).read() for one in entries if one.isreg()} == names  # type: ignore[union-attr]
         assert {one.name: one.linkname for one in entries if one.issym()} == {
             "link": "/etc/passwd",
@@ -234,6 +238,28 @@ def test_unpacked_archive_has_the_links_modes_and_holes_of_the_directory(tmp_pat
     assert str((target / "closed" / "latest").readlink()) == "tool"
     assert (target / "sparse").read_bytes() == (source / "sparse").read_bytes()
     assert (target / "sparse").stat().st_blocks * 512 < 1 << 20
+
+
+@pytest.mark.parametrize("above", ["", "deep/", "a/b c/"])
+def test_unpacked_archive_leaves_out_and_names_pipes_and_sockets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, above: str
+) -> None:
+    source, target = tmp_path / "s", tmp_path / "t"
+    (source / above).mkdir(parents=True)
+    (source / above / "file").write_text("x")
+    os.mkfifo(source / above / "pipe")
+    monkeypatch.chdir(source / above)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("socket")
+    target.mkdir()
+    noted: list[str] = []
+    pieces = archive_output(OutputView("j", "results", "COMPLETED", directory=str(source)))
+    assert _unpack(_Pieces(pieces, lambda size: None), target, (), noted.append) == 1
+    assert sorted(noted) == [
+        f"{above}pipe is left out: it is a named pipe",
+        f"{above}socket is left out: it is a socket",
+    ]
+    assert [path.name for path in target.rglob("*") if not path.is_dir()] == ["file"]
 
 
 @pytest.mark.usefixtures("bound_by_modes")
