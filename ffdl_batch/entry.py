@@ -36,6 +36,11 @@ def ffdl_submitd() -> int:
     return int(import_module("ffdl_batch.daemon.main").main())
 
 
+def ffdl_hub() -> int:
+    """Run the console script ``ffdl-hub``, which reports its own errors."""
+    return int(import_module("ffdl_batch.site.hub.main").main())
+
+
 def run(program: str, module: str) -> None:
     """Import the command and run it, which ends with SystemExit. Any other exception ends the process at once."""
     try:

@@ -35,6 +35,8 @@ from ffdl_batch.domain.toml_text import parse_toml, toml_text
 from ffdl_batch.host.users import home_of_caller
 
 SITE_FILES = (Path("/etc/ffdl/site.toml"), Path("/etc/xdg/ffdl/config.toml"))
+_TABLES_OF_PROGRAMS = ("spawner", "hub")
+"""Tables of a site file that only the programs of site mode read."""
 _OWN_NAME = "ffdl.toml"
 _PATHS = ("state_dir", "jobs_dir", "metrics_textfile", "cache_dir")
 _TEXTS = ("backend", "database_url", "host", "host_program", "default_memory", "log_file_size", "log_rate")
@@ -226,6 +228,8 @@ def _read(path: Path) -> dict[str, Any]:
         default = table["backends"].pop("default", None)
         if default is not None:
             table["backend"] = default
+    if path in SITE_FILES:
+        table = {key: value for key, value in table.items() if key not in _TABLES_OF_PROGRAMS}
     known = _known()
     for key in table:
         if key not in known:

@@ -49,13 +49,13 @@ class ConnectionLimits:
         self.most_of_user = self.most - self.most // 4
         self._logged_at = float("-inf")
 
-    def refusal(self, connections: int, of_user: int, uid: int) -> str:
-        """Return why user `uid`, who has `of_user` of the open connections, is refused another one; "" if it is
+    def refusal(self, connections: int, of_peer: int, name: str) -> str:
+        """Return why the peer `name`, who has `of_peer` of the open connections, is refused another one; "" if it is
         allowed."""
         if connections >= self.most:
             reason = f"the daemon has {self.most} open connections, which is its limit"
-        elif of_user >= self.most_of_user:
-            reason = f"user {uid} has {of_user} open connections to the daemon, which is the limit of a user"
+        elif of_peer >= self.most_of_user:
+            reason = f"{name} has {of_peer} open connections to the daemon, which is the limit of a user"
         else:
             return ""
         self._log(reason, OSError(errno.EMFILE, ""))
@@ -105,6 +105,18 @@ class Peer:
     pid: int
     uid: int
     abort: Callable[[], None]
+    address: str = ""
+    """The address of a peer over TCP, whose pid and uid are 0 and -1."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the kernel named the peer's user."""
+        return not self.address
+
+    @property
+    def name(self) -> str:
+        """The peer in messages."""
+        return f"user {self.uid}" if self.is_local else f"address {self.address}"
 
 
 def with_peer(scope: Scope, peer: Peer) -> None:
@@ -133,17 +145,22 @@ class PeerProtocol(HttpToolsProtocol):
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
-        """Read the peer's credentials; refuse the connection if a limit is reached."""
-        pid, uid, _ = read_credentials(transport.get_extra_info("socket"))
-        self.peer = Peer(pid, uid, transport.abort)
-        of_user = sum(one.peer.uid == uid for one in self.connections if isinstance(one, PeerProtocol))
-        refusal = self.limits.refusal(len(self.connections), of_user, uid)
+        """Identify the peer; refuse the connection if a limit is reached."""
+        self.peer = self.identify(transport)
+        name = self.peer.name
+        of_peer = sum(one.peer.name == name for one in self.connections if isinstance(one, PeerProtocol))
+        refusal = self.limits.refusal(len(self.connections), of_peer, name)
         super().connection_made(transport)
         if refusal:
             transport.pause_reading()
             self.limits.refuse(transport, refusal)
         else:
             self._limit_head_time()
+
+    def identify(self, transport: asyncio.Transport) -> Peer:
+        """Return the peer, as the kernel reports it."""
+        pid, uid, _ = read_credentials(transport.get_extra_info("socket"))
+        return Peer(pid, uid, transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timer of the request head."""

@@ -8,12 +8,11 @@ releases the leases, closes the database, and removes socket and lock.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import uvicorn
@@ -26,6 +25,7 @@ from ffdl_batch.daemon.connections import PeerGate, PeerProtocol
 from ffdl_batch.daemon.loops import Loops
 from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.daemon.prometheus import Outlets
+from ffdl_batch.daemon.quiet_server import QuietServer, uvicorn_config
 from ffdl_batch.daemon.request_context import Context
 from ffdl_batch.daemon.routes import job_output, jobs, logs, pending, reports, uploads
 from ffdl_batch.daemon.socket_file import Listener
@@ -35,50 +35,22 @@ from ffdl_batch.store import StoreError
 
 log = logging.getLogger(__name__)
 
-FINISH_S = 10
-"""How long running requests may take at the end."""
-KEEP_ALIVE_S = 15
 LOOK_S = 1.0
 """Interval at which the keeper checks socket, lock and idleness."""
 _LAST_CALL_S = 0.2
 
 
-class Server(uvicorn.Server):
-    """uvicorn's server that leaves signals to us, ends waiting requests at the end, and can listen again."""
+class Server(QuietServer):
+    """The server that ends waiting requests at the end."""
 
     def __init__(self, config: uvicorn.Config, context: Context) -> None:
         super().__init__(config)
         self._context = context
-        self._ended = asyncio.Event()
-
-    def end(self) -> None:
-        """Stop serving; return at once. Call in the event loop."""
-        self.should_exit = True
-        self._ended.set()
-
-    async def main_loop(self) -> None:
-        """Wait for :meth:`end`. uvicorn's own method wakes up ten times a second."""
-        await self.on_tick(0)
-        await self._ended.wait()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Do nothing. uvicorn would raise the signal again at the end, and the daemon exits with status 0."""
-        yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """See :class:`uvicorn.Server`."""
         self._context.changes.close()
         await super().shutdown(sockets)
-
-    async def listen(self, listening: socket.socket) -> None:
-        """Accept connections on one more socket."""
-        loop = asyncio.get_running_loop()
-
-        def create_protocol() -> PeerProtocol:
-            return PeerProtocol(self.config, self.server_state, self.lifespan.state, loop)
-
-        self.servers.append(await loop.create_server(create_protocol, sock=listening))
 
     def count_connections(self) -> int:
         """Return the number of open connections of admitted users."""
@@ -107,7 +79,7 @@ class Daemon:
         context.poke, context.is_caught_up = loops.poke, loops.is_caught_up
         context.changes.attach(asyncio.get_running_loop())
         asyncio.get_running_loop().set_exception_handler(PeerProtocol.limits.on_exception)
-        server = Server(_uvicorn_config(create_app(self.platform, context)), context)
+        server = Server(uvicorn_config(create_app(self.platform, context)), context)
         _settle()
         _on_signals(server)
         listener = self.listener
@@ -217,24 +189,6 @@ class Keeper:
             return True
         await self._listen_again()
         return False
-
-
-def _uvicorn_config(app: object) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,  # type: ignore[arg-type]  # FastAPI is an ASGI application; uvicorn's alias is its own
-        http=PeerProtocol,
-        ws="none",
-        loop="asyncio",
-        lifespan="off",
-        interface="asgi3",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        date_header=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=FINISH_S,
-    )
 
 
 def _settle() -> None:

@@ -114,6 +114,18 @@ def test_named_user_and_site_file_is_rejected_if_others_can_write_it(
         settings_in(project, **environ)
 
 
+def test_tables_of_spawner_and_hub_are_ignored_in_site_file_alone(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ffdl").mkdir()
+    file = tmp_path / "ffdl" / "config.toml"
+    file.write_text('jobs_dir = "/jobs"\n[spawner]\nmin_uid = 2000\n[hub]\nlisten = "127.0.0.1:80"\n')
+    with pytest.raises(ConfigError, match="unknown key 'spawner'"):
+        settings_in(project, XDG_CONFIG_HOME=str(tmp_path))
+    monkeypatch.setattr(load, "SITE_FILES", (file,))
+    assert settings_in(project).jobs_dir == "/jobs"
+
+
 @pytest.mark.parametrize(
     ("owner", "mode", "fault"),
     [

@@ -1,0 +1,205 @@
+"""The hub's ASGI application: identifies the caller of each request, and passes the request on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import secrets
+import time
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope, Send
+
+from ffdl_batch import __version__
+from ffdl_batch.daemon.connections import Peer, peer_of
+from ffdl_batch.daemon.replies import PlainReply, problem_reply
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.job.views import SCHEMA, Problem
+from ffdl_batch.services.refusals import Refused
+from ffdl_batch.site.hub.audit import Audit, Entry
+from ffdl_batch.site.hub.callers import Caller, Limits, find_role, refuse
+from ffdl_batch.site.hub.daemons import Daemons
+from ffdl_batch.site.hub.proxy import AnswerBroken, CallerGone, forward, request_head
+from ffdl_batch.site.hub.settings import HubSettings
+from ffdl_batch.site.hub.token_index import TOKEN, IndexRefused, TokenIndex
+from ffdl_batch.store import StoreError
+
+log = logging.getLogger(__name__)
+
+_OWN_API = re.compile(rb"/(?:api/v1/.*|metrics|openapi\.json)", re.DOTALL)
+_USERS_API = re.compile(rb"/users/([1-9][0-9]{0,9})(/api/v1/.*)", re.DOTALL)
+_TOKENS_API = re.compile(r"/api/site/v1/tokens/([0-9a-z]{12})", re.ASCII)
+_BEARER = re.compile(r"[Bb]earer +(\S+)", re.ASCII)
+_GONE = 499
+"""Status in the audit if the caller went away before there was an answer, as nginx has it."""
+_SMALL_BYTES = 4096
+LONGEST_S = 367 * 86400
+"""A token is valid for a year at most; clocks may differ."""
+_READS = ("GET", "HEAD")
+_REFUSALS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+
+
+class Hub:
+    """The application. Use it in one event loop."""
+
+    def __init__(self, settings: HubSettings, tokens: TokenIndex, audit: Audit) -> None:
+        self._settings, self._tokens, self._audit = settings, tokens, audit
+        self._daemons = Daemons(Path(settings.run_dir))
+        self._limits = Limits(settings)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        assert scope["type"] == "http"
+        peer = peer_of(scope)
+        assert peer is not None
+        entry = Entry(secrets.token_hex(8), peer.name, f"{scope['method']} {scope['path']}")
+
+        async def send_entry(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                entry.status = message["status"]
+                self._write_audit(scope, entry)  # before anybody knows the result
+                message["headers"] = [*message["headers"], (b"ffdl-request", entry.request.encode("ascii"))]
+            await send(message)
+
+        try:
+            await self._answer(scope, receive, send_entry, peer, entry)
+        except (CallerGone, AnswerBroken) as error:
+            if not entry.status:
+                entry.status = _GONE
+                self._write_audit(scope, entry)
+            if isinstance(error, AnswerBroken):
+                log.warning(
+                    "request %s: the answer of user %s's daemon broke off: %s", entry.request, entry.user, error
+                )
+            peer.abort()
+        except Refused as error:
+            await problem_reply(error.problem, error.status)(scope, receive, send_entry)
+        except StoreError as error:
+            log.error("%s", error)
+            problem = Problem("S210", "the hub's database does not answer", ExitCode.TRY_AGAIN, "try again")
+            await problem_reply(problem, 503)(scope, receive, send_entry)
+
+    def _write_audit(self, scope: Scope, entry: Entry) -> None:
+        """Write the request to the audit, unless it reads with the caller's own rights, or is one of a flood."""
+        if entry.status == HTTPStatus.TOO_MANY_REQUESTS:
+            return
+        if scope["method"] in _READS and entry.role == "owner" and entry.status not in _REFUSALS:
+            return
+        self._audit.write(entry)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, peer: Peer, entry: Entry) -> None:
+        path: bytes = scope["raw_path"]
+        if path == b"/api/site/v1/health":
+            entry.role = "owner"
+            await PlainReply({"schema": SCHEMA, "version": __version__})(scope, receive, send)
+            return
+        if (found := _TOKENS_API.fullmatch(scope["path"])) is not None and peer.is_local:
+            await self._register(found[1], scope, receive, send, peer, entry)
+            return
+        own, other = _OWN_API.fullmatch(path), _USERS_API.fullmatch(path)
+        if own is None and other is None:
+            raise Refused(Problem("C101", f"the hub has no {scope['method']} {scope['path']}", ExitCode.USAGE), 404)
+        caller = await self._identify(scope, peer)
+        entry.caller = caller.uid
+        with self._limits.counted(caller.uid):
+            user = int(other[1]) if other is not None else caller.uid
+            entry.user, entry.role = user, "owner"
+            headers = {"FfDL-Request": entry.request}
+            if user != caller.uid:
+                headers |= await self._act_for(caller, scope, entry)
+            elif not caller.has_token:
+                raise refuse(403, "through the hub your own daemon needs a token", "use it directly: unset FFDL_HUB")
+            daemon = await self._daemons.connect(user)
+            target = other[2] if other is not None else path
+            head = request_head(scope, target, headers, with_token=user == caller.uid)
+            status = await forward(scope, receive, send, daemon, head)
+            if status == HTTPStatus.UNAUTHORIZED:
+                self._limits.note_wrong(entry.origin)
+
+    async def _identify(self, scope: Scope, peer: Peer) -> Caller:
+        """Return the caller: the owner of the token, else the user at the other end of the hub's socket."""
+        given = Headers(scope=scope).getlist("authorization")
+        if not given and peer.is_local:
+            return Caller(peer.uid, has_token=False)
+        cure = "ffdl login, on a login node or with a token"
+        if not given:
+            raise refuse(401, "the request has no token", cure)
+        self._limits.check_address(peer.name)
+        bearer = _BEARER.fullmatch(given[0]) if len(given) == 1 else None
+        token = TOKEN.fullmatch(bearer[1]) if bearer is not None else None
+        owner = await asyncio.to_thread(self._tokens.owner, token[1]) if token is not None else None
+        if owner is None:
+            self._limits.note_wrong(peer.name)
+            raise refuse(401, "the token is not valid: it was revoked, has expired, or was mistyped", cure)
+        return Caller(owner, has_token=True)
+
+    async def _act_for(self, caller: Caller, scope: Scope, entry: Entry) -> dict[str, str]:
+        """Return the headers for a request on another user's daemon, if the caller has a role."""
+        role = await asyncio.to_thread(find_role, self._settings, caller.uid)
+        if role is None:
+            raise refuse(403, f"user {caller.uid} is neither operator nor auditor of this site")
+        if caller.has_token:
+            await self._confirm_token(caller, scope, entry)
+        entry.role = role.value
+        return {"FfDL-Role": role.value, "FfDL-Actor": str(caller.uid)}
+
+    async def _confirm_token(self, caller: Caller, scope: Scope, entry: Entry) -> None:
+        """Let the caller's own daemon check the caller's token. Raises Refused if it does not accept it."""
+        token = [header for header in scope["headers"] if header[0] == b"authorization"]
+        asked = {**scope, "method": "GET", "query_string": b"", "headers": token}
+        head = request_head(asked, b"/api/v1/whoami", {"FfDL-Request": entry.request}, with_token=True)
+        daemon = await self._daemons.connect(caller.uid)
+        status = await forward(asked, _never, _drop, daemon, head)
+        if status != HTTPStatus.OK:
+            self._limits.note_wrong(entry.origin)
+            raise refuse(401, "your own daemon does not accept the token", "ffdl login")
+
+    async def _register(
+        self, token_id: str, scope: Scope, receive: Receive, send: Send, peer: Peer, entry: Entry
+    ) -> None:
+        """Note or forget a token of the user at the other end of the hub's socket."""
+        entry.caller = entry.user = peer.uid
+        entry.role = "daemon"
+        with self._limits.counted(peer.uid):
+            if scope["method"] == "PUT":
+                expires_at = await _expiry(receive)
+                try:
+                    await asyncio.to_thread(self._tokens.put, token_id, peer.uid, expires_at)
+                except IndexRefused as error:
+                    raise refuse(409, str(error)) from error
+            elif scope["method"] == "DELETE":
+                await asyncio.to_thread(self._tokens.remove, token_id, peer.uid)
+            else:
+                raise Refused(Problem("C101", "use PUT or DELETE", ExitCode.USAGE), 405)
+            await PlainReply({"schema": SCHEMA})(scope, receive, send)
+
+
+async def _expiry(receive: Receive) -> float:
+    """Read the body of a registration. Raises Refused."""
+    body, more = b"", True
+    while more and len(body) <= _SMALL_BYTES:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise CallerGone
+        body, more = body + message.get("body", b""), message.get("more_body", False)
+    try:
+        expires_at = float(json.loads(body)["expires_at"]) if len(body) <= _SMALL_BYTES else 0.0
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
+        expires_at = 0.0
+    now = time.time()
+    if not now < expires_at < now + LONGEST_S:
+        raise Refused(Problem("C101", "expires_at must be a time within a year", ExitCode.USAGE), 422)
+    return expires_at
+
+
+async def _never() -> Any:
+    await asyncio.Event().wait()
+
+
+async def _drop(_message: Any) -> None:
+    pass

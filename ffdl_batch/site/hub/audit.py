@@ -1,0 +1,58 @@
+"""Write who did what, as whom, and with which result. Neither queries, headers nor bodies are written."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+LONGEST_PATH = 300
+
+
+@dataclass(slots=True)
+class Entry:
+    """What is known of a request."""
+
+    request: str
+    """The request's id, which the caller and the daemon's log have, too."""
+    origin: str
+    """The user or address at the other end of the connection."""
+    what: str
+    """Method and path."""
+    caller: int | None = None
+    """The uid of the identified caller."""
+    user: int | None = None
+    """The uid of the user whose daemon is asked."""
+    role: str = ""
+    """What the caller is for that daemon."""
+    status: int = 0
+    """The status of the answer."""
+
+
+class Audit:
+    """One JSON object per line, to standard error, which systemd passes to the journal, and to a file."""
+
+    def __init__(self, file: str = "") -> None:
+        self._file = Path(file) if file else None
+
+    def write(self, entry: Entry) -> None:
+        """Append one line. The file is opened each time, so that it may be rotated."""
+        fields = {
+            "audit": round(time.time(), 3), "request": entry.request, "caller": entry.caller, "from": entry.origin,
+            "user": entry.user, "role": entry.role, "what": entry.what[:LONGEST_PATH], "status": entry.status,
+        }  # fmt: skip
+        line = json.dumps(fields, separators=(",", ":")) + "\n"
+        sys.stderr.write(line)
+        sys.stderr.flush()
+        if self._file is None:
+            return
+        try:
+            with self._file.open("a", encoding="ascii") as file:
+                file.write(line)
+        except OSError as error:
+            log.error("the audit file %s cannot be written; standard error has its lines: %s", self._file, error)

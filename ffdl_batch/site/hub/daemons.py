@@ -1,0 +1,102 @@
+"""Connect to the daemon of a user, and ask the spawner for it if none listens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+import struct
+from pathlib import Path
+
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.job.views import Problem
+from ffdl_batch.host.backoff import growing_pause
+from ffdl_batch.host.users import read_credentials
+from ffdl_batch.services.refusals import Refused
+
+ASK_S = 40
+"""Time for an answer of the spawner; a check may take half of it."""
+START_S = 60.0
+"""Time in which a daemon must accept a connection."""
+_LONGEST_ANSWER = 600
+
+
+def unavailable(message: str, cure: str = "try again") -> Refused:
+    """Return the error for a daemon that cannot be reached now."""
+    return Refused(Problem("S210", message, ExitCode.TRY_AGAIN, cure), 503)
+
+
+class Daemons:
+    """The daemons below a directory of the spawner. Use it in one event loop."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._asking: dict[int, asyncio.Task[str]] = {}
+
+    async def connect(self, uid: int) -> socket.socket:
+        """Return a connection to the user's daemon, which the kernel confirms to be that user's. Raises Refused."""
+        place = self._run_dir / "users" / str(uid) / "daemon.sock"
+        deadline = asyncio.get_running_loop().time() + START_S
+        attempt = 0
+        while True:
+            attempt += 1
+            why = ""
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                connection.setblocking(False)
+                failure = connection.connect_ex(os.fspath(place))
+                if failure == 0:
+                    return self._checked(connection, uid)
+            except BaseException:
+                connection.close()
+                raise
+            connection.close()
+            if failure in (errno.ENOENT, errno.ECONNREFUSED):
+                why = await self._ensure(uid)
+            elif failure != errno.EAGAIN:  # EAGAIN: its backlog is full
+                why = os.strerror(failure)
+            if asyncio.get_running_loop().time() >= deadline:
+                raise unavailable(f"the daemon of user {uid} does not answer" + (f": {why}" if why else ""))
+            if why or failure == errno.EAGAIN:
+                await asyncio.sleep(growing_pause(attempt, 0.05, 2.0))
+
+    def _checked(self, connection: socket.socket, uid: int) -> socket.socket:
+        """A user may give the listening socket to somebody else, who must gain nothing by it."""
+        if (found := read_credentials(connection).uid) != uid:
+            connection.close()
+            raise Refused(
+                Problem("C101", f"a process of user {found} listens for user {uid}", ExitCode.NOT_ALLOWED), 403
+            )
+        return connection
+
+    async def _ensure(self, uid: int) -> str:
+        """Ask the spawner once for all requests of the user that wait; why it has to be asked again, or ""."""
+        if uid not in self._asking:
+            task = asyncio.ensure_future(asyncio.to_thread(ask_spawner, self._run_dir / "spawner.sock", uid))
+            self._asking[uid] = task
+            task.add_done_callback(lambda _: self._asking.pop(uid, None))
+        answer = await asyncio.shield(self._asking[uid])
+        kind, _, rest = answer.partition(" ")
+        if kind == "refused":
+            raise Refused(Problem("C101", f"user {uid} gets no daemon: {rest}", ExitCode.NOT_ALLOWED), 403)
+        return "" if kind == "ok" else rest
+
+
+def ask_spawner(place: Path, uid: int) -> str:
+    """Return the spawner's answer to ``ensure UID``: ``ok PATH``, ``refused REASON`` or ``later REASON``."""
+    limit = struct.pack("ll", ASK_S, 0)
+    try:
+        with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as asking:
+            # A non-blocking socket would get EAGAIN as soon as the backlog is full.
+            asking.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+            asking.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            asking.connect(os.fspath(place))
+            if read_credentials(asking).uid != 0:
+                return f"refused {place} is not the spawner's"
+            asking.send(f"ensure {uid}\n".encode("ascii"))
+            answer = asking.recv(_LONGEST_ANSWER).decode("ascii", "replace").rstrip("\n")
+    except OSError as error:
+        return f"later the spawner does not answer: {error.strerror or error}"
+    return answer or "later the spawner ended the connection"

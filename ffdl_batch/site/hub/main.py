@@ -1,0 +1,137 @@
+"""The command ``ffdl-hub``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ffdl_batch import __version__
+from ffdl_batch.daemon.connections import Peer, PeerProtocol
+from ffdl_batch.daemon.log_file import log_to
+from ffdl_batch.daemon.quiet_server import QuietServer, uvicorn_config
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.host.core_dumps import hide_memory
+from ffdl_batch.host.running_clock import SystemClock
+from ffdl_batch.site.hub.app import Hub
+from ffdl_batch.site.hub.audit import Audit
+from ffdl_batch.site.hub.settings import SITE_FILE, HubSettings, SettingsRefused, load
+from ffdl_batch.site.hub.token_index import TokenIndex
+from ffdl_batch.store import StoreError
+from ffdl_batch.store.database import connect
+
+BACKLOG = 512
+
+
+class RemoteProtocol(PeerProtocol):
+    """HTTP over TCP, where the kernel knows only the peer's address."""
+
+    def identify(self, transport: asyncio.Transport) -> Peer:
+        """Return the peer by its address."""
+        return Peer(0, -1, transport.abort, address=str(transport.get_extra_info("peername")[0]))
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # as in the base class
+        """Close the connection: TLS has no half-closed connections."""
+        return False
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="ffdl-hub", description="Gives users of other hosts a way to their daemons on this host."
+    )
+    parser.add_argument("--version", action="version", version=f"ffdl-hub {__version__}")
+    parser.add_argument("--site-file", metavar="FILE", type=Path, default=SITE_FILE, help=f"default: {SITE_FILE}")
+    options = parser.parse_args(arguments)
+    os.umask(0o077)
+    hide_memory()
+    log_to(None)
+    try:
+        if os.geteuid() == 0:
+            return _end("the hub needs no privileges: run it as an account of its own", ExitCode.NOT_ALLOWED)
+        settings = load(options.site_file)
+        database = connect(settings.database_url, None, SystemClock())
+        try:
+            hub = Hub(settings, TokenIndex(database), Audit(settings.audit_file))
+            with asyncio.Runner() as runner:
+                runner.run(_serve(hub, settings))
+        finally:
+            database.close()
+    except SettingsRefused as error:
+        return _end(str(error), ExitCode.BAD_MANIFEST)
+    except StoreError as error:
+        return _end(str(error), ExitCode.UNAVAILABLE)
+    except OSError as error:
+        return _end(f"{error.filename or 'a socket'}: {error.strerror or error}", ExitCode.TRY_AGAIN)
+    return ExitCode.OK
+
+
+async def _serve(hub: Hub, settings: HubSettings) -> None:
+    asyncio.get_running_loop().set_exception_handler(PeerProtocol.limits.on_exception)
+    local = QuietServer(uvicorn_config(hub))
+    servers, sockets = [local], [_bind_socket(Path(settings.socket))]
+    if settings.listen:
+        certificate = (
+            {"ssl_certfile": settings.certificate, "ssl_keyfile": settings.key} if settings.certificate else {}
+        )
+        servers.append(QuietServer(uvicorn_config(hub, RemoteProtocol, **certificate)))
+        sockets.append(_bind_address(*settings.listen_address))
+    _on_signals(servers, settings)
+    try:
+        await asyncio.gather(
+            *(server.serve(sockets=[listening]) for server, listening in zip(servers, sockets, strict=True))
+        )
+    finally:
+        Path(settings.socket).unlink(missing_ok=True)
+
+
+def _on_signals(servers: Sequence[QuietServer], settings: HubSettings) -> None:
+    def end() -> None:
+        for server in servers:
+            server.end()
+
+    def read_certificate() -> None:
+        """Use a renewed certificate for new connections; keep the old one if the new one cannot be read."""
+        for server in servers:
+            if isinstance(context := server.config.ssl, ssl.SSLContext):
+                try:
+                    context.load_cert_chain(settings.certificate, settings.key)
+                except OSError as error:  # ssl.SSLError is one
+                    _say(f"the certificate was not renewed: {error}")
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end)
+    loop.add_signal_handler(signal.SIGHUP, read_certificate)
+
+
+def _bind_socket(place: Path) -> socket.socket:
+    """Listen at a path, to which every user of this host may connect."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    if listening.connect_ex(str(place)) == 0:
+        raise OSError(0, "another hub listens", str(place))
+    place.unlink(missing_ok=True)
+    listening.bind(str(place))
+    place.chmod(0o666)
+    listening.listen(BACKLOG)
+    return listening
+
+
+def _bind_address(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=BACKLOG)
+
+
+def _end(sentence: str, code: ExitCode) -> int:
+    _say(sentence)
+    return int(code)
+
+
+def _say(sentence: str) -> None:
+    print(f"ffdl-hub: {sentence}", file=sys.stderr, flush=True)  # noqa: T201

@@ -1,0 +1,111 @@
+"""Read the table ``[hub]`` of the site file."""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+SITE_FILE = Path("/etc/ffdl/site.toml")
+_PATHS = ("socket", "certificate", "key", "audit_file", "run_dir")
+_MOST_PORTS = 1 << 16
+
+
+class SettingsRefused(Exception):
+    """The site file cannot be used. The text names file, key and cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubSettings:
+    """The settings of the hub. Raises ValueError for values that do not fit together."""
+
+    socket: str = "/run/ffdl-hub/hub.sock"
+    """Socket for daemons, and for operators on this host. Its directory belongs to the hub."""
+    listen: str = ""
+    """Address and port for HTTPS; "" for none. Without a certificate it must be a loopback address: that of a proxy."""
+    certificate: str = ""
+    """PEM file with the certificate and those between it and the root. Read again at SIGHUP."""
+    key: str = ""
+    """PEM file with the private key."""
+    database_url: str = "sqlite:////var/lib/ffdl-hub/hub.db"
+    audit_file: str = ""
+    """A copy of the audit, one JSON object in each line; "" for standard error alone, which systemd passes on."""
+    operators: list[str] | tuple[()] = ()
+    """Users, and groups as ``@group``, who may see the states of all jobs, and halt and cancel them."""
+    auditors: list[str] | tuple[()] = ()
+    """Users and groups who may see the states of all jobs."""
+    requests_per_minute: int = 1200
+    """Requests of one user."""
+    requests_at_once: int = 64
+    """Requests of one user that are not answered yet, streams included."""
+    wrong_tokens_per_minute: int = 30
+    """Requests with an invalid token from one address."""
+    run_dir: str = "/run/ffdl"
+    """Directory with the sockets of the spawner and of the daemons; from the table `[spawner]`."""
+
+    def __post_init__(self) -> None:
+        for name in _PATHS:
+            if (path := getattr(self, name)) and not path.startswith("/"):
+                raise ValueError(f"{name} must be an absolute path, not {path!r}")
+        for name in ("requests_per_minute", "requests_at_once", "wrong_tokens_per_minute"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")
+        if bool(self.certificate) != bool(self.key):
+            raise ValueError("certificate and key must be set together")
+        if self.listen and not (self.certificate or _is_loopback(self.listen_address[0])):
+            raise ValueError("listen without certificate must be a loopback address, to which a proxy connects")
+
+    @property
+    def listen_address(self) -> tuple[str, int]:
+        """Host and port of `listen`. Raises ValueError if it has no port."""
+        host, _, port = self.listen.rpartition(":")
+        if not (host and port.isascii() and port.isdecimal() and 0 < int(port) < _MOST_PORTS):
+            raise ValueError(f"listen must be an address and a port, as 0.0.0.0:8443 or [::]:8443, not {self.listen!r}")
+        return host.strip("[]"), int(port)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def load(path: Path = SITE_FILE) -> HubSettings:
+    """Return the settings. Raises SettingsRefused."""
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_uid != 0:
+                raise SettingsRefused(f"{path} must belong to root")
+            site = tomllib.load(file)
+    except (OSError, ValueError) as error:
+        raise SettingsRefused(f"{path} cannot be read: {error}") from error
+    table, spawner = site.get("hub", {}), site.get("spawner", {})
+    if not isinstance(table, dict) or not isinstance(spawner, dict):
+        raise SettingsRefused(f"{path}: hub and spawner must be tables")
+    try:
+        if "run_dir" in table:
+            raise ValueError("run_dir is a key of [spawner]")
+        values = {**table, **({"run_dir": spawner["run_dir"]} if "run_dir" in spawner else {})}
+        _check_types(values)
+        return HubSettings(**values)
+    except ValueError as error:
+        raise SettingsRefused(f"{path}: [hub]: {error}") from error
+
+
+def _check_types(table: Mapping[str, Any]) -> None:
+    known = {field.name: field.default for field in fields(HubSettings)}
+    for key, value in table.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            raise ValueError(f"unknown key {key!r}" + (f"; did you mean {near[0]}?" if near else ""))
+        if known[key] == ():
+            if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+                raise ValueError(f'{key} must be a list of names, as ["ada", "@staff"]')
+        elif type(value) is not type(known[key]):
+            raise ValueError(f"{key} must be {'a number' if isinstance(known[key], int) else 'a text'}")

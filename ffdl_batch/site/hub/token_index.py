@@ -1,0 +1,82 @@
+"""Store whose tokens there are. The index has no token and no hash: the user's daemon checks each token itself."""
+
+from __future__ import annotations
+
+import pwd
+import re
+from collections.abc import Callable
+
+from sqlalchemy import BigInteger, Column, Double, MetaData, Table, Text, delete, func, insert, select, update
+
+from ffdl_batch.store.database import Database
+
+METADATA = MetaData()
+TOKENS = Table(
+    "token_owners",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("uid", BigInteger, nullable=False, index=True),
+    Column("account", Text, nullable=False),
+    Column("expires_at", Double, nullable=False),
+)
+MOST_OF_USER = 200
+"""Maximum number of valid tokens of a user."""
+TOKEN = re.compile(r"ffdl_([0-9a-z]{12})_[A-Za-z0-9_-]{43}", re.ASCII)
+ID = re.compile(r"[0-9a-z]{12}", re.ASCII)
+
+
+class IndexRefused(Exception):
+    """The token cannot be registered."""
+
+
+def account_name(uid: int) -> str:
+    """Return the name of an account; "" if there is none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return ""
+
+
+class TokenIndex:
+    """Token id to user. Safe in every thread. Methods raise StoreError."""
+
+    def __init__(self, database: Database, account: Callable[[int], str] = account_name) -> None:
+        self._database, self._account = database, account
+        with database.writing(begin="EXCLUSIVE") as connection:
+            METADATA.create_all(connection)
+
+    def put(self, token_id: str, uid: int, expires_at: float) -> None:
+        """Register a token, or change when it expires. Raises IndexRefused if the id is another user's, if the user has
+        too many, or no account."""
+        account = self._account(uid)
+        if not account:
+            raise IndexRefused(f"user {uid} has no account on this host")
+        with self._database.writing() as connection:
+            now = self._database.now(connection)
+            connection.execute(delete(TOKENS).where(TOKENS.c.expires_at <= now))
+            found = connection.execute(
+                select(TOKENS.c.uid, TOKENS.c.account).where(TOKENS.c.id == token_id)
+            ).one_or_none()
+            if found is not None:
+                if (found.uid, found.account) != (uid, account):
+                    raise IndexRefused(f"the id {token_id} is taken")
+                connection.execute(update(TOKENS).where(TOKENS.c.id == token_id).values(expires_at=expires_at))
+                return
+            own = select(func.count()).select_from(TOKENS).where(TOKENS.c.uid == uid, TOKENS.c.account == account)
+            if connection.execute(own).scalar_one() >= MOST_OF_USER:
+                raise IndexRefused(f"you have {MOST_OF_USER} valid tokens; revoke some")
+            connection.execute(insert(TOKENS).values(id=token_id, uid=uid, account=account, expires_at=expires_at))
+
+    def remove(self, token_id: str, uid: int) -> None:
+        """Forget a token of this user, if it is known."""
+        with self._database.writing() as connection:
+            connection.execute(delete(TOKENS).where(TOKENS.c.id == token_id, TOKENS.c.uid == uid))
+
+    def owner(self, token_id: str) -> int | None:
+        """Return the uid of the token's owner; None for an id that is unknown or expired, or if the uid belongs to
+        another account now."""
+        with self._database.reading() as connection:
+            row = connection.execute(select(TOKENS).where(TOKENS.c.id == token_id)).one_or_none()
+            if row is None or row.expires_at <= self._database.now(connection):
+                return None
+        return row.uid if self._account(row.uid) == row.account else None

@@ -1,0 +1,193 @@
+"""A hub that listens at a Unix socket and at a TCP port, with daemons and a spawner that a test scripts."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffdl_batch.daemon.connections import PeerProtocol
+from ffdl_batch.daemon.quiet_server import QuietServer, uvicorn_config
+from ffdl_batch.host.running_clock import SystemClock
+from ffdl_batch.site.hub.app import Hub
+from ffdl_batch.site.hub.audit import Audit
+from ffdl_batch.site.hub.main import RemoteProtocol
+from ffdl_batch.site.hub.settings import HubSettings
+from ffdl_batch.site.hub.token_index import TokenIndex
+from ffdl_batch.store.database import connect
+
+OWN = os.getuid()
+ID = "abc123def456"
+TOKEN = f"ffdl_{ID}_{'s' * 43}"
+
+
+@dataclass
+class Reply:
+    """What a client receives."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str]
+
+    @property
+    def message(self) -> str:
+        return str(json.loads(self.body)["problem"]["message"])
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__("hub", timeout=60)
+        self._place = place
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(60)
+        self.sock.connect(str(self._place))
+
+
+class _Daemon(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    script: Callable[[BaseHTTPRequestHandler], None]
+
+    def address_string(self) -> str:
+        return "hub"
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _do(self) -> None:
+        type(self).script(self)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("do_"):
+            return self._do
+        raise AttributeError(name)
+
+
+class _Server(socketserver.ThreadingUnixStreamServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def handle_error(self, *_: object) -> None:
+        pass
+
+
+def answer(handler: BaseHTTPRequestHandler, body: bytes = b"{}", status: int = 200) -> None:
+    """Answer with a body of known length."""
+    handler.send_response(status)
+    handler.send_header("Content-Length", str(len(body)))
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
+@dataclass
+class Site:
+    """The running hub and what it needs."""
+
+    place: Path
+    settings: HubSettings
+    tokens: TokenIndex
+    port: int = 0
+    asked: list[str] = field(default_factory=list)
+    """Requests to the spawner."""
+    _servers: list[_Server] = field(default_factory=list)
+
+    def serve_daemon(self, script: Callable[[Any], None], uid: int = OWN) -> None:
+        """Let a daemon of this user run `script` for each request."""
+        place = self.place / "users" / str(uid) / "daemon.sock"
+        place.parent.mkdir(parents=True)
+        server = _Server(str(place), type("Daemon", (_Daemon,), {"script": staticmethod(script)}))
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        self._servers.append(server)
+
+    def remote(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+
+    def ask(
+        self,
+        path: str,
+        method: str = "GET",
+        *,
+        local: bool = False,
+        token: str = TOKEN,
+        body: Any = None,
+        **headers: str,
+    ) -> Reply:
+        """Send a request over TCP with a token, or over the hub's socket."""
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        given |= {"Authorization": f"Bearer {token}"} if token else {}
+        connection = UnixConnection(self.place / "hub.sock") if local else self.remote()
+        try:
+            connection.request(method, path, body, given)
+            found = connection.getresponse()
+            return Reply(found.status, found.read(), dict(found.getheaders()))
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.shutdown()
+            server.server_close()
+
+
+@pytest.fixture
+def start_hub(tmp_path: Path) -> Iterator[Callable[..., Site]]:
+    """Start a hub with the given settings and one registered token of this user."""
+    ends: list[Callable[[], object]] = []
+
+    def start(**changes: Any) -> Site:
+        settings = HubSettings(
+            run_dir=str(tmp_path), socket=str(tmp_path / "hub.sock"), audit_file=str(tmp_path / "audit"), **changes
+        )
+        database = connect(f"sqlite:///{tmp_path}/hub.db", False, SystemClock())
+        tokens = TokenIndex(database, account=lambda uid: f"user{uid}" if uid < 60000 else "")
+        tokens.put(ID, OWN, time.time() + 1000)
+        site = Site(tmp_path, settings, tokens)
+        loop, ready = asyncio.new_event_loop(), threading.Event()
+        servers: list[QuietServer] = []
+
+        async def serve() -> None:
+            hub = Hub(settings, tokens, Audit(settings.audit_file))
+            local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            local.bind(settings.socket)
+            remote = socket.create_server(("127.0.0.1", 0))
+            site.port = remote.getsockname()[1]
+            for protocol, listening in ((PeerProtocol, local), (RemoteProtocol, remote)):
+                listening.listen(64)
+                servers.append(QuietServer(uvicorn_config(hub, protocol)))
+            ready.set()
+            await asyncio.gather(*(one.serve(sockets=[s]) for one, s in zip(servers, (local, remote), strict=True)))
+
+        thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+        thread.start()
+        assert ready.wait(60)
+
+        def end() -> None:
+            for server in servers:
+                loop.call_soon_threadsafe(server.end)
+            thread.join(60)
+            assert not thread.is_alive()
+            loop.close()
+            site.close()
+            database.close()
+
+        ends.append(end)
+        return site
+
+    yield start
+    for end in ends:
+        end()
