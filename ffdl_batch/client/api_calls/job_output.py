@@ -86,13 +86,7 @@ def _unpack(pieces: _Pieces, into: Path, roots: tuple[str, ...], note: Callable[
         Directories(str(into), 0o777, unlock=True) as tree,
     ):
         for entry in archive:
-            if why := entry.pax_headers.get(UNREADABLE):
-                unread.append(f"{shown(entry.name)}: {shown(why)}")
-                if len(unread) <= MOST_NOTES:
-                    note(f"{shown(entry.name)} cannot be read: {shown(why)}")
-                continue
-            if kind := entry.pax_headers.get(LEFT_OUT):
-                note(f"{shown(entry.name)} is left out: it is {shown(kind)}")
+            if _is_mark(entry, unread, note):
                 continue
             try:
                 parts = parts_of(entry.name)
@@ -121,6 +115,19 @@ def _unpack(pieces: _Pieces, into: Path, roots: tuple[str, ...], note: Callable[
     if unread:
         raise _incomplete(unread)
     return count
+
+
+def _is_mark(entry: tarfile.TarInfo, unread: list[str], note: Callable[[str], None]) -> bool:
+    """Return whether an entry only says that the daemon could not read a file, or left it out. Report it."""
+    if why := entry.pax_headers.get(UNREADABLE):
+        unread.append(f"{shown(entry.name)}: {shown(why)}")
+        if len(unread) <= MOST_NOTES:
+            note(f"{shown(entry.name)} cannot be read: {shown(why)}")
+        return True
+    if kind := entry.pax_headers.get(LEFT_OUT):
+        note(f"{shown(entry.name)} is left out: it is {shown(kind)}")
+        return True
+    return False
 
 
 def _link(target: str, name: str, directory: int) -> None:
