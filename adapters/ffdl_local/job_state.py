@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.attempt.reader import find_text
 from ffdl_batch.domain.outcome.controller_events import MAX_SIGNAL, Outcome, is_time
 from ffdl_batch.domain.outcome.observation import EndCause, Observation, Phase
-from ffdl_batch.domain.pending.explanation import Ahead, Capacity, Explanation, Reason, WaitKind
+from ffdl_batch.domain.pending.explanation import Ahead, Capacity, Explanation, Limit, Reason, WaitKind
 from ffdl_local.processes import has_living_learners
 from ffdl_local.records import EXIT, LOCK, STARTED, STATE, is_held, lives, local_directory, process_stat, read_record
 
@@ -134,22 +135,23 @@ def _number(record: dict[str, Any], key: str) -> float | None:
 _PLACE = "local"
 _MOST = 4096
 """Maximum number of jobs and of GPUs of a machine."""
+_TOKEN_BYTES, _NAMED = 100, 8
 
 
 def explain(queue: Path, token: str, job: Mapping[str, Any], waits: bool) -> Explanation:
     """Explain why an attempt waits, from the files in `queue`. `token` is "" for a request that was not submitted.
     `job` has max_jobs, machine_gpus, and the requested gpus. `waits`: it has no slots yet. Raises OSError."""
     most, machine, wanted = (min(int(job[name]), _MOST) for name in ("max_jobs", "machine_gpus", "gpus"))
-    busy = sum(is_held(queue / f"job-{number}") for number in range(most))
+    held = [path for number in range(most) if is_held(path := queue / f"job-{number}")]
     gpus_busy = sum(is_held(queue / f"gpu-{number}") for number in range(machine))
     tickets = [path.name.partition("-")[2] for path in sorted((queue / "queue").glob("[0-9]*")) if is_held(path)]
     before = tickets.index(token) if token in tickets else len(tickets)
-    free = most - busy
-    room = Capacity(
-        _PLACE, "", machine, machine - gpus_busy, 1, int(free > 0 and machine - gpus_busy >= wanted), 1, wanted
-    )
+    is_full, has_gpus = len(held) >= most, machine - gpus_busy >= wanted
+    room = Capacity(_PLACE, "", machine, machine - gpus_busy, 1, int(has_gpus and not is_full), 1, wanted)
     reason = None
-    if waits:
+    if waits and is_full and has_gpus:
+        reason = _slots_used(most, len(held))
+    elif waits:
         reason = Reason(WaitKind.TURN if before else WaitKind.RESOURCES)
     return Explanation(
         known_at=time.time(),
@@ -157,6 +159,24 @@ def explain(queue: Path, token: str, job: Mapping[str, Any], waits: bool) -> Exp
         partitions=(_PLACE,),
         position=before + 1 if waits else None,
         capacity=(room,),
-        ahead=(Ahead(_PLACE, before, before, 0, len(tickets), busy),),
-        figures={"jobs at once on this machine": f"{busy} of {most} run"},
+        ahead=(Ahead(_PLACE, before, before, 0, len(tickets), len(held)),),
+        figures={"job slots of this machine": _users_of(held, most)},
     )
+
+
+def _slots_used(most: int, used: int) -> Reason:
+    """Return the reason of a job that only waits for a job slot."""
+    cure = (
+        "wait until one of the jobs that use a slot ends. For more slots, raise max_jobs in [backend.local], run: ffdl "
+        "daemon restart, and submit the job again, because max_jobs is read at the submission"
+    )
+    limit = Limit("machine", "job slots", most=str(most), used=str(used), cure=cure)
+    return Reason(WaitKind.LIMIT, "max_jobs", limit=limit)
+
+
+def _users_of(held: list[Path], most: int) -> str:
+    """Return how many job slots are in use, and by which jobs, as far as their files say so."""
+    tokens = (find_text(str(path), _TOKEN_BYTES) for path in held)
+    jobs = sorted({token.rpartition("-")[0] for token in tokens if token.isascii() and token.isprintable()} - {""})
+    named = ", ".join(jobs[:_NAMED]) + (f" and {len(jobs) - _NAMED} more" if len(jobs) > _NAMED else "")
+    return f"{len(held)} of {most} in use{f', by {named}' if named else ''}"

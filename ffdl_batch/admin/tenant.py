@@ -42,6 +42,25 @@ def _with_who(command: Any) -> Any:
     return command
 
 
+def _limit(kind: type[int] | type[float]) -> Callable[[click.Context, click.Parameter, str | None], int | float | None]:
+    """Return the callback of an option that takes a finite number of at least 0."""
+    what = "whole number" if kind is int else "number"
+
+    def read(ctx: click.Context, param: click.Parameter, value: str | None) -> int | float | None:
+        if value is None:
+            return None
+        try:
+            found = kind(value)
+        except ValueError:
+            found = math.nan
+        if not 0 <= found < math.inf:
+            why = "is less than 0" if -math.inf < found < 0 else f"is not a {what}"
+            raise click.BadParameter(f"{value!r} {why}; write a {what} of at least 0, such as 64", ctx, param)
+        return found
+
+    return read
+
+
 @click.group()
 def tenant() -> None:
     """Manage the tenants of a cluster: a namespace each, with limits and users."""
@@ -50,11 +69,11 @@ def tenant() -> None:
 @tenant.command()
 @click.argument("name")
 @_BACKEND
-@click.option("--cpus", "--cpu", type=click.FloatRange(min=0), metavar="N", help="Limit of CPUs, over all its pods.")
+@click.option("--cpus", "--cpu", callback=_limit(float), metavar="N", help="Limit of CPUs, over all its pods.")
 @click.option("--memory", metavar="SIZE", help="Limit of memory, over all its pods, such as 64Gi.")
-@click.option("--gpus", type=click.IntRange(min=0), metavar="N", help="Limit of GPUs, over all its pods.")
+@click.option("--gpus", callback=_limit(int), metavar="N", help="Limit of GPUs, over all its pods.")
 @click.option("--storage", metavar="SIZE", help="Limit of storage, over all its volume claims.")
-@click.option("--jobs", type=click.IntRange(min=0), metavar="N", help="Maximum number of existing jobs.")
+@click.option("--jobs", callback=_limit(int), metavar="N", help="Maximum number of existing jobs.")
 @click.option(
     "--resource",
     "resources",
@@ -142,15 +161,13 @@ def _keeper(name: str) -> KeepsTenants:
 def _tenant(name: str, options: Mapping[str, Any]) -> Tenant:
     from ffdl_batch.domain.tenant import Tenant
 
-    cpus, account = options.get("cpus"), options["service_account"]
-    if cpus is not None and not math.isfinite(cpus):
-        raise Stop(ExitCode.USAGE, f"--cpus: {cpus} is not a number of CPUs; write for example 64")
+    account = options["service_account"]
     if account is not None and not account:
         raise Stop(ExitCode.USAGE, "--service-account: the value is empty; write namespace/name")
     return Tenant(
         name,
         gpus=options.get("gpus"),
-        cpus=cpus,
+        cpus=options.get("cpus"),
         memory_bytes=_size("--memory", options.get("memory")),
         storage_bytes=_size("--storage", options.get("storage")),
         jobs=options.get("jobs"),

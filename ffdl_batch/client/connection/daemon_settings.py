@@ -66,11 +66,11 @@ class OwnSettings:
         if not found:
             return None
         named = ", ".join(found[:_NAMED]) + (f" and {len(found) - _NAMED} more" if len(found) > _NAMED else "")
-        verb = "differs" if len(found) == 1 else "differ"
-        return (
-            f"{named} {verb} from the settings of the running daemon ({describe_daemon(lock)}); to apply the new ones: "
-            "ffdl daemon restart"
-        )
+        if len(found) == 1:
+            what, new = f"the setting {named} differs from that", "the new one"
+        else:
+            what, new = f"the settings {named} differ from those", "the new ones"
+        return f"{what} of the running daemon ({describe_daemon(lock)}); to apply {new}: ffdl daemon restart"
 
 
 def own_settings(environ: Mapping[str, str], state_dir: Path | None = None) -> OwnSettings:

@@ -12,6 +12,7 @@ import sys
 from dataclasses import dataclass
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ffdl_batch.domain.number_text import counted
 from ffdl_batch.host.processes import Process, all_processes, name_of, read_living, session_members, status_field
 
 NAME = "ffdl-agent"
@@ -164,11 +165,11 @@ def _why_refused(pid: int) -> str:
 
 def facts(pid: int) -> str:
     """Return the threads of a process: name, state, and the kernel function in which each sleeps."""
-    lines = [f"  {status_field(pid, 'State')}, {status_field(pid, 'Threads')} threads"]
     try:
         threads = sorted(int(name) for name in os.listdir(f"/proc/{pid}/task"))
     except OSError:
         return "  it has ended"
+    lines = [f"  {status_field(pid, 'State')}, {counted(len(threads), 'thread')}"]
     for thread in threads:
         base = f"/proc/{pid}/task/{thread}"
         text = read(f"{base}/stat") or "0 () ?"

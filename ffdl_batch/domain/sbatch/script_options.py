@@ -9,7 +9,7 @@ from operator import attrgetter
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.job.spec import BatchOptions
 from ffdl_batch.domain.quantity import format_time_limit
-from ffdl_batch.domain.sbatch.begin_time import sbatch_time, to_absolute
+from ffdl_batch.domain.sbatch.begin_time import EXAMPLES, read_absolute, sbatch_time, to_absolute
 from ffdl_batch.domain.sbatch.option_table import BY_NAME, PATTERNS, TABLE, Form, Takes
 from ffdl_batch.host.time_zone import UtcOffsets
 
@@ -37,22 +37,27 @@ def with_absolute_times(
     batch: BatchOptions, now: float, offsets: UtcOffsets
 ) -> tuple[BatchOptions, tuple[Finding, ...]]:
     """Return the options with absolute times for `begin` and ``--deadline``, and the errors of those that do not
-    exist. Raises NotPassed for items of `batch.slurm.args` that the manifest refuses."""
+    exist, and of a deadline that has passed. Raises NotPassed for items of `batch.slurm.args` that the manifest
+    refuses."""
     wrong: list[Finding] = []
 
-    def absolute(text: str, path: str) -> str:
+    def absolute(text: str, path: str, *, in_future: bool = False) -> str:
         try:
-            return to_absolute(text, now, offsets)
+            found = to_absolute(text, now, offsets)
         except ValueError as error:
             message, _, cure = str(error).partition("; ")
             wrong.append(Finding(Severity.ERROR, message, cure, path=path))
             return text
+        if in_future and (read_absolute(found) or 0) <= now:
+            message = f"the deadline {text!r} is not in the future"
+            wrong.append(Finding(Severity.ERROR, message, f"write a later time, as {EXAMPLES}", path=path))
+        return found
 
     def absolute_arg(arg: str) -> str:
         option = read_passed(arg)
         if not is_moment(option) or option.value is None:
             return arg
-        return f"--{option.name}={absolute(option.value, 'batch.slurm.args')}"
+        return f"--{option.name}={absolute(option.value, 'batch.slurm.args', in_future=True)}"
 
     args = tuple(map(absolute_arg, batch.slurm_args))
     begin = absolute(batch.begin, "batch.begin") if batch.begin else ""

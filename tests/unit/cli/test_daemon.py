@@ -58,7 +58,7 @@ def test_daemon_status_prints_settings_that_differ_from_shell(daemon: FakeDaemon
     assert f"Socket:              {daemon.path}\n" in same.stdout
     other = json_lines(run(FFDL, "daemon", "status", "--json", daemon=daemon).stdout)[0]
     assert (other["running"], other["daemon"]["version"]) == (True, "9.9")
-    assert other["differs"].startswith("lease_s (default) differs from the settings of the running daemon")
+    assert other["differs"].startswith("the setting lease_s (default) differs from that of the running daemon (")
 
 
 def test_commands_warn_in_one_line_if_settings_differ_from_daemon(
@@ -68,8 +68,10 @@ def test_commands_warn_in_one_line_if_settings_differ_from_daemon(
     for arguments in (["list"], ["config"]):
         done = run(FFDL, *arguments, daemon=daemon, env={"FFDL_IMAGES_DIRS": "/nope"})
         assert done.returncode == 0
-        assert done.stderr.startswith("ffdl: warning: images_dirs (environment FFDL_IMAGES_DIRS) differs from")
-        assert done.stderr.endswith("to apply the new ones: ffdl daemon restart\n")
+        assert done.stderr.startswith(
+            "ffdl: warning: the setting images_dirs (environment FFDL_IMAGES_DIRS) differs from"
+        )
+        assert done.stderr.endswith("to apply the new one: ffdl daemon restart\n")
         assert done.stderr.count("\n") == 1
     quiet = run(FFDL_SUBMIT, "-Q", manifest, model, daemon=daemon, env={"FFDL_IMAGES_DIRS": "/nope"})
     assert (quiet.returncode, quiet.stderr) == (0, "")

@@ -335,10 +335,19 @@ def test_client_warns_of_daemon_with_other_settings_or_release(site: Site) -> No
         assert warnings_of(site, FFDL_LEASE_S="7", FFDL_BACKEND="slurm") == []
         (warning,) = warnings_of(site, FFDL_LEASE_S="7", FFDL_IMAGES_DIRS="/nope")
         assert warning.startswith(
-            "images_dirs (environment FFDL_IMAGES_DIRS) differs from the settings of the running daemon"
+            "the setting images_dirs (environment FFDL_IMAGES_DIRS) differs from that of the running daemon (process "
+            f"{os.getpid()} on "
         )
-        assert f"process {os.getpid()} on " in warning
-        assert warning.endswith("ffdl daemon restart")
+        assert warning.endswith("; to apply the new one: ffdl daemon restart")
+        file = site.state_dir / "config.toml"
+        file.write_text('[backend.slurm]\npython = "/p"\n')
+        (several,) = warnings_of(site, FFDL_CONFIG=str(file))
+        assert several.startswith(
+            f"the settings backends ({file}), lease_s (default) differ from those of the running daemon ("
+        )
+        assert several.endswith("; to apply the new ones: ffdl daemon restart")
+        (table,) = warnings_of(site, FFDL_LEASE_S="7", FFDL_CONFIG=str(file))
+        assert table.startswith(f"the setting backends ({file}) differs from that of the running daemon (")
         assert "lease_s (default) differs" in warnings_of(site)[0]
         site.write_lock()  # by a release that wrote no digests
         assert warnings_of(site, FFDL_IMAGES_DIRS="/nope") == []

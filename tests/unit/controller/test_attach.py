@@ -180,6 +180,18 @@ def test_why_refused_explains_unreadable_process(monkeypatch: pytest.MonkeyPatch
     assert "undumpable" in agents._why_refused(os.getpid())
 
 
+@pytest.mark.parametrize(("more", "words"), [(0, "1 thread\n"), (1, "2 threads\n"), (2, "3 threads\n")])
+def test_facts_of_process_count_its_threads(more: int, words: str) -> None:
+    code = f"import sys, threading as t\nfor _ in range({more}): t.Thread(target=t.Event().wait).start()\n"
+    waiting = subprocess.Popen([sys.executable, "-c", f"{code}print(flush=True)\nt.Event().wait()"], stdout=-1)
+    try:
+        assert waiting.stdout is not None and waiting.stdout.readline()
+        assert f", {words}" in agents.facts(waiting.pid)
+    finally:
+        waiting.kill()
+        waiting.communicate()
+
+
 def test_stack_dump_lists_threads_if_py_spy_fails(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents, "find_program", lambda: "/bin/false")
     code = "import threading, time; threading.Thread(target=time.sleep, args=(600,)).start(); time.sleep(600)"

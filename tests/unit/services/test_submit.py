@@ -126,6 +126,17 @@ def test_submit_rejects_day_that_does_not_exist(site: Site, batch: str, path: st
     assert "'02/29/27' is not a time that sbatch accepts" in finding.message
 
 
+@pytest.mark.parametrize("deadline", ["now", "now-1hour", "01/14/27", "uts1799999999", "2027-01-15T09:00+01:00"])
+def test_submit_rejects_deadline_in_the_past(site: Site, deadline: str) -> None:
+    """`begin` may be in the past, as for sbatch."""
+    site.clock.tick(1_800_000_000.0 - site.clock.now())  # 2027-01-15T08:00 UTC
+    text = f"{MANIFEST}batch:\n  begin: now-1hour\n  slurm: {{args: ['--deadline={deadline}']}}\n"
+    problem = site.problem("k", text, utc_offsets=((0, 0),))
+    (finding,) = problem.findings
+    assert (problem.exit_code, finding.line, finding.path) == (78, 9, "batch.slurm.args")
+    assert finding.message == f"the deadline {deadline!r} is not in the future"
+
+
 @pytest.mark.parametrize("offsets", [((0, 90_000),), ((0,),), ((0, 0),) * 1001])
 def test_submit_rejects_invalid_utc_offsets(site: Site, offsets: tuple[tuple[int, int], ...]) -> None:
     (result,) = submit(
