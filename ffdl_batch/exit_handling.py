@@ -12,6 +12,7 @@ from typing import NoReturn
 import click
 
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.terminal_text import quoted
 from ffdl_batch.host.resource_exhaustion import explain_lack
 from ffdl_batch.output import OutputLost, drop_output, watch_output
 
@@ -136,7 +137,7 @@ def _explain(error: Exception, program: str, expected: type[Exception], find_log
         _print_error(program, str(error))
         return int(problem.exit_code)
     if (found := _no_text(error)) is not None:
-        _print_error(program, f"{found!r} is not UTF-8; it is in an argument, a name or a file")
+        _print_error(program, f"{quoted(found)} is not UTF-8; it is in an argument, a name or a file")
         return ExitCode.USAGE
     if isinstance(error, expected):
         _print_error(program, str(error))
@@ -152,9 +153,10 @@ def _debugs() -> bool:
     return os.environ.get("FFDL_DEBUG") == "1"
 
 
-def _no_text(error: Exception) -> bytes | None:
-    """Return the bytes that are not UTF-8, if the error is about bytes that Python took from an argument or a name."""
+def _no_text(error: Exception) -> str | None:
+    """Return the bytes that are not UTF-8, as Python has them in text (PEP 383), if the error is about an argument or
+    a name."""
     if not isinstance(error, UnicodeEncodeError) or error.encoding != "utf-8":
         return None
     found = error.object[error.start : error.end]
-    return os.fsencode(found) if all("\udc80" <= one <= "\udcff" for one in found) else None
+    return found if all("\udc80" <= one <= "\udcff" for one in found) else None

@@ -30,7 +30,7 @@ def quote_value(name: str, value: str) -> str:
     """
     bad = next((c for c in value if c in "\n\r\0"), None)
     if bad is not None:
-        raise InvalidRequest(f"--{name}: the value {value[:60]!r} holds {bad!r}, which an #SBATCH line cannot carry")
+        raise InvalidRequest(f"--{name}: the value {value[:60]!r} contains {bad!r}, which an #SBATCH line cannot carry")
     if _PLAIN.fullmatch(value):
         return _hide_words(value)
     return '"' + _hide_words(value.replace("\\", "\\\\").replace('"', '\\"')) + '"'
@@ -46,7 +46,7 @@ def escape_pattern(path: str, what: str) -> str:
     Raises InvalidRequest for a backslash, which has no literal form (sbatch(1), "filename pattern").
     """
     if "\\" in path:
-        raise InvalidRequest(f"{what}: the path {path!r} holds a backslash, which sbatch cannot keep in a file name")
+        raise InvalidRequest(f"{what}: the path {path!r} contains a backslash, which sbatch cannot keep in a file name")
     return path.replace("%", "%%")
 
 
@@ -85,7 +85,7 @@ def _render(options: Iterable[SbatchOption], lines: Sequence[str]) -> str:
 def _quote(words: Sequence[str]) -> str:
     for word in words:
         if any(c in word for c in "\n\0"):
-            raise InvalidRequest(f"the path or option {word[:60]!r} holds a newline, which no batch script can carry")
+            raise InvalidRequest(f"the path or option {word[:60]!r} contains a line break, which no script can carry")
     return shlex.join(words)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from ffdl_batch.cli.connection import find_daemon_log, find_elsewhere, host_option
+from ffdl_batch.domain.terminal_text import quoted
 from ffdl_batch.exit_handling import run
 from ffdl_batch.lazy_group import LazyGroup
 
@@ -79,7 +80,7 @@ class Verbs(LazyGroup):
             from difflib import get_close_matches
 
             near = get_close_matches(args[0], [*VERBS, *ALIASES], n=1)
-            ctx.fail(f"there is no command {args[0]!r}" + (f"; did you mean {near[0]}?" if near else ""))
+            ctx.fail(f"there is no command {quoted(args[0])}" + (f"; did you mean {near[0]}?" if near else ""))
         is_remote = args and args[0] in REMOTE_COMMANDS and tuple(args[:2]) != _STAYS
         if is_remote and not {"-h", "--help"} & set(args) and (elsewhere := _remote_command(args)) is not None:
             return args[0], elsewhere, args

@@ -21,6 +21,7 @@ _HIDDEN = re.compile(
 def printable(text: str, *, one_line: bool = False) -> str:
     r"""Return `text` with every character that a terminal does not print as a Python escape: ``\x1b``, ``\u202e``.
 
+    A byte that is not UTF-8, which Python has as a lone surrogate, is shown as the byte: ``\xfc``.
     Line feeds and tabs are kept. With `one_line` they become ``\n`` and ``\t``. A backslash in the text stays one
     backslash, because programs that need the exact value read JSON.
     """
@@ -29,8 +30,17 @@ def printable(text: str, *, one_line: bool = False) -> str:
     return _HIDDEN.sub(_escape, text)
 
 
+def quoted(text: str, *, most: int = 60) -> str:
+    """Return `text` in single quotes on one line, as :func:`printable` shows it. Of a text of more than `most`
+    characters return the beginning, with ``...`` at its end."""
+    short = text if len(text) <= most else f"{text[: most - 3]}..."
+    return f"'{printable(short, one_line=True)}'"
+
+
 def _escape(found: re.Match[str]) -> str:
     code = ord(found[0])
+    if 0xDC80 <= code <= 0xDCFF:
+        code -= 0xDC00
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 

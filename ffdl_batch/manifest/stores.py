@@ -196,7 +196,7 @@ def _place_path(store: DataStore, base_dir: str, place: Place, log: FindingLog) 
         log.error(at, f"a {store.effective_type} store needs a path", "write connection: {path: /a/directory}")
         return connection
     if not path.isprintable():
-        log.error(at, "the path holds a control character", "write it as one line of plain text")
+        log.error(at, "the path contains a control character", "write it as one line of plain text")
     if path.startswith("~"):
         log.error(at, "~ means nothing here: it depends on who reads it", "write the directory's absolute path")
     elif not path.startswith("/") and not base_dir:
@@ -248,7 +248,7 @@ def _check_person(key: str, value: str, place: Place, log: FindingLog) -> None:
     if not value.strip():
         log.warning(place, f"{key} is empty, so it is not sent to the store", "write a value, or delete the line")
     elif _CONTROL.search(value):
-        message = f"{key} holds a line break or another control character, which most stores reject"
+        message = f"{key} contains a line break or another control character, which most stores reject"
         log.warning(place, message, "write it on one line, without a line break at its end")
 
 

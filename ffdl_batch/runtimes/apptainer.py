@@ -105,5 +105,5 @@ def _absolute(path: str, what: str) -> str:
 
 def _plain(text: str, what: str) -> str:
     if not text or any(ord(c) < 32 or ord(c) == 127 for c in text):
-        raise ValueError(f"the {what} {text!r} is empty or holds a control character, which Apptainer cannot take")
+        raise ValueError(f"the {what} {text!r} is empty or contains a control character, which Apptainer cannot take")
     return text

@@ -171,7 +171,7 @@ def _check_paths(subject: Subject) -> None:
     """Refuse control characters in paths: scripts, files and command lines cannot carry a line break."""
     for path in (subject.attempt.path, subject.job.path, subject.results_store):
         if any(ord(c) < 32 or ord(c) == 127 for c in path):
-            message = f"the path {path!r} holds a control character"
+            message = f"the path {path!r} contains a control character"
             raise RequestRefused([refusal("", message, "move the tree of jobs or the results store")])
 
 

@@ -13,6 +13,7 @@ from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.render.formatting import format_time, print_json, print_table, read_moment
 from ffdl_batch.cli.render.job_messages import SEEN, print_database_outage, print_outages
 from ffdl_batch.domain.number_text import counted
+from ffdl_batch.domain.terminal_text import quoted
 from ffdl_batch.exit_handling import complain
 
 if TYPE_CHECKING:
@@ -87,7 +88,9 @@ def read_states(texts: Sequence[str]) -> tuple[str, ...]:
     known = [state.value for state in JobState]
     for name in names:
         if name not in known:
-            raise click.BadParameter(f"{name!r} is not a state; states are {', '.join(known)}", param_hint="--state")
+            raise click.BadParameter(
+                f"{quoted(name)} is not a state; states are {', '.join(known)}", param_hint="--state"
+            )
     return tuple(dict.fromkeys(names))
 
 

@@ -12,6 +12,7 @@ from typing import IO
 import click
 
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.terminal_text import quoted
 from ffdl_batch.exit_handling import Stop
 from ffdl_batch.output import data_output
 
@@ -45,20 +46,20 @@ def check_written(_: click.Context, __: click.Parameter, value: str | None) -> s
 def check_picture(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     """Check the name of a picture to write: its extension decides the format. Callback of an option."""
     if value is not None and Path(value).suffix.lower() != ".png":
-        raise click.BadParameter(f"{value!r} does not end with .png, the only format")
+        raise click.BadParameter(f"{quoted(value, most=4096)} does not end with .png, the only format")
     return check_written(context, parameter, value)
 
 
 def _wrong(path: Path) -> str:
     parent = path.parent
     if path.is_dir():
-        return f"{str(path)!r} is a directory; name a file"
+        return f"{quoted(str(path), most=4096)} is a directory; name a file"
     if not parent.is_dir():
-        return f"there is no directory {str(parent)!r}; create it first"
+        return f"there is no directory {quoted(str(parent), most=4096)}; create it first"
     if path.exists() and not os.access(path, os.W_OK):
-        return f"{str(path)!r} is not writable"
+        return f"{quoted(str(path), most=4096)} is not writable"
     if not path.exists() and not os.access(parent, os.W_OK | os.X_OK):
-        return f"the directory {str(parent)!r} is not writable"
+        return f"the directory {quoted(str(parent), most=4096)} is not writable"
     return ""
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from ffdl_batch.cli.render.formatting import read_moment
+from ffdl_batch.domain.terminal_text import quoted
 from ffdl_batch.exit_handling import complain
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def read_attempt(ctx: click.Context, param: click.Parameter, value: str | None) 
     if value.lower() == "all":
         return "all"
     if not _NUMBER.fullmatch(value):
-        raise click.BadParameter(f"{value[:60]!r} is neither the number of an attempt nor 'all'", ctx, param)
+        raise click.BadParameter(f"{quoted(value)} is neither the number of an attempt nor 'all'", ctx, param)
     return int(value)
 
 

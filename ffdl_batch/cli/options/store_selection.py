@@ -18,6 +18,7 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.findings import Severity
 from ffdl_batch.domain.job.data_stores import REMOTE, StoreRefused, place_in
 from ffdl_batch.domain.job.secret_references import without_line_end
+from ffdl_batch.domain.terminal_text import quoted
 from ffdl_batch.exit_handling import Stop, complain
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def place_of_manifest(which: StoreOf, below: str, keys: UserSecrets) -> tuple[Ac
 
     parts = [part for part in below.split("/") if part not in ("", ".")]
     if ".." in parts or "://" in below:
-        raise click.UsageError(f"{below[:80]!r} is not a path below the manifest's container")
+        raise click.UsageError(f"{quoted(below)} is not a path below the manifest's container")
     manifest = read_manifest(Path(which.manifest))
     parsed = _parse(manifest)
     store = _choose(parsed, which)
@@ -230,7 +231,7 @@ def _pairs(form: str, texts: Sequence[str]) -> Mapping[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals and value):
-            raise click.UsageError(f"{form.partition(' ')[0]} {name[:60]!r}: write {form}")
+            raise click.UsageError(f"{form.partition(' ')[0]} {quoted(name)}: write {form}")
         if name in found:
             raise click.UsageError(f"{form.partition(' ')[0]} {name[:60]} is given twice")
         found[name] = value

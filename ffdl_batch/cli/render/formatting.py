@@ -14,7 +14,7 @@ import click
 
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.job.views import SCHEMA
-from ffdl_batch.domain.terminal_text import json_text, printable
+from ffdl_batch.domain.terminal_text import json_text, printable, quoted
 from ffdl_batch.output import echo_styled
 
 _COLOURS = {
@@ -117,7 +117,7 @@ def parse_moment(text: str, now: float) -> float:
     try:
         return datetime.fromisoformat(text.strip()).timestamp()
     except ValueError:
-        raise ValueError(f"{text[:60]!r} is not a time; use for example 30m, 2027-01-20T12:34 or yesterday") from None
+        raise ValueError(f"{quoted(text)} is not a time; use for example 30m, 2027-01-20T12:34 or yesterday") from None
 
 
 def _seconds(span: re.Match[str]) -> int:
@@ -133,7 +133,7 @@ def read_span(ctx: click.Context, param: click.Parameter, value: str | None) -> 
         return float(word)
     span = _AGO.fullmatch(word)
     if span is None or not any(span.groups()) or word.endswith("ago"):
-        raise click.BadParameter(f"{value[:60]!r} is not a time span; use for example 90s, 10m or 2h30m", ctx, param)
+        raise click.BadParameter(f"{quoted(value)} is not a time span; use for example 90s, 10m or 2h30m", ctx, param)
     return float(_seconds(span))
 
 

@@ -15,7 +15,8 @@ from ffdl_batch.client.errors import InputUnusable
 from ffdl_batch.client.stores.user_secrets import UserSecrets
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.job.secret_references import ENV, FILE, why_no_name
+from ffdl_batch.domain.job.secret_references import ENV, FILE, UNREAD, why_no_name
+from ffdl_batch.domain.terminal_text import quoted
 from ffdl_batch.host.core_dumps import forbid_core_dumps
 
 _OF_STORE = {
@@ -85,16 +86,24 @@ def of_references(address: StoreAddress, given: Mapping[str, str], keys: UserSec
     """Return a store of a manifest. `given` has the secret values of the manifest, and those of its ``env:NAME`` and
     ``file:PATH``. Other names are the user's secrets. Raises InputUnusable."""
     forbid_core_dumps()
-    return Access(address, {name: given.get(name) or _value(name, keys) for name in address.credentials.values()})
+    return Access(
+        address, {name: given.get(name) or _value(name, given, keys) for name in address.credentials.values()}
+    )
 
 
-def _value(name: str, keys: UserSecrets) -> str:
+def _value(name: str, given: Mapping[str, str], keys: UserSecrets) -> str:
     kind, _, rest = name.partition(":")
+    if unread := given.get(f"{UNREAD}:{name}"):
+        why, _, cure = unread.partition("; ")
+        what = "variable" if kind == ENV else "file"
+        raise InputUnusable(
+            f"the manifest names the {what} {quoted(rest)}, which cannot be read: {why}", code="C103", cure=cure
+        )
     if kind == ENV:
         raise InputUnusable(f"the manifest names the variable {rest}, which is not set", code="C103")
     if kind == FILE:
         why = "which cannot be read, or is not a regular file of at most 64 KiB of UTF-8 text"
-        raise InputUnusable(f"the manifest names the file {rest!r}, {why}", code="C103")
+        raise InputUnusable(f"the manifest names the file {quoted(rest)}, {why}", code="C103")
     return read_own_secret(keys, name)
 
 

@@ -2,7 +2,7 @@
 
 Another person may have written the manifest. It may refer only to files in its own directory and to those that the
 caller allows. A manifest that belongs to another user may have no references unless the caller allows them. An allowed
-reference that cannot be read is skipped. The daemon reports it if the job needs it.
+reference that cannot be read has a reason instead, which the daemon reports if the job needs it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ import shlex
 import stat
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
-from ffdl_batch.attempt.reader import read_whole
+from ffdl_batch.attempt.reader import DamagedFile, read_head
 from ffdl_batch.client.errors import InputUnusable
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.findings import Finding, Severity
-from ffdl_batch.domain.job.secret_references import ENV, FILE, MAX_BYTES, REFERENCE
+from ffdl_batch.domain.job.secret_references import ENV, FILE, MAX_BYTES, REFERENCE, UNREAD
 from ffdl_batch.host.users import user_name
 
 MAX_MANIFEST_BYTES = 1 << 20
@@ -88,7 +87,7 @@ def read_manifest(source: str | Path) -> ManifestText:
     try:
         return ManifestText(data.decode("utf-8-sig"), name, origin)
     except UnicodeDecodeError as error:
-        raise _unusable(name, f"is not UTF-8 text: byte {error.start} is 0x{data[error.start]:02x}") from error
+        raise _unusable(name, f"is not UTF-8 text: byte {error.start} is \\x{data[error.start]:02x}") from error
 
 
 def _owner_of_input() -> int | None:
@@ -150,7 +149,7 @@ def find_references(
     manifest: ManifestText, environ: Mapping[str, str], allowed: AllowedReferences = OWN_DIRECTORY
 ) -> dict[str, str]:
     """Return the values of the manifest's ``${env:NAME}`` and ``${file:PATH}``, keyed by ``env:NAME`` and
-    ``file:PATH``.
+    ``file:PATH``. If one cannot be read, ``unread:file:PATH`` has the reason and the cure.
 
     Raises InputUnusable with exit code 77, and reads nothing, if any reference is not allowed.
     """
@@ -160,13 +159,13 @@ def find_references(
     found: dict[str, str] = {}
     roots = _roots(manifest, allowed)
     for kind, name in dict.fromkeys((one.kind, one.name) for one in _references_in(manifest.text)):
-        value = None
-        if kind == ENV:
-            value = environ.get(name)
-        elif kind == FILE:
-            value = _text_of(_real_path(manifest, name), roots)
-        if value is not None and _is_text(value):
-            found[f"{kind}:{name}"] = value
+        try:
+            if kind == FILE:
+                found[f"{FILE}:{name}"] = _text_of(_real_path(manifest, name), roots)
+            elif kind == ENV and name in environ:
+                found[f"{ENV}:{name}"] = _sendable(environ[name])
+        except (OSError, ValueError) as error:
+            found[f"{UNREAD}:{kind}:{name}"] = _why_unread(name, error)
     return found
 
 
@@ -232,22 +231,33 @@ def _root_of(path: str, roots: tuple[str, ...]) -> str | None:
     return next((root for root in roots if PurePath(path).is_relative_to(root)), None)
 
 
-def _text_of(path: str, roots: tuple[str, ...]) -> str | None:
-    """Return the text of the regular file at a real path; None if it cannot be read.
+def _text_of(path: str, roots: tuple[str, ...]) -> str:
+    """Return the text of the regular file at a real path. Raises OSError, ValueError.
 
     A real path has no links. So a link on the way to the file was put there since, and is not followed.
     """
     root = _root_of(path, roots)
     below = root if root and root != path else os.path.dirname(path)  # noqa: PTH120
-    with suppress(OSError, ValueError):
-        return read_whole(path, MAX_BYTES + 2, below=below, any_owner=True).decode("utf-8")  # 2: a line end
-    return None
+    raw = read_head(path, MAX_BYTES + 3, below=below, any_owner=True)
+    if len(raw) > MAX_BYTES + 2:  # 2: a line end
+        raise ValueError(f"it has more than {MAX_BYTES} bytes; keep it in a file that the training reads")
+    return raw.decode("utf-8")
 
 
-def _is_text(value: str) -> bool:
-    """Whether it can be sent: a variable may hold any bytes."""
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
+def _sendable(value: str) -> str:
+    """Return the value of a variable, which may have any bytes. Raises ValueError if it is not text."""
+    value.encode("utf-8")
+    return value
+
+
+def _why_unread(name: str, error: OSError | ValueError) -> str:
+    """Return why a value cannot be read, and the cure, without quoting the value."""
+    if isinstance(error, UnicodeError):
+        return "it is not text in UTF-8; encode it, with base64 for one"
+    if isinstance(error, FileNotFoundError) and name.startswith("~"):
+        return "it does not exist, since ~ is not expanded; give an absolute path"
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        return "it does not exist; give an absolute path, or one from the manifest's directory"
+    if isinstance(error, DamagedFile):
+        return f"{error.why}; name a regular file"
+    return f"{error.strerror}; make it readable" if isinstance(error, OSError) else str(error)

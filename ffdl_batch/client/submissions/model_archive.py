@@ -21,6 +21,7 @@ from typing import IO
 from ffdl_batch.attempt.model_archive import MAX_DEPTH, ArchiveError, ModelArchive
 from ffdl_batch.client.errors import InputUnusable
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.terminal_text import quoted
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip can hold."""
@@ -140,7 +141,9 @@ def _check_name(name: str, shown: Path) -> None:
         name.encode("utf-8")
     except UnicodeEncodeError as error:
         raise InputUnusable(
-            f"model: a name in {str(shown)!r} is not UTF-8: {name!r}", cure="rename the file", exit_code=78
+            f"model: a name in {quoted(str(shown))} is not UTF-8: {quoted(name)}",
+            cure="rename the file",
+            exit_code=78,
         ) from error
 
 

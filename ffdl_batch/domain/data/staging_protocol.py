@@ -112,7 +112,7 @@ def decode_task(text: str) -> StageTask:
         if not transfer.local.startswith("/"):
             raise StageTaskError(f"the directory {transfer.local!r} is not absolute")
         if "@" in transfer.store.endpoint:
-            raise StageTaskError("a store's address holds a user's name or password; name secrets instead")
+            raise StageTaskError("a store's address contains a user's name or password; name secrets instead")
     if not task.state_dir.startswith("/"):
         raise StageTaskError(f"the state's directory {task.state_dir!r} is not absolute")
     if task.parallel < 1 or task.tries < 1 or task.part_bytes < 1:

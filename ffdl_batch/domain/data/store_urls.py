@@ -98,7 +98,7 @@ def _shown(url: str) -> str:
 def _user(place: str) -> tuple[str, str]:
     user, at, host = place.rpartition("@")
     if ":" in user:
-        raise StoreUrlError("the URL holds a password, which others could read; name a secret instead (--secret)")
+        raise StoreUrlError("the URL contains a password, which others could read; name a secret instead (--secret)")
     return (user, host) if at else ("", place)
 
 
@@ -141,7 +141,7 @@ def _check_host(place: str) -> None:
 
 def _with_options(address: StoreAddress, options: StoreOptions) -> StoreAddress:
     if "@" in options.endpoint:
-        raise StoreUrlError("--endpoint holds a user's name or password; name a secret instead (--secret)")
+        raise StoreUrlError("--endpoint contains a user's name or password; name a secret instead (--secret)")
     has_buckets = KINDS[address.kind].has_buckets
     if options.endpoint and has_buckets and why_no_endpoint(options.endpoint):
         raise StoreUrlError(f"--endpoint {why_no_endpoint(options.endpoint)}; write https://HOST[:PORT]")

@@ -153,7 +153,7 @@ def place_of_results(stores: Sequence[DataStore], job_id: str) -> tuple[StoreAdd
 def _endpoint(kind: StoreKind, url: str) -> str:
     path = "connection.auth_url"
     if _REFERENCE.fullmatch(url):
-        raise StoreRefused(path, "the address holds a name or a password", "write user_name and password instead")
+        raise StoreRefused(path, "the address contains a name or a password", "write user_name and password instead")
     if not url and KINDS[kind].has_default_endpoint:
         return ""
     if not url:

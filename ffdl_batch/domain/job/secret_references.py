@@ -12,6 +12,8 @@ from ffdl_batch.domain.job.spec import JobSpec, StoreType
 REFERENCE = re.compile(r"\$\{(secret|env|file):([^{}\s]+)\}")
 """A reference in a manifest to a value that is stored elsewhere; it must be the whole value."""
 SECRET, ENV, FILE = "secret", "env", "file"
+UNREAD = "unread"
+"""A submission has ``unread:file:PATH`` → the reason and the cure, if the value cannot be read."""
 MOVED = "moved to a secret at submission"
 """In warnings about credentials in a manifest."""
 MAX_BYTES = 64 * 1024
@@ -49,7 +51,7 @@ def why_no_value(value: str) -> str:
     if not value:
         return "the value is empty"
     if "\0" in value:
-        return "the value holds a NUL character, which no variable can carry: encode it, with base64 for one"
+        return "the value contains a NUL character, which no variable can carry: encode it, with base64 for one"
     try:
         size = len(value.encode("utf-8"))
     except UnicodeEncodeError:

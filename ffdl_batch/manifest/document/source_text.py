@@ -49,7 +49,7 @@ def _decode(raw: bytes) -> str:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         mark = mark_of(raw[: error.start].decode("utf-8"), error.start)
-        raise Unreadable(f"byte 0x{raw[error.start]:02x} is not UTF-8", "save the manifest as UTF-8", mark) from None
+        raise Unreadable(f"byte \\x{raw[error.start]:02x} is not UTF-8", "save the manifest as UTF-8", mark) from None
 
 
 def mark_of(text: str, index: int) -> Mark:
@@ -63,7 +63,9 @@ def mark_of(text: str, index: int) -> Mark:
 def _unprintable(text: str, index: int) -> Unreadable:
     code = ord(text[index])
     if code == 0 and text.count("\0") * 3 > len(text):
-        return Unreadable("the manifest holds a zero after every character: it looks like UTF-16", "save it as UTF-8")
+        return Unreadable(
+            "the manifest contains a zero after every character: it looks like UTF-16", "save it as UTF-8"
+        )
     name = "a NUL character" if code == 0 else f"the non-printable character U+{code:04X}"
     return Unreadable(
         f"{name} stands here", "delete it, or write it as an escape in double quotes", mark_of(text, index)

@@ -53,9 +53,9 @@ def read_text(value: object) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise refusal(f"one text is needed here, not {kind_of(value)}", "put text that holds : - { or [ in quotes")
+        raise refusal(f"one text is needed here, not {kind_of(value)}", "put text that contains : - { or [ in quotes")
     if "\0" in value:
-        raise refusal("the text holds a NUL character", "delete it")
+        raise refusal("the text contains a NUL character", "delete it")
     return value
 
 
@@ -74,7 +74,7 @@ def read_label(value: object) -> str:
     bad = _CONTROL.search(text)
     if bad is not None:
         name = "a line break" if bad[0] in "\n\r\x85\u2028\u2029" else f"the control character U+{ord(bad[0]):04X}"
-        raise refusal(f"{shown(text)} holds {name}", "write it as one line of plain text")
+        raise refusal(f"{shown(text)} contains {name}", "write it as one line of plain text")
     return text.strip()
 
 

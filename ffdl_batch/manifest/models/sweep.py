@@ -125,8 +125,8 @@ def _read_elements(node: Sequence, log: FindingLog) -> Iterator[Values]:
 def _read_value(node: Node, place: Place, log: FindingLog) -> str:
     """Return the raw text: 0.10 is "0.10"."""
     if not isinstance(node, Scalar):
-        log.error(place, "one value is needed here", "put text that holds : - { or [ in quotes")
+        log.error(place, "one value is needed here", "put text that contains : - { or [ in quotes")
         return ""
     if "\0" in node.text:
-        log.error(place, "the text holds a NUL character", "delete it")
+        log.error(place, "the text contains a NUL character", "delete it")
     return "" if node.is_null else node.text

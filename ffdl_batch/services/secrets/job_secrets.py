@@ -21,6 +21,7 @@ from ffdl_batch.domain.job.job import Job, JobId
 from ffdl_batch.domain.job.secret_references import (
     ENV,
     SECRET,
+    UNREAD,
     Use,
     from_text,
     needed_secrets,
@@ -140,10 +141,14 @@ def _why_not_brought(use: Use, found: Mapping[str, str], value: str) -> Finding 
         why = why_no_value(value)
         message = f"${{{use.kind}:{use.name}}}: {why}" if why else ""
         cure = ""
+    elif unread := found.get(f"{UNREAD}:{use.kind}:{use.name}"):
+        why, _, cure = unread[:200].partition("; ")
+        what = "variable" if use.kind == ENV else "file"
+        message = f"the {what} {use.name} cannot be read where the job was submitted: {why}"
     elif use.kind == ENV:
         message, cure = f"the variable {use.name} is not set where the job was submitted", f"export {use.name}"
     else:
-        message = f"the file {use.name} cannot be read where the job was submitted, is not text, or is too large"
+        message = f"the file {use.name} cannot be read where the job was submitted"
         cure = "give an absolute path, or one from the manifest's directory; the text has at most 64 KiB"
     return Finding(Severity.ERROR, message, cure or None, path=use.path, code=CODE) if message else None
 

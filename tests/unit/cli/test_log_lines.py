@@ -87,7 +87,7 @@ def test_logs_replaces_characters_missing_in_output_encoding(job: FakeDaemon) ->
 def test_commands_reject_arguments_that_are_not_utf8(job: FakeDaemon) -> None:
     for words in (("logs", "-g", "\udcff", JOB), ("show", "\udcff")):
         done = run(FFDL, *words, daemon=job)
-        assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("ffdl: b'\\xff' is not UTF-8")
+        assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("ffdl: '\\xff' is not UTF-8")
 
 
 def test_logs_sends_search_options_to_daemon(job: FakeDaemon) -> None:

@@ -323,7 +323,7 @@ def test_job_handle_sends_halt_resume_and_drill_arguments(client: Client, daemon
 @pytest.mark.parametrize(
     ("content", "message", "code"),
     [
-        (b"name: \xff\n", "is not UTF-8 text: byte 6 is 0xff", 78),
+        (b"name: \xff\n", r"is not UTF-8 text: byte 6 is \\xff", 78),
         (b"x" * (MAX_MANIFEST_BYTES + 1), "has more than 1 MiB, the maximum", 78),
         (None, "there is no such file", 66),
     ],

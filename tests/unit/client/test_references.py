@@ -120,8 +120,19 @@ def test_manifest_behind_open_descriptor_is_read(world: Path) -> None:
         assert read_manifest(f"/proc/self/fd/{file.fileno()}").text == "name: x\n"
 
 
-@pytest.mark.parametrize("kind", ["fifo", "device", "directory", "large", "binary", "loop"])
-def test_find_references_skips_file_that_is_not_small_regular_text(world: Path, kind: str) -> None:
+ODD = {
+    "fifo": "it is a named pipe, not a regular file; name a regular file",
+    "device": "it is a device, not a regular file; name a regular file",
+    "directory": "it is a directory, not a regular file; name a regular file",
+    "large": "it has more than 65536 bytes; keep it in a file that the training reads",
+    "binary": "it is not text in UTF-8; encode it, with base64 for one",
+    "loop": "'odd' is a symbolic link; name a regular file",
+    "missing": "it does not exist; give an absolute path, or one from the manifest's directory",
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_find_references_gives_reason_for_file_that_is_not_small_regular_text(world: Path, kind: str) -> None:
     at, allowed = world / "job" / "odd", AllowedReferences()
     made = manifest(world, "odd")
     match kind:
@@ -136,9 +147,17 @@ def test_find_references_skips_file_that_is_not_small_regular_text(world: Path, 
             at.write_bytes(b"x" * (64 * 1024 + 3))
         case "binary":
             at.write_bytes(b"\xff")
-        case _:
+        case "loop":
             at.symlink_to("odd")
-    assert find_references(made, {}, allowed) == {}
+    assert find_references(made, {}, allowed) == {"unread:file:odd": ODD[kind]}
+
+
+def test_find_references_gives_reason_for_tilde_and_for_variable_that_is_not_text(world: Path) -> None:
+    found = find_references(manifest(world, "~/key"), {"HOME": "M\udcfcller"})
+    assert found == {
+        "unread:env:HOME": "it is not text in UTF-8; encode it, with base64 for one",
+        "unread:file:~/key": "it does not exist, since ~ is not expanded; give an absolute path",
+    }
 
 
 def test_find_references_follows_no_link_put_in_place_of_directory_after_check(
@@ -155,7 +174,7 @@ def test_find_references_follows_no_link_put_in_place_of_directory_after_check(
         return real(path, *given, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(os, "open", swap)
-    assert find_references(made, {}) == {}
+    assert [*find_references(made, {})] == ["unread:file:sub/key"]
 
 
 def test_manifest_of_another_user_has_no_references_unless_allowed(

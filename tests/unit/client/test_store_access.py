@@ -68,6 +68,11 @@ def test_of_references_takes_given_values_and_names_missing_file(tmp_path: Path)
     assert of_references(address, {"file:token": "planted"}, UserSecrets(tmp_path)).values == {"file:token": "planted"}
     with pytest.raises(InputUnusable, match="the manifest names the file 'token', which cannot be read"):
         of_references(address, {}, UserSecrets(tmp_path))
+    with pytest.raises(InputUnusable) as unread:
+        of_references(address, {"unread:file:token": "it is a directory; name a regular file"}, UserSecrets(tmp_path))
+    assert str(unread.value) == (
+        "the manifest names the file 'token', which cannot be read: it is a directory (name a regular file)"
+    )
 
 
 @pytest.mark.parametrize("name", ["none", "../secrets/x", "", "a/b"])

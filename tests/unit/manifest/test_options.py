@@ -135,7 +135,7 @@ def test_partition_option_overrides_aliased_batch_block() -> None:
     ({"gpus": "1", "gres": "gpu:2"}, "error: --gpus: --gpus=1 and --gres=gpu:2 differ (give one)"),
     ({"learners": "0"}, "error: --learners: '0' is too small (write a whole number from 1 up)"),
     ({"cpus": ""}, "error: --cpus: a number is needed (write --cpus=1)"),
-    ({"partition": "a\nb"}, "error: --partition: 'a\\nb' holds a line break (write it as one line of plain text)"),
+    ({"partition": "a\nb"}, "error: --partition: 'a\\nb' contains a line break (write it as one line of plain text)"),
     ({"network": "lan"}, "error: --network: 'lan' is not known here (write one of auto, none, job, egress, host)"),
     ({"nodes": "2"}, "error: --nodes: this option is not taken (set learners in the manifest)"),
     ({"partitoin": "x"}, "error: --partitoin: this option is not taken (did you mean --partition?)"),

@@ -19,7 +19,7 @@ def test_parser_rejects_utf16_by_name(encoding: str) -> None:
 
 
 @pytest.mark.parametrize(("raw", "line"), [
-    (b"name: x\nb: \xff\n", "m.yml:2:4: error: byte 0xff is not UTF-8 (save the manifest as UTF-8)"),
+    (b"name: x\nb: \xff\n", "m.yml:2:4: error: byte \\xff is not UTF-8 (save the manifest as UTF-8)"),
     ("name: x\n\x00",
      "m.yml:2:1: error: a NUL character stands here (delete it, or write it as an escape in double quotes)"),
     ("name: \x1b[0m", "m.yml:1:7: error: the non-printable character U+001B stands here "

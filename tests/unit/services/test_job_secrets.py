@@ -103,8 +103,16 @@ def test_attempt_has_no_secrets_file_for_host_mount_credentials(site: Site) -> N
     [
         ({"file:licence.txt": "x"}, "the variable KEY_ID is not set where the job was submitted"),
         ({"env:KEY_ID": "x"}, "the file licence.txt cannot be read where the job was submitted"),
+        (
+            {"env:KEY_ID": "x", "unread:file:licence.txt": "it is a directory; name a regular file"},
+            "the file licence.txt cannot be read where the job was submitted: it is a directory (name a regular file)",
+        ),
+        (
+            {"unread:env:KEY_ID": "it is not text; encode it", "file:licence.txt": "x"},
+            "the variable KEY_ID cannot be read where the job was submitted: it is not text (encode it)",
+        ),
         ({"env:KEY_ID": "\n", "file:licence.txt": "x"}, "${env:KEY_ID}: the value is empty"),
-        ({"env:KEY_ID": "a\0b", "file:licence.txt": "x"}, "${env:KEY_ID}: the value holds a NUL character"),
+        ({"env:KEY_ID": "a\0b", "file:licence.txt": "x"}, "${env:KEY_ID}: the value contains a NUL character"),
         ({"env:KEY_ID": "x" * 65537, "file:licence.txt": "x"}, "${env:KEY_ID}: the value has more than 65536 bytes"),
     ],
 )

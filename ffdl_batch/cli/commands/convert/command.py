@@ -14,6 +14,7 @@ import click
 from ffdl_batch.cli.options.output import FORMATS, check_written, writing
 from ffdl_batch.cli.render.formatting import read_moment
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.terminal_text import quoted
 from ffdl_batch.exit_handling import Stop
 from ffdl_batch.output import data_output
 
@@ -34,7 +35,7 @@ def _check_to(context: click.Context, parameter: click.Parameter, value: str | N
 
         if value not in (known := writer_names()):
             message = (
-                f"{value[:60]!r} is not a format that can be written: {', '.join(known) or 'no writer is installed'}"
+                f"{quoted(value)} is not a format that can be written: {', '.join(known) or 'no writer is installed'}"
             )
             raise click.BadParameter(message, context, parameter)
     return value

@@ -32,6 +32,7 @@ from ffdl_batch.domain.metrics.usage_report import (
     percent,
 )
 from ffdl_batch.domain.number_text import counted
+from ffdl_batch.domain.terminal_text import quoted
 
 _MONTH = re.compile(r"(\d{4})-(\d{1,2})", re.ASCII)
 
@@ -65,7 +66,7 @@ def read_month(text: str) -> Period:
     match = _MONTH.fullmatch(text.strip())
     year, number = (int(match[1]), int(match[2])) if match is not None else (0, 0)
     if not (1970 <= year <= 9998 and 1 <= number <= 12):
-        raise click.UsageError(f"{text[:60]!r} is not a month; use for example 2026-11")
+        raise click.UsageError(f"{quoted(text)} is not a month; use for example 2026-11")
     after = datetime(year + number // 12, number % 12 + 1, 1)
     begin = datetime(year, number, 1)
     return Period(begin.timestamp(), after.timestamp(), f"{year}-{number:02}")
