@@ -67,9 +67,10 @@ class _Scan:
         self._text, self._at = text, 0
         self._open: list[str] = []
         self._documents: list[re.Match[str]] = []
-        self._in_word = False
+        self._in_word = self._in_test = False
+        """Whether the offset is in a word, and whether it is between ``[[`` and ``]]``."""
         self._last = ""
-        """The kind of the last lexeme that is not blank."""
+        """The kind of the last lexeme that is not blank. The end of a branch of ``case`` has the kind "branch"."""
         self._begin_line(0)
         while self._at < len(text):
             if self._open and self._open[-1] in ('"', "${", _ARITHMETIC):
@@ -94,6 +95,10 @@ class _Scan:
             return
         self.runs = self.runs or kind != "comment"
         self.blank_word = self.blank_word or (lexeme in ("\\ ", "\\\t") and not self._in_word)
+        if lexeme in ("[[", "]]"):
+            self._in_test = lexeme == "[["
+        if lexeme.endswith((";;", ";&")) and kind == "operator":
+            kind = "branch"
         self._last = "operator" if lexeme == "(" else kind
         self._in_word = kind in ("word", "quoted")
         if kind == "comment":
@@ -160,12 +165,14 @@ class _Scan:
         indent = _INDENT.match(self._text, self._at)
         assert indent is not None  # it matches nothing, too
         self._at, self._in_word = indent.end(), False
-        if not self._text.startswith("-", self._at) or self._last == "operator" or '"' in self._open:
+        if not self._text.startswith("-", self._at) or self._last == "branch" or '"' in self._open:
+            return
+        if self._in_test and self._last in ("operator", "comment"):
             return
         top = self._open[-1] if self._open else ""
         if top == _ARRAY or (top not in _SUBSHELLS and _CASE_PATTERN.match(self._text, self._at)):
             return
-        if not indent[1] or self._last in ("", "comment", "document"):
+        if not indent[1] or self._last in ("", "comment", "document", "operator"):
             self.stray.append(self._text.count("\n", 0, self._at) + 1)
         else:
             self.joined += [at for at in range(newline, self._at) if self._text[at] == "\n"]

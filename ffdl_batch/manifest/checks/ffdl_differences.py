@@ -176,7 +176,8 @@ def _commands(manifest: ManifestBlock, log: FindingLog) -> None:
             log.warning(
                 place,
                 f"{_named(first, last)} {starts} no line, so bash runs it as a command of its own",
-                "end the line before with a backslash, or indent the dash; no comment may be between the lines",
+                "end the line before with a backslash, or indent the dash; the line before may not end in a comment or "
+                "an operator such as ; or &",
             )
 
 

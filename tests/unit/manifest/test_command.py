@@ -73,7 +73,9 @@ def test_indented_line_with_dash_continues_line_before(written: str, printed: st
         ("echo a \\\n  -b", "a -b\n"),
         ("f() {\n  echo $1\n}\nf a; f b", "a\nb\n"),
         ("for i in 1 2; do\n  echo $i\ndone", "1\n2\n"),
-        ("echo a |\n  -c 2>/dev/null\necho b", "b\n"),
+        ("if [[ -n a && # why\n      -n b ]]; then echo a; fi", "a\n"),
+        ("x=$(case -b in (-a) echo a ;;\n  -b) echo b ;;\nesac); echo $x", "b\n"),
+        ("case -a in\n  -a) echo a ;&\n  -b) echo b ;;&\n  -c) echo c ;;\nesac", "a\nb\n"),
     ],
 )
 def test_script_without_continuation_is_unchanged(written: str, printed: str | None) -> None:
@@ -166,12 +168,19 @@ def test_validation_notes_form_of_command(command: str, note: str | None) -> Non
         ("a\n  -b # why\n  -c\n  -d", "line 3 starts with a dash and continues"),
         ("# why\n  -c\n-d", "lines 2-3 start with a dash and continue"),
         ("cat <<E\nE\n  -c", "line 3 starts with a dash and continues"),
+        ("a;\n  -b", "line 2 starts with a dash and continues"),
+        ("a &\n  -b\n  -c", "line 2 starts with a dash and continues"),
+        ("a && \n\n  -b", "line 3 starts with a dash and continues"),
+        ("a ||\n-b", "line 2 starts with a dash and continues"),
+        ("[[ -n a ]] |\n  -c 2>/dev/null", "line 2 starts with a dash and continues"),
+        ("(\n  -b)", "line 2 starts with a dash and continues"),
     ],
 )
 def test_dash_that_continues_no_line_is_warning(command: str, lines: str) -> None:
     assert warnings(parse(manifest(command))) == [
         f"m.yml:6:12: warning: framework.command: {lines} no line, so bash runs it as a command of "
-        "its own (end the line before with a backslash, or indent the dash; no comment may be between the lines)"
+        "its own (end the line before with a backslash, or indent the dash; the line before may not end in a comment "
+        "or an operator such as ; or &)"
     ]
 
 
