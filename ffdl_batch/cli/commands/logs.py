@@ -14,6 +14,7 @@ from ffdl_batch.cli.render.formatting import print_json, read_moment
 from ffdl_batch.cli.render.log_lines import (
     LinePrinter,
     explain_no_lines,
+    explain_none,
     is_terminal,
     print_pending_reason,
     raw_option,
@@ -24,7 +25,7 @@ from ffdl_batch.exit_handling import detachable
 from ffdl_batch.output import echo_styled
 
 if TYPE_CHECKING:
-    from ffdl_batch.client import Grep
+    from ffdl_batch.client import Client, Grep
     from ffdl_batch.domain.job.log_text import LogText
     from ffdl_batch.domain.job.views import AttemptChoice
 
@@ -116,9 +117,22 @@ def logs(  # noqa: PLR0913  (one parameter per option)
             printer = LinePrinter(
                 names, timestamps=timestamps, as_json=as_json, separate=bool(before or after), colours=raw
             )
-            if is_whole and which is None and not follow and attempt is None:
-                lines = explain_no_lines(job, lines)
+            if is_whole and which is None:
+                lines = explain_no_lines(lambda: _why_empty(client, job_id, attempt), lines)
             printer.print(notes.watch(warn_of_lost_lines(lines) if is_whole else lines))
+
+
+def _why_empty(client: Client, job_id: str, attempt: AttemptChoice) -> str:
+    """Return why there is no output, from the state of the job when all was read."""
+    from ffdl_batch.client import RequestRefused
+
+    def find_lost() -> str:
+        try:
+            return client.output.find(job_id, "logs", attempt if isinstance(attempt, int) else None).note
+        except RequestRefused as refused:
+            return refused.problem.message
+
+    return explain_none(client.get(job_id), attempt, find_lost)
 
 
 def _check_raw(*, raw: bool, as_json: bool) -> None:

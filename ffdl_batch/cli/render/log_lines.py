@@ -20,7 +20,7 @@ from ffdl_batch.output import echo_styled
 if TYPE_CHECKING:
     from ffdl_batch.cli.options.selection import LineNames
     from ffdl_batch.domain.job.log_text import LogText
-    from ffdl_batch.domain.job.views import JobView
+    from ffdl_batch.domain.job.views import AttemptChoice, JobView
 
 
 encode_json = json.JSONEncoder(ensure_ascii=True).encode
@@ -142,37 +142,41 @@ def raw_option(command: Callable[..., object]) -> Callable[..., object]:
     return click.option("--raw", is_flag=True, help=text)(command)
 
 
-_WAITING = (JobState.PENDING, JobState.DEPLOYING, JobState.QUEUED)
-
-
 def print_pending_reason(job: JobView) -> None:
     """Print that the job has no output yet, before the command waits for it."""
-    if not _has_run(job) and job.state in _WAITING:
+    if not _has_run(job) and job.state not in TERMINAL:
         complain(f"{job.id} is {job.state} and has no output yet; waiting for it")
 
 
-def explain_no_lines(job: JobView, texts: Iterable[LogText]) -> Iterator[LogText]:
-    """Yield the lines, and print the reason if there are none."""
+def explain_no_lines(explain: Callable[[], str], texts: Iterable[LogText]) -> Iterator[LogText]:
+    """Yield the lines. If there are none, print what `explain` returns then."""
     is_empty = True
     for text in texts:
         is_empty = False
         yield text
     if is_empty:
-        complain(explain_none(job))
+        complain(explain())
 
 
-def explain_none(job: JobView) -> str:
-    """Return why a job has no output."""
-    has_ended = job.state in TERMINAL
-    if not _has_run(job):
-        none = f"{job.id} is {job.state}"
-        return f"{none}, and none of its learners started" if has_ended else f"{none} and has no output yet; -f waits"
+def explain_none(job: JobView, attempt: AttemptChoice, find_lost: Callable[[], str]) -> str:
+    """Return why a job, or one attempt of it, has no output. `find_lost` returns why its log no longer exists, and ""
+    if the log exists and is empty."""
+    is_earlier = isinstance(attempt, int) and attempt < job.attempt
+    who = f"attempt {attempt} of {job.id} has ended" if is_earlier else f"{job.id} is {job.state}"
+    has_ended = is_earlier or job.state in TERMINAL
+    if not _has_run(job, attempt):
+        return f"{who}, and none of its learners started" if has_ended else f"{who} and has no output yet; -f waits"
     if not has_ended:
-        return f"{job.id} is {job.state} and has printed nothing yet"
-    none = f"{job.logs} has no output of {job.id} (any more)"
+        return f"{who} and has printed nothing" + ("" if job.state == JobState.STORING else " yet")
+    lost = find_lost()
+    if not lost:
+        return f"{who} and has printed nothing"
     kept = job.stored_in or ("" if f"{job.results}/".startswith(f"{job.job_dir}/") else job.results)
-    return f"{none}; the stored log is {kept}/learner-1/training-log.txt" if kept else none
+    if not kept:
+        return lost
+    stored = f"{kept}/learner-1/training-log.txt"
+    return f"{lost}; the stored log is {stored}" if job.state == JobState.COMPLETED else f"{lost}; look for {stored}"
 
 
-def _has_run(job: JobView) -> bool:
-    return any(attempt.logs for attempt in job.attempts)
+def _has_run(job: JobView, attempt: AttemptChoice = None) -> bool:
+    return any(one.logs for one in job.attempts if attempt in (None, "all", one.number))

@@ -27,6 +27,7 @@ from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreacha
 from ffdl_batch.ports.capabilities import ReadsClaims
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.job_storage import JobStorage
+from ffdl_batch.services.logs.log_reader import has_log_file
 from ffdl_batch.services.outcome.attempt_records import read_launch
 from ffdl_batch.services.queries.jobs import detailed, own_job
 from ffdl_batch.services.queries.pod_output import where_kept, where_stored
@@ -81,9 +82,12 @@ def _place(storage: JobStorage, adapters: Adapters, job: Job, kind: OutputKind, 
         raise wrong_state(f"{job.id} is {job.state}, and none of its attempts got as far as its learners")
     own = directory.attempt(number)
     view = replace(view, attempt=number)
-    if kind is OutputKind.LOGS:
-        return replace(view, directory=own.logs)
     launch = read_launch(own)
+    if kind is OutputKind.LOGS:
+        in_pods = launch is not None and launch.pod is not None  # only logs with output are copied from pods
+        if not (view.is_partial or in_pods or has_log_file(own, job.spec.resources.learners)):
+            view = replace(view, note=f"{job.id} has no logs any more: {own.logs} has no log file of a learner")
+        return replace(view, directory=own.logs)
     if launch is not None:
         directory_of_kind = launch.checkpoints if kind is OutputKind.CHECKPOINT else own.results
         view = replace(view, roots=roots_of(launch, directory_of_kind))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ffdl_batch.domain.job.views import AttemptView, LogLine
+from ffdl_batch.domain.job.views import AttemptView, LogLine, OutputView, Problem
 from tests.unit.cli.programs import FFDL, json_lines, run
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
 
@@ -128,7 +128,7 @@ RAN = (AttemptView(1, "4711", "slurm", 0.0, logs="/j/attempt-1/logs"),)
 PLACES = {"logs": "/j/attempt-1/logs", "job_dir": "/j", "attempts": RAN}
 
 
-@pytest.mark.parametrize("state", ["PENDING", "DEPLOYING", "QUEUED"])
+@pytest.mark.parametrize("state", ["PENDING", "DEPLOYING", "QUEUED", "DOWNLOADING"])
 def test_logs_reports_no_output_before_job_starts(daemon: FakeDaemon, state: str) -> None:
     daemon.jobs[JOB] = make_job(JOB, state=state, attempts=(AttemptView(1, "4711", "slurm", 0.0),))
     done = run(FFDL, "logs", JOB, daemon=daemon)
@@ -140,30 +140,60 @@ def test_logs_reports_no_output_before_job_starts(daemon: FakeDaemon, state: str
     assert followed.stderr == f"ffdl: {JOB} is {state} and has no output yet; waiting for it\n"
 
 
+GONE = f"{JOB} has no logs (any more): /j/attempt-1/logs is not there"
+
+
+@pytest.mark.parametrize("follow", [(), ("-f",)])
+@pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "HALTED", "CANCELLED"])
+def test_logs_reports_that_ended_job_printed_nothing(daemon: FakeDaemon, state: str, follow: tuple[str, ...]) -> None:
+    daemon.jobs[JOB] = make_job(JOB, state=state)
+    done = run(FFDL, "logs", *follow, JOB, daemon=daemon)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == f"ffdl: {JOB} is {state}, and none of its learners started\n"
+    daemon.jobs[JOB] = make_job(JOB, state=state, stored_in="s3://bucket", **PLACES)
+    daemon.output = OutputView(JOB, "logs", state, attempt=1, directory="/j/attempt-1/logs")
+    done = run(FFDL, "logs", *follow, JOB, daemon=daemon)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", f"ffdl: {JOB} is {state} and has printed nothing\n")
+
+
+@pytest.mark.parametrize(
+    ("state", "said"), [("DOWNLOADING", "nothing yet"), ("PROCESSING", "nothing yet"), ("STORING", "nothing")]
+)
+def test_logs_reports_that_live_job_printed_nothing(daemon: FakeDaemon, state: str, said: str) -> None:
+    daemon.jobs[JOB] = make_job(JOB, state=state, **PLACES)
+    assert run(FFDL, "logs", JOB, daemon=daemon).stderr == f"ffdl: {JOB} is {state} and has printed {said}\n"
+
+
+def test_logs_reports_that_one_attempt_printed_nothing(daemon: FakeDaemon) -> None:
+    chain = (*RAN, AttemptView(2, "4712", "slurm", 0.0), AttemptView(3, "4713", "slurm", 0.0, logs="/j/attempt-3/logs"))
+    daemon.jobs[JOB] = make_job(JOB, state="PROCESSING", attempt=3, attempts=chain)
+    daemon.output = OutputView(JOB, "logs", "PROCESSING", attempt=1, directory="/j/attempt-1/logs")
+    shown = [run(FFDL, "logs", "--attempt", which, JOB, daemon=daemon).stderr for which in ("1", "2", "3", "all")]
+    assert shown == [
+        f"ffdl: attempt 1 of {JOB} has ended and has printed nothing\n",
+        f"ffdl: attempt 2 of {JOB} has ended, and none of its learners started\n",
+        *[f"ffdl: {JOB} is PROCESSING and has printed nothing yet\n"] * 2,
+    ]
+
+
+@pytest.mark.parametrize("is_noted", [True, False])
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"state": "FAILED"}, "is FAILED, and none of its learners started"),
-        ({"state": "PROCESSING", **PLACES}, "is PROCESSING and has printed nothing yet"),
-        (
-            {"state": "COMPLETED", "results": "/j/attempt-1/results", **PLACES},
-            f"/j/attempt-1/logs has no output of {JOB} (any more)",
-        ),
-        (
-            {"state": "COMPLETED", "results": "/j/attempt-1/results", "stored_in": f"s3://bucket/{JOB}", **PLACES},
-            f"(any more); the stored log is s3://bucket/{JOB}/learner-1/training-log.txt",
-        ),
-        (
-            {"state": "COMPLETED", "results": f"/store/{JOB}", **PLACES},
-            f"(any more); the stored log is /store/{JOB}/learner-1/training-log.txt",
-        ),
+        ({"results": "/j/attempt-1/results"}, ""),
+        ({"stored_in": f"s3://bucket/{JOB}"}, f"; the stored log is s3://bucket/{JOB}/learner-1/training-log.txt"),
+        ({"results": f"/store/{JOB}"}, f"; the stored log is /store/{JOB}/learner-1/training-log.txt"),
+        ({"state": "FAILED", "results": f"/store/{JOB}"}, f"; look for /store/{JOB}/learner-1/training-log.txt"),
     ],
 )
-def test_logs_explains_missing_output_and_names_stored_log(
-    daemon: FakeDaemon, changes: dict[str, object], said: str
+def test_logs_reports_removed_log_and_names_stored_log(
+    daemon: FakeDaemon, changes: dict[str, object], said: str, is_noted: bool
 ) -> None:
-    daemon.jobs[JOB] = make_job(JOB, **changes)
+    daemon.jobs[JOB] = make_job(JOB, **{"state": "COMPLETED", "results": "/j/attempt-1/results", **PLACES, **changes})
+    if is_noted:
+        daemon.output = OutputView(JOB, "logs", "COMPLETED", attempt=1, directory="/j/attempt-1/logs", note=GONE)
+    else:
+        daemon.refusals[f"/api/v1/jobs/{JOB}/output/logs"] = (409, Problem("C101", GONE, 1))
     done = run(FFDL, "logs", JOB, daemon=daemon)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (0, "", 1)
-    assert done.stderr.endswith(f"{said}\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", f"ffdl: {GONE}{said}\n")
     assert run(FFDL, "logs", "-g", "x", JOB, daemon=daemon).stderr == "", "others may be there"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import socket
 import tarfile
 from collections.abc import Callable
@@ -104,6 +105,24 @@ def test_find_output_returns_log_and_checkpoint_directories(site: Site, job: Job
     shared.mkdir()
     path.write_text(encode(replace(decode(path.read_text()), checkpoints=str(shared))))
     assert find(site, job, "checkpoint").directory == str(shared)
+
+
+def test_find_output_notes_removed_logs_of_ended_job(site: Site, job: Job) -> None:
+    logs = Path(site.attempt(job).logs)
+    log = Path(site.attempt(job).training_log(1))
+    log.parent.mkdir(parents=True, exist_ok=True)
+    goes_to(site, job, JobState.PROCESSING)
+    assert find(site, job, "logs").note == f"{job.id} is PROCESSING: its output is not complete"
+    goes_to(site, job, JobState.STORING, JobState.COMPLETED, upload_pending=False)
+    assert find(site, job, "logs").note == f"{job.id} has no logs any more: {logs} has no log file of a learner"
+    log.touch()
+    assert find(site, job, "logs").note == ""
+    log.unlink()
+    in_pods(site, job, stored=True)
+    assert find(site, job, "logs").note == ""
+    shutil.rmtree(logs)
+    with pytest.raises(Refused, match="has no logs"):
+        find(site, job, "logs")
 
 
 def in_pods(site: Site, job: Job, *, stored: bool, apart: bool = True) -> None:
