@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from ffdl_batch.attempt.directory_tree import Directories, roots_of, walk
 from ffdl_batch.attempt.layout import AttemptDir
-from ffdl_batch.attempt.reader import NO_FILE, kind_of, open_regular
+from ffdl_batch.attempt.reader import NO_FILE, kind_of, open_regular, status_of
 from ffdl_batch.domain.job.job import Job, attempt_token
 from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import LEFT_OUT, UNREADABLE, JobView, OutputView
@@ -27,7 +27,6 @@ from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreacha
 from ffdl_batch.ports.capabilities import ReadsClaims
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.job_storage import JobStorage
-from ffdl_batch.services.logs.log_reader import has_log_file
 from ffdl_batch.services.outcome.attempt_records import read_launch
 from ffdl_batch.services.queries.jobs import detailed, own_job
 from ffdl_batch.services.queries.pod_output import where_kept, where_stored
@@ -85,7 +84,7 @@ def _place(storage: JobStorage, adapters: Adapters, job: Job, kind: OutputKind, 
     launch = read_launch(own)
     if kind is OutputKind.LOGS:
         in_pods = launch is not None and launch.pod is not None  # only logs with output are copied from pods
-        if not (view.is_partial or in_pods or has_log_file(own, job.spec.resources.learners)):
+        if not (view.is_partial or in_pods or _has_log_file(own, job.spec.resources.learners)):
             view = replace(view, note=f"{job.id} has no logs any more: {own.logs} has no log file of a learner")
         return replace(view, directory=own.logs)
     if launch is not None:
@@ -97,6 +96,11 @@ def _place(storage: JobStorage, adapters: Adapters, job: Job, kind: OutputKind, 
     if kind is OutputKind.CHECKPOINT:
         return replace(view, directory=(launch.checkpoints if launch else "") or directory.checkpoints)
     return _results(view, shown, own, launch, attempt)
+
+
+def _has_log_file(attempt: AttemptDir, learners: int) -> bool:
+    """Return whether the log file of any learner exists. Node controllers create them before they start learners."""
+    return any(status_of(attempt.training_log(number)) is not None for number in range(1, learners + 1))
 
 
 def _results(
