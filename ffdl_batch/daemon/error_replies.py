@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from http import HTTPMethod
-from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -20,8 +19,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ffdl_batch.daemon.replies import problem_reply
 from ffdl_batch.daemon.request_context import context_of
+from ffdl_batch.daemon.request_findings import findings_of
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.findings import Finding, Severity
+from ffdl_batch.domain.findings import Severity
 from ffdl_batch.domain.job.views import Problem
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.host.resource_exhaustion import WHOSE_LIMITS, WRAPPED, explain_lack
@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 _SHOWN = 10
 _SENTENCES = {
+    400: "the body of the request is not JSON in UTF-8, or is nested too deeply",
     404: "there is no {method} {path} in this interface",
     405: "{method} is not possible on {path}",
 }
@@ -163,16 +164,10 @@ async def _invalid_request(_request: Request, error: Exception) -> Response:
 
 async def _malformed(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    findings = tuple(_finding(each) for each in error.errors()[:_SHOWN])
+    findings = tuple(findings_of(error.errors())[:_SHOWN])
     message = "the request does not fit the interface: " + "; ".join(f"{f.path}: {f.message}" for f in findings)
     cure = "client and daemon may be of different releases; /openapi.json describes this daemon's interface"
     return problem_reply(Problem("C101", message, ExitCode.USAGE, cure, findings), 400)
-
-
-def _finding(error: dict[str, Any]) -> Finding:
-    place: Sequence[object] = error.get("loc", ())
-    path = ".".join(str(part) for part in place)
-    return Finding(Severity.ERROR, str(error.get("msg", "not valid")), path=path)
 
 
 async def _http(request: Request, error: Exception) -> Response:

@@ -31,13 +31,20 @@ class Finding:
     code: str = "C101"
 
     def __str__(self) -> str:
+        return self._line(f"{self.severity}: ")
+
+    def without_severity(self) -> str:
+        """Return the finding for places that have a label for its severity."""
+        return self._line("")
+
+    def _line(self, severity: str) -> str:
         place = self.file or ""
         if self.line is not None:
             place += f":{self.line}:{self.column or 1}"
         where = f"{place}: " if place else ""
         subject = f"{self.path}: " if self.path else ""
         cure = f" ({self.cure})" if self.cure else ""
-        return f"{where}{self.severity}: {subject}{self.message}{cure}"
+        return f"{where}{severity}{subject}{self.message}{cure}"
 
 
 class InputRefused(Exception):

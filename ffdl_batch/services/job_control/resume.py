@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ffdl_batch.attempt.reader import DamagedFile, open_directory
+from ffdl_batch.domain.findings import Finding
 from ffdl_batch.domain.job.job import Change, Job, Overrides
 from ffdl_batch.domain.job.secret_references import MOVED
 from ffdl_batch.domain.job.submission import Caller
@@ -126,7 +127,8 @@ def _check_possible(
             log.info("job %s: its earlier request cannot be planned any more, so the warnings about it stay", job.id)
     candidate = _candidate(storage, job, overrides, own)
     plan = _plan(storage, adapters, job, candidate)
-    found = (*plan.warnings, *check_stores(storage.root, adapters, store_checks, candidate, plan))
+    doubts = check_stores(storage.root, adapters, store_checks, candidate, plan)
+    found = (*plan.warnings, *map(Finding.without_severity, doubts))
     return (*(one for one in job.warnings if one not in gone and one not in found), *found)
 
 

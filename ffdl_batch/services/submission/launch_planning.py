@@ -95,10 +95,10 @@ def _wrong_dirs(adapters: Adapters, candidate: Candidate, plan: LaunchPlan) -> l
 
 def check_stores(
     root: Root, adapters: Adapters, store_checks: StoreChecks, candidate: Candidate, plan: LaunchPlan
-) -> tuple[str, ...]:
+) -> tuple[Finding, ...]:
     """Check the data stores of a job and return warnings. Raises :class:`Refused` for errors."""
     links = (locate(candidate, one) for one in leaving_links(candidate.spec.data_stores, plan.launch))
-    seen = tuple(map(str, (*_wrong_dirs(adapters, candidate, plan), *links)))
+    seen = (*_wrong_dirs(adapters, candidate, plan), *links)
     if not plan.launch.fetches and not plan.launch.uploads:
         return seen
     secrets = values_at_hand(root, candidate.spec, candidate.secrets)
@@ -107,7 +107,7 @@ def check_stores(
     wrong = tuple(finding for finding in found if finding.severity is Severity.ERROR)
     if wrong:
         raise bad_request(wrong[0].code, "; ".join(map(str, wrong)), (*candidate.warnings, *wrong))
-    return (*seen, *map(str, found))
+    return (*seen, *found)
 
 
 def launch_request(  # noqa: PLR0913 - one value per column of the attempt

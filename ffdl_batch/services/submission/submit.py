@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ffdl_batch.attempt.file_writer import write_text
 from ffdl_batch.attempt.layout import ArrayDir, JobDir, Root
+from ffdl_batch.domain.findings import Finding
 from ffdl_batch.domain.job.array import MAX_ELEMENTS, expand, is_array, new_array_id
 from ffdl_batch.domain.job.job import Job, new_job_id
 from ffdl_batch.domain.job.submission import Caller, Expected, Submission, SubmissionResult
 from ffdl_batch.domain.scheduler_errors import InvalidRequest
+from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.data.data_store_checks import StoreChecks
 from ffdl_batch.services.data.model_archives import has_archive
@@ -123,7 +125,7 @@ def _accept(
     plan = plan_or_refuse(storage, adapters, candidate, job_id, submission.environ)
     doubts = check_stores(storage.root, adapters, store_checks, candidate, plan)
     _keep_private(storage.root, job_id, storage.root.job(job_id), candidate, submission.environ)
-    warnings = (*map(str, candidate.warnings), *plan.warnings, *doubts)
+    warnings = _recorded(candidate, plan, doubts)
     job = NewJob(
         id=job_id,
         uid=storage.uid,
@@ -135,8 +137,17 @@ def _accept(
         submitted_at=storage.clock.now(),
         warnings=warnings,
     )
-    shown = (*all_warnings(candidate, plan), *doubts)
+    shown = (*all_warnings(candidate, plan), *map(str, doubts))
     return _Accepted(index, [job], SubmissionResult(id=job_id, warnings=shown, network=plan.network.level))
+
+
+def _recorded(candidate: Candidate, plan: LaunchPlan, doubts: Iterable[Finding]) -> tuple[str, ...]:
+    """Return the warnings for the job's record, where each of them is known to be a warning."""
+    return (
+        *map(Finding.without_severity, candidate.warnings),
+        *plan.warnings,
+        *map(Finding.without_severity, doubts),
+    )
 
 
 def _check_model(root: Root, adapters: Adapters, backend: str, digest: str) -> None:
@@ -169,7 +180,7 @@ def _accept_array(
     plan = plan_or_refuse(storage, adapters, elements[0], ids[0], submission.environ)
     doubts = check_stores(storage.root, adapters, store_checks, candidate, plan)
     _keep_private(storage.root, array, storage.root.array(array), candidate, submission.environ)
-    warnings = (*map(str, candidate.warnings), *plan.warnings, *doubts)
+    warnings = _recorded(candidate, plan, doubts)
     now = storage.clock.now()
     jobs = [
         NewJob(
@@ -185,7 +196,7 @@ def _accept_array(
         )
         for number, (job_id, element) in enumerate(zip(ids, elements, strict=True))
     ]
-    shown = (*all_warnings(candidate, plan), *doubts)
+    shown = (*all_warnings(candidate, plan), *map(str, doubts))
     return _Accepted(index, jobs, SubmissionResult(id=array, warnings=shown, network=plan.network.level))
 
 

@@ -159,7 +159,7 @@ def test_archive_routes_store_each_archive_once(desk: Desk) -> None:
         ("POST", "/api/v1/jobs", b"{", 400, "JSON"),
         ("POST", "/api/v1/jobs", b"[" * 200_000, 400, ""),
         ("POST", "/api/v1/jobs", b'{"submissions": [{"manifest": "\\ud800"}]}', 400, "manifest"),
-        ("POST", "/api/v1/jobs", {"submissions": [{"manifest": 3}]}, 400, "submissions.0"),
+        ("POST", "/api/v1/jobs", {"submissions": [{"manifest": 3}]}, 400, "submissions[0]"),
         ("POST", "/api/v1/jobs", {"submissions": []}, 400, "submissions"),
         ("GET", "/api/v1/jobs?limit=0", None, 400, "limit"),
         ("GET", "/api/v1/reports/usage?since=5&until=5", None, 400, "the period is empty"),

@@ -227,7 +227,9 @@ def test_submit_warns_about_missing_data_directory_of_dependent_job(site: Site, 
     result = site.send("b", reads(tmp_path) + f"batch: {{dependency: 'afterok:{first.id}'}}\n")
     assert result.problem is None
     said = f"data directory {tmp_path / 'in'} does not exist yet (C103) (it must exist when the job starts)"
-    assert [warning for warning in result.warnings if said in warning and "manifest.yml:10" in warning]
+    place = "manifest.yml:10:1: {}data_stores[0].training_data.container: "
+    assert f"{place.format('warning: ')}{said}" in result.warnings
+    assert f"{place.format('')}{said}" in site.job(result.id).warnings, "show puts Warning before it"
 
 
 def test_submit_reports_status_75_when_scheduler_is_unreachable(site: Site) -> None:
