@@ -14,6 +14,8 @@ import zlib
 from dataclasses import dataclass
 from typing import IO, Dict, Iterator, List, Tuple
 
+from ffdl_batch.domain.terminal_text import quoted
+
 MAX_UNPACKED_BYTES = 20 * 1000**3
 MAX_ENTRIES = 200_000
 MAX_RATIO = 200
@@ -41,6 +43,13 @@ _BLOCK = 1 << 20
 _DAMAGE = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError)
 """Errors that zipfile raises for a damaged archive. OSError is not among them: it means that the file could not be
 read."""
+
+_END, _END64, _LOCATOR = b"PK\5\6", b"PK\6\6", b"PK\6\7"
+_END_BYTES, _END64_BYTES, _LOCATOR_BYTES = 22, 56, 20
+_MAX_COMMENT_BYTES = 0xFFFF
+_COUNT_IS_IN_END64 = 0xFFFF
+_COUNT_MODULUS = 1 << 16
+"""An end record without Zip64 has the number of entries modulo this number."""
 
 ZIP_AGAIN = "zip the model's files again, or name their directory"
 
@@ -84,14 +93,13 @@ class ModelArchive:
         packed = max(1, file.seek(0, os.SEEK_END))
         entries = self._zip.infolist()
         self._check_count(len(entries))
+        recorded = _recorded_count(file)
+        if recorded not in (len(entries), len(entries) % _COUNT_MODULUS):
+            raise ArchiveError(f"{name} has {len(entries)} entries, but {recorded} in its end record")
         self.members = [self._member(info) for info in entries]
         if all(member.is_directory for member in self.members):
             raise ArchiveError(f"{name} has no files", "put the model's code into it")
-        unpacked = sum(info.file_size for info in entries)
-        if unpacked > MAX_UNPACKED_BYTES or (unpacked > RATIO_FLOOR_BYTES and unpacked / packed > MAX_RATIO):
-            raise ArchiveError(
-                f"{name} of {packed} bytes would unpack to {unpacked} bytes", "put large files into a data store"
-            )
+        self._check_sizes(packed, sum(info.file_size for info in entries))
         self._check_tree()
         self._check_places(entries)
 
@@ -119,7 +127,7 @@ class ModelArchive:
         return self._zip.open(member.info)
 
     def _refusal(self, info: zipfile.ZipInfo, why: str, cure: str = ZIP_AGAIN) -> ArchiveError:
-        return ArchiveError(f"entry {info.orig_filename!r} of {self._name} {why}", cure)
+        return ArchiveError(f"entry {quoted(info.orig_filename)} of {self._name} {why}", cure)
 
     def _member(self, info: zipfile.ZipInfo) -> Member:
         kind = stat.S_IFMT(info.external_attr >> 16)
@@ -169,8 +177,19 @@ class ModelArchive:
                 above = above[:-1]
             self._check_count(len(files) + len(directories))
         for parts in files.keys() & directories.keys():
-            both = f"{'/'.join(parts)!r} is a file of {self._name}, and a directory"
-            raise ArchiveError(f"{both} ({'/'.join(directories[parts].parts)})")
+            both = f"{quoted('/'.join(parts))} is a file of {self._name}, and a directory"
+            raise ArchiveError(f"{both} ({quoted('/'.join(directories[parts].parts))})")
+
+    def _check_sizes(self, packed: int, unpacked: int) -> None:
+        ratio = unpacked / packed
+        if unpacked > MAX_UNPACKED_BYTES:
+            limit = f"the maximum is {MAX_UNPACKED_BYTES // 1000**3} GB"
+        elif unpacked > RATIO_FLOOR_BYTES and ratio > MAX_RATIO:
+            limit = f"that is {ratio:.0f} times its size, and the maximum is {MAX_RATIO} times"
+        else:
+            return
+        message = f"{self._name} of {packed} bytes would unpack to {unpacked} bytes; {limit}"
+        raise ArchiveError(message, "put large files into a data store")
 
     def _check_count(self, count: int) -> None:
         if count > MAX_ENTRIES:
@@ -189,3 +208,18 @@ class ModelArchive:
             if info.header_offset < 0 or first + info.compress_size > end:
                 raise self._refusal(info, "overlaps another entry, or reaches beyond the archive's end")
             end = info.header_offset
+
+
+def _recorded_count(file: IO[bytes]) -> int:
+    """Return the number of entries in the end record of the archive (APPNOTE.TXT 4.3.14, 4.3.16). unzip compares it
+    with the entries; zipfile does not."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - _MAX_COMMENT_BYTES - _END_BYTES - _LOCATOR_BYTES - _END64_BYTES))
+    tail = file.read()
+    end = len(tail) - _END_BYTES if tail[-_END_BYTES:].startswith(_END) else tail.rfind(_END)
+    count = int.from_bytes(tail[end + 10 : end + 12], "little")
+    locator = end - _LOCATOR_BYTES
+    end64 = locator - _END64_BYTES
+    if count == _COUNT_IS_IN_END64 and tail.startswith(_LOCATOR, locator) and tail.startswith(_END64, end64):
+        return int.from_bytes(tail[end64 + 32 : end64 + 40], "little")
+    return count
