@@ -17,9 +17,11 @@ from ffdl_kubernetes.settings import KubernetesSettings
 from ffdl_kubernetes.tenancy.tenant_objects import (
     ROLE,
     SECURITY,
+    is_counted,
     node_binding,
     permission_objects,
     quota_amounts,
+    quota_name,
     tenant_objects,
 )
 
@@ -278,6 +280,13 @@ def _check_limits(tenant: Tenant, gpu_resource: str) -> None:
             raise InvalidRequest(
                 f"{resource}={text}: {text!r} is not an amount; write a number from 0, or one with Mi, Gi, ..."
             )
+        if not quota_name(resource):
+            raise InvalidRequest(
+                f"{resource}={text}: no quota can limit {resource!r}; write a resource such as cpu, limits.cpu or "
+                "nvidia.com/mig-1g.10gb, or a number of objects such as pods or count/deployments.apps"
+            )
+        if is_counted(resource) and found % 1:
+            raise InvalidRequest(f"{resource}={text}: {text!r} is not a whole number, and a quota counts {resource}")
     names = [name for name, _ in quota_amounts(tenant, gpu_resource)]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise InvalidRequest(f"the limit {repeated[0]} is given twice; give it once, by its own option or --resource")

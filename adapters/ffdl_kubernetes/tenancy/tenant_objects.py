@@ -40,6 +40,23 @@ NODES: Permissions = (
 )
 """What `ffdl why` reads in the whole cluster, for tenants that have it: nodes and queues."""
 SECURITY = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
+_COMPUTE = ("cpu", "memory", "ephemeral-storage")
+_OBJECTS = frozenset(
+    {
+        "configmaps",
+        "persistentvolumeclaims",
+        "pods",
+        "replicationcontrollers",
+        "resourcequotas",
+        "secrets",
+        "services",
+        "services.loadbalancers",
+        "services.nodeports",
+    }
+)
+"""Kinds of objects whose number a quota can limit by their own name. Others need ``count/NAME.GROUP``."""
+_OF_CLASSES = (".storageclass.storage.k8s.io/", ".deviceclass.resource.k8s.io/")
+"""Parts of names that limit claims of one class."""
 _RBAC = "rbac.authorization.k8s.io"
 
 
@@ -119,6 +136,27 @@ def _where(tenant: Tenant) -> Plain:
     return {"name": ROLE, "namespace": tenant.namespace, "labels": {MANAGER_LABEL: MANAGER}}
 
 
+def quota_name(resource: str) -> str:
+    """Return the name by which a quota limits a resource; "" if no quota can limit it.
+
+    Compute resources, huge pages and extended resources get the prefix ``requests.``. Numbers of objects and names of
+    classes have none (kubernetes.io, "Resource Quotas"; ValidateResourceQuotaResourceName of Kubernetes).
+    """
+    if resource.startswith("count/") or resource in _OBJECTS or any(part in resource for part in _OF_CLASSES):
+        return resource
+    if resource.startswith("limits."):
+        return resource if resource.removeprefix("limits.") in _COMPUTE else ""
+    bare = resource.removeprefix("requests.")
+    is_known = bare in (*_COMPUTE, "storage") or bare.startswith("hugepages-") or "/" in bare
+    return f"requests.{bare}" if is_known else ""
+
+
+def is_counted(resource: str) -> bool:
+    """Return whether a quota counts the resource in whole numbers: objects, and resources of device plugins."""
+    name = quota_name(resource)
+    return name in _OBJECTS or ("/" in name and not any(part in name for part in _OF_CLASSES))
+
+
 def quota_amounts(tenant: Tenant, gpu_resource: str) -> list[tuple[str, str]]:
     """Return the limits that the tenant names, under the names that quotas have. A name can occur twice."""
     amounts = [
@@ -127,10 +165,7 @@ def quota_amounts(tenant: Tenant, gpu_resource: str) -> list[tuple[str, str]]:
         ("requests.memory", tenant.memory_bytes),
         ("requests.storage", tenant.storage_bytes),
         ("count/jobs.batch", tenant.jobs),
-        *(
-            (name if name.startswith(("limits.", "requests.", "count/")) else f"requests.{name}", amount)
-            for name, amount in tenant.resources.items()
-        ),
+        *((quota_name(resource), amount) for resource, amount in tenant.resources.items()),
     ]
     return [(name, str(amount)) for name, amount in amounts if amount is not None]
 

@@ -15,7 +15,7 @@ import ffdl_kubernetes
 from ffdl_batch.domain.tenant import Tenant
 from ffdl_kubernetes.api_discovery import groups
 from ffdl_kubernetes.tenancy.provisioning import differences
-from ffdl_kubernetes.tenancy.tenant_objects import PERMISSIONS, ROLE, role, tenant_objects
+from ffdl_kubernetes.tenancy.tenant_objects import PERMISSIONS, ROLE, quota_name, role, tenant_objects
 
 BARE = Tenant("team-a")
 FULL = Tenant(
@@ -48,6 +48,38 @@ def test_tenant_with_quota_of_cpu_limits_gives_containers_without_one_a_default(
     assert made["ResourceQuota"]["spec"]["hard"] == {"limits.cpu": "128", "requests.nvidia.com/mig-1g.10gb": "4"}
     assert made["LimitRange"]["spec"]["limits"][0]["default"] == {"cpu": "1", "memory": "1Gi"}
     assert by_kind(BARE)["LimitRange"]["spec"]["limits"][0]["default"] == {"memory": "1Gi"}
+
+
+@pytest.mark.parametrize(
+    ("resource", "name"),
+    [
+        *((one, f"requests.{one}") for one in ("cpu", "memory", "ephemeral-storage", "storage", "hugepages-2Mi")),
+        *((one, f"requests.{one}") for one in ("nvidia.com/gpu", "amd.com/gpu", "example.com/x.y")),
+        *((one, one) for one in ("requests.cpu", "requests.nvidia.com/gpu", "requests.hugepages-1Gi")),
+        *((one, one) for one in ("limits.cpu", "limits.memory", "limits.ephemeral-storage")),
+        *((one, one) for one in ("pods", "services", "services.nodeports", "services.loadbalancers", "secrets")),
+        *((one, one) for one in ("persistentvolumeclaims", "configmaps", "replicationcontrollers", "resourcequotas")),
+        *((one, one) for one in ("count/jobs.batch", "count/pods", "count/widgets.example.com")),
+        *(
+            (one, one)
+            for one in (
+                "gold.storageclass.storage.k8s.io/requests.storage",
+                "gold.storageclass.storage.k8s.io/persistentvolumeclaims",
+                "gpu.deviceclass.resource.k8s.io/devices",
+            )
+        ),
+        *((one, "") for one in ("jobs", "deployments", "requests.pods", "limits.pods", "limits.nvidia.com/gpu", "gpu")),
+    ],
+)
+def test_quota_name_has_prefix_only_for_resources_that_pods_request(resource: str, name: str) -> None:
+    assert quota_name(resource) == name
+
+
+def test_tenant_quota_counts_objects_by_their_own_names() -> None:
+    resources = {"pods": "10", "services": "2", "persistentvolumeclaims": "4", "count/secrets": "9", "memory": "1Gi"}
+    assert by_kind(replace(BARE, resources=resources))["ResourceQuota"]["spec"]["hard"] == {
+        "pods": "10", "services": "2", "persistentvolumeclaims": "4", "count/secrets": "9", "requests.memory": "1Gi",
+    }  # fmt: skip
 
 
 def test_tenant_role_binding_lists_users_groups_and_service_account() -> None:
