@@ -201,7 +201,7 @@ def test_download_fetches_results_from_directory_store_of_manifest(desk: Desk) -
     assert found_in(desk.base / "desk" / "first") == RESULTS
     (desk.base / "nfs" / "kept" / job_id).rename(desk.base / "nfs" / "kept" / "moved")
     gone = desk.ask("download", job_id, "--out", "again", code=1)
-    assert f"{job_id} has no results (any more): {job['results']} is not there" in gone.stderr
+    assert f"{job_id} has no results any more: {job['results']} does not exist" in gone.stderr
 
 
 def test_download_rejects_unknown_job_or_attempt_and_file_as_output(desk: Desk, ended: str) -> None:

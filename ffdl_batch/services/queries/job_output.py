@@ -62,7 +62,7 @@ def find_output(
         with Directories(found.directory, below=storage.root.job(job.id).path) as tree:
             return replace(found, inode=os.fstat(tree.enter(())).st_ino)
     except FileNotFoundError:
-        raise wrong_state(f"{job.id} has no {kind} (any more): {path} is not there") from None
+        raise wrong_state(f"{job.id} has no {kind} any more: {path} does not exist") from None
     except NotADirectoryError as error:
         raise wrong_state(f"{found.directory}: {error.strerror}", cure="a learner may have replaced it") from None
 
@@ -85,7 +85,7 @@ def _place(storage: JobStorage, adapters: Adapters, job: Job, kind: OutputKind, 
     if kind is OutputKind.LOGS:
         in_pods = launch is not None and launch.pod is not None  # only logs with output are copied from pods
         if not (view.is_partial or in_pods or _has_log_file(own, job.spec.resources.learners)):
-            view = replace(view, note=f"{job.id} has no logs any more: {own.logs} has no log file of a learner")
+            view = replace(view, note=f"{job.id} has no logs any more: no log file of a learner is in {own.logs}")
         return replace(view, directory=own.logs)
     if launch is not None:
         directory_of_kind = launch.checkpoints if kind is OutputKind.CHECKPOINT else own.results

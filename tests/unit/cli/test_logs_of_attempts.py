@@ -140,7 +140,7 @@ def test_logs_reports_no_output_before_job_starts(daemon: FakeDaemon, state: str
     assert followed.stderr == f"ffdl: {JOB} is {state} and has no output yet; waiting for it\n"
 
 
-GONE = f"{JOB} has no logs (any more): /j/attempt-1/logs is not there"
+GONE = f"{JOB} has no logs any more: /j/attempt-1/logs does not exist"
 
 
 @pytest.mark.parametrize("follow", [(), ("-f",)])

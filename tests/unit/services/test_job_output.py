@@ -114,7 +114,7 @@ def test_find_output_notes_removed_logs_of_ended_job(site: Site, job: Job) -> No
     goes_to(site, job, JobState.PROCESSING)
     assert find(site, job, "logs").note == f"{job.id} is PROCESSING: its output is not complete"
     goes_to(site, job, JobState.STORING, JobState.COMPLETED, upload_pending=False)
-    assert find(site, job, "logs").note == f"{job.id} has no logs any more: {logs} has no log file of a learner"
+    assert find(site, job, "logs").note == f"{job.id} has no logs any more: no log file of a learner is in {logs}"
     log.touch()
     assert find(site, job, "logs").note == ""
     log.unlink()
