@@ -258,6 +258,8 @@ def _why_unread(name: str, error: OSError | ValueError) -> str:
         return "it does not exist, since ~ is not expanded; give an absolute path"
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
         return "it does not exist; give an absolute path, or one from the manifest's directory"
+    if isinstance(error, DamagedFile) and error.why.endswith("' is a regular file"):
+        return f"{error.why}, not a directory; correct the path"
     if isinstance(error, DamagedFile):
         return f"{error.why}; name a regular file"
     return f"{error.strerror}; make it readable" if isinstance(error, OSError) else str(error)

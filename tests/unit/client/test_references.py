@@ -152,6 +152,17 @@ def test_find_references_gives_reason_for_file_that_is_not_small_regular_text(wo
     assert find_references(made, {}, allowed) == {"unread:file:odd": ODD[kind]}
 
 
+def test_find_references_gives_reason_for_path_through_file_and_link_to_nothing(world: Path) -> None:
+    (world / "job" / "dangling").symlink_to("nothing")
+    missing = "it does not exist; give an absolute path, or one from the manifest's directory"
+    for name, why in (
+        ("sub/token/x", "'token' is a regular file, not a directory; correct the path"),
+        ("nowhere/x", missing),
+        ("dangling", missing),
+    ):
+        assert find_references(manifest(world, name), {}, AllowedReferences())[f"unread:file:{name}"] == why
+
+
 def test_find_references_gives_reason_for_tilde_and_for_variable_that_is_not_text(world: Path) -> None:
     found = find_references(manifest(world, "~/key"), {"HOME": "M\udcfcller"})
     assert found == {
