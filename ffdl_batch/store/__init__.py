@@ -14,6 +14,7 @@ from ffdl_batch.store.errors import (
 from ffdl_batch.store.incidents import Noticed
 from ffdl_batch.store.records import Attempt, LeasedJob, NewJob
 from ffdl_batch.store.repository import Store, open_store
+from ffdl_batch.store.tokens import StoredToken
 from ffdl_batch.store.usage_rows import UsedJob
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Store",
     "StoreError",
     "StoreUnavailable",
+    "StoredToken",
     "UsedJob",
     "open_store",
 ]

@@ -131,9 +131,11 @@ def job_ids(connection: Connection) -> frozenset[str]:
     return frozenset(connection.execute(select(JOBS.c.id)).scalars())
 
 
-def find_ids(connection: Connection, beginning: str, uid: int, limit: int) -> list[JobId]:
-    """Return the ids of `uid`'s jobs that start with `beginning`, newest first."""
-    query = select(JOBS.c.id).where(JOBS.c.uid == uid, JOBS.c.id.startswith(beginning, autoescape=True))
+def find_ids(connection: Connection, beginning: str, uid: int | None, limit: int) -> list[JobId]:
+    """Return the ids of `uid`'s jobs (None = any user's) that start with `beginning`, newest first."""
+    query = select(JOBS.c.id).where(JOBS.c.id.startswith(beginning, autoescape=True))
+    if uid is not None:
+        query = query.where(JOBS.c.uid == uid)
     ordered = query.order_by(JOBS.c.submitted_at.desc(), JOBS.c.id).limit(limit)
     return [JobId(job_id) for job_id in connection.execute(ordered).scalars()]
 

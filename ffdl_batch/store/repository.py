@@ -24,6 +24,7 @@ from ffdl_batch.store.existing_database import sqlite_file
 from ffdl_batch.store.incidents import Notices
 from ffdl_batch.store.records import Attempt, JobReader, LeasedJob, NewJob
 from ffdl_batch.store.schema_upgrade import bring_up_to_date
+from ffdl_batch.store.tokens import Tokens
 
 Consent = Callable[[str], None]
 """Called with the place of a SQLite database before it is created; raises StoreError to prevent that."""
@@ -67,6 +68,8 @@ class Store:
         self._reader = JobReader()
         self.notices = Notices(database)
         """The notices of incidents."""
+        self.tokens = Tokens(database)
+        """The tokens of the daemon."""
 
     @property
     def engine(self) -> Engine:
@@ -160,8 +163,9 @@ class Store:
         with self._database.writing() as connection:
             leases.leave_out(connection, ids)
 
-    def find_ids(self, beginning: str, uid: int, limit: int) -> list[JobId]:
-        """Return the ids of at most `limit` jobs of `uid` that begin with `beginning`, newest first."""
+    def find_ids(self, beginning: str, uid: int | None, limit: int) -> list[JobId]:
+        """Return the ids of at most `limit` jobs of `uid` (None = any user) that begin with `beginning`, newest
+        first."""
         with self._database.reading() as connection:
             return queries.find_ids(connection, beginning, uid, limit)
 

@@ -183,3 +183,15 @@ LEASES = Table(
     Column("token", Text, nullable=False),
     Column("until", Double, nullable=False),
 )
+
+TOKENS = Table(
+    "tokens",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("name", AnyText, nullable=False),
+    Column("digest", Text, nullable=False),
+    Column("scopes", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Column("revoked_at", Double),
+)

@@ -6,16 +6,37 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from ffdl_batch.domain.access import Role, Scope
 from ffdl_batch.domain.job.views import Problem
 from ffdl_batch.host.time_zone import UtcOffsets
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The user who sends a request: the peer of the socket, never a field of the request."""
+    """The user who sends a request: the peer of the socket, or whom the site's hub has identified. Never a field of the
+    request's body."""
 
     uid: int
     is_admin: bool = False
+    """Whether jobs of other users can be selected."""
+    role: Role = Role.OWNER
+    scopes: frozenset[Scope] = frozenset()
+    """Of the token; so are the two fields below."""
+    token_id: str = ""
+    expires_at: float | None = None
+    request_id: str = ""
+    """The hub's id of the request."""
+
+    @property
+    def default_owner(self) -> int | None:
+        """Whose jobs are selected if the request names none; None = those of all users of the daemon."""
+        return None if self.role in (Role.OPERATOR, Role.AUDITOR) else self.uid
+
+    def __str__(self) -> str:
+        who = "user" if self.role in (Role.OWNER, Role.TOKEN) else self.role.value
+        token = f" by token {self.token_id}" if self.token_id else ""
+        request = f" (request {self.request_id})" if self.request_id else ""
+        return f"{who} {self.uid}{token}{request}"
 
 
 class Expected(StrEnum):

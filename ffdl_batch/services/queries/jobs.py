@@ -64,7 +64,7 @@ def list_jobs(  # noqa: PLR0913 - the filters of one query
     if all_users and not caller.is_admin:
         raise not_allowed("only administrators may list other users' jobs")
     jobs = storage.store.list_jobs(
-        uid=None if all_users else caller.uid,
+        uid=None if all_users else caller.default_owner,
         states=states or None,
         name=name,
         since=since,
@@ -108,7 +108,7 @@ def _whole_id(store: Store, caller: Caller, text: str) -> JobId:
             raise _no_job(store, caller, text) from None
         if not _BEGINNING.fullmatch(text):
             raise _no_id(store, caller, text) from None
-    found = store.find_ids(text, caller.uid, _CANDIDATES + 1)
+    found = store.find_ids(text, caller.default_owner, _CANDIDATES + 1)
     if not found:
         raise unknown_job(text)
     if len(found) > 1:

@@ -1,0 +1,75 @@
+"""Roles and scopes of those who use a daemon, and the form of tokens. Daemon, hub and client share them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import string
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """As what a caller uses a daemon. ``docs/reference/http-api.md`` has the rights of each."""
+
+    OWNER = "owner"
+    """The daemon's user; in personal mode also root."""
+    TOKEN = "token"  # noqa: S105 - the name of a role
+    """A program with a token of the owner; its scopes decide."""
+    OPERATOR = "operator"
+    AUDITOR = "auditor"
+
+
+class Scope(StrEnum):
+    """What a token permits."""
+
+    READ = "read"
+    WRITE = "write"
+    TOKENS = "tokens"
+
+
+ID_LENGTH = 12
+_ID = string.ascii_lowercase + string.digits
+_TOKEN = re.compile(r"ffdl_([a-z0-9]{12})_([0-9a-f]{64})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token: its text is ``ffdl_ID_SECRET``. The prefix lets programs that search for secrets find it."""
+
+    id: str
+    secret: str = field(repr=False)
+    """256 random bits, hexadecimal."""
+
+    @property
+    def text(self) -> str:
+        """The text that its owner uses."""
+        return f"ffdl_{self.id}_{self.secret}"
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the secret, which the daemon stores. Random bits need no slow hash."""
+        return hashlib.sha256(self.secret.encode("ascii")).hexdigest()
+
+
+def new_token() -> Token:
+    """Return a random token."""
+    return Token("".join(secrets.choice(_ID) for _ in range(ID_LENGTH)), secrets.token_hex(32))
+
+
+def parse_token(text: str) -> Token | None:
+    """Return the token with this text; None if the text has not the form of one."""
+    found = _TOKEN.fullmatch(text)
+    return Token(found[1], found[2]) if found is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenView:
+    """A token without its secret. Times are seconds since the epoch."""
+
+    id: str
+    name: str
+    scopes: tuple[Scope, ...]
+    created_at: float
+    expires_at: float
