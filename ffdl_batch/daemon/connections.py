@@ -2,7 +2,7 @@
 
 Without a limit, idle clients would use all file descriptors, and the loops could not open files. A refusal is logged
 once. SO_PEERCRED (socket(7), unix(7)) is read when the connection is made and stored in the ASGI scope of each request,
-which no header, path or body can change. Only the daemon's own user is admitted, and root if there is no hub.
+which no header, path or body can change. :mod:`.peer_gate` decides who is admitted.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ import logging
 import resource
 import select
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ffdl_batch.daemon.replies import problem_reply, raw_problem_reply
+from ffdl_batch.daemon.replies import raw_problem_reply
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import Problem
 from ffdl_batch.host.users import read_credentials
 from ffdl_batch.services.os_errors import explain
@@ -144,6 +143,11 @@ class PeerProtocol(HttpToolsProtocol):
     _in_body = False
     _head_timer: asyncio.TimerHandle | None = None
 
+    @property
+    def is_answering(self) -> bool:
+        """Whether a request was received that is not answered yet."""
+        return self.cycle is not None and not self.cycle.response_complete
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
         """Identify the peer; refuse the connection if a limit is reached."""
         self.peer = self.identify(transport)
@@ -232,8 +236,7 @@ class PeerProtocol(HttpToolsProtocol):
 
         A peer that closed altogether shows as POLLHUP on a Unix stream socket.
         """
-        answering = self.cycle is not None and not self.cycle.response_complete
-        if not answering or self._is_hung_up():
+        if not self.is_answering or self._is_hung_up():
             return False
         self.cycle.keep_alive = False
         return True
@@ -242,34 +245,3 @@ class PeerProtocol(HttpToolsProtocol):
         poll = select.poll()
         poll.register(self.transport.get_extra_info("socket").fileno(), 0)
         return any(events & select.POLLHUP for _, events in poll.poll(0))
-
-
-class PeerGate:
-    """Refuses callers who are not admitted, before any route runs. Calls `admitted` for the others."""
-
-    def __init__(self, app: ASGIApp, own_uid: int, uids: Collection[int], admitted: Callable[[], None]) -> None:
-        self._app, self._own_uid, self._uids, self._admitted = app, own_uid, uids, admitted
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        peer = peer_of(scope)
-        if peer is None or peer.uid not in self._uids:
-            await self._refuse(peer, scope, receive, send)
-            return
-        self._admitted()
-        # Starlette copies the scope for mounted applications but keeps "state": the caller is put there once.
-        scope.setdefault("state", {})["caller"] = Caller(peer.uid, is_admin=peer.uid == 0)
-        await self._app(scope, receive, send)
-
-    async def _refuse(self, peer: Peer | None, scope: Scope, receive: Receive, send: Send) -> None:
-        who = f"user {peer.uid}" if peer else "a caller without kernel credentials"
-        log.warning("refused %s (process %s)", who, peer.pid if peer else "unknown")
-        problem = Problem(
-            "C101",
-            f"this is the daemon of user {self._own_uid}; {who} may not use it",
-            ExitCode.NOT_ALLOWED,
-            "use your own daemon: unset FFDL_SOCKET",
-        )
-        await problem_reply(problem, 403)(scope, receive, send)

@@ -39,6 +39,16 @@ _SENTENCES = {
 }
 
 
+async def reply_to(error: Exception, request: Request) -> Response:
+    """Return the reply to an error that was raised before the routes. Raises an unexpected error again."""
+    handlers = request.app.exception_handlers
+    for kind in type(error).__mro__:
+        if kind in handlers and kind is not Exception:
+            reply: Response = await handlers[kind](request, error)
+            return reply
+    raise error
+
+
 def install(app: FastAPI) -> None:
     """Add the handlers to `app`."""
     app.add_exception_handler(Refused, _refused)
@@ -117,7 +127,8 @@ def blame_options(problem: Problem) -> Problem:
 
 async def _refused(_request: Request, error: Exception) -> Response:
     assert isinstance(error, Refused)
-    return problem_reply(blame_options(error.problem), error.status)
+    headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else None
+    return problem_reply(blame_options(error.problem), error.status, headers)
 
 
 async def _store_unavailable(_request: Request, error: Exception) -> Response:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
+from ffdl_batch.domain.access import Role, Scope, TokenView
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.daemon_health import BackendHealth, DatabaseOutage
 from ffdl_batch.domain.job.submission import Submission, SubmissionResult
@@ -32,6 +33,7 @@ from ffdl_batch.domain.launch.attach_protocol import AttachPlan
 from ffdl_batch.domain.metrics.usage_report import Agreement, UsageReport
 from ffdl_batch.domain.outcome.continuation import DrillEvent
 from ffdl_batch.domain.pending.explanation import Outlook, WhyView
+from ffdl_batch.services.tokens import LONGEST_S, SHORTEST_S, USUAL_S
 
 MAX_SUBMISSIONS = 100
 
@@ -72,6 +74,16 @@ class SecretRequest:
     """The value of a secret. No reply has it."""
 
     value: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRequest:
+    """A token to create."""
+
+    name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]*$")]
+    """For its owner, who recognises it by this."""
+    scopes: Annotated[list[Scope], Field(min_length=1, max_length=len(Scope))]
+    lifetime_s: Annotated[int, Field(ge=SHORTEST_S, le=LONGEST_S)] = USUAL_S
 
 
 @when_asked
@@ -225,6 +237,49 @@ class AgreementReply:
     """Our usage figures beside the schedulers' accounting."""
 
     agreement: Agreement
+    schema: int = SCHEMA
+
+
+@when_asked
+@dataclass(frozen=True, slots=True)
+class TokenReply:
+    """A new token. No other reply has its secret."""
+
+    token: TokenView
+    secret: str = field(repr=False)
+    """The whole text, ``ffdl_ID_SECRET``."""
+    schema: int = SCHEMA
+
+
+@when_asked
+@dataclass(frozen=True, slots=True)
+class TokensReply:
+    """Tokens, newest first, without their secrets."""
+
+    tokens: tuple[TokenView, ...]
+    schema: int = SCHEMA
+
+
+@when_asked
+@dataclass(frozen=True, slots=True)
+class RevokedReply:
+    """A token that was revoked. `hub_informed`: the hub refuses it, too; the daemon does in any case."""
+
+    token: TokenView
+    hub_informed: bool
+    schema: int = SCHEMA
+
+
+@when_asked
+@dataclass(frozen=True, slots=True)
+class WhoReply:
+    """The caller of this request. Only a caller with a token has scopes and an expiry."""
+
+    uid: int
+    account: str
+    role: Role
+    scopes: tuple[Scope, ...] = ()
+    expires_at: float | None = None
     schema: int = SCHEMA
 
 

@@ -21,6 +21,7 @@ from starlette.types import Receive
 
 from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.domain.job.submission import Caller
+from ffdl_batch.services.hub import Hub
 from ffdl_batch.services.job_storage import FRESH_S
 from ffdl_batch.services.refusals import try_again
 from ffdl_batch.services.reports.prometheus_metrics import Counted, Figures
@@ -114,6 +115,8 @@ class Context:
     log_name: str = "the daemon's log"
     admits_root: bool = True
     """Whether root may use the daemon as its user does; not in site mode."""
+    hub: Hub | None = None
+    """The site's hub; only in site mode."""
     changes: Changes = field(default_factory=Changes)
     poke: Callable[[], None] = lambda: None
     is_caught_up: Callable[[], bool] = lambda: True
@@ -130,7 +133,7 @@ class Context:
 
     @property
     def admitted_uids(self) -> tuple[int, ...]:
-        """The users who may use the daemon."""
+        """The users who have all rights to the daemon."""
         own = self.platform.storage.uid
         return (own, 0) if self.admits_root else (own,)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
 import socket
 from collections.abc import Callable
@@ -21,16 +22,18 @@ from fastapi import FastAPI
 from ffdl_batch import __version__
 from ffdl_batch.config.daemon_location import PlaceRefused
 from ffdl_batch.daemon import error_replies, prometheus
-from ffdl_batch.daemon.connections import PeerGate, PeerProtocol
+from ffdl_batch.daemon.connections import PeerProtocol
 from ffdl_batch.daemon.loops import Loops
+from ffdl_batch.daemon.peer_gate import PeerGate
 from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.daemon.prometheus import Outlets
 from ffdl_batch.daemon.quiet_server import QuietServer, uvicorn_config
 from ffdl_batch.daemon.request_context import Context
-from ffdl_batch.daemon.routes import job_output, jobs, logs, pending, reports, uploads
+from ffdl_batch.daemon.routes import job_output, jobs, logs, pending, reports, tokens, uploads
 from ffdl_batch.daemon.socket_file import Listener
 from ffdl_batch.host.resource_exhaustion import explain_lack
 from ffdl_batch.services.daemon_lock import Hold
+from ffdl_batch.services.hub import hub_of
 from ffdl_batch.store import StoreError
 
 log = logging.getLogger(__name__)
@@ -53,9 +56,12 @@ class Server(QuietServer):
         await super().shutdown(sockets)
 
     def count_connections(self) -> int:
-        """Return the number of open connections of admitted users."""
-        peers = (c.peer for c in self.server_state.connections if isinstance(c, PeerProtocol))
-        return sum(1 for peer in peers if peer.uid in self._context.admitted_uids)
+        """Return the number of open connections of admitted users. One of the hub, which keeps connections open, counts
+        while it waits for an answer."""
+        connections = [c for c in self.server_state.connections if isinstance(c, PeerProtocol)]
+        own, hub = self._context.admitted_uids, self._context.hub
+        of_hub = sum(1 for c in connections if hub is not None and c.peer.uid == hub.uid and c.is_answering)
+        return of_hub + sum(1 for c in connections if c.peer.uid in own)
 
 
 @dataclass(slots=True)
@@ -75,6 +81,7 @@ class Daemon:
     async def _serve(self) -> None:
         context = Context(self.platform, self.hold.record.started_at, self.log_name)
         context.admits_root = self.listener.is_own
+        context.hub = None if self.listener.is_own else hub_of(os.environ)
         loops = Loops(self.platform, context.changes.bump)
         context.poke, context.is_caught_up = loops.poke, loops.is_caught_up
         context.changes.attach(asyncio.get_running_loop())
@@ -212,7 +219,7 @@ _DESCRIPTION = """HTTP/1.1 over a Unix socket. The caller is the peer of the soc
 and no field of a request can change it. Every JSON reply has `schema` at its top; times are seconds since the epoch,
 UTC. Errors are `ErrorReply`; `problem.exit_code` is the exit status for a command."""
 
-ROUTES = (uploads, reports, jobs, job_output, logs, pending)
+ROUTES = (uploads, reports, jobs, job_output, logs, pending, tokens)
 """Modules with the routes of the API."""
 
 
@@ -234,7 +241,5 @@ def create_app(platform: Platform, context: Context | None = None) -> FastAPI:
         app.router.routes.extend(routes.router.routes)
     app.add_middleware(error_replies.BodyLimits, own={uploads.ARCHIVES: uploads.BODY_LIMIT})
     # Added last, so it runs first: it refuses callers before anything else.
-    app.add_middleware(
-        PeerGate, own_uid=platform.storage.uid, uids=context.admitted_uids, admitted=context.note_request
-    )
+    app.add_middleware(PeerGate)
     return app

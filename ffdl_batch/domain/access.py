@@ -31,7 +31,7 @@ class Scope(StrEnum):
 
 ID_LENGTH = 12
 _ID = string.ascii_lowercase + string.digits
-_TOKEN = re.compile(r"ffdl_([a-z0-9]{12})_([0-9a-f]{64})", re.ASCII)
+_TOKEN = re.compile(r"ffdl_([0-9a-z]{12})_([A-Za-z0-9_-]{43})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Token:
 
     id: str
     secret: str = field(repr=False)
-    """256 random bits, hexadecimal."""
+    """256 random bits in the alphabet of URLs (RFC 4648, section 5)."""
 
     @property
     def text(self) -> str:
@@ -55,7 +55,7 @@ class Token:
 
 def new_token() -> Token:
     """Return a random token."""
-    return Token("".join(secrets.choice(_ID) for _ in range(ID_LENGTH)), secrets.token_hex(32))
+    return Token("".join(secrets.choice(_ID) for _ in range(ID_LENGTH)), secrets.token_urlsafe(32))
 
 
 def parse_token(text: str) -> Token | None:

@@ -89,8 +89,8 @@ def test_users_reach_no_daemon_but_their_own(host: Host, spawner: Spawner) -> No
     for uid in (BOB, OUTSIDER):
         with pytest.raises(subprocess.CalledProcessError):  # the socket's mode
             host.python(GET, str(daemon_socket(host, ADA)), uid=uid)
-    for uid in (0, HUB):  # admitted by the mode, refused by the daemon
-        assert "403 Forbidden" in host.python(GET, str(daemon_socket(host, ADA)), uid=uid)
+    for uid, status in ((0, "403 Forbidden"), (HUB, "401 Unauthorized")):  # admitted by the mode, refused by the daemon
+        assert status in host.python(GET, str(daemon_socket(host, ADA)), uid=uid)
 
 
 def test_second_request_finds_running_daemon_and_starts_none(host: Host, spawner: Spawner) -> None:

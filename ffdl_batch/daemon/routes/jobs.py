@@ -44,6 +44,7 @@ from ffdl_batch.domain.daemon_health import Health
 from ffdl_batch.domain.job.submission import Caller, Submission
 from ffdl_batch.domain.job.views import ArrayView, JobView, Resume
 from ffdl_batch.domain.job_state import JobState, RequestedAction
+from ffdl_batch.services.authorisation import without_content
 from ffdl_batch.services.job_control.drill import drill as simulate
 from ffdl_batch.services.job_control.resume import resume_job
 from ffdl_batch.services.job_control.stop import cancel_job, get_array, halt_job, stop_array
@@ -90,9 +91,7 @@ async def submit_jobs(body: SubmitRequest, here: Here, caller: Asking) -> PlainR
         gate.go_through,
     )
     accepted = [result.id for result in results if result.id]
-    log.info(
-        "user %d: %d accepted %s, %d refused", caller.uid, len(accepted), accepted[:3], len(results) - len(accepted)
-    )
+    log.info("%s: %d accepted %s, %d refused", caller, len(accepted), accepted[:3], len(results) - len(accepted))
     if accepted:
         here.changes.bump()
         here.poke()
@@ -124,7 +123,8 @@ async def read_jobs(  # noqa: PLR0913, PLR0917 - one parameter per field of the 
         here.limits.quick, list_jobs, here.platform.storage, caller,
         states=state, name=name, since=since, limit=limit, all_users=all_users, array=array,
     )  # fmt: skip
-    return PlainReply(JobsReply(tuple(found), here.platform.adapters.outages(), here.platform.storage.store.outage))
+    shown = without_content(caller, found)
+    return PlainReply(JobsReply(shown, here.platform.adapters.outages(), here.platform.storage.store.outage))
 
 
 @router.get("/jobs/{job_id}", response_model=JobReply, responses=answers(404), operation_id="get")
@@ -135,7 +135,7 @@ async def read_job(job_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
     if job.learners > 1:
         found = await if_soon(with_files(here, here.limits.quick, learners_of, here.platform.storage.root, job))
         job = replace(job, learner_list=found or ())
-    return PlainReply(_one(here, await as_it_moves(here, job)))
+    return PlainReply(_one(here, caller, await as_it_moves(here, job)))
 
 
 async def as_it_moves(here: Context, job: JobView) -> JobView:
@@ -176,6 +176,7 @@ async def wait_for_job(
     async def look() -> JobReply:
         return _one(
             here,
+            caller,
             await in_thread(here.limits.quick, get_job, here.platform.storage, here.platform.adapters, caller, job_id),
         )
 
@@ -240,20 +241,21 @@ async def read_attach(
     plans = await with_files(
         here, here.limits.slow, plan_attach, here.platform.storage, here.platform.adapters, caller, job_id, learner
     )
-    log.info("user %d: plan to enter learner %s of %s", caller.uid, learner or "1 and all others", job_id)
+    log.info("%s: plan to enter learner %s of %s", caller, learner or "1 and all others", job_id)
     return PlainReply(AttachReply(plans))
 
 
 def _changed(here: Context, caller: Caller, verb: str, job: JobView) -> PlainReply:
     """Reply to a request, and wake the loops and the requests that wait for a change."""
-    log.info("user %d: %s of %s in state %s", caller.uid, verb, job.id, job.state)
+    log.info("%s: %s of %s in state %s", caller, verb, job.id, job.state)
     here.changes.bump()
     here.poke()
-    return PlainReply(_one(here, job))
+    return PlainReply(_one(here, caller, job))
 
 
-def _one(here: Context, job: JobView) -> JobReply:
-    return JobReply(job, here.platform.adapters.outages(), here.platform.storage.store.outage)
+def _one(here: Context, caller: Caller, job: JobView) -> JobReply:
+    (shown,) = without_content(caller, [job])
+    return JobReply(shown, here.platform.adapters.outages(), here.platform.storage.store.outage)
 
 
 @router.get("/arrays/{array_id}", response_model=ArrayReply, responses=answers(404), operation_id="array")
@@ -301,7 +303,7 @@ async def halt_array(array_id: str, here: CaughtUp, caller: Asking) -> PlainRepl
 
 
 def _array_changed(here: Context, caller: Caller, verb: str, array: ArrayView) -> PlainReply:
-    log.info("user %d: %s of %s, %s", caller.uid, verb, array.id, dict(array.states))
+    log.info("%s: %s of %s, %s", caller, verb, array.id, dict(array.states))
     here.changes.bump()
     here.poke()
     return PlainReply(_array_reply(here, array))

@@ -38,9 +38,10 @@ def answers(*statuses: int) -> Answers:
     return described
 
 
-ALWAYS = (400, 403, 500, 503)
+ALWAYS = (400, 401, 403, 500, 503)
 ERRORS = {
     400: "The request does not fit this interface.",
+    401: "The site's hub has passed on a request without a token, or with one that cannot be used.",
     403: "The caller may not do this.",
     404: "There is no such job, or it is another user's.",
     409: "This is not possible in the job's state.",

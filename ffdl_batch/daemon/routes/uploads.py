@@ -102,7 +102,7 @@ async def read_secrets(here: Here) -> PlainReply:
 async def put_secret(name: Name, body: SecretRequest, here: Here, caller: Asking) -> PlainReply:
     """Set a secret, or replace its value. The reply comes when it is durable."""
     found = await with_files(here, here.limits.quick, set_secret, here.platform.storage, name, body.value)
-    log.info("user %d: set the secret %s", caller.uid, found.name)
+    log.info("%s: set the secret %s", caller, found.name)
     return PlainReply(SecretReply(found))
 
 
@@ -115,5 +115,5 @@ async def delete_secret(
 ) -> PlainReply:
     """Remove a secret; reply with its former description."""
     found = await with_files(here, here.limits.quick, remove_secret, here.platform.storage, name, force=force)
-    log.info("user %d: removed the secret %s", caller.uid, found.name)
+    log.info("%s: removed the secret %s", caller, found.name)
     return PlainReply(SecretReply(found))

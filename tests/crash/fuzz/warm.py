@@ -29,7 +29,7 @@ from ffdl_batch.daemon import loops, server
 from ffdl_batch.daemon import main as daemon
 from ffdl_batch.daemon.connections import Peer, with_peer
 from ffdl_batch.daemon.platform import Platform, open_platform
-from ffdl_batch.daemon.request_context import Context, context_of
+from ffdl_batch.daemon.request_context import Context
 from ffdl_batch.ports.scheduler import Scheduler
 from ffdl_batch.services.backends import adapters
 from ffdl_batch.services.data import controller_fence, pending_uploads
@@ -42,7 +42,8 @@ from tests.crash.fuzz.watching import WatchedReplies, watch_commits, watch_files
 
 IMPORTED_LATE = (
     "alembic.command", "ffdl_batch.services.daemon_lock", "ffdl_batch.daemon.log_file", "ffdl_batch.manifest",
-    "ffdl_batch.store.migrations.versions.v0001_first_tables", "httptools", "sqlalchemy.dialects.sqlite",
+    "ffdl_batch.store.migrations.versions.v0001_first_tables", "ffdl_batch.store.migrations.versions.v0002_tokens",
+    "httptools", "sqlalchemy.dialects.sqlite",
     "uvicorn.lifespan.off", "uvicorn.loops.asyncio", "uvicorn.protocols.http.httptools_impl",
 )  # fmt: skip
 """What daemons import when they first need it."""
@@ -90,17 +91,6 @@ class Life:
     reports: int
 
 
-class _Shell(Context):
-    """Stands in for the context of the life to come where the application is built."""
-
-    life: Context | None = None
-
-    def note_request(self) -> None:
-        """See :class:`Context`."""
-        assert self.life is not None
-        self.life.note_request()
-
-
 class WarmParent:
     """Forks the daemons of this process's worlds."""
 
@@ -108,8 +98,7 @@ class WarmParent:
         for name in (*IMPORTED_LATE, *([ONLY_WITH_POSTGRES] if find_spec(ONLY_WITH_POSTGRES) else [])):
             importlib.import_module(name)
         platform = cast(Platform, SimpleNamespace(storage=SimpleNamespace(uid=os.getuid()), adapters=None))
-        self._shell = _Shell(platform, 0.0)
-        self._app = server.create_app(platform, self._shell)
+        self._app = server.create_app(platform, Context(platform, 0.0))
         asyncio.run(_ask_for_nothing(self._app))
         assert threading.active_count() == 1, threading.enumerate()
         gc.collect()
@@ -166,7 +155,7 @@ class WarmParent:
 
     def _adopt(self, _platform: Platform, context: Context) -> FastAPI:
         """The application that was built before, for this life."""
-        self._app.state.context = self._shell.life = context
+        self._app.state.context = context
         return self._app
 
 
@@ -217,8 +206,5 @@ async def _ask_for_nothing(app: FastAPI) -> None:
         sent.append(message)
 
     with_peer(scope, Peer(os.getpid(), os.getuid(), lambda: None))
-    shell = context_of(app)
-    assert isinstance(shell, _Shell)
-    shell.life = Context(shell.platform, 0.0)
     await app(scope, receive, send)
     assert sent[0]["status"] == HTTPStatus.NOT_FOUND, sent

@@ -307,6 +307,9 @@ EXPECTED = """
 /reports/usage GET
 /reports/usage/jobs GET
 /reports/usage/agreement GET
+/tokens GET POST
+/tokens/{token_id} DELETE
+/whoami GET
 """
 
 
@@ -327,7 +330,7 @@ def test_openapi_document_describes_every_route_and_resolves_references(desk: De
     operations = [o for methods in document["paths"].values() for o in methods.values()]
     assert len({o["operationId"] for o in operations}) == len(operations)
     for operation in operations:
-        assert {"400", "403", "500", "503"} <= set(operation["responses"])
+        assert {"400", "401", "403", "500", "503"} <= set(operation["responses"])
     jsonschema.Draft202012Validator.check_schema({"$defs": document["components"]["schemas"]})
     schemas = document["components"]["schemas"]
     assert {"JobView", "Problem", "Submission", "PlanView", "EventView", "Health"} <= set(schemas)

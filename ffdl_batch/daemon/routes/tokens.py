@@ -1,0 +1,51 @@
+"""Routes for tokens, and for what a caller may do. The secret of a token is only in the reply that creates it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+
+from ffdl_batch.daemon.replies import PlainReply, RevokedReply, TokenReply, TokenRequest, TokensReply, WhoReply
+from ffdl_batch.daemon.request_context import Asking, Here, in_thread
+from ffdl_batch.daemon.routes import PREFIX
+from ffdl_batch.daemon.routes.parameters import Word, answers
+from ffdl_batch.host.users import user_name
+from ffdl_batch.services.tokens import create_token, list_tokens, revoke_token
+
+log = logging.getLogger(__name__)
+
+router = APIRouter(prefix=PREFIX)
+
+
+@router.get("/whoami", response_model=WhoReply, responses=answers(), operation_id="whoami")
+async def read_caller(here: Here, caller: Asking) -> PlainReply:
+    """Return the caller's user, role and scopes. Every admitted caller may ask."""
+    storage = here.platform.storage
+    account = storage.user if caller.uid == storage.uid else await in_thread(here.limits.quick, user_name, caller.uid)
+    return PlainReply(WhoReply(caller.uid, account, caller.role, tuple(sorted(caller.scopes)), caller.expires_at))
+
+
+@router.post("/tokens", response_model=TokenReply, responses=answers(409, 422), operation_id="create_token")
+async def make_token(body: TokenRequest, here: Here, caller: Asking) -> PlainReply:
+    """Create a token for requests by the site's hub. It is registered there before the reply, which alone has it."""
+    made = await in_thread(
+        here.limits.slow, create_token, here.platform.storage, here.hub, body.name, body.scopes, body.lifetime_s
+    )
+    log.info("%s: created token %s with the scopes %s", caller, made.token.id, ", ".join(made.token.scopes))
+    return PlainReply(TokenReply(made.token, made.secret))
+
+
+@router.get("/tokens", response_model=TokensReply, responses=answers(), operation_id="list_tokens")
+async def read_tokens(here: Here) -> PlainReply:
+    """List the tokens that can be used, newest first, without their secrets."""
+    return PlainReply(TokensReply(tuple(await in_thread(here.limits.quick, list_tokens, here.platform.storage))))
+
+
+@router.delete("/tokens/{token_id}", response_model=RevokedReply, responses=answers(404), operation_id="revoke_token")
+async def delete_token(token_id: Annotated[Word, Path()], here: Here, caller: Asking) -> PlainReply:
+    """Revoke a token. Idempotent. The daemon refuses it from now on, also if the hub could not be informed."""
+    found = await in_thread(here.limits.slow, revoke_token, here.platform.storage, here.hub, token_id)
+    log.info("%s: revoked token %s", caller, found.token.id)
+    return PlainReply(RevokedReply(found.token, found.hub_informed))

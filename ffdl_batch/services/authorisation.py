@@ -1,0 +1,122 @@
+"""Decides who may do what: the only place that does. The gate of the daemon asks before any route runs.
+
+An operation is named by its `operationId` in the OpenAPI document. One that is not in the table is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from enum import StrEnum
+
+from ffdl_batch.domain.access import Role, Scope
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.job.submission import Caller
+from ffdl_batch.domain.job.views import JobView, Problem
+from ffdl_batch.services.refusals import Refused
+
+
+class Right(StrEnum):
+    """What an operation needs."""
+
+    IDENTITY = "identity"
+    """Every admitted caller has it: the own role and rights, and the description of the interface."""
+    STATES = "states"
+    """See jobs, their states, and the daemon's health and figures."""
+    CONTENT = "content"
+    """See what jobs write, what they were submitted with, reports, and the names of secrets."""
+    STOP = "stop"
+    """Halt and cancel."""
+    CHANGE = "change"
+    """Submit and all other changes, and programs beside a learner."""
+    TOKENS = "tokens"
+    """Create, list and revoke tokens."""
+
+
+OPERATIONS: Mapping[str, Right] = {
+    "openapi": Right.IDENTITY,
+    "whoami": Right.IDENTITY,
+    "array": Right.STATES,
+    "events": Right.STATES,
+    "get": Right.STATES,
+    "health": Right.STATES,
+    "list": Right.STATES,
+    "prometheus": Right.STATES,
+    "wait": Right.STATES,
+    "wait_array": Right.STATES,
+    "why": Right.STATES,
+    "list_secrets": Right.CONTENT,
+    "logs": Right.CONTENT,
+    "metrics": Right.CONTENT,
+    "outlook": Right.CONTENT,
+    "output": Right.CONTENT,
+    "output_files": Right.CONTENT,
+    "plan": Right.CONTENT,
+    "report_faults": Right.CONTENT,
+    "report_nodes": Right.CONTENT,
+    "report_usage": Right.CONTENT,
+    "report_usage_jobs": Right.CONTENT,
+    "usage": Right.CONTENT,
+    "usage_agreement": Right.CONTENT,
+    "cancel": Right.STOP,
+    "cancel_array": Right.STOP,
+    "halt": Right.STOP,
+    "halt_array": Right.STOP,
+    "attach": Right.CHANGE,
+    "drill": Right.CHANGE,
+    "has_archive": Right.CHANGE,
+    "put_archive": Right.CHANGE,
+    "remove_secret": Right.CHANGE,
+    "resume": Right.CHANGE,
+    "set_secret": Right.CHANGE,
+    "submit": Right.CHANGE,
+    "create_token": Right.TOKENS,
+    "list_tokens": Right.TOKENS,
+    "revoke_token": Right.TOKENS,
+}
+"""The right that each operation needs."""
+
+_OF_ROLE: Mapping[Role, frozenset[Right]] = {
+    Role.OWNER: frozenset(Right),
+    Role.TOKEN: frozenset({Right.IDENTITY}),
+    Role.OPERATOR: frozenset({Right.IDENTITY, Right.STATES, Right.STOP}),
+    Role.AUDITOR: frozenset({Right.IDENTITY, Right.STATES}),
+}
+_OF_SCOPE: Mapping[Scope, frozenset[Right]] = {
+    Scope.READ: frozenset({Right.STATES, Right.CONTENT}),
+    Scope.WRITE: frozenset({Right.STATES, Right.STOP, Right.CHANGE}),
+    Scope.TOKENS: frozenset({Right.TOKENS}),
+}
+
+
+def rights_of(caller: Caller) -> frozenset[Right]:
+    """Return the rights of a caller: those of the role, and of the token's scopes."""
+    return _OF_ROLE[caller.role].union(*(_OF_SCOPE[scope] for scope in caller.scopes))
+
+
+def may(caller: Caller, operation: str) -> bool:
+    """Return whether the caller may do the operation."""
+    return OPERATIONS.get(operation) in rights_of(caller)
+
+
+def refuse_unless_allowed(caller: Caller, operation: str) -> None:
+    """Raise :class:`Refused` (403) if the caller may not do the operation."""
+    if may(caller, operation):
+        return
+    right = OPERATIONS.get(operation)
+    needed = f"it needs the right {right}" if right else "no right permits it"
+    given = " or ".join(scope.value for scope in Scope if right in _OF_SCOPE[scope])
+    is_token = caller.role is Role.TOKEN and given
+    cure = f"use a token with the scope {given}" if is_token else "ask the owner of the daemon, whose right it is"
+    what = f"token {caller.token_id}" if caller.role is Role.TOKEN else f"{caller.role} {caller.uid}"
+    problem = Problem("C101", f"{what} may not do {operation}: {needed}", ExitCode.NOT_ALLOWED, cure)
+    raise Refused(problem, 403)
+
+
+def without_content(caller: Caller, jobs: Iterable[JobView]) -> tuple[JobView, ...]:
+    """Return the jobs as the caller may see them: the lines of logs that they quote need the right to content."""
+    if Right.CONTENT in rights_of(caller):
+        return tuple(jobs)
+    return tuple(
+        replace(job, log_tail=(), incidents=tuple(replace(one, evidence=()) for one in job.incidents)) for job in jobs
+    )

@@ -1,0 +1,118 @@
+"""Creates, lists, revokes and verifies the tokens of the daemon's user. The secret of a token is in the reply that
+creates it and nowhere else."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from ffdl_batch.domain.access import Role, Scope, TokenView, new_token, parse_token
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.job.submission import Caller
+from ffdl_batch.domain.job.views import Problem
+from ffdl_batch.services.hub import Hub, HubRefused, HubUnavailable
+from ffdl_batch.services.job_storage import JobStorage
+from ffdl_batch.services.refusals import Refused, not_allowed, try_again, unavailable, wrong_state
+from ffdl_batch.store import StoredToken
+
+MOST_LIVE = 100
+SHORTEST_S, USUAL_S, LONGEST_S = 60, 30 * 86400, 365 * 86400
+"""Lifetimes of tokens."""
+GRANTED = frozenset({Scope.READ, Scope.WRITE})
+"""Scopes that a created token may have. Only a login by munge gives `tokens`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedToken:
+    """A new token with the text that its owner uses."""
+
+    token: TokenView
+    secret: str
+
+
+@dataclass(frozen=True, slots=True)
+class RevokedToken:
+    """A token that is refused from now on."""
+
+    token: TokenView
+    hub_informed: bool
+    """Whether the hub refuses it, too. It needs not: the daemon does."""
+
+
+def create_token(
+    storage: JobStorage, hub: Hub | None, name: str, scopes: Collection[Scope], lifetime_s: float
+) -> CreatedToken:
+    """Create a token, and register it at the hub before it is stored and returned. Raises :class:`Refused`,
+    StoreError."""
+    if hub is None:
+        raise unavailable("tokens are for the hub of a site, and no site's spawner has started this daemon")
+    if refused := set(scopes) - GRANTED:
+        raise not_allowed(f"the scope {', '.join(sorted(refused))} is given by `ffdl login` on a login node only")
+    now, token = storage.clock.now(), new_token()
+    wanted = [scope for scope in Scope if scope in scopes]
+    stored = StoredToken(token.id, name, token.digest, tuple(wanted), now, now + lifetime_s)
+    if len(storage.store.tokens.live(now)) >= MOST_LIVE:
+        raise _too_many()
+    try:
+        hub.register(token.id, stored.expires_at)
+    except HubUnavailable as error:
+        raise try_again("S210", f"no token was created: {error}", cure="try again") from error
+    except HubRefused as error:
+        raise wrong_state(f"no token was created, because the hub refuses it: {error}") from error
+    if not storage.store.tokens.add(stored, MOST_LIVE):
+        raise _too_many()
+    return CreatedToken(_view(stored), token.text)
+
+
+def list_tokens(storage: JobStorage) -> list[TokenView]:
+    """Return the tokens that can be used, newest first. Raises StoreError."""
+    return [_view(token) for token in storage.store.tokens.live(storage.clock.now())]
+
+
+def revoke_token(storage: JobStorage, hub: Hub | None, token_id: str) -> RevokedToken:
+    """Revoke a token. Idempotent. Raises :class:`Refused` if it does not exist, and StoreError."""
+    token = storage.store.tokens.revoke(token_id, storage.clock.now())
+    if token is None:
+        cure = "`ffdl token list` shows the existing ones"
+        raise Refused(Problem("C101", f"there is no token {token_id[:80]!r}", ExitCode.FAILED, cure), 404)
+    try:
+        if hub is not None:
+            hub.forget(token.id)
+    except (HubUnavailable, HubRefused):
+        return RevokedToken(_view(token), hub_informed=False)
+    return RevokedToken(_view(token), hub_informed=True)
+
+
+def verify_token(storage: JobStorage, text: str, request_id: str = "") -> Caller:
+    """Return the caller who has this token. Raises :class:`Refused` (401), StoreError."""
+    token = parse_token(text)
+    stored = storage.store.tokens.get(token.id) if token is not None else None
+    if token is None or stored is None or not hmac.compare_digest(stored.digest, token.digest):
+        raise unauthenticated("the token is not one of this daemon")
+    if stored.revoked_at is not None:
+        raise unauthenticated(f"token {token.id} was revoked")
+    if stored.expires_at <= storage.clock.now():
+        raise unauthenticated(f"token {token.id} has expired")
+    return Caller(
+        storage.uid,
+        role=Role.TOKEN,
+        scopes=frozenset(stored.scopes),
+        token_id=token.id,
+        expires_at=stored.expires_at,
+        request_id=request_id,
+    )
+
+
+def unauthenticated(message: str) -> Refused:
+    """Return the refusal of a request of the hub that does not prove who has sent it."""
+    cure = "create a token on a login node: ffdl token create"
+    return Refused(Problem("C101", message, ExitCode.NOT_ALLOWED, cure), 401)
+
+
+def _too_many() -> Refused:
+    return wrong_state(f"there are {MOST_LIVE} tokens, which is the limit", "revoke one: ffdl token revoke ID")
+
+
+def _view(token: StoredToken) -> TokenView:
+    return TokenView(token.id, token.name, token.scopes, token.created_at, token.expires_at)
