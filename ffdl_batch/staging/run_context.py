@@ -43,6 +43,11 @@ class UnreadableFiles:
             self._named = [*self._named, what][:NAMED]
         self._teller.skip(f"{shown(name)} cannot be read: {error.strerror or error}")
 
+    @property
+    def has_any(self) -> bool:
+        """Whether a file or directory could not be read."""
+        return self._count > 0
+
     def forget(self) -> None:
         """Forget the files, because the task starts over."""
         with self._lock:
@@ -101,7 +106,7 @@ def open_store(
     if address.kind is StoreKind.SWIFT:
         return SwiftStore(address, credentials, connections)
     if address.kind is StoreKind.FSSPEC:
-        return FsspecStore(address, credentials)
+        return FsspecStore(address, credentials, unreadable)
     return FileStore(address, unreadable)
 
 

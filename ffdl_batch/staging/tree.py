@@ -133,8 +133,11 @@ class Tree:
         the reason, and `unreadable` gets directories that cannot be read. `keep` gets links, empty directories, and
         modes that differ from what the umask gives.
 
-        A directory that vanishes is skipped. Raises OSError if there is no `unreadable`, and what `unreadable` raises.
+        A directory that vanishes is skipped. The directory itself is named by its path. Raises OSError if there is no
+        `unreadable`, and what `unreadable` raises.
         """
+        if unreadable is not None:
+            unreadable = _naming_top(os.path.join(self.root, *above), unreadable)
         try:
             with self.directory(above) as top:
                 below = Directories(".", dir_fd=top)
@@ -254,6 +257,11 @@ def open_own(name: str, directory: int) -> int:
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=directory)
     raise OSError(errno.ELOOP, "is not a regular file with one link", name)
+
+
+def _naming_top(path: str, unreadable: Callable[[str, OSError], None]) -> Callable[[str, OSError], None]:
+    """Return a function that calls `unreadable` with the path in place of "."."""
+    return lambda name, error: unreadable(path if name == "." else name, error)
 
 
 def _statuses(

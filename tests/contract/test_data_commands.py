@@ -20,6 +20,7 @@ from tests import preloaded
 from tests.cache_rig import until
 from tests.contract.linked_tree import check_back, lay
 from tests.fakes.fault_proxy import Rule
+from tests.file_modes import AS_OTHERS
 from tests.preloaded import FFDL
 from tests.staging_rig import KEY, MIB, SECRET, StagingRig, rig
 
@@ -43,9 +44,6 @@ else:
     transfers._ENDS_WITHIN_S = 120
 """
 """Of what goes into a directory the first chunk goes, and a program that ends has time for it."""
-_OF_ROOT = "-dac_override,-dac_read_search"
-AS_OTHERS = ("setpriv", f"--inh-caps={_OF_ROOT}", f"--bounding-set={_OF_ROOT}") if os.geteuid() == 0 else ()
-"""Before a command: modes of files count for it."""
 
 
 class Person:
@@ -401,6 +399,29 @@ def test_data_get_and_ls_copy_and_list_all_files_but_unreadable_ones(person: Per
         assert "f39" in listed and "all others are listed" in also
     person.run("get", mine.as_uri(), "--out", got)
     assert found_in(got) == files
+
+
+@pytest.mark.parametrize(("mode", "rest", "words"), [
+    (0, "", "you own {shut}, and it has mode 0000; chmod u+rwx {shut}"),
+    (0, "/a", "you own {shut}, and it has mode 0000; chmod u+rwx {shut}"),
+    (0o444, "/a", "you own {shut}, and it has mode 0444; chmod u+rwx {shut}"),
+    (0o444, "", "1 file or directory was not read ({shut}: Permission denied); all others are"),
+])  # fmt: skip
+@pytest.mark.parametrize("words_of", ["get", "ls", "put"])
+def test_data_commands_name_directory_that_denies_access(
+    person: Person, words_of: str, mode: int, rest: str, words: str
+) -> None:
+    shut = person.lay({"a": b"1"}, "shut")
+    shut.chmod(mode)
+    arguments = {
+        "get": (f"{shut.as_uri()}{rest}", "--out", person.directory / "got"),
+        "ls": (f"{shut.as_uri()}{rest}",),
+        "put": (f"{shut}{rest}", person.url("x")),
+    }[words_of]
+    said = person.run(words_of, *arguments, code=1, under=AS_OTHERS)[1]
+    shut.chmod(0o755)
+    assert words.format(shut=shut) in said.splitlines()[-1], said
+    assert "defect" not in said
 
 
 def test_data_commands_report_directory_errors_without_bucket_terms(person: Person) -> None:

@@ -6,7 +6,10 @@ import glob
 import os
 import random
 
+import pytest
+
 from ffdl_batch.domain.data.staging_protocol import Direction, Entry, FaultClass
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from tests.staging_rig import MIB, Outcome, StagingRig, rig
 
 __all__ = ["rig"]
@@ -99,3 +102,18 @@ def test_stage_in_refuses_to_replace_file_or_link_with_directory(rig: StagingRig
     (rig.local / "deep").write_bytes(b"a file")
     assert rig.run(task).failed.class_ is FaultClass.REFUSED
     assert rig.files() == {"deep": b"a file"}
+
+
+@pytest.mark.usefixtures("bound_by_modes")
+@pytest.mark.parametrize("lists", [False, True])
+@pytest.mark.parametrize("mode", [0, 0o444, 0o111])
+def test_stage_in_names_directory_of_prefix_that_cannot_be_read(rig: StagingRig, mode: int, lists: bool) -> None:
+    store = rig.directory / "store"
+    (store / "set").mkdir(parents=True)
+    (store / "set" / "a").write_text("1")
+    (store / "set").chmod(mode)
+    task = rig.task(prefix="set", store=StoreAddress(StoreKind.FILE, container=str(store)))
+    outcome = rig.run(task, lists=lists)
+    (store / "set").chmod(0o700)
+    assert (outcome.status, outcome.failed.class_) == (76, FaultClass.REFUSED)
+    assert f"1 file or directory was not read ({store}/set: Permission denied)" in outcome.failed.message

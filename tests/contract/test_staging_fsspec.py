@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import socket
 from collections.abc import Iterator
@@ -12,13 +13,14 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from ffdl_batch.domain.data.staging_protocol import Direction, FaultClass, Retry
+from ffdl_batch.domain.data.staging_protocol import Direction, Entry, Failed, FaultClass, Note, Retry
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.staging.stores.fsspec import FsspecStore
 from tests import preloaded
 from tests.contract.linked_tree import check_round_trip
 from tests.fakes.s3_server import free_port
 from tests.fakes.ssh_server import BreakingWire, SshServer
+from tests.file_modes import AS_OTHERS
 from tests.staging_rig import MIB, StagingRig, rig
 
 __all__ = ["rig"]
@@ -29,7 +31,7 @@ OUT = Direction.OUT
 @pytest.fixture(scope="module")
 def ssh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshServer]:
     """One server for the tests of this file."""
-    server = SshServer(tmp_path_factory.mktemp("ssh"))
+    server = SshServer(tmp_path_factory.mktemp("ssh"), under=AS_OTHERS)
     yield server
     server.stop()
 
@@ -46,6 +48,12 @@ def remote(tmp_path: Path) -> Path:
     (made / "set" / "round").symlink_to(made)
     (made / "set-other").write_bytes(b"not of the set")
     return made
+
+
+def lay(top: Path, files: dict[str, bytes]) -> None:
+    for name, data in files.items():
+        (top / name).parent.mkdir(parents=True, exist_ok=True)
+        (top / name).write_bytes(data)
 
 
 NAMES = {"big": NOISE, "deep [1]*/ü #?.txt": b"1", "empty": b""}
@@ -129,13 +137,89 @@ def test_fsspec_store_lists_keys_in_order_and_resumes_after_any_key(
     for name in ("a.b", "a/c", "a/d/e", "a0"):
         (remote / name).parent.mkdir(parents=True, exist_ok=True)
         (remote / name).write_bytes(b"1")
-    opened = FsspecStore(store, {"user_name": json.loads(rig.secrets.read_text())["who"]})
+    unreadable: list[str] = []
+    credentials = {"user_name": json.loads(rig.secrets.read_text())["who"]}
+    opened = FsspecStore(store, credentials, lambda name, _: unreadable.append(name))
     keys = [item.key for page in opened.listing("") for item in page]
     assert keys == sorted(keys)
     assert {"a.b", "a/c", "a/d/e", "a0"} < set(keys)
     for number, key in enumerate(keys):
         assert [item.key for page in opened.listing("", key) for item in page] == keys[number + 1 :]
     opened.close()
+    assert unreadable == []
+
+
+@pytest.mark.usefixtures("bound_by_modes")
+@pytest.mark.parametrize(("modes", "named", "kept"), [
+    ({"small": 0}, ["small"], {"a", "big", "d/in"}),
+    ({"big": 0}, ["big"], {"a", "small", "d/in"}),
+    ({"d": 0}, ["d"], {"a", "big", "small"}),
+    ({"d": 0o444}, ["d"], {"a", "big", "small"}),
+    ({"d": 0o111}, ["d"], {"a", "big", "small"}),
+    ({"d/in": 0}, ["d/in"], {"a", "big", "small"}),
+    ({"a": 0, "big": 0, "small": 0, "d": 0}, ["a", "big", "d", "small"], set()),
+])  # fmt: skip
+def test_fsspec_store_brings_and_lists_all_objects_but_unreadable_ones(
+    rig: StagingRig, store: StoreAddress, remote: Path, modes: dict[str, int], named: list[str], kept: set[str]
+) -> None:
+    data = {"a": b"1", "big": NOISE, "small": b"3", "d/in": b"2"}
+    lay(remote / "tree", data)
+    for name, mode in modes.items():
+        (remote / "tree" / name).chmod(mode)
+    task = rig.task(store=store, prefix="tree")
+    outcome, listed = rig.run(task), rig.run(task, lists=True)
+    for name in modes:
+        (remote / "tree" / name).chmod(0o700)
+    assert (outcome.status, outcome.failed.class_, outcome.failed.code) == (76, FaultClass.REFUSED, "S302")
+    assert sorted(note.why for note in outcome.of(Note)) == [
+        f"{name} cannot be read: Permission denied" for name in named
+    ]
+    were = "file or directory was" if len(named) == 1 else "files or directories were"
+    assert f"{len(named)} {were} not read (" in outcome.failed.message
+    assert outcome.failed.message.endswith("; all others are copied; make them readable, or leave them out")
+    assert outcome.of(Retry) == []
+    assert rig.files() == {name: data[name] for name in kept}
+    entries = {entry.name for entry in listed.of(Entry)}
+    assert entries == {name for name in data if "d" not in modes or name != "d/in"}
+    assert isinstance(listed.last, Failed) == ("d" in modes)
+    assert rig.run(task).done.files == len(data)
+    assert rig.files() == data
+
+
+@pytest.mark.usefixtures("bound_by_modes")
+@pytest.mark.parametrize("mode", [0, 0o444, 0o111])
+def test_fsspec_store_reports_denied_access_to_whole_directory(
+    rig: StagingRig, store: StoreAddress, remote: Path, mode: int
+) -> None:
+    lay(remote / "tree", {"a": b"1"})
+    (remote / "tree").chmod(mode)
+    outcome = rig.run(rig.task(store=store, prefix="tree"))
+    (remote / "tree").chmod(0o700)
+    assert (outcome.status, outcome.failed.class_) == (77, FaultClass.CREDENTIALS)
+
+
+@pytest.mark.usefixtures("bound_by_modes")
+def test_fsspec_store_stages_out_beside_directory_that_cannot_be_listed(
+    rig: StagingRig, store: StoreAddress, remote: Path
+) -> None:
+    lay(remote / "new", {"theirs/x": b"1"})
+    (remote / "new/theirs").chmod(0)
+    lay(rig.local, {"mine": b"2"})
+    outcome = rig.run(rig.task(OUT, "new", store=store))
+    (remote / "new/theirs").chmod(0o700)
+    assert outcome.done.files == 1
+    assert (remote / "new/mine").read_bytes() == b"2"
+
+
+def test_fsspec_store_leaves_out_pipes_and_sockets(
+    rig: StagingRig, store: StoreAddress, remote: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(remote / "set" / "pipe")
+    monkeypatch.chdir(remote / "set")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("talk")
+        assert rig.run(rig.task(store=store, prefix="set")).done.files == 3
+    assert rig.files() == NAMES
 
 
 def test_fsspec_store_writes_directly_if_file_system_cannot_rename(rig: StagingRig) -> None:

@@ -33,9 +33,10 @@ Subsystem sftp internal-sftp
 
 
 class SshServer:
-    """The server, which lets in the user of this process by the key in `key`. `more_config`: lines of sshd_config."""
+    """The server, which lets in the user of this process by the key in `key`. `more_config`: lines of sshd_config.
+    `under`: a command that starts it."""
 
-    def __init__(self, directory: Path, more_config: str = "") -> None:
+    def __init__(self, directory: Path, more_config: str = "", under: tuple[str, ...] = ()) -> None:
         program = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
         if program is None:
             raise FileNotFoundError("no sshd is installed: `apt-get install openssh-server`")
@@ -51,7 +52,7 @@ class SshServer:
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # where sshd of root goes before it knows a user
         self._log = directory / "sshd.log"
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen([program, "-D", "-e", "-f", str(config)], stdout=log, stderr=log)
+            self._process = subprocess.Popen([*under, program, "-D", "-e", "-f", str(config)], stdout=log, stderr=log)
         self._wait()
 
     @property

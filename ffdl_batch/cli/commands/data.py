@@ -21,6 +21,7 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.number_text import counted, size_text
 from ffdl_batch.domain.terminal_text import printable
 from ffdl_batch.exit_handling import Detached, Stop, complain
+from ffdl_batch.host.permissions import with_denial
 
 if TYPE_CHECKING:
     from ffdl_batch.client.stores.transfers import Move
@@ -140,13 +141,17 @@ def list_(*, source: str | None, options: StoreOptions, as_json: bool) -> None:
 def _source(local: Path) -> tuple[Path, tuple[str, ...]]:
     """Return the directory, and the pattern of the file if `local` is a file."""
     path = local.absolute()
-    if path.is_dir():
-        return path, ()
-    if path.is_symlink():
-        raise Stop(ExitCode.NO_INPUT, f"{local} is a symbolic link, which is not followed; name the file itself")
-    if not path.is_file():
-        why = "is neither a file nor a directory" if path.exists() else "does not exist"
-        raise Stop(ExitCode.NO_INPUT, f"{local} {why}")
+    try:
+        if path.is_dir():
+            return path, ()
+        if path.is_symlink():
+            raise Stop(ExitCode.NO_INPUT, f"{local} is a symbolic link, which is not followed; name the file itself")
+        if not path.is_file():
+            why = "is neither a file nor a directory" if path.exists() else "does not exist"
+            raise Stop(ExitCode.NO_INPUT, f"{local} {why}")
+    except PermissionError as error:
+        denied = PermissionError(error.errno, error.strerror, str(path))
+        raise Stop(ExitCode.FAILED, with_denial(f"{local} cannot be read: {error.strerror}", denied)) from None
     return path.parent, (glob.escape(path.name),)
 
 

@@ -37,7 +37,10 @@ def chosen_format(form: str, *, as_json: bool) -> str:
 def check_written(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
     """Check the name of a file to write, or ``-``. Callback of an option."""
     if value is not None and value != "-":
-        wrong = _wrong(Path(value))
+        try:
+            wrong = _wrong(Path(value))
+        except PermissionError as error:
+            wrong = f"{quoted(value, most=4096)} is not accessible: {error.strerror}"
         if wrong:
             raise click.BadParameter(wrong)
     return value

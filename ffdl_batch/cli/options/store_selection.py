@@ -220,7 +220,11 @@ def as_source(chosen: Chosen) -> Chosen:
     """Return a store to read. If it is a file of this machine, it becomes a prefix in the file's directory."""
     address = chosen.access.address
     path = Path(address.container, chosen.prefix)
-    if address.kind is not StoreKind.FILE or not path.is_file():
+    try:
+        is_file = address.kind is StoreKind.FILE and path.is_file()
+    except PermissionError:  # the transfer reports it
+        is_file = False
+    if not is_file:
         return chosen
     return Chosen(replace(chosen.access, address=replace(address, container=str(path.parent))), path.name)
 

@@ -8,21 +8,31 @@ own.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.domain.data.store_kinds import StoreAddress
-from ffdl_batch.staging.faults import FULL_ERRORS, Fault, ObjectChanged, Stopped, TemporaryFailure
+from ffdl_batch.staging.faults import (
+    ERRORS_OF_ONE,
+    FULL_ERRORS,
+    Fault,
+    ObjectChanged,
+    Stopped,
+    TemporaryFailure,
+    UnreadableObject,
+)
 from ffdl_batch.staging.object_names import PART_NAME, part_name
 from ffdl_batch.staging.stores.digests import hex_of_base64, is_md5
 from ffdl_batch.staging.stores.sftp import sftp_options, sftp_system
 from ffdl_batch.staging.stores.store import CHUNK_BYTES, UNKNOWN, Item, Sent, in_pages, library
 
 SFTP = ("sftp", "ssh")
+_LOCAL = ("file", "local")
 OWN_OPTIONS = ("protocol", "timeout_s", "path_style", "ca_file", "known_hosts", "key_file")
 _TIMES = ("mtime", "modified", "last_modified", "LastModified", "modificationTime", "updated", "created")
 _ETAGS = ("ETag", "etag")
@@ -32,7 +42,11 @@ _MD5S = ("md5", "md5Hash", "content_md5")
 class FsspecStore:
     """The directory or container `container` of a store. Each thread has its own connection."""
 
-    def __init__(self, address: StoreAddress, credentials: Mapping[str, str]) -> None:
+    def __init__(
+        self, address: StoreAddress, credentials: Mapping[str, str], unreadable: Callable[[str, OSError], None]
+    ) -> None:
+        """`unreadable` gets directories that cannot be read, except the one that a listing begins with."""
+        self._unreadable = unreadable
         self._protocol = address.options.get("protocol", "")
         if not self._protocol:
             raise Fault(FaultClass.TASK, "its options name no protocol")
@@ -61,8 +75,10 @@ class FsspecStore:
     def read(self, item: Item, start: int, end: int) -> Iterator[Iterator[bytes]]:
         """See :class:`ffdl_batch.staging.stores.store.Store`."""
         with self._classified(item.key):
+            system = self._here()
             try:
-                file = self._here().open(self._path(item.key), "rb")
+                with self._unreadable_object():
+                    file = system.open(self._path(item.key), "rb")
             except FileNotFoundError:
                 raise ObjectChanged from None
         try:
@@ -72,7 +88,7 @@ class FsspecStore:
                 file.close()
 
     def _chunks(self, file: Any, item: Item, start: int, end: int) -> Iterator[bytes]:
-        with self._classified(item.key):
+        with self._classified(item.key), self._unreadable_object():
             if end != UNKNOWN and hasattr(file, "readv"):  # sftp: all of it is asked for before the first answer
                 pieces = [(at, min(CHUNK_BYTES, end - at)) for at in range(start, end, CHUNK_BYTES)]
                 for data in file.readv(pieces):
@@ -137,7 +153,7 @@ class FsspecStore:
         system = self._here()
         system.invalidate_cache()
         try:
-            entries = system.ls(self._path(above), detail=True)
+            entries = self._entries(system, above)
         except (FileNotFoundError, NotADirectoryError):
             if not above or not system.exists(self._path("")):
                 raise Fault(FaultClass.MISSING, "there is no such directory or container") from None
@@ -146,6 +162,7 @@ class FsspecStore:
         if any(str(info["name"]).strip("/") == path for info in entries):  # a file, which stands for itself
             return
         waiting = [sorted(_children(above, entries), reverse=True)]
+        start = len(above) + 1 if above else 0
         while waiting:
             if not waiting[-1]:
                 waiting.pop()
@@ -156,9 +173,52 @@ class FsspecStore:
                 if item is not None and key > start_after and not PART_NAME.fullmatch(key.rsplit("/", 1)[-1]):
                     yield item
             elif key > start_after or start_after.startswith(key):
-                with suppress(FileNotFoundError):  # removed meanwhile
-                    below = system.ls(self._path(key[:-1]), detail=True)
-                    waiting.append(sorted(_children(key[:-1], below), reverse=True))
+                waiting.append(self._below(system, key[:-1], key[start:-1]))
+
+    def _below(self, system: Any, key: str, name: str) -> list[tuple[str, int, dict[str, Any]]]:
+        """Return what is in a directory, in the reverse order of keys; nothing if it was removed meanwhile or cannot be
+        read. `name` is relative to the directory that is listed. Raises what the library raises."""
+        try:
+            return sorted(_children(key, self._entries(system, key)), reverse=True)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            found = self._error_of_one(error)
+            if found is None:
+                raise
+            self._unreadable(name, found)
+            return []
+
+    def _entries(self, system: Any, key: str) -> list[dict[str, Any]]:
+        """Return the entries of a directory. Raises what the library raises.
+
+        OpenSSH's sftp-server lists a directory as empty if it may be read but not entered (sftp-server.c,
+        process_readdir).
+        """
+        path = self._path(key)
+        entries: list[dict[str, Any]] = system.ls(path, detail=True)
+        if not entries and self._protocol in SFTP:
+            system.info(f"{path}/.")
+        return entries
+
+    @contextmanager
+    def _unreadable_object(self) -> Iterator[None]:
+        """Raise UnreadableObject for errors that concern only the object that is read."""
+        try:
+            yield
+        except OSError as error:
+            found = self._error_of_one(error)
+            if found is None:
+                raise
+            raise UnreadableObject(found) from error
+
+    def _error_of_one(self, error: OSError) -> OSError | None:
+        """Return the error with a number, if it concerns only one file or directory. Over a network, I/O errors may be
+        temporary."""
+        if isinstance(error, PermissionError):
+            number = error.errno or errno.EACCES
+            return OSError(number, error.strerror or str(error) or os.strerror(number))
+        return error if self._protocol in _LOCAL and error.errno in ERRORS_OF_ONE else None
 
     def _path(self, key: str) -> str:
         if not key:
@@ -200,7 +260,7 @@ class FsspecStore:
         call opens a new connection."""
         try:
             yield
-        except (TemporaryFailure, Fault, ObjectChanged, Stopped):
+        except (TemporaryFailure, Fault, ObjectChanged, Stopped, UnreadableObject):
             raise
         except Exception as error:
             fault = _fault(error, key)

@@ -11,6 +11,7 @@ import io
 import logging
 import shlex
 import socket
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -25,7 +26,8 @@ KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "~/.ssh/known_hosts")
 
 
 def sftp_system() -> Any:
-    """Return fsspec's class with a connection that refuses hosts whose key is not in `known_hosts`."""
+    """Return fsspec's class with a connection that refuses hosts whose key is not in `known_hosts`, and with a type of
+    its own for pipes, sockets and devices: fsspec's class takes them for files, and opening a pipe waits for ever."""
     paramiko, made = library("paramiko", "sftp"), library("fsspec.implementations.sftp", "sftp")
     logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # what it has to say is raised, too
 
@@ -55,7 +57,14 @@ def sftp_system() -> Any:
             raise
         self.ftp.get_channel().settimeout(timeout_s)
 
-    return type("KnownHostSftp", (made.SFTPFileSystem,), {"_connect": connect})
+    def decode(found: Any, above: str | None = None) -> dict[str, Any]:
+        info: dict[str, Any] = made.SFTPFileSystem._decode_stat(found, above)
+        if info["type"] == "file" and not stat.S_ISREG(found.st_mode):
+            info["type"] = "other"
+        return info
+
+    functions = {"_connect": connect, "_decode_stat": staticmethod(decode)}
+    return type("KnownHostSftp", (made.SFTPFileSystem,), functions)
 
 
 def unknown_host(host: str, port: int, file: str, kind: str, key: bytes) -> Fault:

@@ -203,8 +203,9 @@ def pages(route: Route, prefix: str) -> Iterator[list[Item]]:
 
 
 def must_have_something(route: Route) -> bool:
-    """Return whether there must be something to download. A whole container may be empty."""
-    if route.transfer.optional:
+    """Return whether there must be something to download. A whole container may be empty, and what cannot be read is
+    reported at the end."""
+    if route.transfer.optional or route.run.unreadable.has_any:
         return False
     if route.transfer.store.kind is StoreKind.HTTP and not route.transfer.prefix:
         raise Fault(FaultClass.TASK, "no file of the web server is named, and it has no listing")

@@ -287,6 +287,19 @@ def test_metrics_rejects_unusable_output_path_before_asking_daemon(
     assert jobs.requests == []
 
 
+@pytest.mark.usefixtures("bound_by_modes")
+@pytest.mark.parametrize("name", ["x", "in/x"])
+@pytest.mark.parametrize("mode", [0, 0o444])
+def test_check_written_rejects_path_in_directory_that_denies_access(tmp_path: Path, name: str, mode: int) -> None:
+    shut = tmp_path / "shut"
+    shut.mkdir(mode)
+    try:
+        with pytest.raises(click.BadParameter, match=r"is not accessible: Permission denied|is not writable"):
+            check_written(click.Context(metrics), metrics.params[0], str(shut / name))
+    finally:
+        shut.chmod(0o700)
+
+
 def test_check_written_rejects_path_without_write_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(click.BadParameter, match=r"the directory .* is not writable"):

@@ -21,6 +21,7 @@ from ffdl_batch.ports.capabilities import ReadsClaims
 from ffdl_kubernetes.adapter import KubernetesScheduler
 from ffdl_kubernetes.attach.claim_files import ABSENT, FOUND, PROGRAM, _await_begin, reader_job
 from tests.fakes.kubernetes.pod_security import violations
+from tests.file_modes import AS_OTHERS
 from tests.unit.kubernetes.request_rig import settled
 
 
@@ -36,11 +37,6 @@ def test_reader_pod_sees_only_its_directory_of_claim_and_is_restricted(version: 
     assert violations("restricted", job["spec"]["template"]) == ""
     (mount,) = pod["containers"][0]["volumeMounts"]
     assert (mount["subPath"], mount["readOnly"]) == ("jobs/training-a", True)
-
-
-_OF_ROOT = "-dac_override,-dac_read_search"
-AS_OTHERS = ("setpriv", f"--inh-caps={_OF_ROOT}", f"--bounding-set={_OF_ROOT}") if os.geteuid() == 0 else ()
-"""Starts a program for which the modes of files count, also if it is root's."""
 
 
 def read(directory: Path, *under: str) -> bytes:
