@@ -131,7 +131,8 @@ def test_daemon_ignores_forged_identity_headers(running: Running) -> None:
 
 @needs_root
 def test_daemon_rejects_other_users_and_admits_root(open_directory: Path) -> None:
-    with site_in(open_directory, more_environment={"TEST_BECOME_UID": str(OTHER_UID)}) as site:
+    no_hub = {"FFDL_HUB_UID": str(THIRD_UID)}  # in personal mode there is none
+    with site_in(open_directory, more_environment={"TEST_BECOME_UID": str(OTHER_UID)} | no_hub) as site:
         site.start()
         site.socket.parent.chmod(0o755)
         site.socket.chmod(0o666)

@@ -15,11 +15,12 @@ from tests.site.rig import ADA, BOB, EXPIRED, GONE, HUB, OUTSIDER, Host, Spawner
 
 GET = """
 import socket, struct, sys
+path, headers = sys.argv[2:] or ("jobs", "")
 with socket.socket(socket.AF_UNIX) as s:
     s.settimeout(120)
     s.connect(sys.argv[1])
     print(struct.unpack("=iII", s.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1])
-    s.sendall(b"GET /api/v1/jobs HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n")
+    s.sendall(f"GET /api/v1/{path} HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n{headers}\\r\\n".encode())
     answer = b""
     while part := s.recv(65536):
         answer += part
@@ -91,6 +92,19 @@ def test_users_reach_no_daemon_but_their_own(host: Host, spawner: Spawner) -> No
             host.python(GET, str(daemon_socket(host, ADA)), uid=uid)
     for uid, status in ((0, "403 Forbidden"), (HUB, "401 Unauthorized")):  # admitted by the mode, refused by the daemon
         assert status in host.python(GET, str(daemon_socket(host, ADA)), uid=uid)
+
+
+def test_daemon_reads_role_from_hub_only(host: Host, spawner: Spawner) -> None:
+    assert ensure(host, ADA).startswith("ok ")
+    auditor = f"FfDL-Role: auditor\r\nFfDL-Actor: {BOB}\r\n"
+
+    def ask(uid: int, path: str, headers: str) -> str:
+        answer = host.python(GET, str(daemon_socket(host, ADA)), path, headers, uid=uid)
+        return answer.splitlines()[1].split()[1]
+
+    found = [ask(HUB, "jobs", auditor), ask(HUB, "secrets", auditor), ask(HUB, "whoami", "Authorization: Bearer x\r\n")]
+    assert found == ["200", "403", "401"]
+    assert [ask(0, "jobs", auditor), ask(ADA, "secrets", auditor)] == ["403", "200"]
 
 
 def test_second_request_finds_running_daemon_and_starts_none(host: Host, spawner: Spawner) -> None:
