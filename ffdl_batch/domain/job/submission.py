@@ -13,8 +13,8 @@ from ffdl_batch.host.time_zone import UtcOffsets
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The user who sends a request: the peer of the socket, or whom the site's hub has identified. Never a field of the
-    request's body."""
+    """The user who sends a request: the peer of the socket, or a user that the site's hub has identified. Never a field
+    of the request's body."""
 
     uid: int
     is_admin: bool = False

@@ -10,14 +10,17 @@ import pytest
 
 from ffdl_batch.config.settings import Settings
 from ffdl_batch.controller.learner.orphans import MARK
+from ffdl_batch.domain.access import Role, Scope
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.spec import NetworkLevel, StoreType
+from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.controller_events import EventKind
 from ffdl_batch.domain.outcome.error_codes import FAULTS
 from ffdl_batch.manifest.models.batch import BatchBlock, CheckpointBlock, RetryBlock, RoleBlock
 from ffdl_batch.manifest.models.ffdl import DataStoreBlock, FfdlBlock, FrameworkBlock, ImageLocationBlock
 from ffdl_batch.plugins import AdapterContext
+from ffdl_batch.services.authorisation import OPERATIONS, Right, rights_of
 from ffdl_kubernetes.planning.network_access import ISOLATING
 from ffdl_kubernetes.settings import KubernetesSettings, Profile
 from ffdl_local.adapter import create
@@ -88,3 +91,18 @@ def test_page_for_developers_names_existing_modules(page: str) -> None:
     assert len(paths) > 3
     tops = (ROOT, ROOT / "ffdl_batch")
     assert [path for path in sorted(paths) if not any((top / path).is_file() for top in tops)] == []
+
+
+def test_api_page_has_rights_of_every_caller_and_right_of_every_operation() -> None:
+    page = (ROOT / "docs/reference/http-api.md").read_text()
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("| ")
+    ]
+    table = {row[0]: row[1:] for row in rows if row[0] in list(Right) and len(row) == 8}
+    assert list(table) == list(Right)
+    operations = {name: right for right, row in table.items() for name in re.findall(r"`(\w+)`", row[0])}
+    assert operations == OPERATIONS
+    callers = [Caller(1), *(Caller(1, role=Role.TOKEN, scopes=frozenset({scope})) for scope in Scope)]
+    callers += [Caller(1, role=role) for role in (Role.OPERATOR, Role.AUDITOR)]
+    for right, row in table.items():
+        assert row[1:] == ["yes" if right in rights_of(caller) else "no" for caller in callers], right
