@@ -15,6 +15,7 @@ import pytest
 from ffdl_batch.attempt.layout import Root
 from tests import preloaded
 from tests.contract.daemon_rig import PLAIN, Site, site_in, until
+from tests.file_modes import AS_OTHERS
 from tests.preloaded import FFDL
 
 TRAIN = """\
@@ -62,11 +63,17 @@ class Desk:
     jobs: dict[str, Path] = field(default_factory=dict)
     """What lets each of them end."""
 
-    def ask(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        """One command, which ends with that code."""
+    def ask(self, *words: str, code: int = 0, under: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+        """One command, which ends with that code. `under` is a command that starts it."""
         env = {**self.site.environment(), "XDG_CACHE_HOME": str(self.base / "home")}
         done = preloaded.run(
-            [*FFDL, *words], cwd=self.base / "desk", env=env, capture_output=True, text=True, timeout=300, check=False
+            [*under, *FFDL, *words],
+            cwd=self.base / "desk",
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
         )
         assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}\n{self.site.log}"
         return done
@@ -88,6 +95,12 @@ class Desk:
         self.jobs[job_id].touch()
         job: dict[str, Any] = until(lambda: (found := self.show(job_id))["ended_at"] and found, f"{job_id} to end")
         return job
+
+    def directories(self, job_id: str) -> dict[str, Path]:
+        """Where the daemon has each kind of the job's output."""
+        job = Root(str(self.site.state)).job(job_id)
+        own = job.attempt(1)
+        return {"results": Path(own.results), "logs": Path(own.logs), "checkpoint": Path(job.checkpoints)}
 
     def show(self, job_id: str) -> dict[str, Any]:
         return dict(self.site.ask("GET", f"/api/v1/jobs/{job_id}")[1]["job"])
@@ -186,6 +199,77 @@ def test_download_keeps_differing_local_files_without_force(desk: Desk, ended: s
     assert found_in(out) == RESULTS
     (out / "last").write_text("altered")
     desk.ask("download", ended, "--out", "mine", code=1)
+
+
+ALL = {"results", "model", "logs", "checkpoint"}
+FLAGS = ("--checkpoint", "--logs", "--model", "--results")
+UNREAD = "1 file or directory was not read ({name}: Permission denied); all others are copied"
+
+
+@pytest.mark.parametrize(
+    ("shut", "moved", "said"),
+    [
+        ({"results/last": 0}, (), ["results: " + UNREAD.format(name="last")]),
+        ({"results/deep": 0}, (), ["results: " + UNREAD.format(name="deep")]),
+        ({"logs/learner-1": 0}, (), ["logs: " + UNREAD.format(name="learner-1")]),
+        (
+            {"results/last": 0, "checkpoint/step": 0},
+            (),
+            ["results: " + UNREAD.format(name="last"), "checkpoint: " + UNREAD.format(name="step")],
+        ),
+        ({}, ("results",), ["has no results any more"]),
+        ({}, ("checkpoint", "logs"), ["has no logs any more", "has no checkpoint any more"]),
+        (
+            {"logs/learner-1": 0},
+            ("results",),
+            ["has no results any more", "logs: " + UNREAD.format(name="learner-1")],
+        ),
+    ],
+)
+def test_download_tries_all_kinds_and_reports_incomplete_ones_at_the_end(
+    desk: Desk, ended: str, tmp_path: Path, shut: dict[str, int], moved: tuple[str, ...], said: list[str]
+) -> None:
+    directories = desk.directories(ended)
+    places = {name: directories[name.partition("/")[0]] / name.partition("/")[2] for name in shut}
+    for name, mode in shut.items():
+        places[name].chmod(mode)
+    for kind in moved:
+        directories[kind].rename(tmp_path / kind)
+    try:
+        told = desk.ask("download", ended, *FLAGS, "--out", str(tmp_path / "out"), "--json", code=1, under=AS_OTHERS)
+    finally:
+        for name in shut:
+            places[name].chmod(0o755)
+        for kind in moved:
+            (tmp_path / kind).rename(directories[kind])
+    lines = told.stderr.splitlines()[-len(said) :]
+    assert [words in line for words, line in zip(said, lines, strict=True)] == [True] * len(said), told.stderr
+    incomplete = {name.partition("/")[0] for name in shut} | set(moved)
+    whole = {json.loads(line)["kind"] for line in told.stdout.splitlines()}
+    assert whole == ALL - incomplete
+    found = set(found_in(tmp_path / "out"))
+    assert "model/model.zip" in found
+    assert ("checkpoint/step" in found) == ("checkpoint" not in incomplete)
+    assert ("results/run.sh" in found) == ("results" not in moved)
+    assert ("logs/learner-1/training-log.txt" in found) == ("logs" not in incomplete)
+
+
+def test_download_copies_other_kinds_if_one_would_replace_local_files(desk: Desk, ended: str, tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "empty").write_text("my own")
+    told = desk.ask("download", ended, "--results", "--checkpoint", "--out", str(tmp_path), code=1)
+    assert "ffdl: results: " in told.stderr and "not what the store has (empty)" in told.stderr
+    assert found_in(tmp_path) == {"results/empty": b"my own", "checkpoint/step": b"7"}
+
+
+@pytest.mark.parametrize("flags", [FLAGS, ("--results", "--logs")])
+def test_download_of_several_kinds_reports_error_of_the_whole_job_once(
+    desk: Desk, ended: str, flags: tuple[str, ...]
+) -> None:
+    told = desk.ask("download", "training-zzzzzzzzz", *flags, code=1)
+    assert told.stderr.count("there is no job") == 1
+    told = desk.ask("download", ended, "--attempt", "2", *flags, "-Q", code=2)
+    assert told.stderr.count("there is no attempt 2") == 1
 
 
 def test_download_fetches_results_from_directory_store_of_manifest(desk: Desk) -> None:

@@ -20,10 +20,12 @@ from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.render.progress import Meter
 from ffdl_batch.domain.data.staging_protocol import Direction, Done, Note, Progress
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
+from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.exit_handling import complain
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client
+    from ffdl_batch.client.errors import ClientError
     from ffdl_batch.client.stores.credentials import Access
     from ffdl_batch.domain.job.views import OutputView
 
@@ -40,9 +42,9 @@ def _kinds(command: Callable[..., object]) -> Callable[..., object]:
     }
 
     @functools.wraps(command)
-    def wrapped(**options: object) -> None:
+    def wrapped(**options: object) -> object:
         named = tuple(kind for kind in texts if options.pop(kind))
-        command(kinds=named or (_RESULTS,), **options)
+        return command(kinds=named or (_RESULTS,), **options)
 
     for kind, text in reversed(texts.items()):
         wrapped = click.option(f"--{kind}", is_flag=True, help=text)(wrapped)
@@ -72,10 +74,11 @@ def download(  # noqa: PLR0913  (one parameter per option)
     parallel: int,
     quiet: bool,
     as_json: bool,
-) -> None:
+) -> int:
     """Copy the results of a job, or what the flags name, into a directory.
 
-    With several flags, each has a directory of its own: DIR/results, DIR/model and so on.
+    With several flags, each has a directory of its own: DIR/results, DIR/model and so on. If one of them cannot be
+    copied, the others are; the errors are printed at the end.
 
     While a job runs, the files that exist now are copied. Files that DIR already has are skipped. If a file in DIR
     differs and was not copied by an earlier call, nothing is copied without --force.
@@ -84,22 +87,72 @@ def download(  # noqa: PLR0913  (one parameter per option)
     devices are left out and listed on standard error. Files and directories that cannot be read are listed there, too;
     all others are copied, and the exit status is 1.
     """
+    failures = _Failures(is_one=len(kinds) == 1)
     with open_client(quiet=quiet) as client:
-        found = [client.output.find(job_id, kind, attempt) for kind in kinds]
+        found = _find(client, job_id, kinds, attempt, failures)
         if not quiet:
             for note in dict.fromkeys(output.note for output in found if output.note):
                 complain(note)
         for output in found:
-            below = out if out and len(found) == 1 else f"{out or output.job_id}/{output.kind}"
+            below = out if out and len(kinds) == 1 else f"{out or output.job_id}/{output.kind}"
             directory = Path(below).absolute()
-            with (
-                resumable(),
-                Meter(quiet=quiet) as meter,
-                _source(client, output, directory, meter) as (access, prefix, memory),
-            ):
-                roots = (output.directory, *output.roots)
-                done = _bring(access, prefix, memory, directory, meter, roots, force=force, parallel=parallel)
-            report_done(done, f"brought to {directory}", quiet=quiet, as_json=as_json, kind=output.kind)
+            with failures.of(output.kind):
+                with (
+                    resumable(),
+                    Meter(quiet=quiet) as meter,
+                    _source(client, output, directory, meter) as (access, prefix, memory),
+                ):
+                    roots = (output.directory, *output.roots)
+                    done = _bring(access, prefix, memory, directory, meter, roots, force=force, parallel=parallel)
+                report_done(done, f"brought to {directory}", quiet=quiet, as_json=as_json, kind=output.kind)
+    return failures.report()
+
+
+class _Failures:
+    """Why kinds of output were not copied, or not as a whole."""
+
+    def __init__(self, *, is_one: bool) -> None:
+        """`is_one`: a single kind is copied, so that messages need not name it."""
+        self._is_one = is_one
+        self._codes: dict[str, int] = {}
+        """Exit codes by message."""
+
+    @contextmanager
+    def of(self, kind: str) -> Iterator[None]:
+        """Collect the error of this kind inside."""
+        from ffdl_batch.client.errors import ClientError
+
+        try:
+            yield
+        except ClientError as error:
+            self.add(error, "" if self._is_one else f"{kind}: ")
+
+    def add(self, error: ClientError, prefix: str = "") -> None:
+        """Add an error."""
+        self._codes.setdefault(f"{prefix}{error}", error.problem.exit_code)
+
+    def report(self) -> int:
+        """Print the errors, and return the exit code of the first one."""
+        for message in self._codes:
+            complain(message)
+        return next(iter(self._codes.values()), ExitCode.OK)
+
+
+def _find(
+    client: Client, job_id: str, kinds: Sequence[str], attempt: int | None, failures: _Failures
+) -> list[OutputView]:
+    """Return where each kind is. Raises UnknownJob, NotAllowed and DaemonUnreachable, which concern all kinds."""
+    from ffdl_batch.client import NotAllowed, RequestRefused, UnknownJob
+
+    found: list[OutputView] = []
+    for kind in kinds:
+        try:
+            found.append(client.output.find(job_id, kind, attempt))
+        except (UnknownJob, NotAllowed):
+            raise
+        except RequestRefused as error:
+            failures.add(error)
+    return found
 
 
 def _bring(  # noqa: PLR0913  (what a move is made of)
