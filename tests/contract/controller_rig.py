@@ -185,7 +185,10 @@ class Rig:
 
     def wait_for_log(self, text: str) -> None:
         """Until the learner's log holds the text, and the event of its start is there, which another thread writes."""
-        self.wait(lambda: text in self.log(), f"{text!r} in the log")
+        await_true(
+            lambda: text in self.log(),
+            lambda: f"{text!r} in the log did not happen; {[e.kind for e in self.events()]}; {self.errors}",
+        )
         kinds = (EventKind.LEARNER_STARTED, EventKind.LEARNER_ENDED)
         self.wait(lambda: any(e.kind in kinds for e in self.events()), "the event of the learner's start")
 

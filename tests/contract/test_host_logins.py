@@ -144,13 +144,17 @@ def test_cli_rejects_invalid_host_name(laptop: Laptop) -> None:
     assert done.returncode == 2 and "is not a host" in done.stderr
 
 
+NO_AGENT = 2
+"""The exit status of ssh-add if no agent listens; 1 if the agent has no keys."""
+
+
 def test_ssh_login_uses_keys_of_the_agent(laptop: Laptop, node: LoginNode, tmp_path: Path) -> None:
     agent = preloaded.Popen(["ssh-agent", "-D", "-a", str(tmp_path / "agent")], stdout=subprocess.DEVNULL)
     try:
-        while not (tmp_path / "agent").exists():
-            assert agent.poll() is None
-            time.sleep(0.01)
         environ = {**os.environ, "SSH_AUTH_SOCK": str(tmp_path / "agent")}
+        while preloaded.run(["ssh-add", "-l"], env=environ, capture_output=True).returncode == NO_AGENT:
+            assert agent.poll() is None
+            time.sleep(0.05)
         preloaded.run(["ssh-add", "-q", str(node.server.key)], env=environ, check=True)
         laptop.write_config(node.config(IdentityFile=str(tmp_path / "none")))
         assert laptop.run("list").returncode == 77

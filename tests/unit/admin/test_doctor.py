@@ -233,10 +233,13 @@ def test_doctor_exits_1_if_one_node_fails_and_prints_why_slurm_drained_another(s
 def test_doctor_tries_network_level_none_beside_control_container(
     site: Site, apptainer: str, verdict: str, said: str
 ) -> None:
+    made = site.place / "made"
     site.program("apptainer", f"#!/bin/sh\n{apptainer}\n")
+    site.program("mktemp", f'#!/bin/sh\nPATH=/usr/bin:/bin mktemp "$@" | tee -a {made}\n')
     code, lines = site.run("--nodes=n1")
     assert (code, lines[-1].startswith(f"{verdict:<6} node n1: {said}")) == (int(verdict == "wrong"), True), lines
-    assert not list(Path("/tmp").glob("ffdl-doctor.*"))
+    places = made.read_text().split()
+    assert len(places) == 1 and places[0].startswith("/tmp/ffdl-doctor.") and not Path(places[0]).exists()
 
 
 def test_doctor_skips_network_level_none_when_mktemp_fails(site: Site) -> None:
