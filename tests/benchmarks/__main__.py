@@ -1,8 +1,8 @@
 """`make bench`: every figure beside the plain tool's, in the same run.
 
-`load`, `logs`, `metrics`, `staging`, `cache`, `kubernetes` and `recovery` need nothing but this machine; the others,
-and `recovery --real`, run on the real cluster. Prints tables and writes build/bench.json. Judges nothing: aims are
-printed beside the figures.
+`footprint`, `load`, `logs`, `metrics`, `staging`, `cache`, `kubernetes` and `recovery` need nothing but this machine;
+the others, and `recovery --real`, run on the real cluster. Prints tables and writes build/bench.json. Judges nothing:
+aims are printed beside the figures.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tests.benchmarks.bench import Bench
 from tests.benchmarks.caching import measure_cache
 from tests.benchmarks.collecting import measure_collectors
 from tests.benchmarks.figures import Figure, table
+from tests.benchmarks.footprint import measure_footprint
 from tests.benchmarks.knobs import Knobs
 from tests.benchmarks.kubernetes import measure_kubernetes
 from tests.benchmarks.leftovers import measure_leftovers
@@ -48,8 +49,16 @@ from tests.proof.desk import Desk
 
 OUTPUT = Path(__file__).resolve().parents[2] / "build" / "bench.json"
 USER = "alice"
-STANDING, LEFTOVERS, LOAD, RECOVERY = "standing", "leftovers", "load", "recovery"
-LOGS, METRICS, STAGING, CACHE, KUBERNETES = "logs", "metrics", "staging", "cache", "kubernetes"
+STANDING, LEFTOVERS, RECOVERY = "standing", "leftovers", "recovery"
+WITHOUT_CLUSTER: dict[str, Callable[[Knobs], list[Figure]]] = {
+    "load": measure_load,
+    "logs": measure_logs,
+    "metrics": measure_collectors,
+    "staging": measure_staging,
+    "cache": measure_cache,
+    "kubernetes": measure_kubernetes,
+    "footprint": measure_footprint,
+}
 AT_A_DESK: dict[str, Callable[[Bench], list[Figure]]] = {
     "start": measure_start,
     "submit": measure_one,
@@ -61,7 +70,7 @@ AT_A_DESK: dict[str, Callable[[Bench], list[Figure]]] = {
     "begin": measure_beginning,
     "traffic": measure_traffic,
 }
-NAMES = (*AT_A_DESK, STANDING, LEFTOVERS, LOAD, RECOVERY, LOGS, METRICS, STAGING, CACHE, KUBERNETES)
+NAMES = (*AT_A_DESK, STANDING, LEFTOVERS, RECOVERY, *WITHOUT_CLUSTER)
 DATABASES = {"sqlite": ("sqlite",), "postgres": ("postgres",), "both": ("sqlite", "postgres")}
 
 
@@ -115,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _needs_cluster(name: str, knobs: Knobs) -> bool:
-    return knobs.real if name == RECOVERY else name not in (LOAD, LOGS, METRICS, STAGING, CACHE, KUBERNETES)
+    return knobs.real if name == RECOVERY else name not in WITHOUT_CLUSTER
 
 
 @contextmanager
@@ -131,18 +140,8 @@ def _ground(with_cluster: bool) -> Iterator[tuple[Cluster | None, Mapping[str, s
 
 
 def _measure(cluster: Cluster | None, name: str, knobs: Knobs, results: Results) -> None:
-    if name == LOAD:
-        results.figures += measure_load(knobs)
-    elif name == LOGS:
-        results.figures += measure_logs(knobs)
-    elif name == METRICS:
-        results.figures += measure_collectors(knobs)
-    elif name == STAGING:
-        results.figures += measure_staging(knobs)
-    elif name == CACHE:
-        results.figures += measure_cache(knobs)
-    elif name == KUBERNETES:
-        results.figures += measure_kubernetes(knobs)
+    if name in WITHOUT_CLUSTER:
+        results.figures += WITHOUT_CLUSTER[name](knobs)
     elif name == RECOVERY:
         results.recoveries += measure_recovery(knobs, cluster if knobs.real else None)
     else:
@@ -194,7 +193,7 @@ def _read(arguments: Sequence[str] | None) -> tuple[list[str], Knobs, Path]:
         "--rounds",
         type=int,
         default=usual.rounds,
-        help="runs of each thing in `begin`, `traffic`, `metrics`, `staging` and `cache`",
+        help="runs of each thing in `begin`, `traffic`, `metrics`, `staging`, `cache` and `footprint`",
     )
     parser.add_argument("--gangs", type=_counts, default=usual.gangs, metavar="N,N", help="learners of `begin`")
     parser.add_argument("--networks", type=int, default=usual.networks, help="jobs of `leftovers`, each way")

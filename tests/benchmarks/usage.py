@@ -24,3 +24,9 @@ def io_calls(pid: int) -> int:
     lines = Path(f"/proc/{pid}/io").read_text(encoding="utf-8").splitlines()
     numbers = {name: int(value) for name, _, value in (line.partition(": ") for line in lines)}
     return numbers["syscr"] + numbers["syscw"]
+
+
+def private_mib(pid: int) -> float:
+    """Return the memory that no other process shares: what one more process of this kind costs the machine."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("Private_Clean:", "Private_Dirty:"))) / 1024
