@@ -1,8 +1,11 @@
-"""Upgrade the schema of a database. Alembic is imported only if there is something to do.
+"""Create the schema of an empty database, or upgrade an older one.
+
+An empty database gets the tables of `schema` directly. Alembic is imported only for an upgrade, because its modules
+would stay in the daemon's memory: they need as much as the web framework.
 
 The upgrading process holds a lock that all others wait for: an advisory lock on PostgreSQL, an exclusive transaction on
 SQLite. Each revision is one transaction, which reads the present revision first. So a process that is killed leaves a
-whole revision, and the next start continues from there. An empty database gets all revisions in one transaction.
+whole revision, and the next start continues from there. An empty database gets all tables in one transaction.
 
 A SQLite database is copied to a file beside it before; PostgreSQL has backups of its own. A table records which release
 applied each revision, for messages of a release that does not know it.
@@ -17,7 +20,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Column, Double, Table, Text, column, func, insert, inspect, select, table
+from sqlalchemy import (
+    Column,
+    Double,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    Text,
+    func,
+    insert,
+    inspect,
+    select,
+)
 from sqlalchemy.engine import Connection
 
 from ffdl_batch import __version__
@@ -44,7 +59,13 @@ APPLIED = Table(
     Column("at", Double, nullable=False),
 )
 """Which release applied which revision, and when."""
-_VERSION = table("alembic_version", column("version_num"))
+_VERSION = Table(
+    "alembic_version",
+    MetaData(),
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
+"""Alembic's own table, which has the present revision. The definition is Alembic's."""
 _ADVISORY_KEY = 0x66666462  # "ffdb": any number that no other program uses in the database
 
 
@@ -206,18 +227,30 @@ def _copy(database: Database, revision: str) -> Path:
 
 
 def _apply_next(connection: Connection, database: Database) -> tuple[str, ...]:
-    """Apply the next revision in the open transaction, or all to an empty database; return those applied."""
+    """Apply the next revision in the open transaction, or create all tables; return the revisions applied."""
     if database.is_postgres:
         connection.execute(select(func.pg_advisory_xact_lock(_ADVISORY_KEY)))
         _require_utf8(connection, database.place)
     found = standing_of(connection)  # another process may have migrated while this one waited
     refuse_unknown(found, database)
-    following = found.missing if found.revision is None else found.missing[:1]
+    if found.revision is None:
+        return _create_tables(connection, database.now(connection))
+    following = found.missing[:1]
     if following:
         from alembic import command
 
         command.upgrade(alembic_config(connection, database.now(connection)), following[-1])
     return following
+
+
+def _create_tables(connection: Connection, at: float) -> tuple[str, ...]:
+    """Create what all revisions together create; return them."""
+    METADATA.create_all(connection, checkfirst=False)
+    _VERSION.create(connection, checkfirst=True)  # one without a row counts as an empty database
+    connection.execute(insert(_VERSION).values(version_num=HEAD))
+    for revision in REVISIONS:
+        note_applied(connection, revision, at)
+    return REVISIONS
 
 
 def _require_utf8(connection: Connection, place: str) -> None:

@@ -1,29 +1,32 @@
-"""The migrations create the schema of the code; a killed or concurrent start leaves a whole revision."""
+"""A new database and the migrations have the schema of the code; a killed or concurrent start leaves a whole one."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import inspect, text
+from sqlalchemy import Connection, inspect, text
 
 from ffdl_batch.host.running_clock import SystemClock
 from ffdl_batch.store import open_store
 from ffdl_batch.store.database import connect
 from ffdl_batch.store.schema import METADATA
-from ffdl_batch.store.schema_upgrade import HEAD, REVISIONS, alembic_config
+from ffdl_batch.store.schema_upgrade import HEAD, REVISIONS, alembic_config, bring_up_to_date
 from tests import preloaded
 from tests.unit.store.jobs import add_job, assert_consistent
 
 ROOT = Path(__file__).parents[3]
 
 
-def kill_migration(url: str, statement: str) -> None:
+def kill_creation(url: str, statement: str) -> None:
     """Open the store in a process that is killed before the first statement with this text."""
     source = """
         import os, signal, sys
@@ -48,13 +51,51 @@ def assert_usable(url: str) -> None:
     store.close()
 
 
-def test_migrations_create_exactly_the_schema_of_code(empty_url: str) -> None:
-    store = open_store(empty_url)
-    with store.engine.connect() as connection:
+def describe_schema(connection: Connection) -> Mapping[str, object]:
+    """Return all that the database reports about each table; the order of columns and constraints does not matter."""
+    inspector = inspect(connection)
+    reports = (
+        inspector.get_columns,
+        inspector.get_indexes,
+        inspector.get_unique_constraints,
+        inspector.get_foreign_keys,
+        inspector.get_check_constraints,
+    )
+    return {
+        table: (inspector.get_pk_constraint(table), *(sorted(map(repr, report(table))) for report in reports))
+        for table in inspector.get_table_names()
+    }
+
+
+@pytest.mark.parametrize("by_migrations", [False, True])
+def test_new_database_and_migrated_one_have_exactly_the_schema_of_code(empty_url: str, by_migrations: bool) -> None:
+    database = connect(empty_url, None, SystemClock())
+    if by_migrations:
+        with database.writing() as connection:
+            command.upgrade(alembic_config(connection, applied_at=0.0), HEAD)
+    else:
+        bring_up_to_date(database)
+    with database.reading() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
         assert compare_metadata(context, METADATA) == []
         assert set(inspect(connection).get_table_names()) == {*METADATA.tables, "alembic_version"}
-    store.close()
+        assert context.get_current_revision() == HEAD
+    database.close()
+
+
+def test_new_database_has_the_same_schema_as_migrated_one(empty_url: str) -> None:
+    database = connect(empty_url, None, SystemClock())
+    bring_up_to_date(database)
+    with database.reading() as connection:
+        created = describe_schema(connection)
+    with database.writing() as connection:
+        METADATA.drop_all(connection)
+        connection.execute(text("DROP TABLE alembic_version"))
+    with database.writing() as connection:
+        command.upgrade(alembic_config(connection, applied_at=0.0), HEAD)
+    with database.reading() as connection:
+        assert describe_schema(connection) == created
+    database.close()
 
 
 def test_revision_list_matches_migration_scripts(empty_url: str) -> None:
@@ -66,17 +107,17 @@ def test_revision_list_matches_migration_scripts(empty_url: str) -> None:
     assert script.get_heads() == [HEAD]
 
 
-def test_open_store_imports_no_alembic_if_database_is_up_to_date(empty_url: str) -> None:
-    open_store(empty_url).close()
-    source = "import sys; from ffdl_batch.store import open_store; open_store(sys.argv[1]).close(); "
+def test_open_store_imports_no_alembic_for_new_or_up_to_date_database(empty_url: str) -> None:
+    source = "import sys; from ffdl_batch.store import open_store; "
+    source += "open_store(sys.argv[1]).close(); open_store(sys.argv[1]).close(); "
     source += "sys.exit('alembic was imported' if 'alembic' in sys.modules else 0)"
     argv = [sys.executable, "-c", source, empty_url]
     done = subprocess.run(argv, check=False, capture_output=True, text=True, cwd=ROOT, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_killed_migration_of_empty_database_leaves_no_table_and_can_be_repeated(empty_url: str) -> None:
-    kill_migration(empty_url, "CREATE TABLE history")
+def test_killed_creation_of_tables_leaves_no_table_and_can_be_repeated(empty_url: str) -> None:
+    kill_creation(empty_url, "CREATE TABLE history")
     database = connect(empty_url, None, SystemClock())
     with database.reading() as connection:
         assert inspect(connection).get_table_names() == []
@@ -88,8 +129,7 @@ def test_open_store_succeeds_in_concurrent_processes_on_empty_database(empty_url
     source = """
         import sys
         from ffdl_batch.store import database, open_store
-        import alembic.command  # loaded before the start, so that the migrations meet
-        database.BUSY_TIMEOUT_S = 60.0  # each waits for the others, whose migrations take long on a busy machine
+        database.BUSY_TIMEOUT_S = 60.0  # each waits for the others, which take long on a busy machine
         print("ready", flush=True)
         sys.stdin.readline()
         store = open_store(sys.argv[1])
