@@ -33,6 +33,7 @@ from ffdl_batch.domain.launch.attach_protocol import AttachPlan
 from ffdl_batch.domain.metrics.usage_report import Agreement, UsageReport
 from ffdl_batch.domain.outcome.continuation import DrillEvent
 from ffdl_batch.domain.pending.explanation import Outlook, WhyView
+from ffdl_batch.host.munge import LONGEST
 from ffdl_batch.services.tokens import LONGEST_S, SHORTEST_S, USUAL_S
 
 MAX_SUBMISSIONS = 100
@@ -84,6 +85,13 @@ class TokenRequest:
     """For its owner, who recognises it by this."""
     scopes: Annotated[list[Scope], Field(min_length=1, max_length=len(Scope))]
     lifetime_s: Annotated[int, Field(ge=SHORTEST_S, le=LONGEST_S)] = USUAL_S
+
+
+@dataclass(frozen=True, slots=True)
+class LoginRequest:
+    """A munge credential of the daemon's user, which only that user can decode."""
+
+    credential: Annotated[str, Field(min_length=1, max_length=LONGEST)]
 
 
 @when_asked
@@ -248,6 +256,15 @@ class TokenReply:
     token: TokenView
     secret: str = field(repr=False)
     """The whole text, ``ffdl_ID_SECRET``."""
+    schema: int = SCHEMA
+
+
+@when_asked
+@dataclass(frozen=True, slots=True)
+class LoginReply:
+    """The stored token."""
+
+    token: TokenView
     schema: int = SCHEMA
 
 

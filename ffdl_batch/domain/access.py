@@ -17,6 +17,8 @@ class Role(StrEnum):
     """The daemon's user; in personal mode also root."""
     TOKEN = "token"  # noqa: S105 - the name of a role
     """A program with a token of the owner; its scopes decide."""
+    HUB = "hub"
+    """The hub itself, which passes on a login that the daemon checks."""
     OPERATOR = "operator"
     AUDITOR = "auditor"
 
@@ -32,6 +34,7 @@ class Scope(StrEnum):
 ID_LENGTH = 12
 _ID = string.ascii_lowercase + string.digits
 _TOKEN = re.compile(r"ffdl_([0-9a-z]{12})_([A-Za-z0-9_-]{43})", re.ASCII)
+_LOGIN = re.compile(rb"ffdl-token ([0-9a-z]{12}) ([0-9a-f]{64}) ([ -~]{1,80})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +76,26 @@ class TokenView:
     scopes: tuple[Scope, ...]
     created_at: float
     expires_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """What `ffdl login` proves to the daemon by munge: a token that it has made itself, without the secret."""
+
+    id: str
+    name: str
+    digest: str
+
+
+def write_login(token: Token, name: str) -> bytes:
+    """Return the payload of the credential for the daemon."""
+    return f"ffdl-token {token.id} {token.digest} {name}".encode("ascii", "replace")
+
+
+def read_login(payload: bytes) -> Login:
+    """Return what the payload of a credential says. Raises ValueError."""
+    found = _LOGIN.fullmatch(payload)
+    if found is None:
+        raise ValueError("it names no token")
+    token_id, digest, name = (part.decode("ascii") for part in found.groups())
+    return Login(token_id, name, digest)

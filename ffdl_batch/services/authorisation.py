@@ -29,6 +29,8 @@ class Right(StrEnum):
     """Halt and cancel."""
     CHANGE = "change"
     """Submit and all other changes, and programs beside a learner."""
+    LOGIN = "login"
+    """Store a token that the daemon's user has proved by munge."""
     TOKENS = "tokens"
     """Create, list and revoke tokens."""
 
@@ -70,6 +72,7 @@ OPERATIONS: Mapping[str, Right] = {
     "resume": Right.CHANGE,
     "set_secret": Right.CHANGE,
     "submit": Right.CHANGE,
+    "login": Right.LOGIN,
     "create_token": Right.TOKENS,
     "list_tokens": Right.TOKENS,
     "revoke_token": Right.TOKENS,
@@ -79,6 +82,7 @@ OPERATIONS: Mapping[str, Right] = {
 _OF_ROLE: Mapping[Role, frozenset[Right]] = {
     Role.OWNER: frozenset(Right),
     Role.TOKEN: frozenset({Right.IDENTITY}),
+    Role.HUB: frozenset({Right.LOGIN}),
     Role.OPERATOR: frozenset({Right.IDENTITY, Right.STATES, Right.STOP}),
     Role.AUDITOR: frozenset({Right.IDENTITY, Right.STATES}),
 }

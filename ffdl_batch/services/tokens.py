@@ -7,10 +7,11 @@ import hmac
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from ffdl_batch.domain.access import Role, Scope, TokenView, new_token, parse_token
+from ffdl_batch.domain.access import Role, Scope, TokenView, new_token, parse_token, read_login
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import Problem
+from ffdl_batch.host import munge
 from ffdl_batch.services.hub import Hub, HubRefused, HubUnavailable
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.refusals import Refused, not_allowed, try_again, unavailable, wrong_state
@@ -19,6 +20,8 @@ from ffdl_batch.store import StoredToken
 MOST_LIVE = 100
 SHORTEST_S, USUAL_S, LONGEST_S = 60, 30 * 86400, 365 * 86400
 """Lifetimes of tokens."""
+LOGIN_S = 8 * 3600
+"""Lifetime of a token of `ffdl login` on a login node."""
 GRANTED = frozenset({Scope.READ, Scope.WRITE})
 """Scopes that a created token may have. Only a login by munge gives `tokens`."""
 
@@ -54,15 +57,46 @@ def create_token(
     stored = StoredToken(token.id, name, token.digest, tuple(wanted), now, now + lifetime_s)
     if len(storage.store.tokens.live(now)) >= MOST_LIVE:
         raise _too_many()
+    _register(hub, stored)
+    if not storage.store.tokens.add(stored, MOST_LIVE):
+        raise _too_many()
+    return CreatedToken(_view(stored), token.text)
+
+
+def admit_login(storage: JobStorage, hub: Hub | None, credential: str) -> TokenView:
+    """Store the token that a munge credential of the daemon's user names: `ffdl login` made the token, so that the hub
+    sees neither its secret nor a way to make one (docs/decisions/0017-hub.md). Raises :class:`Refused`, StoreError."""
+    if hub is None:
+        raise unavailable("logins are for the hub of a site, and no site's spawner has started this daemon")
     try:
-        hub.register(token.id, stored.expires_at)
+        found = munge.decode(credential)
+        login = read_login(found.payload)
+    except (munge.MungeFailed, ValueError) as error:
+        raise _wrong_login(str(error)) from error
+    if (found.uid, found.reader) != (storage.uid, storage.uid) or found.ttl_s > munge.TTL_S:
+        raise _wrong_login("it is not from this user for this daemon")
+    if storage.store.tokens.get(login.id) is not None:
+        raise _wrong_login("its token exists")
+    now = storage.clock.now()
+    stored = StoredToken(login.id, login.name, login.digest, tuple(Scope), now, now + LOGIN_S)
+    _register(hub, stored)
+    if not storage.store.tokens.add(stored, MOST_LIVE):
+        raise _too_many()
+    return _view(stored)
+
+
+def _wrong_login(why: str) -> Refused:
+    problem = Problem("C101", f"the munge credential for the daemon is not valid: {why}", ExitCode.NOT_ALLOWED)
+    return Refused(problem, 401)
+
+
+def _register(hub: Hub, token: StoredToken) -> None:
+    try:
+        hub.register(token.id, token.expires_at)
     except HubUnavailable as error:
         raise try_again("S210", f"no token was created: {error}", cure="try again") from error
     except HubRefused as error:
         raise wrong_state(f"no token was created, because the hub refuses it: {error}") from error
-    if not storage.store.tokens.add(stored, MOST_LIVE):
-        raise _too_many()
-    return CreatedToken(_view(stored), token.text)
 
 
 def list_tokens(storage: JobStorage) -> list[TokenView]:

@@ -7,12 +7,21 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path
 
-from ffdl_batch.daemon.replies import PlainReply, RevokedReply, TokenReply, TokenRequest, TokensReply, WhoReply
+from ffdl_batch.daemon.replies import (
+    LoginReply,
+    LoginRequest,
+    PlainReply,
+    RevokedReply,
+    TokenReply,
+    TokenRequest,
+    TokensReply,
+    WhoReply,
+)
 from ffdl_batch.daemon.request_context import Asking, Here, in_thread
 from ffdl_batch.daemon.routes import PREFIX
 from ffdl_batch.daemon.routes.parameters import Word, answers
 from ffdl_batch.host.users import user_name
-from ffdl_batch.services.tokens import create_token, list_tokens, revoke_token
+from ffdl_batch.services.tokens import admit_login, create_token, list_tokens, revoke_token
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +44,14 @@ async def make_token(body: TokenRequest, here: Here, caller: Asking) -> PlainRep
     )
     log.info("%s: created token %s with the scopes %s", caller, made.token.id, ", ".join(made.token.scopes))
     return PlainReply(TokenReply(made.token, made.secret))
+
+
+@router.post("/logins", response_model=LoginReply, responses=answers(409, 422), operation_id="login")
+async def admit(body: LoginRequest, here: Here) -> PlainReply:
+    """Store the token that a munge credential of the daemon's user names. The hub alone may ask."""
+    token = await in_thread(here.limits.slow, admit_login, here.platform.storage, here.hub, body.credential)
+    log.info("login by munge: token %s", token.id)
+    return PlainReply(LoginReply(token))
 
 
 @router.get("/tokens", response_model=TokensReply, responses=answers(), operation_id="list_tokens")

@@ -7,7 +7,6 @@ import json
 import logging
 import re
 import secrets
-import time
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -15,31 +14,29 @@ from typing import Any
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
-from ffdl_batch import __version__
 from ffdl_batch.daemon.connections import Peer, peer_of
-from ffdl_batch.daemon.replies import PlainReply, problem_reply
+from ffdl_batch.daemon.replies import problem_reply
+from ffdl_batch.domain.access import parse_token
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.job.views import SCHEMA, Problem
+from ffdl_batch.domain.job.views import Problem
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.site.hub.audit import Audit, Entry
 from ffdl_batch.site.hub.callers import Caller, Limits, find_role, refuse
-from ffdl_batch.site.hub.daemons import Daemons
+from ffdl_batch.site.hub.daemons import Daemons, unavailable
+from ffdl_batch.site.hub.logins import Logins
+from ffdl_batch.site.hub.own_routes import OwnRoutes
 from ffdl_batch.site.hub.proxy import AnswerBroken, CallerGone, forward, request_head
 from ffdl_batch.site.hub.settings import HubSettings
-from ffdl_batch.site.hub.token_index import TOKEN, IndexRefused, TokenIndex
+from ffdl_batch.site.hub.token_index import TokenIndex
 from ffdl_batch.store import StoreError
 
 log = logging.getLogger(__name__)
 
 _OWN_API = re.compile(rb"/(?:api/v1/.*|metrics|openapi\.json)", re.DOTALL)
 _USERS_API = re.compile(rb"/users/([1-9][0-9]{0,9})(/api/v1/.*)", re.DOTALL)
-_TOKENS_API = re.compile(r"/api/site/v1/tokens/([0-9a-z]{12})", re.ASCII)
 _BEARER = re.compile(r"[Bb]earer +(\S+)", re.ASCII)
 _GONE = 499
 """Status in the audit if the caller went away before there was an answer, as nginx has it."""
-_SMALL_BYTES = 4096
-LONGEST_S = 367 * 86400
-"""A token is valid for a year at most; clocks may differ."""
 _READS = ("GET", "HEAD")
 _REFUSALS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
@@ -51,6 +48,7 @@ class Hub:
         self._settings, self._tokens, self._audit = settings, tokens, audit
         self._daemons = Daemons(Path(settings.run_dir))
         self._limits = Limits(settings)
+        self._own_routes = OwnRoutes(tokens, Logins(settings.certificate), self._limits, self._daemons)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -94,12 +92,8 @@ class Hub:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, peer: Peer, entry: Entry) -> None:
         path: bytes = scope["raw_path"]
-        if path == b"/api/site/v1/health":
-            entry.role = "owner"
-            await PlainReply({"schema": SCHEMA, "version": __version__})(scope, receive, send)
-            return
-        if (found := _TOKENS_API.fullmatch(scope["path"])) is not None and peer.is_local:
-            await self._register(found[1], scope, receive, send, peer, entry)
+        if path.startswith(b"/api/site/"):
+            await self._own_routes.answer(scope, receive, send, peer, entry)
             return
         own, other = _OWN_API.fullmatch(path), _USERS_API.fullmatch(path)
         if own is None and other is None:
@@ -131,8 +125,8 @@ class Hub:
             raise refuse(401, "the request has no token", cure)
         self._limits.check_address(peer.name)
         bearer = _BEARER.fullmatch(given[0]) if len(given) == 1 else None
-        token = TOKEN.fullmatch(bearer[1]) if bearer is not None else None
-        owner = await asyncio.to_thread(self._tokens.owner, token[1]) if token is not None else None
+        token = parse_token(bearer[1]) if bearer is not None else None
+        owner = await asyncio.to_thread(self._tokens.owner, token.id) if token is not None else None
         if owner is None:
             self._limits.note_wrong(peer.name)
             raise refuse(401, "the token is not valid: it was revoked, has expired, or was mistyped", cure)
@@ -149,57 +143,30 @@ class Hub:
         return {"FfDL-Role": role.value, "FfDL-Actor": str(caller.uid)}
 
     async def _confirm_token(self, caller: Caller, scope: Scope, entry: Entry) -> None:
-        """Let the caller's own daemon check the caller's token. Raises Refused if it does not accept it."""
+        """Let the caller's own daemon check the caller's token. Raises Refused if it does not accept it for this."""
         token = [header for header in scope["headers"] if header[0] == b"authorization"]
         asked = {**scope, "method": "GET", "query_string": b"", "headers": token}
         head = request_head(asked, b"/api/v1/whoami", {"FfDL-Request": entry.request}, with_token=True)
-        daemon = await self._daemons.connect(caller.uid)
-        status = await forward(asked, _never, _drop, daemon, head)
+        pieces: list[bytes] = []
+        status = await forward(asked, _never, _collect(pieces), await self._daemons.connect(caller.uid), head)
+        needed = "read" if scope["method"] in _READS else "write"
         if status != HTTPStatus.OK:
             self._limits.note_wrong(entry.origin)
             raise refuse(401, "your own daemon does not accept the token", "ffdl login")
-
-    async def _register(
-        self, token_id: str, scope: Scope, receive: Receive, send: Send, peer: Peer, entry: Entry
-    ) -> None:
-        """Note or forget a token of the user at the other end of the hub's socket."""
-        entry.caller = entry.user = peer.uid
-        entry.role = "daemon"
-        with self._limits.counted(peer.uid):
-            if scope["method"] == "PUT":
-                expires_at = await _expiry(receive)
-                try:
-                    await asyncio.to_thread(self._tokens.put, token_id, peer.uid, expires_at)
-                except IndexRefused as error:
-                    raise refuse(409, str(error)) from error
-            elif scope["method"] == "DELETE":
-                await asyncio.to_thread(self._tokens.remove, token_id, peer.uid)
-            else:
-                raise Refused(Problem("C101", "use PUT or DELETE", ExitCode.USAGE), 405)
-            await PlainReply({"schema": SCHEMA})(scope, receive, send)
-
-
-async def _expiry(receive: Receive) -> float:
-    """Read the body of a registration. Raises Refused."""
-    body, more = b"", True
-    while more and len(body) <= _SMALL_BYTES:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise CallerGone
-        body, more = body + message.get("body", b""), message.get("more_body", False)
-    try:
-        expires_at = float(json.loads(body)["expires_at"]) if len(body) <= _SMALL_BYTES else 0.0
-    except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
-        expires_at = 0.0
-    now = time.time()
-    if not now < expires_at < now + LONGEST_S:
-        raise Refused(Problem("C101", "expires_at must be a time within a year", ExitCode.USAGE), 422)
-    return expires_at
+        try:
+            scopes = json.loads(b"".join(pieces))["scopes"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise unavailable(f"the answer of user {caller.uid}'s daemon cannot be read") from error
+        if needed not in scopes:
+            raise refuse(403, f"the token has not the scope {needed}", f"ffdl token create --scope {needed}")
 
 
 async def _never() -> Any:
     await asyncio.Event().wait()
 
 
-async def _drop(_message: Any) -> None:
-    pass
+def _collect(pieces: list[bytes]) -> Send:
+    async def send(message: Any) -> None:
+        pieces.append(message.get("body", b""))
+
+    return send

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pwd
-import re
 from collections.abc import Callable
 
 from sqlalchemy import BigInteger, Column, Double, MetaData, Table, Text, delete, func, insert, select, update
@@ -21,8 +20,6 @@ TOKENS = Table(
 )
 MOST_OF_USER = 200
 """Maximum number of valid tokens of a user."""
-TOKEN = re.compile(r"ffdl_([0-9a-z]{12})_[A-Za-z0-9_-]{43}", re.ASCII)
-ID = re.compile(r"[0-9a-z]{12}", re.ASCII)
 
 
 class IndexRefused(Exception):

@@ -256,7 +256,7 @@ def test_listed_user_acts_on_other_daemon_with_role_and_without_own_token(
 
     def script(handler: Any) -> None:
         seen.append((handler.path, {name.lower(): value for name, value in handler.headers.items()}))
-        answer(handler)
+        answer(handler, b'{"scopes": ["read", "write"]}')
 
     # The kernel reports this process for every socket that it listens at.
     monkeypatch.setattr(daemons.Daemons, "_checked", staticmethod(lambda connection, _uid: connection))
@@ -286,6 +286,25 @@ def test_operator_whose_token_the_own_daemon_refuses_reaches_no_other_daemon(sta
     site.serve_daemon(lambda handler: answer(handler, status=401))
     site.serve_daemon(lambda _: pytest.fail("reached"), uid=4711)
     assert site.ask("/users/4711/api/v1/jobs").status == 401
+
+
+@pytest.mark.parametrize(
+    ("scopes", "method", "status"),
+    [
+        ("read", "GET", 503),
+        ("read", "POST", 403),
+        ("write", "POST", 503),
+        ("write", "GET", 403),
+        ("tokens", "GET", 403),
+    ],
+)
+def test_token_of_operator_needs_scope_for_other_daemon(
+    start_hub: StartHub, monkeypatch: pytest.MonkeyPatch, scopes: str, method: str, status: int
+) -> None:
+    site = start_hub(operators=[ME])
+    monkeypatch.setattr(daemons, "START_S", 0.0)
+    site.serve_daemon(lambda handler: answer(handler, json.dumps({"scopes": [scopes]}).encode()))
+    assert site.ask("/users/4711/api/v1/jobs", method).status == status  # 503: there is no such daemon
 
 
 @pytest.mark.parametrize(
@@ -381,11 +400,17 @@ def test_daemon_registers_tokens_of_its_own_user_only(start_hub: StartHub) -> No
 
 @pytest.mark.parametrize(
     "body",
-    ["", "[]", "{}", '{"expires_at": "x"}', '{"expires_at": 1e300}', '{"expires_at": NaN}', "[" * 4000, "x" * 100_000],
+    ["", "[]", "{}", '{"expires_at": "x"}', '{"expires_at": 1e300}', '{"expires_at": NaN}', "[" * 4000],
 )
 def test_registration_with_invalid_body_is_refused(start_hub: StartHub, body: str) -> None:
     site = start_hub()
     assert site.ask(f"/api/site/v1/tokens/{'1' * 12}", "PUT", local=True, token="", body=body).status == 422
+
+
+def test_large_registration_is_refused(start_hub: StartHub) -> None:
+    site = start_hub()
+    reply = site.ask(f"/api/site/v1/tokens/{'1' * 12}", "PUT", local=True, token="", body=b"x" * 40_000)
+    assert reply.status == 413
 
 
 def test_user_has_a_limited_number_of_tokens(start_hub: StartHub, monkeypatch: pytest.MonkeyPatch) -> None:

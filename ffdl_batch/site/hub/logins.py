@@ -1,0 +1,88 @@
+"""Let users of other login nodes prove by munge who they are (docs/decisions/0017-hub.md)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.job.views import Problem
+from ffdl_batch.host.munge import TTL_S, Decoded, MungeFailed, decode
+from ffdl_batch.services.refusals import Refused
+from ffdl_batch.site.hub.callers import refuse
+
+MOST_OPEN = 1000
+"""Maximum number of logins that have begun and not ended."""
+
+
+class Logins:
+    """Nonces that were given out and not used. Use it in one event loop, :meth:`verify` in a thread."""
+
+    def __init__(self, certificate: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._certificate, self._clock = certificate, clock
+        self._open: dict[str, float] = {}
+
+    def begin(self) -> Mapping[str, object]:
+        """Return a new nonce, and who must be able to decode the credential for the hub. Raises Refused."""
+        now = self._clock()
+        self._open = {nonce: until for nonce, until in self._open.items() if until > now}
+        if not self._certificate:
+            cure = "set certificate in [hub] of the site file, also behind a proxy"
+            raise Refused(
+                Problem("C101", "this hub has no certificate to log in by munge", ExitCode.UNAVAILABLE, cure), 409
+            )
+        if len(self._open) >= MOST_OPEN:
+            raise Refused(Problem("S210", "too many logins have begun", ExitCode.TRY_AGAIN, "wait a minute"), 429)
+        nonce = secrets.token_urlsafe(24)
+        self._open[nonce] = now + TTL_S
+        return {"nonce": nonce, "hub_uid": os.geteuid(), "seconds": TTL_S}
+
+    def take(self, nonce: str) -> None:
+        """Use a nonce up. Raises Refused if it was not given out, is too old, or was used."""
+        if self._open.pop(nonce, 0.0) <= self._clock():
+            raise refuse(401, "the login has expired, or was completed before", "ffdl login")
+
+    def verify(self, nonce: str, credential: str) -> int:
+        """Return the uid that a credential for the hub proves. Raises Refused."""
+        try:
+            found = decode(credential)
+        except MungeFailed as error:
+            raise refuse(401, f"the munge credential is not valid: {error}", "ffdl login") from error
+        if not self._is_for_this_login(found, nonce):
+            raise refuse(401, "the munge credential is for another login, hub or certificate", "ffdl login")
+        return found.uid
+
+    def _is_for_this_login(self, found: Decoded, nonce: str) -> bool:
+        expected = login_payload(nonce, fingerprint(Path(self._certificate)))
+        is_ours = found.reader == os.geteuid() and found.ttl_s <= TTL_S
+        return is_ours and secrets.compare_digest(found.payload, expected)
+
+
+def login_payload(nonce: str, certificate_sha256: str) -> bytes:
+    """Return the payload of the credential for the hub."""
+    return f"ffdl-login {nonce} {certificate_sha256}".encode("ascii")
+
+
+def fingerprint(certificate: Path) -> str:
+    """Return the SHA-256 of the first certificate in a PEM file, in hexadecimal."""
+    text = certificate.read_text(encoding="ascii", errors="replace")
+    first = text[: text.index("-----END CERTIFICATE-----") + len("-----END CERTIFICATE-----")]
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(first[first.index("-----BEGIN CERTIFICATE-----") :])).hexdigest()
+
+
+def read_login(body: bytes) -> tuple[str, str]:
+    """Return the credentials for the hub and for the daemon. Raises Refused."""
+    try:
+        found = json.loads(body)
+        to_hub, to_daemon = found["to_hub"], found["to_daemon"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        to_hub = to_daemon = None
+    if not isinstance(to_hub, str) or not isinstance(to_daemon, str):
+        raise Refused(Problem("C101", "to_hub and to_daemon must be munge credentials", ExitCode.USAGE), 422)
+    return to_hub, to_daemon

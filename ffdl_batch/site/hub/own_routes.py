@@ -1,0 +1,123 @@
+"""The hub's own routes: its health, tokens that daemons register, and logins by munge."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+
+from starlette.types import Receive, Scope, Send
+
+from ffdl_batch import __version__
+from ffdl_batch.daemon.connections import Peer
+from ffdl_batch.daemon.replies import PlainReply
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.job.views import SCHEMA, Problem
+from ffdl_batch.services.refusals import Refused
+from ffdl_batch.site.hub.audit import Entry
+from ffdl_batch.site.hub.callers import Limits, refuse
+from ffdl_batch.site.hub.daemons import Daemons
+from ffdl_batch.site.hub.logins import Logins, read_login
+from ffdl_batch.site.hub.proxy import CallerGone, forward, request_head
+from ffdl_batch.site.hub.token_index import IndexRefused, TokenIndex
+
+PREFIX = "/api/site/v1"
+SMALL_BYTES = 32 * 1024
+"""Maximum size of a body; two munge credentials are the largest."""
+LONGEST_S = 367 * 86400
+"""A token is valid for a year at most; clocks may differ."""
+_TOKENS = re.compile(PREFIX + r"/tokens/([0-9a-z]{12})", re.ASCII)
+_LOGIN = re.compile(PREFIX + r"/logins/([A-Za-z0-9_-]{32})", re.ASCII)
+
+
+class OwnRoutes:
+    """Answers requests that are for the hub itself. Use it in one event loop."""
+
+    def __init__(self, tokens: TokenIndex, logins: Logins, limits: Limits, daemons: Daemons) -> None:
+        self._tokens, self._logins, self._limits, self._daemons = tokens, logins, limits, daemons
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send, peer: Peer, entry: Entry) -> None:
+        """Answer one request. Raises Refused, CallerGone, AnswerBroken, StoreError."""
+        method, path = scope["method"], scope["path"]
+        if (method, path) == ("GET", f"{PREFIX}/health"):
+            entry.role = "owner"  # of the answer, which has nothing about a user
+            await PlainReply({"schema": SCHEMA, "version": __version__})(scope, receive, send)
+        elif (method, path) == ("POST", f"{PREFIX}/logins"):
+            self._limits.check_address(peer.name)
+            await PlainReply({"schema": SCHEMA, **self._logins.begin()})(scope, receive, send)
+        elif method == "POST" and (found := _LOGIN.fullmatch(path)) is not None:
+            await self._login(found[1], scope, receive, send, peer, entry)
+        elif method in ("PUT", "DELETE") and peer.is_local and (found := _TOKENS.fullmatch(path)) is not None:
+            await self._register(found[1], scope, receive, send, peer, entry)
+        else:
+            raise Refused(Problem("C101", f"the hub has no {method} {path}", ExitCode.USAGE), 404)
+
+    async def _register(
+        self, token_id: str, scope: Scope, receive: Receive, send: Send, peer: Peer, entry: Entry
+    ) -> None:
+        """Register or remove a token of the user at the other end of the hub's socket."""
+        entry.caller, entry.user, entry.role = peer.uid, peer.uid, "daemon"
+        with self._limits.counted(peer.uid):
+            if scope["method"] == "PUT":
+                expires_at = _read_expiry(await read_small(receive))
+                try:
+                    await asyncio.to_thread(self._tokens.put, token_id, peer.uid, expires_at)
+                except IndexRefused as error:
+                    raise refuse(409, str(error)) from error
+            else:
+                await asyncio.to_thread(self._tokens.remove, token_id, peer.uid)
+            await PlainReply({"schema": SCHEMA})(scope, receive, send)
+
+    async def _login(self, nonce: str, scope: Scope, receive: Receive, send: Send, peer: Peer, entry: Entry) -> None:
+        """Pass a credential for a daemon on to the daemon of the user whom the credential for the hub proves."""
+        self._limits.check_address(peer.name)
+        to_hub, to_daemon = read_login(await read_small(receive))
+        self._logins.take(nonce)
+        try:
+            uid = await asyncio.to_thread(self._logins.verify, nonce, to_hub)
+        except Refused:
+            self._limits.note_wrong(peer.name)
+            raise
+        entry.caller, entry.user, entry.role = uid, uid, "owner"
+        with self._limits.counted(uid):
+            body = json.dumps({"credential": to_daemon}).encode("ascii")
+            headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+            asked = {**scope, "query_string": b"", "headers": headers}
+            head = request_head(asked, b"/api/v1/logins", {"FfDL-Request": entry.request}, with_token=False)
+            daemon = await self._daemons.connect(uid)
+            await forward(asked, _once(body, receive), send, daemon, head)
+
+
+def _once(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that yields `body`, then what `receive` yields."""
+    messages = iter(({"type": "http.request", "body": body, "more_body": False},))
+
+    async def receive_next() -> dict[str, object]:
+        return next(messages, None) or dict(await receive())
+
+    return receive_next
+
+
+async def read_small(receive: Receive) -> bytes:
+    """Return a body. Raises Refused if it is too large, and CallerGone."""
+    body, more = b"", True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise CallerGone
+        body, more = body + message.get("body", b""), message.get("more_body", False)
+        if len(body) > SMALL_BYTES:
+            raise Refused(Problem("C101", f"the body is larger than {SMALL_BYTES} bytes", ExitCode.USAGE), 413)
+    return body
+
+
+def _read_expiry(body: bytes) -> float:
+    try:
+        expires_at = float(json.loads(body)["expires_at"])
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
+        expires_at = 0.0
+    now = time.time()
+    if not now < expires_at < now + LONGEST_S:
+        raise Refused(Problem("C101", "expires_at must be a time within a year", ExitCode.USAGE), 422)
+    return expires_at
