@@ -45,6 +45,7 @@ DOMAIN = (
     "number_text",
     "outcome/continuation",
     "outcome/controller_events",
+    "terminal_text",
     "untrusted_json",
 )
 _MAIN = "import sys\n\nfrom ffdl_batch.controller.__main__ import main\n\nsys.exit(main())\n"
