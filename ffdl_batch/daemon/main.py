@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING
 
 from ffdl_batch import __version__
 from ffdl_batch.config.daemon_location import LOG_NAME, PlaceRefused, this_machine
-from ffdl_batch.daemon.socket_file import BACKLOG, INHERITED, InheritedListener, Listener, is_inherited
+from ffdl_batch.daemon.socket_file import (
+    BACKLOG,
+    INHERITED,
+    InheritedListener,
+    Listener,
+    is_inherited,
+    report_readiness,
+)
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.host.resource_exhaustion import FILES, explain_lack
 
@@ -52,6 +59,7 @@ def _main(arguments: Sequence[str] | None, opener: Opener | None) -> int:
             return _end("--site is for the site's spawner, which passes a socket", ExitCode.USAGE)
         with contextlib.closing(socket.socket(fileno=os.dup(INHERITED))) as bound:
             bound.listen(BACKLOG)  # before the large imports; clients wait in the backlog
+        report_readiness(os.environ)
     try:
         if 0 <= resource.getrlimit(resource.RLIMIT_NOFILE)[0] < FEWEST_DESCRIPTORS:
             return _end(f"the daemon ends: {FILES}", ExitCode.TRY_AGAIN)

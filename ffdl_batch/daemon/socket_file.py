@@ -7,7 +7,7 @@ import contextlib
 import os
 import socket
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,6 +21,14 @@ INHERITED = 3
 def is_inherited(environ: Mapping[str, str]) -> bool:
     """Return whether this process was started with one listening socket."""
     return environ.get("LISTEN_PID") == str(os.getpid()) and environ.get("LISTEN_FDS") == "1"
+
+
+def report_readiness(environ: MutableMapping[str, str]) -> None:
+    """Report to systemd that clients can connect, if it waits for that; see sd_notify(3)."""
+    manager = environ.pop("NOTIFY_SOCKET", "")
+    if manager:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asked:
+            asked.sendto(b"READY=1", f"\0{manager[1:]}" if manager.startswith("@") else manager)
 
 
 class Listener:

@@ -2,9 +2,10 @@
 
 There is one request, ``ensure UID``. docs/security/spawner.md explains each check. The main process identifies the
 caller by SO_PEERCRED, counts, and forks; it reads nothing that a caller sends, and asks no name service. A child with a
-time limit reads the request, checks the account, and answers. A grandchild becomes the daemon.
+time limit reads the request, checks the account, and answers. To start a daemon, it runs this program with UID as a
+unit of systemd: that process binds the socket, becomes the user, and executes the daemon.
 
-    python -I -m ffdl_batch.site.spawner [FILE]        FILE: the site file, default /etc/ffdl/site.toml
+    python -I -m ffdl_batch.site.spawner [FILE [UID]]        FILE: the site file, default /etc/ffdl/site.toml
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import signal
 import socket
 import stat
 import struct
+import subprocess
 import sys
 import time
 import tomllib
@@ -60,12 +62,8 @@ class Site:
     state_dir: str = "/var/lib/ffdl"
     """On a local disk. Each user has a directory in it, named by the uid."""
     pam_service: str = "ffdl-user"
-    cgroup: str = "/sys/fs/cgroup/ffdl-users.slice"
-    """A cgroup of version 2 in which each daemon gets one of its own; "" = none."""
-    limits: Mapping[str, str] = field(
-        default_factory=lambda: {"memory.max": "1G", "pids.max": "512", "cpu.weight": "50"}
-    )
-    """Files of the daemon's cgroup, with what is written to them."""
+    systemd: bool = True
+    """Whether each daemon is a unit of systemd. Without it, only PAM limits daemons: for tests and containers."""
     starts_per_minute: int = 6
     """How often the daemon of one user may be started. A user may make ten times as many requests."""
     no_new_privs: bool = True
@@ -114,8 +112,8 @@ def log(text: str) -> None:
 class Spawner:
     """The main process until `_fork`, then the child that handles one request."""
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
+    def __init__(self, config: Path) -> None:
+        self.config, self.site = config, (site := load(config))
         self.hub_uid, self.hub_gid = pwd.getpwnam(site.hub_user)[2:4]
         self.children: dict[int, int] = {}  # uid of the peer by process id
         self.requests, self.window = Counter[int](), time.monotonic()
@@ -240,51 +238,41 @@ class Spawner:
         os.chown(state, account.pw_uid, account.pw_gid, follow_symlinks=False)
 
     def _start(self, account: pwd.struct_passwd, place: Path) -> None:
-        """Fork the grandchild that becomes the daemon; return when it listens. Raises OSError, Refused."""
+        """Start the process that becomes the daemon; return when it listens. Raises OSError, Refused."""
         place.unlink(missing_ok=True)
+        argv = [sys.executable, "-I", "-m", "ffdl_batch.site.spawner", str(self.config), str(account.pw_uid)]
+        unit = f"ffdl-user-{account.pw_uid}-{os.getpid()}.service"  # not that of an earlier daemon, whose jobs may run
+        if self.site.systemd:
+            names = [f"--unit={unit}", f"--slice=ffdl-users-{account.pw_uid}.slice", "--collect"]
+            properties = ["Type=notify", "KillMode=process", f"TimeoutStartSec={CHILD_S}"]
+            options = [*names, "--no-ask-password", *(f"--property={one}" for one in properties)]
+            argv = ["/usr/bin/systemd-run", *options, "--", *argv]
+        no, pipe = subprocess.DEVNULL, subprocess.PIPE
+        process = subprocess.Popen(argv, stdin=no, stdout=no, stderr=pipe, env={"LC_ALL": "C"}, start_new_session=True)
+        signal.signal(signal.SIGALRM, lambda *_: process.kill())  # else it would listen at a lost socket
+        while not is_listening(place):
+            time.sleep(0.01)
+            if process.poll() is not None and not is_listening(place):
+                said = b"" if process.stderr is None else os.read(process.stderr.fileno(), 4096)
+                why = " ".join(said.decode("ascii", "replace").split())[-400:] or "it ended at once"
+                raise Refused(f"the daemon of user {account.pw_uid} could not be started: {why}")
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        log(f"started {unit if self.site.systemd else f'process {process.pid}'} as user {account.pw_uid}")
+
+    def become(self, uid: int) -> NoReturn:
+        """Become the daemon: its socket, limits, identity, nothing that could bring root back, then execve."""
+        signal.alarm(CHILD_S)
+        site, account = self.site, self._check(uid)
+        place = Path(site.run_dir, "users", str(uid), "daemon.sock")
         bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)  # SO_PEERCRED names the process that listens
         bound.bind(str(place))
-        os.chown(place, account.pw_uid, self.hub_gid, follow_symlinks=False)
         place.chmod(0o660)
-        reading, writing = os.pipe()  # closed by a successful execve
-        if (pid := os.fork()) == 0:
-            try:
-                signal.alarm(CHILD_S)
-                self._become(account, bound.fileno(), writing)
-            except BaseException as error:  # noqa: BLE001
-                os.write(writing, f"{error}".encode("ascii", "backslashreplace")[:300])
-            finally:
-                os._exit(1)
-        signal.signal(signal.SIGALRM, lambda *_: os.kill(pid, signal.SIGKILL))  # else it would listen at a lost socket
-        os.close(writing)
-        said = os.read(reading, 300).decode("ascii", "replace")
-        while not said and not is_listening(place):
-            time.sleep(0.01)
-            if os.waitpid(pid, os.WNOHANG)[0]:
-                said = "it ended at once; `ffdl-submitd` by hand says why"
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        if said:
-            raise Refused(f"the daemon of user {account.pw_uid} could not be started: {said}")
-        log(f"started process {pid} as user {account.pw_uid}")
-
-    def _become(self, account: pwd.struct_passwd, bound: int, errors: int) -> NoReturn:
-        """Become the daemon: limits, then identity, then nothing that could bring root back, then execve."""
-        os.setsid()
-        site, most = self.site, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        if site.cgroup:  # cgroup-v2
-            own = Path(site.cgroup, f"user-{account.pw_uid}")
-            own.mkdir(mode=0o755, exist_ok=True)
-            for name, value in {**site.limits, "cgroup.procs": str(os.getpid())}.items():
-                (own / name).write_text(value)
+        os.chown(place, uid, self.hub_gid, follow_symlinks=False)
         call_pam("pam_open_session", site.pam_service, account.pw_name)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         Path("/proc/self/oom_score_adj").write_text("0")  # not the spawner's
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        moved = [fcntl.fcntl(number, fcntl.F_DUPFD, 10) for number in (nowhere, nowhere, nowhere, bound)]
-        for number, origin in enumerate(moved):
-            os.dup2(origin, number)
-        os.closerange(LISTENING + 1, errors)
-        os.closerange(errors + 1, most)
+        os.dup2(fcntl.fcntl(bound, fcntl.F_DUPFD, LISTENING + 1), LISTENING)
+        os.closerange(LISTENING + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
         drop_privileges(account, no_new_privs=site.no_new_privs)
         os.chdir("/")
         os.umask(0o077)
@@ -293,10 +281,13 @@ class Spawner:
             **{"LANG": "C.UTF-8", "PATH": "/usr/local/bin:/usr/bin:/bin", **site.environment},
             **{"HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name},
             **{"SHELL": account.pw_shell or "/bin/sh", "LISTEN_FDS": "1", "LISTEN_PID": str(os.getpid())},
-            "FFDL_HUB_UID": str(self.hub_uid),
-            "FFDL_STATE_DIR": f"{site.state_dir}/{account.pw_uid}/state",
-            "FFDL_SOCKET": f"{site.run_dir}/users/{account.pw_uid}/daemon.sock",
+            "FFDL_STATE_DIR": f"{site.state_dir}/{uid}/state",
+            **{"FFDL_SOCKET": str(place), "FFDL_HUB_UID": str(self.hub_uid)},
         }
+        if manager := os.environ.get("NOTIFY_SOCKET"):  # systemd's, which also gives standard error to the journal
+            environment["NOTIFY_SOCKET"] = manager
+        else:
+            os.dup2(0, 2)
         os.execve(sys.executable, [sys.executable, "-I", "-m", "ffdl_batch.daemon.main", "--site"], environment)  # noqa: S606
 
 
@@ -365,20 +356,24 @@ def call_pam(function: str, service: str, name: str) -> None:
 
 def main() -> None:
     """Check what root will execute, bind the socket, and serve."""
-    config = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("/etc/ffdl/site.toml")
+    config = Path(sys.argv[1] if len(sys.argv) > 1 else "/etc/ffdl/site.toml").absolute()
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         if os.geteuid() != 0 or not sys.flags.isolated:
             raise ValueError("run it as root, by python -I")
         programs = [Path(text) for text in (__file__, os.__file__, sys.executable, *sys.path) if Path(text).exists()]
-        for place in (config.absolute().parent, Path(sys.executable).parent, *programs):
+        for place in (config.parent, Path(sys.executable).parent, *programs):
             check_root_owned(place)
-        spawner = Spawner(load(config))
+        spawner = Spawner(config)
         os.umask(0o077)
+        if spawner.site.systemd and not Path("/run/systemd/system").is_dir():  # sd_booted(3)
+            raise ValueError("systemd does not run on this host; set systemd = false")
         for directory in (Path(spawner.site.run_dir, "users"), Path(spawner.site.state_dir)):
             make_root_directory(directory)
             check_root_owned(directory)
+        if len(sys.argv) > 2:
+            spawner.become(int(sys.argv[2]))
         place = Path(spawner.site.run_dir, "spawner.sock")
         if is_listening(place, socket.SOCK_SEQPACKET):
             raise ValueError(f"another spawner listens at {place}")
@@ -388,7 +383,7 @@ def main() -> None:
         place.chmod(0o666)  # every user may ask for the own daemon
         listening.listen(128)
         listening.settimeout(1.0)
-    except (ValueError, OSError, KeyError, Refused) as error:
+    except (ValueError, OSError, KeyError, RuntimeError, Refused) as error:
         log(f"cannot start with {config}: {error}")
         sys.exit(78)
     log(f"serving at {place}")

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -64,11 +64,18 @@ class Host:
             (place / name).mkdir()
         self.configure()
         self._init = subprocess.Popen(
-            ["unshare", "--mount", "--propagation", "private", "sh", "-ec", self._mounts() + "echo; exec sleep 100000"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            ["setpriv", "--pdeathsig", "KILL", *self._boot()], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
         )
         assert self._init.stdout is not None and self._init.stdout.read(1) == b"\n"
+
+    def _boot(self) -> list[str]:
+        """The command that creates the host, prints an empty line, and stays."""
+        script = self._mounts() + "echo; exec sleep 100000"
+        return ["unshare", "--mount", "--propagation", "private", "sh", "-ec", script]
+
+    def _enter(self) -> list[str]:
+        """The command that runs another on this host."""
+        return ["nsenter", f"--mount=/proc/{self._init.pid}/ns/mnt"]
 
     def _mounts(self) -> str:
         """The script that mounts. The interpreter and the project may be below a directory that only root enters."""
@@ -96,7 +103,7 @@ class Host:
             "allowed_groups": ["users"],
             "run_dir": str(self.place / "run"),
             "state_dir": str(self.place / "state"),
-            "cgroup": "",
+            "systemd": False,
             "environment": {"SLURM_CONF": "/etc/slurm/slurm.conf"},
             **changes,
         }
@@ -106,10 +113,9 @@ class Host:
 
     def inside(self, argv: Sequence[str], uid: int = 0) -> list[str]:
         """The command that runs `argv` on this host, as a user."""
-        enter = ["nsenter", f"--mount=/proc/{self._init.pid}/ns/mnt"]
         groups = ["--regid", str(HUB if uid == HUB else USERS), "--clear-groups"]
         user = ["setpriv", "--reuid", str(uid), *groups] if uid else []
-        return [*enter, *user, *argv]
+        return [*self._enter(), *user, *argv]
 
     def python(self, code: str, *arguments: str, uid: int) -> str:
         """The output of a program of a user."""
@@ -161,6 +167,14 @@ class Spawner:
                 os.kill(pid, signal.SIGKILL)
         self.process.kill()
         self.process.wait()
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    """Wait for a condition."""
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
 
 
 def _closed(path: Path) -> list[Path]:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.site.rig import ADA, BOB, EXPIRED, GONE, HUB, OUTSIDER, Host, Spawner
+from tests.site.rig import ADA, BOB, EXPIRED, GONE, HUB, OUTSIDER, Host, Spawner, until
 
 GET = """
 import socket, struct, sys
@@ -46,13 +44,6 @@ def daemon_socket(host: Host, uid: int) -> Path:
 
 def ensure(host: Host, uid: int, by: int | None = None) -> str:
     return host.ask(uid if by is None else by, f"ensure {uid}\n")
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 def field(pid: int, name: str) -> list[str]:

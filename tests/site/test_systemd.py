@@ -1,0 +1,233 @@
+"""The spawner and its daemons as units of a real systemd, which boots once for this file."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.site.booted import SystemdHost
+from tests.site.rig import ADA, BOB, LIMITS, ROOT, until
+
+SITE = """\
+[spawner]
+hub_user = "ffdl"
+starts_per_minute = 60
+environment = {FFDL_IDLE_EXIT_S = "%s"}
+"""
+LOGIN_PAM = "account required pam_permit.so\nsession required pam_systemd.so\n"
+LOGIN = """
+import subprocess, sys
+ask = [sys.executable, "-I", "-c", sys.argv[1], sys.argv[2]]
+print(subprocess.run(ask, check=True, text=True, stdout=subprocess.PIPE).stdout, end="")
+nowhere = subprocess.DEVNULL
+left = subprocess.Popen(["sleep", "1000"], start_new_session=True, stdin=nowhere, stdout=nowhere, stderr=nowhere)
+print(left.pid, "/session-" in open("/proc/self/cgroup").read())
+"""
+"""Asks for the daemon from a login session, and leaves a process in it."""
+LEAVES = """
+import os, subprocess, sys
+for tree in ("", "/systemd", "/unified"):
+    place = f"/sys/fs/cgroup{tree}{sys.argv[1]}/cgroup.procs"
+    if os.path.exists(place):
+        open(place, "w").write(str(os.getpid()))
+nowhere = subprocess.DEVNULL
+print(subprocess.Popen(["sleep", "1000"], stdin=nowhere, stdout=nowhere, stderr=nowhere).pid)
+"""
+"""Leaves a process in the cgroup of a unit, as a job of the backend `local`."""
+ASK = """
+import socket, sys
+with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+    s.settimeout(60)
+    s.connect("/run/ffdl/spawner.sock")
+    s.send(f"ensure {sys.argv[1]}\\n".encode())
+    print(s.recv(600).decode(), end="")
+"""
+GET = """
+import socket, struct, sys
+with socket.socket(socket.AF_UNIX) as s:
+    s.settimeout(60)
+    s.connect(f"/run/ffdl/users/{sys.argv[1]}/daemon.sock")
+    s.sendall(b"GET /api/v1/jobs HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n")
+    print(struct.unpack("=iII", s.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1], s.recv(15).decode())
+"""
+"""Prints whose process listens, and the status of the daemon's answer."""
+
+
+class Site(SystemdHost):
+    """A host with the units and the PAM service of slurm-configs, as they are rendered for a site."""
+
+    def __init__(self, place: Path) -> None:
+        files = place / "files"
+        render = [
+            sys.executable,
+            str(ROOT / "slurm-configs/render.py"),
+            "--values",
+            str(ROOT / "slurm-configs/values.env"),
+        ]
+        values = place / "values.env"
+        values.write_text(f"FFDL_BIN={Path(sys.executable).parent}\nACCOUNTING_STORAGE_HOST=db\n")
+        subprocess.run([*render, "--values", str(values), "--out", str(place / "rendered")], check=True)
+        (files / "systemd").mkdir(parents=True)
+        (files / "systemd/logind.conf").write_text("[Login]\nKillUserProcesses=yes\n")
+        (files / "ffdl").mkdir()
+        (files / "ffdl/site.toml").write_text(SITE % 1000)
+        shutil.copytree(place / "rendered/systemd", files / "systemd/system")
+        if any(Path(sys.base_prefix).is_relative_to(home) for home in ("/root", "/home")):
+            own = files / "systemd/system/ffdl-spawner.service.d/python.conf"
+            own.parent.mkdir()
+            own.write_text("[Service]\nProtectHome=read-only\n")
+        super().__init__(place, files)
+
+    def _wait(self) -> None:
+        """Wait until the spawner listens."""
+        argv = [sys.executable, "-I", "-c", ASK, "none"]
+        until(lambda: self.finish(argv).returncode == 0, "the spawner")
+
+    def _boot(self) -> list[str]:
+        pam = self.place / "etc/pam.d"
+        shutil.copy(self.place / "rendered/pam.d/ffdl-user", pam)
+        (pam / "common-account").write_text("account required pam_unix.so\n")
+        (pam / "login").write_text(LOGIN_PAM)
+        (self.place / "etc/security/limits.conf").write_text(LIMITS)
+        return super()._boot()
+
+    def restart(self, idle_s: int = 1000) -> None:
+        """Restart the spawner; daemons that it starts end when they are idle for so long."""
+        write = "import sys; open('/etc/ffdl/site.toml', 'w').write(sys.argv[1])"
+        self.python(write, SITE % idle_s, uid=0)
+        self.run("systemctl", "restart", "ffdl-spawner.service")
+        self._wait()
+
+    def ensure(self, uid: int) -> str:
+        """The spawner's answer to a user who asks for the own daemon."""
+        return self.python(ASK, str(uid), uid=uid).rstrip("\n")
+
+    def units(self, uid: int) -> list[str]:
+        """Units of a user's daemons that systemd has loaded."""
+        listed = self.run("systemctl", "list-units", "--all", "--plain", "--no-legend", f"ffdl-user-{uid}-*")
+        return [line.split()[0] for line in listed.splitlines()]
+
+    def exists(self, pid: str) -> bool:
+        """Whether a process of the host exists."""
+        return self.finish(["test", "-e", f"/proc/{pid}"]).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    place = Path(tempfile.mkdtemp(prefix="ffdl-site-"))
+    made = Site(place)
+    try:
+        made.restart()
+        yield made
+    finally:
+        made.close()
+        shutil.rmtree(place)
+
+
+@pytest.fixture(autouse=True)
+def no_daemons(site: Site) -> None:
+    """Stop the daemons of an earlier test."""
+    site.run("systemctl", "stop", "ffdl-users.slice")
+
+
+def main_pid(site: Site, uid: int) -> str:
+    """The process of the user's daemon, which has to be the only one."""
+    (unit,) = site.units(uid)
+    return site.properties(unit)["MainPID"]
+
+
+def test_daemon_runs_as_its_user_in_limited_slice_with_nothing_of_spawner(site: Site) -> None:
+    assert site.ensure(ADA) == f"ok /run/ffdl/users/{ADA}/daemon.sock"
+    assert site.python(GET, str(ADA), uid=ADA) == f"{ADA} HTTP/1.1 200 OK\n"
+    (unit,) = site.units(ADA)
+    found = site.properties(unit)
+    slices = "/ffdl.slice/ffdl-users.slice"
+    assert found["ControlGroup"] == f"{slices}/ffdl-users-{ADA}.slice/{unit}" and unit.startswith(f"ffdl-user-{ADA}-")
+    pid = found["MainPID"]
+    status = dict(line.split(":\t", 1) for line in site.run("cat", f"/proc/{pid}/status").splitlines())
+    assert status["Uid"].split() == [f"{ADA}"] * 4 and set(status["Gid"].split()) == {"7100"}
+    assert (int(status["CapEff"], 16), status["NoNewPrivs"], status["Seccomp"]) == (0, "1", "0")
+    assert status["CapBnd"] == Path("/proc/self/status").read_text().split("CapBnd:\t")[1].split()[0]
+    assert site.run("readlink", f"/proc/{pid}/ns/mnt") == site.run("readlink", "/proc/1/ns/mnt")
+    assert site.run("cat", f"/proc/{pid}/oom_score_adj") == "0"
+    assert "Max open files            3000                 4000" in site.run("cat", f"/proc/{pid}/limits")
+    own = f"{slices}/ffdl-users-{ADA}.slice"
+    memory = site.run("sh", "-c", f"cd /sys/fs/cgroup; cat memory{own}/memory.limit_in_bytes || cat .{own}/memory.max")
+    assert memory == str(2**30)
+    assert [site.properties(one)["TasksMax"] for one in ("ffdl-users.slice", f"ffdl-users-{ADA}.slice")] == [
+        "20000",
+        "512",
+    ]
+
+
+def test_end_of_login_session_does_not_end_daemon(site: Site) -> None:
+    options = ["--quiet", "--pipe", "--wait", "--collect", "--property=PAMName=login", f"--uid={ADA}"]
+    login = ["systemd-run", *options, "--", sys.executable, "-I", "-c", LOGIN, ASK, str(ADA)]
+    answer, left = site.run(*login).splitlines()
+    pid, is_in_session = left.split()
+    assert (answer, is_in_session) == (f"ok /run/ffdl/users/{ADA}/daemon.sock", "True")
+    daemon = main_pid(site, ADA)
+    until(lambda: not site.exists(pid), "the end of what the session left")
+    site.run("loginctl", "terminate-user", "ada", check=False)
+    assert main_pid(site, ADA) == daemon
+    assert site.python(GET, str(ADA), uid=ADA) == f"{ADA} HTTP/1.1 200 OK\n"
+
+
+def test_restart_of_spawner_ends_no_daemon(site: Site) -> None:
+    assert site.ensure(ADA).startswith("ok ") and site.ensure(BOB).startswith("ok ")
+    before = [main_pid(site, uid) for uid in (ADA, BOB)]
+    site.restart()
+    assert site.ensure(ADA).startswith("ok ")
+    assert [main_pid(site, uid) for uid in (ADA, BOB)] == before
+    assert site.python(GET, str(BOB), uid=BOB) == f"{BOB} HTTP/1.1 200 OK\n"
+
+
+def test_idle_daemon_ends_and_returns_on_demand(site: Site) -> None:
+    site.restart(idle_s=1)
+    assert site.ensure(ADA).startswith("ok ")
+    until(lambda: not site.units(ADA), "the end of the idle daemon")
+    site.restart()
+    assert site.ensure(ADA).startswith("ok ")
+    assert site.python(GET, str(ADA), uid=ADA) == f"{ADA} HTTP/1.1 200 OK\n"
+
+
+def test_processes_of_killed_daemon_stay_and_next_daemon_starts(site: Site) -> None:
+    """Jobs of the backend `local` continue, and stay within the limits of their user."""
+    assert site.ensure(ADA).startswith("ok ")
+    (unit,) = site.units(ADA)
+    found = site.properties(unit)
+    left = site.python(LEAVES, found["ControlGroup"], uid=0).strip()
+    site.run("kill", "-KILL", found["MainPID"])
+    until(lambda: not site.exists(found["MainPID"]), "the daemon's end")
+    assert site.ensure(ADA).startswith("ok ")
+    assert site.python(GET, str(ADA), uid=ADA) == f"{ADA} HTTP/1.1 200 OK\n"
+    assert site.exists(left)
+    site.run("kill", left)
+
+
+def test_failure_before_daemon_listens_is_answered(site: Site) -> None:
+    pam = site.place / "etc/pam.d/ffdl-user"
+    text = pam.read_text()
+    pam.write_text(text + "session requisite pam_deny.so\n")
+    try:
+        answer = site.ensure(BOB)
+    finally:
+        pam.write_text(text)
+    assert answer.startswith(f"refused the daemon of user {BOB} could not be started: Job for ffdl-user-{BOB}-")
+    assert "PAM does not admit the account" in site.run("journalctl", "--no-pager", "--unit", f"ffdl-user-{BOB}-*")
+    assert site.units(BOB) == []
+
+
+def test_systemd_accepts_units_and_spawner_is_confined(site: Site) -> None:
+    units = [str(site.place / "rendered/systemd" / name) for name in ("ffdl-spawner.service", "ffdl-users.slice")]
+    done = site.finish(["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", *units])
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    done = site.finish(["systemd-analyze", "security", "--offline=true", "--threshold=30", units[0]])
+    assert done.returncode == 0, done.stdout[-200:]
+    assert "/etc/systemd/system/ffdl-" not in site.run("journalctl", "--no-pager")  # as in `FILE:7: Unknown key name`
