@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ffdl_batch.domain.terminal_text import quoted
 from ffdl_batch.exit_handling import complain
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client
     from ffdl_batch.client.connection.daemon_location import HostPlace
+    from ffdl_batch.client.connection.ways import Way
     from ffdl_batch.client.stores.user_secrets import UserSecrets
 
+USER_COMMANDS = ("list", "show", "cancel", "halt", "wait", "events", "why")
+"""Commands that operators may give with --user; auditors those that read."""
 host_option = click.option(
     "--host",
     "login_host",
@@ -34,26 +38,75 @@ def given_host() -> str | None:
     return None
 
 
+def read_user(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
+    """Return the uid of an account's name, or of a number. Callback of an option. Raises BadParameter."""
+    import pwd
+
+    if text is None:
+        return None
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    try:
+        return pwd.getpwnam(text).pw_uid
+    except (KeyError, ValueError):
+        raise click.BadParameter(f"this machine has no account {quoted(text)}; give its number (uid)") from None
+
+
+user_option = click.option(
+    "--user", "of_user", metavar="USER", callback=read_user,
+    help=f"Use the daemon of this user, as an operator or auditor: {', '.join(USER_COMMANDS)}.",
+)  # fmt: skip
+
+
+def given_user() -> int | None:
+    """Return the uid of --user; None if it was not given."""
+    context = click.get_current_context(silent=True)
+    found = context.find_root().params.get("of_user") if context else None
+    return found if isinstance(found, int) else None
+
+
+def find_way() -> Way:
+    """Return how this command reaches the daemon; None for a personal one. Raises ClientError."""
+    from ffdl_batch.client.connection.daemon_start import Dialling
+
+    return Dialling(host=given_host(), user=given_user()).way()
+
+
 def find_elsewhere() -> HostPlace | None:
-    """Return the host that commands go to; None for this machine. Raises ClientError for an invalid configuration."""
+    """Return the login node that commands go to; None for this machine, or for a hub. Raises ClientError for an
+    invalid configuration."""
     from ffdl_batch.client.connection.daemon_location import choose_place, read_settings
 
     return choose_place(given_host(), os.environ, read_settings(os.environ))
+
+
+def find_other_host() -> str:
+    """Return the host of the daemon, if its paths are not those of this machine: a login node, or a hub; else ""."""
+    from ffdl_batch.client.connection.site_daemon import SitePlace
+
+    way = find_way()
+    return "" if way is None or isinstance(way, SitePlace) else way.host
 
 
 def find_user_secrets() -> UserSecrets:
     """Return the user's secrets, which are on the daemon's host."""
     from pathlib import Path
 
-    from ffdl_batch.cli.commands.config import settings_or_stop
-    from ffdl_batch.client.stores.user_secrets import RemoteUserSecrets, UserSecrets
+    from ffdl_batch.client.connection.daemon_location import HostPlace
+    from ffdl_batch.client.connection.daemon_settings import own_settings
+    from ffdl_batch.client.connection.site_daemon import SitePlace
+    from ffdl_batch.client.stores.user_secrets import RemoteUserSecrets, UnreadableUserSecrets, UserSecrets
 
-    place = find_elsewhere()
-    if place is None:
-        return UserSecrets(Path(settings_or_stop().jobs_dir))
+    way = find_way()
+    if way is None:
+        return UserSecrets(Path(own_settings(os.environ).settings.jobs_dir))
+    if isinstance(way, SitePlace):
+        return UserSecrets(Path(own_settings(os.environ, way.state_dir).settings.jobs_dir))
+    if not isinstance(way, HostPlace):
+        return UnreadableUserSecrets(way.url)
     from ffdl_batch.client.connection.host_relay import connector_of
 
-    return RemoteUserSecrets(place, connector_of(place.host, os.environ))
+    return RemoteUserSecrets(way, connector_of(way.host, os.environ))
 
 
 def find_daemon_log() -> str:
@@ -72,7 +125,8 @@ def open_client(*, quiet: bool = False, start: bool = True) -> Client:
     from ffdl_batch.client import Client
     from ffdl_batch.client.connection.daemon_start import Dialling
 
-    return Client(dialling=Dialling(start=start, report=_print_nothing if quiet else _warn, host=given_host()))
+    report = _print_nothing if quiet else _warn
+    return Client(dialling=Dialling(start=start, report=report, host=given_host(), user=given_user()))
 
 
 @functools.cache  # a command that follows a log has several connections

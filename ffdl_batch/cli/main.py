@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from ffdl_batch.cli.connection import find_daemon_log, find_elsewhere, host_option
+from ffdl_batch.cli.connection import (
+    USER_COMMANDS,
+    find_daemon_log,
+    find_elsewhere,
+    given_user,
+    host_option,
+    user_option,
+)
 from ffdl_batch.domain.terminal_text import quoted
 from ffdl_batch.exit_handling import run
 from ffdl_batch.lazy_group import LazyGroup
@@ -47,6 +54,9 @@ VERBS: dict[str, tuple[str, str]] = {
     "init": ("manifest:init", "Create a manifest and a model that run."),
     "cache": ("cache:cache", "Manage this node's cache: list, rm, verify."),
     "config": ("config:config", "Show the configuration and its origins."),
+    "login": ("login:login", "Log in to the site's hub with a token."),
+    "logout": ("login:logout", "Remove the stored token of a hub."),
+    "token": ("tokens:token", "Manage tokens for the hub: create, list, revoke."),
     "setup": ("setup:setup", "Install ffdl on a host, over SSH."),
     "daemon": ("daemon:daemon", "Manage your daemon: status, stop, restart, metrics."),
     "completion": ("program:completion", "Print shell completion for bash, zsh or fish."),
@@ -81,6 +91,8 @@ class Verbs(LazyGroup):
 
             near = get_close_matches(args[0], [*VERBS, *ALIASES], n=1)
             ctx.fail(f"there is no command {quoted(args[0])}" + (f"; did you mean {near[0]}?" if near else ""))
+        if given_user() is not None and args and ALIASES.get(args[0], args[0]) not in USER_COMMANDS:
+            ctx.fail(f"--user is not for {args[0]}; it is for {', '.join(USER_COMMANDS)}")
         is_remote = args and args[0] in REMOTE_COMMANDS and tuple(args[:2]) != _STAYS
         if is_remote and not {"-h", "--help"} & set(args) and (elsewhere := _remote_command(args)) is not None:
             return args[0], elsewhere, args
@@ -118,11 +130,14 @@ def _run_on_host(place: HostPlace, words: Sequence[str]) -> int:
     cls=Verbs, package="ffdl_batch.cli.commands", table=VERBS, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @host_option
+@user_option
 def ffdl(**_: object) -> None:
     """Run deep-learning training jobs from one manifest, on Slurm, Kubernetes or this machine.
 
     With --host (or FFDL_HOST, or `host` in the configuration), commands use that login node from a laptop:
     ffdl --host login.example.org list
+
+    On a site with a hub, commands use it after `ffdl login https://HUB`.
 
     Every command that reads takes --json. Exit codes: 0 success, 1 failure, 2 wrong usage, 66 missing input,
     69 unavailable, 75 try again, 77 not allowed, 78 invalid manifest or configuration, 124 timed out, 130 interrupted.

@@ -16,7 +16,7 @@ from ffdl_batch.client.api_calls.requests import JobFilter, long_poll, read_answ
 from ffdl_batch.client.connection.daemon_start import Dialling
 from ffdl_batch.client.connection.http_client import REQUEST_TIMEOUT_S, Request, Wire, json_request
 from ffdl_batch.client.errors import RequestRefused, WaitTimedOut
-from ffdl_batch.client.handles import ArrayHandle, Arrays, JobHandle, Secrets
+from ffdl_batch.client.handles import ArrayHandle, Arrays, JobHandle, Secrets, Tokens
 from ffdl_batch.client.submissions.manifest_source import OWN_DIRECTORY, AllowedReferences, read_manifest
 from ffdl_batch.client.submissions.submission_builder import (
     OptionValue,
@@ -90,7 +90,8 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
         return None if plain is None else read_answer(DatabaseOutage, plain)
 
     def _open_wire(self) -> Wire:
-        return Wire(self._dialling.dial, self._dialling.report)
+        user = self._dialling.user
+        return Wire(self._dialling.dial, self._dialling.report, "" if user is None else f"/users/{user}")
 
     def submit(
         self,
@@ -144,6 +145,11 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
     def secrets(self) -> Secrets:
         """Calls about named secrets."""
         return Secrets(self._wire)
+
+    @property
+    def tokens(self) -> Tokens:
+        """Calls about tokens for the site's hub."""
+        return Tokens(self._wire)
 
     def submit_many(
         self,

@@ -7,11 +7,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from ffdl_batch.client.api_calls.requests import long_poll, read_answer
+from ffdl_batch.client.api_calls.requests import long_poll, read_answer, unreadable
 from ffdl_batch.client.connection.http_client import Request, Wire, json_request
 from ffdl_batch.client.errors import RequestRefused, WaitTimedOut
+from ffdl_batch.domain.access import Identity, TokenView
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.job.views import ArrayView, AttemptChoice, EventView, JobView, LogLine, Problem, SecretView
+from ffdl_batch.domain.job.views import (
+    ArrayView,
+    AttemptChoice,
+    EventView,
+    JobView,
+    LogLine,
+    Problem,
+    SecretView,
+)
 
 if TYPE_CHECKING:
     from ffdl_batch.client.api import Client
@@ -171,6 +180,37 @@ class Secrets:
 
     def _one(self, request: Request) -> SecretView:
         return read_answer(SecretView, self._wire.ask(request).get("secret"))
+
+
+class Tokens:
+    """The calls about tokens for the site's hub, as :attr:`ffdl_batch.Client.tokens` has them. All calls raise
+    :class:`~ffdl_batch.client.ClientError`."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def create(self, name: str, scopes: Sequence[str], lifetime_s: float) -> tuple[TokenView, str]:
+        """Create a token, and return it with its text, which cannot be read again."""
+        body = {"name": name, "scopes": list(scopes), "lifetime_s": lifetime_s}
+        reply = self._wire.ask(json_request("POST", "/api/v1/tokens", body))
+        secret = reply.get("secret")
+        if not isinstance(secret, str):
+            raise unreadable("it has no token")
+        return read_answer(TokenView, reply.get("token")), secret
+
+    def list(self) -> list[TokenView]:
+        """Return all tokens that are valid."""
+        reply = self._wire.ask(Request("GET", "/api/v1/tokens"))
+        return [read_answer(TokenView, plain) for plain in reply.get("tokens", ())]
+
+    def revoke(self, token_id: str) -> bool:
+        """Revoke a token: the daemon refuses it from now on. Return whether the hub knows that, too."""
+        reply = self._wire.ask(Request("DELETE", f"/api/v1/tokens/{quote(token_id, safe='')}"))
+        return reply.get("hub_informed") is True
+
+    def identify(self) -> Identity:
+        """Return how the hub identifies this client."""
+        return read_answer(Identity, self._wire.ask(Request("GET", "/api/v1/whoami")))
 
 
 def _secret_path(name: str) -> str:

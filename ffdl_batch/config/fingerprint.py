@@ -15,10 +15,13 @@ from pathlib import Path
 
 from ffdl_batch.config.settings import FrameworkImages, Settings
 
-PER_COMMAND = ("FFDL_BACKEND", "FFDL_STRICT", "FFDL_EXPORT", "FFDL_HOST", "FFDL_HOST_DIR", "FFDL_HOST_PROGRAM")
+PER_COMMAND = (
+    "FFDL_BACKEND", "FFDL_STRICT", "FFDL_EXPORT", "FFDL_HOST", "FFDL_HOST_DIR", "FFDL_HOST_PROGRAM", "FFDL_HUB",
+    "FFDL_HUB_URL", "FFDL_SITE_RUN",
+)  # fmt: skip
 """Variables that are defaults of one command: they are sent with its request, and a daemon that it starts does not
 inherit them."""
-_OF_COMMANDS = ("origins", "host", "host_program")
+_OF_COMMANDS = ("origins", "host", "host_program", "hub_url")
 """Settings that the daemon does not use."""
 KUBECONFIG = "KUBECONFIG"
 """The variable that names a cluster's file if the configuration does not, as for kubectl."""

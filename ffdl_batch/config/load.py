@@ -39,7 +39,7 @@ _TABLES_OF_PROGRAMS = ("spawner", "hub")
 """Tables of a site file that only the programs of site mode read."""
 _OWN_NAME = "ffdl.toml"
 _PATHS = ("state_dir", "jobs_dir", "metrics_textfile", "cache_dir")
-_TEXTS = ("backend", "database_url", "host", "host_program", "default_memory", "log_file_size", "log_rate")
+_TEXTS = ("backend", "database_url", "host", "host_program", "hub_url", "default_memory", "log_file_size", "log_rate")
 _SIZES = {"default_memory": 1, "log_file_size": 64 * 1024, "log_rate": 1024, "cache_bytes": 0}
 """Sizes, and the least that each may be."""
 _NUMBERS = {"log_files": (1, 1000), "metrics_port": (0, 65535)}
@@ -214,6 +214,17 @@ def _refuse_others(place: Path, found: os.stat_result) -> None:
         is_own = found.st_uid == os.geteuid()
         cure = f"run: chmod go-w {shlex.quote(str(place))}" if is_own else "use a copy of yours in a directory of yours"
         raise _Untrusted(f"{place} {why}; {cure}")
+
+
+def site_state_dir(uid: int) -> Path:
+    """Return the state directory of the daemon that the site's spawner starts for a user. Raises ConfigError."""
+    try:
+        table = _load_trusted(SITE_FILES[0]).get("spawner", {})
+        return Path(table.get("state_dir", "/var/lib/ffdl"), str(uid), "state")
+    except (FileNotFoundError, NotADirectoryError):
+        return Path("/var/lib/ffdl", str(uid), "state")
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{SITE_FILES[0]}: {error}") from error
 
 
 def _read(path: Path) -> dict[str, Any]:

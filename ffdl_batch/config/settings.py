@@ -88,6 +88,8 @@ class Settings:
     """Login node that commands are sent to over SSH; "" = they run here."""
     host_program: str = "ffdl"
     """Name of ffdl on `host`."""
+    hub_url: str = ""
+    """Address of the site's hub, as https://HOST[:PORT]; "" = none."""
     cache_dir: str = ""
     """Each node's cache; "" = none."""
     cache_bytes: int = 0

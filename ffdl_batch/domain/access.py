@@ -79,6 +79,18 @@ class TokenView:
 
 
 @dataclass(frozen=True, slots=True)
+class Identity:
+    """A caller, as the daemon identifies it."""
+
+    uid: int
+    account: str
+    role: str
+    scopes: tuple[str, ...] = ()
+    expires_at: float | None = None
+    """None for a caller without a token."""
+
+
+@dataclass(frozen=True, slots=True)
 class Login:
     """What `ffdl login` proves to the daemon by munge: a token that it has made itself, without the secret."""
 

@@ -77,6 +77,9 @@ class Completed:
 class RemoteCommand:
     """A running command on the host. `number` is its process id there."""
 
+    login: None = None
+    """It is no connection to a hub; see :class:`ffdl_batch.client.connection.http_client.Channel`."""
+
     def __init__(self, process: Process, number: int) -> None:
         self._process, self.number = process, number
         self.connection, self.errors = process.connection, process.errors

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ffdl_batch.cli.connection import find_way
 from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.render.formatting import print_json, print_table
 from ffdl_batch.domain.codec import CodecError, to_plain
@@ -107,6 +108,8 @@ def _warn_of_daemon() -> None:
     from ffdl_batch.client.connection.daemon_process import find_holder
     from ffdl_batch.client.connection.daemon_settings import own_settings
 
+    if find_way() is not None:
+        return  # a daemon of a site or of another host has settings of its own
     own = own_settings(os.environ)
     found = find_holder(own.state_dir)
     if found is not None and (sentence := own.differ_from(found[0])) is not None:

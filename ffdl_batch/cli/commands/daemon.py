@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import resource
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from ffdl_batch.cli.connection import open_client
+from ffdl_batch.cli.connection import find_way, open_client
 from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.render.formatting import format_time, print_json, print_line
 from ffdl_batch.domain.exit_codes import ExitCode
@@ -18,6 +19,8 @@ from ffdl_batch.host.resource_exhaustion import FILES, of_daemon
 
 if TYPE_CHECKING:
     from ffdl_batch.client.connection.daemon_settings import OwnSettings
+    from ffdl_batch.client.connection.hub import HubPlace
+    from ffdl_batch.client.connection.site_daemon import SitePlace
     from ffdl_batch.domain.daemon_health import BackendHealth, Health
 
 _PATIENCE_S = 10.0
@@ -43,6 +46,8 @@ def status(as_json: bool) -> int:
     from ffdl_batch.client.connection.daemon_settings import describe_daemon, own_settings
     from ffdl_batch.config.daemon_location import LOG_NAME, Holder
 
+    if (place := _site_or_hub()) is not None:
+        return _site_status(place, as_json=as_json)
     own = own_settings(os.environ)
     found = find_holder(own.state_dir)
     if found is not None and found[1] is Holder.ELSEWHERE:
@@ -68,6 +73,36 @@ def status(as_json: bool) -> int:
     return ExitCode.OK if health else ExitCode.FAILED
 
 
+def _site_or_hub() -> SitePlace | HubPlace | None:
+    """Return the site's way to the daemon; None for a personal daemon of this machine."""
+    from ffdl_batch.client.connection.daemon_location import HostPlace
+
+    way = find_way()  # with a login node the command would run there
+    return None if isinstance(way, HostPlace) else way
+
+
+def _site_status(place: SitePlace | HubPlace, *, as_json: bool) -> int:
+    """Show the state of a daemon of the site. Its settings are the site's, and are not compared with this shell's."""
+    from ffdl_batch.client.connection.site_daemon import SitePlace
+
+    health = _health()
+    if as_json:
+        way = {"spawner": str(place.spawner)} if isinstance(place, SitePlace) else {"hub": place.url}
+        print_json({"running": health is not None, "daemon": health, "differs": "", **way})
+    elif health is None:
+        click.echo("no daemon runs; the next command that needs one has the spawner of this host start it")
+    else:
+        _print_process(health)
+        if isinstance(place, SitePlace):
+            print_line("Started by", f"the spawner of this host ({place.spawner})")
+            print_line("Socket", str(place.socket))
+            _print_files(place.state_dir)
+        else:
+            print_line("Hub", place.url)
+        _print_health(health)
+    return ExitCode.OK if health else ExitCode.FAILED
+
+
 def _health() -> Health | None:
     """Return the daemon's report about itself; None if none answers."""
     from ffdl_batch.client import DaemonUnreachable
@@ -82,18 +117,30 @@ def _health() -> Health | None:
 
 
 def _print(health: Health, own: OwnSettings, socket: str, differs: str) -> None:
-    from ffdl_batch.config.daemon_location import LOG_NAME
+    _print_process(health)
+    print_line("Socket", socket)
+    _print_files(own.state_dir)
+    _print_health(health)
+    print_line("Settings", differs or "those of this shell")
 
+
+def _print_process(health: Health) -> None:
     print_line("Daemon", f"process {health.pid} on {health.host}, since {format_time(health.started_at)}")
     print_line("Version", health.version)
-    print_line("Socket", socket)
-    print_line("State directory", str(own.state_dir))
-    print_line("Log", str(own.state_dir / LOG_NAME))
+
+
+def _print_files(state_dir: Path) -> None:
+    from ffdl_batch.config.daemon_location import LOG_NAME
+
+    print_line("State directory", str(state_dir))
+    print_line("Log", str(state_dir / LOG_NAME))
+
+
+def _print_health(health: Health) -> None:
     print_line("Live jobs", "not known" if health.live_jobs is None else str(health.live_jobs))
     print_line("Database", _describe_database(health))
     for backend in health.backends:
         print_line("Backend", _describe(backend))
-    print_line("Settings", differs or "those of this shell")
 
 
 def _describe_descriptors(pid: int) -> str:
@@ -137,6 +184,8 @@ def stop() -> None:
 def restart(force: bool) -> None:
     """Stop the daemon and start one with the settings of this shell. Jobs continue meanwhile.
 
+    A daemon that a site's spawner starts has the settings of the site and of your configuration files.
+
     If the disk has no space for a daemon to start, the running one is not stopped (exit code 75), except with --force.
     """
     if ended := _stop(is_replaced=not force):
@@ -154,6 +203,7 @@ def metrics() -> None:
     """
     from ffdl_batch.client import DaemonUnreachable
 
+    _refuse_hub("metrics")
     try:
         with open_client(quiet=True, start=False) as client:
             click.echo(client.figures(), nl=False)
@@ -174,7 +224,26 @@ def relay(no_forward: bool) -> None:
     from ffdl_batch.client.connection.host_relay import serve_relay
 
     warnings: list[str] = []
-    serve_relay(Dialling(report=warnings.append, host="", forwards=not no_forward).dial(), warnings)
+    dialling = Dialling(report=warnings.append, host="", forwards=not no_forward)
+    channel = dialling.dial()
+    if channel.login is not None:  # the token stays on this machine
+        channel.close()
+        cure = f"run `ffdl login {channel.login.url}` on your own machine, and leave out --host"
+        raise Stop(ExitCode.UNAVAILABLE, f"this host reaches the daemon by the hub {channel.login.url}; {cure}")
+    serve_relay(channel, warnings)
+
+
+def _refuse_hub(verb: str) -> SitePlace | None:
+    """Return the place of this host's spawner, if it starts the daemon. Raises Stop for a daemon behind a hub."""
+    from ffdl_batch.client.connection.site_daemon import SitePlace
+
+    place = _site_or_hub()
+    if place is None or isinstance(place, SitePlace):
+        return place
+    raise Stop(
+        ExitCode.UNAVAILABLE,
+        f"your daemon runs on the hub's host, and the hub {place.url} does not pass this on; there: ffdl daemon {verb}",
+    )
 
 
 def _stop(*, is_replaced: bool = False) -> str:
@@ -182,6 +251,11 @@ def _stop(*, is_replaced: bool = False) -> str:
     from ffdl_batch.client.connection.daemon_process import stop_daemon
     from ffdl_batch.client.connection.daemon_settings import describe_daemon, own_settings
 
+    if (place := _refuse_hub("restart" if is_replaced else "stop")) is not None:
+        from ffdl_batch.client.connection.site_daemon import stop_site_daemon
+
+        pid = stop_site_daemon(place)
+        return f"stopped process {pid}, which the spawner of this host had started" if pid else ""
     own = own_settings(os.environ)
     ended = stop_daemon(own.state_dir, next_writes_in=own.written_at_start if is_replaced else ())
     return f"stopped {describe_daemon(ended)}" if ended else ""

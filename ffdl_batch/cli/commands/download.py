@@ -15,7 +15,7 @@ import click
 
 from ffdl_batch.attempt.directory_tree import remove_tree
 from ffdl_batch.cli.commands.data import read_directory, report_done, resumable
-from ffdl_batch.cli.connection import find_elsewhere, find_user_secrets, open_client
+from ffdl_batch.cli.connection import find_other_host, find_user_secrets, open_client
 from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.render.progress import Meter
 from ffdl_batch.domain.data.staging_protocol import Direction, Done, Note, Progress
@@ -192,7 +192,7 @@ def _source(client: Client, output: OutputView, out: Path, meter: Meter) -> Iter
         yield access, output.prefix, memory
         return
     directory = StoreAddress(StoreKind.FILE, container=output.directory)
-    if not output.is_partial and find_elsewhere() is None and _is_seen(output):
+    if not output.is_partial and not find_other_host() and _is_seen(output):
         yield Access(directory, {}), output.name, memory
         return
 

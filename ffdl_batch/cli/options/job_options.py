@@ -93,10 +93,10 @@ def absolute_output(pattern: str) -> str:
     Raises UsageError if the daemon runs on another host, which has no such directory."""
     if not pattern or pattern.startswith("/"):
         return pattern
-    from ffdl_batch.cli.connection import find_elsewhere
+    from ffdl_batch.cli.connection import find_other_host
 
-    if (place := find_elsewhere()) is not None:
-        raise click.UsageError(f"--output {pattern}: the file is written on {place.host}; use an absolute path")
+    if host := find_other_host():
+        raise click.UsageError(f"--output {pattern}: the file is written on {host}; use an absolute path")
     return os.path.join(Path.cwd(), pattern)  # noqa: PTH118
 
 

@@ -43,7 +43,10 @@ from ffdl_batch.host.users import read_credentials
 
 if TYPE_CHECKING:
     from ffdl_batch.client.connection.daemon_location import HostPlace
-    from ffdl_batch.config import Settings
+    from ffdl_batch.client.connection.daemon_settings import OwnSettings
+    from ffdl_batch.client.connection.hub import HubPlace
+    from ffdl_batch.client.connection.site_daemon import SitePlace
+    from ffdl_batch.client.connection.ways import Way
 
 DAEMON_ARGV = (sys.executable, "-E", "-P", "-m", "ffdl_batch.daemon.main", "--personal")
 START_S = 60.0
@@ -94,12 +97,15 @@ class Dialling:
     """The login node whose daemon is used, over SSH; None: according to environment and configuration; "": none."""
     forwards: bool = True
     """Whether a daemon on another login node is reached over SSH."""
+    user: int | None = None
+    """The user whose daemon is asked, through a hub, by an operator or auditor; None: the caller's own."""
 
     def dial(self) -> Channel:
         """Connect to the daemon. Raises :class:`DaemonUnreachable`, also for an invalid configuration."""
         own = own_settings(self.environ, self.state_dir)
-        if (elsewhere := self.elsewhere(own.settings)) is not None:
-            return self._reach(elsewhere)
+        way = self._choose(own, self.report)
+        if way is not None:
+            return self._reach(way)
         place = SocketPlace(self.socket_path, named=True) if self.socket_path else locate_socket(own.environ)
         connected: Channel | None = connect(place)
         if connected is None:
@@ -112,24 +118,39 @@ class Dialling:
         return connected
 
     def cluster(self) -> Mapping[str, str] | None:
-        """Return the cluster for a :class:`~ffdl_batch.domain.job.submission.Submission`; None for another host, which
-        has its own environment. Raises as :func:`own_settings`."""
+        """Return the cluster for a :class:`~ffdl_batch.domain.job.submission.Submission`; None for a daemon with an
+        environment of its own: on another host, or started by a site if the shell names no cluster. Raises as
+        :meth:`way`."""
+        from ffdl_batch.client.connection.site_daemon import SitePlace
         from ffdl_batch.config.fingerprint import named_slurm
 
-        is_here = self.elsewhere(own_settings(self.environ, self.state_dir).settings) is None
-        return named_slurm(self.environ) if is_here else None
+        way, named = self.way(), named_slurm(self.environ)
+        return named if way is None or (isinstance(way, SitePlace) and any(named.values())) else None
 
-    def elsewhere(self, settings: Settings) -> HostPlace | None:
-        """Return the host to use; None for this machine, also if a socket or a state directory is given."""
-        from ffdl_batch.client.connection.daemon_location import choose_place
+    def way(self) -> Way:
+        """Return how the daemon is reached; None for a personal daemon of this machine. Raises DaemonUnreachable."""
+        return self._choose(own_settings(self.environ, self.state_dir), lambda _: None)
 
-        is_here = self.host is None and (self.socket_path is not None or self.state_dir is not None)
-        return None if is_here else choose_place(self.host, self.environ, settings)
+    def _choose(self, own: OwnSettings, report: Callable[[str], None]) -> Way:
+        from ffdl_batch.client.connection.ways import Given, choose_way
 
-    def _reach(self, place: HostPlace) -> Channel:
-        from ffdl_batch.client.connection.host_relay import connector_of, dial_relay
+        is_personal = self.socket_path is not None or self.state_dir is not None
+        given = Given(self.host, is_personal, self.user)
+        return choose_way(given, self.environ, own.settings, self.machine, report)
 
-        return dial_relay(place, connector_of(place.host, self.environ), self.report)
+    def _reach(self, way: HostPlace | HubPlace | SitePlace) -> Channel:
+        from ffdl_batch.client.connection.daemon_location import HostPlace
+        from ffdl_batch.client.connection.site_daemon import SitePlace, dial_site
+
+        if isinstance(way, SitePlace):
+            return dial_site(way, start=self.start, patience_s=self.patience_s)
+        if isinstance(way, HostPlace):
+            from ffdl_batch.client.connection.host_relay import connector_of, dial_relay
+
+            return dial_relay(way, connector_of(way.host, self.environ), self.report)
+        from ffdl_batch.client.connection.hub import dial_hub
+
+        return dial_hub(way)
 
     def _find_or_start(self, place: SocketPlace, state_dir: Path) -> Channel:
         lock = _read_or_refuse(state_dir)

@@ -13,7 +13,7 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import IO, Any, Protocol, cast
@@ -39,8 +39,24 @@ _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 """Seconds before the first and the later repetitions of a request that waits for a job."""
 
 
+@dataclass(frozen=True, slots=True)
+class HubLogin:
+    """What each request to a hub has in its headers."""
+
+    url: str
+    """The hub's address, for messages."""
+    netloc: str
+    """Its host and port."""
+    token: str = field(repr=False)
+
+
 class Channel(Protocol):
     """A connection to a daemon: a socket, and whatever must end with it."""
+
+    @property
+    def login(self) -> HubLogin | None:
+        """The login if a hub is at the other end."""
+        ...
 
     @property
     def connection(self) -> socket.socket:
@@ -57,6 +73,7 @@ class DirectChannel:
     """A connection to the daemon's own socket."""
 
     connection: socket.socket
+    login: HubLogin | None = None
 
     def close(self) -> None:
         """See :class:`Channel`. It closes the socket even if an interrupted command still holds a reply."""
@@ -104,16 +121,19 @@ def connection_over(connected: socket.socket) -> HTTPConnection:
 class Wire:
     """Sends requests over a channel that `connect` opens. Not safe for several threads at once.
 
-    `report` gets a line if the daemon is slow to answer.
+    `report` gets a line if the daemon is slow to answer. `prefix` is put before the path of each request.
     """
 
-    def __init__(self, connect: Callable[[], Channel], report: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self, connect: Callable[[], Channel], report: Callable[[str], None] = lambda _: None, prefix: str = ""
+    ) -> None:
         self.outages: Sequence[Any] = ()
         """The backends that did not answer, according to the last reply about backends."""
         self.database_outage: Mapping[str, Any] | None = None
         """The outage of the database in the same reply."""
-        self._connect, self._report = connect, report
+        self._connect, self._report, self._prefix = connect, report, prefix
         self._channel: Channel | None = None
+        self._login: HubLogin | None = None
         self._http: HTTPConnection | None = None
 
     def __del__(self) -> None:
@@ -131,7 +151,7 @@ class Wire:
         response = self._send(request)
         body = self._read_whole(response)
         if response.status >= HTTPStatus.BAD_REQUEST:
-            raise refusal(response.status, body, request)
+            raise refusal(response.status, body, request, self._login)
         reply = _decode_reply(body, request)
         if "outages" in reply:
             self.outages, self.database_outage = reply["outages"], reply.get("database_outage")
@@ -160,7 +180,7 @@ class Wire:
         response = self._send(request)
         body = self._read_whole(response)
         if response.status >= HTTPStatus.BAD_REQUEST and response.status != HTTPStatus.NOT_FOUND:
-            raise refusal(response.status, body, request)
+            raise refusal(response.status, body, request, self._login)
         return response.status
 
     def stream(self, request: Request) -> Iterator[bytes]:
@@ -174,7 +194,7 @@ class Wire:
     def _streamed(self, request: Request, read: Callable[[HTTPResponse], Iterator[bytes]]) -> Iterator[bytes]:
         response = self._send(request)
         if response.status >= HTTPStatus.BAD_REQUEST:
-            raise refusal(response.status, self._read_whole(response), request)
+            raise refusal(response.status, self._read_whole(response), request, self._login)
         whole = False
         try:
             yield from read(response)
@@ -204,6 +224,7 @@ class Wire:
     def _open(self) -> HTTPConnection:
         if self._http is None:
             self._channel = self._connect()
+            self._login = self._channel.login
             self._http = connection_over(self._channel.connection)
         return self._http
 
@@ -215,9 +236,11 @@ class Wire:
                 request.body.seek(0)
         elif request.method in ("POST", "PUT"):
             headers["Content-Length"] = "0"
+        if self._login is not None:
+            headers |= {"Host": self._login.netloc, "Authorization": f"Bearer {self._login.token}"}
         cast(socket.socket, http.sock).settimeout(request.longest_s)
         try:
-            http.request(request.method, request.path, cast(Any, request.body), headers)
+            http.request(request.method, self._prefix + request.path, cast(Any, request.body), headers)
         except (BrokenPipeError, ConnectionResetError):
             # The daemon may refuse an upload before it has read all of it: its answer is then waiting.
             if isinstance(request.body, bytes) or request.body is None:
@@ -292,13 +315,17 @@ def _unreadable(request: Request, why: str) -> ClientError:
     )
 
 
-def refusal(status: int, body: bytes, request: Request) -> ClientError:
-    """Return the exception for an error reply. A reply without a Problem gets one with its status."""
+def refusal(status: int, body: bytes, request: Request, login: HubLogin | None = None) -> ClientError:
+    """Return the exception for an error reply. A reply without a Problem gets one with its status. `login` is that of
+    the hub that was asked."""
     try:
         reply = json.loads(body)
         problem = from_plain(Problem, reply["problem"])
     except (ValueError, KeyError, TypeError, CodecError):
         problem = _problem_of_status(status, body, request)
+    if status == HTTPStatus.UNAUTHORIZED and login is not None:
+        cure = f"log in again: ffdl login {login.url}"
+        return NotAllowed(replace(problem, exit_code=int(ExitCode.NOT_ALLOWED), cure=cure))
     if status == HTTPStatus.FORBIDDEN:
         return NotAllowed(problem)
     if status == HTTPStatus.NOT_FOUND and request.job_id:
@@ -308,6 +335,7 @@ def refusal(status: int, body: bytes, request: Request) -> ClientError:
 
 def _problem_of_status(status: int, body: bytes, request: Request) -> Problem:
     codes: dict[int, ExitCode] = {
+        HTTPStatus.UNAUTHORIZED: ExitCode.NOT_ALLOWED,
         HTTPStatus.FORBIDDEN: ExitCode.NOT_ALLOWED,
         HTTPStatus.SERVICE_UNAVAILABLE: ExitCode.TRY_AGAIN,
         HTTPStatus.NOT_FOUND: ExitCode.FAILED,
@@ -318,4 +346,9 @@ def _problem_of_status(status: int, body: bytes, request: Request) -> Problem:
     )
     if status == HTTPStatus.NOT_FOUND and request.job_id:
         message = f"there is no job {request.job_id}"
-    return Problem("S106", message, int(codes.get(status, ExitCode.FAILED)))
+    cure = ""
+    if status == HTTPStatus.UNAUTHORIZED:
+        message = "the token was not accepted: it has expired, or was revoked"
+    elif status == HTTPStatus.FORBIDDEN:
+        cure = "if the token lacks the scope, create another one: ffdl token create"
+    return Problem("S106", message, int(codes.get(status, ExitCode.FAILED)), cure)

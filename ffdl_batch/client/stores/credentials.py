@@ -69,7 +69,7 @@ def of_job(
         return of_references(address, kept if isinstance(kept, dict) else {}, keys)
     except InputUnusable as unusable:
         found = from_environment(address.kind, environ)
-        if not found and not kept:  # they are removed when the job ends
+        if not found and not kept and keys.sees_jobs:  # they are removed when the job ends
             problem, own = unusable.problem, _NEAR if near else ""
             raise InputUnusable(
                 f"{problem.message}, and the secrets of the submission were removed when the job ended",

@@ -24,6 +24,9 @@ _READ_S = 60.0
 class UserSecrets:
     """The secrets on this machine, below `jobs_dir`."""
 
+    sees_jobs = True
+    """Whether the files of jobs can be read."""
+
     def __init__(self, jobs_dir: Path) -> None:
         self._jobs_dir = jobs_dir
 
@@ -39,6 +42,24 @@ class UserSecrets:
     def file(self, path: Path) -> bytes:
         """Return the content of a file of secrets. Raises OSError."""
         return path.read_bytes()
+
+
+class UnreadableUserSecrets(UserSecrets):
+    """The secrets behind a hub, which passes none on."""
+
+    sees_jobs = False
+
+    def __init__(self, hub: str) -> None:
+        self._hub = hub
+
+    def own(self, name: str) -> bytes:
+        """See :class:`UserSecrets`."""
+        return self.file(Path(name))
+
+    def file(self, path: Path) -> bytes:
+        """See :class:`UserSecrets`."""
+        why = f"the hub {self._hub} passes on no secrets; run the command on the hub's host"
+        raise PermissionError(errno.EACCES, why, str(path))
 
 
 class RemoteUserSecrets(UserSecrets):

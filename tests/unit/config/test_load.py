@@ -277,7 +277,7 @@ def test_effective_backend_depends_on_sbatch_on_path(tmp_path: Path) -> None:
 def test_find_differences_names_changed_settings_without_values(tmp_path: Path) -> None:
     environ = {"PATH": "/nonexistent"}
     taken = take_fingerprints(load(tmp_path), environ)
-    settings = {field.name for field in fields(Settings)} - {"origins", "host", "host_program"}
+    settings = {field.name for field in fields(Settings)} - {"origins", "host", "host_program", "hub_url"}
     assert set(taken) == settings | {"KUBECONFIG"}
     assert "sqlite" not in str(taken)
     text = 'images_dirs = ["/i"]\n[frameworks.custom]\ntemplate = "t"\n[backend.slurm]\nsince = 2027-01-20\n'

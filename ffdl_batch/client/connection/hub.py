@@ -1,0 +1,116 @@
+"""Connects to a site's hub over TLS. The hub passes requests on to the daemon of the token's owner.
+
+The hub is reached directly: no proxy of the environment is used. The certificate and its name are always checked.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from dataclasses import dataclass, field
+
+from ffdl_batch.client.connection.http_client import DirectChannel, HubLogin
+from ffdl_batch.client.errors import DaemonUnreachable
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.terminal_text import quoted
+from ffdl_batch.host.resource_exhaustion import explain_lack
+
+_URL = re.compile(r"https://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(?::([0-9]{1,5}))?/?", re.ASCII)
+_PORT = 443
+_CONNECT_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class HubPlace:
+    """A hub, and what the user has stored for it."""
+
+    host: str
+    port: int = _PORT
+    token: str = field(default="", repr=False)
+    ca: str = ""
+    """Certificates of the site's own authority, as PEM; "" = the system's authorities."""
+
+    @property
+    def netloc(self) -> str:
+        """Host and port, as in the header Host."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _PORT else f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The address without a final slash, and without the usual port."""
+        return f"https://{self.netloc}"
+
+
+def parse_hub(text: str) -> HubPlace:
+    """Return the hub of an address. Raises DaemonUnreachable (exit code 78)."""
+    found = _URL.fullmatch(text.strip())
+    port = int(found[2] or _PORT) if found else 0
+    if found is None or not 0 < port < 1 << 16:
+        raise DaemonUnreachable(
+            f"{quoted(text)} is not the address of a hub",
+            "write https://HOST or https://HOST:PORT",
+            ExitCode.BAD_MANIFEST,
+        )
+    return HubPlace(found[1].strip("[]").lower(), port)
+
+
+def dial_hub(place: HubPlace) -> DirectChannel:
+    """Connect to the hub. Raises DaemonUnreachable with its cause and cure."""
+    if not place.token:
+        raise DaemonUnreachable(
+            f"you are not logged in to the hub {place.url}",
+            f"run: ffdl login {place.url}; for a daemon of this machine: export FFDL_HUB=",
+            ExitCode.NOT_ALLOWED,
+        )
+    connected = _connect(place)
+    try:
+        wrapped = _wrap(place, connected)
+    except BaseException:
+        connected.close()
+        raise
+    return DirectChannel(wrapped, HubLogin(place.url, place.netloc, place.token))
+
+
+def _connect(place: HubPlace) -> socket.socket:
+    try:
+        connected = socket.create_connection((place.host, place.port), _CONNECT_S)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except socket.gaierror as error:
+        is_lasting = error.errno != socket.EAI_AGAIN
+        raise DaemonUnreachable(
+            f"the hub {place.url} cannot be reached: its name is unknown ({error.strerror})",
+            "check the address" if is_lasting else "check the network; then try again",
+            ExitCode.UNAVAILABLE if is_lasting else ExitCode.TRY_AGAIN,
+        ) from error
+    except UnicodeError as error:
+        raise DaemonUnreachable(f"{quoted(place.host)} is not the name of a host", "", ExitCode.BAD_MANIFEST) from error
+    except OSError as error:
+        why = error.strerror or f"no answer within {_CONNECT_S:g} s"
+        cure = explain_lack(error) or "try again later; the administrators know whether it runs"
+        raise DaemonUnreachable(f"the hub {place.url} cannot be reached: {why}", cure) from error
+    return connected
+
+
+def _wrap(place: HubPlace, connected: socket.socket) -> socket.socket:
+    import ssl
+
+    try:
+        context = ssl.create_default_context(cadata=place.ca or None)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        return context.wrap_socket(connected, server_hostname=place.host)
+    except ssl.SSLCertVerificationError as error:
+        raise DaemonUnreachable(
+            f"the certificate of {place.url} is not accepted, and nothing was sent: {error.verify_message}",
+            f"check the address; if the site has an authority of its own: ffdl login {place.url} --ca FILE",
+            ExitCode.NOT_ALLOWED,
+        ) from error
+    except ssl.SSLEOFError as error:
+        raise DaemonUnreachable(f"the hub {place.url} closed the connection", "try again later") from error
+    except ssl.SSLError as error:
+        message = f"{place.url} does not speak TLS as it should: {error.reason or error}"
+        raise DaemonUnreachable(message, "check the address and the port", ExitCode.UNAVAILABLE) from error
+    except OSError as error:
+        why = error.strerror or f"no answer within {_CONNECT_S:g} s"
+        raise DaemonUnreachable(f"the hub {place.url} cannot be reached: {why}", "try again later") from error

@@ -1,0 +1,150 @@
+"""Decides how the daemon is reached: by a login node, by a hub, by this host's spawner, or as a personal daemon.
+
+The nearest one that is named wins; docs/decisions/0017-hub.md has the order.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Union
+
+from ffdl_batch.client.connection.daemon_location import HostPlace, choose_place, locate_socket
+from ffdl_batch.client.connection.daemon_process import find_holder
+from ffdl_batch.client.connection.daemon_settings import describe_daemon
+from ffdl_batch.client.connection.daemon_start import connect
+from ffdl_batch.client.connection.http_client import Request, Wire
+from ffdl_batch.client.connection.site_daemon import SitePlace, find_site
+from ffdl_batch.client.errors import ClientError, DaemonUnreachable
+from ffdl_batch.config.daemon_location import LOCK_NAME, Holder, Machine, SocketPlace
+from ffdl_batch.config.load import SITE_FILES
+from ffdl_batch.domain.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from ffdl_batch.client.connection.hub import HubPlace
+    from ffdl_batch.config import Settings
+
+Way = Union[HostPlace, "HubPlace", SitePlace, None]
+"""None is a personal daemon of this machine."""
+HUB_VARIABLE = "FFDL_HUB"
+_HEALTH_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a caller gives beside environment and configuration."""
+
+    host: str | None = None
+    """As --host; "" = no login node."""
+    is_personal: bool = False
+    """Whether a socket or a state directory is given."""
+    user: int | None = None
+    """The owner of the jobs, for operators and auditors. Only a hub can reach other users' daemons."""
+
+
+def choose_way(
+    given: Given,
+    environ: Mapping[str, str],
+    settings: Settings,
+    machine: Callable[[], Machine],
+    report: Callable[[str], None],
+) -> Way:
+    """Return the way to the daemon. `report` gets one line if a personal daemon runs beside that of a site.
+
+    Raises DaemonUnreachable for an address that is none, for a file of tokens that others can read, and for `user` if
+    there is no hub.
+    """
+    host = None if given.host is None and given.is_personal else choose_place(given.host, environ, settings)
+    if given.user is not None:
+        return _hub_for_operators(host, environ, settings)
+    if host is not None or (given.host is None and given.is_personal):
+        return host
+    if environ.get("FFDL_SOCKET") or environ.get("FFDL_STATE_DIR"):
+        return None
+    if environ.get(HUB_VARIABLE):
+        return find_hub(environ, settings)
+    if settings.origins.get("state_dir", str(SITE_FILES[0])) not in map(str, SITE_FILES):
+        return None
+    site = find_site(environ, report)
+    hub = None if site else find_hub(environ, settings)
+    if hub is not None and hub.token:  # the user has logged in
+        return hub
+    if (site or hub) and _is_personal_used(environ, settings, machine, report):
+        return None
+    return site or hub
+
+
+def find_hub(environ: Mapping[str, str], settings: Settings) -> HubPlace | None:
+    """Return the hub of $FFDL_HUB, else that of the configuration, else that of the last login; None if $FFDL_HUB is
+    empty, or there is none of them."""
+    from ffdl_batch.client.connection.logins import read_logins
+
+    named = environ.get(HUB_VARIABLE)
+    if named == "":
+        return None
+    logins = read_logins(environ)
+    url = named or settings.hub_url or logins.newest
+    return logins.place(url) if url else None
+
+
+def _hub_for_operators(host: HostPlace | None, environ: Mapping[str, str], settings: Settings) -> HubPlace:
+    hub = None if host else find_hub(environ, settings)
+    if hub is None:
+        via = f"not by the login node {host.host}" if host else "and no hub is known"
+        raise DaemonUnreachable(
+            f"jobs of other users are reached by the site's hub, {via}",
+            "log in to it: ffdl login https://HUB" + ("; then leave out --host" if host else ""),
+            ExitCode.USAGE if host else ExitCode.UNAVAILABLE,
+        )
+    return hub
+
+
+def _is_personal_used(
+    environ: Mapping[str, str], settings: Settings, machine: Callable[[], Machine], report: Callable[[str], None]
+) -> bool:
+    """Return whether a personal daemon of the user runs here and has live jobs; `report` gets what is used."""
+    state_dir = Path(settings.state_dir)
+    try:
+        found = find_holder(state_dir, machine())
+    except DaemonUnreachable as error:
+        report(f"the daemon of this site is used; whether a personal one runs is not known: {error}")
+        return False
+    if found is None:
+        return False
+    lock, holder = found
+    see_jobs = f"its jobs: FFDL_STATE_DIR={state_dir} ffdl list"
+    if holder is Holder.ELSEWHERE:
+        report(
+            f"the daemon of this site is used; a personal one of yours may run on {lock.host}; {see_jobs}; if it is "
+            f"gone: rm {state_dir / LOCK_NAME}"
+        )
+        return False
+    name, live = describe_daemon(lock), _count_live_jobs(lock.socket or str(locate_socket(environ).path), lock.pid)
+    if live == 0:
+        report(f"the daemon of this site is used; your personal one ({name}) has no live job; {see_jobs}")
+        return False
+    jobs = "may have live jobs" if live is None else f"has {live} live job{'' if live == 1 else 's'}"
+    report(
+        f"your personal daemon ({name}) is used, because it {jobs}; commands use the daemon of this site when they "
+        "have ended, or after `ffdl daemon stop` (jobs continue; to see them then: "
+        f"FFDL_STATE_DIR={state_dir} ffdl list)"
+    )
+    return True
+
+
+@functools.cache  # one answer for a process, so that its requests do not go to different daemons
+def _count_live_jobs(path: str, _pid: int) -> int | None:
+    """Return the number of live jobs of the personal daemon at a socket; None if it is not known."""
+    connected = connect(SocketPlace(Path(path), named=False))
+    if connected is None:
+        return None
+    wire = Wire(lambda: connected)
+    try:
+        count = wire.ask(Request("GET", "/api/v1/health", timeout_s=_HEALTH_S)).get("live_jobs")
+    except ClientError:
+        return None
+    finally:
+        wire.close()
+    return count if isinstance(count, int) else None

@@ -1,0 +1,282 @@
+"""``ffdl login``, ``logout``, ``token``, ``--user``, and ``ffdl daemon`` for a daemon of a site."""
+
+from __future__ import annotations
+
+import os
+import pty
+import pwd
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.hub import TOKEN, FakeHub
+from tests.fakes.spawner import FakeSpawner
+from tests.unit.cli.programs import FFDL, environment, json_lines, run
+from tests.unit.client.fake_daemon import FakeDaemon, make_job
+
+
+@pytest.fixture
+def hub(daemon: FakeDaemon, tmp_path: Path) -> Iterator[FakeHub]:
+    """A hub in front of the fake daemon."""
+    daemon.jobs["training-000000001"] = make_job()
+    fake = FakeHub(tmp_path, daemon.path).start()
+    yield fake
+    fake.stop()
+
+
+class Laptop:
+    """A machine that has no daemon, and knows nothing of the hub."""
+
+    def __init__(self, home: Path) -> None:
+        self.env = {
+            "HOME": str(home), "XDG_CONFIG_HOME": "", "FFDL_SOCKET": "", "FFDL_STATE_DIR": "",
+            "FFDL_SITE_RUN": str(home / "none"),
+        }  # fmt: skip
+        self.tokens = home / ".config/ffdl/tokens.toml"
+
+    def ffdl(self, *words: str | Path, text: str | None = None, **extra: str) -> subprocess.CompletedProcess[str]:
+        return run(FFDL, *words, env=self.env | extra, text=text)
+
+    def log_in(self, hub: FakeHub, *words: str) -> subprocess.CompletedProcess[str]:
+        return self.ffdl("login", hub.url, "--token-stdin", "--ca", hub.ca, *words, text=f"{TOKEN}\n")
+
+
+@pytest.fixture
+def laptop(short_dir: Path) -> Laptop:
+    home = short_dir / "home"
+    home.mkdir()
+    return Laptop(home)
+
+
+def test_login_checks_and_stores_token_and_later_commands_use_hub(laptop: Laptop, hub: FakeHub) -> None:
+    done = laptop.log_in(hub)
+    assert (done.returncode, done.stdout.startswith(f"logged in to {hub.url} as ada (read, write), until 2030-")) == (
+        0,
+        True,
+    )
+    assert done.stderr == f"ffdl: the token is stored in {laptop.tokens}; to remove it: ffdl logout\n"
+    assert hub.requests[0][0] == "GET /api/v1/whoami"
+    listed = laptop.ffdl("list")
+    assert (listed.returncode, "training-000000001" in listed.stdout, listed.stderr) == (0, True, "")
+    assert not (laptop.tokens.parents[2] / ".local").exists()
+    assert TOKEN not in done.stdout + done.stderr
+
+
+def test_login_prompts_for_token_without_echo(laptop: Laptop, hub: FakeHub) -> None:
+    ours, theirs = pty.openpty()
+    argv = [*FFDL, "login", hub.url, "--ca", str(hub.ca)]
+    with subprocess.Popen(
+        argv, env=environment(None, laptop.env), stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        start_new_session=True, text=True,
+    ) as process:  # fmt: skip
+        os.close(theirs)
+        assert process.stderr is not None
+        prompt = ""
+        while not prompt.endswith(": "):  # what is typed before the echo is off is dropped
+            prompt += process.stderr.read(1)
+        os.write(ours, f"{TOKEN}\n".encode())
+        out, err = process.communicate(timeout=120)
+    os.close(ours)
+    assert (process.returncode, out.startswith(f"logged in to {hub.url}")) == (0, True), err
+    assert TOKEN not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "code", "message"),
+    [
+        ((TOKEN,), "", 2, "a token must not be an argument"),
+        (("https://h", TOKEN), "", 2, "a token must not be an argument"),
+        (("https://h",), "", 2, "to read the token from it: --token-stdin"),
+        (("https://h", "--token-stdin"), "secret\n", 2, "this is not a token, which has the form ffdl_ID_SECRET"),
+        ((), "", 2, "name the hub: ffdl login https://HOST"),
+        (("http://h", "--token-stdin"), TOKEN, 78, "'http://h' is not the address of a hub"),
+        (("https://h", "--token-stdin", "--ca", "/nonexistent"), TOKEN, 66, "/nonexistent: No such file"),
+        (("https://h", "--token-stdin", "--ca", __file__), TOKEN, 78, "has no certificate in PEM format"),
+    ],
+)
+def test_login_refuses_wrong_arguments_and_repeats_no_token(
+    laptop: Laptop, words: tuple[str, ...], text: str, code: int, message: str
+) -> None:
+    done = laptop.ffdl("login", *words, text=text)
+    assert (done.returncode, message in done.stderr) == (code, True), done.stderr
+    assert TOKEN not in done.stderr and not laptop.tokens.exists()
+
+
+def test_login_stores_nothing_if_hub_does_not_accept_token_or_has_wrong_certificate(
+    laptop: Laptop, hub: FakeHub
+) -> None:
+    hub.valid.clear()
+    done = laptop.log_in(hub)
+    assert (done.returncode, "the token was not accepted" in done.stderr) == (77, True)
+    wrong = laptop.ffdl("login", hub.url, "--token-stdin", text=TOKEN)
+    assert (wrong.returncode, "self-signed certificate" in wrong.stderr) == (77, True)
+    assert not laptop.tokens.exists()
+
+
+def test_logout_removes_token_and_names_hub_that_is_used_then(laptop: Laptop, hub: FakeHub) -> None:
+    assert laptop.ffdl("logout").returncode == 1
+    laptop.log_in(hub)
+    text = laptop.tokens.read_text()
+    laptop.tokens.write_text(text + text.splitlines()[-1].replace(hub.url, "https://other") + "\n")
+    done = laptop.ffdl("logout")
+    assert (done.returncode, done.stdout) == (0, f"logged out of {hub.url}; commands use https://other now\n")
+    assert laptop.ffdl("logout", "other").stdout == "logged out of https://other\n"
+    assert TOKEN not in laptop.tokens.read_text()
+
+
+def test_token_create_prints_token_alone_on_standard_output(laptop: Laptop, hub: FakeHub) -> None:
+    laptop.log_in(hub)
+    done = laptop.ffdl("token", "create", "laptop", "--scope", "read", "--days", "2")
+    assert (done.returncode, done.stdout) == (0, f"{TOKEN}\n"), done.stderr
+    assert f"to use it on another machine: ffdl login {hub.url}; to end it: ffdl token revoke id0" in done.stderr
+    assert hub.tokens["id0"] == {
+        "id": "id0", "name": "laptop", "scopes": ["read"], "created_at": 1.0, "expires_at": 172801.0,
+    }  # fmt: skip
+    (created,) = json_lines(laptop.ffdl("token", "create", "cron", "--json").stdout)
+    assert (created["secret"], created["token"]["scopes"]) == (TOKEN, ["read", "write"])
+    (listed,) = json_lines(laptop.ffdl("token", "list", "--json").stdout)
+    assert [one["name"] for one in listed["tokens"]] == ["laptop", "cron"]
+    assert re.search(r"^id1 +cron +read,write +19", laptop.ffdl("token", "list").stdout, re.MULTILINE)
+    gone = laptop.ffdl("token", "revoke", "nope", "id0")
+    assert (gone.returncode, gone.stdout) == (1, "token id0 is revoked\n")
+    assert "there is no such token" in gone.stderr and "the hub could not be informed" in gone.stderr
+    assert list(hub.tokens) == ["id1"]
+
+
+def test_user_option_puts_uid_before_path_of_request(laptop: Laptop, hub: FakeHub) -> None:
+    laptop.log_in(hub)
+    hub.requests.clear()
+    name = pwd.getpwuid(1).pw_name
+    assert laptop.ffdl("--user", "7002", "list").returncode == 0
+    assert laptop.ffdl("--user", name, "ls").returncode == 0
+    assert laptop.ffdl("--user", "7002", "cancel", "training-000000001").returncode == 0
+    assert [line.partition("?")[0] for line, _ in hub.requests] == [
+        "GET /users/7002/api/v1/jobs",
+        "GET /users/1/api/v1/jobs",
+        "POST /users/7002/api/v1/jobs/training-000000001/cancel",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("--user", "nobody-of-that-name", "list"), 2, "this machine has no account 'nobody-of-that-name'"),
+        (("--user", "7002", "logs", "training-000000001"), 2, "--user is not for logs"),
+        (("--user", "7002", "list"), 69, "reached by the site's hub, and no hub is known"),
+        (("--host", "login1", "--user", "7002", "list"), 2, "not by the login node login1"),
+    ],
+)
+def test_user_option_is_refused_if_it_cannot_apply(
+    laptop: Laptop, words: tuple[str, ...], code: int, message: str
+) -> None:
+    done = laptop.ffdl(*words)
+    assert (done.returncode, message in done.stderr) == (code, True), done.stderr
+
+
+def test_daemon_commands_behind_hub_show_health_and_refuse_the_rest(laptop: Laptop, hub: FakeHub) -> None:
+    laptop.log_in(hub)
+    done = laptop.ffdl("daemon", "status")
+    assert (done.returncode, f"Hub:                 {hub.url}\n" in done.stdout) == (0, True), done.stderr
+    (document,) = json_lines(laptop.ffdl("daemon", "status", "--json").stdout)
+    assert (document["running"], document["hub"]) == (True, hub.url)
+    for verb in ("stop", "restart", "metrics"):
+        refused = laptop.ffdl("daemon", verb)
+        assert (refused.returncode, "on the hub's host" in refused.stderr) == (69, True)
+        assert f"ffdl daemon {verb}" in refused.stderr
+    relayed = laptop.ffdl("daemon", "relay")
+    assert (relayed.returncode, relayed.stdout) == (69, "")
+    assert f"run `ffdl login {hub.url}` on your own machine" in relayed.stderr
+
+
+def test_output_path_must_be_absolute_behind_hub(laptop: Laptop, hub: FakeHub, manifest: Path, model: Path) -> None:
+    laptop.log_in(hub)
+    refused = laptop.ffdl("submit", "--output", "log.txt", manifest, model)
+    assert (refused.returncode, "the file is written on 127.0.0.1; use an absolute path" in refused.stderr) == (2, True)
+    done = laptop.ffdl("submit", manifest, model)
+    assert (done.returncode, done.stdout) == (0, "Submitted batch job training-000000001\n")
+
+
+class LoginNode(Laptop):
+    """The hub's host. Its spawner starts a daemon as a process of its own."""
+
+    CODE = (
+        "import sys, time; sys.path.insert(0, sys.argv[2]); from pathlib import Path\n"
+        "from tests.unit.client.fake_daemon import FakeDaemon; FakeDaemon(Path(sys.argv[1])).start()\n"
+        "print('listening', flush=True); time.sleep(600)"
+    )
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home)
+        self.env["FFDL_SITE_RUN"] = str(home.parent / "run")
+        self.spawner = FakeSpawner(home.parent / "run", ["ok"], self.start)
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> None:
+        self.spawner.own.unlink(missing_ok=True)
+        argv = [sys.executable, "-c", self.CODE, str(self.spawner.own), str(Path(__file__).parents[3])]
+        self.processes.append(subprocess.Popen(argv, stdout=subprocess.PIPE))
+        output = self.processes[-1].stdout
+        assert output is not None and output.readline() == b"listening\n"
+
+    def close(self) -> None:
+        self.spawner.close()
+        for process in self.processes:
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+@pytest.fixture
+def node(short_dir: Path) -> Iterator[LoginNode]:
+    home = short_dir / "home"
+    home.mkdir()
+    made = LoginNode(home)
+    yield made
+    made.close()
+
+
+def test_daemon_commands_apply_to_daemon_of_spawner(node: LoginNode) -> None:
+    status = node.ffdl("daemon", "status")
+    assert (status.returncode, node.spawner.requests) == (1, [])
+    assert "the next command that needs one has the spawner of this host start it" in status.stdout
+    assert node.ffdl("daemon", "stop").stdout == "no daemon ran\n"
+    assert node.ffdl("list").returncode == 0
+    status = node.ffdl("daemon", "status")
+    assert f"Started by:          the spawner of this host ({node.spawner.run_dir}/spawner.sock)\n" in status.stdout
+    assert f"State directory:     /var/lib/ffdl/{os.getuid()}/state\n" in status.stdout
+    assert "Settings" not in status.stdout
+    (document,) = json_lines(node.ffdl("daemon", "status", "--json").stdout)
+    assert document["spawner"] == f"{node.spawner.run_dir}/spawner.sock"
+    done = node.ffdl("daemon", "restart")
+    first, second = (process.pid for process in node.processes)
+    assert done.stdout.startswith(f"stopped process {first}, which the spawner of this host had started\n")
+    assert node.ffdl("daemon", "stop").stdout.startswith(f"stopped process {second}, ")
+    assert not (Path(node.env["HOME"]) / ".local").exists()
+
+
+def test_refusal_of_spawner_ends_command_with_77(node: LoginNode) -> None:
+    node.spawner.answers = ["refused the account has expired"]
+    done = node.ffdl("list")
+    assert (done.returncode, done.stdout) == (77, "")
+    assert done.stderr.startswith("ffdl: the spawner of this host starts no daemon for you: the account has expired (")
+
+
+def test_site_file_may_have_tables_of_spawner_and_hub(tmp_path: Path) -> None:
+    from ffdl_batch.config import load
+
+    file = tmp_path / "site.toml"
+    file.write_text('hub_url = "https://ffdl.example.org"\n[spawner]\nstate_dir = "/srv/ffdl"\n[hub]\noperators = []\n')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(load, "SITE_FILES", (file,))
+        environ = {"HOME": str(tmp_path)}
+        assert load.load_settings(cwd=tmp_path, environ=environ).hub_url == "https://ffdl.example.org"
+        assert load.site_state_dir(7001) == Path("/srv/ffdl/7001/state")
+    (tmp_path / ".config/ffdl").mkdir(parents=True)
+    (tmp_path / ".config/ffdl/config.toml").write_text("[spawner]\n")
+    with pytest.raises(load.ConfigError, match="unknown key 'spawner'"):
+        load.load_settings(cwd=tmp_path, environ=environ)
