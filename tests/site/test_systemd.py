@@ -231,3 +231,13 @@ def test_systemd_accepts_units_and_spawner_is_confined(site: Site) -> None:
     done = site.finish(["systemd-analyze", "security", "--offline=true", "--threshold=30", units[0]])
     assert done.returncode == 0, done.stdout[-200:]
     assert "/etc/systemd/system/ffdl-" not in site.run("journalctl", "--no-pager")  # as in `FILE:7: Unknown key name`
+
+
+def test_spawner_does_not_start_without_limits_of_users(site: Site) -> None:
+    limits = "/etc/systemd/system/ffdl-users-.slice.d/10-ffdl.conf"
+    site.run("systemctl", "stop", "ffdl-spawner.service")
+    site.run("mv", limits, f"{limits}.away")
+    done = site.finish(["systemctl", "start", "ffdl-spawner.service"])
+    site.run("mv", f"{limits}.away", limits)
+    assert done.returncode != 0 and "Assertion failed" in done.stderr
+    site.restart()
