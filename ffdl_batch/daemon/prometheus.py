@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import socket
 import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter
 from starlette.responses import Response
@@ -24,15 +22,16 @@ from ffdl_batch.daemon.request_context import Here, in_thread
 from ffdl_batch.daemon.routes.parameters import answers
 from ffdl_batch.domain.metrics.prometheus_text import CONTENT_TYPE
 from ffdl_batch.services.reports.prometheus_metrics import Figures
-from ffdl_batch.store import StoreError
+
+if TYPE_CHECKING:
+    from http.server import HTTPServer
 
 log = logging.getLogger(__name__)
 
 FILE_EVERY_S = 30.0
 _LARGEST_FILE = 16 * 1024 * 1024
-CONNECTION_S = 5.0
-"""Maximum time of a connection to the port. Clients are served one after the other."""
-ADDRESS = "127.0.0.1"
+WRITER_END_S = 5.0
+"""How long the daemon waits at its end for the writer of the file."""
 
 router = APIRouter()
 
@@ -66,8 +65,10 @@ class Outlets:
         if self._file is not None:
             self._writer.start()
         if self._port:
+            from ffdl_batch.daemon.metrics_port import listen  # http.server is imported only for this port
+
             try:
-                self._server = _listen(self._port, self._figures)
+                self._server = listen(self._port, self._figures)
             except OSError as error:
                 log.warning("metrics_port %d cannot be opened, so no metrics are served there: %s", self._port, error)
                 return
@@ -86,7 +87,7 @@ class Outlets:
             self._server.server_close()
             self._server = None
         if self._file is not None:
-            self._writer.join(CONNECTION_S)
+            self._writer.join(WRITER_END_S)
             with contextlib.suppress(OSError):
                 self._refuse_other_file(self._file)
                 self._file.unlink()
@@ -117,55 +118,3 @@ class Outlets:
                 log.warning("metrics_textfile cannot be written, and is tried again each %g s: %s", FILE_EVERY_S, said)
         self._logged = said
         return FILE_EVERY_S
-
-
-def _disconnect(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
-
-
-def _listen(port: int, figures: Figures) -> HTTPServer:
-    class Handler(BaseHTTPRequestHandler):
-        """Serves GET /metrics and nothing else."""
-
-        timeout = CONNECTION_S
-        server_version, sys_version = "ffdl-submitd", ""
-
-        def do_GET(self) -> None:
-            """Reply with the metrics."""
-            if self.path.partition("?")[0] != "/metrics":
-                self.send_error(404)
-                return
-            try:
-                body = figures.text().encode("utf-8")
-            except (StoreError, OSError) as error:
-                log.warning("the metrics cannot be computed: %s", error)
-                self.send_error(503)
-                return
-            self.send_response(200)
-            self.send_header("Content-Type", CONTENT_TYPE)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Log nothing for a scrape."""
-
-    class LocalServer(HTTPServer):
-        """Serves one client after the other. Every user of the host can connect, so each has a time limit."""
-
-        def process_request(self, request: Any, client_address: Any) -> None:
-            """Serve one client, and disconnect it at the limit even if it keeps sending."""
-            limit = threading.Timer(CONNECTION_S, _disconnect, [request])
-            limit.daemon = True
-            limit.start()
-            try:
-                super().process_request(request, client_address)
-            finally:
-                limit.cancel()
-
-        def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002
-            """See :class:`socketserver.BaseServer`."""
-            log.debug("a scrape failed", exc_info=True)
-
-    return LocalServer((ADDRESS, port), Handler)

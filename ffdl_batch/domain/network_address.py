@@ -46,6 +46,12 @@ def parse_url(text: str) -> Url | None:
     return Url(split.scheme, split.netloc, host, port or 0, split.path, bool(split.query or split.fragment))
 
 
+def without_query(address: str) -> str:
+    """Return the address of a webhook for messages: without user, password and query, which often hold secrets."""
+    url = parse_url(address)
+    return "the webhook" if url is None else f"{url.scheme}://{url.authority.rpartition('@')[2]}{url.path}"
+
+
 def is_authority(text: str) -> bool:
     """Return whether `text` is ``HOST[:PORT]``. Some private resolvers know names with underscores."""
     url = parse_url(f"//{text}")

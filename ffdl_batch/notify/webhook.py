@@ -11,7 +11,7 @@ import urllib.error
 import urllib.request
 from http.client import HTTPException
 
-from ffdl_batch.domain.network_address import parse_url
+from ffdl_batch.domain.network_address import without_query
 
 TIMEOUT_S = 20.0
 _ANSWER_BYTES = 300
@@ -53,9 +53,3 @@ def post(address: str, body: bytes, notice_id: str, key: bytes = b"") -> None:
     except (OSError, HTTPException, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise WebhookRefused(f"{without_query(address)} cannot be reached: {reason}", may_pass=True) from None
-
-
-def without_query(address: str) -> str:
-    """Return the address for messages: without user, password and query, which often hold secrets."""
-    url = parse_url(address)
-    return "the webhook" if url is None else f"{url.scheme}://{url.authority.rpartition('@')[2]}{url.path}"

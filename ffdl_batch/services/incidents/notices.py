@@ -3,30 +3,23 @@
 Each incident becomes one notice for each address. A notice stays in a table until the receiver has accepted it, so a
 killed daemon may send it twice but never loses it. One daemon at a time sends. A notice that could not be sent within a
 day is abandoned, with an error in the daemon's log.
+
+Mail and HTTP libraries are imported with the first notice: most daemons never send one.
 """
 
 from __future__ import annotations
 
-import email.policy
-import json
 import logging
 import secrets
 import socket
 from collections.abc import Iterable, Sequence
-from email.message import EmailMessage
-from pathlib import Path
-from typing import Any
 
 from ffdl_batch.config import Settings
-from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.incidents.incident import Incident, IncidentRow
 from ffdl_batch.domain.incidents.site_settings import POLICY, Channel, Notice
 from ffdl_batch.domain.job.job import Job, JobId
-from ffdl_batch.domain.job.views import SCHEMA
-from ffdl_batch.domain.network_address import is_web_address, parse_url
+from ffdl_batch.domain.network_address import is_web_address, parse_url, without_query
 from ffdl_batch.host.backoff import growing_pause
-from ffdl_batch.notify.mail import MailNotSent, Relay, read_login, read_relay, send
-from ffdl_batch.notify.webhook import WebhookRefused, post, without_query
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.leader_lease import LeaderLease, Leases
 from ffdl_batch.services.reports.incident_report import incident_rows
@@ -43,8 +36,6 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 30.0, 3600.0
 AT_ONCE = 50
 """Maximum number of notices in one step: when a file server dies, there are hundreds."""
 NEVER_S = 3600.0
-HEADER_CHARS = 250
-"""A subject is one line: programs that sort mail do not all read folded ones. RFC 5322 allows 998."""
 SLOW_S = 5.0
 """A receiver that took so long to fail is not tried again in the same step."""
 STAYS_S = 60.0
@@ -164,20 +155,14 @@ class Notifier:
 
     def _send(self, notice: Notice, row: IncidentRow) -> str:
         """Send a notice; return why it was not accepted, or ""."""
-        try:
-            if notice.channel is Channel.MAIL:
-                self._mail(notice, row)
-            else:
-                self._post(notice, row)
-        except (MailNotSent, WebhookRefused) as error:
-            failure, may_pass = str(error), error.may_pass
-        except (OSError, ValueError) as error:  # a file of the configuration
-            failure, may_pass = str(error), True
-        else:
+        from ffdl_batch.services.incidents.notice_delivery import deliver
+
+        refusal = deliver(notice, row, self._settings.notices, self._storage.user)
+        if refusal is None:
             self._storage.store.notices.settle(notice, self._storage.store.now())
             return ""
-        self._failed(notice, row, failure, may_pass)
-        return failure
+        self._failed(notice, row, refusal.reason, refusal.may_pass)
+        return refusal.reason
 
     def _failed(self, notice: Notice, row: IncidentRow, failure: str, may_pass: bool) -> None:
         store, now = self._storage.store, self._storage.store.now()
@@ -189,46 +174,6 @@ class Notifier:
             return
         log.error("the notice of %s (%s) to %s is abandoned: %s", notice.job_id, row.kind, where, failure)
         store.notices.settle(notice, now, failure)
-
-    def _mail(self, notice: Notice, row: IncidentRow) -> None:
-        settings = self._settings.notices
-        login = read_login(Path(settings.login_file)) if settings.login_file else None
-        sender = settings.sender or f"{self._storage.user}@{socket.getfqdn()}"
-        relay = Relay(*read_relay(settings.smtp), login, settings.ca_file)
-        send(relay, write_mail(notice, row, sender), sender, [notice.address])
-
-    def _post(self, notice: Notice, row: IncidentRow) -> None:
-        path = self._settings.notices.webhook_key_file
-        key = Path(path).read_bytes().strip() if path else b""
-        post(notice.address, json.dumps(write_body(notice, row)).encode(), notice.id, key)
-
-
-def write_body(notice: Notice, row: IncidentRow) -> dict[str, Any]:
-    """Return the JSON body for a webhook. A repeated notice has the same `id`."""
-    return {"schema": SCHEMA, "id": notice.id, "incident": to_plain(row)}
-
-
-def write_mail(notice: Notice, row: IncidentRow, sender: str) -> EmailMessage:
-    """Return the mail about one incident."""
-    mail = EmailMessage(email.policy.default.clone(max_line_length=HEADER_CHARS))
-    mail["From"], mail["To"] = sender, notice.address
-    mail["Subject"] = _line(f"{row.job} ({row.name}): {row.title}")[:200]
-    mail["Message-ID"] = f"<{notice.id}@ffdl-batch>"
-    mail["Auto-Submitted"] = "auto-generated"
-    lines = [f"{row.job} ({row.name}) of {row.user}, attempt {row.attempt}: {row.title}", ""]
-    lines += [row.message] if row.message else []
-    lines += [f"What helps: {row.cure}"]
-    lines += [f"Nodes: {', '.join(row.nodes)}"] if row.nodes else []
-    lines += [f"Work to be done again: {row.lost_gpu_hours:.2f} GPU-hours"] if row.lost_gpu_hours else []
-    lines += ["", *(f"  {one.source}: {one.text}" for one in row.evidence), "", f"ffdl show {row.job}", ""]
-    mail.set_content("\n".join(_line(line) for line in lines))
-    return mail
-
-
-def _line(text: str) -> str:
-    """Return text of a user's log as one line that a mail header can hold: no line breaks, no lone surrogates."""
-    clean = text.encode("utf-8", "replace").decode("utf-8")
-    return "".join(sign if sign.isprintable() else " " for sign in clean)
 
 
 def _key(one: Noticed) -> tuple[str, int, str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.daemon import prometheus as outlets_module
+from ffdl_batch.daemon import metrics_port
 from ffdl_batch.daemon.prometheus import Outlets
 from tests.unit.daemon.conftest import OWN_UID, Desk
 
@@ -76,8 +76,8 @@ def test_metrics_textfile_that_daemon_did_not_write_is_kept(
 def test_metrics_port_disconnects_client_that_sends_its_request_slowly(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outlets_module, "CONNECTION_S", 0.1)
-    with outlets_module._listen(0, desk.context.figures) as server:
+    monkeypatch.setattr(metrics_port, "CONNECTION_S", 0.1)
+    with metrics_port.listen(0, desk.context.figures) as server:
         threading.Thread(target=server.handle_request).start()
         with socket.create_connection(("127.0.0.1", server.server_port)) as client:
             is_over = False

@@ -17,7 +17,8 @@ import pytest
 from ffdl_batch.domain.incidents.incident import Evidence, Incident, Origin
 from ffdl_batch.domain.incidents.site_settings import FaultPolicy, NoticeSettings
 from ffdl_batch.domain.job.job import Job
-from ffdl_batch.notify.webhook import WebhookRefused, post, without_query
+from ffdl_batch.domain.network_address import without_query
+from ffdl_batch.notify.webhook import WebhookRefused, post
 from ffdl_batch.services.incidents.notices import FIRST_PAUSE_S, LONGEST_DELAY_S, Notifier
 from tests.fakes.certificates import certificate_for
 from tests.fakes.mail_server import Relay, mail_relay
@@ -258,7 +259,7 @@ def test_notifier_tries_hanging_server_once_per_step_and_serves_others(
             raise WebhookRefused("it cannot be reached: timed out", may_pass=True)
         post(address, body, notice_id, key)
 
-    monkeypatch.setattr("ffdl_batch.services.incidents.notices.post", hang)
+    monkeypatch.setattr("ffdl_batch.services.incidents.notice_delivery.post", hang)
     telling = notifier(site, webhooks=("http://tarpit.example.org/a", "http://tarpit.example.org/b", hook.address))
     happened(site, happened(site, site.accept()), "end-1")
     telling.step()
