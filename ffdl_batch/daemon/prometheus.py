@@ -11,13 +11,13 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastapi import APIRouter
 from starlette.responses import Response
 
 from ffdl_batch.attempt.file_writer import write_text
 from ffdl_batch.attempt.reader import DamagedFile, read_whole
 from ffdl_batch.config import Settings
 from ffdl_batch.daemon.loops import StepThread
+from ffdl_batch.daemon.openapi import Routes
 from ffdl_batch.daemon.request_context import Here, in_thread
 from ffdl_batch.daemon.routes.parameters import answers
 from ffdl_batch.domain.metrics.prometheus_text import CONTENT_TYPE
@@ -33,7 +33,7 @@ _LARGEST_FILE = 16 * 1024 * 1024
 WRITER_END_S = 5.0
 """How long the daemon waits at its end for the writer of the file."""
 
-router = APIRouter()
+router = Routes()
 
 
 @router.get(

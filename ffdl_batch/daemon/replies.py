@@ -10,9 +10,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from starlette.responses import Response
 
 from ffdl_batch.domain.access import Role, Scope, TokenView
@@ -37,15 +37,6 @@ from ffdl_batch.host.munge import LONGEST
 from ffdl_batch.services.tokens import LONGEST_S, SHORTEST_S, USUAL_S
 
 MAX_SUBMISSIONS = 100
-
-_T = TypeVar("_T")
-
-
-def when_asked(model: type[_T]) -> type[_T]:
-    """Let pydantic process a class only when the OpenAPI document is requested. At the start, for each reply of each
-    route, that would take half as long as everything else before the daemon listens."""
-    model.__pydantic_config__ = ConfigDict(defer_build=True)  # type: ignore[attr-defined]
-    return model
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +85,6 @@ class LoginRequest:
     credential: Annotated[str, Field(min_length=1, max_length=LONGEST)]
 
 
-@when_asked
 @dataclass(frozen=True, slots=True)
 class ErrorReply:
     """The reply to every refused or failed request."""
@@ -103,7 +93,6 @@ class ErrorReply:
     schema: int = SCHEMA
 
 
-@when_asked
 @dataclass(frozen=True, slots=True)
 class ArchiveReply:
     """The reply to an uploaded archive. `new` is false if it existed already."""
@@ -112,7 +101,6 @@ class ArchiveReply:
     schema: int = SCHEMA
 
 
-@when_asked
 @dataclass(frozen=True, slots=True)
 class SubmitReply:
     """One result per submission, in order, and the backends that do not answer now."""
@@ -122,7 +110,6 @@ class SubmitReply:
     schema: int = SCHEMA
 
 
-@when_asked
 @dataclass(frozen=True, slots=True)
 class SecretReply:
     """One secret, without its value."""
@@ -131,7 +118,6 @@ class SecretReply:
     schema: int = SCHEMA
 
 
-@when_asked
 @dataclass(frozen=True, slots=True)
 class SecretsReply:
     """Secrets by name, without their values."""
@@ -147,7 +133,6 @@ class OutlookRequest:
     submission: Submission
 
 
-@when_asked
 @dataclass(frozen=True, slots=True)
 class WhyReply:
     """Why one job is pending."""
@@ -156,7 +141,6 @@ class WhyReply:
     schema: int = SCHEMA
 
 
-@when_asked
 @dataclass(frozen=True, slots=True)
 class OutlookReply:
     """The capacity and the start time of a submission."""
@@ -165,7 +149,6 @@ class OutlookReply:
     schema: int = SCHEMA
 
 
-@when_asked
 @dataclass(frozen=True, slots=True)
 class PlanReply:
     """The exact text that would be submitted."""
@@ -174,7 +157,6 @@ class PlanReply:
     schema: int = SCHEMA
 
 
-@when_asked
 @dataclass(frozen=True, slots=True)
 class JobReply:
     """One job; the backends that do not answer now, and the database if it cannot be written."""
@@ -185,7 +167,6 @@ class JobReply:
     schema: int = SCHEMA
 
 
-@when_asked
 @dataclass(frozen=True, slots=True)
 class ArrayReply:
     """One array of jobs; the backends that do not answer now, and the database if it cannot be written."""
@@ -196,7 +177,6 @@ class ArrayReply:
     schema: int = SCHEMA
 
 
-@when_asked
 @dataclass(frozen=True, slots=True)
 class JobsReply:
     """Jobs, newest first.
@@ -211,7 +191,6 @@ class JobsReply:
     schema: int = SCHEMA
 
 
-@when_asked
 @dataclass(frozen=True, slots=True)
 class EventsReply:
     """Changes of state in order. `terminal`: the job has ended, so no more will come."""
@@ -221,7 +200,6 @@ class EventsReply:
     schema: int = SCHEMA
 
 
-@when_asked
 @dataclass(frozen=True, slots=True)
 class OutputReply:
     """Where the requested output of a job is."""
@@ -230,7 +208,6 @@ class OutputReply:
     schema: int = SCHEMA
 
 
-@when_asked
 @dataclass(frozen=True, slots=True)
 class UsageReply:
     """The usage report of a period."""
@@ -239,7 +216,6 @@ class UsageReply:
     schema: int = SCHEMA
 
 
-@when_asked
 @dataclass(frozen=True, slots=True)
 class AgreementReply:
     """Our usage figures beside the schedulers' accounting."""
@@ -248,7 +224,6 @@ class AgreementReply:
     schema: int = SCHEMA
 
 
-@when_asked
 @dataclass(frozen=True, slots=True)
 class TokenReply:
     """A new token. No other reply has its secret."""
@@ -259,7 +234,6 @@ class TokenReply:
     schema: int = SCHEMA
 
 
-@when_asked
 @dataclass(frozen=True, slots=True)
 class LoginReply:
     """The stored token."""
@@ -268,7 +242,6 @@ class LoginReply:
     schema: int = SCHEMA
 
 
-@when_asked
 @dataclass(frozen=True, slots=True)
 class TokensReply:
     """Tokens, newest first, without their secrets."""
@@ -277,7 +250,6 @@ class TokensReply:
     schema: int = SCHEMA
 
 
-@when_asked
 @dataclass(frozen=True, slots=True)
 class RevokedReply:
     """A token that was revoked. `hub_informed`: the hub refuses it, too; the daemon does in any case."""
@@ -287,7 +259,6 @@ class RevokedReply:
     schema: int = SCHEMA
 
 
-@when_asked
 @dataclass(frozen=True, slots=True)
 class WhoReply:
     """The caller of this request. Only a caller with a token has scopes and an expiry."""
@@ -300,7 +271,6 @@ class WhoReply:
     schema: int = SCHEMA
 
 
-@when_asked
 @dataclass(frozen=True, slots=True)
 class AttachReply:
     """One plan for each node with requested learners."""

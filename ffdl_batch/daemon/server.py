@@ -24,6 +24,7 @@ from ffdl_batch.config.daemon_location import PlaceRefused
 from ffdl_batch.daemon import error_replies, prometheus
 from ffdl_batch.daemon.connections import PeerProtocol
 from ffdl_batch.daemon.loops import Loops
+from ffdl_batch.daemon.openapi import Application
 from ffdl_batch.daemon.peer_gate import PeerGate
 from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.daemon.prometheus import Outlets
@@ -226,7 +227,8 @@ ROUTES = (uploads, reports, jobs, job_output, logs, pending, tokens)
 def create_app(platform: Platform, context: Context | None = None) -> FastAPI:
     """Return the application over `platform`. Opens and starts nothing."""
     context = context or Context(platform, platform.storage.clock.now())
-    app = FastAPI(
+    app = Application(
+        [module.router for module in (*ROUTES, prometheus)],
         title="ffdl-submitd",
         version=__version__,
         description=_DESCRIPTION,
@@ -236,9 +238,6 @@ def create_app(platform: Platform, context: Context | None = None) -> FastAPI:
     )
     app.state.context = context
     error_replies.install(app)
-    for routes in (*ROUTES, prometheus):
-        # include_router would build each of them a second time.
-        app.router.routes.extend(routes.router.routes)
     app.add_middleware(error_replies.BodyLimits, own={uploads.ARCHIVES: uploads.BODY_LIMIT})
     # Added last, so it runs first: it refuses callers before anything else.
     app.add_middleware(PeerGate)

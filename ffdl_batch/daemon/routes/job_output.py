@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.concurrency import iterate_in_threadpool
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
+from ffdl_batch.daemon.openapi import Routes
 from ffdl_batch.daemon.replies import OutputReply, PlainReply
 from ffdl_batch.daemon.request_context import Asking, CaughtUp, Context, with_files
 from ffdl_batch.daemon.routes import PREFIX
@@ -21,7 +22,7 @@ from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.queries.job_output import OutputKind, find_output, send_output
 from ffdl_batch.services.queries.measurement_stream import MeasuredQuery, read_metrics, read_usage
 
-router = APIRouter(prefix=PREFIX)
+router = Routes(prefix=PREFIX)
 _Read = Callable[[JobStorage, Caller, str, MeasuredQuery, Callable[[], bool]], Iterator[bytes | None]]
 Follow = Annotated[bool, Query(description="Follow all attempts until the job ends.")]
 Attempt = Annotated[AttemptChoice, Query(description="Only this attempt's; all attempts', in order, by default.")]

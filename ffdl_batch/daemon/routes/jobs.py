@@ -10,10 +10,11 @@ from dataclasses import replace
 from typing import Annotated, TypeVar
 
 from anyio import CapacityLimiter
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.requests import Request
 
 from ffdl_batch.daemon.error_replies import blame_options
+from ffdl_batch.daemon.openapi import Routes
 from ffdl_batch.daemon.replies import (
     ArrayReply,
     AttachReply,
@@ -62,7 +63,7 @@ SHARED_LOOK_S = 1.0
 _SETTLE_S = 0.02
 """Pause between a wake-up and reading, so that a burst of changes is read once."""
 
-router = APIRouter(prefix=PREFIX)
+router = Routes(prefix=PREFIX)
 WaitSeconds = Annotated[float, Query(ge=0, le=LONGEST_WAIT_S, description="Maximum wait for a change, in seconds.")]
 
 

@@ -15,13 +15,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from ffdl_batch.daemon.connections import peer_of
 from ffdl_batch.daemon.error_replies import problem_of
+from ffdl_batch.daemon.openapi import Routes
 from ffdl_batch.daemon.replies import ErrorReply, PlainReply
 from ffdl_batch.daemon.request_context import Asking, CaughtUp, Context, check_files, in_thread, until_gone
 from ffdl_batch.daemon.routes import PREFIX
@@ -41,7 +42,7 @@ _PIECE_BYTES = 1 << 16
 LINES = "application/x-ndjson"
 _PLACE = re.compile(r"([0-9]{1,9})\.([0-9]{1,9}):([0-9]{1,18})", re.ASCII)
 
-router = APIRouter(prefix=PREFIX)
+router = Routes(prefix=PREFIX)
 
 
 class StreamReply(StreamingResponse):

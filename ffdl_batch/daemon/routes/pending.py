@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
+from ffdl_batch.daemon.openapi import Routes
 from ffdl_batch.daemon.replies import OutlookReply, OutlookRequest, PlainReply, PlanReply, PlanRequest, WhyReply
 from ffdl_batch.daemon.request_context import Asking, CaughtUp, Here, in_thread, with_files
 from ffdl_batch.daemon.routes import PREFIX
@@ -14,7 +15,7 @@ from ffdl_batch.daemon.routes.parameters import answers
 from ffdl_batch.services.queries.jobs import get_job
 from ffdl_batch.services.submission.dry_run import plan_submission
 
-router = APIRouter(prefix=PREFIX)
+router = Routes(prefix=PREFIX)
 
 
 @router.get("/jobs/{job_id}/why", response_model=WhyReply, responses=answers(404), operation_id="why")

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from anyio import CapacityLimiter
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.concurrency import iterate_in_threadpool
 from starlette.responses import StreamingResponse
 
-from ffdl_batch.daemon.replies import AgreementReply, PlainReply, UsageReply, when_asked
+from ffdl_batch.daemon.openapi import Routes
+from ffdl_batch.daemon.replies import AgreementReply, PlainReply, UsageReply
 from ffdl_batch.daemon.request_context import Asking, CaughtUp, in_thread, with_files
 from ffdl_batch.daemon.routes import PREFIX
 from ffdl_batch.daemon.routes.logs import LINES, StreamReply
@@ -26,7 +27,7 @@ from ffdl_batch.services.reports.accounting_comparison import find_agreement
 from ffdl_batch.services.reports.incident_report import FaultsAsked, report_faults, report_nodes
 from ffdl_batch.services.reports.usage import Period, job_uses, report_usage
 
-router = APIRouter(prefix=PREFIX)
+router = Routes(prefix=PREFIX)
 AT_ONCE = CapacityLimiter(2)
 """Limits the reports that are made at the same time, because each keeps a core busy."""
 _LINES = 200
@@ -108,7 +109,6 @@ async def read_agreement(
     )
 
 
-@when_asked
 @dataclass(frozen=True, slots=True)
 class FaultsReply:
     """The fault report of a period."""
@@ -133,7 +133,6 @@ async def read_faults(
     return PlainReply(FaultsReply(await in_thread(AT_ONCE, report_faults, here.platform.storage, caller, asked)))
 
 
-@when_asked
 @dataclass(frozen=True, slots=True)
 class NodesReply:
     """The scores of nodes that failed jobs."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 
+from ffdl_batch.daemon.openapi import Routes
 from ffdl_batch.daemon.replies import (
     LoginReply,
     LoginRequest,
@@ -25,7 +26,7 @@ from ffdl_batch.services.tokens import admit_login, create_token, list_tokens, r
 
 log = logging.getLogger(__name__)
 
-router = APIRouter(prefix=PREFIX)
+router = Routes(prefix=PREFIX)
 
 
 @router.get("/whoami", response_model=WhoReply, responses=answers(), operation_id="whoami")

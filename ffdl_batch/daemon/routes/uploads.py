@@ -11,10 +11,11 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Annotated
 
 from anyio import from_thread
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import Path, Query, Response
 from starlette.requests import ClientDisconnect, Request
 
 from ffdl_batch.daemon.error_replies import BodyLimit, problem_of
+from ffdl_batch.daemon.openapi import Routes
 from ffdl_batch.daemon.replies import ArchiveReply, PlainReply, SecretReply, SecretRequest, SecretsReply
 from ffdl_batch.daemon.request_context import Asking, Here, check_files, in_thread, with_files
 from ffdl_batch.daemon.routes import PREFIX
@@ -25,7 +26,7 @@ from ffdl_batch.services.secrets.user_secrets import list_secrets, remove_secret
 
 log = logging.getLogger(__name__)
 
-router = APIRouter(prefix=PREFIX)
+router = Routes(prefix=PREFIX)
 ARCHIVES = f"{PREFIX}/archives/"
 """The beginning of the paths of archives."""
 BODY_LIMIT = BodyLimit(2 * 1000**3, "C102", "the model archive", "put large files into a data store")

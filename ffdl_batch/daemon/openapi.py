@@ -1,0 +1,56 @@
+"""Makes the OpenAPI document, and describes the replies only for it.
+
+FastAPI builds a pydantic type for each documented reply of each route when the route is declared. The daemon sends its
+replies without them, so they would be memory and time of every start for a document that few clients request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from fastapi.openapi.utils import get_openapi
+from starlette.routing import BaseRoute
+
+
+class Routes(APIRouter):
+    """The routes of one module. Their `response_model` and `responses` are used only by :meth:`documented`."""
+
+    def __init__(self, prefix: str = "") -> None:
+        super().__init__(prefix=prefix)
+        self._declared: list[tuple[str, Callable[..., Any], dict[str, Any]]] = []
+
+    def add_api_route(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        """See :class:`fastapi.APIRouter`."""
+        self._declared.append((path, endpoint, options))
+        super().add_api_route(path, endpoint, **(options | {"response_model": None, "responses": None}))
+
+    def documented(self) -> Sequence[BaseRoute]:
+        """Return the same routes with the descriptions of their replies."""
+        complete = APIRouter(prefix=self.prefix)
+        for path, endpoint, options in self._declared:
+            complete.add_api_route(path, endpoint, **options)
+        return complete.routes
+
+
+class Application(FastAPI):
+    """An application over the routes of `modules`."""
+
+    def __init__(self, modules: Sequence[Routes], **options: Any) -> None:
+        super().__init__(**options)
+        self._modules = modules
+        for module in modules:
+            self.router.routes.extend(module.routes)  # include_router would build each of them a second time
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the OpenAPI document. It is made at the first request."""
+        if self.openapi_schema is None:
+            self.openapi_schema = get_openapi(
+                title=self.title,
+                version=self.version,
+                openapi_version=self.openapi_version,
+                description=self.description,
+                routes=[route for module in self._modules for route in module.documented()],
+            )
+        return self.openapi_schema
