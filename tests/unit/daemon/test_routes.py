@@ -309,6 +309,7 @@ EXPECTED = """
 /reports/usage/agreement GET
 /tokens GET POST
 /tokens/{token_id} DELETE
+/logins POST
 /whoami GET
 """
 
