@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.site.rig import Host, Spawner
+from tests.site.rig import Host, Hub, Spawner
 
 
 @pytest.fixture(scope="module")
@@ -27,5 +27,14 @@ def spawner(host: Host) -> Iterator[Spawner]:
     """A spawner on the host, with no daemon of an earlier test."""
     host.configure()
     made = Spawner(host)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def hub(host: Host, spawner: Spawner) -> Iterator[Hub]:
+    """A hub beside the spawner; oskar is an operator, and members of the group `users` are auditors."""
+    shutil.rmtree(host.place / "hub", ignore_errors=True)
+    made = Hub(host, operators=["oskar"], auditors=["@users"])
     yield made
     made.close()

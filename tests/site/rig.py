@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from http.client import HTTPSConnection
 from pathlib import Path
+from typing import Any
 
 from ffdl_batch.domain.toml_text import toml_text
+from tests.fakes.certificates import certificate_for
 
+ADDRESS = "127.0.0.1"
 ROOT = Path(__file__).parents[2]
 HUB, ADA, BOB, EXPIRED, OUTSIDER, GONE = 7000, 7001, 7002, 7003, 7004, 7005
 """Uids. OUTSIDER is in no allowed group; GONE has no account."""
@@ -51,6 +58,7 @@ class Host:
 
     def __init__(self, place: Path) -> None:
         self.place = place
+        self._tables: dict[str, str] = {}
         place.chmod(0o755)
         etc = place / "etc"
         etc.mkdir()
@@ -104,12 +112,25 @@ class Host:
             "run_dir": str(self.place / "run"),
             "state_dir": str(self.place / "state"),
             "systemd": False,
-            "environment": {"SLURM_CONF": "/etc/slurm/slurm.conf"},
+            "environment": {"SLURM_CONF": "/etc/slurm/slurm.conf", "FFDL_HUB_SOCKET": str(self.place / "hub/hub.sock")},
             **changes,
         }
-        (self.place / "site.toml").write_text(
-            "[spawner]\n" + "".join(f"{k} = {toml_text(v)}\n" for k, v in values.items())
-        )
+        self._write("spawner", values)
+
+    def configure_hub(self, **changes: object) -> None:
+        """Write the site file of the hub; it is a file of its own here."""
+        values: dict[str, object] = {
+            "socket": str(self.place / "hub/hub.sock"),
+            "database_url": f"sqlite:///{self.place}/hub/hub.db",
+            "audit_file": str(self.place / "hub/audit"),
+            **changes,
+        }
+        self._write("hub", values)
+
+    def _write(self, name: str, values: Mapping[str, object]) -> None:
+        """Replace one table of the site file."""
+        self._tables[name] = f"[{name}]\n" + "".join(f"{k} = {toml_text(v)}\n" for k, v in values.items())
+        (self.place / "site.toml").write_text("".join(self._tables.values()))
 
     def inside(self, argv: Sequence[str], uid: int = 0) -> list[str]:
         """The command that runs `argv` on this host, as a user."""
@@ -175,6 +196,61 @@ def until(condition: Callable[[], object], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.05)
+
+
+class Hub:
+    """A hub that runs on a host as its own account, with HTTPS on loopback."""
+
+    def __init__(self, host: Host, **settings: object) -> None:
+        self.host = host
+        own = host.place / "hub"
+        own.mkdir(exist_ok=True)
+        os.chown(own, HUB, HUB)
+        own.chmod(0o755)
+        self.certificate, key = certificate_for(ADDRESS, own)
+        os.chown(key, HUB, HUB)
+        with socket.create_server((ADDRESS, 0)) as free:
+            self.port = free.getsockname()[1]
+        host.configure_hub(listen=f"{ADDRESS}:{self.port}", certificate=str(self.certificate), key=str(key), **settings)
+        self.log = host.place / "hub.log"
+        self.start()
+
+    def start(self) -> None:
+        """Start it and wait until it listens."""
+        with self.log.open("wb") as output:
+            program = [sys.executable, "-I", "-m", "ffdl_batch.site.hub.main"]
+            argv = [*program, "--site-file", f"{self.host.place}/site.toml"]
+            self.process = subprocess.Popen(
+                self.host.inside(argv, HUB), stdin=subprocess.DEVNULL, stderr=output, cwd="/"
+            )
+        deadline = time.monotonic() + 60
+        while True:
+            assert self.process.poll() is None and time.monotonic() < deadline, self.log.read_text()
+            with suppress(OSError), socket.create_connection((ADDRESS, self.port)):
+                return
+            time.sleep(0.05)
+
+    def ask(self, token: str, path: str, method: str = "GET", body: object = None) -> tuple[int, Any]:
+        """Send a request over HTTPS; the status and the reply."""
+        context = ssl.create_default_context(cafile=str(self.certificate))
+        connection = HTTPSConnection(ADDRESS, self.port, timeout=120, context=context)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        text = json.dumps(body) if body is not None else None
+        try:
+            connection.request(method, path, text, headers | ({"Content-Type": "application/json"} if text else {}))
+            reply = connection.getresponse()
+            return reply.status, json.loads(reply.read())
+        finally:
+            connection.close()
+
+    def audit(self) -> list[dict[str, Any]]:
+        """The lines of the audit."""
+        return [json.loads(line) for line in (self.host.place / "hub/audit").read_text().splitlines()]
+
+    def close(self) -> None:
+        """End it in order."""
+        self.process.terminate()
+        assert self.process.wait(60) == 0, self.log.read_text()
 
 
 def _closed(path: Path) -> list[Path]:

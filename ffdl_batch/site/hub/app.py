@@ -25,7 +25,7 @@ from ffdl_batch.site.hub.callers import Caller, Limits, find_role, refuse
 from ffdl_batch.site.hub.daemons import Daemons, unavailable
 from ffdl_batch.site.hub.logins import Logins
 from ffdl_batch.site.hub.own_routes import OwnRoutes
-from ffdl_batch.site.hub.proxy import AnswerBroken, CallerGone, forward, request_head
+from ffdl_batch.site.hub.proxy import AnswerBroken, CallerGone, request_head
 from ffdl_batch.site.hub.settings import HubSettings
 from ffdl_batch.site.hub.token_index import TokenIndex
 from ffdl_batch.store import StoreError
@@ -75,6 +75,7 @@ class Hub:
                     "request %s: the answer of user %s's daemon broke off: %s", entry.request, entry.user, error
                 )
             peer.abort()
+            await asyncio.sleep(0)  # uvicorn reports an answer that is not complete unless it has noticed that
         except Refused as error:
             await problem_reply(error.problem, error.status)(scope, receive, send_entry)
         except StoreError as error:
@@ -108,10 +109,9 @@ class Hub:
                 headers |= await self._act_for(caller, scope, entry)
             elif not caller.has_token:
                 raise refuse(403, "through the hub your own daemon needs a token", "use it directly: unset FFDL_HUB")
-            daemon = await self._daemons.connect(user)
             target = other[2] if other is not None else path
             head = request_head(scope, target, headers, with_token=user == caller.uid)
-            status = await forward(scope, receive, send, daemon, head)
+            status = await self._daemons.forward(user, scope, receive, send, head)
             if status == HTTPStatus.UNAUTHORIZED:
                 self._limits.note_wrong(entry.origin)
 
@@ -148,7 +148,7 @@ class Hub:
         asked = {**scope, "method": "GET", "query_string": b"", "headers": token}
         head = request_head(asked, b"/api/v1/whoami", {"FfDL-Request": entry.request}, with_token=True)
         pieces: list[bytes] = []
-        status = await forward(asked, _never, _collect(pieces), await self._daemons.connect(caller.uid), head)
+        status = await self._daemons.forward(caller.uid, asked, _never, _collect(pieces), head)
         needed = "read" if scope["method"] in _READS else "write"
         if status != HTTPStatus.OK:
             self._limits.note_wrong(entry.origin)

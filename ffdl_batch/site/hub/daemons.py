@@ -10,12 +10,16 @@ import socket
 import struct
 from pathlib import Path
 
+from starlette.types import Receive, Scope, Send
+
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import Problem
 from ffdl_batch.host.backoff import growing_pause
 from ffdl_batch.host.users import read_credentials
 from ffdl_batch.services.refusals import Refused
+from ffdl_batch.site.hub.proxy import Body, NotAnswered, forward
 
+TRIES = 2
 ASK_S = 40
 """Time for an answer of the spawner; a check may take half of it."""
 START_S = 60.0
@@ -61,6 +65,19 @@ class Daemons:
                 raise unavailable(f"the daemon of user {uid} does not answer" + (f": {why}" if why else ""))
             if why or failure == errno.EAGAIN:
                 await asyncio.sleep(growing_pause(attempt, 0.05, 2.0))
+
+    async def forward(self, uid: int, scope: Scope, receive: Receive, send: Send, head: bytes) -> int:
+        """Pass a request on to the user's daemon; return the status of the answer. Raises Refused, CallerGone,
+        AnswerBroken. A request that a daemon has not answered when it ended is sent to the next one."""
+        body = Body(receive)
+        for _ in range(TRIES):
+            try:
+                return await forward(scope, body.receiver(), send, await self.connect(uid), head)
+            except NotAnswered as error:
+                why = str(error)
+                if not body.is_kept:
+                    break
+        raise unavailable(f"the daemon of user {uid} did not answer: {why}")
 
     def _checked(self, connection: socket.socket, uid: int) -> socket.socket:
         """A user may give the listening socket to somebody else, who must gain nothing by it."""

@@ -135,3 +135,7 @@ def _end(sentence: str, code: ExitCode) -> int:
 
 def _say(sentence: str) -> None:
     print(f"ffdl-hub: {sentence}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -19,7 +19,7 @@ from ffdl_batch.site.hub.audit import Entry
 from ffdl_batch.site.hub.callers import Limits, refuse
 from ffdl_batch.site.hub.daemons import Daemons
 from ffdl_batch.site.hub.logins import Logins, read_login
-from ffdl_batch.site.hub.proxy import CallerGone, forward, request_head
+from ffdl_batch.site.hub.proxy import CallerGone, request_head
 from ffdl_batch.site.hub.token_index import IndexRefused, TokenIndex
 
 PREFIX = "/api/site/v1"
@@ -85,8 +85,7 @@ class OwnRoutes:
             headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
             asked = {**scope, "query_string": b"", "headers": headers}
             head = request_head(asked, b"/api/v1/logins", {"FfDL-Request": entry.request}, with_token=False)
-            daemon = await self._daemons.connect(uid)
-            await forward(asked, _once(body, receive), send, daemon, head)
+            await self._daemons.forward(uid, asked, _once(body, receive), send, head)
 
 
 def _once(body: bytes, receive: Receive) -> Receive:

@@ -7,11 +7,11 @@ import socket
 from collections.abc import Iterable, Mapping
 
 import httptools
-from starlette.types import Receive, Scope, Send
-
-from ffdl_batch.site.hub.daemons import unavailable
+from starlette.types import Message, Receive, Scope, Send
 
 BLOCK = 1 << 16
+KEPT_BYTES = 256 * 1024
+"""Bodies up to this size are sent once more if a daemon ends before it answers."""
 BODY_SILENCE_S = 60.0
 """A caller who sends no piece of a body for this time is dropped."""
 _HOP_BY_HOP = frozenset(
@@ -32,12 +32,45 @@ class AnswerBroken(Exception):
     """The daemon's answer ended before it was complete. The caller must see that, so its connection is dropped."""
 
 
+class NotAnswered(Exception):
+    """The daemon ended the connection before it answered: it was killed, or has just been idle for long enough."""
+
+
+class Body:
+    """The messages of a request's body. As long as they are few, they can be received once more."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._kept: list[Message] = []
+        self._bytes = 0
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether all that was received can be received once more."""
+        return self._bytes <= KEPT_BYTES
+
+    def receiver(self) -> Receive:
+        """Return a `receive` that begins with the first message."""
+        kept = iter(tuple(self._kept))
+
+        async def receive_next() -> Message:
+            if (again := next(kept, None)) is not None:
+                return again
+            message = await self._receive()
+            if message["type"] != "http.disconnect" and self.is_kept:
+                self._bytes += len(message.get("body", b""))
+                self._kept.append(message)
+            return message
+
+        return receive_next
+
+
 async def forward(scope: Scope, receive: Receive, send: Send, daemon: socket.socket, head: bytes) -> int:
     """Send a request with this head, and the body that `receive` yields, to a connected daemon; pass the answer to
-    `send`. Return its status. Raises CallerGone, AnswerBroken, and Refused if there is no answer."""
-    reader, writer = await asyncio.open_unix_connection(sock=daemon, limit=BLOCK)
-    answering = asyncio.ensure_future(_pass_answer(reader, send, is_head=scope["method"] == "HEAD"))
-    sending = asyncio.ensure_future(_send_request(scope, receive, writer, head))
+    `send`. Return its status. Raises CallerGone, AnswerBroken, and NotAnswered."""
+    # Not a stream of asyncio: it drops an answer that has arrived as soon as the daemon reads no more.
+    answering = asyncio.ensure_future(_pass_answer(daemon, send, is_head=scope["method"] == "HEAD"))
+    sending = asyncio.ensure_future(_send_request(scope, receive, daemon, head))
     try:
         await asyncio.wait({answering, sending}, return_when=asyncio.FIRST_COMPLETED)
         if not answering.done() and not isinstance(sending.exception(), ConnectionError):
@@ -47,7 +80,7 @@ async def forward(scope: Scope, receive: Receive, send: Send, daemon: socket.soc
         for task in (answering, sending):
             task.cancel()
         await asyncio.gather(answering, sending, return_exceptions=True)
-        writer.transport.abort()
+        daemon.close()
 
 
 def request_head(scope: Scope, path: bytes, own: Mapping[str, str], *, with_token: bool) -> bytes:
@@ -73,11 +106,11 @@ def _is_chunked(scope: Scope) -> bool:
     return any(name == b"transfer-encoding" for name, _ in scope["headers"])
 
 
-async def _send_request(scope: Scope, receive: Receive, writer: asyncio.StreamWriter, head: bytes) -> None:
-    """Send head and body, then wait until the caller disconnects. Raises ConnectionError if the daemon
-    reads no more, TimeoutError if the caller is too slow."""
-    chunked = _is_chunked(scope)
-    writer.write(head)
+async def _send_request(scope: Scope, receive: Receive, daemon: socket.socket, head: bytes) -> None:
+    """Send head and body, then wait until the caller disconnects. Raises ConnectionError if the daemon reads no more,
+    TimeoutError if the caller is too slow."""
+    loop, chunked = asyncio.get_running_loop(), _is_chunked(scope)
+    await loop.sock_sendall(daemon, head)
     more = True
     while more:
         async with asyncio.timeout(BODY_SILENCE_S):
@@ -85,13 +118,10 @@ async def _send_request(scope: Scope, receive: Receive, writer: asyncio.StreamWr
         if message["type"] == "http.disconnect":
             return
         piece, more = message.get("body", b""), message.get("more_body", False)
-        if chunked and piece:
-            writer.write(b"%x\r\n" % len(piece) + piece + b"\r\n")
-        elif piece:
-            writer.write(piece)
-        await writer.drain()
+        if piece:
+            await loop.sock_sendall(daemon, b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
     if chunked:
-        writer.write(b"0\r\n\r\n")
+        await loop.sock_sendall(daemon, b"0\r\n\r\n")
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -117,13 +147,14 @@ class _Answer:
         self.is_complete = True
 
 
-async def _pass_answer(reader: asyncio.StreamReader, send: Send, *, is_head: bool) -> int:
+async def _pass_answer(daemon: socket.socket, send: Send, *, is_head: bool) -> int:
+    loop = asyncio.get_running_loop()
     answer = _Answer()
     parser = httptools.HttpResponseParser(answer)
     is_begun = False
     while not (answer.is_complete or (is_head and is_begun)):
         try:
-            data = await reader.read(BLOCK)
+            data = await loop.sock_recv(daemon, BLOCK)
             if data:
                 parser.feed_data(data)
         except (OSError, httptools.HttpParserError) as error:
@@ -147,4 +178,4 @@ def _taken(pieces: list[bytes]) -> Iterable[bytes]:
 
 
 def _broken(is_begun: bool, why: str) -> Exception:
-    return AnswerBroken(why) if is_begun else unavailable(f"the daemon did not answer: {why}")
+    return (AnswerBroken if is_begun else NotAnswered)(why)

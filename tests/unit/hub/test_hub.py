@@ -134,7 +134,7 @@ def test_refusal_during_an_upload_reaches_the_caller(start_hub: StartHub) -> Non
     connection.close()
 
 
-def test_answer_that_breaks_off_is_not_completed(start_hub: StartHub) -> None:
+def test_answer_that_breaks_off_is_not_completed(start_hub: StartHub, caplog: pytest.LogCaptureFixture) -> None:
     site = start_hub()
 
     def script(handler: Any) -> None:
@@ -150,8 +150,28 @@ def test_answer_that_breaks_off_is_not_completed(start_hub: StartHub) -> None:
     site.serve_daemon(script)
     with pytest.raises((HTTPException, OSError)):
         site.ask("/api/v1/jobs/j/logs")
+    assert [record.name for record in caplog.records] == ["ffdl_batch.site.hub.app"]
     reply = site.ask("/api/v1/none")
-    assert reply.status == 503 and "the daemon did not answer" in reply.message
+    assert reply.status == 503 and "did not answer" in reply.message
+
+
+@pytest.mark.parametrize(("size", "status"), [(0, 200), (200_000, 200), (400_000, 503)])
+def test_request_that_a_daemon_has_not_answered_when_it_ended_is_sent_once_more(
+    start_hub: StartHub, size: int, status: int
+) -> None:
+    site, seen = start_hub(), []
+
+    def script(handler: Any) -> None:
+        seen.append(handler.rfile.read(int(handler.headers.get("Content-Length", 0))))
+        if len(seen) == 1:
+            handler.close_connection = True
+        else:
+            answer(handler)
+
+    site.serve_daemon(script)
+    body = os.urandom(size)
+    assert site.ask("/api/v1/jobs", "POST", body=body).status == status
+    assert seen == [body] * (2 if status == 200 else 1)
 
 
 def test_daemon_notices_that_the_caller_has_gone(start_hub: StartHub) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 from collections.abc import Callable
@@ -11,13 +10,13 @@ from typing import Any
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives import hashes
 
 from ffdl_batch.host.munge import Decoded, MungeFailed
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.site.hub import logins
 from ffdl_batch.site.hub.logins import fingerprint, login_payload
+from tests.fakes.certificates import certificate_for
 from tests.unit.hub.conftest import OWN, Site, answer
 
 StartHub = Callable[..., Site]
@@ -25,16 +24,12 @@ StartHub = Callable[..., Site]
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> tuple[Path, str]:
-    """A PEM file with a key, this certificate, and another one; and the certificate's SHA-256."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "hub")])
-    day = datetime.datetime(2026, 1, 1)
-    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, day, day + datetime.timedelta(days=9999))
-    found = builder.sign(key, hashes.SHA256())
-    text = found.public_bytes(serialization.Encoding.PEM)
-    file = tmp_path / "chain.pem"
+    """A PEM file with a comment, a certificate, and another one; and the certificate's SHA-256."""
+    file, _ = certificate_for("127.0.0.1", tmp_path)
+    text = file.read_bytes()
+    sha256 = x509.load_pem_x509_certificate(text).fingerprint(hashes.SHA256()).hex()
     file.write_bytes(b"# a comment\n" + text + b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
-    return file, found.fingerprint(hashes.SHA256()).hex()
+    return file, sha256
 
 
 def begin(site: Site) -> str:
