@@ -54,7 +54,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "init": ("manifest:init", "Create a manifest and a model that run."),
     "cache": ("cache:cache", "Manage this node's cache: list, rm, verify."),
     "config": ("config:config", "Show the configuration and its origins."),
-    "login": ("login:login", "Log in to the site's hub with a token."),
+    "login": ("login:login", "Log in to the site's hub, by munge or with a token."),
     "logout": ("login:logout", "Remove the stored token of a hub."),
     "token": ("tokens:token", "Manage tokens for the hub: create, list, revoke."),
     "setup": ("setup:setup", "Install ffdl on a host, over SSH."),

@@ -104,6 +104,11 @@ def write_login(token: Token, name: str) -> bytes:
     return f"ffdl-token {token.id} {token.digest} {name}".encode("ascii", "replace")
 
 
+def login_payload(nonce: str, certificate_sha256: str) -> bytes:
+    """Return the payload of the credential for the hub, with its nonce and its certificate (hexadecimal)."""
+    return f"ffdl-login {nonce} {certificate_sha256}".encode("ascii")
+
+
 def read_login(payload: bytes) -> Login:
     """Return what the payload of a credential says. Raises ValueError."""
     found = _LOGIN.fullmatch(payload)

@@ -6,6 +6,7 @@ import json
 import socket
 import ssl
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -33,6 +34,9 @@ class FakeHub:
     """Status and body of the answer, by the beginning of the path."""
     requests: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     """Method and path, with the headers."""
+    logins: list[dict[str, str]] = field(default_factory=list)
+    """The credentials of logins by munge."""
+    on_login: Callable[[], object] = lambda: None
     server: ThreadingHTTPServer | None = None
 
     def start(self) -> FakeHub:
@@ -76,7 +80,10 @@ def _handler(hub: FakeHub) -> type[BaseHTTPRequestHandler]:
         def dispatch(self) -> None:
             hub.requests.append((f"{self.command} {self.path}", {k.lower(): v for k, v in self.headers.items()}))
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            if self.headers.get("Authorization", "").removeprefix("Bearer ") not in hub.valid:
+            if self.path.startswith("/api/site/v1/logins"):
+                self.answer_login(body)
+                return
+            if self.headers.get("Authorization", "").removeprefix("Bearer ") not in hub.valid and "*" not in hub.valid:
                 self.reply(b"", 401)
                 return
             for prefix, (status, refusal) in hub.refusals.items():
@@ -91,6 +98,14 @@ def _handler(hub: FakeHub) -> type[BaseHTTPRequestHandler]:
                 self.pass_on(body)
 
         do_GET = do_POST = do_PUT = do_HEAD = do_DELETE = dispatch  # noqa: N815
+
+        def answer_login(self, body: bytes) -> None:
+            if self.path.endswith("/logins"):
+                self.reply(b'{"nonce": "a-nonce", "hub_uid": 7000, "seconds": 60}')
+                return
+            hub.logins.append(json.loads(body))
+            hub.on_login()
+            self.reply(b'{"token": {}}')
 
         def answer_tokens(self, body: bytes) -> None:
             if self.command == "POST":

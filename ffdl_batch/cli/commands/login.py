@@ -6,6 +6,7 @@ A token is never an argument, because other users can read those.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -29,17 +30,24 @@ _CA_BYTES = 1 << 20
 
 @click.command(context_settings={"allow_extra_args": True})
 @click.argument("url", required=False, default="", metavar="[URL]")
+@click.option("--token", "with_token", is_flag=True, help="Log in with a token also if this machine has munge.")
 @click.option("--token-stdin", is_flag=True, help="Read the token from standard input, without a prompt.")
 @click.option("--ca", "ca_file", metavar="FILE", help="Accept certificates that this authority (PEM) has signed.")
 @json_option()
 @click.pass_context
-def login(context: click.Context, url: str, token_stdin: bool, ca_file: str | None, as_json: bool) -> None:
-    """Log in to the site's hub at URL with a token. The command prompts for the token and does not echo it.
+def login(
+    context: click.Context, url: str, with_token: bool, token_stdin: bool, ca_file: str | None, as_json: bool
+) -> None:
+    """Log in to the site's hub at URL. From then on, commands use this hub if no other way to a daemon is named.
 
-    Create a token on a login node: ffdl token create NAME. The hub checks the token before it is stored. From then on,
-    commands use this hub if no other way to a daemon is named. URL can be left out if it is in the configuration, or to
-    log in again. Example: ffdl login https://ffdl.example.org
+    On a login node of the cluster, munge proves who you are. The login is valid for some hours.
+
+    On another machine, you need a token; to create one on a login node: ffdl token create NAME. The command prompts for
+    it and does not echo it. The hub checks it before it is stored.
+
+    URL can be left out if it is in the configuration, or to log in again. Example: ffdl login https://ffdl.example.org
     """
+    from ffdl_batch.client.connection.hub import obtain_token
     from ffdl_batch.client.connection.logins import Login, Logins, read_logins, write_logins
     from ffdl_batch.host.core_dumps import forbid_core_dumps
 
@@ -51,7 +59,10 @@ def login(context: click.Context, url: str, token_stdin: bool, ca_file: str | No
     if ca_file is not None:
         place = replace(place, ca=_read_ca(ca_file))
     forbid_core_dumps()
-    place = replace(place, token=_read_token(place, from_stdin=token_stdin))
+    if shutil.which("munge") and not (with_token or token_stdin):
+        place = replace(place, token=obtain_token(place, f"login on {os.uname().nodename}"[:80], complain))
+    else:
+        place = replace(place, token=_read_token(place, from_stdin=token_stdin))
     identity = _identify(place)
     hubs = {**logins.hubs, place.url: Login(place.token, place.ca, identity.account)}
     path = write_logins(os.environ, Logins(place.url, hubs))

@@ -237,7 +237,9 @@ class Wire:
         elif request.method in ("POST", "PUT"):
             headers["Content-Length"] = "0"
         if self._login is not None:
-            headers |= {"Host": self._login.netloc, "Authorization": f"Bearer {self._login.token}"}
+            headers["Host"] = self._login.netloc
+            if self._login.token:  # none while the user logs in
+                headers["Authorization"] = f"Bearer {self._login.token}"
         cast(socket.socket, http.sock).settimeout(request.longest_s)
         try:
             http.request(request.method, self._prefix + request.path, cast(Any, request.body), headers)

@@ -5,19 +5,31 @@ The hub is reached directly: no proxy of the environment is used. The certificat
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 import socket
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import quote
 
-from ffdl_batch.client.connection.http_client import DirectChannel, HubLogin
+from ffdl_batch.client.connection.http_client import DirectChannel, HubLogin, Request, Wire, json_request
 from ffdl_batch.client.errors import DaemonUnreachable
+from ffdl_batch.domain.access import login_payload, new_token, write_login
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.terminal_text import quoted
+from ffdl_batch.host.munge import MungeFailed, encode
 from ffdl_batch.host.resource_exhaustion import explain_lack
+
+if TYPE_CHECKING:
+    import ssl
 
 _URL = re.compile(r"https://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(?::([0-9]{1,5}))?/?", re.ASCII)
 _PORT = 443
 _CONNECT_S = 15.0
+_LOGINS = "/api/site/v1/logins"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +75,42 @@ def dial_hub(place: HubPlace) -> DirectChannel:
             f"run: ffdl login {place.url}; for a daemon of this machine: export FFDL_HUB=",
             ExitCode.NOT_ALLOWED,
         )
+    return DirectChannel(_open_tls(place), HubLogin(place.url, place.netloc, place.token))
+
+
+def obtain_token(place: HubPlace, name: str, report: Callable[[str], None]) -> str:
+    """Make a token, and prove to the hub and to the caller's daemon by munge that it is the caller's; see
+    docs/decisions/0017-hub.md. Return its text. Raises ClientError, also if munge cannot be used."""
+    certificates: list[str] = []
+
+    def dial() -> DirectChannel:
+        connected = _open_tls(place)
+        certificates.append(hashlib.sha256(connected.getpeercert(binary_form=True) or b"").hexdigest())
+        return DirectChannel(connected, HubLogin(place.url, place.netloc, ""))
+
+    token = new_token()
+    with closing(Wire(dial, report)) as wire:
+        begun = wire.ask(Request("POST", _LOGINS))
+        nonce, hub_uid = begun.get("nonce"), begun.get("hub_uid")
+        if not isinstance(nonce, str) or not isinstance(hub_uid, int):
+            raise DaemonUnreachable(f"{place.url} does not answer as a hub", "check the address", ExitCode.UNAVAILABLE)
+        try:
+            to_hub = encode(login_payload(nonce, certificates[-1]), reader=hub_uid)
+            to_daemon = encode(write_login(token, name), reader=os.getuid())
+        except MungeFailed as error:
+            cure = "on a machine without munge: ffdl login --token, with a token of `ffdl token create`"
+            raise DaemonUnreachable(f"you cannot log in by munge: {error}", cure, ExitCode.UNAVAILABLE) from error
+        wire.ask(json_request("POST", f"{_LOGINS}/{quote(nonce, safe='')}", {"to_hub": to_hub, "to_daemon": to_daemon}))
+    return token.text
+
+
+def _open_tls(place: HubPlace) -> ssl.SSLSocket:
     connected = _connect(place)
     try:
-        wrapped = _wrap(place, connected)
+        return _wrap(place, connected)
     except BaseException:
         connected.close()
         raise
-    return DirectChannel(wrapped, HubLogin(place.url, place.netloc, place.token))
 
 
 def _connect(place: HubPlace) -> socket.socket:
@@ -92,7 +133,7 @@ def _connect(place: HubPlace) -> socket.socket:
     return connected
 
 
-def _wrap(place: HubPlace, connected: socket.socket) -> socket.socket:
+def _wrap(place: HubPlace, connected: socket.socket) -> ssl.SSLSocket:
     import ssl
 
     try:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from ffdl_batch.domain.access import login_payload
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import Problem
 from ffdl_batch.host.munge import TTL_S, Decoded, MungeFailed, decode
@@ -62,11 +63,6 @@ class Logins:
         expected = login_payload(nonce, fingerprint(Path(self._certificate)))
         is_ours = found.reader == os.geteuid() and found.ttl_s <= TTL_S
         return is_ours and secrets.compare_digest(found.payload, expected)
-
-
-def login_payload(nonce: str, certificate_sha256: str) -> bytes:
-    """Return the payload of the credential for the hub."""
-    return f"ffdl-login {nonce} {certificate_sha256}".encode("ascii")
 
 
 def fingerprint(certificate: Path) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 import pty
 import pwd
 import re
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.domain.access import parse_token
 from tests.fakes.hub import TOKEN, FakeHub
 from tests.fakes.spawner import FakeSpawner
 from tests.unit.cli.programs import FFDL, environment, json_lines, run
@@ -68,7 +72,7 @@ def test_login_checks_and_stores_token_and_later_commands_use_hub(laptop: Laptop
 
 def test_login_prompts_for_token_without_echo(laptop: Laptop, hub: FakeHub) -> None:
     ours, theirs = pty.openpty()
-    argv = [*FFDL, "login", hub.url, "--ca", str(hub.ca)]
+    argv = [*FFDL, "login", hub.url, "--token", "--ca", str(hub.ca)]
     with subprocess.Popen(
         argv, env=environment(None, laptop.env), stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         start_new_session=True, text=True,
@@ -85,12 +89,53 @@ def test_login_prompts_for_token_without_echo(laptop: Laptop, hub: FakeHub) -> N
     assert TOKEN not in err
 
 
+MUNGE = f"""#!{sys.executable}
+import base64, sys
+text = " ".join(sys.argv[1:]) + "|" + sys.stdin.read()
+print("MUNGE:" + base64.b64encode(text.encode()).decode() + ":")
+"""
+
+
+def test_login_by_munge_proves_token_that_it_made_to_hub_and_daemon(
+    laptop: Laptop, hub: FakeHub, tmp_path: Path
+) -> None:
+    """The hub gets the hash of its certificate, and the daemon that of the token, which the hub cannot read."""
+    program = tmp_path / "bin/munge"
+    program.parent.mkdir()
+    program.write_text(MUNGE)
+    program.chmod(0o755)
+    hub.valid.clear()
+    hub.on_login = lambda: hub.valid.add("*")
+    done = laptop.ffdl("login", hub.url, "--ca", hub.ca, PATH=f"{program.parent}:{os.environ['PATH']}")
+    assert (done.returncode, done.stdout.startswith(f"logged in to {hub.url} as ada")) == (0, True), done.stderr
+    (sent,) = hub.logins
+    to_hub, to_daemon = (base64.b64decode(sent[key].split(":")[1]).decode() for key in ("to_hub", "to_daemon"))
+    certificate = ssl.PEM_cert_to_DER_cert(hub.ca.read_text())
+    assert to_hub == f"--restrict-uid=7000 --ttl=60|ffdl-login a-nonce {hashlib.sha256(certificate).hexdigest()}"
+    stored = re.search(r"token = '([^']*)'", laptop.tokens.read_text())
+    assert stored is not None and (token := parse_token(stored[1])) is not None
+    assert to_daemon.startswith(f"--restrict-uid={os.getuid()} --ttl=60|ffdl-token {token.id} {token.digest} login on ")
+    assert [headers.get("authorization") for _, headers in hub.requests] == [None, None, f"Bearer {token.text}"]
+    assert token.secret not in to_hub + to_daemon
+
+
+def test_login_by_munge_without_munged_says_how_to_log_in_with_token(
+    laptop: Laptop, hub: FakeHub, tmp_path: Path
+) -> None:
+    program = tmp_path / "munge"
+    program.write_text("#!/bin/sh\necho 'munge: Error: Failed to access socket' >&2; exit 6\n")
+    program.chmod(0o755)
+    done = laptop.ffdl("login", hub.url, "--ca", hub.ca, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert (done.returncode, laptop.tokens.exists()) == (69, False)
+    assert "you cannot log in by munge: Failed to access socket (on a machine without munge: " in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "text", "code", "message"),
     [
         ((TOKEN,), "", 2, "a token must not be an argument"),
         (("https://h", TOKEN), "", 2, "a token must not be an argument"),
-        (("https://h",), "", 2, "to read the token from it: --token-stdin"),
+        (("https://h", "--token"), "", 2, "to read the token from it: --token-stdin"),
         (("https://h", "--token-stdin"), "secret\n", 2, "this is not a token, which has the form ffdl_ID_SECRET"),
         ((), "", 2, "name the hub: ffdl login https://HOST"),
         (("http://h", "--token-stdin"), TOKEN, 78, "'http://h' is not the address of a hub"),

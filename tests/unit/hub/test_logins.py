@@ -12,10 +12,11 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
+from ffdl_batch.domain.access import login_payload
 from ffdl_batch.host.munge import Decoded, MungeFailed
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.site.hub import logins
-from ffdl_batch.site.hub.logins import fingerprint, login_payload
+from ffdl_batch.site.hub.logins import fingerprint
 from tests.fakes.certificates import certificate_for
 from tests.unit.hub.conftest import OWN, Site, answer
 
