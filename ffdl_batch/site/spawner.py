@@ -249,7 +249,12 @@ class Spawner:
             argv = ["/usr/bin/systemd-run", *options, "--", *argv]
         no, pipe = subprocess.DEVNULL, subprocess.PIPE
         process = subprocess.Popen(argv, stdin=no, stdout=no, stderr=pipe, env={"LC_ALL": "C"}, start_new_session=True)
-        signal.signal(signal.SIGALRM, lambda *_: process.kill())  # else it would listen at a lost socket
+
+        def end(*_: object) -> NoReturn:
+            process.kill()  # else the daemon would listen at a lost socket; systemd ends its unit by TimeoutStartSec=
+            raise TimeoutError(errno.ETIMEDOUT, f"it did not listen within {CHILD_S} s")
+
+        signal.signal(signal.SIGALRM, end)
         while not is_listening(place):
             time.sleep(0.01)
             if process.poll() is not None and not is_listening(place):

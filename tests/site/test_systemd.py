@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -211,17 +212,31 @@ def test_processes_of_killed_daemon_stay_and_next_daemon_starts(site: Site) -> N
     site.run("kill", left)
 
 
-def test_failure_before_daemon_listens_is_answered(site: Site) -> None:
+@contextmanager
+def session_of(site: Site, module: str) -> Iterator[None]:
+    """Add a module to the session part of the PAM service."""
     pam = site.place / "etc/pam.d/ffdl-user"
     text = pam.read_text()
-    pam.write_text(text + "session requisite pam_deny.so\n")
+    pam.write_text(f"{text}session requisite {module}\n")
     try:
-        answer = site.ensure(BOB)
+        yield
     finally:
         pam.write_text(text)
+
+
+def test_failure_before_daemon_listens_is_answered(site: Site) -> None:
+    with session_of(site, "pam_deny.so"):
+        answer = site.ensure(BOB)
     assert answer.startswith(f"refused the daemon of user {BOB} could not be started: Job for ffdl-user-{BOB}-")
     assert "PAM does not admit the account" in site.run("journalctl", "--no-pager", "--unit", f"ffdl-user-{BOB}-*")
     assert site.units(BOB) == []
+
+
+def test_start_that_hangs_ends_and_can_be_requested_again(site: Site) -> None:
+    with session_of(site, "pam_exec.so /bin/sleep 25"):
+        assert site.ensure(BOB) == "later the daemon could not be started: it did not listen within 20 s"
+    until(lambda: not site.units(BOB), "the end of the unit")
+    assert site.ensure(BOB).startswith("ok ")
 
 
 def test_systemd_accepts_units_and_spawner_is_confined(site: Site) -> None:
