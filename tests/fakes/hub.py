@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import ssl
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,6 +20,15 @@ TOKEN = "ffdl_abcdefghijkl_" + "s" * 43
 WHOAMI = {"uid": 7001, "account": "ada", "role": "token", "scopes": ["read", "write"], "expires_at": 1_900_000_000.0}
 ADDRESS = "127.0.0.1"
 _DROPPED = ("connection", "transfer-encoding", "content-length", "server", "date")
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print no traceback for a client that does not accept the certificate."""
+        if not isinstance(sys.exc_info()[1], ssl.SSLError):
+            super().handle_error(request, client_address)
 
 
 @dataclass
@@ -44,8 +54,7 @@ class FakeHub:
         self.ca, key = certificate_for(ADDRESS, self.directory)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.ca, key)
-        self.server = ThreadingHTTPServer((ADDRESS, 0), _handler(self))
-        self.server.daemon_threads = True
+        self.server = _Server((ADDRESS, 0), _handler(self))
         self.server.socket = context.wrap_socket(self.server.socket, server_side=True, do_handshake_on_connect=False)
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
         return self

@@ -76,9 +76,10 @@ def status(as_json: bool) -> int:
 def _site_or_hub() -> SitePlace | HubPlace | None:
     """Return the site's way to the daemon; None for a personal daemon of this machine."""
     from ffdl_batch.client.connection.daemon_location import HostPlace
+    from ffdl_batch.client.connection.ways import HubSocket
 
-    way = find_way()  # with a login node the command would run there
-    return None if isinstance(way, HostPlace) else way
+    way = find_way()  # with a login node the command would run there, and a hub's socket is for --user
+    return None if isinstance(way, HostPlace | HubSocket) else way
 
 
 def _site_status(place: SitePlace | HubPlace, *, as_json: bool) -> int:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from ffdl_batch.client.connection.daemon_settings import OwnSettings
     from ffdl_batch.client.connection.hub import HubPlace
     from ffdl_batch.client.connection.site_daemon import SitePlace
-    from ffdl_batch.client.connection.ways import Way
+    from ffdl_batch.client.connection.ways import HubSocket, Way
 
 DAEMON_ARGV = (sys.executable, "-E", "-P", "-m", "ffdl_batch.daemon.main", "--personal")
 START_S = 60.0
@@ -138,7 +138,7 @@ class Dialling:
         given = Given(self.host, is_personal, self.user)
         return choose_way(given, self.environ, own.settings, self.machine, report)
 
-    def _reach(self, way: HostPlace | HubPlace | SitePlace) -> Channel:
+    def _reach(self, way: HostPlace | HubPlace | HubSocket | SitePlace) -> Channel:
         from ffdl_batch.client.connection.daemon_location import HostPlace
         from ffdl_batch.client.connection.site_daemon import SitePlace, dial_site
 
@@ -148,6 +148,10 @@ class Dialling:
             from ffdl_batch.client.connection.host_relay import connector_of, dial_relay
 
             return dial_relay(way, connector_of(way.host, self.environ), self.report)
+        from ffdl_batch.client.connection.ways import HubSocket
+
+        if isinstance(way, HubSocket):
+            return way.dial()
         from ffdl_batch.client.connection.hub import dial_hub
 
         return dial_hub(way)

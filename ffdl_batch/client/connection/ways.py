@@ -15,7 +15,7 @@ from ffdl_batch.client.connection.daemon_location import HostPlace, choose_place
 from ffdl_batch.client.connection.daemon_process import find_holder
 from ffdl_batch.client.connection.daemon_settings import describe_daemon
 from ffdl_batch.client.connection.daemon_start import connect
-from ffdl_batch.client.connection.http_client import Request, Wire
+from ffdl_batch.client.connection.http_client import Channel, Request, Wire
 from ffdl_batch.client.connection.site_daemon import SitePlace, find_site
 from ffdl_batch.client.errors import ClientError, DaemonUnreachable
 from ffdl_batch.config.daemon_location import LOCK_NAME, Holder, Machine, SocketPlace
@@ -26,9 +26,33 @@ if TYPE_CHECKING:
     from ffdl_batch.client.connection.hub import HubPlace
     from ffdl_batch.config import Settings
 
-Way = Union[HostPlace, "HubPlace", SitePlace, None]
+
+@dataclass(frozen=True, slots=True)
+class HubSocket:
+    """The socket of the hub on its own host, where the kernel names operators and auditors, without a token."""
+
+    path: Path
+
+    @property
+    def url(self) -> str:
+        """What messages name."""
+        return str(self.path)
+
+    host = url
+
+    def dial(self) -> Channel:
+        """Connect. Raises DaemonUnreachable."""
+        connected = connect(SocketPlace(self.path, named=True))
+        if connected is None:
+            raise DaemonUnreachable(f"the hub does not answer at {self.path}", "try again later")
+        return connected
+
+
+Way = Union[HostPlace, "HubPlace", HubSocket, SitePlace, None]
 """None is a personal daemon of this machine."""
 HUB_VARIABLE = "FFDL_HUB"
+HUB_SOCKET_VARIABLE = "FFDL_HUB_SOCKET"
+_HUB_SOCKET = "/run/ffdl-hub/hub.sock"
 _HEALTH_S = 10.0
 
 
@@ -89,7 +113,10 @@ def find_hub(environ: Mapping[str, str], settings: Settings) -> HubPlace | None:
     return logins.place(url) if url else None
 
 
-def _hub_for_operators(host: HostPlace | None, environ: Mapping[str, str], settings: Settings) -> HubPlace:
+def _hub_for_operators(host: HostPlace | None, environ: Mapping[str, str], settings: Settings) -> HubPlace | HubSocket:
+    here = Path(environ.get(HUB_SOCKET_VARIABLE) or _HUB_SOCKET)
+    if host is None and not environ.get(HUB_VARIABLE) and here.is_socket():
+        return HubSocket(here)
     hub = None if host else find_hub(environ, settings)
     if hub is None:
         via = f"not by the login node {host.host}" if host else "and no hub is known"

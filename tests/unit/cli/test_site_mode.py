@@ -38,7 +38,7 @@ class Laptop:
     def __init__(self, home: Path) -> None:
         self.env = {
             "HOME": str(home), "XDG_CONFIG_HOME": "", "FFDL_SOCKET": "", "FFDL_STATE_DIR": "",
-            "FFDL_SITE_RUN": str(home / "none"),
+            "FFDL_SITE_RUN": str(home / "none"), "FFDL_HUB_SOCKET": str(home / "none"),
         }  # fmt: skip
         self.tokens = home / ".config/ffdl/tokens.toml"
 

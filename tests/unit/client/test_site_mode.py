@@ -37,6 +37,7 @@ class Site:
         self.root, self.reports = root, list[str]()
         self.environ = {
             "PATH": os.environ["PATH"], "HOME": str(root / "home"), "FFDL_SITE_RUN": str(root / "run"),
+            "FFDL_HUB_SOCKET": str(root / "none"),
         }  # fmt: skip
         self.state_dir = root / "home/.local/state/ffdl"
         (root / "home").mkdir()
@@ -333,6 +334,21 @@ def test_operator_without_hub_or_with_login_node_is_refused(site: Site) -> None:
         replace(site.dialling, user=7002).way()
     with pytest.raises(DaemonUnreachable, match="not by the login node login1"):
         replace(site.dialling, user=7002, host="login1").way()
+
+
+def test_operator_on_host_of_hub_uses_its_socket_without_token(site: Site) -> None:
+    site.environ["FFDL_HUB_SOCKET"] = str(site.root / "hub.sock")
+    hub = site.start_daemon(site.root / "hub.sock")
+    hub.refusals = {"/users/7002/api/v1/jobs": (403, None)}
+    dialling = replace(site.dialling, user=7002)
+    with Client(dialling=dialling) as client, pytest.raises(NotAllowed):
+        client.list()
+    assert hub.requests == ["GET /users/7002/api/v1/jobs"]
+    assert site.dialling.way() is None
+    site.environ["FFDL_HUB"] = HUB
+    assert dialling.way() == HubPlace("ffdl.example.org")
+    with pytest.raises(DaemonUnreachable, match="the hub does not answer at"):
+        ways.HubSocket(site.root / "none").dial()
 
 
 def refused(place: HubPlace) -> tuple[int, str]:

@@ -1,0 +1,83 @@
+"""The command `ffdl` with a real spawner, hub and daemons: on the hub's host, on another machine, and for operators."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.site.rig import ADA, BOB, OUTSIDER, Host, Hub, Spawner
+
+FFDL = "from ffdl_batch.cli.main import main; main()"
+
+
+class Shell:
+    """A user at the host, or at a machine that shares nothing with it (`is_near` false)."""
+
+    def __init__(self, host: Host, uid: int, *, is_near: bool = True) -> None:
+        self.host, self.uid = host, uid
+        self.home = host.place / "home" / f"{uid}-{'near' if is_near else 'far'}"
+        self.home.mkdir(exist_ok=True)
+        subprocess.run(["chown", str(uid), str(self.home)], check=True)
+        near = {"FFDL_SITE_RUN": host.place / "run", "FFDL_HUB_SOCKET": host.place / "hub/hub.sock"}
+        far = dict.fromkeys(near, self.home / "none")
+        self.env = {"PATH": "/usr/bin:/bin", "HOME": self.home, **(near if is_near else far)}
+
+    def ffdl(self, *words: str, text: str = "") -> subprocess.CompletedProcess[str]:
+        named = [f"{name}={value}" for name, value in self.env.items()]
+        argv = ["env", "-i", *named, sys.executable, "-I", "-c", FFDL, *words]
+        return subprocess.run(
+            self.host.inside(argv, self.uid), input=text, capture_output=True, text=True, timeout=180, cwd="/",
+            check=False,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def ada(host: Host) -> Shell:
+    return Shell(host, ADA)
+
+
+def test_commands_on_host_of_hub_use_daemon_of_spawner(host: Host, spawner: Spawner, ada: Shell) -> None:
+    assert ada.ffdl("daemon", "status").returncode == 1
+    assert spawner.daemons() == []
+    listed = ada.ffdl("list")
+    assert (listed.returncode, listed.stderr) == (0, "")
+    status = ada.ffdl("daemon", "status")
+    (pid,) = spawner.daemons()
+    assert f"Daemon:              process {pid} on " in status.stdout
+    assert "Started by:          the spawner of this host" in status.stdout
+    restarted = ada.ffdl("daemon", "restart")
+    assert restarted.stdout.startswith(f"stopped process {pid}, ") and len(spawner.daemons()) == 2, restarted.stderr
+    assert not (ada.home / ".local").exists()
+
+
+def test_user_whom_spawner_refuses_gets_reason_and_77(host: Host, spawner: Spawner) -> None:
+    done = Shell(host, OUTSIDER).ffdl("list")
+    assert (done.returncode, done.stdout) == (77, "")
+    assert f"the spawner of this host starts no daemon for you: user {OUTSIDER} is in none of the groups" in done.stderr
+
+
+def test_laptop_uses_hub_with_token_until_it_is_revoked(host: Host, hub: Hub, ada: Shell) -> None:
+    made = ada.ffdl("token", "create", "laptop", "--scope", "read")
+    assert made.returncode == 0, made.stderr
+    laptop = Shell(host, BOB, is_near=False)
+    url = f"https://127.0.0.1:{hub.port}"
+    done = laptop.ffdl("login", url, "--token-stdin", "--ca", str(hub.certificate), text=made.stdout)
+    assert (done.returncode, done.stdout.startswith(f"logged in to {url} as ada (read), until ")) == (0, True), done
+    assert laptop.ffdl("list").returncode == 0
+    assert "Hub:                 https://" in laptop.ffdl("daemon", "status").stdout
+    refused = laptop.ffdl("cancel", "training-000000000")
+    assert (refused.returncode, "token" in refused.stderr) == (77, True)
+    assert ada.ffdl("token", "revoke", made.stdout.split("_")[1]).returncode == 0
+    refused = laptop.ffdl("list")
+    assert (refused.returncode, f"log in again: ffdl login {url}" in refused.stderr) == (77, True)
+
+
+def test_operator_at_host_of_hub_lists_jobs_of_user_without_token(host: Host, hub: Hub) -> None:
+    operator = Shell(host, OUTSIDER)
+    assert operator.ffdl("--user", "ada", "list").returncode == 0
+    refused = operator.ffdl("--user", str(ADA), "cancel", "training-000000000")
+    assert (refused.returncode, "training-000000000" in refused.stderr) == (1, True)
+    seen = [(line["caller"], line["user"], line["role"]) for line in hub.audit() if line["user"] == ADA]
+    assert (OUTSIDER, ADA, "operator") in seen
