@@ -5,6 +5,7 @@ starts processes.
 from __future__ import annotations
 
 import os
+import re
 import select
 import shlex
 import signal
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from ffdl_batch.attempt.reader import DamagedFile, read_head
 from ffdl_batch.domain.scheduler_errors import SchedulerMissing, SchedulerUnreachable
 from ffdl_batch.host.permissions import PRIVATE_UMASK
 from ffdl_slurm.gateways.submission_files import Hold
@@ -198,6 +200,9 @@ def _text(raw: bytes | None) -> str:
 
 
 _CONF, _CLUSTERS = "SLURM_CONF", "SLURM_CLUSTERS"
+_DEFAULT_CONFS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/usr/local/etc/slurm.conf")
+"""Where Slurm's commands look without SLURM_CONF, as distributions and Slurm's own build configure them."""
+_MAX_CONF_BYTES = 4 * 1024**2
 _APART = "for a daemon of its own, set FFDL_STATE_DIR to another directory"
 
 
@@ -205,25 +210,41 @@ def compare_cluster(shell: Mapping[str, str], own: Mapping[str, str]) -> tuple[s
     """Return why the variables of `shell` choose another cluster than `own`, and what to do; "" twice if they do not.
 
     Both decide as for sbatch(1). A shell without SLURM_CONF, such as cron's, uses that of the daemon. Without
-    SLURM_CLUSTERS it chooses the cluster of the configuration file.
+    SLURM_CLUSTERS it chooses the cluster of the configuration file. Variables that differ and name the same cluster are
+    accepted.
     """
     clusters = shell.get(_CLUSTERS, "")
     if "," in clusters or clusters == "all":
         return f"{_CLUSTERS}={clusters!r} names several clusters, and a daemon submits to one", f"unset {_CLUSTERS}"
-    if clusters != own.get(_CLUSTERS, ""):
-        return _differs(_CLUSTERS, clusters, own)
-    conf, ours = shell.get(_CONF, ""), own.get(_CONF, "")
-    if conf and (not ours or os.path.realpath(conf) != os.path.realpath(ours)):
-        return _differs(_CONF, conf, own)
+    own_conf = own.get(_CONF, "") or next(filter(os.path.isfile, _DEFAULT_CONFS), "")
+    conf = shell.get(_CONF, "") or own_conf
+    of_file, of_own_file = _cluster_of(conf), _cluster_of(own_conf)
+    chosen, ours = clusters.lower() or of_file, own.get(_CLUSTERS, "").lower() or of_own_file
+    if clusters != own.get(_CLUSTERS, "") and (not chosen or chosen != ours):
+        return _differs(_CLUSTERS, clusters, own, is_known=bool(chosen and ours))
+    if os.path.realpath(conf) != os.path.realpath(own_conf) and (not of_file or of_file != of_own_file):
+        return _differs(_CONF, conf, own, is_known=bool(of_file and of_own_file))
     return "", ""
 
 
-def _differs(name: str, value: str, own: Mapping[str, str]) -> tuple[str, str]:
+def _cluster_of(conf: str) -> str:
+    """Return the ClusterName of a configuration file in lower case, as Slurm uses it; "" if it is not known."""
+    if not conf:
+        return ""
+    try:
+        text = read_head(conf, _MAX_CONF_BYTES, any_owner=True).decode("utf-8", "replace")
+    except (OSError, DamagedFile):
+        return ""
+    found = re.findall(r"^[ \t]*ClusterName[ \t]*=[ \t]*([^\s#]+)", text, re.MULTILINE | re.IGNORECASE)
+    return found[-1].lower() if found else ""
+
+
+def _differs(name: str, value: str, own: Mapping[str, str], *, is_known: bool) -> tuple[str, str]:
     ours = own.get(name, "")
     same = f"export {name}={shlex.quote(ours)}" if ours else f"unset {name}"
     return (
-        f"{name} is {_shown(value)} in this shell and {_shown(ours)} for the running daemon, so the job would run on "
-        "another cluster",
+        f"{name} is {_shown(value)} in this shell and {_shown(ours)} for the running daemon, so the job "
+        f"{'would' if is_known else 'may'} run on another cluster",
         f"to submit to the cluster of the daemon, run: {same}; {_APART}; if none of your jobs is unfinished, run: "
         "ffdl daemon restart",
     )
