@@ -306,6 +306,7 @@ class FakeSlurmHarness(Harness):
         self._saved = {name: os.environ.get(name) for name in ("PATH", "SLURM_CONF", "SLURM_CLUSTERS")}
         python = str(Path(sys.executable).parent)
         os.environ["PATH"] = os.pathsep.join((str(FAKES), python, os.environ["PATH"]))
+        (self.state / "slurm.conf").touch()
         os.environ["SLURM_CONF"] = str(self.state / "slurm.conf")
         os.environ.pop("SLURM_CLUSTERS", None)
         scratch = base / "scratch"

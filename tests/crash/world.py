@@ -96,6 +96,7 @@ class World:
             (self.slurm / name).mkdir(parents=True)
         (base / "scratch").mkdir()
         (self.slurm / "site.json").write_text(json.dumps(NODES))
+        (self.slurm / "slurm.conf").touch()
         (base / "manifest.yml").write_text(self._manifest())
         (base / "config.toml").write_text(self._config())
 

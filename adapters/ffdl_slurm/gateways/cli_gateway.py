@@ -22,6 +22,7 @@ from ffdl_slurm.gateways.command_runner import (
     CommandResult,
     CommandStopped,
     CommandTimeout,
+    ConfMissing,
     run_command,
     submit_environment,
 )
@@ -258,6 +259,8 @@ class CommandLineGateway:
         with self._accounting.asking():
             try:
                 result = self._run(argv)
+            except ConfMissing:
+                raise
             except SchedulerMissing:  # a cluster without accounting may come without sacct
                 return None
             if error_mapping.keeps_no_accounts(result):

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from ffdl_batch.attempt.reader import DamagedFile, read_head
 from ffdl_batch.domain.scheduler_errors import SchedulerMissing, SchedulerUnreachable
@@ -70,6 +71,10 @@ class CommandStopped(Exception):
         """The text was printed at most so many seconds before the command was dead."""
 
 
+class ConfMissing(SchedulerMissing):
+    """The configuration file that SLURM_CONF names does not exist."""
+
+
 Runner = Callable[[Sequence[str], float], CommandResult]
 
 
@@ -93,6 +98,23 @@ def submit_environment(environ: Mapping[str, str], umask: int = PRIVATE_UMASK) -
     return {"PATH": "/usr/local/bin:/usr/bin:/bin", **kept, "LC_ALL": "C", "SLURM_UMASK": umask_text(umask)}
 
 
+def check_conf(environ: Mapping[str, str]) -> None:
+    """Raise ConfMissing if SLURM_CONF names a missing file. Slurm's commands would try for a minute to get the
+    configuration from a controller."""
+    conf = environ.get("SLURM_CONF", "")
+    if not conf:
+        return
+    try:
+        Path(conf).stat()
+    except FileNotFoundError:
+        raise ConfMissing(
+            f"SLURM_CONF of the daemon is {conf!r}, and this file does not exist; restore it, or set SLURM_CONF to the "
+            "right file and run: ffdl daemon restart"
+        ) from None
+    except OSError:  # Slurm's command prints the cause
+        return
+
+
 def umask_text(umask: int) -> str:
     """Return SLURM_UMASK's form of a umask, as sbatch writes it: ``0022``."""
     return f"0{umask:03o}"
@@ -111,9 +133,10 @@ def run_command(
     `files` are descriptors for standard output and error in place of pipes; both texts are empty then. `hold` is the
     lock that the command inherits. `must_stop` is called while a command with `files` runs, and returns whether to kill
     it. Raises CommandTimeout or CommandStopped after it killed the process group, SchedulerMissing if there is no such
-    command, SchedulerUnreachable if this machine cannot start a process.
+    command, ConfMissing if there is no such configuration, SchedulerUnreachable if this machine cannot start a process.
     """
     env = query_environment(os.environ) if environ is None else environ
+    check_conf(env)
     out, err = files or (subprocess.PIPE, subprocess.PIPE)
     try:
         process = subprocess.Popen(

@@ -24,7 +24,7 @@ from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreacha
 from ffdl_slurm import commands
 from ffdl_slurm.gateways import error_mapping, submission_files
 from ffdl_slurm.gateways.cli_gateway import CommandLineGateway
-from ffdl_slurm.gateways.command_runner import query_environment, submit_environment
+from ffdl_slurm.gateways.command_runner import check_conf, query_environment, submit_environment
 from ffdl_slurm.gateways.gateway import SiteShape
 from ffdl_slurm.observing.accounted_runs import RunRecord
 from ffdl_slurm.observing.parsers import Garbled, JobRecord, JobRow, parse_row
@@ -175,10 +175,12 @@ class PyslurmGateway:
         if self._worker is not None and self._worker.poll() is None:
             return
         self._drop_worker()
+        environ = query_environment(os.environ)
+        check_conf(environ)
         self._complaints = TemporaryFile()  # noqa: SIM115 - lives as long as the worker
         self._worker = subprocess.Popen(
             self._argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._complaints,
-            env=query_environment(os.environ), start_new_session=True,
+            env=environ, start_new_session=True,
         )  # fmt: skip
         try:
             self._read_answer()

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.attempt.layout import AttemptDir
-from ffdl_batch.domain.scheduler_errors import NotNow
+from ffdl_batch.domain.scheduler_errors import AccountingUnreachable, NotNow
 from ffdl_slurm.commands import beside_argv
 from ffdl_slurm.gateways import submission_files
 from ffdl_slurm.gateways.cli_gateway import CommandLineGateway
-from ffdl_slurm.gateways.command_runner import CommandStopped, CommandTimeout, run_command
+from ffdl_slurm.gateways.command_runner import CommandStopped, CommandTimeout, ConfMissing, run_command
+from ffdl_slurm.gateways.pyslurm_gateway import PyslurmGateway
 from ffdl_slurm.gateways.submission_files import (
     begin_reply,
     disown_reply,
@@ -54,6 +55,23 @@ def test_run_command_kills_command_after_timeout(tmp_path: Path) -> None:
         if pid := (tmp_path / "out").read_text().strip():
             break
     assert pid and not Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.parametrize("directory", [False, True])
+def test_run_command_names_missing_configuration_at_once(tmp_path: Path, directory: bool) -> None:
+    conf = tmp_path / "etc" / "slurm.conf" if directory else tmp_path / "slurm.conf"
+    with pytest.raises(ConfMissing, match=f"SLURM_CONF of the daemon is '{conf}', and this file does not exist"):
+        run_command(["/bin/sleep", "600"], 120, {"SLURM_CONF": str(conf)})
+
+
+def test_missing_configuration_does_not_mean_that_there_is_no_accounting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    with pytest.raises(AccountingUnreachable, match="this file does not exist"):
+        CommandLineGateway(60).account_for({"17"})
+    with pytest.raises(ConfMissing):
+        PyslurmGateway(60).list_own_jobs()
 
 
 @pytest.mark.usefixtures("_kernel")
