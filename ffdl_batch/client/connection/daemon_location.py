@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ffdl_batch.client.errors import DaemonUnreachable
 from ffdl_batch.config.daemon_location import PlaceRefused, SocketPlace, socket_place
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.host.users import home_of_caller
 
 if TYPE_CHECKING:
     from ffdl_batch.config import Settings
@@ -73,3 +74,13 @@ def locate_state_dir(environ: Mapping[str, str]) -> Path:
     HOME is read from the password database if it is unset (cron). Raises as :func:`read_settings`.
     """
     return Path(read_settings(environ).state_dir)
+
+
+def logins_file(environ: Mapping[str, str]) -> Path:
+    """Return the path of the file with the tokens of ``ffdl login``. Raises DaemonUnreachable if the home directory is not
+    known."""
+    try:
+        config = environ.get("XDG_CONFIG_HOME") or Path(home_of_caller(environ)) / ".config"
+    except FileNotFoundError as error:
+        raise DaemonUnreachable(str(error), "", ExitCode.BAD_MANIFEST) from None
+    return Path(config) / "ffdl" / "tokens.toml"

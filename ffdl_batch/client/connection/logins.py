@@ -11,14 +11,13 @@ from typing import Any
 
 from ffdl_batch.attempt.file_writer import write_text
 from ffdl_batch.attempt.reader import open_regular
+from ffdl_batch.client.connection.daemon_location import logins_file
 from ffdl_batch.client.connection.hub import HubPlace, parse_hub
 from ffdl_batch.client.errors import DaemonUnreachable
 from ffdl_batch.config.daemon_location import find_other_writers
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.toml_text import parse_toml, toml_text
-from ffdl_batch.host.users import home_of_caller
 
-_NAME = "tokens.toml"
 _HEADER = "# Written by `ffdl login`. Whoever reads a token can act as you; `ffdl token revoke` ends it.\n"
 
 
@@ -45,15 +44,6 @@ class Logins:
         hub = parse_hub(url)
         login = self.hubs.get(hub.url)
         return hub if login is None else replace(hub, token=login.token, ca=login.ca)
-
-
-def logins_file(environ: Mapping[str, str]) -> Path:
-    """Return the path of the file. Raises DaemonUnreachable if the home directory is not known."""
-    try:
-        config = environ.get("XDG_CONFIG_HOME") or Path(home_of_caller(environ)) / ".config"
-    except FileNotFoundError as error:
-        raise DaemonUnreachable(str(error), "", ExitCode.BAD_MANIFEST) from None
-    return Path(config) / "ffdl" / _NAME
 
 
 def read_logins(environ: Mapping[str, str]) -> Logins:

@@ -6,12 +6,13 @@ The nearest one that is named wins; docs/decisions/0017-hub.md has the order.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Union
 
-from ffdl_batch.client.connection.daemon_location import HostPlace, choose_place, locate_socket
+from ffdl_batch.client.connection.daemon_location import HostPlace, choose_place, locate_socket, logins_file
 from ffdl_batch.client.connection.daemon_process import find_holder
 from ffdl_batch.client.connection.daemon_settings import describe_daemon
 from ffdl_batch.client.connection.daemon_start import connect
@@ -103,11 +104,11 @@ def choose_way(
 def find_hub(environ: Mapping[str, str], settings: Settings) -> HubPlace | None:
     """Return the hub of $FFDL_HUB, else that of the configuration, else that of the last login; None if $FFDL_HUB is
     empty, or there is none of them."""
+    named = environ.get(HUB_VARIABLE)
+    if named == "" or not (named or settings.hub_url or os.path.lexists(logins_file(environ))):
+        return None
     from ffdl_batch.client.connection.logins import read_logins
 
-    named = environ.get(HUB_VARIABLE)
-    if named == "":
-        return None
     logins = read_logins(environ)
     url = named or settings.hub_url or logins.newest
     return logins.place(url) if url else None

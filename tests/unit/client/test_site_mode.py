@@ -16,10 +16,10 @@ import pytest
 
 from ffdl_batch.client import Client, DaemonUnreachable, NotAllowed
 from ffdl_batch.client.connection import daemon_start, site_daemon, ways
-from ffdl_batch.client.connection.daemon_location import HostPlace
+from ffdl_batch.client.connection.daemon_location import HostPlace, logins_file
 from ffdl_batch.client.connection.daemon_start import Dialling
 from ffdl_batch.client.connection.hub import HubPlace, dial_hub, parse_hub
-from ffdl_batch.client.connection.logins import Login, Logins, logins_file, read_logins, write_logins
+from ffdl_batch.client.connection.logins import Login, Logins, read_logins, write_logins
 from ffdl_batch.client.connection.site_daemon import SitePlace
 from ffdl_batch.config.daemon_location import this_machine
 from ffdl_batch.host.users import Credentials
@@ -211,6 +211,15 @@ def test_nearest_named_way_wins(site: Site, tmp_path: Path) -> None:
     assert site.dialling.way() == HostPlace("login1")
     assert replace(site.dialling, state_dir=tmp_path).way() is None
     assert replace(site.dialling, state_dir=tmp_path, host="login2").way() == HostPlace("login2")
+
+
+def test_way_to_personal_daemon_imports_nothing_of_hubs(site: Site) -> None:
+    code = (
+        "import os, sys; from ffdl_batch.client.connection.daemon_start import Dialling; print(Dialling().way())\n"
+        "print(*[name for name in sys.modules if name.endswith(('connection.hub', 'logins', 'munge', 'tomllib'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=site.environ, capture_output=True, text=True, check=True)
+    assert done.stdout == "None\n\n"
 
 
 def test_empty_ffdl_hub_means_no_hub(site: Site) -> None:
