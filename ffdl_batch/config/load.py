@@ -69,8 +69,11 @@ def home_directory(environ: Mapping[str, str]) -> Path:
         raise ConfigError(str(error)) from None
 
 
-def load_settings(*, cwd: Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:
-    """The merged configuration; raises :class:`ConfigError`."""
+def load_settings(
+    *, cwd: Path | None = None, environ: Mapping[str, str] | None = None, jobs_at_home: bool = False
+) -> Settings:
+    """Return the merged configuration. With `jobs_at_home`, job directories are by default where a personal daemon has
+    them, whatever the state directory: in site mode that is on a local disk. Raises :class:`ConfigError`."""
     env = os.environ if environ is None else environ
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -81,7 +84,7 @@ def load_settings(*, cwd: Path | None = None, environ: Mapping[str, str] | None 
         name = f"FFDL_{key.upper()}"
         if env.get(name) and key not in _TABLES:
             _merge(values, origins, key, _from_text(key, env[name]), f"environment {name}")
-    return _settings(values, origins, env)
+    return _settings(values, origins, env, jobs_at_home=jobs_at_home)
 
 
 def _read_files(cwd: Path | None, env: Mapping[str, str]) -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -298,7 +301,9 @@ def _from_text(key: str, text: str) -> Any:
     return text
 
 
-def _settings(values: dict[str, Any], origins: dict[str, str], env: Mapping[str, str]) -> Settings:
+def _settings(
+    values: dict[str, Any], origins: dict[str, str], env: Mapping[str, str], *, jobs_at_home: bool
+) -> Settings:
     home = home_directory(env)
     state = Path(env.get("XDG_STATE_HOME") or home / ".local" / "state") / "ffdl"
     checked: dict[str, Any] = {"state_dir": str(state)}
@@ -309,7 +314,7 @@ def _settings(values: dict[str, Any], origins: dict[str, str], env: Mapping[str,
             checked[key] = NodeRules(**value)
         else:
             checked[key] = _check(key, value, origins.get(key, key), home)
-    checked.setdefault("jobs_dir", checked["state_dir"])
+    checked.setdefault("jobs_dir", str(state) if jobs_at_home else checked["state_dir"])
     checked.setdefault("images_dirs", _default_images(env, home))
     return Settings(**checked, origins=origins)
 

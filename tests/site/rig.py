@@ -29,12 +29,12 @@ USERS, OTHERS = 7100, 7101
 PASSWD = f"""\
 root:x:0:0::/root:/bin/sh
 ffdl:x:{HUB}:{HUB}::/nonexistent:/usr/sbin/nologin
-ada:x:{ADA}:{USERS}::/home/ada:/bin/bash
-bob:x:{BOB}:{USERS}::/home/bob:/bin/bash
-eve:x:{EXPIRED}:{USERS}::/home/eve:/bin/bash
-oskar:x:{OUTSIDER}:{OTHERS}::/home/oskar:/bin/bash
-kid:x:500:{USERS}::/home/kid:/bin/bash
-mapped:x:100005:{USERS}::/home/mapped:/bin/bash
+ada:x:{ADA}:{USERS}::/mnt/ada:/bin/bash
+bob:x:{BOB}:{USERS}::/mnt/bob:/bin/bash
+eve:x:{EXPIRED}:{USERS}::/mnt/eve:/bin/bash
+oskar:x:{OUTSIDER}:{OTHERS}::/mnt/oskar:/bin/bash
+kid:x:500:{USERS}::/mnt/kid:/bin/bash
+mapped:x:100005:{USERS}::/mnt/mapped:/bin/bash
 """
 GROUP = f"root:x:0:\nffdl:x:{HUB}:\nusers:x:{USERS}:\nothers:x:{OTHERS}:\n"
 SHADOW = "".join(
@@ -70,6 +70,9 @@ class Host:
             (etc / name).write_text(text)
         for name in ("run", "state", "home"):
             (place / name).mkdir()
+        for name, uid in (("ada", ADA), ("bob", BOB)):
+            (place / "home" / name).mkdir(mode=0o700)
+            os.chown(place / "home" / name, uid, USERS)
         self.configure()
         self._init = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", *self._boot()], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
@@ -99,6 +102,7 @@ class Host:
         etc = self.place / "etc"
         for name in ("passwd", "group", "shadow"):
             lines.append(f"mount --bind {etc / name} /etc/{name}\n")
+        lines.append(f"mount --bind {self.place / 'home'} /mnt\n")
         lines.append(f"[ -e /etc/subuid ] || : >/etc/subuid; mount --bind {etc / 'subuid'} /etc/subuid\n")
         for name in ("pam.d", "security"):
             lines.append(f"mount --bind {etc / name} /etc/{name}\n")

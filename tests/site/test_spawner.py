@@ -64,7 +64,7 @@ def test_spawner_starts_daemon_as_its_user_with_nothing_of_root(host: Host, spaw
     assert (limits["Max open files"], limits["Max core file size"]) == (["3000", "4000"], ["0", "0"])
     known = dict(text.split("=", 1) for text in Path(f"/proc/{pid}/environ").read_text().split("\0") if text)
     assert {name: known[name] for name in ("HOME", "USER", "SHELL", "SLURM_CONF", "FFDL_HUB_UID")} == {
-        "HOME": "/home/ada", "USER": "ada", "SHELL": "/bin/bash", "SLURM_CONF": "/etc/slurm/slurm.conf",
+        "HOME": "/mnt/ada", "USER": "ada", "SHELL": "/bin/bash", "SLURM_CONF": "/etc/slurm/slurm.conf",
         "FFDL_HUB_UID": str(HUB),
     }  # fmt: skip
     assert not set(known) & {"SUDO_USER", "PYTHONPATH", "VIRTUAL_ENV"}

@@ -20,6 +20,9 @@ SITE = """\
 hub_user = "ffdl"
 starts_per_minute = 60
 environment = {FFDL_IDLE_EXIT_S = "%s"}
+
+[hub]
+operators = ["ada"]
 """
 LOGIN_PAM = "account required pam_permit.so\nsession required pam_systemd.so\n"
 LOGIN = """
@@ -80,9 +83,10 @@ class Site(SystemdHost):
         (files / "ffdl/site.toml").write_text(SITE % 1000)
         shutil.copytree(place / "rendered/systemd", files / "systemd/system")
         if any(Path(sys.base_prefix).is_relative_to(home) for home in ("/root", "/home")):
-            own = files / "systemd/system/ffdl-spawner.service.d/python.conf"
-            own.parent.mkdir()
-            own.write_text("[Service]\nProtectHome=read-only\n")
+            for name in ("spawner", "hub"):
+                own = files / f"systemd/system/ffdl-{name}.service.d/python.conf"
+                own.parent.mkdir()
+                own.write_text("[Service]\nProtectHome=read-only\n")
         super().__init__(place, files)
 
     def _wait(self) -> None:
@@ -239,11 +243,38 @@ def test_start_that_hangs_ends_and_can_be_requested_again(site: Site) -> None:
     assert site.ensure(BOB).startswith("ok ")
 
 
-def test_systemd_accepts_units_and_spawner_is_confined(site: Site) -> None:
-    units = [str(site.place / "rendered/systemd" / name) for name in ("ffdl-spawner.service", "ffdl-users.slice")]
+OPERATE = """
+import http.client, socket, sys
+connection = http.client.HTTPConnection("hub", timeout=60)
+connection.sock = socket.socket(socket.AF_UNIX)
+connection.sock.connect("/run/ffdl-hub/hub.sock")
+connection.request("GET", f"/users/{sys.argv[1]}/api/v1/jobs")
+print(connection.getresponse().status)
+"""
+
+
+def test_hub_as_unit_reaches_daemon_of_user_through_spawner(site: Site) -> None:
+    site.run("systemctl", "start", "ffdl-hub.service")
+    until(lambda: site.finish(["test", "-S", "/run/ffdl-hub/hub.sock"]).returncode == 0, "the hub's socket")
+    assert site.units(BOB) == []
+    assert site.python(OPERATE, str(BOB), uid=ADA) == "200\n"
+    assert len(site.units(BOB)) == 1
+    assert site.python(OPERATE, str(ADA), uid=BOB) == "403\n"
+    site.run("systemctl", "reload", "ffdl-hub.service")
+    site.run("systemctl", "stop", "ffdl-hub.service")
+    assert site.finish(["test", "-e", "/run/ffdl-hub/hub.sock"]).returncode == 1
+    audit = site.run("journalctl", "--no-pager", "--unit", "ffdl-hub.service", "--output=cat")
+    assert f'"caller":{ADA},"from":"user {ADA}","user":{BOB},"role":"operator"' in audit
+
+
+def test_systemd_accepts_units_and_root_program_is_confined(site: Site) -> None:
+    names = ("ffdl-spawner.service", "ffdl-users.slice", "ffdl-hub.service")
+    units = [str(site.place / "rendered/systemd" / name) for name in names]
     done = site.finish(["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", *units])
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     done = site.finish(["systemd-analyze", "security", "--offline=true", "--threshold=30", units[0]])
+    assert done.returncode == 0, done.stdout[-200:]
+    done = site.finish(["systemd-analyze", "security", "--offline=true", "--threshold=25", units[2]])
     assert done.returncode == 0, done.stdout[-200:]
     assert "/etc/systemd/system/ffdl-" not in site.run("journalctl", "--no-pager")  # as in `FILE:7: Unknown key name`
 

@@ -27,7 +27,7 @@ from ffdl_batch.host.users import read_credentials
 RUN_VARIABLE = "FFDL_SITE_RUN"
 """Names the spawner's `run_dir`, for sites that have set another one."""
 _RUN = "/run/ffdl"
-_ANSWER_S = 25.0
+ANSWER_S = 25.0
 """Longer than the spawner's limit for the check of one request."""
 _ANSWER_BYTES = 1024
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
@@ -95,7 +95,7 @@ def dial_site(place: SitePlace, *, start: bool, patience_s: float) -> DirectChan
     deadline, failures = time.monotonic() + patience_s, 0
     while True:
         failures += 1
-        word, rest = _ask(place.spawner, min(_ANSWER_S, max(1.0, deadline - time.monotonic())))
+        word, rest = ask_spawner(place.spawner, os.getuid(), min(ANSWER_S, max(1.0, deadline - time.monotonic())))
         if word == "refused":
             raise DaemonUnreachable(
                 f"the spawner of this host starts no daemon for you: {rest}",
@@ -111,15 +111,19 @@ def dial_site(place: SitePlace, *, start: bool, patience_s: float) -> DirectChan
         time.sleep(growing_pause(failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S, random.random()))  # noqa: S311
 
 
-def _ask(spawner: Path, longest_s: float) -> tuple[str, str]:
-    """Return the word of the spawner's answer and its rest. Without an answer the word is `later`."""
+def ask_spawner(spawner: Path, uid: int, longest_s: float = ANSWER_S) -> tuple[str, str]:
+    """Ask for the daemon of a user. Return the word of the spawner's answer, `ok`, `refused` or `later`, and its rest.
+    Without an answer the word is `later`."""
     limit = struct.pack("ll", int(longest_s), 0)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asked:
+        # Not a socket that does not block: it would get EAGAIN as soon as the backlog is full.
         asked.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         asked.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         try:
             asked.connect(os.fspath(spawner))
-            asked.send(f"ensure {os.getuid()}\n".encode())
+            if read_credentials(asked).uid != 0:
+                return "refused", f"the process at {spawner} does not belong to root"
+            asked.send(f"ensure {uid}\n".encode())
             line = asked.recv(_ANSWER_BYTES)
         except BlockingIOError:
             return "later", f"it has not answered for {longest_s:g} s"

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import os
 import socket
-import struct
 from pathlib import Path
 
 from starlette.types import Receive, Scope, Send
 
+from ffdl_batch.client.connection.site_daemon import ask_spawner
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import Problem
 from ffdl_batch.host.backoff import growing_pause
@@ -20,11 +19,8 @@ from ffdl_batch.services.refusals import Refused
 from ffdl_batch.site.hub.proxy import Body, NotAnswered, forward
 
 TRIES = 2
-ASK_S = 40
-"""Time for an answer of the spawner; a check may take half of it."""
 START_S = 60.0
 """Time in which a daemon must accept a connection."""
-_LONGEST_ANSWER = 600
 
 
 def unavailable(message: str, cure: str = "try again") -> Refused:
@@ -37,7 +33,7 @@ class Daemons:
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
-        self._asking: dict[int, asyncio.Task[str]] = {}
+        self._asking: dict[int, asyncio.Task[tuple[str, str]]] = {}
 
     async def connect(self, uid: int) -> socket.socket:
         """Return a connection to the user's daemon, which the kernel confirms to be that user's. Raises Refused."""
@@ -94,26 +90,7 @@ class Daemons:
             task = asyncio.ensure_future(asyncio.to_thread(ask_spawner, self._run_dir / "spawner.sock", uid))
             self._asking[uid] = task
             task.add_done_callback(lambda _: self._asking.pop(uid, None))
-        answer = await asyncio.shield(self._asking[uid])
-        kind, _, rest = answer.partition(" ")
+        kind, rest = await asyncio.shield(self._asking[uid])
         if kind == "refused":
             raise Refused(Problem("C101", f"user {uid} gets no daemon: {rest}", ExitCode.NOT_ALLOWED), 403)
         return "" if kind == "ok" else rest
-
-
-def ask_spawner(place: Path, uid: int) -> str:
-    """Return the spawner's answer to ``ensure UID``: ``ok PATH``, ``refused REASON`` or ``later REASON``."""
-    limit = struct.pack("ll", ASK_S, 0)
-    try:
-        with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as asking:
-            # A non-blocking socket would get EAGAIN as soon as the backlog is full.
-            asking.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-            asking.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-            asking.connect(os.fspath(place))
-            if read_credentials(asking).uid != 0:
-                return f"refused {place} is not the spawner's"
-            asking.send(f"ensure {uid}\n".encode("ascii"))
-            answer = asking.recv(_LONGEST_ANSWER).decode("ascii", "replace").rstrip("\n")
-    except OSError as error:
-        return f"later the spawner does not answer: {error.strerror or error}"
-    return answer or "later the spawner ended the connection"

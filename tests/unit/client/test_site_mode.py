@@ -125,7 +125,7 @@ def test_client_reports_refusal_and_business_of_spawner(site: Site, answer: str,
 
 def test_spawner_without_answer_counts_as_busy(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     (site.root / "run").mkdir(0o755)
-    monkeypatch.setattr(site_daemon, "_ANSWER_S", 1.0)
+    monkeypatch.setattr(site_daemon, "ANSWER_S", 1.0)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
         silent.bind(str(site.root / "run/spawner.sock"))
         silent.listen()

@@ -340,13 +340,13 @@ def test_other_paths_are_unknown(start_hub: StartHub, path: str) -> None:
 def test_daemon_that_does_not_listen_is_asked_for_once(start_hub: StartHub, monkeypatch: pytest.MonkeyPatch) -> None:
     site, asked = start_hub(), []
 
-    def ask_spawner(place: Any, uid: int) -> str:
+    def ask_spawner(place: Any, uid: int) -> tuple[str, str]:
         asked.append((place, uid))
         if len(asked) == 1:
-            return "later it is busy"
+            return "later", "it is busy"
         time.sleep(0.2)
         site.serve_daemon(answer)
-        return "ok /some/path"
+        return "ok", "/some/path"
 
     monkeypatch.setattr(daemons, "ask_spawner", ask_spawner)
     results: list[int] = []
@@ -364,8 +364,8 @@ def test_refusal_of_the_spawner_and_its_silence_are_told_apart(
     site = start_hub()
     monkeypatch.setattr(daemons, "START_S", 0.1)
     reply = site.ask("/api/v1/jobs")
-    assert reply.status == 503 and "the spawner does not answer: No such file" in reply.message
-    monkeypatch.setattr(daemons, "ask_spawner", lambda *_: "refused uid 7 is not a user's")
+    assert reply.status == 503 and reply.message.endswith("does not answer: No such file or directory")
+    monkeypatch.setattr(daemons, "ask_spawner", lambda *_: ("refused", "uid 7 is not a user's"))
     reply = site.ask("/api/v1/jobs")
     assert (reply.status, reply.message) == (403, f"user {OWN} gets no daemon: uid 7 is not a user's")
 
