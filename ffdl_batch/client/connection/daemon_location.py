@@ -77,8 +77,7 @@ def locate_state_dir(environ: Mapping[str, str]) -> Path:
 
 
 def logins_file(environ: Mapping[str, str]) -> Path:
-    """Return the path of the file with the tokens of ``ffdl login``. Raises DaemonUnreachable if the home directory is not
-    known."""
+    """Return the path of the file with the tokens of ``ffdl login``. Raises DaemonUnreachable if HOME is not known."""
     try:
         config = environ.get("XDG_CONFIG_HOME") or Path(home_of_caller(environ)) / ".config"
     except FileNotFoundError as error:
