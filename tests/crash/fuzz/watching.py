@@ -18,13 +18,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ffdl_batch.attempt import file_writer
 from ffdl_batch.attempt.file_writer import put
 from ffdl_batch.attempt.layout import AttemptDir
-from ffdl_batch.daemon import loops
 from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.ports import capabilities
 from ffdl_batch.ports.scheduler import Scheduler
-from ffdl_batch.services.data.pending_uploads import PendingUploads, Upload, WriteFinalRecord, start_upload
-from ffdl_batch.services.deployment.deployer import Deployer
-from ffdl_batch.services.monitoring.watcher import Watcher
+from ffdl_batch.services.data.pending_uploads import Upload, WriteFinalRecord, start_upload
 from ffdl_batch.store import database, repository
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.leases import claim_deployable
@@ -160,16 +157,8 @@ class _WatchedUpload:
 
 
 def watch_loops(reached: Reached) -> None:
-    """Hand `reached` to deployer, watcher and uploads of every :class:`~ffdl_batch.daemon.loops.Loops` that begins from
-    now."""
-
-    def deployer(platform: Platform) -> Deployer:
-        return platform.deployer(
-            lambda step: reached(f"deployer {step}"),
-        )
-
-    def watcher(platform: Platform) -> Watcher:
-        return platform.watcher(lambda step: reached(f"watcher {step}"))
+    """Pass `reached` to deployer, watcher and uploads of every platform that is opened from now on."""
+    deployer, watcher, uploads = Platform.deployer, Platform.watcher, Platform.pending_uploads
 
     def start(attempt: AttemptDir, write_record: WriteFinalRecord) -> Upload | None:
         reached("upload begins")
@@ -177,9 +166,9 @@ def watch_loops(reached: Reached) -> None:
         reached("upload began")
         return _WatchedUpload(upload, reached) if upload is not None else None
 
-    def uploads(platform: Platform) -> PendingUploads:
-        return platform.pending_uploads(start)
-
-    setattr(loops, "PendingUploads", uploads)  # noqa: B010 - mypy knows the class
-    setattr(loops, "Deployer", deployer)  # noqa: B010 - mypy knows the class
-    setattr(loops, "Watcher", watcher)  # noqa: B010 - mypy knows the class
+    for name, watched in (
+        ("deployer", lambda platform: deployer(platform, lambda step: reached(f"deployer {step}"))),
+        ("watcher", lambda platform: watcher(platform, lambda step: reached(f"watcher {step}"))),
+        ("pending_uploads", lambda platform: uploads(platform, start)),
+    ):
+        setattr(Platform, name, watched)
