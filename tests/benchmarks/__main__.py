@@ -1,8 +1,8 @@
 """`make bench`: every figure beside the plain tool's, in the same run.
 
 `footprint`, `load`, `logs`, `metrics`, `staging`, `cache`, `kubernetes` and `recovery` need nothing but this machine;
-the others, and `recovery --real`, run on the real cluster. Prints tables and writes build/bench.json. Judges nothing:
-aims are printed beside the figures.
+`site` needs root; the others, and `recovery --real`, run on the real cluster. Prints tables and writes
+build/bench.json. Judges nothing: aims are printed beside the figures.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from tests.benchmarks.logs import measure_logs
 from tests.benchmarks.recovery import measure_recovery
 from tests.benchmarks.recovery_table import Recovery, recovery_table
 from tests.benchmarks.running import measure_phases, measure_training
+from tests.benchmarks.site_mode import measure_site
 from tests.benchmarks.staging import SERVERS, measure_staging
 from tests.benchmarks.standing import measure_standing
 from tests.benchmarks.submitting import (
@@ -58,6 +59,7 @@ WITHOUT_CLUSTER: dict[str, Callable[[Knobs], list[Figure]]] = {
     "cache": measure_cache,
     "kubernetes": measure_kubernetes,
     "footprint": measure_footprint,
+    "site": measure_site,
 }
 AT_A_DESK: dict[str, Callable[[Bench], list[Figure]]] = {
     "start": measure_start,
@@ -193,7 +195,7 @@ def _read(arguments: Sequence[str] | None) -> tuple[list[str], Knobs, Path]:
         "--rounds",
         type=int,
         default=usual.rounds,
-        help="runs of each thing in `begin`, `traffic`, `metrics`, `staging`, `cache` and `footprint`",
+        help="runs of each thing in `begin`, `traffic`, `metrics`, `staging`, `cache`, `footprint` and `site`",
     )
     parser.add_argument("--gangs", type=_counts, default=usual.gangs, metavar="N,N", help="learners of `begin`")
     parser.add_argument("--networks", type=int, default=usual.networks, help="jobs of `leftovers`, each way")

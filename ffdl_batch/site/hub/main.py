@@ -125,7 +125,11 @@ def _bind_socket(place: Path) -> socket.socket:
 
 def _bind_address(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    # Its connections inherit it. asyncio does not set it for sockets that were created without the number of TCP, and
+    # the second part of each answer would wait 40 ms for an acknowledgement.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
 
 
 def _end(sentence: str, code: ExitCode) -> int:
