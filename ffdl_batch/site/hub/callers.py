@@ -10,21 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 
+from ffdl_batch.domain.access import Role
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import Problem
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.site.hub.settings import HubSettings
 
 _WINDOW_S = 60.0
-
-
-class Role(StrEnum):
-    """What a caller may be for another user's daemon."""
-
-    OPERATOR = "operator"
-    AUDITOR = "auditor"
 
 
 @dataclass(frozen=True, slots=True)
