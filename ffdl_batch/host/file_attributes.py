@@ -1,6 +1,7 @@
 """Preserve links, modes, groups and holes when a tree is copied.
 
-Learners write such trees. A link is never followed, and permission bits are the only bits of a mode that are copied.
+Learners write such trees. A link is never followed. Of a mode, the permission bits are copied, and the sticky bit of
+directories.
 Standard library; runs on Python 3.9.
 """
 
@@ -20,6 +21,8 @@ from ffdl_batch.host.permissions import is_default_mode
 CHUNK_BYTES = 4 * 1024 * 1024
 ONE_FILE = (errno.EACCES, errno.EPERM, errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ESTALE)
 """Errors that concern one file or directory. After others, the next file would have the same error."""
+MAX_FILE_MODE, MAX_DIRECTORY_MODE = 0o777, 0o777 | stat.S_ISVTX
+"""The bits of a mode that are copied."""
 SHOWN = 200
 """Maximum length of a name in a message."""
 _DEFAULT_ACL = "system.posix_acl_default"
@@ -52,26 +55,36 @@ def shown(name: str) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
+def permission_bits(mode: int) -> int:
+    """Return the bits of an `st_mode` that are copied: permissions, and the sticky bit of directories."""
+    return mode & _copied(mode)
+
+
+def _copied(mode: int) -> int:
+    return MAX_DIRECTORY_MODE if stat.S_ISDIR(mode) else MAX_FILE_MODE
+
+
 def set_mode(descriptor: int, mode: int, umask: int) -> None:
     """Give a new file or directory the mode of its original, if its file system and its owner allow it. Bits that its
     file system gave it, as setgid, stay. Raises OSError.
 
-    If the original has the mode that `umask` gives to every new file, nothing is changed, because no program chose it:
-    chmod(2) would change the mask of an ACL that the file inherited (acl(5)).
+    If the original has the permissions that `umask` gives to every new file, they are not changed, because no program
+    chose them: chmod(2) would change the mask of an ACL that the file inherited (acl(5)).
     """
     is_directory = stat.S_ISDIR(mode)
     if is_default_mode(mode, umask, directory=is_directory):
-        return
-    set_permissions(descriptor, mode, 0o777 | (stat.S_ISGID if is_directory else 0))
+        mode = os.fstat(descriptor).st_mode | (mode & stat.S_ISVTX)
+    set_permissions(descriptor, mode, stat.S_ISGID if is_directory else 0)
 
 
-def set_permissions(descriptor: int, mode: int, copied: int = 0o777) -> None:
-    """Set those bits of the mode of a file or directory that are in `copied`, if its file system and its owner allow
-    it. Raises OSError."""
-    found = stat.S_IMODE(os.fstat(descriptor).st_mode)
-    wanted = (found & ~0o777) | (mode & copied)
+def set_permissions(descriptor: int, mode: int, more: int = 0) -> None:
+    """Set the bits of the mode of a file or directory that are copied, and the bits `more`, if its file system and its
+    owner allow it. Raises OSError."""
+    found = os.fstat(descriptor).st_mode
+    copied = _copied(found)
+    wanted = (stat.S_IMODE(found) & ~copied) | (mode & (copied | more))
     try:
-        if wanted != found:
+        if wanted != stat.S_IMODE(found):
             os.fchmod(descriptor, wanted)
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP):

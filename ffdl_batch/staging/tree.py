@@ -17,7 +17,7 @@ from types import TracebackType
 
 from ffdl_batch.attempt.directory_tree import Directories, Gone, Parts, status_of, unlock, walk
 from ffdl_batch.attempt.reader import kind_of
-from ffdl_batch.host.file_attributes import inner_target, set_permissions
+from ffdl_batch.host.file_attributes import inner_target, permission_bits, set_permissions
 from ffdl_batch.host.permissions import read_umask
 from ffdl_batch.staging.faults import Skip, shown
 from ffdl_batch.staging.object_names import PART_NAME, part_name, parts_of
@@ -60,7 +60,8 @@ TRIES = 10
 @dataclass(frozen=True, slots=True)
 class TreeEntry:
     """A link, an empty directory, or the mode of a file or directory. `name` is relative to a directory, and ends with
-    a slash if it is a directory's. `mode` has permission bits, and is -1 if it is what the umask gives."""
+    a slash if it is a directory's. `mode` has permission bits and the sticky bit of a directory, and is -1 if it is
+    what the umask gives."""
 
     name: str
     mode: int = -1
@@ -293,7 +294,7 @@ def _with_directories(
             keep(TreeEntry("/".join(without_files) + "/"))
         has_files = any(entry.is_file(follow_symlinks=False) or entry.is_symlink() for entry in entries)
         without_files = () if has_files else parts
-        mode = os.fstat(descriptor).st_mode & 0o777
+        mode = permission_bits(os.fstat(descriptor).st_mode)
         if keep is not None and parts and mode != usual:
             keep(TreeEntry("/".join(parts) + "/", mode))
             without_files = ()
@@ -306,7 +307,7 @@ def _entry(path: str, status: os.stat_result, directory: int) -> TreeEntry | Non
     if stat.S_ISLNK(status.st_mode):
         with suppress(OSError):  # it is something else now
             return TreeEntry(path, target=os.readlink(path.rpartition("/")[2], dir_fd=directory))
-    mode = status.st_mode & 0o777
+    mode = permission_bits(status.st_mode)
     return TreeEntry(path, mode) if stat.S_ISREG(status.st_mode) and mode != 0o666 & ~_umask() else None
 
 

@@ -14,11 +14,14 @@ OUT, IN = Direction.OUT, Direction.IN
 INDEX = "job/.ffdl-index.json"
 LINKS = {"latest": "epoch3", "deep/up": "../epoch3/weights", "contained": "/job/results/epoch3", "dangling": "none"}
 KEPT_LINKS = {**LINKS, "contained": "epoch3"}
-MODES = {"run.sh": 0o755, "secret": 0o600, "closed": 0o555, "empty": 0o750, "closed/tool": 0o555, "plain": 0o755}
+MODES = {
+    "run.sh": 0o755, "secret": 0o600, "closed": 0o555, "empty": 0o750, "closed/tool": 0o555, "plain": 0o755,
+    "sticky": 0o1755, "shared": 0o1777, "shared/of all": 0o1770,
+}  # fmt: skip
 
 
 def lay(top: Path) -> None:
-    for name in ("epoch3", "deep", "closed", "empty", "plain/er"):
+    for name in ("epoch3", "deep", "closed", "empty", "plain/er", "sticky", "shared/of all"):
         (top / name).mkdir(parents=True)
     for name in ("epoch3/weights", "run.sh", "secret", "closed/tool"):
         (top / name).write_text(name)

@@ -134,12 +134,14 @@ def test_stage_in_restores_no_entry_that_leads_out_or_replaces_data(rig: Staging
         b"[]",
         b'{"format": 2, "entries": []}',
         b'{"format": 1, "entries": [{"name": "a", "mode": "7755"}]}',
+        b'{"format": 1, "entries": [{"name": "a", "mode": "1755"}]}',
+        b'{"format": 1, "entries": [{"name": "a/", "mode": "3755"}]}',
         b'{"format": 1, "entries": [{"name": 1}]}',
         b'{"format": 1, "entries": [{"target": "a"}]}',
         b'{"format": 1, "entries": [{"name": "a", "mode": "rwx"}]}',
         b" " * (17 << 20),
     ],
-    ids=["cut", "list", "newer", "setuid", "number", "nameless", "letters", "large"],
+    ids=["cut", "list", "newer", "setuid", "sticky file", "setgid directory", "number", "nameless", "letters", "large"],
 )
 def test_stage_in_brings_data_beside_damaged_index_and_notes_it(rig: StagingRig, index: bytes) -> None:
     rig.put("job/data", b"1")

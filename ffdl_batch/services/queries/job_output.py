@@ -24,6 +24,7 @@ from ffdl_batch.domain.launch.placeholders import fill
 from ffdl_batch.domain.launch.pod_protocol import TREE
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.host.file_attributes import permission_bits
 from ffdl_batch.ports.capabilities import ReadsClaims
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.job_storage import JobStorage
@@ -229,7 +230,7 @@ def _mark(name: str, header: str, text: str) -> bytes:
 
 def _head(name: str, kind: bytes, found: os.stat_result, target: str = "") -> bytes:
     entry = tarfile.TarInfo(name)
-    entry.type, entry.mode, entry.mtime, entry.linkname = kind, found.st_mode & 0o777, found.st_mtime, target
+    entry.type, entry.mode, entry.mtime, entry.linkname = kind, permission_bits(found.st_mode), found.st_mtime, target
     entry.size = found.st_size if kind == tarfile.REGTYPE else 0
     return entry.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 

@@ -17,7 +17,7 @@ from functools import partial
 
 from ffdl_batch.domain.number_text import size_text
 from ffdl_batch.domain.untrusted_json import parse_json
-from ffdl_batch.host.file_attributes import inner_target
+from ffdl_batch.host.file_attributes import MAX_DIRECTORY_MODE, MAX_FILE_MODE, inner_target
 from ffdl_batch.staging.faults import ObjectChanged, Skip, local_fault, located_at, shown
 from ffdl_batch.staging.journal import Settled
 from ffdl_batch.staging.object_names import INDEX, below, is_wanted, key_of, parts_of
@@ -170,10 +170,14 @@ def _decode(data: bytes) -> Entries:
     found: Entries = {}
     for one in plain["entries"]:
         entry = TreeEntry(one["name"], int(one.get("mode", "-1"), 8), one.get("target", "")) if _is_entry(one) else None
-        if entry is None or not -1 <= entry.mode <= 0o777:
+        if entry is None or not -1 <= entry.mode <= _max_mode(entry):
             raise ValueError("an entry is damaged")
         found[entry.name] = entry
     return found
+
+
+def _max_mode(entry: TreeEntry) -> int:
+    return MAX_DIRECTORY_MODE if entry.name.endswith("/") else MAX_FILE_MODE
 
 
 def _is_entry(one: object) -> bool:

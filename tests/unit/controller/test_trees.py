@@ -116,10 +116,13 @@ def test_copy_tree_names_path_in_errors(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_copy_tree_keeps_modes_empty_directories_and_holes(tmp_path: Path) -> None:
     source, target = tmp_path / "s", tmp_path / "t"
-    modes = {"run.sh": 0o755, "bin/tool": 0o4551, "secret": 0o600, "bin": 0o555, "empty": 0o750, "shared": 0o1775}
-    for name in ("bin", "empty", "shared"):
+    modes = {
+        "run.sh": 0o755, "bin/tool": 0o4551, "secret": 0o600, "own": 0o3755, "bin": 0o555, "empty": 0o750,
+        "shared": 0o1775, "usual": 0o1755, "all": 0o1777,
+    }  # fmt: skip
+    for name in ("bin", "empty", "shared", "usual", "all"):
         (source / name).mkdir(parents=True)
-    for name in ("run.sh", "bin/tool", "secret", "sparse"):
+    for name in ("run.sh", "bin/tool", "secret", "own", "sparse"):
         (source / name).write_bytes(b"x")
     with (source / "sparse").open("r+b") as file:
         file.seek(64 << 20)
@@ -129,7 +132,7 @@ def test_copy_tree_keeps_modes_empty_directories_and_holes(tmp_path: Path) -> No
         (source / name).chmod(mode)
     copy_tree(str(source), str(target))
     found = {name: (target / name).stat().st_mode & 0o7777 for name in modes}
-    assert found == {name: mode & 0o777 for name, mode in modes.items()}
+    assert found == {name: mode & (0o1777 if (source / name).is_dir() else 0o777) for name, mode in modes.items()}
     copied = (target / "sparse").stat()
     assert (copied.st_size, copied.st_blocks * 512 < 1 << 20) == (1 << 30, True)
     with (target / "sparse").open("rb") as file:

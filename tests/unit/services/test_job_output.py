@@ -212,8 +212,8 @@ def test_archive_output_contains_files_links_directories_and_modes_and_follows_n
     for name, data in names.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(data)
-    (tmp_path / "block").chmod(0o4755)
-    (tmp_path / "deep").chmod(0o750)
+    (tmp_path / "block").chmod(0o5755)
+    (tmp_path / "deep").chmod(0o3750)
     (tmp_path / "link").symlink_to("/etc/passwd")
     (tmp_path / "round").symlink_to(tmp_path)
     os.mkfifo(tmp_path / "pipe")
@@ -230,7 +230,7 @@ def test_archive_output_contains_files_links_directories_and_modes_and_follows_n
         }
         assert {one.name: one.mode for one in entries if one.name in ("block", "deep")} == {
             "block": 0o755,
-            "deep": 0o750,
+            "deep": 0o1750,
         }
         assert len(entries) == len(names) + 4
     one = b"".join(archive_output(OutputView("j", "model", "COMPLETED", directory=str(tmp_path), name="block")))
@@ -242,12 +242,21 @@ def test_archive_output_contains_files_links_directories_and_modes_and_follows_n
 def test_unpacked_archive_has_the_links_modes_and_holes_of_the_directory(tmp_path: Path) -> None:
     source, target = tmp_path / "s", tmp_path / "t"
     (source / "closed" / "empty").mkdir(parents=True)
+    for name in ("shared", "usual"):
+        (source / name).mkdir()
     (source / "closed" / "tool").write_text("x")
     (source / "closed" / "latest").symlink_to("tool")
     with (source / "sparse").open("wb") as file:
         file.truncate(8 << 20)
         file.write(b"start")
-    modes = {"closed/tool": 0o555, "closed/empty": 0o700, "closed": 0o555, "sparse": 0o640}
+    modes = {
+        "closed/tool": 0o555,
+        "closed/empty": 0o700,
+        "closed": 0o555,
+        "sparse": 0o640,
+        "shared": 0o1777,
+        "usual": 0o1755,
+    }
     for name, mode in modes.items():
         (source / name).chmod(mode)
     target.mkdir()
