@@ -72,8 +72,8 @@ def home_directory(environ: Mapping[str, str]) -> Path:
 def load_settings(
     *, cwd: Path | None = None, environ: Mapping[str, str] | None = None, jobs_at_home: bool = False
 ) -> Settings:
-    """Return the merged configuration. With `jobs_at_home`, job directories are by default where a personal daemon has
-    them, whatever the state directory: in site mode that is on a local disk. Raises :class:`ConfigError`."""
+    """Return the merged configuration. With `jobs_at_home`, job directories are by default below the home directory,
+    whatever the state directory: in site mode that is on a local disk. Raises :class:`ConfigError`."""
     env = os.environ if environ is None else environ
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -314,7 +314,7 @@ def _settings(
             checked[key] = NodeRules(**value)
         else:
             checked[key] = _check(key, value, origins.get(key, key), home)
-    checked.setdefault("jobs_dir", str(state) if jobs_at_home else checked["state_dir"])
+    checked.setdefault("jobs_dir", str(state.with_name("ffdl-site")) if jobs_at_home else checked["state_dir"])
     checked.setdefault("images_dirs", _default_images(env, home))
     return Settings(**checked, origins=origins)
 

@@ -103,8 +103,16 @@ def ca(site: Site, alice: Person) -> str:
     return alice.write("~/site-ca.pem", site.cluster.run("ctl", ["cat", "/etc/ffdl/hub/cert.pem"]).stdout)
 
 
+@pytest.fixture(scope="module")
+def personal_job(alice: Person) -> str:
+    """A job of alice's personal daemon, which the site's daemon knows nothing of."""
+    job_id = alice.start("personal", "echo begun")
+    assert alice.finish(job_id)["state"] == "COMPLETED"
+    return job_id
+
+
 @pytest.fixture(autouse=True)
-def without_personal_daemons(site: Site, alice: Person, bob: Person) -> None:
+def without_personal_daemons(personal_job: str, site: Site, alice: Person, bob: Person) -> None:
     for person in (alice, bob):
         person.kill_daemon("TERM")
     wait_until(lambda: alice.daemon() is None and bob.daemon() is None, "the end of the personal daemons")
@@ -114,7 +122,9 @@ def on_login2(person: Person, *argv: str, check: bool = True) -> Completed:
     return person.run(*argv, node="login2", check=check, env={"FFDL_HUB": URL})
 
 
-def test_user_of_other_login_node_logs_in_by_munge_and_runs_job(site: Site, alice: Person, ca: str) -> None:
+def test_user_of_other_login_node_logs_in_by_munge_and_runs_job(
+    site: Site, alice: Person, ca: str, personal_job: str
+) -> None:
     done = on_login2(alice, "ffdl", "login", URL, "--ca", ca)
     assert "as alice (read, tokens, write), until 20" in done.stdout, done
     model = alice.model("empty", {"README": "nothing here\n"})
@@ -126,7 +136,7 @@ def test_user_of_other_login_node_logs_in_by_munge_and_runs_job(site: Site, alic
     assert "said by alice" in on_login2(alice, "ffdl", "logs", job_id).stdout
     assert len(site.daemons("alice")) == 1 and alice.daemon() is None
     here = alice.run("ffdl", "list").stdout  # on ctl, by the spawner and without the hub
-    assert job_id in here and len(site.daemons("alice")) == 1
+    assert job_id in here and personal_job not in here and len(site.daemons("alice")) == 1
     assert any(line["caller"] == 2001 and line["what"] == "POST /api/v1/jobs" for line in site.audit())
 
 

@@ -24,6 +24,14 @@ def load(tmp_path: Path, text: str = "", *, user: str = "", **environ: str) -> S
     return load_settings(cwd=tmp_path, environ={**named, **environ})
 
 
+def test_settings_place_jobs_of_site_daemon_below_home_unless_configured(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path), "FFDL_STATE_DIR": "/var/lib/ffdl/1000/state"}
+    settings = load_settings(cwd=tmp_path, environ=environ, jobs_at_home=True)
+    assert (settings.state_dir, settings.jobs_dir) == (environ["FFDL_STATE_DIR"], f"{tmp_path}/.local/state/ffdl-site")
+    settings = load_settings(cwd=tmp_path, environ={**environ, "FFDL_JOBS_DIR": "/scratch/me"}, jobs_at_home=True)
+    assert settings.jobs_dir == "/scratch/me"
+
+
 def test_settings_place_default_paths_below_home_and_find_it_without_environment(tmp_path: Path) -> None:
     settings = load(tmp_path)
     assert settings.state_dir == str(tmp_path / ".local/state/ffdl")
