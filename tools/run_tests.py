@@ -242,7 +242,7 @@ CLUSTER = pytest_tier(
     starts=tuple(("env", f"FFDL_TEST_CLUSTER={one}") for one in CLUSTERS),
     needs_root=True,
 )
-SITE = pytest_tier("site", Lane.HOST, "tests/site", needs_root=True)
+SITE = pytest_tier("site", Lane.CHECKS, "tests/site", needs_root=True)
 PYTHON39 = pytest_tier("python39", Lane.HOST, "tests/python39", needs_root=True)
 UNIT = pytest_tier("unit", Lane.UNIT, "tests/unit", "tests/golden", runs=3)
 TIERS = (

@@ -226,7 +226,7 @@ def test_stack_lists_threads_when_py_spy_is_missing(desk: Desk, lone: str) -> No
     done = preloaded.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "")
     assert "no Python stack: py-spy is not installed on " in done.stdout
-    assert re.search(r"  [RS] \(\w+\), 1 threads\n  thread \d+ 'python3': [RS]", done.stdout), done.stdout
+    assert re.search(r"  [RS] \(\w+\), 1 thread\n  thread \d+ 'python3': [RS]", done.stdout), done.stdout
 
 
 class Screen:

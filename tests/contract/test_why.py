@@ -97,7 +97,7 @@ def test_local_scheduler_explains_pending_job_with_queue_position(tmp_path: Path
         native, _ = harness.submit_waiting()
         (known, asked) = explain(harness, (native, Resources(cpus=1)), (None, Resources(cpus=1)))
         assert known is not None and known.reason is not None and known.position == 1
-        assert known.reason.kind is WaitKind.RESOURCES
+        assert (known.reason.kind, known.reason.code) == (WaitKind.LIMIT, "max_jobs")
         assert asked is not None and asked.reason is None and asked.ahead[0].jobs == 1
         harness.let_run()
         harness.await_end(native)
