@@ -44,7 +44,7 @@ class Lane(Enum):
     """Tiers of one lane run one after the other, and lanes beside each other: much of what they do is waiting."""
 
     CHECKS = "checks"
-    """What is no test."""
+    """What is no test, and the tests of site mode, which end much earlier than the other lanes."""
     HOST = "host"
     """Commands, daemons and controllers on this machine that are at work."""
     DAEMONS = "daemons"
