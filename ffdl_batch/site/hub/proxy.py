@@ -12,6 +12,8 @@ from starlette.types import Message, Receive, Scope, Send
 BLOCK = 1 << 16
 KEPT_BYTES = 256 * 1024
 """Bodies up to this size are sent once more if a daemon ends before it answers."""
+MAX_ANSWER_HEAD_BYTES = 256 * 1024
+"""Maximum size of the head of a daemon's answer, and of its trailers. A user may replace the own daemon's program."""
 BODY_SILENCE_S = 60.0
 """A caller who sends no piece of a body for this time is dropped."""
 _HOP_BY_HOP = frozenset(
@@ -132,15 +134,18 @@ class _Answer:
     def __init__(self) -> None:
         self.headers: list[tuple[bytes, bytes]] = []
         self.has_head = self.is_complete = False
+        self.unparsed = 0
+        """Bytes since the parser last completed the head or a piece of the body."""
         self.pieces: list[bytes] = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        self.has_head = True
+        self.has_head, self.unparsed = True, 0
 
     def on_body(self, body: bytes) -> None:
+        self.unparsed = 0
         self.pieces.append(body)
 
     def on_message_complete(self) -> None:
@@ -156,7 +161,10 @@ async def _pass_answer(daemon: socket.socket, send: Send, *, is_head: bool) -> i
         try:
             data = await loop.sock_recv(daemon, BLOCK)
             if data:
+                answer.unparsed += len(data)
                 parser.feed_data(data)
+            if answer.unparsed > MAX_ANSWER_HEAD_BYTES:
+                raise OSError(f"its head is larger than {MAX_ANSWER_HEAD_BYTES // 1024} KiB")
         except (OSError, httptools.HttpParserError) as error:
             raise _broken(is_begun, str(error)) from error
         if answer.has_head and not is_begun:

@@ -155,6 +155,20 @@ def test_answer_that_breaks_off_is_not_completed(start_hub: StartHub, caplog: py
     assert reply.status == 503 and "did not answer" in reply.message
 
 
+def test_endless_head_of_a_daemon_is_refused(start_hub: StartHub) -> None:
+    site = start_hub()
+
+    def script(handler: Any) -> None:
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\n")
+        for _ in range(64):
+            handler.wfile.write(b"X-Large: " + b"a" * 65_536 + b"\r\n")
+        handler.wfile.write(b"Content-Length: 0\r\n\r\n")
+
+    site.serve_daemon(script)
+    reply = site.ask("/api/v1/jobs")
+    assert reply.status == 503 and "its head is larger than 256 KiB" in reply.message
+
+
 @pytest.mark.parametrize(("size", "status"), [(0, 200), (200_000, 200), (400_000, 503)])
 def test_request_that_a_daemon_has_not_answered_when_it_ended_is_sent_once_more(
     start_hub: StartHub, size: int, status: int
