@@ -198,6 +198,7 @@ def _read(arguments: Sequence[str] | None) -> tuple[list[str], Knobs, Path]:
         help="runs of each thing in `begin`, `traffic`, `metrics`, `staging`, `cache`, `footprint` and `site`",
     )
     parser.add_argument("--gangs", type=_counts, default=usual.gangs, metavar="N,N", help="learners of `begin`")
+    parser.add_argument("--site-users", type=int, default=usual.site_users, help="users of `site` who ask at once")
     parser.add_argument("--networks", type=int, default=usual.networks, help="jobs of `leftovers`, each way")
     parser.add_argument("--log-jobs", type=int, default=usual.log_jobs, help="jobs that are followed in `logs`")
     parser.add_argument("--staged-mib", type=int, default=usual.staged_mib, help="the large file of `staging`")
@@ -235,6 +236,7 @@ def _read(arguments: Sequence[str] | None) -> tuple[list[str], Knobs, Path]:
         store_server=options.store_server,
         sharing=options.sharing,
         cluster_jobs=options.cluster_jobs,
+        site_users=options.site_users,
     )
     trouble = knobs.trouble()
     if trouble:

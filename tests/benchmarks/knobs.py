@@ -11,7 +11,8 @@ class Knobs:
     elements of arrays, `settle_s` how long they are left alone before anything is measured. `gangs` are numbers of
     learners, `networks` is one of jobs that come and go, `log_jobs` one of jobs that are followed. `staged_mib` is the
     size of the large file of `staging`, `staged_files` the number of small ones, `store_server` what stores both,
-    `sharing` the number of jobs with one data set in `cache`, `cluster_jobs` that of `kubernetes`."""
+    `sharing` the number of jobs with one data set in `cache`, `cluster_jobs` that of `kubernetes`, `site_users` the
+    number of users whose daemons `site` starts at once."""
 
     repeat: int = 20
     batch: int = 200
@@ -34,13 +35,17 @@ class Knobs:
     store_server: str = "quick"
     sharing: int = 10
     cluster_jobs: int = 500
+    site_users: int = 200
     real: bool = False
 
     def trouble(self) -> str:
         """Why nothing can be measured with these, "" where it can."""
         counts = (self.repeat, self.batch, self.drain, self.trainings, self.sights, self.live_jobs, self.deaths)
         more = (self.rounds, self.networks, self.log_jobs, self.staged_mib, self.staged_files, self.sharing)
-        if min(*counts, *more, self.cluster_jobs, *self.load, *self.gangs, self.seconds) < 1 or self.settle_s < 0:
+        if (
+            min(*counts, *more, self.cluster_jobs, self.site_users, *self.load, *self.gangs, self.seconds) < 1
+            or self.settle_s < 0
+        ):
             return "every number must be at least 1, and no time below 0"
         if not 0 <= self.in_arrays <= 100:
             return "the share of jobs in arrays is a percentage"

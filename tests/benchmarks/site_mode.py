@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import shutil
 import ssl
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -18,8 +20,10 @@ from http.client import HTTPSConnection
 from pathlib import Path
 
 from tests.benchmarks.figures import Figure
+from tests.benchmarks.footprint import REST_S
 from tests.benchmarks.knobs import Knobs
-from tests.site.rig import ADA, ADDRESS, Host, Hub, Spawner
+from tests.benchmarks.usage import private_mib
+from tests.site.rig import ADA, ADDRESS, CROWD, Host, Hub, Spawner
 
 READ, WRITE = ("GET", "/api/v1/jobs", ""), ("PUT", "/api/v1/secrets/bench", '{"value": "x"}')
 REQUESTS, THREADS = 300, 8
@@ -71,7 +75,7 @@ assert select.select([process], [], [], 60)[0]
 
 def measure_site(knobs: Knobs) -> list[Figure]:
     """Measure requests of one user, and starts of the daemon."""
-    with _site() as (host, hub):
+    with _site(knobs.site_users) as (host, hub):
         place = str(host.place / f"run/users/{ADA}/daemon.sock")
 
         def program(text: str, *arguments: str) -> object:
@@ -94,9 +98,59 @@ def measure_site(knobs: Knobs) -> list[Figure]:
         times, took_s = _through_hub(hub, token, READ, THREADS)
         rates = (("own socket", len(direct[0]) / direct[1]), ("hub", len(times) / took_s))
         figures += [Figure("site", f"reads by {THREADS} threads, {who}", "ffdl", "1/s", [rate]) for who, rate in rates]
-        return figures
+        return figures + _measure_crowd(host, knobs.site_users)
 
 
+def _measure_crowd(host: Host, users: int) -> list[Figure]:
+    """Start the daemons of many users at once, as after a reboot, and add up their private memory."""
+    began = time.perf_counter()
+    argv = host.inside([sys.executable, "-I", "-c", CROWD_PROGRAM, str(host.place / "run"), str(CROWD), str(users)])
+    done = subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True, cwd="/")
+    took_s = time.perf_counter() - began
+    time.sleep(REST_S)
+    memory = [private_mib(pid) for pid in json.loads(done.stdout)]
+    together_gb = sum(memory) * 1.048576 / 1000
+    return [
+        Figure("site", f"{users} users ask at once, until all have an answer", "ffdl", "s", [took_s]),
+        Figure("site", f"private memory of each of {users} daemons", "ffdl", "MiB", memory, "<= 50"),
+        Figure("site", f"private memory of {users} daemons together", "ffdl", "GB", [together_gb], "<= 12"),
+    ]
+
+
+CROWD_PROGRAM = """
+import http.client, json, os, socket, struct, sys, time
+run, first, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+def ask(uid):
+    os.setgid(7100); os.setgroups([]); os.setuid(uid)
+    while True:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
+            try:
+                asking.settimeout(60)
+                asking.connect(run + "/spawner.sock")
+                asking.send(f"ensure {uid}\\n".encode())
+                if asking.recv(600).startswith(b"ok "):
+                    break
+            except OSError:
+                pass
+        time.sleep(0.5)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(f"{run}/users/{uid}/daemon.sock")
+        connection.sendall(b"GET /api/v1/health HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n")
+        assert connection.recv(12) == b"HTTP/1.1 200"
+        return struct.unpack("=iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+readers = []
+for uid in range(first, first + count):
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        try:
+            os.write(writing, str(ask(uid)).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    readers.append(reading)
+print(json.dumps([int(os.read(reading, 20)) for reading in readers]))
+"""
+"""Asks for the daemon of each user as that user, all at once, until it answers; prints the process ids."""
 _ONE = """
 connection = dial()
 connection.request(method, path, body, {"Content-Type": "application/json"})
@@ -109,12 +163,12 @@ def _milliseconds(measure: str, seconds: list[float], aim: str = "") -> Figure:
 
 
 @contextmanager
-def _site() -> Iterator[tuple[Host, Hub]]:
+def _site(crowd: int) -> Iterator[tuple[Host, Hub]]:
     """A host with spawner and hub, with limits that no benchmark reaches."""
     with ExitStack() as ends:
         place = Path(tempfile.mkdtemp(prefix="ffdl-site-"))
         ends.callback(shutil.rmtree, place)
-        host = Host(place)
+        host = Host(place, crowd, {"FFDL_IDLE_EXIT_S": "3600"})
         ends.callback(host.close)
         host.configure(starts_per_minute=1000)
         spawner = Spawner(host)

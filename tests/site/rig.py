@@ -24,6 +24,8 @@ ADDRESS = "127.0.0.1"
 ROOT = Path(__file__).parents[2]
 HUB, ADA, BOB, EXPIRED, OUTSIDER, GONE = 7000, 7001, 7002, 7003, 7004, 7005
 """Uids. OUTSIDER is in no allowed group; GONE has no account."""
+CROWD = 8000
+"""The first uid of the other users whom a host may have."""
 USERS, OTHERS = 7100, 7101
 """Groups."""
 PASSWD = f"""\
@@ -54,15 +56,19 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
 
 
 class Host:
-    """Files of the host below `place`, and the mount namespace of a process that sees them as its own."""
+    """Files of the host below `place`, and the mount namespace of a process that sees them as its own. It has `crowd`
+    users more than those above. `environment` is given to all daemons."""
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
+    def __init__(self, place: Path, crowd: int = 0, environment: Mapping[str, str] | None = None) -> None:
+        self.place, self.environment = place, dict(environment or {})
         self._tables: dict[str, str] = {}
         place.chmod(0o755)
         etc = place / "etc"
         etc.mkdir()
-        for name, text in (("passwd", PASSWD), ("group", GROUP), ("shadow", SHADOW), ("subuid", "ada:100000:65536\n")):
+        people = {f"u{uid}": uid for uid in range(CROWD, CROWD + crowd)}
+        passwd = PASSWD + "".join(f"{name}:x:{uid}:{USERS}::/mnt/{name}:/bin/bash\n" for name, uid in people.items())
+        shadow = SHADOW + "".join(f"{name}:*:19000:0:99999:7:::\n" for name in people)
+        for name, text in (("passwd", passwd), ("group", GROUP), ("shadow", shadow), ("subuid", "ada:100000:65536\n")):
             (etc / name).write_text(text)
         (etc / "shadow").chmod(0o600)
         for name, text in (("pam.d/ffdl-user", PAM), ("security/ffdl-limits.conf", LIMITS)):
@@ -70,7 +76,7 @@ class Host:
             (etc / name).write_text(text)
         for name in ("run", "state", "home"):
             (place / name).mkdir()
-        for name, uid in (("ada", ADA), ("bob", BOB)):
+        for name, uid in {"ada": ADA, "bob": BOB, **people}.items():
             (place / "home" / name).mkdir(mode=0o700)
             os.chown(place / "home" / name, uid, USERS)
         self.configure()
@@ -116,7 +122,8 @@ class Host:
             "run_dir": str(self.place / "run"),
             "state_dir": str(self.place / "state"),
             "systemd": False,
-            "environment": {"SLURM_CONF": "/etc/slurm/slurm.conf", "FFDL_HUB_SOCKET": str(self.place / "hub/hub.sock")},
+            "environment": {"SLURM_CONF": "/etc/slurm/slurm.conf", "FFDL_HUB_SOCKET": str(self.place / "hub/hub.sock")}
+            | self.environment,
             **changes,
         }
         self._write("spawner", values)
