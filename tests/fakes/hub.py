@@ -17,6 +17,7 @@ from typing import Any
 from tests.fakes.certificates import certificate_for
 
 TOKEN = "ffdl_abcdefghijkl_" + "s" * 43
+NONCE = "a-nonce_" * 4
 WHOAMI = {"uid": 7001, "account": "ada", "role": "token", "scopes": ["read", "write"], "expires_at": 1_900_000_000.0}
 ADDRESS = "127.0.0.1"
 _DROPPED = ("connection", "transfer-encoding", "content-length", "server", "date")
@@ -110,7 +111,7 @@ def _handler(hub: FakeHub) -> type[BaseHTTPRequestHandler]:
 
         def answer_login(self, body: bytes) -> None:
             if self.path.endswith("/logins"):
-                self.reply(b'{"nonce": "a-nonce", "hub_uid": 7000, "seconds": 60}')
+                self.reply(b'{"nonce": "%b", "hub_uid": 7000, "seconds": 60}' % NONCE.encode())
                 return
             hub.logins.append(json.loads(body))
             hub.on_login()

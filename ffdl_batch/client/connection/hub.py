@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import ssl
 
 _URL = re.compile(r"https://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(?::([0-9]{1,5}))?/?", re.ASCII)
+_NONCE = re.compile(r"[A-Za-z0-9_-]{32}", re.ASCII)
 _PORT = 443
 _CONNECT_S = 15.0
 _LOGINS = "/api/site/v1/logins"
@@ -92,7 +93,7 @@ def obtain_token(place: HubPlace, name: str, report: Callable[[str], None]) -> s
     with closing(Wire(dial, report)) as wire:
         begun = wire.ask(Request("POST", _LOGINS))
         nonce, hub_uid = begun.get("nonce"), begun.get("hub_uid")
-        if not isinstance(nonce, str) or not isinstance(hub_uid, int):
+        if not isinstance(nonce, str) or not _NONCE.fullmatch(nonce) or not isinstance(hub_uid, int):
             raise DaemonUnreachable(f"{place.url} does not answer as a hub", "check the address", ExitCode.UNAVAILABLE)
         try:
             to_hub = encode(login_payload(nonce, certificates[-1]), reader=hub_uid)

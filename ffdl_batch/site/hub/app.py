@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import secrets
+from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,9 @@ log = logging.getLogger(__name__)
 _OWN_API = re.compile(rb"/(?:api/v1/.*|metrics|openapi\.json)", re.DOTALL)
 _USERS_API = re.compile(rb"/users/([1-9][0-9]{0,9})(/api/v1/.*)", re.DOTALL)
 _BEARER = re.compile(r"[Bb]earer +(\S+)", re.ASCII)
+LOOKUPS = 8
+"""Threads that look up the owners of tokens."""
+_KEPT_BYTES = 64 * 1024
 _GONE = 499
 """Status in the audit if the caller went away before there was an answer, as nginx has it."""
 _READS = ("GET", "HEAD")
@@ -48,6 +52,7 @@ class Hub:
         self._settings, self._tokens, self._audit = settings, tokens, audit
         self._daemons = Daemons(Path(settings.run_dir))
         self._limits = Limits(settings)
+        self._lookups = ThreadPoolExecutor(LOOKUPS, "lookup")
         self._own_routes = OwnRoutes(tokens, Logins(settings.certificate), self._limits, self._daemons)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -98,7 +103,8 @@ class Hub:
             return
         own, other = _OWN_API.fullmatch(path), _USERS_API.fullmatch(path)
         if own is None and other is None:
-            raise Refused(Problem("C101", f"the hub has no {scope['method']} {scope['path']}", ExitCode.USAGE), 404)
+            unknown = Problem("C101", f"the hub has no {scope['method']} {scope['path']}", ExitCode.USAGE)
+            raise self._limits.refuse_unidentified(peer.name, Refused(unknown, 404))
         caller = await self._identify(scope, peer)
         entry.caller = caller.uid
         with self._limits.counted(caller.uid):
@@ -113,7 +119,7 @@ class Hub:
             head = request_head(scope, target, headers, with_token=user == caller.uid)
             status = await self._daemons.forward(user, scope, receive, send, head)
             if status == HTTPStatus.UNAUTHORIZED:
-                self._limits.note_wrong(entry.origin)
+                self._limits.refuse_unidentified(entry.origin, refuse(401, ""))  # only counted
 
     async def _identify(self, scope: Scope, peer: Peer) -> Caller:
         """Return the caller: the owner of the token, else the user at the other end of the hub's socket."""
@@ -122,14 +128,15 @@ class Hub:
             return Caller(peer.uid, has_token=False)
         cure = "ffdl login, on a login node or with a token"
         if not given:
-            raise refuse(401, "the request has no token", cure)
-        self._limits.check_address(peer.name)
+            raise self._limits.refuse_unidentified(peer.name, refuse(401, "the request has no token", cure))
         bearer = _BEARER.fullmatch(given[0]) if len(given) == 1 else None
         token = parse_token(bearer[1]) if bearer is not None else None
-        owner = await asyncio.to_thread(self._tokens.owner, token.id) if token is not None else None
+        loop = asyncio.get_running_loop()
+        # Threads of their own: name services, munge and the spawner may occupy the others for many seconds.
+        owner = await loop.run_in_executor(self._lookups, self._tokens.owner, token.id) if token is not None else None
         if owner is None:
-            self._limits.note_wrong(peer.name)
-            raise refuse(401, "the token is not valid: it was revoked, has expired, or was mistyped", cure)
+            wrong = refuse(401, "the token is not valid: it was revoked, has expired, or was mistyped", cure)
+            raise self._limits.refuse_unidentified(peer.name, wrong)
         return Caller(owner, has_token=True)
 
     async def _act_for(self, caller: Caller, scope: Scope, entry: Entry) -> dict[str, str]:
@@ -151,8 +158,8 @@ class Hub:
         status = await self._daemons.forward(caller.uid, asked, _never, _collect(pieces), head)
         needed = "read" if scope["method"] in _READS else "write"
         if status != HTTPStatus.OK:
-            self._limits.note_wrong(entry.origin)
-            raise refuse(401, "your own daemon does not accept the token", "ffdl login")
+            wrong = refuse(401, "your own daemon does not accept the token", "ffdl login")
+            raise self._limits.refuse_unidentified(entry.origin, wrong)
         try:
             scopes = json.loads(b"".join(pieces))["scopes"]
         except (ValueError, TypeError, KeyError) as error:
@@ -166,7 +173,11 @@ async def _never() -> Any:
 
 
 def _collect(pieces: list[bytes]) -> Send:
+    """Return a `send` that keeps a small body. Raises Refused for a larger one."""
+
     async def send(message: Any) -> None:
         pieces.append(message.get("body", b""))
+        if sum(map(len, pieces)) > _KEPT_BYTES:
+            raise unavailable("the answer of your own daemon is too large")
 
     return send

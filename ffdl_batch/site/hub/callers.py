@@ -87,15 +87,14 @@ class Limits:
             if not self._running[uid]:
                 del self._running[uid]
 
-    def check_address(self, address: str) -> None:
-        """Raise Refused (429) if too many invalid tokens came from this address."""
+    def refuse_unidentified(self, address: str, refusal: Refused) -> Refused:
+        """Count a request that does not prove who has sent it. Return `refusal`, or another one (429) if there were too
+        many from this address. Requests with a valid token are not affected."""
         self._renew()
-        if self._wrong[address] >= self._settings.wrong_tokens_per_minute:
-            raise _too_many(f"too many requests with an invalid token came from {address}")
-
-    def note_wrong(self, address: str) -> None:
-        """Count a request with an invalid token."""
         self._wrong[address] += 1
+        if self._wrong[address] > self._settings.wrong_tokens_per_minute:
+            return _too_many(f"too many requests without valid token came from {address}")
+        return refusal
 
     def _renew(self) -> None:
         if self._clock() - self._since >= _WINDOW_S:

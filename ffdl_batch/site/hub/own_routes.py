@@ -44,14 +44,14 @@ class OwnRoutes:
             entry.role = "owner"  # of the answer, which has nothing about a user
             await PlainReply({"schema": SCHEMA, "version": __version__})(scope, receive, send)
         elif (method, path) == ("POST", f"{PREFIX}/logins"):
-            self._limits.check_address(peer.name)
-            await PlainReply({"schema": SCHEMA, **self._logins.begin()})(scope, receive, send)
+            await PlainReply({"schema": SCHEMA, **self._logins.begin(peer.name)})(scope, receive, send)
         elif method == "POST" and (found := _LOGIN.fullmatch(path)) is not None:
             await self._login(found[1], scope, receive, send, peer, entry)
         elif method in ("PUT", "DELETE") and peer.is_local and (found := _TOKENS.fullmatch(path)) is not None:
             await self._register(found[1], scope, receive, send, peer, entry)
         else:
-            raise Refused(Problem("C101", f"the hub has no {method} {path}", ExitCode.USAGE), 404)
+            unknown = Refused(Problem("C101", f"the hub has no {method} {path}", ExitCode.USAGE), 404)
+            raise self._limits.refuse_unidentified(peer.name, unknown)
 
     async def _register(
         self, token_id: str, scope: Scope, receive: Receive, send: Send, peer: Peer, entry: Entry
@@ -71,14 +71,12 @@ class OwnRoutes:
 
     async def _login(self, nonce: str, scope: Scope, receive: Receive, send: Send, peer: Peer, entry: Entry) -> None:
         """Pass a credential for a daemon on to the daemon of the user whom the credential for the hub proves."""
-        self._limits.check_address(peer.name)
         to_hub, to_daemon = read_login(await read_small(receive))
-        self._logins.take(nonce)
         try:
+            self._logins.take(nonce)
             uid = await asyncio.to_thread(self._logins.verify, nonce, to_hub)
-        except Refused:
-            self._limits.note_wrong(peer.name)
-            raise
+        except Refused as error:
+            raise self._limits.refuse_unidentified(peer.name, error) from error
         entry.caller, entry.user, entry.role = uid, uid, "owner"
         with self._limits.counted(uid):
             body = json.dumps({"credential": to_daemon}).encode("ascii")

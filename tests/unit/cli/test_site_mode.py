@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.access import parse_token
-from tests.fakes.hub import TOKEN, FakeHub
+from tests.fakes.hub import NONCE, TOKEN, FakeHub
 from tests.fakes.spawner import FakeSpawner
 from tests.unit.cli.programs import FFDL, environment, json_lines, run
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
@@ -111,7 +111,7 @@ def test_login_by_munge_proves_token_that_it_made_to_hub_and_daemon(
     (sent,) = hub.logins
     to_hub, to_daemon = (base64.b64decode(sent[key].split(":")[1]).decode() for key in ("to_hub", "to_daemon"))
     certificate = ssl.PEM_cert_to_DER_cert(hub.ca.read_text())
-    assert to_hub == f"--restrict-uid=7000 --ttl=60|ffdl-login a-nonce {hashlib.sha256(certificate).hexdigest()}"
+    assert to_hub == f"--restrict-uid=7000 --ttl=60|ffdl-login {NONCE} {hashlib.sha256(certificate).hexdigest()}"
     stored = re.search(r"token = '([^']*)'", laptop.tokens.read_text())
     assert stored is not None and (token := parse_token(stored[1])) is not None
     assert to_daemon.startswith(f"--restrict-uid={os.getuid()} --ttl=60|ffdl-token {token.id} {token.digest} login on ")

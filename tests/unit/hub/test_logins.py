@@ -111,13 +111,17 @@ def test_hub_without_certificate_and_with_many_open_logins_begins_none(
     site = start_hub()
     reply = site.ask("/api/site/v1/logins", "POST", token="")
     assert reply.status == 409 and "no certificate" in reply.message
-    monkeypatch.setattr(logins, "MOST_OPEN", 2)
+    monkeypatch.setattr(logins, "MOST_OPEN", 3)
+    monkeypatch.setattr(logins, "MOST_OPEN_OF_PEER", 2)
     now = [0.0]
     opened = logins.Logins(str(certificate[0]), clock=lambda: now[0])
-    nonces = [str(opened.begin()["nonce"]) for _ in range(2)]
+    nonces = [str(opened.begin("login2")["nonce"]) for _ in range(2)]
     with pytest.raises(Refused, match="too many logins"):
-        opened.begin()
+        opened.begin("login2")
+    opened.begin("login3")
+    with pytest.raises(Refused, match="too many logins"):
+        opened.begin("login4")
     now[0] = 61.0
     with pytest.raises(Refused, match="has expired"):
         opened.take(nonces[0])
-    opened.begin()
+    opened.begin("login2")
