@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 
-from tests.site.rig import ADA, BOB, HUB, OUTSIDER, Host, Hub, Spawner
+from tests.site.rig import ADA, ADDRESS, BOB, HUB, OUTSIDER, Host, Hub, Spawner
 
 ASK = """
 import http.client, json, socket, sys
@@ -111,6 +112,14 @@ def test_daemon_that_was_killed_and_hub_that_was_restarted_answer_the_next_reque
     hub.start()
     assert hub.ask(token, "/api/v1/jobs")[0] == 200
     assert len(spawner.daemons()) == 2
+
+
+def test_connection_without_handshake_ends_and_others_are_served(host: Host, hub: Hub, spawner: Spawner) -> None:
+    began = time.monotonic()
+    with socket.create_connection((ADDRESS, hub.port), timeout=60) as silent:
+        assert hub.ask("", "/api/site/v1/health")[0] == 200
+        assert silent.recv(1) == b""
+    assert time.monotonic() - began < 50  # asyncio's own limit is 60 s
 
 
 def test_hub_has_no_privilege_and_no_core_dump(host: Host, hub: Hub) -> None:

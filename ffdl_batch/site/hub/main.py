@@ -41,6 +41,16 @@ class RemoteProtocol(PeerProtocol):
         return False
 
 
+class RemoteServer(QuietServer):
+    """A server over TLS whose handshakes may take a few seconds. uvicorn has no option for that."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """See :class:`uvicorn.Server`."""
+        await super().startup(sockets=[])
+        for listening in sockets or ():
+            await self.listen(listening)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     parser = argparse.ArgumentParser(
@@ -75,12 +85,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def _serve(hub: Hub, settings: HubSettings) -> None:
     asyncio.get_running_loop().set_exception_handler(PeerProtocol.limits.on_exception)
     local = QuietServer(uvicorn_config(hub))
-    servers, sockets = [local], [_bind_socket(Path(settings.socket))]
+    servers: list[QuietServer] = [local]
+    sockets = [_bind_socket(Path(settings.socket))]
     if settings.listen:
         certificate = (
             {"ssl_certfile": settings.certificate, "ssl_keyfile": settings.key} if settings.certificate else {}
         )
-        servers.append(QuietServer(uvicorn_config(hub, RemoteProtocol, **certificate)))
+        servers.append(RemoteServer(uvicorn_config(hub, RemoteProtocol, **certificate)))
         sockets.append(_bind_address(*settings.listen_address))
     _on_signals(servers, settings)
     try:
