@@ -48,5 +48,6 @@ def test_hub_refuses_to_run_as_root(capfd: pytest.CaptureFixture[str], monkeypat
     monkeypatch.setattr("ffdl_batch.site.hub.main.hide_memory", lambda: None)
     monkeypatch.setattr("ffdl_batch.site.hub.main.log_to", lambda _: None)
     monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("os.umask", lambda _: 0)  # it would be that of the tests that follow
     assert main(["--site-file", "/nonexistent"]) == 77
     assert "run it as an account of its own" in capfd.readouterr().err
