@@ -82,8 +82,8 @@ class Desk:
         """A job that has printed its first line."""
         finish = self.base / f"finish-{len(self.jobs)}"
         (self.base / "manifest.yml").write_text(MANIFEST.format(finish=finish, more=more.format(base=self.base)))
-        told = self.ask("submit", "--parsable", str(self.base / "manifest.yml"), str(self.base / "model"))
-        job_id = told.stdout.strip()
+        ran = self.ask("submit", "--parsable", str(self.base / "manifest.yml"), str(self.base / "model"))
+        job_id = ran.stdout.strip()
         self.jobs[job_id] = finish
         until(lambda: self.site.state_of(job_id) == "PROCESSING", lambda: f"the training to begin; {self.site.log}")
         log = Path(Root(str(self.site.state)).job(job_id).attempt(1).training_log(1))
@@ -149,9 +149,9 @@ def test_download_fetches_results_logs_checkpoint_and_model(desk: Desk) -> None:
     """Of a running job through the daemon, of one that has ended from its directory."""
     job_id = desk.submit()
     out = desk.base / "desk" / job_id
-    told = desk.ask("download", job_id)
+    ran = desk.ask("download", job_id)
     partial = f"ffdl: {job_id} is PROCESSING: its output is not complete"
-    assert sorted(told.stderr.splitlines()) == sorted({partial, *LEFT_OUT})
+    assert sorted(ran.stderr.splitlines()) == sorted({partial, *LEFT_OUT})
     assert found_in(out / "results") == WHILE_IT_RUNS
     assert (out / "results" / "empty").stat().st_mtime > 1e9
     desk.ask("download", "--logs", job_id)
@@ -163,9 +163,9 @@ def test_download_fetches_results_logs_checkpoint_and_model(desk: Desk) -> None:
     assert found_in(desk.base / "desk" / "own") == {"empty": b"my own"}
 
     desk.finish(job_id)
-    told = desk.ask("download", job_id)  # what an earlier call brought is replaced
-    assert "4 files brought to " in told.stdout
-    assert set(told.stderr.splitlines()) == LEFT_OUT
+    ran = desk.ask("download", job_id)  # what an earlier call brought is replaced
+    assert "4 files brought to " in ran.stdout
+    assert set(ran.stderr.splitlines()) == LEFT_OUT
     assert found_in(out / "results") == RESULTS
     assert str((out / "results" / "latest").readlink()) == "deep"
     assert [(out / "results" / name).stat().st_mode & 0o777 for name in ("run.sh", "hollow")] == [0o755, 0o700]
@@ -173,13 +173,13 @@ def test_download_fetches_results_logs_checkpoint_and_model(desk: Desk) -> None:
     assert (done["kept"], done["bytes"]) == (4, 0)
     desk.ask("download", "--logs", job_id)
     assert found_in(out / "logs")["learner-1/training-log.txt"] == b"hello\ngoodbye\n"
-    told = desk.ask("download", "--checkpoint", job_id, "--out", "saved")
-    assert told.stderr == "ffdl: pipe is left out: it is a named pipe\n"
+    ran = desk.ask("download", "--checkpoint", job_id, "--out", "saved")
+    assert ran.stderr == "ffdl: pipe is left out: it is a named pipe\n"
     assert found_in(desk.base / "desk" / "saved") == {"step": b"7"}
     desk.ask("download", "--model", job_id[:14], "--attempt", "1")
     assert list(found_in(out / "model")) == ["model.zip"]
-    told = desk.ask("download", "--model", "--checkpoint", job_id, "--out", "both", "--json")
-    lines = [json.loads(line) for line in told.stdout.splitlines()]
+    ran = desk.ask("download", "--model", "--checkpoint", job_id, "--out", "both", "--json")
+    lines = [json.loads(line) for line in ran.stdout.splitlines()]
     assert [(line["kind"], line["done"]["files"]) for line in lines] == [("model", 1), ("checkpoint", 1)]
     assert sorted(found_in(desk.base / "desk" / "both")) == ["checkpoint/step", "model/model.zip"]
     desk.ask("download", "--results", "--model", job_id)
@@ -236,16 +236,16 @@ def test_download_tries_all_kinds_and_reports_incomplete_ones_at_the_end(
     for kind in moved:
         directories[kind].rename(tmp_path / kind)
     try:
-        told = desk.ask("download", ended, *FLAGS, "--out", str(tmp_path / "out"), "--json", code=1, under=AS_OTHERS)
+        ran = desk.ask("download", ended, *FLAGS, "--out", str(tmp_path / "out"), "--json", code=1, under=AS_OTHERS)
     finally:
         for name in shut:
             places[name].chmod(0o755)
         for kind in moved:
             (tmp_path / kind).rename(directories[kind])
-    lines = told.stderr.splitlines()[-len(said) :]
-    assert [words in line for words, line in zip(said, lines, strict=True)] == [True] * len(said), told.stderr
+    lines = ran.stderr.splitlines()[-len(said) :]
+    assert [words in line for words, line in zip(said, lines, strict=True)] == [True] * len(said), ran.stderr
     incomplete = {name.partition("/")[0] for name in shut} | set(moved)
-    whole = {json.loads(line)["kind"] for line in told.stdout.splitlines()}
+    whole = {json.loads(line)["kind"] for line in ran.stdout.splitlines()}
     assert whole == ALL - incomplete
     found = set(found_in(tmp_path / "out"))
     assert "model/model.zip" in found
@@ -257,8 +257,8 @@ def test_download_tries_all_kinds_and_reports_incomplete_ones_at_the_end(
 def test_download_copies_other_kinds_if_one_would_replace_local_files(desk: Desk, ended: str, tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "empty").write_text("my own")
-    told = desk.ask("download", ended, "--results", "--checkpoint", "--out", str(tmp_path), code=1)
-    assert "ffdl: results: " in told.stderr and "not what the store has (empty)" in told.stderr
+    ran = desk.ask("download", ended, "--results", "--checkpoint", "--out", str(tmp_path), code=1)
+    assert "ffdl: results: " in ran.stderr and "not what the store has (empty)" in ran.stderr
     assert found_in(tmp_path) == {"results/empty": b"my own", "checkpoint/step": b"7"}
 
 
@@ -266,10 +266,10 @@ def test_download_copies_other_kinds_if_one_would_replace_local_files(desk: Desk
 def test_download_of_several_kinds_reports_error_of_the_whole_job_once(
     desk: Desk, ended: str, flags: tuple[str, ...]
 ) -> None:
-    told = desk.ask("download", "training-zzzzzzzzz", *flags, code=1)
-    assert told.stderr.count("there is no job") == 1
-    told = desk.ask("download", ended, "--attempt", "2", *flags, "-Q", code=2)
-    assert told.stderr.count("there is no attempt 2") == 1
+    ran = desk.ask("download", "training-zzzzzzzzz", *flags, code=1)
+    assert ran.stderr.count("there is no job") == 1
+    ran = desk.ask("download", ended, "--attempt", "2", *flags, "-Q", code=2)
+    assert ran.stderr.count("there is no attempt 2") == 1
 
 
 def test_download_fetches_results_from_directory_store_of_manifest(desk: Desk) -> None:

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 HUB, ADA, BOB, EXPIRED, OUTSIDER, GONE = 7000, 7001, 7002, 7003, 7004, 7005
 """Uids. OUTSIDER is in no allowed group; GONE has no account."""
 CROWD = 8000
-"""The first uid of the other users whom a host may have."""
+"""The first uid of the further users of a host."""
 USERS, OTHERS = 7100, 7101
 """Groups."""
 PASSWD = f"""\

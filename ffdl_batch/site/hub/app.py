@@ -119,7 +119,7 @@ class Hub:
             head = request_head(scope, target, headers, with_token=user == caller.uid)
             status = await self._daemons.forward(user, scope, receive, send, head)
             if status == HTTPStatus.UNAUTHORIZED:
-                self._limits.refuse_unidentified(entry.origin, refuse(401, ""))  # only counted
+                self._limits.note_unidentified(entry.origin)
 
     async def _identify(self, scope: Scope, peer: Peer) -> Caller:
         """Return the caller: the owner of the token, else the user at the other end of the hub's socket."""

@@ -1,4 +1,4 @@
-"""Write who did what, as whom, and with which result. Neither queries, headers nor bodies are written."""
+"""Write who did what, in which role, and with which result. Neither queries, headers nor bodies are written."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _WINDOW_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A caller whom the hub has identified."""
+    """An identified caller."""
 
     uid: int
     has_token: bool
@@ -87,11 +87,15 @@ class Limits:
             if not self._running[uid]:
                 del self._running[uid]
 
-    def refuse_unidentified(self, address: str, refusal: Refused) -> Refused:
-        """Count a request that does not prove who has sent it. Return `refusal`, or another one (429) if there were too
-        many from this address. Requests with a valid token are not affected."""
+    def note_unidentified(self, address: str) -> None:
+        """Count a request that does not prove who has sent it."""
         self._renew()
         self._wrong[address] += 1
+
+    def refuse_unidentified(self, address: str, refusal: Refused) -> Refused:
+        """Count such a request. Return `refusal`, or another one (429) if there were too many from this address.
+        Requests with a valid token are not affected."""
+        self.note_unidentified(address)
         if self._wrong[address] > self._settings.wrong_tokens_per_minute:
             return _too_many(f"too many requests without valid token came from {address}")
         return refusal

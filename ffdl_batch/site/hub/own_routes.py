@@ -70,7 +70,7 @@ class OwnRoutes:
             await PlainReply({"schema": SCHEMA})(scope, receive, send)
 
     async def _login(self, nonce: str, scope: Scope, receive: Receive, send: Send, peer: Peer, entry: Entry) -> None:
-        """Pass a credential for a daemon on to the daemon of the user whom the credential for the hub proves."""
+        """Pass the second credential on to the daemon of the user that the first one proves."""
         to_hub, to_daemon = read_login(await read_small(receive))
         try:
             self._logins.take(nonce)

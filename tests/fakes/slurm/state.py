@@ -18,7 +18,7 @@ squeue: half (the end is missing, and it says so), odd (the first row lacks a fi
 is missing, in mid-line, and all is well).
 Of sbatch beside them: refuse[=text], site=WORDS (of a job_submit.lua that returns slurm.ERROR), lose_reply, untrusted
 (the reply), hang (after accepting), silent, twice, busy[=WORDS of the site] (accepted at the second try, a second
-later), late[=SECONDS] (accepted so long after the time-out was told), wrapped=NUMBER (accepted, and what stands
+later), late[=SECONDS] (accepted so long after the time-out was reported), wrapped=NUMBER (accepted, and what stands
 before sbatch greets and prints another number).
 What is listed of others' jobs (`user` in a record) is what Slurm's --me and --user show: nothing.
 

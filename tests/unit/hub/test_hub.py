@@ -1,4 +1,4 @@
-"""The hub: whom it lets through, what it passes on, and what it does when a side breaks off."""
+"""The hub: which callers it lets through, what it passes on, and what it does when a side breaks off."""
 
 from __future__ import annotations
 
