@@ -90,8 +90,10 @@ def site(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     finally:
         for process in started:
             cluster.kill(process)
-        for pid in (*site.daemons("alice"), *site.daemons("bob")):
-            cluster.run("ctl", ["kill", pid], check=False)
+        for name in ("alice", "bob"):
+            for pid in site.daemons(name):
+                cluster.run("ctl", ["kill", pid], check=False)
+            cluster.run("ctl", ["rm", "-f", f"/home/{name}/.config/ffdl/tokens.toml"])  # else they use this hub later
         cluster.run(
             "ctl", ["rm", "-rf", "/etc/ffdl", "/run/ffdl", "/run/ffdl-hub", "/var/lib/ffdl", "/var/lib/ffdl-hub"]
         )
