@@ -12,7 +12,7 @@ from ffdl_batch.domain.job.secret_references import MOVED, reference
 from ffdl_batch.manifest.command import read_command
 from ffdl_batch.manifest.contract import Defaults
 from ffdl_batch.manifest.credentials import is_secret, keep_apart, secret_name, why_no_reference
-from ffdl_batch.manifest.document.tree import Mapping, Node, Place, Sequence
+from ffdl_batch.manifest.document.tree import Mapping, Node, Place, Sequence, locate, path_text, walk
 from ffdl_batch.manifest.finding_log import FindingLog
 from ffdl_batch.manifest.models.batch import BatchBlock, ManifestBlock
 from ffdl_batch.manifest.models.ffdl import EvaluationMetricsBlock, FrameworkBlock, ImageLocationBlock, MetricValueBlock
@@ -219,6 +219,13 @@ def name_sources(root: Mapping, manifest: ManifestBlock) -> dict[str, str]:
     if manifest.learners is None and manifest.batch is not None and manifest.batch.roles:
         sources["learners"] = sources["batch.roles"]  # their sum
     return sources
+
+
+def name_lines(root: Mapping) -> dict[str, int]:
+    """Return the line of each value by its place; 0 for a value of an option. Elements of a sweep are left out."""
+    places = (place for _, place in walk(root) if place and place[:2] != ("batch", "sweep"))
+    origins = {path_text(place): locate(root, place)[0] for place in places}
+    return {path: 0 if origin.option else origin.mark.line for path, origin in origins.items()}
 
 
 def _sources_below(path: str, node: Node) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ffdl_batch.domain.findings import Finding
 from ffdl_batch.domain.job.spec import JobSpec
@@ -48,3 +48,6 @@ class Parsed:
     redacted_text: str
     """The manifest with the values of credentials replaced by ``***``, which is safe to keep; "" if the manifest could
     not be read, because its secrets are then unknown."""
+    lines: Mapping[str, int] = field(default_factory=dict)
+    """Place of each value that the manifest gives → its line; 0 if an option of the command gives it. The elements of a
+    sweep have none."""

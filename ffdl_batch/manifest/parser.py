@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 from ffdl_batch.domain.findings import Severity
 from ffdl_batch.domain.job.spec import JobSpec
-from ffdl_batch.manifest.assembly import assemble, move_secrets, name_sources
+from ffdl_batch.manifest.assembly import assemble, move_secrets, name_lines, name_sources
 from ffdl_batch.manifest.checks.ffdl_differences import check_framework, note_credentials, note_differences
 from ffdl_batch.manifest.checks.job import check_job
 from ffdl_batch.manifest.checks.keys import check_keys, note_unsupported
@@ -66,7 +66,8 @@ def parse_manifest(
     spec, secrets = _read_job(root, source.base_dir, defaults, taken, log)
     if log.has_errors or spec is None:
         return Parsed(None, log.findings, {}, redacted)
-    return Parsed(replace(spec, sources={**spec.sources, **recorded}), log.findings, secrets, redacted)
+    spec = replace(spec, sources={**spec.sources, **recorded})
+    return Parsed(spec, log.findings, secrets, redacted, name_lines(root))
 
 
 def _root_of(document: Document, log: FindingLog) -> Mapping:

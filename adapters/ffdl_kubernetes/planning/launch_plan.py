@@ -6,9 +6,11 @@ import json
 import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePosixPath
 
 from ffdl_batch.attempt.layout import Root
 from ffdl_batch.domain.job.secret_references import SECRET, image_credentials, uses_of
+from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.launch.launch_file import HostVariables, LaunchFile, Pod, encode
 from ffdl_batch.domain.launch.network_level import NetworkLevel
 from ffdl_batch.domain.launch.pod_protocol import INDEX, POD_DIR, SHIM, TREE
@@ -126,7 +128,8 @@ def _launch(request: LaunchRequest, settings: KubernetesSettings, base: BasePlan
         echo_output=False,
         carry=_carried(request, settings),
         pod=Pod(
-            POD_DIR, apart=not settings.claim, cut_off=access.cut_off, claims=_claims(base.start, settings),
+            POD_DIR, apart=not settings.claim, cut_off=access.cut_off,
+            claims=_claims(base.start, request.spec, settings),
             store_patience_s=float(settings.store_patience_s),
         ),
     )  # fmt: skip
@@ -150,40 +153,40 @@ def _shape(request: LaunchRequest, settings: KubernetesSettings, start: Start) -
         image=request.image,
         shim=shim_argv(),
         pre_stop=pre_stop_argv(),
-        mounts=tuple(_mount(one, settings) for one in start.pod_mounts),
-        outside=_outside(start, settings),
+        mounts=tuple(_mount(one, request.spec, settings) for one in start.pod_mounts),
+        outside=_outside(start, request.spec, settings),
         has_image_secret="password" in image_credentials(request.spec),
         about={NAME: request.spec.name, **({USER: request.user} if request.user else {})},
     )
 
 
-def _mount(one: PodMount, settings: KubernetesSettings) -> Mount:
+def _mount(one: PodMount, spec: JobSpec, settings: KubernetesSettings) -> Mount:
     if one.volume:
         return Mount(one.sub_path, one.target, one.read_only, volume=one.volume, per_pod=one.per_pod)
-    claim, below, _ = _claim_of(one.sub_path, settings)
+    claim, below, _ = _claim_of(one.sub_path, spec, settings)
     return Mount(below, one.target, one.read_only, claim=claim)
 
 
-def _claims(start: Start, settings: KubernetesSettings) -> dict[str, str]:
+def _claims(start: Start, spec: JobSpec, settings: KubernetesSettings) -> dict[str, str]:
     """Return those of `volumes` that contain the manifest's directories."""
-    tops = {one.target for one in _outside(start, settings)}
+    tops = {one.target for one in _outside(start, spec, settings)}
     return {top: claim for top, claim in settings.volumes.items() if top.rstrip("/") in tops}
 
 
-def _outside(start: Start, settings: KubernetesSettings) -> tuple[ClaimMount, ...]:
+def _outside(start: Start, spec: JobSpec, settings: KubernetesSettings) -> tuple[ClaimMount, ...]:
     """Return the mounts of the manifest's directories in the controller, by their paths there."""
     stores = start.data.stores
     paths = [*start.data.needs_dirs, *(one.source for one in start.data.copies)]
     paths += [path for path in (stores.results, stores.logs, stores.model) if path]
     found = {}
     for path in paths:
-        claim, below, top = _claim_of(path, settings)
+        claim, below, top = _claim_of(path, spec, settings)
         root = below.removesuffix(posixpath.relpath(path, top)).rstrip("/") if path != top else below
         found[top] = ClaimMount(claim, root, top)
     return tuple(found[top] for top in sorted(found))
 
 
-def _claim_of(path: str, settings: KubernetesSettings) -> tuple[str, str, str]:
+def _claim_of(path: str, spec: JobSpec, settings: KubernetesSettings) -> tuple[str, str, str]:
     """Return the claim, the path in it, and the directory of `volumes` above it. Raises RequestRefused."""
     for top in sorted(settings.volumes, key=len, reverse=True):
         plain = top.rstrip("/")
@@ -194,7 +197,15 @@ def _claim_of(path: str, settings: KubernetesSettings) -> tuple[str, str, str]:
     known = ", ".join(sorted(settings.volumes)) or "none is configured"
     message = f"pods have no directory {path}; the cluster has: {known}"
     cure = "map it to a claim in volumes of [backend.kubernetes], or use a data store"
-    raise RequestRefused([refusal("data_stores", message, cure, "C103")])
+    raise RequestRefused([refusal(_store_of(path, spec), message, cure, "C103")])
+
+
+def _store_of(path: str, spec: JobSpec) -> str:
+    """Return the place in the manifest of the data store in whose directory `path` is."""
+    for number, store in enumerate(spec.data_stores):
+        if (top := store.connection.get("path")) and PurePosixPath(path).is_relative_to(top):
+            return f"data_stores[{number}].connection.path"
+    return "data_stores"
 
 
 def _policy(request: LaunchRequest, access: Access, settings: KubernetesSettings) -> Plain:
@@ -203,4 +214,5 @@ def _policy(request: LaunchRequest, access: Access, settings: KubernetesSettings
         return policy(request.token, labels(request.job_id, request.attempt), ways, settings)
     except NotAnAddress as error:
         message = f"{error} is a name, and NetworkPolicies accept addresses only"
-        raise RequestRefused([refusal("batch.egress", message, "write its IPv4 address")]) from None
+        number = next(i for i, one in enumerate(ways.egress) if one.host == str(error))
+        raise RequestRefused([refusal(f"batch.network.allow[{number}]", message, "write its IPv4 address")]) from None

@@ -14,6 +14,7 @@ from ffdl_batch.domain.sbatch.script_options import (
     SbatchOption,
     check_number,
     is_moment,
+    path_of_arg,
     read_passed,
     scheduling_options,
 )
@@ -86,14 +87,14 @@ def _check(batch: BatchOptions) -> None:
     if batch.begin:
         _check_time(batch.begin, "batch.begin", "begin")
     _check_priority(batch.priority)
-    for arg in batch.slurm_args:
+    for number, arg in enumerate(batch.slurm_args):
         try:
             option = read_passed(arg)
             check_number(option)
         except NotPassed as error:
-            raise RequestRefused([refusal("batch.slurm.args", error.message, error.cure)]) from None
+            raise RequestRefused([refusal(path_of_arg(number), error.message, error.cure)]) from None
         if is_moment(option):
-            _check_time(option.value or "", "batch.slurm.args", option.name)
+            _check_time(option.value or "", path_of_arg(number), option.name)
 
 
 def is_template(request: LaunchRequest) -> bool:

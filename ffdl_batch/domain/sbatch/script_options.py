@@ -10,7 +10,7 @@ from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.job.spec import BatchOptions
 from ffdl_batch.domain.quantity import format_time_limit
 from ffdl_batch.domain.sbatch.begin_time import EXAMPLES, read_absolute, sbatch_time, to_absolute
-from ffdl_batch.domain.sbatch.option_table import BY_NAME, PATTERNS, TABLE, Form, Takes
+from ffdl_batch.domain.sbatch.option_table import ARGS, BY_NAME, PATTERNS, TABLE, Form, Takes
 from ffdl_batch.host.time_zone import UtcOffsets
 
 _LONG_OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?:=(.*))?", re.ASCII)
@@ -53,15 +53,20 @@ def with_absolute_times(
             wrong.append(Finding(Severity.ERROR, message, f"write a later time, as {EXAMPLES}", path=path))
         return found
 
-    def absolute_arg(arg: str) -> str:
+    def absolute_arg(number: int, arg: str) -> str:
         option = read_passed(arg)
         if not is_moment(option) or option.value is None:
             return arg
-        return f"--{option.name}={absolute(option.value, 'batch.slurm.args', in_future=True)}"
+        return f"--{option.name}={absolute(option.value, path_of_arg(number), in_future=True)}"
 
-    args = tuple(map(absolute_arg, batch.slurm_args))
+    args = tuple(absolute_arg(number, arg) for number, arg in enumerate(batch.slurm_args))
     begin = absolute(batch.begin, "batch.begin") if batch.begin else ""
     return replace(batch, begin=begin, slurm_args=args), tuple(wrong)
+
+
+def path_of_arg(number: int) -> str:
+    """Return the place of an item of `batch.slurm.args` in the manifest."""
+    return f"{ARGS}[{number}]"
 
 
 def scheduling_options(batch: BatchOptions) -> list[SbatchOption]:

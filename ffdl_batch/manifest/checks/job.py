@@ -12,6 +12,7 @@ from ffdl_batch.domain.job.spec import JobSpec, NetworkLevel, Restart, Staging
 from ffdl_batch.domain.job.spec_errors import find_mistakes
 from ffdl_batch.manifest.document.tree import Place, Scalar, find, locate
 from ffdl_batch.manifest.finding_log import FindingLog
+from ffdl_batch.manifest.models.sweep import PLACE as SWEEP
 
 _LEVEL: Place = ("batch", "network", "level")
 _SERVERS = re.compile(rf"\b{PS_COUNT}=([^\s;&|()<>]*)")
@@ -21,6 +22,8 @@ def check_job(job: JobSpec, log: FindingLog) -> None:
     """Report what no backend can make a job of, and what its owner may not have meant."""
     for mistake in find_mistakes(job):
         place, cure = mistake.place, mistake.cure
+        if place == SWEEP:
+            continue  # read_sweep has reported it at the line of the value
         if place == _LEVEL:
             place = _level_place(log)
             cure = "write egress:HOST:PORT" if locate(log.root, place)[0].option else cure

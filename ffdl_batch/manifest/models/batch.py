@@ -15,15 +15,18 @@ from ffdl_batch.domain.job.spec import NetworkLevel, Placement, Restart, SavedBy
 from ffdl_batch.domain.network_address import is_web_address
 from ffdl_batch.manifest.models.ffdl import Block, CommandText, FfdlBlock, nothing_is_empty, nothing_is_no_item
 from ffdl_batch.manifest.models.sbatch_values import (
+    only_events,
     read_array,
     read_begin,
     read_dependency,
     read_gres,
     read_gres_count,
     read_gres_name,
+    read_mail_event,
     read_mail_events,
     read_signal,
     read_signal_name,
+    read_slurm_arg,
     read_slurm_args,
 )
 from ffdl_batch.manifest.models.scalars import (
@@ -65,15 +68,16 @@ def read_destination(value: object) -> str:
     return text
 
 
-def _env_names(env: dict[str, str]) -> dict[str, str]:
-    for name in env:
-        if not ENV_NAME.fullmatch(name):
-            raise refusal(f"{shown(name)} cannot be the name of a variable", "use letters, digits and _")
-        refused = why_refused(name)
-        if refused:
-            what, _, cure = refused.partition("; ")
-            raise refusal(what, cure)
-    return env
+def read_env_name(value: object) -> str:
+    """Read the name of a variable that a learner can be given."""
+    name = str(value)
+    if not ENV_NAME.fullmatch(name):
+        raise refusal(f"{shown(name)} cannot be the name of a variable", "use letters, digits and _")
+    refused = why_refused(name)
+    if refused:
+        what, _, cure = refused.partition("; ")
+        raise refusal(what, cure)
+    return name
 
 
 def _level_alone(value: object) -> object:
@@ -95,9 +99,8 @@ def _webhook(text: str) -> str:
 
 
 Env = Annotated[
-    dict[str, Text],
+    dict[Annotated[str, BeforeValidator(read_env_name)], Text],
     BeforeValidator(nothing_is_empty),
-    AfterValidator(_env_names),
     Field(json_schema_extra={"propertyNames": _ENV_NAME_SCHEMA}),
 ]
 Words = Annotated[dict[str, Label], BeforeValidator(nothing_is_empty)]
@@ -109,12 +112,13 @@ Gres = Annotated[
     WithJsonSchema({"anyOf": [{"type": ["string", "null"]}, {"type": "object"}]}),
 ]
 MailEvents = Annotated[
-    tuple[str, ...],
+    tuple[Annotated[str, BeforeValidator(read_mail_event)], ...],
     BeforeValidator(read_mail_events),
+    AfterValidator(only_events),
     WithJsonSchema({"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": {"type": "string"}}]}),
 ]
 SlurmArgs = Annotated[
-    tuple[str, ...],
+    tuple[Annotated[str, BeforeValidator(read_slurm_arg)], ...],
     BeforeValidator(read_slurm_args),
     WithJsonSchema({"anyOf": [{"type": "null"}, {"type": "array", "items": {"type": "string", "pattern": "^--"}}]}),
 ]

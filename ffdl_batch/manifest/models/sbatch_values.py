@@ -48,10 +48,23 @@ def read_signal(value: object) -> str:
     return text
 
 
-def read_mail_events(value: object) -> tuple[str, ...]:
-    """Read ``--mail-type``: one comma-separated text, or a list."""
-    items = value if isinstance(value, list) else read_label(value).split(",")
-    events, unknown = read_events([read_label(item) for item in items])
+def read_mail_events(value: object) -> object:
+    """Read ``--mail-type``: one comma-separated text; the items of a list are not read yet."""
+    return value if isinstance(value, list) else _read_events(read_label(value).split(","))
+
+
+def read_mail_event(value: object) -> str:
+    """Read one item of a list of events; "" for nothing."""
+    return "".join(_read_events([read_label(value)]))
+
+
+def only_events(events: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the events of a list without empty items, and NONE only if it is alone."""
+    return read_events(events)[0]
+
+
+def _read_events(words: list[str]) -> tuple[str, ...]:
+    events, unknown = read_events(words)
     if unknown:
         known = ", ".join(MAIL_EVENTS)
         raise refusal(f"{shown(unknown[0])} is not an event that mail is sent for", f"known are {known}")
@@ -144,16 +157,18 @@ def _checked(read: Callable[[str], Value], text: str) -> Value:
         raise refusal(message, cure) from None
 
 
-def read_slurm_args(value: object) -> tuple[str, ...]:
-    """Read the long options that are passed to sbatch."""
+def read_slurm_args(value: object) -> object:
+    """Return the list of long options that are passed to sbatch, whose items are not read yet."""
     if value is None:
-        return ()
+        return []
     if not isinstance(value, list):
         raise refusal(f"a list is needed here, not {kind_of(value)}", "write one option per item, as - --exclusive")
-    return tuple(_slurm_arg(read_label(item)) for item in value)
+    return value
 
 
-def _slurm_arg(text: str) -> str:
+def read_slurm_arg(value: object) -> str:
+    """Read one long option that is passed to sbatch."""
+    text = read_label(value)
     try:
         option = read_passed(text)
     except NotPassed as error:

@@ -10,7 +10,9 @@ import math
 from collections.abc import Iterator
 
 from ffdl_batch.domain.job.array import MAX_ELEMENTS, read_indexes
+from ffdl_batch.domain.job.environment_variables import why_too_long
 from ffdl_batch.domain.job.spec import BatchOptions
+from ffdl_batch.domain.job.spec_errors import INTO_A_FILE
 from ffdl_batch.manifest.document.tree import Mapping, Node, Place, Scalar, Sequence, find
 from ffdl_batch.manifest.environment_variables import check_swept_name
 from ffdl_batch.manifest.finding_log import FindingLog
@@ -83,7 +85,7 @@ def _read_grid(node: Mapping, log: FindingLog) -> tuple[Values, ...]:
             log.error(place, "a list of values is needed here", f"write {name}: [0.1, 0.01]")
             continue
         items = entry.value.items
-        columns.append([_read_value(item, (*place, i), log) for i, item in enumerate(items)])
+        columns.append([_read_value(name, item, (*place, i), log) for i, item in enumerate(items)])
     count = math.prod(len(column) for column in columns)
     if count > MAX_ELEMENTS:
         product = " x ".join(str(len(column)) for column in columns)
@@ -119,14 +121,16 @@ def _read_elements(node: Sequence, log: FindingLog) -> Iterator[Values]:
         for name in item.entries.keys() - seen:
             check_swept_name(name, (*place, name), log)
         seen |= item.entries.keys()
-        yield {name: _read_value(entry.value, (*place, name), log) for name, entry in item.entries.items()}
+        yield {name: _read_value(name, entry.value, (*place, name), log) for name, entry in item.entries.items()}
 
 
-def _read_value(node: Node, place: Place, log: FindingLog) -> str:
+def _read_value(name: str, node: Node, place: Place, log: FindingLog) -> str:
     """Return the raw text: 0.10 is "0.10"."""
     if not isinstance(node, Scalar):
         log.error(place, "one value is needed here", "put text that contains : - { or [ in quotes")
         return ""
     if "\0" in node.text:
         log.error(place, "the text contains a NUL character", "delete it")
+    if why := why_too_long(name, node.text):
+        log.error(place, why, INTO_A_FILE)
     return "" if node.is_null else node.text

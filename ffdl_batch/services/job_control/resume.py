@@ -135,7 +135,9 @@ def _check_possible(
 def _candidate(storage: JobStorage, job: Job, overrides: Overrides, own: Mapping[str, str]) -> Candidate:
     """Return the job of the next attempt with `overrides`."""
     spec = without_waiting(storage, job, overrides.apply(job.spec), job.attempt + 1)
-    return Candidate(spec, job.backend, (), (), own, "manifest.yml")
+    given = {path: source.partition(":") for path, source in spec.sources.items()}
+    lines = {path: int(line) if kind == "manifest" else 0 for path, (kind, _, line) in given.items()}
+    return Candidate(spec, job.backend, (), (), own, "manifest.yml", lines)
 
 
 def _plan(storage: JobStorage, adapters: Adapters, job: Job, candidate: Candidate) -> LaunchPlan:

@@ -53,6 +53,8 @@ class Candidate:
     secrets: Mapping[str, str]
     """The values of secrets in the submission, by name. They are written only to a file of mode 0600."""
     manifest_name: str
+    lines: Mapping[str, int]
+    """Place of each value that the manifest gives → its line; 0 if an option of the command gives it."""
 
     @property
     def is_later(self) -> bool:
@@ -98,7 +100,7 @@ def read_submission(storage: JobStorage, adapters: Adapters, submission: Submiss
     spec, secrets, wrong = bring_along(spec, parsed.inline_secrets, submission.references)
     batch, unreadable = _read_times(spec.batch, submission, storage.clock.now())
     spec, wrong = dataclasses.replace(spec, batch=batch), [*wrong, *unreadable]
-    candidate = Candidate(spec, name, warnings, notes, secrets, submission.manifest_name)
+    candidate = Candidate(spec, name, warnings, notes, secrets, submission.manifest_name, parsed.lines)
     wrong += missing_secrets(storage.root, spec, secrets)
     if wrong:
         raise bad_input([*warnings, *(locate(candidate, finding) for finding in wrong)])
@@ -243,7 +245,7 @@ def _placed(candidate: Candidate, warning: str) -> str:
     """Add file and line to an adapter's warning about a field of the manifest, which has the form ``field:
     sentence``."""
     path, _, sentence = warning.partition(": ")
-    if not candidate.spec.sources.get(path, "").startswith("manifest:"):
+    if not candidate.lines.get(path):
         return warning
     return str(locate(candidate, Finding(Severity.WARNING, sentence, path=path)))
 
@@ -253,6 +255,5 @@ def locate(candidate: Candidate, finding: Finding) -> Finding:
     if finding.file is not None or finding.path is None:
         return finding
     ends = [len(finding.path), *(found.start() for found in reversed(list(re.finditer(r"[.\[]", finding.path))))]
-    places = (candidate.spec.sources.get(finding.path[:end], "") for end in ends)
-    lines = (int(place.removeprefix("manifest:")) for place in places if place.startswith("manifest:"))
-    return dataclasses.replace(finding, file=candidate.manifest_name, line=next(lines, None))
+    lines = (candidate.lines[finding.path[:end]] for end in ends if finding.path[:end] in candidate.lines)
+    return dataclasses.replace(finding, file=candidate.manifest_name, line=next(lines, None) or None)

@@ -90,9 +90,9 @@ def test_kubernetes_plan_ignores_slurm_options_with_warning() -> None:
     (replace(PLAIN, framework=Framework("horovod", "0.13", "python3 x.py"), resources=replace(PLAIN.resources,
        learners=2)), "learners", "name a claim on a file system that pods share"),
     (replace(PLAIN, batch=BatchOptions(network=NetworkLevel.EGRESS, egress=(Egress("data.example.org", 443),))),
-     "batch.egress", "write its IPv4 address"),
+     "batch.network.allow[0]", "write its IPv4 address"),
     (replace(PLAIN, batch=BatchOptions(elastic={"min_gpus": "1"})), "batch.elastic", "not offered yet"),
-    (replace(PLAIN, data_stores=(HERE,)), "data_stores", "use a data store"),
+    (replace(PLAIN, data_stores=(HERE,)), "data_stores[0].connection.path", "use a data store"),
 ])  # fmt: skip
 def test_kubernetes_plan_rejects_unsupported_request_with_cure(spec: JobSpec, path: str, words: str) -> None:
     with pytest.raises(InvalidRequest, match=re.escape(words)) as caught:

@@ -129,7 +129,7 @@ def test_batch_gres_accepts_text_and_mapping_with_kubernetes_resource_names(text
     ("{network: [job]}", "batch.network: a mapping is needed here, not a list"),
     ("{placement: near}", "batch.placement: 'near' is not known here (write one of node, pack, spread)"),
     ("{hold: perhaps}", "batch.hold: 'perhaps' is neither true nor false"),
-    ("{env: {1A: x}}", "batch.env: '1A' cannot be the name of a variable"),
+    ("{env: {1A: x}}", "batch.env.1A: '1A' cannot be the name of a variable"),
     ("{env: {A: [x]}}", "batch.env.A: one text is needed here, not a list"),
     ("{env: [A]}", "batch.env: a mapping is needed here, not a list"),
     ('{env: {A: "a\\0b"}}', "batch.env.A: the text contains a NUL character"),
@@ -192,6 +192,48 @@ def test_batch_retry_reads_gpu_hours_budget(written: str, hours: float | None) -
 @pytest.mark.parametrize(("written", "name"), [("SIGUSR1", "USR1"), ("usr2", "USR2"), ("15", "TERM")])
 def test_batch_checkpoint_signal_accepts_names_and_numbers(written: str, name: str) -> None:
     assert batch(f"{{checkpoint: {{signal: {written}}}}}").checkpoint.signal == name
+
+
+LONG = "x" * 131_072
+
+
+@pytest.mark.parametrize(
+    ("block", "line", "found"),
+    [
+        ("slurm: {args: [--exclusive,\n --nosuch]}", 5, "batch.slurm.args[1]: --nosuch is not among the options"),
+        ("slurm: {args: [--exclusive,\n --deadline=x]}", 5, "batch.slurm.args[1]: 'x' is not a time"),
+        ("slurm: {args: [--exclusive,\n [a]]}", 5, "batch.slurm.args[1]: one text is needed here, not a list"),
+        ("notify: {events: [END,\n LUNCH]}", 5, "batch.notify.events[1]: 'LUNCH' is not an event"),
+        ("env: {A: 1,\n a-b: 2}", 5, "batch.env.a-b: 'a-b' cannot be the name of a variable"),
+        ("env: {A: 1,\n UID: 2}", 5, "batch.env.UID: UID belongs to the shell"),
+        (f"env: {{A: 1,\n B: {LONG}}}", 5, "batch.env.B: B has 131074 bytes"),
+        ("secrets: {A: '${secret:a}',\n UID: '${secret:a}'}", 5, "batch.secrets.UID: UID belongs to the shell"),
+        (f"sweep: {{A: [1,\n {LONG}]}}", 5, "batch.sweep.A[1]: A has 131074 bytes"),
+        (f"sweep: [{{A: 1}},\n {{A: {LONG}}}]", 5, "batch.sweep[1].A: A has 131074 bytes"),
+        ("gres: {npu: 1,\n shard: 0}", 5, "batch.gres.shard: 0 asks for nothing"),
+        ("network: {level: egress, allow: ['a.b:1',\n 'c']}", 5, "batch.network.allow[1]: 'c' is not a destination"),
+        ("roles: {a: {},\n b: {cpus: -1}}", 5, "batch.roles.b.cpus: '-1' is not a valid number of CPUs"),
+    ],
+)
+def test_batch_finding_names_the_line_of_the_member(block: str, line: int, found: str) -> None:
+    (error,) = errors(parse(f"{MINIMAL}batch: {{{block}}}\n"))
+    assert error.startswith(f"m.yml:{line}:") and f"error: {found}" in error
+
+
+@pytest.mark.parametrize(
+    ("events", "read_events"),
+    [("'END,fail'", ("END", "FAIL")), ("[END, '', none]", ("END",)), ("[none]", ("NONE",)), ("[]", ()), ("", ())],
+)
+def test_batch_notify_reads_events_of_text_and_list(events: str, read_events: tuple[str, ...]) -> None:
+    assert batch(f"{{notify: {{events: {events}}}}}").notify.events == read_events
+
+
+def test_lines_of_manifest_name_members_and_leave_out_options() -> None:
+    text = f"{MINIMAL}batch:\n  partition: a\n  slurm:\n    args:\n    - --exclusive\n    - --contiguous\n"
+    lines = parse(text, {"partition": "b"}).lines
+    assert {path: lines[path] for path in ("batch", "batch.slurm.args[1]", "batch.partition", "framework.name")} == {
+        "batch": 4, "batch.slurm.args[1]": 9, "batch.partition": 0, "framework.name": 3
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("text", ["singleton", "afterok:1:2,afterany:3", "after:5+10", "afternotok:7?afterok:8"])

@@ -15,6 +15,7 @@ from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.sbatch.begin_time import read_absolute
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerMissing
 from ffdl_batch.services.refusals import Refused
+from ffdl_batch.services.secrets.user_secrets import set_secret
 from ffdl_batch.services.submission.dry_run import DRY_RUN_ID, plan_submission
 from ffdl_batch.services.submission.submit import submit
 from ffdl_batch.store import NewJob, Store, StoreUnavailable
@@ -117,7 +118,7 @@ def test_submit_reads_times_in_zone_of_submitter(site: Site, begin: str, hours: 
 
 @pytest.mark.parametrize(
     ("batch", "path"),
-    [("begin: 02/29/27", "batch.begin"), ("slurm: {args: [--deadline=02/29/27]}", "batch.slurm.args")],
+    [("begin: 02/29/27", "batch.begin"), ("slurm: {args: [--deadline=02/29/27]}", "batch.slurm.args[0]")],
 )
 def test_submit_rejects_day_that_does_not_exist(site: Site, batch: str, path: str) -> None:
     problem = site.problem("k", f"{MANIFEST}batch:\n  {batch}\n")
@@ -133,8 +134,21 @@ def test_submit_rejects_deadline_in_the_past(site: Site, deadline: str) -> None:
     text = f"{MANIFEST}batch:\n  begin: now-1hour\n  slurm: {{args: ['--deadline={deadline}']}}\n"
     problem = site.problem("k", text, utc_offsets=((0, 0),))
     (finding,) = problem.findings
-    assert (problem.exit_code, finding.line, finding.path) == (78, 9, "batch.slurm.args")
+    assert (problem.exit_code, finding.line, finding.path) == (78, 9, "batch.slurm.args[0]")
     assert finding.message == f"the deadline {deadline!r} is not in the future"
+
+
+@pytest.mark.parametrize(
+    ("batch", "line", "path"),
+    [
+        ("  slurm:\n    args:\n    - --exclusive\n    - --deadline=now-1hour\n", 11, "batch.slurm.args[1]"),
+        ("  secrets:\n    A: '${secret:a}'\n    B: '${secret:b}'\n", 10, "batch.secrets.B"),
+    ],
+)
+def test_submit_names_the_line_of_the_member(site: Site, batch: str, line: int, path: str) -> None:
+    set_secret(site.platform.storage, "a", "value")
+    (finding,) = site.problem("k", f"{MANIFEST}batch:\n{batch}").findings
+    assert (finding.file, finding.line, finding.path) == ("manifest.yml", line, path)
 
 
 @pytest.mark.parametrize("offsets", [((0, 90_000),), ((0,),), ((0, 0),) * 1001])

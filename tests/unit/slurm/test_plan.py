@@ -165,15 +165,15 @@ def test_plan_requeues_in_place_if_site_allows_unless_job_forbids_it() -> None:
             for text in ("nonsense", "16:00", "now+1hour")  # submissions make them absolute
         ],
         *[
-            (small(), {"slurm_args": (f"--{name}={text}",)}, "batch.slurm.args", f"--{name}")
+            (small(), {"slurm_args": (f"--{name}={text}",)}, "batch.slurm.args[0]", f"--{name}")
             for name, text in [
                 ("deadline", "nonsense"), ("nice", "low"), ("mincpus", "0"), ("wait-all-nodes", "1"), ("reboot", "x"),
             ]
         ],
-        (small(), {"slurm_args": ("--mincpus",)}, "batch.slurm.args", "--mincpus"),
-        (small(), {"slurm_args": ("--wrap=id",)}, "batch.slurm.args", "--wrap"),
-        (small(), {"slurm_args": ("--job-name=x",)}, "batch.slurm.args", "--job-name"),
-        (small(), {"slurm_args": ("-p", "x")}, "batch.slurm.args", "long sbatch option"),
+        (small(), {"slurm_args": ("--mincpus",)}, "batch.slurm.args[0]", "--mincpus"),
+        (small(), {"slurm_args": ("--wrap=id",)}, "batch.slurm.args[0]", "--wrap"),
+        (small(), {"slurm_args": ("--job-name=x",)}, "batch.slurm.args[0]", "--job-name"),
+        (small(), {"slurm_args": ("-p", "x")}, "batch.slurm.args[0]", "long sbatch option"),
     ],
 )  # fmt: skip
 def test_plan_rejects_impossible_resources_and_invalid_batch_options_with_field_name(
