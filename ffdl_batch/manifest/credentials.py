@@ -15,10 +15,12 @@ from ffdl_batch.domain.job.environment_variables import NAME
 from ffdl_batch.domain.job.secret_references import ENV, FILE, REFERENCE, SECRET, why_no_name
 from ffdl_batch.manifest.document.tree import Mapping, Node, Scalar, Sequence, walk
 
-_MEANT = re.compile(r"\$\{(secret|env|file):")
+_MEANT = re.compile(r"\$\{(secret|env|file):[^{}]{0,60}\}?")
 _OTHER = re.compile(r"\$\{(?!(?:secret|env|file):)([A-Za-z]+):([A-Za-z0-9./~][^{}\s]*)\}")
 """A reference to no kind that exists. Shells also know ``${NAME:-word}``."""
 _KINDS = (SECRET, ENV, FILE)
+READ_IN = "batch.secrets, credentials of data stores, and user_name and access_token of image_location"
+"""Where references are read."""
 _NO_KIND = f"this is not a kind of reference; the kinds are {', '.join(_KINDS)}"
 _EXACT = frozenset({"user", "key", "pass", "pwd", "auth", "login"})
 """Words that mean a credential in a connection and anything at all elsewhere."""
@@ -78,6 +80,12 @@ def why_no_reference(value: str) -> str:
     if found[1] == ENV and not NAME.fullmatch(found[2]):
         return f"{found[2][:60]!r} cannot be the name of a variable"
     return ""
+
+
+def find_written(text: str) -> tuple[str, str]:
+    """Return the first thing in `text` that is written like a reference, and its kind; two empty texts = nothing is."""
+    found = _MEANT.search(text)
+    return (found[0], found[1]) if found else ("", "")
 
 
 def keep_apart(name: str, value: str, secrets: dict[str, str], taken: Collection[str]) -> str:

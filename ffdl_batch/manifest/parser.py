@@ -15,7 +15,7 @@ from ffdl_batch.manifest.assembly import assemble, move_secrets, name_lines, nam
 from ffdl_batch.manifest.checks.ffdl_differences import check_framework, note_credentials, note_differences
 from ffdl_batch.manifest.checks.job import check_job
 from ffdl_batch.manifest.checks.keys import check_keys, note_unsupported
-from ffdl_batch.manifest.checks.templates import note_placeholders, refuse_foreign
+from ffdl_batch.manifest.checks.templates import note_placeholders, note_references, refuse_foreign
 from ffdl_batch.manifest.contract import Defaults, ManifestSource, Parsed
 from ffdl_batch.manifest.credentials import named_in, redact
 from ffdl_batch.manifest.document.composer import Document, compose
@@ -61,6 +61,7 @@ def parse_manifest(
         return Parsed(None, log.findings, {}, redacted)
     check_keys(root, log, strict)
     note_placeholders(root, log)
+    note_references(root, log)
     recorded = apply_options(root, options, environment_options, log)
     taken = named_in(text[: document.end])
     spec, secrets = _read_job(root, source.base_dir, defaults, taken, log)

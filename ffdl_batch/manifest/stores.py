@@ -16,6 +16,8 @@ from ffdl_batch.domain.job.spec import DataStore, StoreType
 from ffdl_batch.manifest.checks.templates import is_placeholder
 from ffdl_batch.manifest.contract import NO_JOB
 from ffdl_batch.manifest.credentials import (
+    READ_IN,
+    find_written,
     is_credential_key,
     is_secret,
     keep_apart,
@@ -41,6 +43,9 @@ _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _ACCOUNT_KEYS = ("client_email", "private_key", "token_uri")
 """Fields without which Google's library takes no service account (google.oauth2.service_account)."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_PLACE_KEYS = frozenset({"type", "name", "mode", "host", "path", "protocol"})
+"""Keys of an fsspec store that are no options of its library. References in options are read."""
+_UNREAD = f"{{!r}} is not read here; references are read in {READ_IN}"
 _HERE = "."
 """The container of a block that names none: the store's own directory ("" would mean that there is no block)."""
 
@@ -68,8 +73,11 @@ def read_stores(blocks: list[DataStoreBlock], base_dir: str, log: FindingLog, ta
         if store is None:
             continue
         _check_blocks(block, store, place, log, is_alone=len(blocks) == 1)
-        connection = _place_path(store, base_dir, place, log)
         kind = _kind(store)
+        is_clear = _check_unread(block.connection or {}, kind, (*place, "connection"), log)
+        if not is_clear:
+            continue
+        connection = _place_path(store, base_dir, place, log)
         for key in connection:
             _check_spelling(key, kind, (*place, "connection", key), log)
         store = _with_connection(store, _move_secrets(store_id, connection, secrets, taken, place, log))
@@ -77,6 +85,19 @@ def read_stores(blocks: list[DataStoreBlock], base_dir: str, log: FindingLog, ta
             _check_remote(store, place, log)
         stores.append(store)
     return Stores(tuple(stores), secrets)
+
+
+def _check_unread(connection: Mapping[str, str], kind: StoreKind, place: Place, log: FindingLog) -> bool:
+    """Report references in fields that are no credentials, where none is read. Return whether there are none."""
+    unread = {
+        key: find_written(value)[0]
+        for key, value in connection.items()
+        if not is_credential_key(key) and (kind is not StoreKind.FSSPEC or key in _PLACE_KEYS)
+    }
+    for key, written in unread.items():
+        if written:
+            log.error((*place, key), _UNREAD.format(written), "write the value")
+    return not any(unread.values())
 
 
 def _read_store(block: DataStoreBlock, store_id: str, place: Place, log: FindingLog) -> DataStore | None:
@@ -119,6 +140,8 @@ def _container(block: ContainerBlock | None, kind: StoreType, place: Place, log:
     if kind in REMOTE and (scheme := _SCHEME.match(name)):
         cure = f"write container: {name[scheme.end() :][:60]}"
         log.error(at, f"{name[:60]!r} is a URL, and a container is a name without a scheme", cure)
+    if written := find_written(name)[0]:
+        log.error(at, _UNREAD.format(written), "write the name")
     if name.startswith("/") or ".." in name.split("/"):
         log.error(at, f"{name[:60]!r} leads out of the store", "name a bucket, or a directory below connection.path")
     return name

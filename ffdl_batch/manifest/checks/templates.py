@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from ffdl_batch.domain.job.secret_references import REFERENCE
-from ffdl_batch.manifest.credentials import is_credential_key
+from ffdl_batch.manifest.credentials import READ_IN, find_written, is_credential_key
 from ffdl_batch.manifest.document.tree import Mapping, Node, Place, Scalar, Sequence, find
 from ffdl_batch.manifest.finding_log import FindingLog
 
@@ -48,6 +48,16 @@ _PLACEHOLDER = re.compile(r"<[^<>]+>|\{\{[^{}]*\}\}")
 _VARIABLE = re.compile(r"\$([A-Z_][A-Z0-9_]*|\{[A-Z_][A-Z0-9_]*\})")
 _FIELDS: tuple[Place, ...] = (("name",), ("gpu_type",), ("framework", "name"), ("framework", "version"))
 
+_FREE = frozenset({"description", "data_stores", "evaluation_metrics"})
+"""Blocks of free text, of regular expressions, and those with a check of their own."""
+_SHELL_VARIABLE = r"(?<![\w-]){0}\+?=|\${0}\b|\$\{{{0}\}}|\b(?:for|read)\b[^\n;]*\b{0}\b"
+"""Matches a script that sets or uses a variable of this name. bash knows ``${NAME:OFFSET}``, too."""
+_READ: tuple[Place, ...] = (
+    ("batch", "secrets"),
+    ("framework", "image_location", "user_name"),
+    ("framework", "image_location", "access_token"),
+)
+
 
 def is_placeholder(value: str) -> bool:
     """Return whether the whole value is a placeholder."""
@@ -62,6 +72,34 @@ def note_placeholders(root: Mapping, log: FindingLog) -> None:
         elif _names_variable(str(place[-1]), scalar.text):
             message = "this is taken as it is written: variables are replaced in commands only"
             log.warning(place, message, "write the real value")
+
+
+def note_references(root: Mapping, log: FindingLog) -> None:
+    """Warn about references where none is read. Data stores check their own."""
+    for place, scalar in _leaves(root, ()):
+        written, kind = find_written(scalar.text)
+        if not written or place[0] in _FREE or place[:2] in _READ or place in _READ:
+            continue
+        if place[-1] == "command":
+            if not re.search(_SHELL_VARIABLE.format(kind), scalar.text):
+                message = f"{written!r} is left to bash; references are read in {READ_IN}"
+                log.warning(place, message, "write the variable's name alone and set it in batch.secrets")
+            continue
+        message = f"{written!r} is used as it is written; references are read in {READ_IN}"
+        cure = "move the variable to batch.secrets" if place[:2] == ("batch", "env") else "write the value"
+        log.warning(place, message, cure)
+
+
+def _leaves(node: Node, place: Place) -> Iterator[tuple[Place, Scalar]]:
+    """Yield every value of the manifest, aliases included."""
+    if isinstance(node, Scalar):
+        yield place, node
+    elif isinstance(node, Mapping):
+        for key, entry in node.entries.items():
+            yield from _leaves(entry.value, (*place, key))
+    else:
+        for number, item in enumerate(node.items):
+            yield from _leaves(item, (*place, number))
 
 
 def _names_variable(key: str, value: str) -> bool:

@@ -44,6 +44,90 @@ def test_manifest_rejects_malformed_reference(value: str, words: str) -> None:
         assert words in line and "write ${secret:NAME}, ${env:NAME} or ${file:PATH}" in line
 
 
+@pytest.mark.parametrize(
+    ("text", "place", "cure"),
+    [
+        (
+            "batch:\n  env: {A: a,\n    B: '${file:x}'}\n",
+            "6:8: warning: batch.env.B",
+            "move the variable to batch.secrets",
+        ),
+        ("batch:\n  env:\n    B: 'x-${env:USER}'\n", "6:8: warning: batch.env.B", "move the variable to batch.secrets"),
+        ("batch:\n  sweep: {A: [1,\n '${env:X}']}\n", "6:2: warning: batch.sweep.A[1]", "write the value"),
+        ("batch:\n  sweep: [{A: '${secret:x}'}]\n", "5:15: warning: batch.sweep[0].A", "write the value"),
+        (
+            "batch:\n  slurm: {args: [--hint=compute_bound,\n '--wckey=${env:X}']}\n",
+            "6:2: warning: batch.slurm.args[1]",
+            "",
+        ),
+        ("batch:\n  partition: ${env:PARTITION}\n", "5:14: warning: batch.partition", "write the value"),
+        ("batch:\n  roles: {a: {command: 'run ${file:x}'}}\n", "5:24: warning: batch.roles.a.command", "batch.secrets"),
+        ("gpu_type: ${env:TYPE}\n", "4:11: warning: gpu_type", "write the value"),
+        ("x-own: &own ${env:X}\nbatch: {comment: *own}\n", ": warning: batch.comment", "write the value"),
+    ],
+)
+def test_manifest_warns_of_reference_where_none_is_read(text: str, place: str, cure: str) -> None:
+    parsed = parse(MINIMAL + text)
+    found = [line for line in warnings(parsed) if "references are read in batch.secrets" in line]
+    found = [line for line in found if "x-own" not in line]
+    assert parsed.spec is not None and len(found) == 1
+    assert place in found[0] and cure in found[0]
+
+
+@pytest.mark.parametrize(
+    ("command", "count"),
+    [
+        ("cat ${file:x}", 1),
+        ("run --file=a file.txt ${file:x}", 1),
+        ("echo ${env:HOME} ${secret:x}", 1),
+        ("file=a.txt; cp a ${file:2}", 0),
+        ("for file in *; do mv $file ${file:3}; done", 0),
+        ("echo $HOME ${A:-b}", 0),
+    ],
+)
+def test_manifest_warns_of_reference_in_command_unless_script_has_the_variable(command: str, count: int) -> None:
+    parsed = parse(MINIMAL.replace("command: run", f"command: '{command}'"))
+    assert sum("framework.command: '${" in line and "left to bash" in line for line in warnings(parsed)) == count
+
+
+def test_manifest_leaves_references_in_free_text_alone() -> None:
+    group = "{regex: '${env:X}', scalars: {b: {type: INT, value: 1}}}"
+    metrics = f"evaluation_metrics: {{type: regex_extractor, groups: {{a: {group}}}}}\n"
+    parsed = parse(f"{MINIMAL}description: 'uses ${{env:X}}' # ${{file:y}}\n{metrics}")
+    assert not [line for line in warnings(parsed) if "references are read" in line]
+
+
+@pytest.mark.parametrize(
+    ("store", "path"),
+    [
+        ("type: s3_datastore\n  training_data: {container: '${env:BUCKET}'}\n  connection: {auth_url: 'http://x'}",
+         "8:30: error: data_stores[0].training_data.container"),
+        ("type: s3_datastore\n  training_data: {container: a}\n  connection: {auth_url: '${env:URL}', region: a}",
+         "9:26: error: data_stores[0].connection.auth_url"),
+        ("type: s3_datastore\n  training_data: {container: a}\n  connection: {auth_url: 'http://x',\n"
+         "   region: '${env:R}'}",
+         "10:12: error: data_stores[0].connection.region"),
+        ("type: swift_datastore\n  training_data: {container: a}\n  connection: {auth_url: 'http://x',\n"
+         "   project_id: '${file:r}'}",
+         "10:16: error: data_stores[0].connection.project_id"),
+        ("type: fsspec_datastore\n  training_data: {container: a}\n  connection: {protocol: sftp, host: '${env:HOST}'}",
+         "9:38: error: data_stores[0].connection.host"),
+        ("type: host_mount\n  training_data: {container: a}\n  connection: {path: '${env:DATA}/in'}",
+         "9:22: error: data_stores[0].connection.path"),
+    ],
+)  # fmt: skip
+def test_manifest_rejects_reference_in_field_of_store_that_reads_none(store: str, path: str) -> None:
+    (line,) = errors(parse(f"{MINIMAL}# 4\n# 5\ndata_stores:\n- {store}\n"))
+    assert path in line and "is not read here; references are read in batch.secrets, credentials of data stores" in line
+
+
+def test_manifest_reads_reference_in_option_of_fsspec_and_ignores_it_in_directory() -> None:
+    data = "training_data: {container: a}"
+    fsspec = f"{{id: a, type: fsspec_datastore, {data}, connection: {{protocol: abfs, account_name: '${{env:A}}'}}}}"
+    mounted = f"{{id: b, type: host_mount, {data}, connection: {{path: /d, user_name: '${{secret:a}}'}}}}"
+    assert errors(parse(f"{MINIMAL}data_stores:\n- {fsspec}\n- {mounted}\n")) == []
+
+
 def test_manifest_rejects_secret_variable_without_value() -> None:
     (line,) = errors(parse(f"{MINIMAL}batch: {{secrets: {{T: ''}}}}\n"))
     assert "batch.secrets.T: the variable has no value" in line
