@@ -14,6 +14,7 @@ import click
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.terminal_text import quoted
 from ffdl_batch.host.resource_exhaustion import explain_lack
+from ffdl_batch.option_types import describe
 from ffdl_batch.output import OutputLost, drop_output, watch_output
 
 _CLOSED_PIPE = 128 + signal.SIGPIPE
@@ -110,7 +111,7 @@ def run_guarded(
         _print_error(program, str(stop))
         return stop.code
     except click.ClickException as error:
-        error.show()
+        describe(error).show()
         return error.exit_code
     except Exception as error:  # noqa: BLE001  (no traceback reaches a user)
         return _explain(error, program, expected, find_log)

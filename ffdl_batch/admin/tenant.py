@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -14,6 +13,7 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.terminal_text import json_text
 from ffdl_batch.exit_handling import Stop
 from ffdl_batch.host.users import user_name
+from ffdl_batch.option_types import Number, WholeNumber
 
 if TYPE_CHECKING:
     from ffdl_batch.domain.tenant import Tenant
@@ -42,25 +42,6 @@ def _with_who(command: Any) -> Any:
     return command
 
 
-def _limit(kind: type[int] | type[float]) -> Callable[[click.Context, click.Parameter, str | None], int | float | None]:
-    """Return the callback of an option that takes a finite number of at least 0."""
-    what = "whole number" if kind is int else "number"
-
-    def read(ctx: click.Context, param: click.Parameter, value: str | None) -> int | float | None:
-        if value is None:
-            return None
-        try:
-            found = kind(value)
-        except ValueError:
-            found = math.nan
-        if not 0 <= found < math.inf:
-            why = "is less than 0" if -math.inf < found < 0 else f"is not a {what}"
-            raise click.BadParameter(f"{value!r} {why}; write a {what} of at least 0, such as 64", ctx, param)
-        return found
-
-    return read
-
-
 @click.group()
 def tenant() -> None:
     """Manage the tenants of a cluster: a namespace each, with limits and users."""
@@ -69,11 +50,11 @@ def tenant() -> None:
 @tenant.command()
 @click.argument("name")
 @_BACKEND
-@click.option("--cpus", "--cpu", callback=_limit(float), metavar="N", help="Limit of CPUs, over all its pods.")
+@click.option("--cpus", "--cpu", type=Number(0), metavar="N", help="Limit of CPUs, over all its pods.")
 @click.option("--memory", metavar="SIZE", help="Limit of memory, over all its pods, such as 64Gi.")
-@click.option("--gpus", callback=_limit(int), metavar="N", help="Limit of GPUs, over all its pods.")
+@click.option("--gpus", type=WholeNumber(0), metavar="N", help="Limit of GPUs, over all its pods.")
 @click.option("--storage", metavar="SIZE", help="Limit of storage, over all its volume claims.")
-@click.option("--jobs", callback=_limit(int), metavar="N", help="Maximum number of existing jobs.")
+@click.option("--jobs", type=WholeNumber(0), metavar="N", help="Maximum number of existing jobs.")
 @click.option(
     "--resource",
     "resources",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +12,7 @@ from ffdl_batch import __version__
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.terminal_text import json_text
+from ffdl_batch.option_types import NamedPath
 
 if TYPE_CHECKING:
     from ffdl_batch.admin.database.access import Place
@@ -23,15 +24,7 @@ if TYPE_CHECKING:
 _SHOWN_FAULTS = 50
 
 
-class _File(click.Path):
-    """The name of a file; an empty one is refused."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Convert as click does."""
-        return super().convert(value, param, ctx) if value else self.fail("it is empty; name a file", param, ctx)
-
-
-_FILE = _File(dir_okay=False, path_type=Path)
+_FILE = NamedPath(dir_okay=False, path_type=Path)
 
 
 @click.group()

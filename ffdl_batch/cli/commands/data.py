@@ -22,12 +22,13 @@ from ffdl_batch.domain.number_text import counted, size_text
 from ffdl_batch.domain.terminal_text import printable
 from ffdl_batch.exit_handling import Detached, Stop, complain
 from ffdl_batch.host.permissions import with_denial
+from ffdl_batch.option_types import WholeNumber
 
 if TYPE_CHECKING:
     from ffdl_batch.client.stores.transfers import Move
 
 _PARALLEL = click.option(
-    "-j", "--parallel", type=click.IntRange(1, 64), default=8, show_default=True, help="Number of parallel requests."
+    "-j", "--parallel", type=WholeNumber(1, 64), default=8, show_default=True, help="Number of parallel requests."
 )
 _QUIET = click.option("-Q", "--quiet", is_flag=True, help="Print errors only.")
 _JSON = json_option()

@@ -22,6 +22,7 @@ from ffdl_batch.domain.data.staging_protocol import Direction, Done, Note, Progr
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.exit_handling import complain
+from ffdl_batch.option_types import WholeNumber
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client
@@ -57,10 +58,10 @@ def _kinds(command: Callable[..., object]) -> Callable[..., object]:
 @click.option(
     "--out", metavar="DIR", callback=read_directory, help="Directory for the files.  [default: ID/results etc.]"
 )
-@click.option("--attempt", type=click.IntRange(1), metavar="N", help="Attempt.  [default: the last one that ran]")
+@click.option("--attempt", type=WholeNumber(1), metavar="N", help="Attempt.  [default: the last one that ran]")
 @click.option("--force", is_flag=True, help="Replace files in DIR that differ.")
 @click.option(
-    "-j", "--parallel", type=click.IntRange(1, 64), default=8, show_default=True, help="Number of parallel requests."
+    "-j", "--parallel", type=WholeNumber(1, 64), default=8, show_default=True, help="Number of parallel requests."
 )
 @click.option("-Q", "--quiet", is_flag=True, help="Print errors only.")
 @json_option()

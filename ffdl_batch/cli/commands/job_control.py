@@ -15,6 +15,7 @@ from ffdl_batch.cli.options.submission import Manner
 from ffdl_batch.cli.render.formatting import print_json
 from ffdl_batch.cli.render.job_messages import REQUESTED, print_outages, report_end, report_not_kept
 from ffdl_batch.exit_handling import complain, detachable
+from ffdl_batch.option_types import Number
 
 if TYPE_CHECKING:
     from ffdl_batch.domain.job.views import ArrayView, JobView
@@ -104,7 +105,7 @@ def _report(job: JobView, *, as_json: bool) -> None:
 
 @click.command()
 @click.argument("job_ids", nargs=-1, required=True, metavar="ID...")
-@click.option("-G", "--gpus", type=click.FloatRange(0), metavar="N", help="GPUs of each learner, from this attempt on.")
+@click.option("-G", "--gpus", type=Number(0), metavar="N", help="GPUs of each learner, from this attempt on.")
 @click.option("-t", "--time", "time_limit", metavar="TIME", help="Time limit of each attempt, from this one on.")
 @click.option("-W", "--wait", "with_wait", is_flag=True, help="Wait for the end and exit with the job's exit code.")
 @json_option("Print JSON, one line per job.")
@@ -184,7 +185,7 @@ def cancel(job_ids: Sequence[str], as_json: bool) -> int:
 
 @click.command()
 @click.argument("job_ids", nargs=-1, required=True, metavar="ID...")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(0), metavar="SECONDS", help="Maximum time to wait.")
+@click.option("--timeout", "timeout_s", type=Number(0), metavar="SECONDS", help="Maximum time to wait.")
 @json_option("Print JSON, one line per job.")
 def wait(job_ids: Sequence[str], timeout_s: float | None, as_json: bool) -> int:
     """Wait until jobs, or all jobs of an array, have ended.

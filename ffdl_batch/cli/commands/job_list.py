@@ -15,6 +15,7 @@ from ffdl_batch.cli.render.job_messages import SEEN, print_database_outage, prin
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.terminal_text import quoted
 from ffdl_batch.exit_handling import complain
+from ffdl_batch.option_types import WholeNumber
 
 if TYPE_CHECKING:
     from ffdl_batch.domain.job.views import JobView
@@ -37,7 +38,7 @@ _NAME_WIDTH = 28
 )
 @click.option("--array", default="", metavar="ID", help="List only the jobs of this array, by index.")
 @click.option(
-    "-l", "--limit", type=click.IntRange(1, 9999), default=100, show_default=True, help="Maximum number of jobs."
+    "-l", "--limit", type=WholeNumber(1, 9999), default=100, show_default=True, help="Maximum number of jobs."
 )
 @click.option("-a", "--all-users", is_flag=True, help="List jobs of all users; for administrators.")
 @click.option("-h", "--noheader", is_flag=True, help="Print no header.")

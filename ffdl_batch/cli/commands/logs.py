@@ -22,6 +22,7 @@ from ffdl_batch.cli.render.log_lines import (
     warn_of_lost_lines,
 )
 from ffdl_batch.exit_handling import detachable
+from ffdl_batch.option_types import WholeNumber
 from ffdl_batch.output import echo_styled
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from ffdl_batch.domain.job.log_text import LogText
     from ffdl_batch.domain.job.views import AttemptChoice
 
-_CONTEXT = click.IntRange(0, 1000)
+_CONTEXT = WholeNumber(0, 1000)
 
 
 @click.command()
@@ -41,13 +42,13 @@ _CONTEXT = click.IntRange(0, 1000)
     help="Follow the output until the job ends, over all attempts. Ctrl-C does not affect the job.",
 )
 @attempt_option
-@click.option("--learner", type=click.IntRange(1), help="Show only this learner (from 1).")
+@click.option("--learner", type=WholeNumber(1), help="Show only this learner (from 1).")
 @click.option("--by-learner", is_flag=True, help="Show one learner after the other, not merged.")
 @click.option(
     "-S", "--since", metavar="MOMENT", callback=read_moment, help="Show only lines since then: 10m, 2027-01-20T12:34."
 )
 @click.option(
-    "-n", "--tail", type=click.IntRange(0), help="Show only the last N lines of each learner and attempt.", metavar="N"
+    "-n", "--tail", type=WholeNumber(0), help="Show only the last N lines of each learner and attempt.", metavar="N"
 )
 @click.option(
     "-g",

@@ -31,6 +31,7 @@ from ffdl_batch.cli.render.metric_tables import (
 )
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.exit_handling import complain, detachable
+from ffdl_batch.option_types import WholeNumber
 from ffdl_batch.output import echo_styled
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class _Asked:
 @click.option("--only", metavar="PATTERN", multiple=True, help="Show only these: train/loss, '*loss', val/*.")
 @click.option("--axis", metavar="NAME", default="", help="Horizontal axis: a name in etimes, or time.")
 @click.option("--attempt", metavar="N|all", callback=read_attempt, help="Attempt.  [default: all]")
-@click.option("--learner", type=click.IntRange(1), help="Show only this learner (from 1).")
+@click.option("--learner", type=WholeNumber(1), help="Show only this learner (from 1).")
 @click.option("--plot", is_flag=True, help="Draw curves in the terminal.")
 @click.option(
     "--png", type=_FILE, callback=check_picture, help="Draw curves into this PNG file; needs ffdl-batch[plots]."

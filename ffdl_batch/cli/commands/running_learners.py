@@ -21,7 +21,9 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.launch.attach_protocol import LOOK, STACK, TABLE, TOP
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.quantity import format_size
+from ffdl_batch.domain.terminal_text import quoted
 from ffdl_batch.exit_handling import Stop, complain
+from ffdl_batch.option_types import WholeNumber
 from ffdl_batch.output import echo_styled
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from ffdl_batch.client.attach import AttachRequest, Helper
     from ffdl_batch.domain.launch.attach_protocol import AttachPlan
 
-_one_learner = click.option("--learner", type=click.IntRange(1), default=1, show_default=True, help="Learner, from 1.")
+_one_learner = click.option("--learner", type=WholeNumber(1), default=1, show_default=True, help="Learner, from 1.")
 
 
 @click.command(name="exec")
@@ -129,7 +131,7 @@ _HEAD = 2
 """Lines above a learner's processes, without those of its GPUs."""
 _CLEAR = "\x1b[H\x1b[2J"
 _any_learner = click.option(
-    "--learner", type=click.IntRange(1), help="Show only this learner, from 1.  [default: all that run]"
+    "--learner", type=WholeNumber(1), help="Show only this learner, from 1.  [default: all that run]"
 )
 Fields = Mapping[str, Any]
 _LEAST_S, _EVERY_S = 0.1, 2.0
@@ -140,7 +142,8 @@ def _read_every(context: click.Context, parameter: click.Parameter, value: str |
     """Read a time span, which must not be too short for the nodes. Callback of an option."""
     every_s = read_span(context, parameter, value)
     if every_s is not None and every_s < _LEAST_S:
-        raise click.BadParameter(f"{every_s:g} is not in the range x>={_LEAST_S:g} (seconds).", context, parameter)
+        message = f"{quoted(value or '')} is not a time span of {_LEAST_S:g} s or more"
+        raise click.BadParameter(message, context, parameter)
     return every_s
 
 

@@ -17,6 +17,7 @@ from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.terminal_text import printable
 from ffdl_batch.exit_handling import complain, detachable
+from ffdl_batch.option_types import WholeNumber
 from ffdl_batch.output import echo_styled
 
 if TYPE_CHECKING:
@@ -227,7 +228,7 @@ def _signal_name(number: int) -> str:
 @click.command()
 @click.argument("job_id", metavar="ID")
 @click.option("-f", "--follow", is_flag=True, help="Follow until the job ends.")
-@click.option("--after", type=click.IntRange(0), default=0, help="Show only events after this number.", metavar="N")
+@click.option("--after", type=WholeNumber(0), default=0, help="Show only events after this number.", metavar="N")
 @json_option("Print JSON, one line per event.")
 def events(*, job_id: str, follow: bool, after: int, as_json: bool) -> None:
     """List the state changes of a job: time, state, attempt, cause if the job went back to a state, and message."""

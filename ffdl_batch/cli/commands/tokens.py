@@ -11,6 +11,7 @@ from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.render.formatting import format_time, print_json, print_table
 from ffdl_batch.exit_handling import complain
+from ffdl_batch.option_types import Number
 
 _DAY_S = 86400
 
@@ -24,7 +25,7 @@ def token() -> None:
 @click.argument("name")
 @click.option("--scope", "scopes", multiple=True, type=click.Choice(("read", "write")),
               help="What it permits; repeat it for several. Both if it is left out.")  # fmt: skip
-@click.option("--days", type=click.FloatRange(0, 365, min_open=True), default=30, show_default=True,
+@click.option("--days", type=Number(0, 365, min_open=True), default=30, show_default=True,
               help="Time until it expires, at most a year.")  # fmt: skip
 @json_option()
 def create(name: str, scopes: Sequence[str], days: float, as_json: bool) -> None:

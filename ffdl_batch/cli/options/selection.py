@@ -14,6 +14,7 @@ import click
 from ffdl_batch.cli.render.formatting import read_moment
 from ffdl_batch.domain.terminal_text import quoted
 from ffdl_batch.exit_handling import complain
+from ffdl_batch.option_types import WholeNumber
 
 if TYPE_CHECKING:
     from ffdl_batch.domain.job.log_text import LogText
@@ -139,9 +140,12 @@ def page_options(noun: str) -> Callable[[Callable[..., object]], Callable[..., o
 
         options = (
             click.option("-f", "--follow", is_flag=True, help="Follow until the job ends, over all attempts."),
-            click.option("--pagesize", type=click.IntRange(1), help=f"Maximum number of {noun}s."),
+            click.option("--pagesize", type=WholeNumber(1), help=f"Maximum number of {noun}s."),
             click.option(
-                "--pos", type=int, default=0, help=f"Number of the first {noun}; a negative number counts from the end."
+                "--pos",
+                type=WholeNumber(),
+                default=0,
+                help=f"Number of the first {noun}; a negative number counts from the end.",
             ),
             click.option(
                 "--since",
@@ -149,7 +153,7 @@ def page_options(noun: str) -> Callable[[Callable[..., object]], Callable[..., o
                 callback=read_moment,
                 help=f"Show only {noun}s since then; --pos is ignored.",
             ),
-            click.option("--learner", type=click.IntRange(1), default=1, show_default=True, help="Learner, from 1."),
+            click.option("--learner", type=WholeNumber(1), default=1, show_default=True, help="Learner, from 1."),
         )
         made: Callable[..., object] = wrapped
         for option in reversed(options):

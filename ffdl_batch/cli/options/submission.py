@@ -15,6 +15,7 @@ from ffdl_batch.cli.options.job_options import JOB_OPTIONS, FromEnvironment, abs
 from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.domain.sbatch.option_table import BY_LETTER, BY_NAME
 from ffdl_batch.exit_handling import complain
+from ffdl_batch.option_types import TrueOrFalse
 
 if TYPE_CHECKING:
     from ffdl_batch.client.submissions.manifest_source import AllowedReferences
@@ -121,7 +122,11 @@ def shared_options(*, metavar: str = "MANIFEST... MODEL") -> Callable[[AnyFuncti
         click.option("--export", metavar="NAMES", help="Variables for the learners: NONE, ALL, NAME, NAME=value, ..."),
         click.option("--backend", metavar="NAME", envvar="FFDL_BACKEND", help="Backend: slurm, local, kubernetes."),
         click.option(
-            "--strict", is_flag=True, envvar="FFDL_STRICT", help="Treat unknown keys of the manifest as errors."
+            "--strict",
+            is_flag=True,
+            type=TrueOrFalse(),
+            envvar="FFDL_STRICT",
+            help="Treat unknown keys of the manifest as errors.",
         ),
         *reference_options(),
         click.option("-Q", "--quiet", is_flag=True, help="Print errors only."),

@@ -102,7 +102,7 @@ def test_db_commands_reject_missing_directory_and_empty_file_name(desk: Desk, jo
     assert desk.run("db", "backup", tmp_path / "file" / "copy")[0] == 2
     for command in ("backup", "restore"):
         code, _, err = desk.run("db", command, "")
-        assert code == 2 and "Invalid value for 'FILE': it is empty" in err
+        assert code == 2 and "Error: FILE: it is empty" in err
 
 
 def test_db_restore_reads_only_regular_files(desk: Desk, job_id: str, tmp_path: Path) -> None:

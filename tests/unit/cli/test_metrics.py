@@ -283,7 +283,7 @@ def test_metrics_rejects_unusable_output_path_before_asking_daemon(
         (tmp_path / "here.png", "is a directory"),
     ):
         done = run(FFDL, "metrics", option, path, ONE, daemon=jobs)
-        assert done.returncode == 2 and f"Invalid value for '{option}': " in done.stderr and said in done.stderr
+        assert done.returncode == 2 and f"Error: {option}: " in done.stderr and said in done.stderr
     assert jobs.requests == []
 
 
