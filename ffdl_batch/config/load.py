@@ -70,10 +70,11 @@ def home_directory(environ: Mapping[str, str]) -> Path:
 
 
 def load_settings(
-    *, cwd: Path | None = None, environ: Mapping[str, str] | None = None, jobs_at_home: bool = False
+    *, cwd: Path | None = None, environ: Mapping[str, str] | None = None, site: bool = False
 ) -> Settings:
-    """Return the merged configuration. With `jobs_at_home`, job directories are by default below the home directory,
-    whatever the state directory: in site mode that is on a local disk. Raises :class:`ConfigError`."""
+    """Return the merged configuration. With `site`, it is that of a daemon that the site's spawner started: by default
+    job directories are below the home directory, because the state directory is on a local disk, and `egress` bounds
+    connections. Raises :class:`ConfigError`."""
     env = os.environ if environ is None else environ
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -84,7 +85,7 @@ def load_settings(
         name = f"FFDL_{key.upper()}"
         if env.get(name) and key not in _TABLES:
             _merge(values, origins, key, _from_text(key, env[name]), f"environment {name}")
-    return _settings(values, origins, env, jobs_at_home=jobs_at_home)
+    return _settings(values, origins, env, site=site)
 
 
 def _read_files(cwd: Path | None, env: Mapping[str, str]) -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -301,9 +302,7 @@ def _from_text(key: str, text: str) -> Any:
     return text
 
 
-def _settings(
-    values: dict[str, Any], origins: dict[str, str], env: Mapping[str, str], *, jobs_at_home: bool
-) -> Settings:
+def _settings(values: dict[str, Any], origins: dict[str, str], env: Mapping[str, str], *, site: bool) -> Settings:
     home = home_directory(env)
     state = Path(env.get("XDG_STATE_HOME") or home / ".local" / "state") / "ffdl"
     checked: dict[str, Any] = {"state_dir": str(state)}
@@ -314,7 +313,8 @@ def _settings(
             checked[key] = NodeRules(**value)
         else:
             checked[key] = _check(key, value, origins.get(key, key), home)
-    checked.setdefault("jobs_dir", str(state.with_name("ffdl-site")) if jobs_at_home else checked["state_dir"])
+    checked.setdefault("jobs_dir", str(state.with_name("ffdl-site")) if site else checked["state_dir"])
+    checked.setdefault("egress", () if site else None)
     checked.setdefault("images_dirs", _default_images(env, home))
     return Settings(**checked, origins=origins)
 
@@ -348,6 +348,10 @@ def _check(key: str, value: Any, origin: str, home: Path) -> Any:
     if key == "cache_bytes":
         need(isinstance(value, str) or (type(value) is int and value >= 0), "a size, as 500GB, or bytes")
         return _check_size(key, value, origin) if isinstance(value, str) else value
+    if key == "egress":
+        if origin not in map(str, SITE_FILES):
+            raise ConfigError(f"{origin}: only {SITE_FILES[0]} may set egress")
+        return _check_egress(value, need)
     if key == "images_dirs":
         need(isinstance(value, list) and all(isinstance(v, str) and v for v in value), "a list of paths")
         return tuple(str(home / v[2:]) if v.startswith("~/") else v for v in value)
@@ -359,6 +363,14 @@ def _check(key: str, value: Any, origin: str, home: Path) -> Any:
         need(value in [one.value for one in Mounting], f"one of {', '.join(one.value for one in Mounting)}")
         return Mounting(value)
     return _frameworks(value, origin) if key == "frameworks" else value
+
+
+def _check_egress(value: Any, need: Callable[[bool, str], None]) -> tuple[str, ...]:
+    from ffdl_batch.host.egress import first_invalid
+
+    is_list = isinstance(value, list) and all(isinstance(one, str) for one in value)
+    need(is_list and not first_invalid(value), "a list of networks, as 192.0.2.0/24")
+    return tuple(value)
 
 
 def _check_number(key: str, value: Any, need: Callable[[bool, str], None]) -> float | int:

@@ -90,6 +90,9 @@ class Settings:
     """Name of ffdl on `host`."""
     hub_url: str = ""
     """Address of the site's hub, as https://HOST[:PORT]; "" = none."""
+    egress: tuple[str, ...] | None = None
+    """Networks that the daemon connects to for webhooks and stores of manifests, as
+    :data:`ffdl_batch.host.egress.Networks`; None = all. Only the site's files may set it."""
     cache_dir: str = ""
     """Each node's cache; "" = none."""
     cache_bytes: int = 0
@@ -135,6 +138,7 @@ class Settings:
         values: dict[str, object] = {
             name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("origins", "backends")
         }
+        values["egress"] = "all" if self.egress is None else self.egress or "all but this host and its link"
         values["database"] = without_password(self.database)
         values["database_url"] = without_password(self.database_url)
         for adapter, table in self.backends.items():

@@ -112,7 +112,7 @@ def _serve(options: argparse.Namespace, opener: Opener | None) -> int:
     # cron sets no HOME in some shells, and our children (sbatch, apptainer) need it.
     os.environ.setdefault("HOME", str(home_directory(os.environ)))
     try:
-        settings = load_settings(cwd=options.directory, jobs_at_home=options.site)
+        settings = load_settings(cwd=options.directory, site=options.site)
         hold = _hold(settings, TakeOver(options.take_over, options.force_take_over_from))
     except ConfigError as error:
         return _end(f"the configuration cannot be used: {error}", ExitCode.BAD_MANIFEST)

@@ -110,7 +110,8 @@ def open_platform(settings: Settings, clock: Clock | None = None) -> Platform:
         store.close()
         raise
     adapters = Adapters(settings, AdapterContext(root=root.path, user=user, uid=uid), own)
-    return Platform(settings, JobStorage(store, root, shared, user, uid), adapters, owner)
+    storage = JobStorage(store, root, shared, user, uid)
+    return Platform(settings, storage, adapters, owner, StoreChecks(egress=settings.egress))
 
 
 def _look_at_tree(store: Store, root: Root) -> None:

@@ -79,6 +79,8 @@ OPERATIONS: Mapping[str, Right] = {
 }
 """The right that each operation needs."""
 
+_LOCAL = "local"
+
 _OF_ROLE: Mapping[Role, frozenset[Right]] = {
     Role.OWNER: frozenset(Right),
     Role.TOKEN: frozenset({Right.IDENTITY}),
@@ -115,6 +117,15 @@ def refuse_unless_allowed(caller: Caller, operation: str) -> None:
     what = f"token {caller.token_id}" if caller.role is Role.TOKEN else f"{caller.role} {caller.uid}"
     problem = Problem("C101", f"{what} may not do {operation}: {needed}", ExitCode.NOT_ALLOWED, cure)
     raise Refused(problem, 403)
+
+
+def refuse_local_backend(caller: Caller, backend: str) -> None:
+    """Raise :class:`Refused` (403) if the caller has a token and would start programs on the daemon's own host: there
+    only users with a login on that host may do that."""
+    if caller.role is Role.TOKEN and backend == _LOCAL:
+        what = f"token {caller.token_id} may not start jobs of the backend {_LOCAL}: they run on the hub's host"
+        cure = "use another backend, as -b slurm"
+        raise Refused(Problem("C101", what, ExitCode.NOT_ALLOWED, cure), 403)
 
 
 def without_content(caller: Caller, jobs: Iterable[JobView]) -> tuple[JobView, ...]:

@@ -8,6 +8,7 @@ import signal
 import sys
 from types import FrameType
 
+from ffdl_batch.host import egress
 from ffdl_batch.host.core_dumps import forbid_core_dumps
 from ffdl_batch.staging.tree import remove_half_made
 
@@ -22,6 +23,7 @@ def main() -> int:
     for number in FOR_LEARNERS:
         signal.signal(number, signal.SIG_IGN)
     forbid_core_dumps(permanently=True)
+    egress.bound_process(os.environ.get(egress.VARIABLE))
     parser = argparse.ArgumentParser(prog="python -m ffdl_batch.staging", description=__doc__)
     parser.add_argument("task", help="the file of the task (ffdl_batch.domain.data.staging_protocol.StageTask as JSON)")
     parser.add_argument(

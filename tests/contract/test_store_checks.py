@@ -101,6 +101,13 @@ def test_store_check_warns_once_per_check_about_unreachable_store(rig: StagingRi
         assert "it did not answer within 2 s" in found.message
 
 
+def test_store_check_reaches_no_store_that_site_excludes(rig: StagingRig) -> None:
+    rig.put("set/a", b"1")
+    (found,) = check(StoreChecks(limit_s=120.0, egress=()), launch(rig))
+    assert (found.severity, found.code, rig.proxy.requests) == (Severity.WARNING, "S302", [])
+    assert check(StoreChecks(limit_s=120.0, egress=("127.0.0.0/8",)), launch(rig)) == []
+
+
 def test_store_check_reports_404_of_server_that_is_not_s3(rig: StagingRig) -> None:
     """Its answer names no code of S3's."""
     rig.local.mkdir()

@@ -34,6 +34,7 @@ from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.job.data_stores import REMOTE, stores_with_input
 from ffdl_batch.domain.job.spec import DataStore
 from ffdl_batch.domain.launch.launch_file import LaunchFile
+from ffdl_batch.host.egress import Networks, child_environment
 
 SURE = {
     FaultClass.CREDENTIALS: "correct user_name and password of the store, or what they refer to",
@@ -141,8 +142,8 @@ class _Question:
 class StoreChecks:
     """The checks of one daemon. Calls may come from several threads at once."""
 
-    def __init__(self, limit_s: float = LIMIT_S) -> None:
-        self._limit_s = limit_s
+    def __init__(self, limit_s: float = LIMIT_S, egress: Networks | None = None) -> None:
+        self._limit_s, self._environ = limit_s, child_environment(egress)
         self._known: dict[str, tuple[float, Answer]] = {}
         self._lock = threading.Lock()
 
@@ -174,7 +175,7 @@ class StoreChecks:
             found = {key: self._known[key][1] for key in keys if key in self._known}
         new = {key: one for key, one in zip(keys, asked, strict=True) if key not in found}
         if new:
-            answers = dict(zip(new, _ask(list(new.values()), secrets, self._limit_s), strict=True))
+            answers = dict(zip(new, _ask(list(new.values()), secrets, self._limit_s, self._environ), strict=True))
             with self._lock:
                 for key, answer in answers.items():
                     if answer.kind in (None, *SURE) and len(self._known) < MOST_KNOWN:
@@ -209,7 +210,9 @@ def _key(question: _Question, secrets: Mapping[str, str]) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _ask(asked: Sequence[_Question], secrets: Mapping[str, str], limit_s: float) -> list[Answer]:
+def _ask(
+    asked: Sequence[_Question], secrets: Mapping[str, str], limit_s: float, environ: Mapping[str, str]
+) -> list[Answer]:
     """Make all checks in parallel; return their answers in order."""
     end = time.monotonic() + limit_s
     started: list[subprocess.Popen[bytes]] = []
@@ -217,7 +220,7 @@ def _ask(asked: Sequence[_Question], secrets: Mapping[str, str], limit_s: float)
         with tempfile.TemporaryDirectory(prefix="ffdl-check-") as place:
             try:
                 for number, one in enumerate(asked):
-                    started.append(_start(Path(place, str(number)), one, secrets))
+                    started.append(_start(Path(place, str(number)), one, secrets, environ))
                 answers = [_answer(process, end) for process in started]
                 return [answer or _silent(one, limit_s) for answer, one in zip(answers, asked, strict=True)]
             finally:
@@ -230,7 +233,9 @@ def _ask(asked: Sequence[_Question], secrets: Mapping[str, str], limit_s: float)
         return [Answer(FaultClass.INTERNAL, f"{error.strerror or error}{where}") for _ in asked]
 
 
-def _start(place: Path, question: _Question, secrets: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _start(
+    place: Path, question: _Question, secrets: Mapping[str, str], environ: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
     """Start one check. Secrets are passed in memory, so a killed daemon leaves none on disk."""
     transfer = question.transfer
     needed = {name: secrets[name] for name in transfer.store.credentials.values()}
@@ -244,7 +249,7 @@ def _start(place: Path, question: _Question, secrets: Mapping[str, str]) -> subp
         argv = [sys.executable, "-I", "-m", "ffdl_batch.staging", str(path), "--check"]
         return subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=place.parent,
-            start_new_session=True, pass_fds=(values,),
+            start_new_session=True, pass_fds=(values,), env=environ,
         )  # fmt: skip
     finally:
         os.close(values)

@@ -9,6 +9,7 @@ of the attempt may still be storing.
 from __future__ import annotations
 
 import fcntl
+import functools
 import logging
 import math
 import os
@@ -27,6 +28,7 @@ from ffdl_batch.attempt.reader import MAX_CELL_BYTES, find_text
 from ffdl_batch.domain.job.job import Job, JobId
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.host.backoff import growing_pause
+from ffdl_batch.host.egress import Networks, child_environment
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.data.backend_uploads import INTERRUPTED, NotBegun, SeparateUpload, is_apart
 from ffdl_batch.services.data.controller_fence import fenced_s
@@ -99,7 +101,7 @@ class PendingUploads:
 
     def __init__(self, storage: JobStorage, adapters: Adapters, leases: Leases, start: Start | None = None) -> None:
         self._storage, self._adapters = storage, adapters
-        self._start = start or start_upload
+        self._start = start or functools.partial(start_upload, egress=adapters.settings.egress)
         self._running: list[_Running] = []
         self._tries: dict[tuple[JobId, int], _Tries] = {}
         self._turn = LeaderLease(leases, LEASE)
@@ -306,7 +308,11 @@ class _Process:
             self.process.wait()
 
 
-def start_upload(attempt: AttemptDir, write_record: WriteFinalRecord = WriteFinalRecord.NEVER) -> Upload | None:
+def start_upload(
+    attempt: AttemptDir,
+    write_record: WriteFinalRecord = WriteFinalRecord.NEVER,
+    egress: Networks | None = None,
+) -> Upload | None:
     """Start ``controller upload`` with this interpreter. The process holds the lock until it ends, also without us."""
     directory = Path(attempt.path)
     argv = [*CONTROLLER, "upload", "--launch", attempt.launch]
@@ -321,7 +327,7 @@ def start_upload(attempt: AttemptDir, write_record: WriteFinalRecord = WriteFina
         with os.fdopen(open_own(str(directory / COMPLAINT), os.O_WRONLY | os.O_TRUNC), "wb") as complaint:
             process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=complaint, stderr=complaint, pass_fds=(lock,), cwd=directory,
-                start_new_session=True,
+                start_new_session=True, env=child_environment(egress),
             )  # fmt: skip
     finally:
         os.close(lock)

@@ -14,6 +14,7 @@ from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.incidents.incident import IncidentRow
 from ffdl_batch.domain.incidents.site_settings import Channel, Notice, NoticeSettings
 from ffdl_batch.domain.job.views import SCHEMA
+from ffdl_batch.host.egress import Networks, bounded
 from ffdl_batch.notify.mail import MailNotSent, Relay, read_login, read_relay, send
 from ffdl_batch.notify.webhook import WebhookRefused, post
 
@@ -30,13 +31,17 @@ class Refusal:
     """Whether a later try may succeed."""
 
 
-def deliver(notice: Notice, row: IncidentRow, settings: NoticeSettings, user: str) -> Refusal | None:
-    """Send a notice; return None if the receiver accepted it. `user` is the owner of the daemon."""
+def deliver(
+    notice: Notice, row: IncidentRow, settings: NoticeSettings, user: str, egress: Networks | None
+) -> Refusal | None:
+    """Send a notice; return None if the receiver accepted it. `user` is the owner of the daemon. `egress` bounds the
+    addresses of webhooks."""
     try:
         if notice.channel is Channel.MAIL:
             _mail(notice, row, settings, user)
         else:
-            _post(notice, row, settings)
+            with bounded(egress):
+                _post(notice, row, settings)
     except (MailNotSent, WebhookRefused) as error:
         return Refusal(str(error), error.may_pass)
     except (OSError, ValueError) as error:  # a file of the configuration

@@ -19,6 +19,7 @@ from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.launch.network_level import ONLY_HOST
 from ffdl_batch.domain.quantity import format_time_limit, parse_time_limit
 from ffdl_batch.runtimes.launch_request import LaunchPlan
+from ffdl_batch.services.authorisation import refuse_local_backend
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.data.data_directories import NOT_YET
 from ffdl_batch.services.data.data_store_checks import DOUBTS, StoreChecks
@@ -53,6 +54,7 @@ def resume_job(
     """
     for _ in range(ATTEMPTS):
         job = own_job(storage.store, caller, job_id)
+        refuse_local_backend(caller, job.backend)
         _check_state(job)
         overrides = _overrides(job, resume)
         warnings = _check_possible(storage, adapters, store_checks, job, overrides)

@@ -16,6 +16,7 @@ from ffdl_batch.domain.job.job import Job, new_job_id
 from ffdl_batch.domain.job.submission import Caller, Expected, Submission, SubmissionResult
 from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.runtimes.launch_request import LaunchPlan
+from ffdl_batch.services.authorisation import refuse_local_backend
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.data.data_store_checks import StoreChecks
 from ffdl_batch.services.data.model_archives import has_archive
@@ -57,12 +58,11 @@ def submit(
     also if root submits them. `may_commit` is called once before the first commit, because the client may have
     disconnected.
     """
-    del caller
     results: list[SubmissionResult | None] = [None] * len(submissions)
     accepted: list[_Accepted] = []
     for index, submission in enumerate(submissions):
         try:
-            accepted.append(_accept(storage, adapters, store_checks, submission, index))
+            accepted.append(_accept(storage, adapters, store_checks, caller, submission, index))
         except Refused as refusal:
             results[index] = SubmissionResult(problem=refusal.problem)
     if accepted and not may_commit():
@@ -109,9 +109,15 @@ def _answer(root: Root, accepted: _Accepted, rows: Sequence[Job]) -> SubmissionR
 
 
 def _accept(
-    storage: JobStorage, adapters: Adapters, store_checks: StoreChecks, submission: Submission, index: int
+    storage: JobStorage,
+    adapters: Adapters,
+    store_checks: StoreChecks,
+    caller: Caller,
+    submission: Submission,
+    index: int,
 ) -> _Accepted:
     candidate = read_submission(storage, adapters, submission)
+    refuse_local_backend(caller, candidate.backend)
     if not has_archive(storage.root, submission.archive):
         raise bad_request("C102", "the model archive was not sent", cure="submit again")
     _check_model(storage.root, adapters, candidate.backend, submission.archive)

@@ -26,10 +26,32 @@ def load(tmp_path: Path, text: str = "", *, user: str = "", **environ: str) -> S
 
 def test_settings_place_jobs_of_site_daemon_below_home_unless_configured(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path), "FFDL_STATE_DIR": "/var/lib/ffdl/1000/state"}
-    settings = load_settings(cwd=tmp_path, environ=environ, jobs_at_home=True)
+    settings = load_settings(cwd=tmp_path, environ=environ, site=True)
     assert (settings.state_dir, settings.jobs_dir) == (environ["FFDL_STATE_DIR"], f"{tmp_path}/.local/state/ffdl-site")
-    settings = load_settings(cwd=tmp_path, environ={**environ, "FFDL_JOBS_DIR": "/scratch/me"}, jobs_at_home=True)
+    settings = load_settings(cwd=tmp_path, environ={**environ, "FFDL_JOBS_DIR": "/scratch/me"}, site=True)
     assert settings.jobs_dir == "/scratch/me"
+
+
+def test_egress_bounds_daemons_of_site_and_only_site_file_sets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "site.toml"
+    monkeypatch.setattr("ffdl_batch.config.load.SITE_FILES", (file,))
+    environ = {"HOME": str(tmp_path)}
+    assert load_settings(cwd=tmp_path, environ=environ, site=True).egress == ()
+    assert load_settings(cwd=tmp_path, environ=environ).egress is None
+    file.write_text('egress = ["192.0.2.0/24"]\n')
+    settings = load_settings(cwd=tmp_path, environ=environ, site=True)
+    assert settings.egress == ("192.0.2.0/24",)
+    assert ("egress", '["192.0.2.0/24"]', str(file)) in settings.explain()
+    for value in ('["10.0.0.1/8"]', '"192.0.2.0/24"', "[1]"):
+        file.write_text(f"egress = {value}\n")
+        with pytest.raises(ConfigError, match=re.escape(f"{file}: egress must be a list of networks, as 192.0.2.0/24")):
+            load_settings(cwd=tmp_path, environ=environ)
+    file.unlink()
+    for text, variables in (("egress = []\n", {}), ("", {"FFDL_EGRESS": "0.0.0.0/0"})):
+        with pytest.raises(ConfigError, match="only .*site.toml may set egress"):
+            load(tmp_path, text, **variables)
 
 
 def test_settings_place_default_paths_below_home_and_find_it_without_environment(tmp_path: Path) -> None:

@@ -319,6 +319,20 @@ def test_log_names_actor_and_request_and_no_secret(site: Site, caplog: pytest.Lo
         assert headers.get("Authorization", "ffdl_x_no secret").split("_", 2)[2] not in caplog.text
 
 
+@pytest.mark.parametrize("caller", ["write", "read+write"])
+def test_token_starts_no_job_on_the_host_of_the_daemon(site: Site, caller: str) -> None:
+    submit(site.desk)  # with the archive
+    here = submission("here", DIGEST) | {"backend": "local"}
+    answer = site.ask(caller, "POST", "/api/v1/jobs", {"submissions": [here, submission("there", DIGEST)]})
+    refused, accepted = answer.json["results"]
+    assert refused["problem"]["exit_code"] == 77 and "they run on the hub's host" in refused["problem"]["message"]
+    assert accepted["problem"] is None
+    own = site.desk.ask("POST", "/api/v1/jobs", {"submissions": [here]}, uid=OWN_UID).json["results"][0]
+    assert own["problem"] is None
+    assert site.desk.ask("POST", f"/api/v1/jobs/{own['id']}/halt", uid=OWN_UID).json["job"]["state"] == "HALTED"
+    assert site.ask(caller, "POST", f"/api/v1/jobs/{own['id']}/resume", {}).status == 403
+
+
 def test_job_of_token_belongs_to_owner(site: Site) -> None:
     submit(site.desk)
     answer = site.ask("write", "POST", "/api/v1/jobs", {"submissions": [submission("by token", DIGEST)]})

@@ -85,6 +85,21 @@ def happened(site: Site, job: Job, episode: str = "end-0", kind: str = "user.tra
     return site.move(site.job(job.id), incidents=(one,))
 
 
+def test_notifier_posts_to_no_address_that_site_excludes(
+    site: Site, hook: Hook, caplog: pytest.LogCaptureFixture
+) -> None:
+    happened(site, site.accept())
+    addresses = hook.address, hook.address.replace("127.0.0.1", "localhost")
+    site.set_settings(notices=NoticeSettings(webhooks=addresses), egress=())
+    site.platform.notifier().step()
+    assert hook.posts == []
+    assert caplog.text.count("this site's daemons may not connect to") >= len(addresses)
+    site.set_settings(notices=NoticeSettings(webhooks=(hook.address,)), egress=("127.0.0.1/32",))
+    site.clock.tick(FIRST_PAUSE_S * 2)
+    site.platform.notifier().step()
+    assert len(hook.posts) >= 1
+
+
 def test_notifier_sends_each_incident_once_by_mail_and_webhook(site: Site, hook: Hook, relay: Relay) -> None:
     telling = notifier(
         site,

@@ -117,6 +117,7 @@ SHOWN_BY = {
     "services/test_notices.py": {
         "test_notifier_sends_each_incident_once_by_mail_and_webhook":
             "notices notices.mail notices.webhooks notices.smtp notices.sender",
+        "test_notifier_posts_to_no_address_that_site_excludes": "egress",
         "test_notifier_sends_only_incidents_of_configured_origins": "notices.origins",
         "test_notifier_signs_webhook_body_with_key": "notices.webhook_key_file",
         "test_notifier_sends_no_mail_to_relay_that_cannot_prove_its_identity": "notices.login_file notices.ca_file",
