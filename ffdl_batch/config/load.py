@@ -69,9 +69,7 @@ def home_directory(environ: Mapping[str, str]) -> Path:
         raise ConfigError(str(error)) from None
 
 
-def load_settings(
-    *, cwd: Path | None = None, environ: Mapping[str, str] | None = None, site: bool = False
-) -> Settings:
+def load_settings(*, cwd: Path | None = None, environ: Mapping[str, str] | None = None, site: bool = False) -> Settings:
     """Return the merged configuration. With `site`, it is that of a daemon that the site's spawner started: by default
     job directories are below the home directory, because the state directory is on a local disk, and `egress` bounds
     connections. Raises :class:`ConfigError`."""
@@ -348,12 +346,8 @@ def _check(key: str, value: Any, origin: str, home: Path) -> Any:
     if key == "cache_bytes":
         need(isinstance(value, str) or (type(value) is int and value >= 0), "a size, as 500GB, or bytes")
         return _check_size(key, value, origin) if isinstance(value, str) else value
-    if key == "egress":
-        if origin not in map(str, SITE_FILES):
-            raise ConfigError(f"{origin}: only {SITE_FILES[0]} may set egress")
-        return _check_egress(value, need)
     if key == "images_dirs":
-        need(isinstance(value, list) and all(isinstance(v, str) and v for v in value), "a list of paths")
+        need(_is_texts(value), "a list of paths")
         return tuple(str(home / v[2:]) if v.startswith("~/") else v for v in value)
     if key == "network_minimum":
         levels = [level for level in NetworkLevel if level is not NetworkLevel.AUTO]
@@ -362,15 +356,22 @@ def _check(key: str, value: Any, origin: str, home: Path) -> Any:
     if key == "data_mount":
         need(value in [one.value for one in Mounting], f"one of {', '.join(one.value for one in Mounting)}")
         return Mounting(value)
+    if key == "egress":
+        _check_egress(value, origin, need)
+        value = tuple(value)
     return _frameworks(value, origin) if key == "frameworks" else value
 
 
-def _check_egress(value: Any, need: Callable[[bool, str], None]) -> tuple[str, ...]:
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) and one for one in value)
+
+
+def _check_egress(value: Any, origin: str, need: Callable[[bool, str], None]) -> None:
     from ffdl_batch.host.egress import first_invalid
 
-    is_list = isinstance(value, list) and all(isinstance(one, str) for one in value)
-    need(is_list and not first_invalid(value), "a list of networks, as 192.0.2.0/24")
-    return tuple(value)
+    if origin not in map(str, SITE_FILES):
+        raise ConfigError(f"{origin}: only {SITE_FILES[0]} may set egress")
+    need(_is_texts(value) and not first_invalid(value), "a list of networks, as 192.0.2.0/24")
 
 
 def _check_number(key: str, value: Any, need: Callable[[bool, str], None]) -> float | int:

@@ -1,8 +1,8 @@
 """Bounds the addresses that this process connects to: of webhooks and data stores, which users choose.
 
-The users of a site's daemon may have no shell on its host. Without bounds, an address in a manifest would reach services
-that trust every process of the host (loopback), or all hosts of its network segment (link-local, such as the metadata
-service of a cloud).
+The users of a site's daemon may have no shell on its host. Without bounds, an address in a manifest would reach
+services that trust every process of the host (loopback), or all hosts of its network segment (link-local, such as the
+metadata service of a cloud).
 
 The check is an audit hook (PEP 578) on connect(2), so it holds for every library, and after names have been resolved.
 Standard library only. Runs on Python 3.9.

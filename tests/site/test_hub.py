@@ -13,11 +13,12 @@ from tests.site.rig import ADA, ADDRESS, BOB, HUB, OUTSIDER, Host, Hub, Spawner
 
 ASK = """
 import http.client, json, socket, sys
-place, method, path, body = sys.argv[1:]
+place, method, path, body, *headers = sys.argv[1:]
 connection = http.client.HTTPConnection("x", timeout=120)
 connection.sock = socket.socket(socket.AF_UNIX)
 connection.sock.connect(place)
-connection.request(method, path, body or None, {"Content-Type": "application/json"} if body else {})
+more = json.loads(headers[0]) if headers else {}
+connection.request(method, path, body or None, ({"Content-Type": "application/json"} if body else {}) | more)
 reply = connection.getresponse()
 print(json.dumps([reply.status, json.loads(reply.read())]))
 """

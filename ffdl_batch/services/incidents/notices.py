@@ -157,9 +157,7 @@ class Notifier:
         """Send a notice; return why it was not accepted, or ""."""
         from ffdl_batch.services.incidents.notice_delivery import deliver
 
-        refusal = deliver(
-            notice, row, self._settings.notices, self._storage.user, self._settings.egress
-        )
+        refusal = deliver(notice, row, self._settings.notices, self._storage.user, self._settings.egress)
         if refusal is None:
             self._storage.store.notices.settle(notice, self._storage.store.now())
             return ""

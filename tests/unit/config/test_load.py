@@ -50,7 +50,7 @@ def test_egress_bounds_daemons_of_site_and_only_site_file_sets_it(
             load_settings(cwd=tmp_path, environ=environ)
     file.unlink()
     for text, variables in (("egress = []\n", {}), ("", {"FFDL_EGRESS": "0.0.0.0/0"})):
-        with pytest.raises(ConfigError, match="only .*site.toml may set egress"):
+        with pytest.raises(ConfigError, match=r"only .*site\.toml may set egress"):
             load(tmp_path, text, **variables)
 
 
