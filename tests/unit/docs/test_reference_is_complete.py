@@ -106,3 +106,14 @@ def test_api_page_has_rights_of_every_caller_and_right_of_every_operation() -> N
     callers += [Caller(1, role=role) for role in (Role.OPERATOR, Role.AUDITOR)]
     for right, row in table.items():
         assert row[1:] == ["yes" if right in rights_of(caller) else "no" for caller in callers], right
+
+
+def test_every_threat_names_a_test_that_exists() -> None:
+    text = (ROOT / "docs/security/threat-model.md").read_text()
+    tables = re.findall(r"^\| threat \| protection \| test \|\n\|[-|]+\n((?:\|.*\n)+)", text, re.MULTILINE)
+    threats = [line for table in tables for line in table.splitlines()]
+    assert len(threats) > 25
+    for line in threats:
+        named = re.search(r"\| `([\w/]+\.py)::(test_\w+)` \|$", line)
+        assert named, line
+        assert re.search(rf"^def {named[2]}\(", (ROOT / "tests" / named[1]).read_text(), re.MULTILINE), line
