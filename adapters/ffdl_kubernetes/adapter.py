@@ -144,6 +144,7 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
             is_passing = found.enforced is None  # a canary still runs
             advice = f"; {canary_cure(found)}" if is_passing else ""
             warnings.append(f"{ONLY_HOST}: {found.text}{advice}")
+        demands, _ = self._reader.demands()
         return BackendFacts(
             partitions=(PartitionShape(self._client.namespace, is_default=True),),
             network_levels=frozenset(levels),
@@ -154,7 +155,8 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
             pulls_images=True,
             warnings=tuple(warnings),
             is_passing=is_passing,
-            cpu_limit=self._reader.cpu_limit()[0],
+            cpu_limit=demands.cpu_limit,
+            default_storage_bytes=demands.storage_bytes,
         )
 
     def plan(self, request: LaunchRequest) -> LaunchPlan:

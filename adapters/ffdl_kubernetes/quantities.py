@@ -62,6 +62,25 @@ def needed_cpu_limit(limit_ranges: Sequence[Mapping[str, Any]], quotas: Sequence
     return 0.0 if demanded or limited else None
 
 
+def needed_storage(limit_ranges: Sequence[Mapping[str, Any]], quotas: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the ephemeral storage that containers without an amount get in a namespace with a quota for it, in bytes;
+    0 if pods without one are refused, and None if no quota counts it. Quotas with scopes may not count our pods."""
+    counted = {
+        name
+        for one in quotas
+        if not (one.get("spec", {}).get("scopes") or one.get("spec", {}).get("scopeSelector"))
+        for name in one.get("spec", {}).get("hard") or ()
+        if name.rpartition(".")[2] == STORAGE
+    }
+    if not counted:
+        return None
+    keys = ("default",) if f"limits.{STORAGE}" in counted else ("defaultRequest", "default")
+    items = [item for one in limit_ranges for item in one.get("spec", {}).get("limits") or ()]
+    given = [read_amounts(item.get(key)).get(STORAGE, NOTHING) for item in items for key in keys]
+    return float(min((one for one in given if one), default=NOTHING))
+
+
+STORAGE = "ephemeral-storage"
 Plain = Mapping[str, Any]
 Amounts = Mapping[str, Decimal]
 NOTHING = Decimal(0)

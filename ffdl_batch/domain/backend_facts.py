@@ -83,6 +83,9 @@ class BackendFacts:
     cpu_limit: float | None = None
     """CPU limit of a container that names none, if the cluster demands a limit; 0 = such a container is refused; None =
     no limit is needed."""
+    default_storage_bytes: float | None = None
+    """Disk space of a container that names none, if the cluster demands an amount; 0 = such a container is refused;
+    None = no amount is needed."""
 
 
 @dataclass(frozen=True, slots=True)

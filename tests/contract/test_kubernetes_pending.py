@@ -11,7 +11,7 @@ import pytest
 
 from ffdl_batch.domain.backend_facts import WaitingRequest
 from ffdl_batch.domain.job.spec import BatchOptions, Framework, JobSpec, Resources
-from ffdl_batch.domain.outcome.observation import NativeId
+from ffdl_batch.domain.outcome.observation import NativeId, Phase
 from ffdl_batch.domain.pending.evidence import evidence_of
 from ffdl_batch.domain.pending.explanation import Explanation, WaitKind
 from ffdl_batch.domain.pending.reason_text import actions_of
@@ -147,6 +147,23 @@ def test_kubernetes_explanation_names_settings_of_cpu_limits_that_exceed_quota(s
     assert "the controller has 1 and requests 0.1, the learner has 1 and requests 0.4" in known.reason.detail
     (action,) = actions_of(known.reason)
     assert action.startswith('lower the CPU limits, not the request: set cpu_limit = "request" and a lower controller_')
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_kubernetes_pod_is_placed_under_quota_of_ephemeral_storage(site: Site, given: bool) -> None:
+    """Without an amount in the manifest, the tenant's LimitRange gives one."""
+    resources = {"limits.ephemeral-storage": "40Gi", "requests.ephemeral-storage": "40Gi"}
+    settings = read_settings({"kubeconfig": str(site.k8s.kubeconfig), "namespace": "team-q"})
+    create_tenant(Tenant("team-q", resources=resources), settings)
+    if given:
+        client = ClusterClient(settings)
+        client.delete("LimitRange", "ffdl-batch-daemon")
+        client.close()
+    site.scheduler = site.start(namespace="team-q")
+    assert site.scheduler.probe().default_storage_bytes == (0.0 if given else 10 * 2.0**30)
+    asked = replace(SMALL, storage_bytes=1 << 30) if given else SMALL
+    native = site.scheduler.submit(site.plan(resources=asked, batch=HOUR))
+    assert site.wait(native, lambda one: bool(one.nodes)).phase is Phase.PENDING
 
 
 def queue_objects(k8s: FakeCluster) -> None:

@@ -63,6 +63,7 @@ class PodShape:
     `placement` as in the manifest. Labels of nodes and tolerations are added to those of the settings, a class that is
     named replaces theirs. `has_private`: it has variables or secrets. `stores`: it stores what the attempt left.
     `about` are annotations. `cpu_limit` and `controller_cpu_limit` are in CPUs (None = without limit).
+    `controller_storage_bytes` is 0 without request and limit.
     """
 
     token: str
@@ -95,6 +96,7 @@ class PodShape:
     about: Mapping[str, str] = field(default_factory=dict)
     cpu_limit: float | None = None
     controller_cpu_limit: float | None = None
+    controller_storage_bytes: int = 0
 
 
 IDLE_CPUS, IDLE_LIMIT, IDLE_BYTES = 0.01, 0.1, 64 * 1024**2
@@ -106,7 +108,8 @@ def for_staging(shape: PodShape, settings: KubernetesSettings) -> PodShape:
     container has the controller's image, too."""
     return replace(
         shape, image=settings.controller_image, mounts=(), outside=(), learners=1, cpus=IDLE_CPUS,
-        memory_bytes=IDLE_BYTES, storage_bytes=None, gpus=0, gpu_type="", gres={}, has_image_secret=False, time_s=None,
+        memory_bytes=IDLE_BYTES, storage_bytes=IDLE_BYTES if shape.controller_storage_bytes else None, gpus=0,
+        gpu_type="", gres={}, has_image_secret=False, time_s=None,
         cpu_limit=None if shape.cpu_limit is None else IDLE_LIMIT,
     )  # fmt: skip
 
@@ -190,8 +193,8 @@ _CONFINED: Plain = {
 
 def _controller(shape: PodShape, settings: KubernetesSettings) -> Plain:
     bounded = {"memory": str(settings.controller_memory_bytes)}
-    if settings.controller_storage_bytes:
-        bounded["ephemeral-storage"] = str(settings.controller_storage_bytes)
+    if shape.controller_storage_bytes:
+        bounded["ephemeral-storage"] = str(shape.controller_storage_bytes)
     return {
         "name": CONTROLLER,
         "image": settings.controller_image,

@@ -47,8 +47,8 @@ _OF_PODS = (
     ),
     (
         r"must specify [^:]*ephemeral-storage",
-        "the quota demands amounts of ephemeral storage: cancel the job, write storage in the manifest, set "
-        "controller_storage_bytes in [backend.kubernetes], and submit again",
+        "the quota demands amounts of ephemeral storage: cancel the job, write storage in the manifest and submit it "
+        "again; if the controller still has none, set controller_storage_bytes in [backend.kubernetes]",
     ),
     (r"must specify ", "the quota wants amounts that no LimitRange fills in: ffdl-admin tenant create makes one"),
     (

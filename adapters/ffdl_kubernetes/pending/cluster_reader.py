@@ -9,18 +9,29 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.pending.node_fit import Node, read_node
 from ffdl_kubernetes.pending.queues import Queue
-from ffdl_kubernetes.quantities import needed_cpu_limit
+from ffdl_kubernetes.quantities import needed_cpu_limit, needed_storage
 
 Plain = Mapping[str, Any]
 _T = TypeVar("_T")
 LIFE_S = 10.0
 QUOTA_LIFE_S = 1.0
 """One request, of a few objects."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demands:
+    """Amounts that a namespace demands of containers, as in BackendFacts."""
+
+    cpu_limit: float | None
+    """See :func:`needed_cpu_limit`."""
+    storage_bytes: float | None
+    """See :func:`needed_storage`; None also if LimitRanges, which may give amounts, cannot be read."""
 
 
 class ClusterReader:
@@ -39,10 +50,10 @@ class ClusterReader:
         """Return the quotas of the namespace, and why they could not be read. Raises SchedulerUnreachable."""
         return self._asked("quotas", QUOTA_LIFE_S, _quotas)
 
-    def cpu_limit(self) -> tuple[float | None, tuple[str, ...]]:
-        """Return which CPU limit the namespace demands (:func:`needed_cpu_limit`), and why LimitRanges could not be
-        read. Raises SchedulerUnreachable."""
-        return self._asked("CPU limit", QUOTA_LIFE_S, _cpu_limit)
+    def demands(self) -> tuple[Demands, tuple[str, ...]]:
+        """Return the amounts that the namespace demands, and why LimitRanges could not be read. Raises
+        SchedulerUnreachable."""
+        return self._asked("demands", QUOTA_LIFE_S, _demands)
 
     def queue(self, name: str, group: str) -> Queue:
         """Return a LocalQueue of the namespace. `group` is Kueue's, with its version. Raises SchedulerUnreachable."""
@@ -78,14 +89,15 @@ def _quotas(client: ClusterClient) -> tuple[tuple[Plain, ...], tuple[str, ...]]:
         return (), (f"quotas could not be read: {refused}",)
 
 
-def _cpu_limit(client: ClusterClient) -> tuple[float | None, tuple[str, ...]]:
+def _demands(client: ClusterClient) -> tuple[Demands, tuple[str, ...]]:
     ranges: list[dict[str, Any]] = []
     lacks: tuple[str, ...] = ()
     try:
         ranges = client.list("LimitRange", {})[0]
     except Refused as refused:
         lacks = (f"LimitRanges cannot be read, so pods may lack CPU limits: {refused}",)
-    return needed_cpu_limit(ranges, _quotas(client)[0]), lacks
+    quotas = _quotas(client)[0]
+    return Demands(needed_cpu_limit(ranges, quotas), None if lacks else needed_storage(ranges, quotas)), lacks
 
 
 def _queue(client: ClusterClient, name: str, group: str) -> Queue:

@@ -130,7 +130,7 @@ class PodExplanations(ABC):
         pods, workloads = self._watcher.pods_by_token(), self._queues.by_owner()
         refusals, troubles = self._watcher.refusals(), self._watcher.pod_warnings()
         quotas, lacks = self._reader.quotas()
-        lacks = (*lacks, *self._reader.cpu_limit()[1])
+        lacks = (*lacks, *self._reader.demands()[1])
         plain = Explanation(time.time(), figures=quota_figures(quotas), lacks=lacks)
         found: list[Explanation | None] = []
         for request in requests:

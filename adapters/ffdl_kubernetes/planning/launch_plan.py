@@ -29,7 +29,7 @@ from ffdl_kubernetes.objects.network_policy import NotAnAddress, Ways, policy, s
 from ffdl_kubernetes.objects.pod_files import configuration, hidden, private, pull_secret
 from ffdl_kubernetes.objects.pod_template import ClaimMount, Mount, PodShape, for_staging
 from ffdl_kubernetes.planning.network_access import Access, choose_access
-from ffdl_kubernetes.planning.pod_shape import KILL_WAIT_S, asked_shape, hints, refuse, seats_of
+from ffdl_kubernetes.planning.pod_shape import KILL_WAIT_S, asked_shape, hints, refuse, require_storage, seats_of
 from ffdl_kubernetes.settings import KubernetesSettings
 
 BACKEND = "kubernetes"
@@ -43,6 +43,8 @@ def make_plan(request: LaunchRequest, settings: KubernetesSettings) -> LaunchPla
     spec, facts = request.spec, request.facts
     refuse(spec, settings)
     refuse_unsupported(spec)
+    if not request.only_stages:
+        require_storage(spec, facts)
     require_image(request)
     if not facts.python:
         raise InvalidRequest("the cluster was never asked what it is; ffdl-submitd has to reach it once")
@@ -146,7 +148,7 @@ def _carried(request: LaunchRequest, settings: KubernetesSettings) -> str:
 
 def _shape(request: LaunchRequest, settings: KubernetesSettings, start: Start) -> PodShape:
     return replace(
-        asked_shape(request.spec, settings, request.facts.cpu_limit),
+        asked_shape(request.spec, settings, request.facts),
         token=request.token,
         job_id=request.job_id,
         attempt=request.attempt,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ffdl_batch.domain.backend_facts import BackendFacts
 from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.job.learner_layout import Gang, lay_out, members_of, parts_of, starts_mpi
 from ffdl_batch.domain.job.spec import JobSpec, NetworkLevel, Placement, Staging
@@ -120,6 +121,9 @@ def hints(request: LaunchRequest, settings: KubernetesSettings, data: Data) -> I
         )
 
 
+NO_FACTS = BackendFacts()
+CONTROLLER_STORAGE_BYTES = 1 << 30
+"""Of a controller in a namespace that demands an amount: its log, which kubelet keeps below that."""
 KILL_WAIT_S = 30
 DEADLINE_MARGIN_S = 300
 """A pod may live so much longer than its training may run: kubelet's deadline is for controllers that are stuck."""
@@ -153,14 +157,32 @@ def _cpu_limits(
     return learner, controller if given is None else float(given)
 
 
-def asked_shape(spec: JobSpec, settings: KubernetesSettings, needed_cpu_limit: float | None = None) -> PodShape:
-    """Return the pods as the scheduler sees them, without attempt, image and mounts. Raises RequestRefused."""
+def _controller_storage(settings: KubernetesSettings, needed: float | None) -> int:
+    """Return the ephemeral storage of a controller. `needed` is as in BackendFacts: a quota needs an amount."""
+    if settings.controller_storage_bytes or needed is None:
+        return settings.controller_storage_bytes
+    return min(CONTROLLER_STORAGE_BYTES, int(needed) or CONTROLLER_STORAGE_BYTES)
+
+
+def require_storage(spec: JobSpec, facts: BackendFacts) -> None:
+    """Refuse learners without an amount of ephemeral storage if the namespace demands one. Raises RequestRefused."""
+    if facts.default_storage_bytes == 0 and not spec.resources.storage_bytes:
+        message = "a quota of the namespace demands an amount of ephemeral storage, and the manifest has none"
+        cure = "write storage: 20GB, or another amount that its files, its volumes and its logs fit in"
+        raise RequestRefused([refusal("storage", message, cure, "C104")])
+
+
+def asked_shape(spec: JobSpec, settings: KubernetesSettings, facts: BackendFacts = NO_FACTS) -> PodShape:
+    """Return the pods as the scheduler sees them, without attempt, image and mounts. Raises RequestRefused.
+
+    `facts` have what the namespace demands.
+    """
     gang = seats_of(spec)
     own, profile = spec.batch.kubernetes, profile_of(spec, settings)
     time_s = spec.batch.time_s
     grace_s = spec.batch.checkpoint.grace_s + KILL_WAIT_S
     cpus = max(part.cpus for part in parts_of(spec))
-    limits = _cpu_limits(cpus, profile.cpu_limit or settings.cpu_limit, settings, needed_cpu_limit)
+    limits = _cpu_limits(cpus, profile.cpu_limit or settings.cpu_limit, settings, facts.cpu_limit)
     return PodShape(
         token="",
         job_id="",
@@ -186,4 +208,5 @@ def asked_shape(spec: JobSpec, settings: KubernetesSettings, needed_cpu_limit: f
         runtime_class=own.get("runtime_class", "") or profile.runtime_class,
         cpu_limit=limits[0],
         controller_cpu_limit=limits[1],
+        controller_storage_bytes=_controller_storage(settings, facts.default_storage_bytes),
     )

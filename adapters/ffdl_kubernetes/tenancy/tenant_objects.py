@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from ffdl_batch.domain.tenant import Tenant
 from ffdl_kubernetes.objects.names import MANAGER, MANAGER_LABEL, Plain
+from ffdl_kubernetes.quantities import STORAGE
 
 ROLE = "ffdl-batch-daemon"
 """The name of the Role, and of what else there is one of in a namespace."""
@@ -40,7 +41,7 @@ NODES: Permissions = (
 )
 """What `ffdl why` reads in the whole cluster, for tenants that have it: nodes and queues."""
 SECURITY = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
-_COMPUTE = ("cpu", "memory", "ephemeral-storage")
+_COMPUTE = ("cpu", "memory", STORAGE)
 _OBJECTS = frozenset(
     {
         "configmaps",
@@ -68,11 +69,17 @@ def tenant_objects(tenant: Tenant, gpu_resource: str = "nvidia.com/gpu") -> list
         "kind": "Namespace",
         "metadata": {"name": tenant.namespace, "labels": {MANAGER_LABEL: MANAGER, **tenant.labels, **SECURITY}},
     }
-    cpu = {"cpu": "1"} if "limits.cpu" in tenant.resources else {}  # which refuses containers without a limit
+    named = {quota_name(resource) for resource in tenant.resources}  # a quota refuses containers without an amount
+    disk_limit = f"limits.{STORAGE}" in named
+    disk = disk_limit or f"requests.{STORAGE}" in named
     limits: Plain = {
         "type": "Container",
-        "defaultRequest": {"cpu": "100m", "memory": "128Mi"},
-        "default": {**cpu, "memory": "1Gi"},
+        "defaultRequest": {"cpu": "100m", "memory": "128Mi", **({STORAGE: "1Gi"} if disk else {})},
+        "default": {
+            **({"cpu": "1"} if "limits.cpu" in named else {}),
+            "memory": "1Gi",
+            **({STORAGE: "10Gi"} if disk_limit else {}),
+        },
     }
     limit_range: Plain = {"apiVersion": "v1", "kind": "LimitRange", "metadata": where, "spec": {"limits": [limits]}}
     deny: Plain = {

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from ffdl_batch.domain.job.spec import BatchOptions, JobSpec
+from ffdl_batch.runtimes.learner_start import RequestRefused
 from ffdl_kubernetes.observing.cures import name_controllers_part
 from ffdl_kubernetes.observing.job_states import Beside, observe
 from ffdl_kubernetes.pending.node_fit import Node, fit_on, read_request, too_much
 from ffdl_kubernetes.pending.quotas import never_enough, read_quota
-from ffdl_kubernetes.quantities import needed_cpu_limit
+from ffdl_kubernetes.quantities import needed_cpu_limit, needed_storage
 from ffdl_kubernetes.settings import KubernetesSettings
 from tests.unit.kubernetes.request_rig import FACTS, PLAIN, plan_of, pod_of
 
@@ -69,6 +70,62 @@ def test_kubernetes_plan_sets_ephemeral_storage_of_controller() -> None:
     (own,) = pod_of(plan_of(PLAIN, {"controller_storage_bytes": 1 << 27}))["initContainers"]
     for kind in ("requests", "limits"):
         assert own["resources"][kind]["ephemeral-storage"] == str(1 << 27)
+
+
+DISK = "ephemeral-storage"
+
+
+@pytest.mark.parametrize(("ranges", "quotas", "needed"), [
+    ([], [], None),
+    ([], [quota("limits.cpu", "requests.storage")], None),
+    *(([], [quota(name)], 0.0) for name in (f"limits.{DISK}", f"requests.{DISK}", DISK)),
+    ([limit_range(default={DISK: "10Gi"})], [quota(f"limits.{DISK}")], 10 * 2.0**30),
+    ([limit_range(default={DISK: "10Gi"}), limit_range(default={DISK: "2Gi"})], [quota(DISK)], 2 * 2.0**30),
+    ([limit_range(defaultRequest={DISK: "1Gi"})], [quota(f"limits.{DISK}")], 0.0),  # it gives no limit
+    ([limit_range(defaultRequest={DISK: "1Gi"})], [quota(f"requests.{DISK}")], 2.0**30),
+    ([limit_range(default={DISK: "10Gi"})], [], None),
+    ([], [{"spec": {"hard": {f"limits.{DISK}": "1"}, "scopes": ["BestEffort"]}}], None),
+    ([], [{"spec": {"hard": {f"limits.{DISK}": "1"}, "scopeSelector": {"matchExpressions": []}}}], None),
+    ([{"spec": {}}], [{"spec": {}}], None),
+])  # fmt: skip
+def test_needed_storage_depends_on_limit_ranges_and_quotas(
+    ranges: list[Any], quotas: list[Any], needed: float | None
+) -> None:
+    assert needed_storage(ranges, quotas) == needed
+
+
+STORED = replace(PLAIN, resources=replace(PLAIN.resources, storage_bytes=5))
+
+
+@pytest.mark.parametrize(("spec", "settings", "needed", "learner", "controller"), [
+    (PLAIN, {}, None, None, None),
+    (STORED, {}, None, "5", None),
+    (STORED, {}, 0.0, "5", str(1 << 30)),
+    (PLAIN, {}, 10 * 2.0**30, None, str(1 << 30)),  # the API server gives the learner the LimitRange's default
+    (PLAIN, {}, 2.0**20, None, str(1 << 20)),
+    (STORED, {"controller_storage_bytes": 1 << 21}, 0.0, "5", str(1 << 21)),
+])  # fmt: skip
+def test_kubernetes_plan_gives_controller_storage_that_a_quota_demands(
+    spec: JobSpec, settings: dict[str, object], needed: float | None, learner: str | None, controller: str | None
+) -> None:
+    facts = replace(FACTS, default_storage_bytes=needed)
+    pod = pod_of(plan_of(spec, settings, facts=facts))
+    (own,), (one,) = pod["initContainers"], pod["containers"]
+    for part in ("requests", "limits"):
+        assert (one["resources"][part].get(DISK), own["resources"][part].get(DISK)) == (learner, controller)
+    (idle,) = pod_of(plan_of(spec, settings, facts=facts, only_stages=True))["containers"]
+    assert (DISK in idle["resources"]["limits"]) is bool(controller)
+
+
+def test_kubernetes_plan_refuses_learner_without_storage_that_a_quota_demands() -> None:
+    facts = replace(FACTS, default_storage_bytes=0.0)
+    with pytest.raises(RequestRefused) as refused:
+        plan_of(PLAIN, facts=facts)
+    (finding,) = refused.value.findings
+    assert (finding.path, finding.code) == ("storage", "C104")
+    assert "a quota of the namespace demands an amount of ephemeral storage" in finding.message
+    assert (finding.cure or "").startswith("write storage: 20GB")
+    assert plan_of(PLAIN, facts=facts, only_stages=True).objects
 
 
 RANGE = "[maximum memory usage per Container is 256Mi, but limit is 512Mi]"

@@ -83,15 +83,15 @@ def test_pod_template_requests_devices_by_site_resource_names() -> None:
 
 @pytest.mark.parametrize("storage_bytes", [1, 10 * 1000**3, None])
 def test_pod_template_requests_and_limits_ephemeral_storage_by_manifest(storage_bytes: int | None) -> None:
-    pod = template(replace(SHAPE, storage_bytes=storage_bytes), read_settings({"controller_storage_bytes": 1 << 30}))
+    pod = template(replace(SHAPE, storage_bytes=storage_bytes, controller_storage_bytes=1 << 30))
     learner, controller = pod["containers"][0]["resources"], pod["initContainers"][0]["resources"]
     amount = None if storage_bytes is None else str(storage_bytes)
     assert [learner[part].get("ephemeral-storage") for part in ("requests", "limits")] == [amount, amount]
     assert [controller[part]["ephemeral-storage"] for part in ("requests", "limits")] == [str(1 << 30)] * 2
 
 
-def test_pod_template_has_no_ephemeral_storage_of_controller_if_setting_is_0() -> None:
-    controller = template(SHAPE, read_settings({"controller_storage_bytes": 0}))["initContainers"][0]["resources"]
+def test_pod_template_has_no_ephemeral_storage_of_controller_if_it_is_0() -> None:
+    controller = template(SHAPE)["initContainers"][0]["resources"]
     assert all("ephemeral-storage" not in controller[part] for part in ("requests", "limits"))
 
 

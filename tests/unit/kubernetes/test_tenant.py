@@ -14,6 +14,7 @@ from kubernetes_validate import validate
 import ffdl_kubernetes
 from ffdl_batch.domain.tenant import Tenant
 from ffdl_kubernetes.api_discovery import groups
+from ffdl_kubernetes.quantities import needed_storage
 from ffdl_kubernetes.tenancy.provisioning import differences
 from ffdl_kubernetes.tenancy.tenant_objects import PERMISSIONS, ROLE, quota_name, role, tenant_objects
 
@@ -48,6 +49,26 @@ def test_tenant_with_quota_of_cpu_limits_gives_containers_without_one_a_default(
     assert made["ResourceQuota"]["spec"]["hard"] == {"limits.cpu": "128", "requests.nvidia.com/mig-1g.10gb": "4"}
     assert made["LimitRange"]["spec"]["limits"][0]["default"] == {"cpu": "1", "memory": "1Gi"}
     assert by_kind(BARE)["LimitRange"]["spec"]["limits"][0]["default"] == {"memory": "1Gi"}
+
+
+@pytest.mark.parametrize(
+    ("resource", "request_", "limit"),
+    [
+        ("limits.ephemeral-storage", "1Gi", "10Gi"),
+        ("ephemeral-storage", "1Gi", None),
+        ("requests.ephemeral-storage", "1Gi", None),
+        ("storage", None, None),
+    ],
+)
+def test_tenant_with_quota_of_ephemeral_storage_gives_containers_without_one_a_default(
+    resource: str, request_: str | None, limit: str | None
+) -> None:
+    made = by_kind(replace(BARE, resources={resource: "100Gi"}))
+    (limits,) = made["LimitRange"]["spec"]["limits"]
+    assert limits["defaultRequest"].get("ephemeral-storage") == request_
+    assert limits["default"].get("ephemeral-storage") == limit
+    demanded = needed_storage([made["LimitRange"]], [made["ResourceQuota"]])
+    assert demanded == (None if request_ is None else 10 * 2.0**30 if limit else 2.0**30)
 
 
 @pytest.mark.parametrize(
