@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
+import logging
 import math
 import os
 import platform
@@ -46,6 +47,8 @@ from ffdl_local.processes import HEAD, SUPERVISOR, WITHDRAW, node_controller, si
 from ffdl_local.records import EXIT, JOB_FILE, LOCK, STARTED, STATE, is_held, lives, local_directory, read_record
 from ffdl_local.settings import LocalSettings, read_settings
 
+log = logging.getLogger(__name__)
+
 _TOKEN = re.compile(r"(training-[0-9a-z]{9})-(\d+)", re.ASCII)
 _START_TIMEOUT_S = 30.0
 _FOR_NODES_ALONE = frozenset({signals.SIGTERM, signals.SIGINT, signals.SIGKILL, signals.SIGSTOP, signals.SIGCONT})
@@ -67,6 +70,8 @@ class LocalScheduler:
         self._settings = settings
         self._root = Root(context.root)
         self._host = socket.gethostname()
+        self._unread: dict[NativeId, str] = {}
+        """The jobs whose files could not be read the last time, and why."""
 
     @property
     def name(self) -> str:
@@ -171,13 +176,25 @@ class LocalScheduler:
         return frozenset({NativeId(token)}) if known else frozenset()
 
     def observe(self, ids: Collection[NativeId]) -> Mapping[NativeId, Observation]:
-        """See the port; reads files and /proc only."""
-        seen = {}
-        for native in ids:
-            attempt = self._attempt(native)
-            observation = observe_attempt(attempt, self._host) if attempt is not None else None
-            if observation is not None:
-                seen[native] = observation
+        """See the port; reads files and /proc only. A job whose files cannot be read is left out."""
+        observed = {native: self._observe(native) for native in ids}
+        self._unread = {native: why for native, why in self._unread.items() if native in observed}
+        return {native: seen for native, seen in observed.items() if seen is not None}
+
+    def _observe(self, native: NativeId) -> Observation | None:
+        """Return the state of one job. Whatever its files are, the other jobs are still observed; what prevents it is
+        logged once."""
+        attempt = self._attempt(native)
+        if attempt is None:
+            return None
+        try:
+            seen = observe_attempt(attempt, self._host)
+        except Exception as error:
+            if self._unread.get(native) != str(error):
+                self._unread[native] = str(error)
+                log.exception("the state of %s is unknown, because its files cannot be read", native)
+            return None
+        self._unread.pop(native, None)
         return seen
 
     def explain_waiting(self, requests: Sequence[WaitingRequest]) -> Sequence[Explanation | None]:
@@ -194,7 +211,7 @@ class LocalScheduler:
                 queue, "", {"max_jobs": most, "machine_gpus": sum(node.gpus.values()), "gpus": wanted}, False
             )
         attempt = self._attempt(request.native_id)
-        seen = observe_attempt(attempt, self._host) if attempt is not None else None
+        seen = self._observe(request.native_id)
         job = read_record(Path(attempt.path) / JOB_FILE) if attempt is not None else None
         if seen is None or seen.phase is not Phase.PENDING or not job:
             return None

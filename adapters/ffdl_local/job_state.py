@@ -123,7 +123,7 @@ def _last_life(attempt: AttemptDir) -> float | None:
 def _stat(path: Path) -> os.stat_result | None:
     try:
         return path.lstat()
-    except FileNotFoundError:  # gone meanwhile
+    except (FileNotFoundError, PermissionError):  # gone meanwhile, or in a directory that the job closed
         return None
 
 

@@ -17,8 +17,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ffdl_batch.attempt.file_writer import restore_directory, write_text
-from ffdl_batch.attempt.reader import NO_FILE, DamagedFile, open_regular, read_object
+from ffdl_batch.attempt.file_writer import give_access, restore_directory, write_text
+from ffdl_batch.attempt.reader import NO_FILE, DamagedFile, DeniedFile, open_regular, read_object
 from ffdl_batch.host.processes import boot_id
 
 LOCK, STARTED, STATE, EXIT = "lock", "started.json", "state.json", "exit.json"
@@ -37,9 +37,12 @@ def write_record(path: Path, body: dict[str, object]) -> None:
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
-    """Return the record; None if the file is missing, {} if it is damaged. Raises OSError."""
+    """Return the record; None if the file is missing, {} if it is damaged. If the job closed it or a directory above it
+    (``chmod 000``), it is opened again. Raises OSError."""
     try:
         return read_object(str(path))
+    except DeniedFile:
+        return read_record(path) if give_access(str(path)) else {}
     except (FileNotFoundError, NotADirectoryError):
         return None
     except DamagedFile:
@@ -59,6 +62,8 @@ def is_held(lock: Path) -> bool:
     """Return whether a living process of this host holds the lock."""
     try:
         file = open_regular(str(lock))  # LOCK_SH needs no write permission
+    except DeniedFile:
+        return is_held(lock) if give_access(str(lock)) else False
     except NO_FILE:
         return False
     with file:

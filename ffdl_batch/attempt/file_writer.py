@@ -1,7 +1,8 @@
 """Writes files that other nodes read: cells by atomic rename, everything fsync'ed.
 
 Learners write in some of the directories, from within their containers. If a learner puts a link, a pipe, a socket or a
-directory in place of a platform file, this module replaces it. It never follows, waits for or empties it. Only
+directory in place of a platform file, this module replaces it. It never follows, waits for or empties it. If a learner
+closes a platform file or directory (``chmod 000``), this module opens it again. Only
 :mod:`ffdl_batch.attempt.reader` reads files that learners may have written.
 """
 
@@ -40,7 +41,12 @@ def write_bytes(path: str, data: bytes, mode: int = 0o600, *, durable: bool = Tr
     """
     directory, name = os.path.split(path)
     temporary = os.path.join(directory, f".{name}.{os.urandom(4).hex()}")
-    descriptor = os.open(temporary, NEW, mode)
+    try:
+        descriptor = os.open(temporary, NEW, mode)
+    except PermissionError:
+        if not give_access(directory):
+            raise
+        descriptor = os.open(temporary, NEW, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(descriptor, mode)
@@ -113,6 +119,8 @@ def open_own(path: str, flags: int, mode: int = 0o600, *, dir_fd: Optional[int] 
             move_aside(path, dir_fd=dir_fd)
             continue
         except OSError as error:
+            if error.errno == errno.EACCES and dir_fd is None and give_access(path):
+                continue
             if error.errno not in (errno.ELOOP, errno.ENXIO):
                 raise
         else:
@@ -153,12 +161,49 @@ def make_directory(path: str, mode: int = 0o777, *, dir_fd: Optional[int] = None
 
 
 def restore_directory(path: str) -> None:
-    """Make a directory, even if something else is in its place. Raises OSError."""
+    """Make a directory, even if something else is in its place, and give its owner access. Raises OSError."""
     try:
         make_directory(path)
     except FileExistsError:
         move_aside(path)
         make_directory(path)
+    except PermissionError:
+        if not give_access(path):
+            raise
+        make_directory(path)
+    else:
+        give_access(path)
+
+
+def give_access(path: str) -> bool:
+    """Give the owner access to a file or directory, and to the directories above it, as far as their modes deny it and
+    they belong to this process. Return whether a mode was changed.
+
+    Directories above are considered only if they deny access.
+    """
+    above = os.path.dirname(path)
+    try:
+        descriptor = os.open(path, getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except (FileNotFoundError, PermissionError) as error:
+        if above in ("", path) or not give_access(above):
+            return False
+        if isinstance(error, PermissionError):
+            give_access(path)
+        return True
+    except OSError:
+        return False
+    try:
+        found = os.fstat(descriptor)
+        kind = stat.S_IFMT(found.st_mode)
+        needed = {stat.S_IFDIR: stat.S_IRWXU, stat.S_IFREG: stat.S_IRUSR | stat.S_IWUSR}.get(kind, 0)
+        if found.st_uid != os.geteuid() or found.st_mode & needed == needed:
+            return False
+        os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IMODE(found.st_mode) | needed)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
 
 
 def sync_directory(path: str) -> None:

@@ -43,6 +43,17 @@ class DamagedFile(ValueError):
         self.why = why
 
 
+class DeniedFile(DamagedFile, PermissionError):
+    """A file that its owner closed to itself (``chmod 000``), or that is below such a directory. No controller does
+    that. Callers that look for errors of the system see a PermissionError."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(path, why)
+        self.errno, self.strerror, self.filename = errno.EACCES, os.strerror(errno.EACCES), path
+
+    __str__ = Exception.__str__
+
+
 NO_FILE = (FileNotFoundError, NotADirectoryError, DamagedFile)
 """Errors of a file that is missing or damaged."""
 
@@ -52,16 +63,13 @@ def open_regular(path: str, *, below: str = "", dir_fd: int | None = None, any_o
 
     With `below`, a directory that `path` is in, no directory between the two may be a link, and the file must belong
     to the owner of `below` or to this process, unless `any_owner` is true. Raises FileNotFoundError if it does not
-    exist, DamagedFile if it is something else, ValueError if `path` is not in `below`, OSError.
+    exist, DamagedFile if it is something else, ValueError if `path` is not in `below`, OSError. If modes of the user's
+    own files deny access, that is a DeniedFile, but with `dir_fd` it is a PermissionError.
     """
-    if below:
-        parent = _enter(below, path, _PASSED)
-        try:
-            descriptor = _open(path, os.path.basename(path), parent)
-        finally:
-            os.close(parent)
-    else:
-        descriptor = _open(path, path, dir_fd)
+    try:
+        descriptor = _open_in(below, path) if below else _open(path, path, dir_fd)
+    except PermissionError as error:
+        raise error if dir_fd is not None else _denied(error, path) from None
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
@@ -125,7 +133,7 @@ def status_of(path: str) -> Optional[os.stat_result]:
     try:
         found = os.lstat(path)
     except OSError as error:
-        if error.errno in NO_WAY:
+        if error.errno in NO_WAY or (isinstance(error, PermissionError) and find_own_denial(path)):
             return None
         raise
     return found if stat.S_ISREG(found.st_mode) else None
@@ -141,9 +149,12 @@ def list_names(path: str, *, below: str) -> list[str]:
     """Return the sorted names of the entries of a directory. Directories between it and `below` are checked as by
     :func:`open_regular`.
 
-    Raises FileNotFoundError, DamagedFile if it is not a directory, OSError.
+    Raises FileNotFoundError, DamagedFile if it is not a directory, DeniedFile as :func:`open_regular`, OSError.
     """
-    directory = open_directory(path, below=below)
+    try:
+        directory = open_directory(path, below=below)
+    except PermissionError as error:
+        raise _denied(error, path) from None
     try:
         return sorted(os.listdir(directory))
     finally:
@@ -183,6 +194,35 @@ def _enter(below: str, path: str, flags: int) -> int:
         os.close(directory)
         raise
     return directory
+
+
+def find_own_denial(path: str) -> str:
+    """Return which mode of the user's own files denies access to `path`; "" if none does, as if a file server rejects
+    the user."""
+    place, needed = path, stat.S_IRUSR
+    while place not in ("", os.sep):
+        try:
+            found = os.lstat(place)
+        except OSError:  # a directory above it denies even that
+            pass
+        else:
+            if found.st_uid == os.geteuid() and not found.st_mode & needed:
+                return f"'{os.path.basename(place)}' has mode {stat.S_IMODE(found.st_mode):04o}"
+        place, needed = os.path.dirname(place), stat.S_IXUSR
+    return ""
+
+
+def _denied(error: PermissionError, path: str) -> PermissionError:
+    why = find_own_denial(path)
+    return DeniedFile(path, f"its owner may not read it, because {why}") if why else error
+
+
+def _open_in(below: str, path: str) -> int:
+    parent = _enter(below, path, _PASSED)
+    try:
+        return _open(path, os.path.basename(path), parent)
+    finally:
+        os.close(parent)
 
 
 def _open(path: str, name: str, dir_fd: int | None) -> int:

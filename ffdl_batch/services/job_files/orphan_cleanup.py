@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ffdl_batch.attempt.directory_tree import remove_tree
-from ffdl_batch.attempt.reader import NO_WAY
+from ffdl_batch.attempt.reader import NO_WAY, find_own_denial
 from ffdl_batch.config import Settings
 from ffdl_batch.config.daemon_location import LOCK_NAME
 from ffdl_batch.domain.job.array import is_array_id
@@ -77,15 +77,15 @@ def _half_written(place: Path, names: re.Pattern[str]) -> Iterator[Path]:
     try:
         yield from (path for path in place.iterdir() if names.fullmatch(path.name))
     except OSError as error:
-        if error.errno not in NO_WAY:
+        if error.errno not in NO_WAY and not find_own_denial(str(place)):
             raise
 
 
 def _age(path: Path, now: float) -> float:
-    """Return the seconds since the last write; 0 if the file does not exist."""
+    """Return the seconds since the last write; 0 if the file does not exist or is in a directory that a job closed."""
     try:
         return now - path.lstat().st_mtime
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):
         return 0.0
 
 

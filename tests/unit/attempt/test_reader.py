@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,14 +11,17 @@ import pytest
 
 from ffdl_batch.attempt.reader import (
     DamagedFile,
+    DeniedFile,
     find_object,
     find_text,
+    list_names,
     open_regular,
     read_head,
     read_object,
     read_whole,
     size_of,
 )
+from tests.file_modes import modes_count
 from tests.planted_files import NO_FILES, NO_JSON
 
 
@@ -129,3 +133,44 @@ def test_finders_return_content_and_nothing_if_file_is_missing(tmp_path: Path) -
     assert (find_text(str(path), 8), find_text(str(path), 3), size_of(str(path))) == ('{"a":1}\ufffd', '{"a', 8)
     for missing in (tmp_path / "none", path / "below"):
         assert (find_object(str(missing)), find_text(str(missing)), size_of(str(missing))) == ({}, "", 0)
+
+
+@pytest.mark.parametrize("closed", ["attempt/events/node-0.jsonl", "attempt/events", "attempt", "."])
+@pytest.mark.parametrize("below", [False, True])
+def test_reader_counts_file_that_its_owner_closed_as_damaged(closed: str, below: bool, tmp_path: Path) -> None:
+    events = tmp_path / "job" / "attempt" / "events"
+    events.mkdir(parents=True)
+    path = events / "node-0.jsonl"
+    path.write_text("{}")
+    place = tmp_path / "job" / closed
+    mode = place.stat().st_mode
+    place.chmod(0)
+    base = str(events.parent) if below else ""
+    try:
+        with modes_count():
+            with pytest.raises(DeniedFile, match=rf"its owner may not read it, because '{place.name}' has mode 0000"):
+                read_head(str(path), 10, below=base)
+            with pytest.raises(PermissionError):
+                open_regular(str(path), below=base)
+            assert find_object(str(path), below=base) == {}
+            assert size_of(str(path)) == (2 if closed.endswith("jsonl") else 0)
+            if not closed.endswith("jsonl"):
+                with pytest.raises(DamagedFile):
+                    list_names(str(events), below=str(events.parent))
+    finally:
+        place.chmod(mode)
+
+
+def test_reader_does_not_blame_the_owner_for_what_a_file_server_denies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "final.json"
+    path.write_text("{}")
+
+    def denies(*_: object, **__: object) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "open", denies)
+    with pytest.raises(PermissionError) as denied:
+        read_head(str(path), 10)
+    assert not isinstance(denied.value, DamagedFile)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +15,11 @@ import pytest
 
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Scalar, encode_event
-from ffdl_batch.domain.outcome.observation import EndCause, Phase
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.host.processes import boot_id
+from ffdl_batch.plugins import AdapterContext
+from ffdl_local import adapter as adapter_module
+from ffdl_local.adapter import create
 from ffdl_local.job_state import observe_attempt
 from ffdl_local.records import (
     EXIT,
@@ -27,6 +32,7 @@ from ffdl_local.records import (
     read_record,
     write_record,
 )
+from tests.file_modes import modes_count
 from tests.planted_files import NO_FILES, NO_JSON, replace
 
 HOST = "here"
@@ -231,3 +237,38 @@ def test_local_record_replaces_planted_file(tmp_path: Path, kind: str) -> None:
         assert not is_held(path)
         write_record(path, {"status": 0})
         assert read_record(path) == {"status": 0}
+
+
+def test_local_adapter_observes_other_jobs_if_the_files_of_one_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    adapter = create({}, AdapterContext(str(tmp_path), "ada", os.getuid()))
+    natives = [NativeId(f"training-00000000{number}-1") for number in range(3)]
+    for native in natives:
+        directory = AttemptDir(str(tmp_path / "jobs" / str(native)[:-2] / "attempt-1"))
+        local_directory(directory.path).mkdir(parents=True)
+        write_record(local_directory(directory.path) / STARTED, {"host": socket.gethostname(), "pid": 0})
+        write_record(local_directory(directory.path) / EXIT, {"status": 0, "at": 5.0})
+    read = observe_attempt
+
+    def fails(attempt: AttemptDir, host: str) -> Observation | None:
+        if str(natives[1])[:-2] in attempt.path:
+            raise PermissionError(errno.EACCES, "Permission denied", attempt.path)
+        return read(attempt, host)
+
+    monkeypatch.setattr(adapter_module, "observe_attempt", fails)
+    for _ in range(2):
+        assert set(adapter.observe(natives)) == {natives[0], natives[2]}
+    assert len([one for one in caplog.records if str(natives[1]) in one.getMessage()]) == 1
+
+
+@pytest.mark.parametrize("closed", ["local/started.json", "local/lock", "local", "."])
+def test_local_observe_opens_what_a_job_closed(closed: str, tmp_path: Path) -> None:
+    directory = attempt(tmp_path, started={"host": HOST, "pid": os.getpid(), "start_ticks": 0}, state={})
+    lock = local_directory(directory.path) / LOCK
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        Path(directory.path, closed).chmod(0)
+        with modes_count():
+            seen = observe_attempt(directory, HOST)
+    assert seen is not None and seen.phase is Phase.PENDING
