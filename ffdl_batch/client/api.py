@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from ffdl_batch.client.api_calls.job_output import JobOutput
 from ffdl_batch.client.api_calls.log_streams import LogCalls, iterate_events
@@ -32,7 +33,10 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.submission import Expected, Submission, SubmissionResult
 from ffdl_batch.domain.job.views import EventView, JobView, PlanView, Resume
 from ffdl_batch.domain.job_state import TERMINAL, JobState
-from ffdl_batch.domain.launch.attach_protocol import AttachPlan
+from ffdl_batch.domain.launch.attach_protocol import UPGRADE, AttachPlan
+
+if TYPE_CHECKING:
+    from ffdl_batch.client.attach import Helper, Link
 
 __all__ = ["Client", "JobFilter", "OptionValue"]
 _TIME_LIMIT = "C203"
@@ -306,6 +310,23 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
         rest = "/attach" if learner is None else f"/attach?learner={learner}"
         plans = self._wire.ask(_job_request("GET", job_id, rest)).get("plans", ())
         return tuple(read_answer(AttachPlan, plain) for plain in plans)
+
+    def open_helpers(self, job_id: str, learner: int | None = None) -> Iterator[Helper]:
+        """Start a helper beside a running learner, or one on each node with running learners; see
+        :mod:`ffdl_batch.client.attach`. Enter each of them before the next one is taken.
+
+        Behind a hub they are processes of the user's daemon. Raises RequestRefused.
+        """
+        from ffdl_batch.client.attach import Helper
+
+        for plan in self.attach_plans(job_id, learner):
+            yield Helper(plan, self._open_stream(job_id, learner, plan) if self._wire.is_through_hub else None)
+
+    def _open_stream(self, job_id: str, learner: int | None, plan: AttachPlan) -> Link:
+        from ffdl_batch.client.connection.attach_stream import AttachStream
+
+        rest = f"?learner={plan.learners[0]}&whole_node={'true' if learner is None else 'false'}"
+        return AttachStream(self._wire.upgrade(_job_request("GET", job_id, f"/attach/stream{rest}"), UPGRADE))
 
     def _act(self, job_id: str, rest: str, body: object) -> JobView:
         request = json_request("POST", f"/api/v1/jobs/{segment(job_id)}{rest}", to_plain(body))

@@ -1,7 +1,7 @@
 """Run commands inside running learners, with a helper process on the learner's node.
 
-The helper is a process of this user, on this machine or as a job step of srun. When this process ends, the helper's
-input is closed, and the helper ends the processes that it started.
+The helper is a process of this user: a child process, or one of the user's daemon behind a hub; with Slurm it is a job
+step. When this process ends, the helper's input is closed, and the helper ends the processes that it started.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from codecs import getincrementaldecoder
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from ffdl_batch.client.errors import RequestRefused
 from ffdl_batch.domain.exit_codes import ExitCode
@@ -31,6 +31,7 @@ from ffdl_batch.domain.launch.attach_protocol import (
     CREDIT_BYTES,
     ERRORS,
     EXIT,
+    HELPER_END,
     INPUT,
     INPUT_END,
     OUTPUT,
@@ -69,37 +70,89 @@ class AttachRequest:
     do: str = RUN
 
 
-class Helper:
-    """A running helper. Use it as a context manager: the helper ends with the block."""
+class Link(Protocol):
+    """A started helper. Both descriptors block."""
+
+    source: int
+    """The descriptor to read frames from."""
+    target: int
+    """The descriptor to write frames to."""
+
+    def note_end(self, payload: bytes) -> None:
+        """Take the frame HELPER_END."""
+        ...
+
+    def end_status(self) -> int | None:
+        """Return the helper's exit status after the end of its output; None if it is not known."""
+        ...
+
+    def error_output(self) -> str:
+        """Return the end of its standard error output."""
+        ...
+
+    def close(self, *, can_write: bool) -> None:
+        """End the helper. If not `can_write`, another thread waits for it to read."""
+        ...
+
+
+class ChildProcess:
+    """A helper that is a child of this process."""
 
     def __init__(self, plan: AttachPlan) -> None:
         """Start it. Raises RequestRefused if it cannot run here."""
-        here = os.uname().nodename
-        if plan.host and plan.host != here:
-            _refuse(
-                f"the learners are processes of {plan.host}, and this is {here}",
-                f"run the same command on {plan.host}",
-                ExitCode.UNAVAILABLE,
-            )
         program = shutil.which(plan.argv[0])
-        if program is None:
-            _refuse(
-                f"there is no {plan.argv[0]} on {here} to run a command on {plan.node or 'the node'}",
-                "run it on a host that has the scheduler's commands",
-                ExitCode.UNAVAILABLE,
-            )
-        self.plan = plan
+        if obstacle := plan.obstacle(os.uname().nodename, program):
+            _refuse(*obstacle, ExitCode.UNAVAILABLE)
+        assert program is not None
         self._error_output = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the helper
         self._process = subprocess.Popen(
             [program, *plan.argv[1:]],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._error_output,
-            env=_environment(plan, os.environ),
+            env=plan.environment(os.environ),
             start_new_session=True,  # signals of the terminal must not end srun
         )
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._input, self._output = self._process.stdin.fileno(), self._process.stdout.fileno()
+        self.target, self.source = self._process.stdin.fileno(), self._process.stdout.fileno()
+
+    def note_end(self, payload: bytes) -> None:
+        """See :class:`Link`. No child sends this frame."""
+
+    def end_status(self) -> int | None:
+        """See :class:`Link`."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(END_S)
+        return None
+
+    def error_output(self) -> str:
+        """See :class:`Link`."""
+        self._error_output.seek(0)
+        return self._error_output.read(1 << 16).decode("utf-8", "replace")
+
+    def close(self, *, can_write: bool) -> None:
+        """See :class:`Link`."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        if can_write:
+            self._process.stdin.close()
+        else:  # the helper no longer reads
+            self._process.kill()
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        self._error_output.close()
+
+
+class Helper:
+    """A running helper. Use it as a context manager: the helper ends with the block."""
+
+    def __init__(self, plan: AttachPlan, link: Link | None = None) -> None:
+        """Start it as a child process, unless `link` has one. Raises RequestRefused if it cannot run here."""
+        self.plan = plan
+        self._link: Link = link or ChildProcess(plan)
         self._reader, self._frames = FrameReader(), deque[tuple[str, bytes]]()
         self._lock, self._over = threading.Lock(), threading.Event()
         threading.Thread(target=self._ping, name="ping", daemon=True).start()
@@ -109,25 +162,15 @@ class Helper:
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        assert self._process.stdin is not None
-        if self._lock.acquire(timeout=_FULL_S):
-            self._process.stdin.close()
+        can_write = self._lock.acquire(timeout=_FULL_S)
+        self._link.close(can_write=can_write)
+        if can_write:
             self._lock.release()
-        else:  # the helper no longer reads
-            self._process.kill()
-        try:
-            self._process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        self._error_output.close()
 
     @property
     def descriptor(self) -> int:
         """The descriptor that frames are read from. If it is readable, :meth:`take` does not wait."""
-        return self._output
+        return self._link.source
 
     def send(self, kind: str, payload: bytes = b"") -> None:
         """Send a frame. It is lost if the helper has ended; its last message has the reason."""
@@ -136,7 +179,7 @@ class Helper:
             if self._over.is_set():
                 return
             try:
-                write_all(self._input, data)
+                write_all(self._link.target, data)
             except BrokenPipeError:
                 return
 
@@ -147,7 +190,7 @@ class Helper:
         end = time.monotonic() + READY_S
         while True:
             left_s = max(0.0, end - time.monotonic())
-            if not self._frames and not select.select([self._output], [], [], left_s)[0]:
+            if not self._frames and not _is_readable(self._link.source, left_s):
                 _refuse(
                     f"nothing can be started beside the learner within {READY_S:g} s{self._last_error_output()}",
                     "the scheduler may be busy or away; try again",
@@ -175,24 +218,33 @@ class Helper:
             yield kind, payload
 
     def _stop(self, message: str) -> NoReturn:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            if self._process.wait(END_S) == AGAIN:
-                _refuse(message, "try again later; to see the job: ffdl show", ExitCode.TRY_AGAIN)
+        deadline = time.monotonic() + END_S
+        while _is_readable(self._link.source, max(0.0, deadline - time.monotonic())) and self._receive():
+            pass
+        if self._link.end_status() == AGAIN:
+            _refuse(message, "try again later; to see the job: ffdl show", ExitCode.TRY_AGAIN)
         _refuse(message)
 
     def _read(self) -> None:
-        data = os.read(self._output, 1 << 16)
-        if not data:
-            self._process.wait(END_S)
+        if not self._receive():
+            self._link.end_status()
             _refuse(f"the connection to the learner broke off{self._last_error_output()}", "to see the job: ffdl show")
+
+    def _receive(self) -> bool:
+        """Read frames. Return whether the helper may send more. Raises RequestRefused."""
+        data = os.read(self._link.source, 1 << 16)
         try:
-            self._frames.extend(self._reader.feed(data))
+            for kind, payload in self._reader.feed(data):
+                if kind == HELPER_END:
+                    self._link.note_end(payload)
+                else:
+                    self._frames.append((kind, payload))
         except FrameError as error:
             _refuse(f"the data from the learner's node are not the helper's: {error}")
+        return bool(data)
 
     def _last_error_output(self) -> str:
-        self._error_output.seek(0)
-        lines = [line.strip() for line in self._error_output.read(1 << 16).decode("utf-8", "replace").splitlines()]
+        lines = [line.strip() for line in self._link.error_output().splitlines()]
         last = [line for line in lines if line][-3:]
         return f": {'; '.join(last)}" if last else ""
 
@@ -316,8 +368,10 @@ def _write(descriptor: int, data: bytes) -> None:
         _refuse(f"{where} cannot be written: {error.strerror}; the command was ended")
 
 
-def _environment(plan: AttachPlan, environ: Mapping[str, str]) -> dict[str, str]:
-    return {k: v for k, v in environ.items() if k in plan.keep or not k.startswith(plan.unset)}
+def _is_readable(descriptor: int, patience_s: float) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(patience_s * 1000))
 
 
 def _refuse(message: str, cure: str = "", code: ExitCode = ExitCode.FAILED) -> NoReturn:

@@ -22,6 +22,7 @@ from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ffdl_batch.daemon.replies import raw_problem_reply
+from ffdl_batch.daemon.upgrades import RawStream, Upgrade, with_upgrade
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import Problem
 from ffdl_batch.host.users import read_credentials
@@ -95,6 +96,7 @@ MAX_HEAD_BYTES = 64 * 1024
 HEAD_S = 60.0
 """Maximum time to receive the head of a request, from connecting or from the first byte after a reply."""
 _PEER = "ffdl.peer"
+_OF_BODY = (b"content-length", b"transfer-encoding")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,8 @@ class PeerProtocol(HttpToolsProtocol):
     """Bytes since the parser last completed a head, a piece of a body or a request."""
     _in_body = False
     _head_timer: asyncio.TimerHandle | None = None
+    _raw: RawStream | None = None
+    """The connection after an upgrade."""
 
     @property
     def is_answering(self) -> bool:
@@ -167,12 +171,17 @@ class PeerProtocol(HttpToolsProtocol):
         return Peer(pid, uid, transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timer of the request head."""
+        """Stop the timer of the request head; end an upgraded stream."""
         self._unlimit_head_time()
+        if self._raw is not None:
+            self._raw.feed_end()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Pass data to the parser in pieces; refuse a request head that is too large."""
+        if self._raw is not None:
+            self._raw.feed(data)
+            return
         if not self._in_body and (self.cycle is None or self.cycle.response_complete):
             self._limit_head_time()
         while data:
@@ -192,9 +201,13 @@ class PeerProtocol(HttpToolsProtocol):
         with_peer(cast(Scope, self.scope), self.peer)
 
     def on_headers_complete(self) -> None:
-        """End the limits of the request head."""
+        """End the limits of the request head; offer the upgrade that the request asks for."""
         self._unparsed, self._in_body = 0, True
         self._unlimit_head_time()
+        if self.parser.should_upgrade() and any(name in _OF_BODY for name, _ in self.headers):
+            raise ValueError("httptools would take the body for the next request; this is answered with 400")
+        if self.parser.get_method() == b"GET" and (protocol := self._get_upgrade()):
+            with_upgrade(cast(Scope, self.scope), Upgrade(protocol.decode("latin-1"), self._start_stream))
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -211,6 +224,23 @@ class PeerProtocol(HttpToolsProtocol):
         """Answer a request that the parser refuses, in the common form of errors."""
         del msg  # all errors of the parser get the same message
         self._refuse(400, "the request is not valid HTTP/1.1")
+
+    def shutdown(self) -> None:
+        """End an upgraded stream at the end of the server, which waits until it is closed."""
+        super().shutdown()
+        if self._raw is not None:
+            self._raw.feed_end()
+
+    def _start_stream(self) -> RawStream:
+        self._raw = RawStream(self.transport, self.flow, self.cycle)
+        return self._raw
+
+    def _should_upgrade(self) -> bool:
+        """Return False: the application accepts upgrades, and answers other requests as if they asked for none."""
+        return False
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Do nothing: see :meth:`_should_upgrade`."""
 
     def _limit_head_time(self) -> None:
         if self._head_timer is None:
@@ -236,6 +266,9 @@ class PeerProtocol(HttpToolsProtocol):
 
         A peer that closed altogether shows as POLLHUP on a Unix stream socket.
         """
+        if self._raw is not None:
+            self._raw.feed_end()
+            return True  # what was written is still sent
         if not self.is_answering or self._is_hung_up():
             return False
         self.cycle.keep_alive = False

@@ -65,6 +65,7 @@ OPERATIONS: Mapping[str, Right] = {
     "halt": Right.STOP,
     "halt_array": Right.STOP,
     "attach": Right.CHANGE,
+    "attach_stream": Right.CHANGE,
     "drill": Right.CHANGE,
     "has_archive": Right.CHANGE,
     "put_archive": Right.CHANGE,
@@ -123,7 +124,7 @@ def refuse_local_backend(caller: Caller, backend: str) -> None:
     """Raise :class:`Refused` (403) if the caller has a token and would start programs on the daemon's own host: there
     only users with a login on that host may do that."""
     if caller.role is Role.TOKEN and backend == _LOCAL:
-        what = f"token {caller.token_id} may not start jobs of the backend {_LOCAL}: they run on the hub's host"
+        what = f"token {caller.token_id} may not start programs of the backend {_LOCAL}: they run on the hub's host"
         cure = "use another backend, as -b slurm"
         raise Refused(Problem("C101", what, ExitCode.NOT_ALLOWED, cure), 403)
 

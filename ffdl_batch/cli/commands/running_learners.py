@@ -29,7 +29,6 @@ from ffdl_batch.output import echo_styled
 if TYPE_CHECKING:
     from ffdl_batch.client import ClientError
     from ffdl_batch.client.attach import AttachRequest, Helper
-    from ffdl_batch.domain.launch.attach_protocol import AttachPlan
 
 _one_learner = click.option("--learner", type=WholeNumber(1), default=1, show_default=True, help="Learner, from 1.")
 
@@ -66,24 +65,24 @@ def shell(job_id: str, learner: int) -> int:
 def _enter(
     job_id: str, learner: int, command: tuple[str, ...], *, with_tty: bool, env: Mapping[str, str] | None = None
 ) -> int:
-    from ffdl_batch.client.attach import AttachRequest, Helper, run
+    from ffdl_batch.client.attach import AttachRequest, run
     from ffdl_batch.host.terminal import raw_mode
 
-    (plan,) = plans_of(job_id, learner)
-    if not with_tty:
-        with Helper(plan) as helper:
-            return run(helper, AttachRequest(command))
-    if not sys.stdin.isatty():
+    if with_tty and not sys.stdin.isatty():
         raise Stop(ExitCode.USAGE, "standard input is not a terminal; leave out --tty")
-    named = {"TERM": os.environ.get("TERM", "dumb"), **(env or {})}
-    with Helper(plan) as helper, raw_mode(sys.stdin.fileno()):
+    with ExitStack() as stack:
+        (helper,) = _open(stack, job_id, learner)
+        if not with_tty:
+            return run(helper, AttachRequest(command))
+        named = {"TERM": os.environ.get("TERM", "dumb"), **(env or {})}
+        stack.enter_context(raw_mode(sys.stdin.fileno()))
         return run(helper, AttachRequest(command, named, window_size()), window_size)
 
 
-def plans_of(job_id: str, learner: int | None) -> Sequence[AttachPlan]:
-    """Ask the daemon how to reach one learner, or all. The connection to the daemon is not kept."""
+def _open(stack: ExitStack, job_id: str, learner: int | None) -> list[Helper]:
+    """Start a helper beside one learner, or on each node, all at once. The connection to the daemon is not kept."""
     with open_client() as client:
-        return client.attach_plans(job_id, learner)
+        return [stack.enter_context(helper) for helper in client.open_helpers(job_id, learner)]
 
 
 def window_size() -> tuple[int, int]:
@@ -163,9 +162,8 @@ def top(job_id: str, learner: int | None, once: bool, every: float | None, as_js
     from ffdl_batch.client.attach import AttachRequest
 
     once = once or (every is None and not sys.stdout.isatty())
-    plans = plans_of(job_id, learner)
     with ExitStack() as stack:
-        helpers = _open(stack, plans)
+        helpers = _open(stack, job_id, learner)
         ready = [helper for helper in helpers if _begins(helper, AttachRequest(do=TOP), alone=len(helpers) == 1)]
         while ready:
             tables = [table for helper in list(ready) if (table := _look(helper, ready)) is not None]
@@ -198,21 +196,14 @@ def stack(job_id: str, learner: int | None) -> int:
     from ffdl_batch.client.attach import AttachRequest, run
 
     code = 0
-    plans = plans_of(job_id, learner)
     with ExitStack() as opened:
-        for helper in _open(opened, plans):
+        helpers = _open(opened, job_id, learner)
+        for helper in helpers:
             try:
                 code = max(code, run(helper, AttachRequest(do=STACK)))
             except ClientError as error:
-                code = max(code, _print_error(error, alone=len(plans) == 1))
+                code = max(code, _print_error(error, alone=len(helpers) == 1))
     return code
-
-
-def _open(stack: ExitStack, plans: Sequence[AttachPlan]) -> list[Helper]:
-    """Start a helper on each node, all at once."""
-    from ffdl_batch.client.attach import Helper
-
-    return [stack.enter_context(Helper(plan)) for plan in plans]
 
 
 def _begins(helper: Helper, request: AttachRequest, *, alone: bool) -> bool:

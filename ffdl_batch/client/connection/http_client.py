@@ -191,6 +191,32 @@ class Wire:
         """Yield the bytes of a reply as they arrive. Raises ConnectionError if it is incomplete."""
         return self._streamed(request, lambda response: iter(lambda: response.read1(_BLOCK), b""))
 
+    @property
+    def is_through_hub(self) -> bool:
+        """Whether a hub has passed the last request on."""
+        return self._login is not None
+
+    def upgrade(self, request: Request, protocol: str) -> Channel:
+        """Open a connection of its own, and let the daemon change it to `protocol`. The other end sends nothing before
+        it has received something. Raises :class:`ClientError`."""
+        channel = self._connect()
+        http = connection_over(channel.connection)
+        try:
+            channel.connection.settimeout(request.longest_s)
+            headers = _headers(request, channel.login) | {"Connection": "Upgrade", "Upgrade": protocol}
+            http.request(request.method, self._prefix + request.path, None, headers)
+            response = http.getresponse()
+            if response.status == HTTPStatus.SWITCHING_PROTOCOLS:
+                return channel
+            raise refusal(response.status, response.read(), request, channel.login)
+        except (OSError, HTTPException) as error:
+            channel.close()
+            why = str(error) or type(error).__name__
+            raise DaemonUnreachable(f"the daemon did not answer {request.path}: {why}", "try again") from error
+        except BaseException:
+            channel.close()
+            raise
+
     def _streamed(self, request: Request, read: Callable[[HTTPResponse], Iterator[bytes]]) -> Iterator[bytes]:
         response = self._send(request)
         if response.status >= HTTPStatus.BAD_REQUEST:
@@ -229,17 +255,9 @@ class Wire:
         return self._http
 
     def _send_once(self, http: HTTPConnection, request: Request) -> HTTPResponse:
-        headers = {"User-Agent": f"ffdl-client/{__version__}", "Accept": "application/json, application/x-ndjson"}
-        if request.body is not None:
-            headers |= {"Content-Type": request.content_type, "Content-Length": str(request.body_size)}
-            if not isinstance(request.body, bytes):
-                request.body.seek(0)
-        elif request.method in ("POST", "PUT"):
-            headers["Content-Length"] = "0"
-        if self._login is not None:
-            headers["Host"] = self._login.netloc
-            if self._login.token:  # none while the user logs in
-                headers["Authorization"] = f"Bearer {self._login.token}"
+        if request.body is not None and not isinstance(request.body, bytes):
+            request.body.seek(0)
+        headers = _headers(request, self._login)
         cast(socket.socket, http.sock).settimeout(request.longest_s)
         try:
             http.request(request.method, self._prefix + request.path, cast(Any, request.body), headers)
@@ -268,6 +286,19 @@ class Wire:
         if response.will_close:
             self.close()
         return body
+
+
+def _headers(request: Request, login: HubLogin | None) -> dict[str, str]:
+    headers = {"User-Agent": f"ffdl-client/{__version__}", "Accept": "application/json, application/x-ndjson"}
+    if request.body is not None:
+        headers |= {"Content-Type": request.content_type, "Content-Length": str(request.body_size)}
+    elif request.method in ("POST", "PUT"):
+        headers["Content-Length"] = "0"
+    if login is not None:
+        headers["Host"] = login.netloc
+        if login.token:  # none while the user logs in
+            headers["Authorization"] = f"Bearer {login.token}"
+    return headers
 
 
 def _is_readable(connected: socket.socket, patience_s: float) -> bool:

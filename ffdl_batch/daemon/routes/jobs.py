@@ -17,7 +17,6 @@ from ffdl_batch.daemon.error_replies import blame_options
 from ffdl_batch.daemon.openapi import Routes
 from ffdl_batch.daemon.replies import (
     ArrayReply,
-    AttachReply,
     DrillRequest,
     EventsReply,
     JobReply,
@@ -40,7 +39,7 @@ from ffdl_batch.daemon.request_context import (
     with_files_through,
 )
 from ffdl_batch.daemon.routes import PREFIX
-from ffdl_batch.daemon.routes.parameters import Count, Number, Time, Word, answers
+from ffdl_batch.daemon.routes.parameters import Count, Time, Word, answers
 from ffdl_batch.domain.daemon_health import Health
 from ffdl_batch.domain.job.submission import Caller, Submission
 from ffdl_batch.domain.job.views import ArrayView, JobView, Resume
@@ -49,7 +48,6 @@ from ffdl_batch.services.authorisation import without_content
 from ffdl_batch.services.job_control.drill import drill as simulate
 from ffdl_batch.services.job_control.resume import resume_job
 from ffdl_batch.services.job_control.stop import cancel_job, get_array, halt_job, stop_array
-from ffdl_batch.services.queries.attach_plan import plan_attach
 from ffdl_batch.services.queries.jobs import get_events, get_job, health, list_jobs
 from ffdl_batch.services.queries.learners import MOVES, learners_of, with_moving
 from ffdl_batch.services.submission.submit import submit
@@ -225,25 +223,6 @@ async def drill(job_id: str, body: DrillRequest, here: CaughtUp, caller: Asking)
         here.limits.slow, simulate, here.platform.storage, here.platform.adapters, caller, job_id, body.event
     )
     return _changed(here, caller, f"drill {body.event}", job)
-
-
-@router.get(
-    "/jobs/{job_id}/attach", response_model=AttachReply, responses=answers(404, 409, 422), operation_id="attach"
-)
-async def read_attach(
-    job_id: str,
-    here: CaughtUp,
-    caller: Asking,
-    learner: Annotated[
-        Number | None, Query(description="Only this learner; default: all running learners, with a plan for each node.")
-    ] = None,
-) -> PlainReply:
-    """Return how the owner starts the helper beside running learners. Starts nothing. The job must be PROCESSING."""
-    plans = await with_files(
-        here, here.limits.slow, plan_attach, here.platform.storage, here.platform.adapters, caller, job_id, learner
-    )
-    log.info("%s: plan to enter learner %s of %s", caller, learner or "1 and all others", job_id)
-    return PlainReply(AttachReply(plans))
 
 
 def _changed(here: Context, caller: Caller, verb: str, job: JobView) -> PlainReply:

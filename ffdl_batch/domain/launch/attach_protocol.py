@@ -10,12 +10,16 @@ from __future__ import annotations
 import base64
 import binascii
 from dataclasses import dataclass
-from typing import List, Tuple
+from typing import Dict, List, Mapping, Optional, Tuple
 
 # From the command.
 BEGIN, INPUT, INPUT_END, SIGNAL, WINDOW, PING, LOOK = "B", "I", "E", "S", "W", "P", "L"
 # From the helper.
 READY, OUTPUT, ERRORS, TAKEN, EXIT, REFUSED, TABLE = "R", "O", "X", "A", "Z", "M", "T"
+# From the daemon, if the helper is its child process: the last frame.
+HELPER_END = "H"
+UPGRADE = "ffdl-attach"
+"""The name of this protocol in the header Upgrade, if the daemon starts the helper and passes the frames on."""
 
 # What may be wanted.
 RUN, TOP, STACK = "run", "top", "stack"
@@ -45,6 +49,21 @@ class AttachPlan:
     unset: Tuple[str, ...] = ()
     """Variables with these prefixes are removed from the caller's environment, except those in `keep`."""
     keep: Tuple[str, ...] = ()
+
+    def environment(self, environ: Mapping[str, str]) -> Dict[str, str]:
+        """Return the variables of a process that inherits `environ`."""
+        return {k: v for k, v in environ.items() if k in self.keep or not k.startswith(self.unset)}
+
+    def obstacle(self, here: str, program: Optional[str]) -> Optional[Tuple[str, str]]:
+        """Return why the program cannot be started on the machine `here`, and what to do; None if it can. `program` is
+        the path of `argv[0]` there; None if it does not exist."""
+        if self.host and self.host != here:
+            return f"the learners are processes of {self.host}, and this is {here}", f"use the daemon of {self.host}"
+        if program is None:
+            where = self.node or "the node"
+            message = f"there is no {self.argv[0]} on {here} to run a command on {where}"
+            return message, "run it on a host that has the scheduler's commands"
+        return None
 
 
 class FrameError(ValueError):

@@ -19,6 +19,7 @@ from ffdl_batch.domain.outcome.controller_events import Event, EventKind, node_s
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerMissing, SchedulerUnreachable
 from ffdl_batch.runtimes.launch_request import AttemptNode
+from ffdl_batch.services.authorisation import refuse_local_backend
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.outcome.attempt_records import read_events, read_launch
@@ -37,11 +38,13 @@ def plan_attach(
 ) -> tuple[AttachPlan, ...]:
     """Return a plan for each node: how to enter one learner, or all that run (`learner` None).
 
-    Raises :class:`Refused` if the job is not in PROCESSING or the learner does not run, and OSError.
+    Raises :class:`Refused` if the job is not in PROCESSING or the learner does not run, for a caller who may not start
+    programs on its host, and OSError.
     """
     job = own_job(storage.store, caller, job_id)
     if job.uid != caller.uid:
         raise not_allowed(f"{job.id} is another user's: only the owner may enter its learners")
+    refuse_local_backend(caller, job.backend)
     if job.state is not JobState.PROCESSING or not job.native_id:
         raise wrong_state(f"{job.id} is {job.state}: only a running learner can be entered", _cure(job.state))
     attempt = storage.root.job(job.id).attempt(job.attempt)

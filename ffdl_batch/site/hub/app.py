@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import secrets
+import time
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from pathlib import Path
@@ -17,9 +18,11 @@ from starlette.types import Receive, Scope, Send
 
 from ffdl_batch.daemon.connections import Peer, peer_of
 from ffdl_batch.daemon.replies import problem_reply
+from ffdl_batch.daemon.upgrades import find_upgrade, without_upgrade
 from ffdl_batch.domain.access import parse_token
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import Problem
+from ffdl_batch.domain.launch.attach_protocol import UPGRADE
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.site.hub.audit import Audit, Entry
 from ffdl_batch.site.hub.callers import Caller, Limits, find_role, refuse
@@ -67,8 +70,14 @@ class Hub:
                 entry.status = message["status"]
                 self._write_audit(scope, entry)  # before anybody knows the result
                 message["headers"] = [*message["headers"], (b"ffdl-request", entry.request.encode("ascii"))]
+                if entry.status == HTTPStatus.SWITCHING_PROTOCOLS:
+                    upgrade = find_upgrade(scope, UPGRADE)
+                    assert upgrade is not None
+                    upgrade.accept(message["headers"])
+                    return
             await send(message)
 
+        began = time.monotonic()
         try:
             await self._answer(scope, receive, send_entry, peer, entry)
         except (CallerGone, AnswerBroken) as error:
@@ -87,12 +96,17 @@ class Hub:
             log.error("%s", error)
             problem = Problem("S210", "the hub's database does not answer", ExitCode.TRY_AGAIN, "try again")
             await problem_reply(problem, 503)(scope, receive, send_entry)
+        finally:
+            if entry.status == HTTPStatus.SWITCHING_PROTOCOLS:
+                entry.seconds = round(time.monotonic() - began, 3)
+                self._audit.write(entry)
 
     def _write_audit(self, scope: Scope, entry: Entry) -> None:
         """Write the request to the audit, unless it reads with the caller's own rights, or is one of a flood."""
         if entry.status == HTTPStatus.TOO_MANY_REQUESTS:
             return
-        if scope["method"] in _READS and entry.role == "owner" and entry.status not in _REFUSALS:
+        is_read = scope["method"] in _READS and entry.role == "owner"
+        if is_read and entry.status not in (*_REFUSALS, HTTPStatus.SWITCHING_PROTOCOLS):
             return
         self._audit.write(entry)
 
@@ -112,6 +126,7 @@ class Hub:
             entry.user, entry.role = user, "owner"
             headers = {"FfDL-Request": entry.request}
             if user != caller.uid:
+                scope = without_upgrade(scope)  # only owners enter learners
                 headers |= await self._act_for(caller, scope, entry)
             elif not caller.has_token:
                 raise refuse(403, "through the hub your own daemon needs a token", "use it directly: unset FFDL_HUB")

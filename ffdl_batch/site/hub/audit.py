@@ -32,6 +32,8 @@ class Entry:
     """What the caller is for that daemon."""
     status: int = 0
     """The status of the answer."""
+    seconds: float | None = None
+    """How long a stream both ways was open, in the line that is written at its end."""
 
 
 class Audit:
@@ -46,6 +48,8 @@ class Audit:
             "audit": round(time.time(), 3), "request": entry.request, "caller": entry.caller, "from": entry.origin,
             "user": entry.user, "role": entry.role, "what": entry.what[:LONGEST_PATH], "status": entry.status,
         }  # fmt: skip
+        if entry.seconds is not None:
+            fields["seconds"] = entry.seconds
         line = json.dumps(fields, separators=(",", ":")) + "\n"
         sys.stderr.write(line)
         sys.stderr.flush()

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterable, Mapping
+from http import HTTPStatus
 
 import httptools
 from starlette.types import Message, Receive, Scope, Send
+
+from ffdl_batch.daemon.upgrades import RawStream, find_upgrade
+from ffdl_batch.domain.launch.attach_protocol import UPGRADE
 
 BLOCK = 1 << 16
 KEPT_BYTES = 256 * 1024
@@ -16,6 +20,9 @@ MAX_ANSWER_HEAD_BYTES = 256 * 1024
 """Maximum size of the head of a daemon's answer, and of its trailers. A user may replace the own daemon's program."""
 BODY_SILENCE_S = 60.0
 """A caller who sends no piece of a body for this time is dropped."""
+STREAM_SILENCE_S = 60.0
+"""A stream whose caller sends nothing for this time ends, and one whose daemon reads nothing. Clients send a ping every
+five seconds."""
 _HOP_BY_HOP = frozenset(
     (b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te",
      b"trailer", b"transfer-encoding", b"upgrade")
@@ -69,15 +76,23 @@ class Body:
 
 async def forward(scope: Scope, receive: Receive, send: Send, daemon: socket.socket, head: bytes) -> int:
     """Send a request with this head, and the body that `receive` yields, to a connected daemon; pass the answer to
-    `send`. Return its status. Raises CallerGone, AnswerBroken, and NotAnswered."""
+    `send`. Return its status. Raises CallerGone, AnswerBroken, and NotAnswered.
+
+    If the daemon accepts an upgrade, bytes are passed on both ways until one side ends.
+    """
     # Not a stream of asyncio: it drops an answer that has arrived as soon as the daemon reads no more.
-    answering = asyncio.ensure_future(_pass_answer(daemon, send, is_head=scope["method"] == "HEAD"))
+    answering = asyncio.ensure_future(_pass_answer(scope, daemon, send))
     sending = asyncio.ensure_future(_send_request(scope, receive, daemon, head))
     try:
         await asyncio.wait({answering, sending}, return_when=asyncio.FIRST_COMPLETED)
         if not answering.done() and not isinstance(sending.exception(), ConnectionError):
             raise CallerGone
         return await answering  # a daemon may refuse an upload before it has read all of it
+    except _Upgraded as upgraded:
+        upgrade = find_upgrade(scope, UPGRADE)
+        assert upgrade is not None and upgrade.stream is not None
+        await _relay(upgrade.stream, daemon, upgraded.args[0])
+        return HTTPStatus.SWITCHING_PROTOCOLS
     finally:
         for task in (answering, sending):
             task.cancel()
@@ -88,7 +103,11 @@ async def forward(scope: Scope, receive: Receive, send: Send, daemon: socket.soc
 def request_head(scope: Scope, path: bytes, own: Mapping[str, str], *, with_token: bool) -> bytes:
     """Return request line and headers for the daemon. `own` are the hub's own headers."""
     target = path + (b"?" + scope["query_string"] if scope["query_string"] else b"")
-    lines = [scope["method"].encode("ascii") + b" " + target + b" HTTP/1.1", b"Host: ffdl", b"Connection: close"]
+    lines = [scope["method"].encode("ascii") + b" " + target + b" HTTP/1.1", b"Host: ffdl"]
+    if find_upgrade(scope, UPGRADE):
+        lines += [b"Connection: Upgrade", b"Upgrade: " + UPGRADE.encode("ascii")]
+    else:
+        lines.append(b"Connection: close")
     lines += [f"{name}: {value}".encode("ascii") for name, value in own.items()]
     lines += [name + b": " + value for name, value in scope["headers"] if _is_passed(name, with_token)]
     if _is_chunked(scope):
@@ -128,55 +147,117 @@ async def _send_request(scope: Scope, receive: Receive, daemon: socket.socket, h
         pass
 
 
+class _Upgraded(Exception):
+    """The daemon has accepted the upgrade, and `args` has what it sent after its answer. Not an error."""
+
+
 class _Answer:
-    """Receives what the parser of an HTTP response finds."""
+    """Receives what the parser of an HTTP response finds. Interim answers (RFC 9110, section 15.2) are dropped."""
 
     def __init__(self) -> None:
+        self.parser = httptools.HttpResponseParser(self)
         self.headers: list[tuple[bytes, bytes]] = []
         self.has_head = self.is_complete = False
         self.unparsed = 0
         """Bytes since the parser last completed the head or a piece of the body."""
         self.pieces: list[bytes] = []
 
+    @property
+    def status(self) -> int:
+        return int(self.parser.get_status_code())
+
+    def feed(self, data: bytes) -> bytes | None:
+        """Parse data. Return what follows the head of an answer with the status 101, else None. Raises OSError."""
+        self.unparsed += len(data)
+        rest = None
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            rest = data[upgrade.args[0] :]
+        except httptools.HttpParserError as error:
+            raise OSError(f"it is not valid HTTP/1.1: {error}") from error
+        if self.unparsed > MAX_ANSWER_HEAD_BYTES:
+            raise OSError(f"its head is larger than {MAX_ANSWER_HEAD_BYTES // 1024} KiB")
+        return rest
+
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        self.has_head, self.unparsed = True, 0
+        self.has_head = self.status >= HTTPStatus.OK or self.status == HTTPStatus.SWITCHING_PROTOCOLS
+        if self.has_head:
+            self.unparsed = 0
 
     def on_body(self, body: bytes) -> None:
         self.unparsed = 0
         self.pieces.append(body)
 
     def on_message_complete(self) -> None:
-        self.is_complete = True
+        self.is_complete = self.has_head
+        if not self.has_head:
+            self.headers.clear()
 
 
-async def _pass_answer(daemon: socket.socket, send: Send, *, is_head: bool) -> int:
+async def _pass_answer(scope: Scope, daemon: socket.socket, send: Send) -> int:
     loop = asyncio.get_running_loop()
     answer = _Answer()
-    parser = httptools.HttpResponseParser(answer)
     is_begun = False
-    while not (answer.is_complete or (is_head and is_begun)):
+    while not (answer.is_complete or (is_begun and scope["method"] == "HEAD")):
         try:
             data = await loop.sock_recv(daemon, BLOCK)
-            if data:
-                answer.unparsed += len(data)
-                parser.feed_data(data)
-            if answer.unparsed > MAX_ANSWER_HEAD_BYTES:
-                raise OSError(f"its head is larger than {MAX_ANSWER_HEAD_BYTES // 1024} KiB")
-        except (OSError, httptools.HttpParserError) as error:
+            rest = answer.feed(data) if data else None
+        except OSError as error:
             raise _broken(is_begun, str(error)) from error
         if answer.has_head and not is_begun:
             is_begun = True
-            headers = [(name, value) for name, value in answer.headers if name not in _HOP_BY_HOP]
-            await send({"type": "http.response.start", "status": parser.get_status_code(), "headers": headers})
+            start = {"type": "http.response.start", "status": answer.status, "headers": _passed_headers(answer.headers)}
+            if answer.status == HTTPStatus.SWITCHING_PROTOCOLS:
+                if rest is None or not find_upgrade(scope, UPGRADE):
+                    raise NotAnswered("it changed to another protocol, for which the caller has not asked")
+                await send(start)
+                raise _Upgraded(rest)
+            await send(start)
         for piece in _taken(answer.pieces):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         if not data and not answer.is_complete:
             raise _broken(is_begun, "it ended its connection")
     await send({"type": "http.response.body", "body": b"", "more_body": False})
-    return int(parser.get_status_code())
+    return answer.status
+
+
+async def _relay(stream: RawStream, daemon: socket.socket, first: bytes) -> None:
+    """Pass bytes on both ways until one side ends, or the caller is silent for too long."""
+    ways = [
+        asyncio.ensure_future(way)
+        for way in (_pass_up(stream, daemon), _pass_down(daemon, stream, first), stream.ended.wait())
+    ]
+    try:
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
+        stream.close()
+
+
+async def _pass_up(stream: RawStream, daemon: socket.socket) -> None:
+    while True:
+        async with asyncio.timeout(STREAM_SILENCE_S):
+            if not (data := await stream.read()):
+                return
+            await asyncio.get_running_loop().sock_sendall(daemon, data)
+
+
+async def _pass_down(daemon: socket.socket, stream: RawStream, first: bytes) -> None:
+    data = first
+    while True:
+        await stream.write(data)
+        if not (data := await asyncio.get_running_loop().sock_recv(daemon, BLOCK)):
+            return
+
+
+def _passed_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    return [(name, value) for name, value in headers if name not in _HOP_BY_HOP]
 
 
 def _taken(pieces: list[bytes]) -> Iterable[bytes]:

@@ -52,6 +52,7 @@ halt               -     yes    -       yes       -
 halt_array         -     yes    -       yes       -
 
 attach             -     yes    -       -         -
+attach_stream      -     yes    -       -         -
 drill              -     yes    -       -         -
 has_archive        -     yes    -       -         -
 put_archive        -     yes    -       -         -
@@ -331,6 +332,8 @@ def test_token_starts_no_job_on_the_host_of_the_daemon(site: Site, caller: str) 
     assert own["problem"] is None
     assert site.desk.ask("POST", f"/api/v1/jobs/{own['id']}/halt", uid=OWN_UID).json["job"]["state"] == "HALTED"
     assert site.ask(caller, "POST", f"/api/v1/jobs/{own['id']}/resume", {}).status == 403
+    assert site.ask(caller, "GET", f"/api/v1/jobs/{own['id']}/attach").status == 403
+    assert site.desk.ask("GET", f"/api/v1/jobs/{own['id']}/attach", uid=OWN_UID).status == 409
 
 
 def test_job_of_token_belongs_to_owner(site: Site) -> None:

@@ -287,6 +287,7 @@ EXPECTED = """
 /jobs/{job_id} GET
 /jobs/{job_id}/why GET
 /jobs/{job_id}/attach GET
+/jobs/{job_id}/attach/stream GET
 /jobs/{job_id}/events GET
 /jobs/{job_id}/logs GET
 /jobs/{job_id}/metrics GET

@@ -11,6 +11,7 @@ import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -23,7 +24,7 @@ from ffdl_batch.daemon.quiet_server import QuietServer, uvicorn_config
 from ffdl_batch.host.running_clock import SystemClock
 from ffdl_batch.site.hub.app import Hub
 from ffdl_batch.site.hub.audit import Audit
-from ffdl_batch.site.hub.main import RemoteProtocol
+from ffdl_batch.site.hub.main import RemoteProtocol, RemoteServer
 from ffdl_batch.site.hub.settings import HubSettings
 from ffdl_batch.site.hub.token_index import TokenIndex
 from ffdl_batch.store.database import connect
@@ -102,8 +103,8 @@ class Site:
     settings: HubSettings
     tokens: TokenIndex
     port: int = 0
-    asked: list[str] = field(default_factory=list)
-    """Requests to the spawner."""
+    end: Callable[[], object] = lambda: None
+    """Ends the hub in order."""
     _servers: list[_Server] = field(default_factory=list)
 
     def serve_daemon(self, script: Callable[[Any], None], uid: int = OWN) -> None:
@@ -144,50 +145,55 @@ class Site:
             server.server_close()
 
 
+@contextmanager
+def serving_hub(directory: Path, *, tls: bool = False, **changes: Any) -> Iterator[Site]:
+    """A hub with these settings and one registered token of this user. Its port speaks TLS if `tls` is set."""
+    settings = HubSettings(
+        run_dir=str(directory), socket=str(directory / "hub.sock"), audit_file=str(directory / "audit"), **changes
+    )
+    database = connect(f"sqlite:///{directory}/hub.db", False, SystemClock())
+    tokens = TokenIndex(database, account=lambda uid: f"user{uid}" if uid < 60000 else "")
+    tokens.put(ID, OWN, time.time() + 1000)
+    site = Site(directory, settings, tokens)
+    loop, ready = asyncio.new_event_loop(), threading.Event()
+    servers: list[QuietServer] = []
+
+    async def serve() -> None:
+        hub = Hub(settings, tokens, Audit(settings.audit_file))
+        local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        local.bind(settings.socket)
+        remote = socket.create_server(("127.0.0.1", 0))
+        site.port = remote.getsockname()[1]
+        files = {"ssl_certfile": settings.certificate, "ssl_keyfile": settings.key} if tls else {}
+        servers.append(QuietServer(uvicorn_config(hub, PeerProtocol)))
+        servers.append(RemoteServer(uvicorn_config(hub, RemoteProtocol, **files)))
+        for listening in (local, remote):
+            listening.listen(64)
+        ready.set()
+        await asyncio.gather(*(one.serve(sockets=[s]) for one, s in zip(servers, (local, remote), strict=True)))
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    assert ready.wait(60)
+
+    def end() -> None:
+        for server in servers:
+            loop.call_soon_threadsafe(server.end)
+
+    site.end = end
+    try:
+        yield site
+    finally:
+        end()
+        thread.join(60)
+        assert not thread.is_alive()
+        loop.close()
+        site.close()
+        database.close()
+
+
 @pytest.fixture
 def start_hub(tmp_path: Path) -> Iterator[Callable[..., Site]]:
-    """Start a hub with the given settings and one registered token of this user."""
-    ends: list[Callable[[], object]] = []
-
-    def start(**changes: Any) -> Site:
-        settings = HubSettings(
-            run_dir=str(tmp_path), socket=str(tmp_path / "hub.sock"), audit_file=str(tmp_path / "audit"), **changes
-        )
-        database = connect(f"sqlite:///{tmp_path}/hub.db", False, SystemClock())
-        tokens = TokenIndex(database, account=lambda uid: f"user{uid}" if uid < 60000 else "")
-        tokens.put(ID, OWN, time.time() + 1000)
-        site = Site(tmp_path, settings, tokens)
-        loop, ready = asyncio.new_event_loop(), threading.Event()
-        servers: list[QuietServer] = []
-
-        async def serve() -> None:
-            hub = Hub(settings, tokens, Audit(settings.audit_file))
-            local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            local.bind(settings.socket)
-            remote = socket.create_server(("127.0.0.1", 0))
-            site.port = remote.getsockname()[1]
-            for protocol, listening in ((PeerProtocol, local), (RemoteProtocol, remote)):
-                listening.listen(64)
-                servers.append(QuietServer(uvicorn_config(hub, protocol)))
-            ready.set()
-            await asyncio.gather(*(one.serve(sockets=[s]) for one, s in zip(servers, (local, remote), strict=True)))
-
-        thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-        thread.start()
-        assert ready.wait(60)
-
-        def end() -> None:
-            for server in servers:
-                loop.call_soon_threadsafe(server.end)
-            thread.join(60)
-            assert not thread.is_alive()
-            loop.close()
-            site.close()
-            database.close()
-
-        ends.append(end)
-        return site
-
-    yield start
-    for end in ends:
-        end()
+    """Start a hub with the given settings."""
+    with ExitStack() as stack:
+        yield lambda **changes: stack.enter_context(serving_hub(tmp_path, **changes))
