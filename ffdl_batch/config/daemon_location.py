@@ -30,7 +30,7 @@ from ffdl_batch.domain.codec import CodecError, from_plain
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.untrusted_json import parse_json
 from ffdl_batch.host.processes import boot_id
-from ffdl_batch.host.users import home_of_caller
+from ffdl_batch.host.users import base_directory
 
 SOCKET_NAME = "ffdl.sock"
 LOCK_NAME = "daemon.lock"
@@ -149,8 +149,7 @@ def socket_place(environ: Mapping[str, str], *, tmp: Path = Path("/tmp")) -> Soc
 def _socket_name(environ: Mapping[str, str]) -> str:
     """The plain name for the default state directory, also where that is named (a daemon started on demand)."""
     state_dir = environ.get("FFDL_STATE_DIR", "")
-    home = Path(home_of_caller(environ))
-    default = Path(environ.get("XDG_STATE_HOME") or home / ".local" / "state") / "ffdl"
+    default = Path(base_directory(environ, "XDG_STATE_HOME", ".local/state"), "ffdl")
     if not state_dir or os.path.realpath(state_dir) == os.path.realpath(default):
         return SOCKET_NAME
     digest = hashlib.sha256(os.path.realpath(state_dir).encode(errors="surrogateescape")).hexdigest()

@@ -31,8 +31,9 @@ from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.harmless_settings import harmless_keys
 from ffdl_batch.domain.incidents.site_settings import NodeRules
 from ffdl_batch.domain.launch.network_level import NetworkLevel
-from ffdl_batch.domain.toml_text import parse_toml, toml_text
-from ffdl_batch.host.users import home_of_caller
+from ffdl_batch.domain.number_text import whole_number
+from ffdl_batch.domain.toml_text import parse_toml, shown_toml
+from ffdl_batch.host.users import base_directory, home_of_caller
 
 SITE_FILES = (Path("/etc/ffdl/site.toml"), Path("/etc/xdg/ffdl/config.toml"))
 _TABLES_OF_PROGRAMS = ("spawner", "hub")
@@ -47,6 +48,8 @@ _NUMBERS = {"log_files": (1, 1000), "metrics_port": (0, 65535)}
 _SECONDS = ("watch_interval_s", "doorbell_interval_s", "lease_s", "idle_exit_s")
 _SECONDS_OR_OFF = ("silent_s",)
 """Times that are switched off by 0."""
+_MOST = 1_000_000_000
+"""Maximum of times, some 31 years, and of `default_cpus`."""
 _MERGED_TABLES = ("rates", "notices")
 """Several files set these key by key."""
 _TABLES = ("frameworks", "backends", *_MERGED_TABLES, "nodes", "fault_policies")
@@ -113,7 +116,8 @@ def lasting_files(env: Mapping[str, str]) -> list[Path]:
 
 
 def _lasting_places(env: Mapping[str, str]) -> tuple[Path, ...]:
-    user = Path(env.get("XDG_CONFIG_HOME") or home_directory(env) / ".config")
+    home_directory(env)
+    user = Path(base_directory(env, "XDG_CONFIG_HOME", ".config"))
     return (*SITE_FILES, user / "ffdl" / "config.toml")
 
 
@@ -288,21 +292,22 @@ def _from_text(key: str, text: str) -> Any:
         return [part for part in text.split(":") if part]
     if key == "check_images":
         if text.lower() not in ("true", "false", "1", "0", "yes", "no"):
-            raise ConfigError(f"FFDL_{key.upper()}: {toml_text(text)} is neither true nor false")
+            raise ConfigError(f"FFDL_{key.upper()}: {shown_toml(text)} is neither true nor false")
         return text.lower() in ("true", "1", "yes")
-    if (key in _NUMBERS or key == "cache_bytes") and text.isdecimal():
-        return int(text)
+    if key in _NUMBERS or key == "cache_bytes":
+        number = whole_number(text, 2**63 - 1)
+        return text if number is None else number
     if key in (*_SECONDS, *_SECONDS_OR_OFF, "default_cpus"):
         try:
             return float(text)
         except ValueError:
-            raise ConfigError(f"FFDL_{key.upper()}: {toml_text(text)} is not a number") from None
+            raise ConfigError(f"FFDL_{key.upper()}: {shown_toml(text)} is not a number") from None
     return text
 
 
 def _settings(values: dict[str, Any], origins: dict[str, str], env: Mapping[str, str], *, site: bool) -> Settings:
     home = home_directory(env)
-    state = Path(env.get("XDG_STATE_HOME") or home / ".local" / "state") / "ffdl"
+    state = Path(base_directory(env, "XDG_STATE_HOME", ".local/state"), "ffdl")
     checked: dict[str, Any] = {"state_dir": str(state)}
     for key, value in values.items():
         if key in _MERGED_TABLES:
@@ -313,13 +318,13 @@ def _settings(values: dict[str, Any], origins: dict[str, str], env: Mapping[str,
             checked[key] = _check(key, value, origins.get(key, key), home)
     checked.setdefault("jobs_dir", str(state.with_name("ffdl-site")) if site else checked["state_dir"])
     checked.setdefault("egress", () if site else None)
-    checked.setdefault("images_dirs", _default_images(env, home))
+    checked.setdefault("images_dirs", _default_images(env))
     return Settings(**checked, origins=origins)
 
 
-def _default_images(env: Mapping[str, str], home: Path) -> tuple[str, ...]:
-    data = Path(env.get("XDG_DATA_HOME") or home / ".local" / "share")
-    return (str(data / "ffdl" / "images"), "/usr/local/share/ffdl/images", "/opt/ffdl/images")
+def _default_images(env: Mapping[str, str]) -> tuple[str, ...]:
+    data = base_directory(env, "XDG_DATA_HOME", ".local/share")
+    return (f"{data}/ffdl/images", "/usr/local/share/ffdl/images", "/opt/ffdl/images")
 
 
 def _check(key: str, value: Any, origin: str, home: Path) -> Any:
@@ -327,7 +332,7 @@ def _check(key: str, value: Any, origin: str, home: Path) -> Any:
 
     def need(condition: bool, what: str) -> None:
         if not condition:
-            raise ConfigError(f"{origin}: {key} must be {what}, not {toml_text(value)}")
+            raise ConfigError(f"{origin}: {key} must be {what}, not {shown_toml(value)}")
 
     if key in _PATHS and (value or key != "cache_dir"):
         need(isinstance(value, str) and bool(value), "a path")
@@ -381,9 +386,9 @@ def _check_number(key: str, value: Any, need: Callable[[bool, str], None]) -> fl
         return int(value)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if key in _SECONDS_OR_OFF:
-        need(is_number and value >= 0, "a number, 0 or above")
+        need(is_number and 0 <= value <= _MOST, f"a number from 0 to {_MOST}")
     else:
-        need(is_number and value > 0, "a number above zero")
+        need(is_number and 0 < value <= _MOST, f"a number above 0, up to {_MOST}")
     return float(value)
 
 
@@ -395,7 +400,7 @@ def _check_size(key: str, value: str, origin: str) -> int:
     except ValueError as error:
         raise ConfigError(f"{origin}: {key}: {error}") from None
     if size < _SIZES[key]:
-        raise ConfigError(f"{origin}: {key} must be {_SIZES[key]} bytes at least, not {toml_text(value)}")
+        raise ConfigError(f"{origin}: {key} must be {_SIZES[key]} bytes at least, not {shown_toml(value)}")
     return size
 
 

@@ -14,7 +14,7 @@ from ffdl_batch.domain.incidents.kinds import is_kind_name
 from ffdl_batch.domain.incidents.site_settings import FaultPolicy, NodeRules, NoticeSettings
 from ffdl_batch.domain.metrics.rates import Rates
 from ffdl_batch.domain.network_address import is_web_address
-from ffdl_batch.domain.toml_text import toml_text
+from ffdl_batch.domain.toml_text import shown_toml
 
 _LONGEST_CURRENCY = 12
 _LISTS = ("mail", "webhooks", "origins")
@@ -40,10 +40,10 @@ def read_rates(table: Mapping[str, Any], origins: Mapping[str, str]) -> Rates:
             raise ValueError(f"{place} is not a known key; the keys are {', '.join(known)}")
         if key == "currency":
             if not isinstance(value, str) or len(value) > _LONGEST_CURRENCY or not value.isprintable():
-                raise ValueError(f"{place} must be a short text, as EUR, not {toml_text(value)}")
+                raise ValueError(f"{place} must be a short text, as EUR, not {shown_toml(value)}")
         elif key == "gpu_types":
             if not isinstance(value, dict):
-                raise ValueError(f"{place} must be a table of GPU types, as {{ a100 = 2.5 }}, not {toml_text(value)}")
+                raise ValueError(f"{place} must be a table of GPU types, as {{ a100 = 2.5 }}, not {shown_toml(value)}")
             for name, price in value.items():
                 _check_price(f"{place}.{name}", price)
             if len({name.lower() for name in value}) != len(value):
@@ -58,7 +58,7 @@ def read_rates(table: Mapping[str, Any], origins: Mapping[str, str]) -> Rates:
 
 def _check_price(place: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise ValueError(f"{place} must be the price of an hour, 0 or above, not {toml_text(value)}")
+        raise ValueError(f"{place} must be the price of an hour, 0 or above, not {shown_toml(value)}")
 
 
 def read_notices(table: Mapping[str, Any], origins: Mapping[str, str]) -> NoticeSettings:
@@ -74,9 +74,9 @@ def read_notices(table: Mapping[str, Any], origins: Mapping[str, str]) -> Notice
         if key in _LISTS:
             checked[key] = _notice_list(place, key, value)
         elif not isinstance(value, str) or not value.isprintable():
-            raise ValueError(f"{place} must be a text, not {toml_text(value)}")
+            raise ValueError(f"{place} must be a text, not {shown_toml(value)}")
         elif key in _FILES and value and not Path(value).is_absolute():
-            raise ValueError(f"{place} must be an absolute path, not {toml_text(value)}")
+            raise ValueError(f"{place} must be an absolute path, not {shown_toml(value)}")
         else:
             checked["sender" if key == "from" else key] = value
     if checked.get("mail") and not checked.get("smtp"):
@@ -87,14 +87,14 @@ def read_notices(table: Mapping[str, Any], origins: Mapping[str, str]) -> Notice
 
 def _notice_list(place: str, key: str, value: object) -> tuple[object, ...]:
     if not isinstance(value, list) or not all(isinstance(one, str) and one.isprintable() for one in value):
-        raise ValueError(f"{place} must be a list of texts, not {toml_text(value)}")
+        raise ValueError(f"{place} must be a list of texts, not {shown_toml(value)}")
     for one in value:
         if key == "origins" and one not in tuple(Origin):
-            raise ValueError(f"{place}: {toml_text(one)} is not a known origin; the origins are {', '.join(Origin)}")
+            raise ValueError(f"{place}: {shown_toml(one)} is not a known origin; the origins are {', '.join(Origin)}")
         if key == "mail" and one.count("@") != 1:
-            raise ValueError(f"{place}: {toml_text(one)} is not a mail address")
+            raise ValueError(f"{place}: {shown_toml(one)} is not a mail address")
         if key == "webhooks" and not is_web_address(one):
-            raise ValueError(f"{place}: {toml_text(one)} is not the address of a web server; write https://HOST/PATH")
+            raise ValueError(f"{place}: {shown_toml(one)} is not the address of a web server; write https://HOST/PATH")
     return tuple(Origin(one) for one in value) if key == "origins" else tuple(value)
 
 
@@ -128,7 +128,7 @@ def _policy(table: Mapping[str, Any], place: str) -> FaultPolicy:
 
     def need(condition: object, key: str, what: str) -> None:
         if not condition:
-            found = f", not {toml_text(table[key])}" if key in table else "; it is not set"
+            found = f", not {shown_toml(table[key])}" if key in table else "; it is not set"
             raise ValueError(f"{place}: {key} must be {what}{found}")
 
     name, match, kind, notify = (table.get(key) for key in ("name", "match", "kind", "notify"))
@@ -138,7 +138,7 @@ def _policy(table: Mapping[str, Any], place: str) -> FaultPolicy:
         re.compile(str(match))
     except (re.error, RecursionError, OverflowError) as error:
         raise ValueError(
-            f"{place}: match is not a regular expression of Python's: {error}: {toml_text(match)}"
+            f"{place}: match is not a regular expression of Python's: {error}: {shown_toml(match)}"
         ) from error
     is_kind = kind is None or (isinstance(kind, str) and is_kind_name(kind))
     need(is_kind, "kind", "origin.word, as node.gpu (docs/faults.md)")
@@ -173,12 +173,12 @@ def read_node_rules(table: Mapping[str, Any], origin: str) -> dict[str, Any]:
             raise ValueError(f"{place} is not a known key; the keys are {', '.join(known)}")
         if key == "exclude_unreliable":
             if not isinstance(value, bool):
-                raise ValueError(f"{place} must be true or false, not {toml_text(value)}")
+                raise ValueError(f"{place} must be true or false, not {shown_toml(value)}")
             continue
         least, most = _LIMITS[key]
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not math.isfinite(value) or not least <= value <= most:
-            raise ValueError(f"{place} must be a number from {least:g} to {most:g}, not {toml_text(value)}")
+            raise ValueError(f"{place} must be a number from {least:g} to {most:g}, not {shown_toml(value)}")
     return {key: value if key == "exclude_unreliable" else float(value) for key, value in table.items()}
 
 

@@ -1,8 +1,22 @@
-"""Counts and sizes as text for people. Runs on Python 3.9."""
+"""Counts and sizes as text for people, and whole numbers in other people's text. Runs on Python 3.9."""
 
 from __future__ import annotations
 
+from typing import Optional
+
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def whole_number(text: str, most: int) -> Optional[int]:
+    """Return the number that a text of ASCII digits is; None for another text, or for more than `most`.
+
+    ``str.isdigit`` accepts digits that :class:`int` rejects (``²``), and :class:`int` rejects more than 4300 digits.
+    """
+    digits = text.lstrip("0") or text[:1]
+    if not (text.isascii() and text.isdigit()) or len(digits) > len(str(most)):
+        return None
+    number = int(digits)
+    return number if number <= most else None
 
 
 def counted(number: int, one: str, many: str = "") -> str:

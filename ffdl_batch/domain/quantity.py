@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal, InvalidOperation
 
-_SIZE = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?|\.\d+)\s*(?P<unit>[A-Za-z]+)\s*")
+_SIZE = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?|\.\d+)\s*(?P<unit>[A-Za-z]+)\s*", re.ASCII)
 _UNITS = {
     "B": 1,
     **{f"{prefix}{suffix}": 1000 ** (i + 1) for i, prefix in enumerate("KMGTP") for suffix in ("", "B")},
@@ -27,7 +27,7 @@ def parse_size(text: str) -> int:
     """
     match = _SIZE.fullmatch(text) if len(text) <= MAX_TEXT else None
     if match is None:
-        if re.fullmatch(r"\s*[\d.]+\s*", text) and len(text) <= MAX_TEXT:
+        if re.fullmatch(r"\s*[\d.]+\s*", text, re.ASCII) and len(text) <= MAX_TEXT:
             raise ValueError(f"{text.strip()!r} has no unit; write for example {text.strip()}GB or {text.strip()}MiB")
         raise ValueError(f"{text[:MAX_TEXT]!r} is not a size; write for example 8GB or 8GiB")
     unit = match["unit"].upper()
@@ -41,7 +41,7 @@ def parse_size(text: str) -> int:
 
 def parse_slurm_memory(text: str) -> int:
     """Return the bytes of an sbatch memory value: a whole number with K, M, G or T (powers of 1024), MiB by default."""
-    match = re.fullmatch(r"(\d+)([KMGTkmgt]?)[Bb]?", text.strip())
+    match = re.fullmatch(r"(\d+)([KMGTkmgt]?)[Bb]?", text.strip(), re.ASCII) if len(text) <= MAX_TEXT else None
     if match is None:
         raise ValueError(f"{text[:MAX_TEXT]!r} is not a memory size as sbatch takes it; write for example 4000 or 8G")
     return int(match[1]) * _SLURM_UNITS[match[2].upper()]

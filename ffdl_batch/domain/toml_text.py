@@ -11,6 +11,8 @@ MAX_DEPTH = 64
 """Maximum depth of lists and inline tables. tomllib recurses once a level."""
 MAX_DIGITS = 4300
 """Maximum length of an integer that Python converts."""
+MAX_SHOWN = 100
+"""Maximum length of a value in a message."""
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _PARTS = re.compile(
     r"""\"{3}.*?\"{3}|'{3}.*?'{3}|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\#[^\n]*|[\[{]|[\]}]"""
@@ -58,6 +60,12 @@ def toml_text(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(toml_text(one) for one in value)}]"
     return str(value)
+
+
+def shown_toml(value: object) -> str:
+    """Return a value for a message: the beginning, with ``...`` at its end, of one that is long."""
+    text = toml_text(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
 
 
 def _quoted(text: str) -> str:

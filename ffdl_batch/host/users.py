@@ -25,13 +25,24 @@ def user_name(uid: int) -> str:
 
 def home_of_caller(environ: Mapping[str, str]) -> str:
     """Return the home directory of the caller: HOME, else from the password database (cron sets no HOME for some
-    shells). Raises FileNotFoundError, with a cure in its text, if neither has one."""
+    shells). A relative HOME does not count. Raises FileNotFoundError, with a cure in its text, if neither has one."""
+    home = environ.get("HOME", "")
+    if os.path.isabs(home):
+        return home
     try:
-        return environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir
+        return pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
+        why = "is not an absolute path" if home else "is not set"
         raise FileNotFoundError(
-            f"HOME is not set, and user {os.getuid()} is not in the password database; set HOME"
+            f"HOME {why}, and user {os.getuid()} is not in the password database; set HOME"
         ) from None
+
+
+def base_directory(environ: Mapping[str, str], variable: str, below_home: str) -> str:
+    """Return the directory that a variable of the XDG Base Directory Specification names, else `below_home`. According
+    to the specification, a relative path does not count. Raises FileNotFoundError as :func:`home_of_caller`."""
+    named = environ.get(variable, "")
+    return named if os.path.isabs(named) else os.path.join(home_of_caller(environ), below_home)
 
 
 class Credentials(NamedTuple):

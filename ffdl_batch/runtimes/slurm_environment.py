@@ -14,6 +14,7 @@ from itertools import groupby
 from ffdl_batch.domain.job.learner_layout import Gang
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.launch.placeholders import literal
+from ffdl_batch.domain.number_text import whole_number
 from ffdl_batch.runtimes.learner_contract import SHELL, Layout
 from ffdl_batch.runtimes.rendezvous import name_prefix
 from ffdl_batch.runtimes.slurm_commands import INSTALLATION
@@ -38,6 +39,7 @@ _MPI = {
     "HYDRA_RMK": "user",
 }
 """MPI launchers that see SLURM_JOB_ID start their processes by Slurm's srun, which the learner lacks."""
+_MOST_TASKS = 1_000_000
 _HYDRA_ALONE = {"HYDRA_LAUNCHER": "fork", "I_MPI_HYDRA_BOOTSTRAP": "fork"}
 
 
@@ -114,7 +116,8 @@ def per_node(counts: list[int]) -> str:
 def _tasks(spec: JobSpec, gang: Gang) -> list[int]:
     """Return the tasks of each node: the learners, or the manifest's number, distributed as srun does it."""
     asked = spec.batch.env.get("SLURM_NTASKS", "")
-    if not (asked.isascii() and asked.isdigit() and int(asked)):
+    tasks = whole_number(asked, _MOST_TASKS)
+    if not tasks:
         return [gang.nodes_of.count(node) for node in range(gang.nodes)]
-    each, rest = divmod(int(asked), gang.nodes)
+    each, rest = divmod(tasks, gang.nodes)
     return [each + (node < rest) for node in range(gang.nodes)]

@@ -26,7 +26,7 @@ from ffdl_batch.cli.options.submission import (
 )
 from ffdl_batch.cli.render.job_messages import KEPT, print_outages
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.number_text import counted
+from ffdl_batch.domain.number_text import counted, whole_number
 from ffdl_batch.domain.sbatch.values import is_flag_set
 from ffdl_batch.exit_handling import complain, detachable, run
 
@@ -81,7 +81,7 @@ def _manner(given: Mapping[str, Any]) -> Manner:
         as_json=given["as_json"],
         parsable=given["parsable"],
         quiet=given["quiet"],
-        verbose=given["verbose"] or (int(debug) if debug.isdigit() else 0),
+        verbose=given["verbose"] or (whole_number(debug, 9) or 0),
         wait=given["wait"] or is_flag_set(os.environ.get("SBATCH_WAIT")),
     )
 

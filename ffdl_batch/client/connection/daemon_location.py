@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ffdl_batch.client.errors import DaemonUnreachable
 from ffdl_batch.config.daemon_location import PlaceRefused, SocketPlace, socket_place
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.host.users import home_of_caller
+from ffdl_batch.host.users import base_directory
 
 if TYPE_CHECKING:
     from ffdl_batch.config import Settings
@@ -79,7 +79,7 @@ def locate_state_dir(environ: Mapping[str, str]) -> Path:
 def logins_file(environ: Mapping[str, str]) -> Path:
     """Return the path of the file with the tokens of ``ffdl login``. Raises DaemonUnreachable if HOME is not known."""
     try:
-        config = environ.get("XDG_CONFIG_HOME") or Path(home_of_caller(environ)) / ".config"
+        config = base_directory(environ, "XDG_CONFIG_HOME", ".config")
     except FileNotFoundError as error:
         raise DaemonUnreachable(str(error), "", ExitCode.BAD_MANIFEST) from None
     return Path(config) / "ffdl" / "tokens.toml"

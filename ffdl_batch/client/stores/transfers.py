@@ -35,6 +35,7 @@ from ffdl_batch.domain.data.staging_protocol import (
 )
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import Problem
+from ffdl_batch.host.users import base_directory
 
 KEPT_S = 30 * 86400.0
 """How long the journal of an unfinished transfer is kept."""
@@ -99,9 +100,7 @@ def list_store(access: Access, prefix: str, report: Callable[[Line], None]) -> D
 
 def transfers_dir(environ: Mapping[str, str]) -> Path:
     """Return the directory in which transfers are remembered."""
-    cache = environ.get("XDG_CACHE_HOME", "")
-    base = Path(cache) if cache.startswith("/") else Path(environ.get("HOME") or Path.home()) / ".cache"
-    return base / "ffdl" / "transfers"
+    return Path(base_directory(environ, "XDG_CACHE_HOME", ".cache"), "ffdl", "transfers")
 
 
 def forget_old(memory: Path, now: float) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ffdl_batch.domain.network_address import is_authority, parse_url
+from ffdl_batch.domain.number_text import whole_number
 
 
 class StoreKind(str, Enum):
@@ -156,7 +157,7 @@ def why_bad(name: str, value: str) -> tuple[str, str]:
     """What is wrong with the value of an option, and what to write; two empty texts = nothing."""
     if name == "path_style" and value not in ("true", "false"):
         return f"{value[:60]!r} is neither true nor false", "write true or false"
-    if name == "timeout_s" and not (value.isdigit() and 1 <= int(value) <= 3600):
+    if name == "timeout_s" and not whole_number(value, 3600):
         return f"{value[:60]!r} is not a number of seconds", "write a whole number from 1 to 3600"
     return "", ""
 

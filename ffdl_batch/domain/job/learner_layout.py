@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 
 from ffdl_batch.domain.job.spec import JobSpec, Placement, Resources, Role
 from ffdl_batch.domain.launch.launch_file import Seat
+from ffdl_batch.domain.number_text import whole_number
 
 PARAMETER_SERVER, WORKER, LAUNCHER = "ps", "worker", "launcher"
 MPI_FRAMEWORKS = frozenset({"horovod", "pytorchmpi"})
 """FfDL starts these with mpirun in learner 1, and lets the others wait (``learner-configmap.yml``)."""
 PS_COUNT = "PS_HOSTS_COUNT"
-_PS_COUNT_TEXT = re.compile(rf"\b{PS_COUNT}=[\"']?(\d+)")
+_PS_COUNT_TEXT = re.compile(rf"\b{PS_COUNT}=[\"']?(\d+)", re.ASCII)
 _MIB = 1024**2
 
 
@@ -192,7 +193,10 @@ def count_parameter_servers(command: str, learners: int) -> int:
     """Return how many of the first learners are parameter servers, as in FfDL's examples: PS_HOSTS_COUNT in the
     command. At least one learner trains."""
     match = _PS_COUNT_TEXT.search(command)
-    return min(int(match[1]), learners - 1) if match else 0
+    if match is None:
+        return 0
+    asked = whole_number(match[1], learners)
+    return learners - 1 if asked is None else min(asked, learners - 1)
 
 
 def members_of(spec: JobSpec, load_of: Callable[[Part], Load] = lambda part: part.load) -> tuple[Member, ...]:

@@ -20,6 +20,7 @@ from ffdl_batch.domain.metrics.records import (
     kind_of,
     nearest_kind,
 )
+from ffdl_batch.domain.terminal_text import quoted
 
 MACROS: Mapping[str, str] = {
     "INT": r"[-+]?\d+",
@@ -65,9 +66,10 @@ def expand(regex: str) -> str:
 
 def compile_regex(regex: str) -> Pattern[str]:
     """Return the compiled expression. Raises :class:`PatternError`."""
+    expanded = expand(regex)
     try:
-        return re.compile(expand(regex), FLAGS)
-    except (re.error, OverflowError, RecursionError) as error:
+        return re.compile(expanded, FLAGS)
+    except (re.error, OverflowError, RecursionError, ValueError) as error:  # ValueError: a count of over 4300 digits
         raise PatternError(f"is not a regular expression of Python's: {error}") from None
 
 
@@ -84,7 +86,7 @@ def check_metrics(kind: str, groups: Sequence[ExtractionGroup], line_lookahead: 
     except UnknownKind as error:
         near = nearest_kind(kind)
         if near:
-            return (MetricFinding(("type",), f"there is no collector {kind!r}", f"did you mean {near}?"),)
+            return (MetricFinding(("type",), f"there is no collector {quoted(kind)}", f"did you mean {near}?"),)
         return (MetricFinding(("type",), str(error), "write one of them, or none"),)
     if known != REGEX:
         return ()
@@ -116,7 +118,7 @@ def _check_group(group: ExtractionGroup) -> List[MetricFinding]:
         for name, measure in measures.items():
             where = (*place, axis, name)
             if measure.type and measure.type not in TYPES:
-                words = f"there is no type {measure.type}"
+                words = f"there is no type {quoted(measure.type)}"
                 findings.append(MetricFinding((*where, "type"), words, f"write one of {', '.join(TYPES)}"))
             findings.extend(_check_reference((*where, "value"), measure.value, names))
     if not group.scalars:

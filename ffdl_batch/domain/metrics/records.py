@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
+from ffdl_batch.domain.terminal_text import quoted
 from ffdl_batch.domain.untrusted_json import MAX_WHOLE, parse_json
 
 STRING, JSONSTRING, INT, FLOAT = "STRING", "JSONSTRING", "INT", "FLOAT"
@@ -44,7 +45,7 @@ def kind_of(word: str) -> str:
     kind = KINDS.get(word)
     if kind is None:
         known = ", ".join(sorted(name for name in KINDS if name))
-        raise UnknownKind(f"there is no collector {word!r} (FfDL ran an image of that name); there are: {known}")
+        raise UnknownKind(f"there is no collector {quoted(word)} (FfDL ran an image of that name); there are: {known}")
     return kind
 
 

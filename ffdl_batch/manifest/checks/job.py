@@ -10,6 +10,7 @@ from ffdl_batch.domain.job.learner_layout import PS_COUNT, count_parameter_serve
 from ffdl_batch.domain.job.metric_collection import find_metric_mistakes
 from ffdl_batch.domain.job.spec import JobSpec, NetworkLevel, Restart, Staging
 from ffdl_batch.domain.job.spec_errors import find_mistakes
+from ffdl_batch.domain.number_text import whole_number
 from ffdl_batch.manifest.document.tree import Place, Scalar, find, locate
 from ffdl_batch.manifest.finding_log import FindingLog
 from ffdl_batch.manifest.models.sweep import PLACE as SWEEP
@@ -61,7 +62,7 @@ def _note_servers(job: JobSpec, log: FindingLog) -> None:
         return
     learners = job.resources.learners
     made = count_parameter_servers(f"{PS_COUNT}={asked}", learners)
-    if not made or not asked.isdecimal() or int(asked) != made:
+    if not made or whole_number(asked, made) != made:
         message = f"{PS_COUNT}={asked[:60]} makes {made} of {learners} learners parameter servers"
         log.warning(place, message, "write a number from 1 up, and more learners than that")
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.domain.data.store_kinds import StoreAddress
+from ffdl_batch.domain.number_text import whole_number
 from ffdl_batch.staging.faults import (
     ERRORS_OF_ONE,
     FULL_ERRORS,
@@ -237,7 +238,7 @@ class FsspecStore:
         options: dict[str, Any] = {name: value for name, value in address.options.items() if name not in OWN_OPTIONS}
         if address.endpoint:
             host, _, port = address.endpoint.rpartition("://")[2].strip("/").partition(":")
-            options |= {"host": host} | ({"port": int(port)} if port.isdigit() else {})
+            options |= {"host": host} | ({"port": number} if (number := whole_number(port, 65535)) is not None else {})
         renamed = {"user_name": "username"}
         return made, options | {renamed.get(name, name): value for name, value in credentials.items()}
 

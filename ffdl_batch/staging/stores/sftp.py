@@ -19,6 +19,7 @@ from typing import Any
 
 from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.domain.data.store_kinds import StoreAddress
+from ffdl_batch.domain.number_text import whole_number
 from ffdl_batch.staging.faults import Fault, TemporaryFailure, shown
 from ffdl_batch.staging.stores.store import library
 
@@ -120,7 +121,7 @@ def why_unreachable(error: BaseException, place: str, timeout_s: float) -> str:
 def sftp_options(address: StoreAddress, credentials: Mapping[str, str]) -> dict[str, Any]:
     """Return the options of the connection. Without credentials, the user's own keys are used. Raises Fault."""
     host, _, port = address.endpoint.rpartition("://")[2].strip("/").partition(":")
-    if not host or not (port.isdigit() or not port):
+    if not host or (port and whole_number(port, 65535) is None):
         raise Fault(FaultClass.TASK, "its endpoint names no host")
     options, timeout_s = address.options, float(address.options.get("timeout_s", "60"))
     own = not {"password", "private_key"} & set(credentials) and not options.get("key_file")

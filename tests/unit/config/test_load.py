@@ -116,6 +116,25 @@ def test_settings_treat_empty_variable_as_unset(tmp_path: Path, name: str) -> No
     assert load(tmp_path, **{name: ""}) == load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("FFDL_LOG_FILES", "9" * 5000, "log_files must be a whole number from 1 to 1000, not '99999"),
+        ("FFDL_METRICS_PORT", "²", "metrics_port must be a whole number from 0 to 65535, not '²'"),
+        ("FFDL_LOG_FILES", "٣", "log_files must be a whole number"),
+        ("FFDL_CACHE_BYTES", "9" * 5000, "cache_bytes"),
+        ("FFDL_DEFAULT_CPUS", "inf", "default_cpus must be a number above 0"),
+        ("FFDL_IDLE_EXIT_S", "1e400", "idle_exit_s must be a number above 0"),
+        ("FFDL_LEASE_S", "x" * 5000, "'xxx.*[.][.][.] is not a number"),
+        ("FFDL_CHECK_IMAGES", "x" * 5000, "is neither true nor false"),
+    ],
+)
+def test_settings_refuse_wrong_variable_with_short_message(tmp_path: Path, name: str, value: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as refused:
+        load(tmp_path, **{name: value})
+    assert name in str(refused.value) and len(str(refused.value)) < 300
+
+
 def test_settings_read_backend_tables_and_default_backend(tmp_path: Path) -> None:
     settings = load(tmp_path, '[backend]\ndefault = "slurm"\n[backend.slurm]\ngateway = "cli"\n')
     assert settings.backend == "slurm"
@@ -129,9 +148,13 @@ def test_settings_read_backend_tables_and_default_backend(tmp_path: Path) -> Non
     ("text", "message"),
     [
         ("leese_s = 1", r"ffdl\.toml: unknown key 'leese_s'; did you mean lease_s\?"),
-        ("lease_s = 'x'", "lease_s must be a number above zero"),
-        ("lease_s = 0", "above zero"),
-        ("silent_s = -1", "silent_s must be a number, 0 or above"),
+        ("lease_s = 'x'", "lease_s must be a number above 0, up to 1000000000"),
+        ("lease_s = 0", "above 0"),
+        ("lease_s = inf", "lease_s must be a number above 0, up to 1000000000, not inf"),
+        ("watch_interval_s = 1e300", "watch_interval_s must be a number above 0, up to 1000000000"),
+        ("silent_s = nan", "silent_s must be a number from 0 to 1000000000, not nan"),
+        ("default_cpus = inf", "default_cpus must be a number above 0"),
+        ("silent_s = -1", "silent_s must be a number from 0 to 1000000000"),
         ("silent_s = true", "silent_s must be a number"),
         ("state_dir = 'relative'", "absolute path"),
         ("default_memory = '8'", "default_memory"),

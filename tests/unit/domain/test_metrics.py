@@ -191,6 +191,8 @@ def test_expand_turns_macros_into_groups_and_compile_regex_isolates_their_altern
         ("%{INT:}", "cannot be a group's name"),
         ("%{INT:1a}", "cannot be a group's name"),
         ("(", "is not a regular expression"),
+        ("a{" + "9" * 5000 + "}", "is not a regular expression"),
+        ("(?P<a>x)(?P<a>y)", "is not a regular expression"),
         ("%{INT:a} %{INT:a}", "redefinition of group name 'a'"),
     ],
 )
@@ -215,7 +217,7 @@ def test_check_metrics_reports_every_mistake_with_its_path() -> None:
     assert found(ExtractionGroup("g", "%{INT:n}", "$t", "$s", scalars, {"i": Measure("INT", "$i")})) == [
         ("groups.g.meta.time", "the regex has no group t"),
         ("groups.g.meta.subid", "the regex has no group s"),
-        ("groups.g.scalars.a.type", "there is no type DOUBLE"),
+        ("groups.g.scalars.a.type", "there is no type 'DOUBLE'"),
         ("groups.g.scalars.b.value", "the regex has no group m"),
         ("groups.g.etimes.i.value", "the regex has no group i"),
     ]

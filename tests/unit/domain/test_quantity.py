@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ffdl_batch.controller.data.transfer_progress import text_of
 from ffdl_batch.domain.data.staging_protocol import Done
 from ffdl_batch.domain.job.array import why_elements_wait
-from ffdl_batch.domain.number_text import counted, size_text
+from ffdl_batch.domain.number_text import counted, size_text, whole_number
 from ffdl_batch.domain.quantity import (
     format_size,
     format_time_limit,
@@ -32,7 +32,9 @@ def test_parse_size_accepts_decimal_and_binary_units(text: str, size: int) -> No
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["512", "", "GB", "-1GB", "1GBfoo", "1 2GB", "0GB", "1e3GB", "1,5GB", "9" * 99 + "GB"])
+@pytest.mark.parametrize(
+    "text", ["512", "", "GB", "-1GB", "1GBfoo", "1 2GB", "0GB", "1e3GB", "1,5GB", "9" * 99 + "GB", "٣GB"]
+)
 def test_parse_size_rejects_malformed_or_zero_size(text: str) -> None:
     with pytest.raises(ValueError, match="512GB or 512MiB" if text == "512" else "size|unit|nothing"):
         parse_size(text)
@@ -68,8 +70,21 @@ def test_format_time_limit_round_trips_exactly(seconds: int) -> None:
 def test_parse_slurm_memory_uses_sbatch_default_unit_and_rejects_bad_unit() -> None:
     assert parse_slurm_memory("4000") == 4000 * 2**20
     assert parse_slurm_memory("8G") == 8 * 2**30
-    with pytest.raises(ValueError, match="sbatch"):
-        parse_slurm_memory("8GiBs")
+    for text in ("8GiBs", "٣", "²G", "9" * 5000):
+        with pytest.raises(ValueError, match="sbatch"):
+            parse_slurm_memory(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("0", 0), ("7", 7), ("007", 7), ("100", 100), ("0" * 9000 + "9", 9), ("101", None), ("9" * 5000, None),
+        ("", None),
+        ("²", None), ("٣", None), ("-1", None), ("+1", None), ("1_0", None), (" 1", None), ("1.0", None), ("1e1", None),
+    ],
+)  # fmt: skip
+def test_whole_number_is_ascii_digits_up_to_a_limit(text: str, number: int | None) -> None:
+    assert whole_number(text, 100) == number
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "one", ""])

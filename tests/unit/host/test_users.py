@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from ffdl_batch.cli.commands.config import config
 from ffdl_batch.exit_handling import Stop
-from ffdl_batch.host.users import home_of_caller, user_name
+from ffdl_batch.host.users import base_directory, home_of_caller, user_name
 
 
 @pytest.fixture
@@ -28,7 +28,15 @@ def test_user_name_is_number_of_unknown_user() -> None:
 
 def test_home_of_caller_prefers_variable_to_password_database() -> None:
     assert home_of_caller({"HOME": "/h"}) == "/h"
-    assert home_of_caller({"HOME": ""}) == pwd.getpwuid(os.getuid()).pw_dir
+    for home in ("", "relative", ".", "~"):
+        assert home_of_caller({"HOME": home}) == pwd.getpwuid(os.getuid()).pw_dir
+
+
+@pytest.mark.parametrize("named", ["", "relative", "./x", "~/x", "\udcff"])
+def test_base_directory_is_below_home_unless_variable_names_absolute_path(named: str) -> None:
+    variables = {"HOME": "/h", "XDG_STATE_HOME": named}
+    assert base_directory(variables, "XDG_STATE_HOME", ".local/state") == "/h/.local/state"
+    assert base_directory({**variables, "XDG_STATE_HOME": "/s"}, "XDG_STATE_HOME", ".local/state") == "/s"
 
 
 @pytest.mark.usefixtures("unknown")

@@ -230,7 +230,7 @@ def test_evaluation_metrics_warns_about_unknown_key_type_and_missing_meta() -> N
     lines = "\n".join(warnings(parsed))
     assert "evaluation_metrics.event_types: this key is not known and is ignored (did you mean eventTypes?)" in lines
     assert "groups.g.meta: FfDL's server fails on a group without meta" in lines
-    assert "scalars.x.type: there is no type REAL" in lines
+    assert "scalars.x.type: there is no type 'REAL'" in lines
     assert parsed.spec is not None and errors(parsed) == []
 
 

@@ -17,7 +17,7 @@ def said(command: str, rest: str = "", options: dict[str, str] | None = None) ->
 
 
 @pytest.mark.parametrize(
-    ("asked", "made"), [("9", 3), ("4", 3), ("x", 0), ("0", 0), ("-1", 0), ("", 0), ("$N", 0), ("1.5", 1)]
+    ("asked", "made"), [("9", 3), ("4", 3), ("x", 0), ("0", 0), ("-1", 0), ("", 0), ("$N", 0), ("1.5", 1), ("²", 0)]
 )
 def test_ps_hosts_count_warns_if_job_cannot_have_that_many_parameter_servers(asked: str, made: int) -> None:
     (line,) = said(f"PS_HOSTS_COUNT={asked} run", "learners: 4\n")
@@ -30,6 +30,12 @@ def test_ps_hosts_count_warns_if_job_cannot_have_that_many_parameter_servers(ask
 )
 def test_ps_hosts_count_does_not_warn_if_valid_or_absent(command: str) -> None:
     assert said(command, "learners: 4\n") == []
+
+
+@pytest.mark.parametrize("asked", ["9" * 30, "9" * 5000])
+def test_ps_hosts_count_of_any_length_leaves_one_learner_that_trains(asked: str) -> None:
+    (line,) = said(f"PS_HOSTS_COUNT={asked} run", "learners: 4\n")
+    assert f"PS_HOSTS_COUNT={asked[:60]} makes 3 of 4 learners parameter servers" in line
 
 
 def test_ps_hosts_count_is_checked_in_env_and_for_one_learner_but_not_with_roles() -> None:

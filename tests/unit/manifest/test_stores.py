@@ -301,6 +301,14 @@ def test_data_store_warns_about_invalid_address_at_its_line() -> None:
     assert sources["data_stores[0].connection.auth_url"] == "manifest:8"
 
 
+@pytest.mark.parametrize("value", ["0", "-1", "²", "٣", "60.0", "3601", "9" * 5000])
+def test_data_store_refuses_timeout_that_is_not_a_number_of_seconds(value: str) -> None:
+    connection = f"{{auth_url: 'https://s3', timeout_s: '{value}'}}"
+    found = parse(store(f"{{id: a, type: mount_cos, training_data: {{container: in}}, connection: {connection}}}"))
+    (line,) = [line for line in warnings(found) if "connection.timeout_s:" in line]
+    assert f"'{value[:60]}' is not a number of seconds (write a whole number from 1 to 3600)" in line
+
+
 @pytest.mark.parametrize(("kind", "key", "severity", "text"), [
     ("s3_datastore", "pasword", "warning", "did you mean password?"),
     ("s3_datastore", "key_file", "warning", "for another kind of data store and has no effect here (use one of path"),
