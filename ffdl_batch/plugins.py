@@ -13,6 +13,7 @@ from ffdl_batch.domain.job.past_job import HistoryMissing
 from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.ports.conversion import ExportsJobs, History, WritesScripts
 from ffdl_batch.ports.scheduler import Scheduler
+from ffdl_batch.ports.shared_listing import SharedListing
 
 GROUP = "ffdl_batch.adapters"
 CONVERTERS = "ffdl_batch.converters"
@@ -27,6 +28,8 @@ class AdapterContext:
     """The user's tree of job directories."""
     user: str
     uid: int
+    shared: SharedListing | None = None
+    """The listing of the site's hub; None in personal mode."""
 
 
 Settings = Mapping[str, object]

@@ -8,6 +8,7 @@
 | submit_array | the same with --array, in the chunk's directory |
 | find, find_many | squeue --name, sacct --name, the claims; an sbatch under way is awaited |
 | observe | one squeue; one sacct for ids that squeue does not hold |
+| observe_shared | the rows that the hub of a site has got from one squeue for all users |
 | signal, cancel, withdraw | scancel |
 | avoid | squeue, scontrol update |
 | beside | srun --overlap, by the owner's own process |
@@ -37,9 +38,11 @@ from ffdl_batch.domain.job.spec import NetworkLevel
 from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
 from ffdl_batch.domain.scheduler_errors import AccountingUnreachable, NotNow
 from ffdl_batch.plugins import AdapterContext, Settings
+from ffdl_batch.ports.capabilities import SharedView
 from ffdl_batch.runtimes.launch_request import ArrayPlan, AttemptNode, Chunk, LaunchPlan, LaunchRequest, NodeProgram
 from ffdl_slurm.commands import beside_argv
 from ffdl_slurm.doctor.cluster_checks import Doctor
+from ffdl_slurm.doctor.hub_account import explain_blindness
 from ffdl_slurm.gateways.cli_gateway import CommandLineGateway
 from ffdl_slurm.gateways.command_runner import KEPT, OPTION_VARIABLES, compare_cluster, run_command
 from ffdl_slurm.gateways.gateway import RowsUnread, SiteShape, SlurmGateway
@@ -49,6 +52,7 @@ from ffdl_slurm.native_array import job_arguments, plan_array
 from ffdl_slurm.observing.accounted_runs import runs_of
 from ffdl_slurm.observing.parsers import JobRecord
 from ffdl_slurm.observing.record_lookup import Listing, TaskTables, dropped_tasks, pick
+from ffdl_slurm.observing.shared_rows import read_shared
 from ffdl_slurm.pending.explanation import Outlooks
 from ffdl_slurm.planning.controller_delivery import deliver_controller
 from ffdl_slurm.planning.eligible_nodes import names_in
@@ -73,7 +77,7 @@ def create(settings: Settings, context: AdapterContext) -> SlurmScheduler:
 
 class SlurmScheduler(Outlooks):
     """See :class:`ffdl_batch.ports.scheduler.Scheduler`; also TrialSubmission, ForetellsStart, ForgetsJobs, StopsMany,
-    SubmitsArrays, AvoidsNodes, HasAccounting, Examines, ChoosesCluster."""
+    SubmitsArrays, AvoidsNodes, HasAccounting, SharesListing, Examines, ChoosesCluster."""
 
     def __init__(self, settings: SlurmSettings, context: AdapterContext, gateway: SlurmGateway) -> None:
         """`gateway` runs all requests to Slurm."""
@@ -209,6 +213,27 @@ class SlurmScheduler(Outlooks):
     def _called_by_token(self, native: NativeId, seen: Observation) -> Observation:
         token = self._tables.token_of(seen.name, native.task)
         return seen if token == seen.name else _rename(seen, token)
+
+    def list_all_users(self) -> Mapping[int, Sequence[str]]:
+        """See :class:`ffdl_batch.ports.capabilities.SharesListing`."""
+        return self._gateway.list_all_users()
+
+    def explain_blindness(self) -> str:
+        """See :class:`ffdl_batch.ports.capabilities.SharesListing`."""
+        return explain_blindness(run_command, self._settings.command_timeout_s, self._context.user)
+
+    @property
+    def has_shared_listing(self) -> bool:
+        """See :class:`ffdl_batch.ports.capabilities.SharesListing`."""
+        return self._context.shared is not None
+
+    def observe_shared(self, ids: Collection[NativeId]) -> SharedView | None:
+        """See :class:`ffdl_batch.ports.capabilities.SharesListing`."""
+        listed = self._context.shared.read() if self._context.shared is not None else None
+        if listed is None:
+            return None
+        seen = pick(read_shared(listed.rows), ids)
+        return SharedView({native: record.observation for native, record in seen.items()}, listed.age_s)
 
     def find_absent(self, ids: Collection[NativeId]) -> Absent:
         """See :class:`ffdl_batch.ports.capabilities.ForgetsJobs`. Lost jobs are what sacctmgr(1) calls runaway jobs."""

@@ -38,6 +38,21 @@ def squeue_argv(*names: str) -> list[str]:
     return ["squeue", "--me", "--all", "--states=all", "--array", f"--Format={fields}", *wanted]
 
 
+SHARED_FIELDS = ("UserID", *QUEUE_FIELDS)
+"""No field that users write: their names and comments could contain a newline and the row of another user."""
+
+
+def shared_squeue_argv() -> list[str]:
+    """List the live jobs of all users. A row is that of :func:`squeue_argv` after the uid, without the name."""
+    fields = f"{SEPARATOR},".join(f"{field}:0" for field in SHARED_FIELDS)
+    return ["squeue", "--all", "--array", f"--Format={fields}"]
+
+
+def admin_level_argv(user: str) -> list[str]:
+    """Print the AdminLevel of a user in the accounting."""
+    return ["sacctmgr", "--noheader", "--parsable2", "show", "user", f"name={user}", "format=AdminLevel"]
+
+
 def sacct_argv(ids: Sequence[str], uid: int) -> list[str]:
     """List these jobs in the accounting. With ids, sacct sets no start time.
 

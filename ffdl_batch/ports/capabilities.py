@@ -4,6 +4,7 @@ isinstance. Each has one purpose, so that a backend implements only what its sch
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from ffdl_batch.attempt.layout import AttemptDir
@@ -11,7 +12,7 @@ from ffdl_batch.domain.backend_facts import Absent, AccountedRun, AccountingOuta
 from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.examination import Item
 from ffdl_batch.domain.job.job import Token
-from ffdl_batch.domain.outcome.observation import NativeId
+from ffdl_batch.domain.outcome.observation import NativeId, Observation
 from ffdl_batch.domain.pending.explanation import Foretold
 from ffdl_batch.domain.tenant import Tenant, TenantStep
 from ffdl_batch.runtimes.launch_request import ArrayPlan, Chunk, LaunchPlan
@@ -82,6 +83,40 @@ class ForgetsJobs(Protocol):
     def find_absent(self, ids: Collection[NativeId]) -> Absent:
         """Return what is known of those of `ids` that are missing from a *complete* answer of scheduler and accounting.
         Raises SchedulerUnreachable if there is no complete answer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SharedView:
+    """What the listing of the site's hub shows of some jobs."""
+
+    shown: Mapping[NativeId, Observation]
+    """Those that are listed; their names are empty."""
+    age_s: float
+    """How long ago the scheduler was asked."""
+
+
+@runtime_checkable
+class SharesListing(Protocol):
+    """A backend whose scheduler can list the jobs of all users at once. The hub of a site asks for all daemons."""
+
+    def list_all_users(self) -> Mapping[int, Sequence[str]]:
+        """Return the rows of all users' live jobs by uid. One round trip. Raises SchedulerUnreachable."""
+        ...
+
+    def explain_blindness(self) -> str:
+        """Return why this account cannot see the jobs of other users, and the cure; "" if it sees them. Raises
+        SchedulerUnreachable."""
+        ...
+
+    @property
+    def has_shared_listing(self) -> bool:
+        """Whether this backend gets the listing of a hub."""
+        ...
+
+    def observe_shared(self, ids: Collection[NativeId]) -> SharedView | None:
+        """Return what the listing of the hub shows of `ids`; None if there is no listing now. Does not ask the
+        scheduler. The hub is not trusted: a caller must not act on this alone."""
         ...
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from tempfile import NamedTemporaryFile, TemporaryFile
 from typing import TypeVar, cast
 
 from ffdl_batch.attempt.layout import AttemptDir
@@ -30,6 +30,7 @@ from ffdl_slurm.gateways.gateway import RowsUnread, SiteShape
 from ffdl_slurm.observing import parsers
 from ffdl_slurm.observing.accounted_runs import RunRecord, parse_runs
 from ffdl_slurm.observing.parsers import Garbled, JobRecord, OddRows
+from ffdl_slurm.observing.shared_rows import split_by_user
 from ffdl_slurm.observing.sinfo import parse_sinfo
 from ffdl_slurm.output_text import LONG, SHORT, begin, clean, shorten
 
@@ -37,6 +38,9 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 _MAX_LOGGED = 4000
 _MAX_WHY = SHORT + 40
+MAX_SHARED_BYTES = 256 * 1024**2
+"""Largest listing of all users' jobs, about two million of them."""
+MAX_COMPLAINT_BYTES = 64 * 1024
 FIRST_RETRY_S = 1.0
 """sbatch sleeps that long before it submits a job again that was not accepted (main in src/sbatch/sbatch.c). If it was
 killed within this time, it has sent nothing after the refusal. It would retry for two minutes, and no option changes
@@ -103,6 +107,32 @@ class CommandLineGateway:
         for chunk in commands.id_chunks(names):
             found += self._ask(commands.squeue_argv(*chunk), parsers.parse_squeue)
         return found
+
+    def list_all_users(self) -> Mapping[int, Sequence[str]]:
+        """See the port. The output goes to a file, which is read line by line."""
+        argv = commands.shared_squeue_argv()
+        with TemporaryFile("w+", encoding="utf-8", errors="replace", newline="\n") as out, TemporaryFile() as err:
+            files = out.fileno(), err.fileno()
+
+            def is_too_large() -> bool:
+                return sum(os.fstat(descriptor).st_size for descriptor in files) > MAX_SHARED_BYTES
+
+            try:
+                ended = run_command(argv, self._timeout_s, files=files, must_stop=is_too_large)
+            except CommandTimeout as error:
+                raise SchedulerUnreachable(str(error)) from error
+            except CommandStopped:
+                ended = None
+            if ended is None or is_too_large():
+                raise SchedulerUnreachable(f"squeue printed more than {MAX_SHARED_BYTES >> 20} MiB")
+            complaint = os.pread(files[1], MAX_COMPLAINT_BYTES, 0).decode("utf-8", "replace")
+            error_mapping.check_answer(CommandResult(tuple(argv), ended.returncode, "", complaint))
+            out.seek(0)
+            try:
+                return split_by_user(out)
+            except Garbled as error:
+                why = begin(str(error), _MAX_WHY)
+                raise SchedulerUnreachable(f"the answer of squeue cannot be read: {why}") from error
 
     def account_for(self, ids: Collection[str]) -> Sequence[JobRecord] | None:
         """See the port."""

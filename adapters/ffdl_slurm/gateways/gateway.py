@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -58,6 +58,11 @@ class SlurmGateway(Protocol):
 
     def list_named(self, *names: str) -> Sequence[JobRecord]:
         """Return those with these names."""
+        ...
+
+    def list_all_users(self) -> Mapping[int, Sequence[str]]:
+        """Return the rows of all users' live jobs by uid, for :func:`ffdl_slurm.observing.shared_rows.read_shared`. One
+        round trip."""
         ...
 
     def account_for(self, ids: Collection[str]) -> Sequence[JobRecord] | None:

@@ -94,6 +94,10 @@ class PyslurmGateway:
         """See the port."""
         return self._list({"call": "list", "names": list(names)})
 
+    def list_all_users(self) -> Mapping[int, Sequence[str]]:
+        """See the port."""
+        return self._commands.list_all_users()
+
     def account_for(self, ids: Collection[str]) -> Sequence[JobRecord] | None:
         """See the port."""
         return self._commands.account_for(ids)

@@ -100,7 +100,7 @@ class JobRow:
 
 def parse_squeue(text: str) -> list[JobRecord]:
     """Parse the output of :func:`ffdl_slurm.commands.squeue_argv`. Raises Garbled, OddRows."""
-    return _read_all(read_lines(text, _QUEUE_COLUMNS, "squeue", ("JOBID", "STATE")), _queue_record)
+    return _read_all(read_lines(text, _QUEUE_COLUMNS, "squeue", ("JOBID", "STATE")), parse_queue_row)
 
 
 def _read_all(lines: Sequence[str], read: Callable[[str], JobRecord]) -> list[JobRecord]:
@@ -120,7 +120,8 @@ def _read_all(lines: Sequence[str], read: Callable[[str], JobRecord]) -> list[Jo
 
 
 @lru_cache(maxsize=32_768)  # few lines change between two listings
-def _queue_record(line: str) -> JobRecord:
+def parse_queue_row(line: str) -> JobRecord:
+    """Return the record of a line of :func:`ffdl_slurm.commands.squeue_argv`. Raises Garbled."""
     row = split_row(line, _QUEUE_COLUMNS, "squeue")
     number, state, exit_code, restarts, submitted, started, ended, nodes, reason, name = row
     return parse_row(JobRow(number, name, state, exit_code, restarts, submitted, started, ended, nodes, reason))

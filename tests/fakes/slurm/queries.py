@@ -8,7 +8,7 @@ import sys
 import time
 
 from tests.fakes.slurm import arrays
-from tests.fakes.slurm.state import STATE, begin, complain, load, option, own, records, spoil
+from tests.fakes.slurm.state import ENDED, STATE, begin, complain, load, option, own, records, spoil
 
 TYPE_CHECKING = False  # see the package's docstring
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ def squeue() -> int:
         return spoiled
     if option("format"):
         return excluded()
+    if option("Format").startswith("UserID:0"):
+        return all_users()
     if "--me" not in sys.argv:
         return live()
     fields = [part.partition(":0") for part in option("Format").split(",")]
@@ -69,6 +71,17 @@ def squeue() -> int:
             if fault == "half":
                 sys.stdout.flush()
                 return complain("squeue", "slurm_load_jobs error: Zero Bytes were transmitted or received")
+    return 0
+
+
+def all_users() -> int:
+    """Live jobs of all users; `uid` of a record is that of another user."""
+    fields = [part.partition(":0")[0] for part in option("Format").split(",")]
+    print("|".join({**TITLES, "UserID": "USER"}[name] for name in fields))
+    for record in records("jobs"):
+        if record["state"] not in ENDED:
+            known = {**values(record), "UserID": str(record.get("uid", os.getuid()))}
+            print("|".join(known[name] for name in fields))
     return 0
 
 
