@@ -20,6 +20,7 @@ from ffdl_batch.services.backends.node_exclusion import NodeExclusion
 from ffdl_batch.services.data.data_store_checks import StoreChecks
 from ffdl_batch.services.data.pending_uploads import PendingUploads, Start
 from ffdl_batch.services.deployment.deployer import Deployer
+from ffdl_batch.services.hub import HubListing, hub_of
 from ffdl_batch.services.incidents.notices import Notifier
 from ffdl_batch.services.job_files.database_binding import bind_tree, leave_out_earlier, refuse_older, refuse_to_forget
 from ffdl_batch.services.job_storage import JobStorage, SharedClock, SteadyClock
@@ -109,7 +110,9 @@ def open_platform(settings: Settings, clock: Clock | None = None) -> Platform:
     except BaseException:
         store.close()
         raise
-    adapters = Adapters(settings, AdapterContext(root=root.path, user=user, uid=uid), own)
+    hub = hub_of(os.environ)
+    listing = HubListing(hub) if hub is not None else None
+    adapters = Adapters(settings, AdapterContext(root=root.path, user=user, uid=uid, shared=listing), own)
     storage = JobStorage(store, root, shared, user, uid)
     return Platform(settings, storage, adapters, owner, StoreChecks(egress=settings.egress))
 

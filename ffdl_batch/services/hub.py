@@ -1,21 +1,37 @@
-"""Registers tokens at the site's hub, which passes requests with them on to this daemon. It gets ids, never secrets."""
+"""Sends requests of this daemon to the site's hub: it registers the ids of tokens, never their secrets, and reads the
+hub's listing of the scheduler's jobs."""
 
 from __future__ import annotations
 
 import json
+import logging
+import secrets
 import socket
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 
+from ffdl_batch.host.backoff import growing_pause
 from ffdl_batch.host.users import read_credentials
+from ffdl_batch.ports.shared_listing import SharedRows
+
+log = logging.getLogger(__name__)
 
 PATIENCE_S = 5.0
 """Maximum time for each step of a request to the hub."""
 USUAL_SOCKET = "/run/ffdl-hub/hub.sock"
 _PATH = "/api/site/v1/tokens/"
 _REPLY_BYTES = 64 * 1024
+LISTING_PATH = "/api/site/v1/listing"
+MAX_LISTING_BYTES = 4 * 1024**2
+"""Largest listing of one user, about 30,000 jobs."""
+LISTING_HEADER, AGE_HEADER = "FfDL-Listing", "FfDL-Age-Ms"
+"""Headers of the listing: a digest of its rows, and the milliseconds since the scheduler was asked."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 60.0
+"""Pauses after a hub that has no listing."""
 
 
 class HubUnavailable(Exception):
@@ -24,6 +40,17 @@ class HubUnavailable(Exception):
 
 class HubRefused(Exception):
     """The hub refuses a token; its text is the hub's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The answer of the hub about a user's jobs."""
+
+    digest: str
+    age_s: float
+    """How long ago the scheduler was asked."""
+    rows: list[str] | None
+    """None: those with this digest, which the caller has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +69,30 @@ class Hub:
         """Let the hub refuse this token. Raises :class:`HubUnavailable`, :class:`HubRefused`."""
         self._ask("DELETE", token_id)
 
+    def listing(self, known: str) -> Listing:
+        """Return the jobs of this user as the hub knows them. `known` is the digest of the rows that the caller has.
+        Raises :class:`HubUnavailable`, :class:`HubRefused`."""
+        status, headers, body = self._exchange("GET", LISTING_PATH, None, {LISTING_HEADER: known}, MAX_LISTING_BYTES)
+        try:
+            digest, age_ms = headers[LISTING_HEADER.lower()], int(headers[AGE_HEADER.lower()])
+            rows = None if status == HTTPStatus.NOT_MODIFIED else list(filter(None, body.decode("utf-8").split("\n")))
+        except (KeyError, ValueError) as error:
+            raise HubUnavailable(f"the hub's listing cannot be read: {error!r}") from error
+        return Listing(digest, max(0, age_ms) / 1000, rows)
+
     def _ask(self, method: str, token_id: str, body: str | None = None) -> None:
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        self._exchange(method, _PATH + token_id, body, headers, _REPLY_BYTES)
+
+    def _exchange(
+        self, method: str, path: str, body: str | None, headers: Mapping[str, str], most_bytes: int
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        """Send a request; return status, headers with names in lower case, and body of the answer."""
         connection = _Connection(self)
         try:
-            headers = {"Content-Type": "application/json"} if body is not None else {}
-            connection.request(method, _PATH + token_id, body, headers)
+            connection.request(method, path, body, dict(headers))
             response = connection.getresponse()
-            status, reply = response.status, response.read(_REPLY_BYTES)
+            status, reply = response.status, response.read(most_bytes + 1)
         except (OSError, HTTPException) as error:
             why = str(error) or type(error).__name__
             raise HubUnavailable(f"the hub does not answer at {self.socket}: {why}") from error
@@ -56,8 +100,53 @@ class Hub:
             connection.close()
         if 400 <= status < 500 and status != HTTPStatus.TOO_MANY_REQUESTS:
             raise HubRefused(_message(reply) or f"status {status}")
-        if not 200 <= status < 300:
-            raise HubUnavailable(f"the hub answered with status {status}")
+        if not (200 <= status < 300 or status == HTTPStatus.NOT_MODIFIED):
+            why = _message(reply)
+            raise HubUnavailable(f"the hub answered with status {status}" + (f": {why}" if why else ""))
+        if len(reply) > most_bytes:
+            raise HubUnavailable(f"the hub's answer is larger than {most_bytes} bytes")
+        return status, {name.lower(): value for name, value in response.getheaders()}, reply
+
+
+class HubListing:
+    """The hub's listing for a backend: see :class:`ffdl_batch.ports.shared_listing.SharedListing`. After a failure the
+    hub is not asked for a while. Safe in every thread."""
+
+    def __init__(self, hub: Hub, now: Callable[[], float] = time.monotonic) -> None:
+        self._hub, self._now = hub, now
+        self._lock = threading.Lock()
+        self._digest, self._rows = "", list[str]()
+        self._failures, self._again_at = 0, 0.0
+        self._why = ""
+
+    def read(self) -> SharedRows | None:
+        """Return this user's rows; None if the hub has none now."""
+        with self._lock:
+            asked_at = self._now()
+            if self._failures and asked_at < self._again_at:
+                return None
+            try:
+                found = self._hub.listing(self._digest)
+                if found.rows is None and found.digest != self._digest:
+                    raise HubUnavailable("the hub's listing is one that this daemon does not have")
+            except (HubUnavailable, HubRefused) as error:
+                self._note_failure(str(error))
+                return None
+            if self._failures:
+                log.info("the hub lists the scheduler's jobs again")
+            self._failures, self._why = 0, ""
+            if found.rows is not None:
+                self._digest, self._rows = found.digest, found.rows
+            return SharedRows(self._rows, found.age_s + self._now() - asked_at)
+
+    def _note_failure(self, why: str) -> None:
+        self._failures += 1
+        spread = secrets.randbelow(1000) / 1000
+        pause_s = growing_pause(self._failures, FIRST_PAUSE_S, LONGEST_PAUSE_S, spread)
+        self._again_at = self._now() + pause_s
+        if why != self._why:
+            self._why = why
+            log.warning("this daemon lists its jobs itself and less often, because of the hub: %s", why)
 
 
 def hub_of(environ: Mapping[str, str]) -> Hub | None:

@@ -6,9 +6,10 @@ The watcher and the deployer over the real adapter and the fake executables, whi
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,13 @@ from ffdl_batch.daemon.platform import Platform, open_platform
 from ffdl_batch.domain.job.job import Change, Job, new_job_id
 from ffdl_batch.domain.job.spec import Framework, JobSpec, Resources
 from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.scheduler_errors import SchedulerUnreachable
+from ffdl_batch.ports.shared_listing import SharedRows
 from ffdl_batch.services.job_files.attempt_directory import mark_begun
 from ffdl_batch.services.monitoring.watcher import ACCOUNTING_LAG_S, FORGOTTEN_AFTER, Watcher
 from ffdl_batch.store import NewJob
+from ffdl_slurm.adapter import SlurmScheduler
+from ffdl_slurm.gateways.cli_gateway import CommandLineGateway
 from tests.contract.scheduler_harness import FakeSlurmHarness
 from tests.fakes.clock import FakeClock
 
@@ -127,6 +132,65 @@ def test_watcher_runs_one_squeue_per_interval_and_one_sacct_for_all_purged_jobs(
         cluster.look()
     assert cluster.states() == {"QUEUED": JOBS - PURGED, "FAILED": PURGED}
     assert cluster.look() == Counter(squeue=1)
+
+
+class HubRows:
+    """The listing that the hub of the site shares, asked anew for each look."""
+
+    def __init__(self, source: SlurmScheduler) -> None:
+        self._source = source
+
+    def read(self) -> SharedRows:
+        """The rows of this user."""
+        return SharedRows(self._source.list_all_users().get(os.getuid(), []), 0.0)
+
+
+def test_watcher_of_a_site_asks_only_about_changes_that_the_hub_shows(cluster: Cluster) -> None:
+    cluster.slurm.keep_accounts()
+    scheduler = cluster.slurm.scheduler
+    assert isinstance(scheduler, SlurmScheduler)
+    context = replace(scheduler._context, shared=HubRows(scheduler))
+    cluster.platform.adapters.use("slurm", SlurmScheduler(scheduler._settings, context, CommandLineGateway(60.0)))
+    assert cluster.look() == Counter(squeue=2)
+    assert [cluster.look() for _ in range(20)] == [Counter(squeue=1)] * 20  # those of the hub
+    assert cluster.states() == {"QUEUED": JOBS}
+    cluster.forget(PURGED, state="FAILED", exit="4:0", start=int(cluster.clock.now()), nodes="n1")
+    assert cluster.look() == Counter(squeue=2, sacct=1)
+    for _ in range(8):
+        cluster.look()
+    assert cluster.states() == {"QUEUED": JOBS - PURGED, "FAILED": PURGED}
+    assert [cluster.look() for _ in range(5)] == [Counter(squeue=1)] * 5
+
+
+def test_listing_of_all_users_has_live_jobs_by_uid_whatever_their_names(cluster: Cluster) -> None:
+    own, other = os.getuid(), os.getuid() + 1
+    forged = f"x\n{own}|7|RUNNING|0:0|0|1|1|1|n1|None"
+    changes = ({"uid": other, "user": "bob", "name": forged}, {"state": "COMPLETED"})
+    for number, change in enumerate(changes, FIRST_ID):
+        path = cluster.slurm.state / "jobs" / f"{number}.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    rows = CommandLineGateway(60.0).list_all_users()
+    assert {uid: len(found) for uid, found in rows.items()} == {own: JOBS - 2, other: 1}
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("down", "Unable to contact slurm controller"),
+        ("garbage", "squeue printed no header"),
+        ("binary", "squeue printed no header"),
+        ("empty", "squeue printed no header"),
+        ("big", "squeue printed more than 1 MiB"),
+        ("hang", "squeue did not answer within 1 s"),
+    ],
+)
+def test_listing_of_all_users_is_whole_or_an_error(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, fault: str, said: str
+) -> None:
+    monkeypatch.setattr("ffdl_slurm.gateways.cli_gateway.MAX_SHARED_BYTES", 1 << 20)
+    cluster.spoil(fault)
+    with pytest.raises(SchedulerUnreachable, match=said):
+        CommandLineGateway(1.0 if fault == "hang" else 60.0).list_all_users()
 
 
 def test_watcher_fails_purged_jobs_without_proof_when_accounting_is_absent(cluster: Cluster) -> None:

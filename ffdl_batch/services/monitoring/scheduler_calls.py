@@ -7,6 +7,7 @@ is written before the signal is sent: a controller that is signalled reads the c
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,11 +18,12 @@ from ffdl_batch.domain.job.job import Job, JobId
 from ffdl_batch.domain.job_state import RequestedAction
 from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, NotNow, SchedulerUnreachable
-from ffdl_batch.ports.capabilities import AvoidsNodes, ForgetsJobs, StopsMany
+from ffdl_batch.ports.capabilities import AvoidsNodes, ForgetsJobs, SharesListing, StopsMany
 from ffdl_batch.ports.scheduler import Scheduler
 from ffdl_batch.services.backends.adapters import Adapters, NotAsked
 from ffdl_batch.services.job_files.control_cell import write_control
 from ffdl_batch.services.job_storage import JobStorage
+from ffdl_batch.services.monitoring.shared_looks import Look, SharedLooks
 from ffdl_batch.services.outcome.native_job_identity import may_ask_of
 
 log = logging.getLogger(__name__)
@@ -81,6 +83,14 @@ class RequestDelivery:
                 why = "the entry with this id may not be the job"
                 log.warning("job %s: %s is not asked to %s: %s", job.id, job.native_id, job.requested_action, why)
         self._send(adapter, due)
+
+    def is_due(self, job: Job) -> bool:
+        """Return whether a request for the job is due, so that the scheduler must be asked about it."""
+        last = self._sent.get(job.id)
+        if job.requested_action is RequestedAction.NONE:
+            return False
+        is_new = last is None or (last.requested_action, last.native_id) != (job.requested_action, job.native_id)
+        return is_new or last is None or self._storage.clock.monotonic() - last.at >= AGAIN_S
 
     def forget_others(self, live: Collection[JobId]) -> None:
         """Forget the requests of all but `live` jobs."""
@@ -147,22 +157,42 @@ class Questions:
         self._storage, self._adapters = storage, adapters
         self._requests = RequestDelivery(storage)
         self._late: dict[str, Circuit] = {}
+        self._shared: dict[str, SharedLooks] = {}
 
     def forget_others(self, live: Collection[JobId]) -> None:
         """Forget the requests of all but `live` jobs."""
         self._requests.forget_others(live)
 
-    def observe(self, backend: str, jobs: Iterable[Job]) -> Mapping[NativeId, Observation] | None:
-        """List all of `jobs` with one call. Return None if the scheduler does not answer."""
+    def observe(self, backend: str, jobs: Sequence[Job], *, must_ask: bool = False) -> Look | None:
+        """List all of `jobs` with one call. Return None if the scheduler does not answer.
+
+        If the hub of a site shares its listing, the scheduler is asked only if this shows a change or is missing, if
+        `must_ask`, or if a request for a job is due. Return None if nothing is known yet, too.
+        """
+        ids = [NativeId.parse(job.native_id) for job in jobs]
+        asked_at = self._storage.clock.monotonic()
         try:
-            with self._adapters.asking(backend) as adapter:
-                return adapter.observe([NativeId.parse(job.native_id) for job in jobs])
+            sharing = self._adapters.get(backend)
+            if not isinstance(sharing, SharesListing) or not sharing.has_shared_listing:
+                return Look(self._list(backend, ids))
+            looks = self._shared.setdefault(backend, SharedLooks(random.random))
+            look = looks.judge(ids, sharing.observe_shared(ids), asked_at)
+            must_ask = must_ask or any(map(self._requests.is_due, jobs))
+            if not must_ask and (look is not None or not looks.may_ask(asked_at)):
+                return look
+            listed = self._list(backend, ids)
+            looks.note_own(asked_at, listed)
+            return Look(listed)
         except SchedulerUnreachable as error:
             log.debug("backend %s did not list its jobs: %s", backend, error)
         except InvalidRequest as error:
             self._adapters.failed(backend, str(error))
             log.error("backend %s cannot be asked: %s", backend, error)
         return None
+
+    def _list(self, backend: str, ids: Collection[NativeId]) -> Mapping[NativeId, Observation]:
+        with self._adapters.asking(backend) as adapter:
+            return adapter.observe(ids)
 
     def pass_on(
         self, backend: str, jobs: Sequence[Job], found: Mapping[JobId, Observation], doubtful: Collection[JobId]

@@ -151,22 +151,26 @@ class Watcher:
     def _ask(self, backend: str, jobs: list[Job]) -> int:
         """Poll one scheduler for all of `jobs`, and judge those that changed. The lock is held only while jobs are read
         or written."""
-        listed = self._questions.observe(backend, jobs)
-        if listed is None:
+        with self._lock:
+            has_ended = any(self._memories.of(job).concluded for job in jobs)  # according to its files
+        look = self._questions.observe(backend, jobs, must_ask=has_ended)
+        if look is None:
             return 0
         with self._lock:
+            listed = look.listed
             jobs = [job for job in jobs if not self._is_idle(job, listed.get(NativeId.parse(job.native_id)))]
             now_listed = sort_out(jobs, listed, self._memories.of, partial(claimed_by_its_id, self._storage.root))
         found, doubtful, replaced = now_listed.found, now_listed.doubtful, now_listed.replaced
         self._reached("asked")
-        self._questions.pass_on(backend, [job for job in jobs if job.id not in replaced], found, doubtful)
+        if look.is_own:  # nothing is asked of a job that only the hub of a site shows
+            self._questions.pass_on(backend, [job for job in jobs if job.id not in replaced], found, doubtful)
         self._reached("requested")
         forgotten = self._forgotten(backend, [job for job in jobs if job.id not in found], replaced)
         with self._lock:
             now = self._storage.clock.monotonic()
             noted = {job.id for job in jobs if self._note(job, found.get(job.id), now, is_own=job.id not in doubtful)}
             changed = [job for job in jobs if job.id in noted | forgotten or self._memories.of(job).dropped]
-            return self._settle(changed, forgotten)
+            return self._settle(changed, forgotten, fresh=look.is_own)
 
     def _note(self, job: Job, seen: Observation | None, now: float, *, is_own: bool) -> bool:
         return self._memories.of(job).note(seen, now, is_own=is_own)

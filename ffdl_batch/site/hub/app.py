@@ -23,10 +23,12 @@ from ffdl_batch.domain.access import parse_token
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import Problem
 from ffdl_batch.domain.launch.attach_protocol import UPGRADE
+from ffdl_batch.ports.capabilities import SharesListing
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.site.hub.audit import Audit, Entry
 from ffdl_batch.site.hub.callers import Caller, Limits, find_role, refuse
 from ffdl_batch.site.hub.daemons import Daemons, unavailable
+from ffdl_batch.site.hub.listing import JobListing
 from ffdl_batch.site.hub.logins import Logins
 from ffdl_batch.site.hub.own_routes import OwnRoutes
 from ffdl_batch.site.hub.proxy import AnswerBroken, CallerGone, request_head
@@ -51,12 +53,21 @@ _REFUSALS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 class Hub:
     """The application. Use it in one event loop."""
 
-    def __init__(self, settings: HubSettings, tokens: TokenIndex, audit: Audit) -> None:
+    def __init__(
+        self, settings: HubSettings, tokens: TokenIndex, audit: Audit, source: SharesListing | None = None
+    ) -> None:
+        """`source` lists the jobs of all users; None if this hub asks no scheduler."""
         self._settings, self._tokens, self._audit = settings, tokens, audit
         self._daemons = Daemons(Path(settings.run_dir))
         self._limits = Limits(settings)
         self._lookups = ThreadPoolExecutor(LOOKUPS, "lookup")
-        self._own_routes = OwnRoutes(tokens, Logins(settings.certificate), self._limits, self._daemons)
+        self._own_routes = OwnRoutes(
+            tokens,
+            Logins(settings.certificate),
+            self._limits,
+            self._daemons,
+            JobListing(source, settings.listing_interval_s),
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""

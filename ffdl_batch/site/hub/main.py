@@ -17,10 +17,12 @@ from ffdl_batch.daemon.connections import Peer, PeerProtocol
 from ffdl_batch.daemon.log_file import log_to
 from ffdl_batch.daemon.quiet_server import QuietServer, uvicorn_config
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.host.core_dumps import hide_memory
 from ffdl_batch.host.running_clock import SystemClock
 from ffdl_batch.site.hub.app import Hub
 from ffdl_batch.site.hub.audit import Audit
+from ffdl_batch.site.hub.listing import open_source
 from ffdl_batch.site.hub.settings import SITE_FILE, HubSettings, SettingsRefused, load
 from ffdl_batch.site.hub.token_index import TokenIndex
 from ffdl_batch.store import StoreError
@@ -58,6 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"ffdl-hub {__version__}")
     parser.add_argument("--site-file", metavar="FILE", type=Path, default=SITE_FILE, help=f"default: {SITE_FILE}")
+    parser.add_argument("--check", action="store_true", help="check that this account sees all jobs, and exit")
     options = parser.parse_args(arguments)
     os.umask(0o077)
     hide_memory()
@@ -66,9 +69,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.geteuid() == 0:
             return _end("the hub needs no privileges: run it as an account of its own", ExitCode.NOT_ALLOWED)
         settings = load(options.site_file)
+        if options.check:
+            return _check(settings)
         database = connect(settings.database_url, None, SystemClock())
         try:
-            hub = Hub(settings, TokenIndex(database), Audit(settings.audit_file))
+            source = open_source() if settings.listing_interval_s else None
+            hub = Hub(settings, TokenIndex(database), Audit(settings.audit_file), source)
             with asyncio.Runner() as runner:
                 runner.run(_serve(hub, settings))
         finally:
@@ -80,6 +86,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _end(f"{error.filename or 'a socket'}: {error.strerror or error}", ExitCode.TRY_AGAIN)
     return ExitCode.OK
+
+
+def _check(settings: HubSettings) -> int:
+    """Print what would keep this account from listing the jobs of all users; return the exit status."""
+    if not settings.listing_interval_s:
+        return _end("listing_interval_s is 0, so daemons ask the scheduler themselves", ExitCode.OK)
+    try:
+        source = open_source()
+        if source is None:
+            return _end("the backend slurm is not installed", ExitCode.UNAVAILABLE)
+        if blind := source.explain_blindness():
+            return _end(blind, ExitCode.FAILED)
+        count = sum(map(len, source.list_all_users().values()))
+    except (InvalidRequest, SchedulerUnreachable) as error:
+        return _end(str(error), ExitCode.FAILED)
+    return _end(f"this account sees the jobs of all users, {count} now", ExitCode.OK)
 
 
 async def _serve(hub: Hub, settings: HubSettings) -> None:

@@ -1,12 +1,15 @@
-"""The hub's own routes: its health, tokens that daemons register, and logins by munge."""
+"""The hub's own routes: its health, tokens that daemons register, logins by munge, and the listing of jobs."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import time
 
+from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ffdl_batch import __version__
@@ -14,10 +17,12 @@ from ffdl_batch.daemon.connections import Peer
 from ffdl_batch.daemon.replies import PlainReply
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import SCHEMA, Problem
+from ffdl_batch.services.hub import AGE_HEADER, LISTING_HEADER, LISTING_PATH
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.site.hub.audit import Entry
 from ffdl_batch.site.hub.callers import Limits, refuse
 from ffdl_batch.site.hub.daemons import Daemons
+from ffdl_batch.site.hub.listing import JobListing
 from ffdl_batch.site.hub.logins import Logins, read_login
 from ffdl_batch.site.hub.proxy import CallerGone, request_head
 from ffdl_batch.site.hub.token_index import IndexRefused, TokenIndex
@@ -34,8 +39,11 @@ _LOGIN = re.compile(PREFIX + r"/logins/([A-Za-z0-9_-]{32})", re.ASCII)
 class OwnRoutes:
     """Answers requests that are for the hub itself. Use it in one event loop."""
 
-    def __init__(self, tokens: TokenIndex, logins: Logins, limits: Limits, daemons: Daemons) -> None:
+    def __init__(
+        self, tokens: TokenIndex, logins: Logins, limits: Limits, daemons: Daemons, listing: JobListing
+    ) -> None:
         self._tokens, self._logins, self._limits, self._daemons = tokens, logins, limits, daemons
+        self._listing = listing
 
     async def answer(self, scope: Scope, receive: Receive, send: Send, peer: Peer, entry: Entry) -> None:
         """Answer one request. Raises Refused, CallerGone, AnswerBroken, StoreError."""
@@ -47,6 +55,8 @@ class OwnRoutes:
             await PlainReply({"schema": SCHEMA, **self._logins.begin(peer.name)})(scope, receive, send)
         elif method == "POST" and (found := _LOGIN.fullmatch(path)) is not None:
             await self._login(found[1], scope, receive, send, peer, entry)
+        elif (method, path) == ("GET", LISTING_PATH) and peer.is_local:
+            await self._list_jobs(scope, receive, send, peer, entry)
         elif method in ("PUT", "DELETE") and peer.is_local and (found := _TOKENS.fullmatch(path)) is not None:
             await self._register(found[1], scope, receive, send, peer, entry)
         else:
@@ -68,6 +78,19 @@ class OwnRoutes:
             else:
                 await asyncio.to_thread(self._tokens.remove, token_id, peer.uid)
             await PlainReply({"schema": SCHEMA})(scope, receive, send)
+
+    async def _list_jobs(self, scope: Scope, receive: Receive, send: Send, peer: Peer, entry: Entry) -> None:
+        """Answer with the jobs of the user at the other end of the hub's socket, unless the caller has these rows."""
+        entry.caller, entry.user, entry.role = peer.uid, peer.uid, "owner"
+        with self._limits.counted(peer.uid):
+            own = await self._listing.read(peer.uid)
+            is_known = Headers(scope=scope).get(LISTING_HEADER) == own.digest
+            headers = {LISTING_HEADER: own.digest, AGE_HEADER: str(math.ceil(own.age_s * 1000))}
+            if is_known:
+                reply = Response(None, 304, headers)
+            else:
+                reply = Response(own.body, 200, headers, media_type="text/plain")
+            await reply(scope, receive, send)
 
     async def _login(self, nonce: str, scope: Scope, receive: Receive, send: Send, peer: Peer, entry: Entry) -> None:
         """Pass the second credential on to the daemon of the user that the first one proves."""

@@ -45,6 +45,8 @@ class HubSettings:
     """Requests of one user that are not answered yet, streams included."""
     wrong_tokens_per_minute: int = 30
     """Requests with an invalid token from one address."""
+    listing_interval_s: int = 5
+    """Seconds between two questions to slurmctld about the jobs of all users; 0: the hub asks none."""
     run_dir: str = "/run/ffdl"
     """Directory with the sockets of the spawner and of the daemons; from the table `[spawner]`."""
 
@@ -55,6 +57,8 @@ class HubSettings:
         for name in ("requests_per_minute", "requests_at_once", "wrong_tokens_per_minute"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
+        if self.listing_interval_s < 0:
+            raise ValueError("listing_interval_s must be at least 0")
         if bool(self.certificate) != bool(self.key):
             raise ValueError("certificate and key must be set together")
         if self.listen and not (self.certificate or _is_loopback(self.listen_address[0])):

@@ -22,6 +22,7 @@ import pytest
 from ffdl_batch.daemon.connections import PeerProtocol
 from ffdl_batch.daemon.quiet_server import QuietServer, uvicorn_config
 from ffdl_batch.host.running_clock import SystemClock
+from ffdl_batch.ports.capabilities import SharesListing
 from ffdl_batch.site.hub.app import Hub
 from ffdl_batch.site.hub.audit import Audit
 from ffdl_batch.site.hub.main import RemoteProtocol, RemoteServer
@@ -146,8 +147,11 @@ class Site:
 
 
 @contextmanager
-def serving_hub(directory: Path, *, tls: bool = False, **changes: Any) -> Iterator[Site]:
-    """A hub with these settings and one registered token of this user. Its port speaks TLS if `tls` is set."""
+def serving_hub(
+    directory: Path, source: SharesListing | None = None, *, tls: bool = False, **changes: Any
+) -> Iterator[Site]:
+    """A hub with these settings and one registered token of this user. Its port speaks TLS if `tls` is set. `source`
+    lists the jobs of all users."""
     settings = HubSettings(
         run_dir=str(directory), socket=str(directory / "hub.sock"), audit_file=str(directory / "audit"), **changes
     )
@@ -159,7 +163,7 @@ def serving_hub(directory: Path, *, tls: bool = False, **changes: Any) -> Iterat
     servers: list[QuietServer] = []
 
     async def serve() -> None:
-        hub = Hub(settings, tokens, Audit(settings.audit_file))
+        hub = Hub(settings, tokens, Audit(settings.audit_file), source)
         local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         local.bind(settings.socket)
         remote = socket.create_server(("127.0.0.1", 0))
@@ -194,6 +198,6 @@ def serving_hub(directory: Path, *, tls: bool = False, **changes: Any) -> Iterat
 
 @pytest.fixture
 def start_hub(tmp_path: Path) -> Iterator[Callable[..., Site]]:
-    """Start a hub with the given settings."""
+    """Start a hub with the given settings, and perhaps a source of all users' jobs."""
     with ExitStack() as stack:
-        yield lambda **changes: stack.enter_context(serving_hub(tmp_path, **changes))
+        yield lambda *source, **changes: stack.enter_context(serving_hub(tmp_path, *source, **changes))
