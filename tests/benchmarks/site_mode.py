@@ -1,4 +1,5 @@
-"""What the hub adds to a request, and how long a user waits for a daemon that does not run. It needs root.
+"""What the hub adds to a request, how long a user waits for a daemon that does not run, and how often Slurm is asked
+for many users. It needs root.
 
 The same requests go to the user's daemon directly, as on the hub's host, and through the hub over HTTPS. A connection
 serves all requests of its thread, as `ffdl` uses one for a command.
@@ -7,6 +8,8 @@ serves all requests of its thread, as `ffdl` uses one for a command.
 from __future__ import annotations
 
 import json
+import os
+import random
 import shutil
 import ssl
 import subprocess
@@ -15,18 +18,30 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from http.client import HTTPSConnection
 from pathlib import Path
+from unittest.mock import patch
 
+from ffdl_batch.daemon.loop_intervals import QUIET_LONGEST_S
+from ffdl_batch.domain.outcome.observation import NativeId
+from ffdl_batch.plugins import AdapterContext, create_adapter
+from ffdl_batch.ports.capabilities import SharesListing
+from ffdl_batch.services import hub as services_hub
+from ffdl_batch.services.monitoring.shared_looks import SharedLooks
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.footprint import REST_S
 from tests.benchmarks.knobs import Knobs
 from tests.benchmarks.usage import private_mib
-from tests.site.rig import ADA, ADDRESS, CROWD, Host, Hub, Spawner
+from tests.site.fake_slurm import SiteSlurm
+from tests.site.rig import ADA, ADDRESS, CROWD, HUB, Host, Hub, Spawner
 
 READ, WRITE = ("GET", "/api/v1/jobs", ""), ("PUT", "/api/v1/secrets/bench", '{"value": "x"}')
 REQUESTS, THREADS = 300, 8
+LIVE_USERS = (1, 50, 500)
+LISTED_EVERY_S = 5.0
+"""The usual `listing_interval_s` of the hub."""
 PLAIN = """
 import http.client, json, os, signal, socket, struct, sys, threading, time
 place, method, path, body, requests, threads = sys.argv[1:]
@@ -75,7 +90,7 @@ assert select.select([process], [], [], 60)[0]
 
 def measure_site(knobs: Knobs) -> list[Figure]:
     """Measure requests of one user, and starts of the daemon."""
-    with _site(knobs.site_users) as (host, hub):
+    with _site(knobs.site_users) as (host, hub, slurm):
         place = str(host.place / f"run/users/{ADA}/daemon.sock")
 
         def program(text: str, *arguments: str) -> object:
@@ -98,7 +113,48 @@ def measure_site(knobs: Knobs) -> list[Figure]:
         times, took_s = _through_hub(hub, token, READ, THREADS)
         rates = (("own socket", len(direct[0]) / direct[1]), ("hub", len(times) / took_s))
         figures += [Figure("site", f"reads by {THREADS} threads, {who}", "ffdl", "1/s", [rate]) for who, rate in rates]
+        figures += [_measure_commands(host, slurm, users, knobs.seconds) for users in LIVE_USERS]
         return figures + _measure_crowd(host, knobs.site_users)
+
+
+class _Follower:
+    """What a daemon with one live job does at each look, without the daemon."""
+
+    def __init__(self, hub: services_hub.Hub, number: int) -> None:
+        context = AdapterContext(root="/nonexistent", user="root", uid=0, shared=services_hub.HubListing(hub))
+        scheduler = create_adapter("slurm", {}, context)
+        assert isinstance(scheduler, SharesListing)
+        self._scheduler = scheduler
+        self._ids = [NativeId(str(number))]
+        self._looks = SharedLooks(random.random)
+
+    def look(self) -> None:
+        """Follow the job."""
+        now = time.monotonic()
+        look = self._looks.judge(self._ids, self._scheduler.observe_shared(self._ids), now)
+        if look is None and self._looks.may_ask(now):
+            self._looks.note_own(now, self._scheduler.observe(self._ids))
+
+
+def _measure_commands(host: Host, slurm: SiteSlurm, users: int, seconds: float) -> Figure:
+    """Count the commands that ask slurmctld while so many users have live jobs that do not change. Each looks as often
+    as the daemon of a quiet job."""
+    hub = services_hub.Hub(HUB, str(host.place / "hub/hub.sock"))
+    for number in range(1, users + 1):
+        slurm.add_job(number, uid=0)
+    followers = [_Follower(hub, number) for number in range(1, users + 1)]
+    with ThreadPoolExecutor(16) as pool:
+        for _ in range(2):  # own questions about new jobs, and a listing that is newer than they
+            list(pool.map(_Follower.look, followers))
+            time.sleep(2 * LISTED_EVERY_S)
+        before, began = len(slurm.commands()), time.perf_counter()
+        while time.perf_counter() - began < seconds:
+            for follower in followers:
+                pool.submit(follower.look)
+                time.sleep(QUIET_LONGEST_S / users)
+        took_s = time.perf_counter() - began
+    asked = len(slurm.commands()) - before
+    return Figure("site", f"squeue, sinfo and scontrol, {users} with live jobs", "ffdl", "1/min", [60 * asked / took_s])
 
 
 def _measure_crowd(host: Host, users: int) -> list[Figure]:
@@ -163,8 +219,8 @@ def _milliseconds(measure: str, seconds: list[float], aim: str = "") -> Figure:
 
 
 @contextmanager
-def _site(crowd: int) -> Iterator[tuple[Host, Hub]]:
-    """A host with spawner and hub, with limits that no benchmark reaches."""
+def _site(crowd: int) -> Iterator[tuple[Host, Hub, SiteSlurm]]:
+    """A host with spawner, hub and a fake Slurm, with limits that no benchmark reaches."""
     with ExitStack() as ends:
         place = Path(tempfile.mkdtemp(prefix="ffdl-site-"))
         ends.callback(shutil.rmtree, place)
@@ -173,9 +229,11 @@ def _site(crowd: int) -> Iterator[tuple[Host, Hub]]:
         host.configure(starts_per_minute=1000)
         spawner = Spawner(host)
         ends.callback(spawner.close)
+        slurm = SiteSlurm(place)
+        ends.enter_context(patch.dict(os.environ, slurm.environment))
         hub = Hub(host, requests_per_minute=1_000_000)
         ends.callback(hub.close)
-        yield host, hub
+        yield host, hub, slurm
 
 
 def _through_hub(hub: Hub, token: str, request: tuple[str, str, str], threads: int) -> tuple[list[float], float]:

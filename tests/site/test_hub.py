@@ -9,6 +9,9 @@ import socket
 import time
 from pathlib import Path
 
+import pytest
+
+from tests.site.fake_slurm import SiteSlurm
 from tests.site.rig import ADA, ADDRESS, BOB, HUB, OUTSIDER, Host, Hub, Spawner
 
 ASK = """
@@ -113,6 +116,37 @@ def test_daemon_that_was_killed_and_hub_that_was_restarted_answer_the_next_reque
     hub.start()
     assert hub.ask(token, "/api/v1/jobs")[0] == 200
     assert len(spawner.daemons()) == 2
+
+
+LISTING = """
+import http.client, json, socket, sys
+connection = http.client.HTTPConnection("x", timeout=120)
+connection.sock = socket.socket(socket.AF_UNIX)
+connection.sock.connect(sys.argv[1])
+connection.request("GET", "/api/site/v1/listing")
+reply = connection.getresponse()
+print(json.dumps([reply.status, reply.read().decode().splitlines()]))
+"""
+
+
+def test_users_get_rows_of_their_own_slurm_jobs_from_one_squeue_of_the_hub(
+    host: Host, spawner: Spawner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = SiteSlurm(host.place)
+    for name, value in slurm.environment.items():
+        monkeypatch.setenv(name, value)
+    slurm.add_job(11, ADA)
+    slurm.add_job(12, BOB, f"x\n{ADA}|13|RUNNING|0:0|0|1|1|1|n1|None")
+    made = Hub(host, listing_interval_s=3600)
+    try:
+        place = str(host.place / "hub/hub.sock")
+        found = {uid: json.loads(host.python(LISTING, place, uid=uid)) for uid in (ADA, BOB, OUTSIDER, ADA)}
+    finally:
+        made.close()
+    rows = {uid: [row.split("|")[:2] for row in found[uid][1]] for uid in found}
+    assert rows == {ADA: [["11", "RUNNING"]], BOB: [["12", "RUNNING"]], OUTSIDER: []}
+    assert {status for status, _ in found.values()} == {200}
+    assert [command for command, *_ in slurm.commands()] == ["scontrol", "squeue"]
 
 
 def test_connection_without_handshake_ends_and_others_are_served(host: Host, hub: Hub, spawner: Spawner) -> None:
