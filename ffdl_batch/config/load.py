@@ -39,6 +39,8 @@ SITE_FILES = (Path("/etc/ffdl/site.toml"), Path("/etc/xdg/ffdl/config.toml"))
 _TABLES_OF_PROGRAMS = ("spawner", "hub")
 """Tables of a site file that only the programs of site mode read."""
 _OWN_NAME = "ffdl.toml"
+TAKEN_OVER = "taken-over-by-site"
+"""A file in the state directory of a personal daemon: the site's daemon has its jobs now."""
 _PATHS = ("state_dir", "jobs_dir", "metrics_textfile", "cache_dir")
 _TEXTS = ("backend", "database_url", "host", "host_program", "hub_url", "default_memory", "log_file_size", "log_rate")
 _SIZES = {"default_memory": 1, "log_file_size": 64 * 1024, "log_rate": 1024, "cache_bytes": 0}
@@ -75,7 +77,7 @@ def home_directory(environ: Mapping[str, str]) -> Path:
 def load_settings(*, cwd: Path | None = None, environ: Mapping[str, str] | None = None, site: bool = False) -> Settings:
     """Return the merged configuration. With `site`, it is that of a daemon that the site's spawner started: by default
     job directories are below the home directory, because the state directory is on a local disk, and `egress` bounds
-    connections. Raises :class:`ConfigError`."""
+    connections. They are those of the personal daemon if its jobs were taken over. Raises :class:`ConfigError`."""
     env = os.environ if environ is None else environ
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -306,8 +308,7 @@ def _from_text(key: str, text: str) -> Any:
 
 
 def _settings(values: dict[str, Any], origins: dict[str, str], env: Mapping[str, str], *, site: bool) -> Settings:
-    home = home_directory(env)
-    state = Path(base_directory(env, "XDG_STATE_HOME", ".local/state"), "ffdl")
+    home, state = home_directory(env), personal_state_dir(env)
     checked: dict[str, Any] = {"state_dir": str(state)}
     for key, value in values.items():
         if key in _MERGED_TABLES:
@@ -316,10 +317,28 @@ def _settings(values: dict[str, Any], origins: dict[str, str], env: Mapping[str,
             checked[key] = NodeRules(**value)
         else:
             checked[key] = _check(key, value, origins.get(key, key), home)
-    checked.setdefault("jobs_dir", str(state.with_name("ffdl-site")) if site else checked["state_dir"])
+    checked.setdefault("jobs_dir", str(_jobs_dir_of_site(state, checked) if site else checked["state_dir"]))
     checked.setdefault("egress", () if site else None)
     checked.setdefault("images_dirs", _default_images(env))
     return Settings(**checked, origins=origins)
+
+
+def personal_state_dir(env: Mapping[str, str]) -> Path:
+    """Return the state directory of a personal daemon, if nothing names another one. Raises ConfigError."""
+    try:
+        return Path(base_directory(env, "XDG_STATE_HOME", ".local/state"), "ffdl")
+    except FileNotFoundError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _jobs_dir_of_site(personal: Path, checked: Mapping[str, Any]) -> Path:
+    """Return where the jobs of a site's daemon are by default: those of the personal daemon that it continues, or a
+    directory of its own, because a tree of job directories belongs to one database."""
+    try:
+        continues = (personal / TAKEN_OVER).exists() or (checked.get("database_url") and (personal / "jobs").exists())
+    except OSError:
+        continues = False
+    return personal if continues else personal.with_name("ffdl-site")
 
 
 def _default_images(env: Mapping[str, str]) -> tuple[str, ...]:

@@ -115,7 +115,7 @@ class Settings:
     @property
     def database(self) -> str:
         """The database's URL; an SQLite file in the state directory by default."""
-        return self.database_url or f"sqlite:///{Path(self.state_dir) / 'ffdl.sqlite3'}"
+        return self.database_url or f"sqlite:///{database_file(self.state_dir)}"
 
     def backend_settings(self, name: str) -> Mapping[str, object]:
         """Return ``[backend.<name>]``."""
@@ -144,6 +144,11 @@ class Settings:
         for adapter, table in self.backends.items():
             values.update({f"backend.{adapter}.{key}": value for key, value in table.items()})
         return tuple((key, shown(value), self.origins.get(key, "default")) for key, value in sorted(values.items()))
+
+
+def database_file(state_dir: str) -> Path:
+    """Return the SQLite database of a state directory, if the configuration names no other one."""
+    return Path(state_dir, "ffdl.sqlite3")
 
 
 def without_password(url: str) -> str:

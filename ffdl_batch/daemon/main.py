@@ -113,6 +113,10 @@ def _serve(options: argparse.Namespace, opener: Opener | None) -> int:
     os.environ.setdefault("HOME", str(home_directory(os.environ)))
     try:
         settings = load_settings(cwd=options.directory, site=options.site)
+        if not options.site:
+            _refuse_moved(Path(settings.state_dir))
+        elif _takes_over(settings):
+            settings = load_settings(cwd=options.directory, site=True)
         hold = _hold(settings, TakeOver(options.take_over, options.force_take_over_from))
     except ConfigError as error:
         return _end(f"the configuration cannot be used: {error}", ExitCode.BAD_MANIFEST)
@@ -132,6 +136,32 @@ def _serve(options: argparse.Namespace, opener: Opener | None) -> int:
         )
     finally:
         hold.release()
+
+
+def _refuse_moved(state_dir: Path) -> None:
+    """Raise PlaceRefused if the site's daemon has taken over the jobs of this state directory."""
+    from ffdl_batch.config.load import TAKEN_OVER
+
+    mark = state_dir / TAKEN_OVER
+    if mark.exists():
+        raise PlaceRefused(
+            f"the daemon of the site has taken over the jobs in {state_dir}",
+            "run ffdl on the hub's host without FFDL_STATE_DIR and FFDL_SOCKET, or log in: ffdl login https://HUB; "
+            f"if the site has no hub any more, put its database back and remove {mark} (docs/site-mode.md)",
+            ExitCode.UNAVAILABLE,
+        )
+
+
+def _takes_over(settings: Settings) -> bool:
+    """Return whether the jobs of the user's personal daemon were taken over now."""
+    from ffdl_batch.config.load import personal_state_dir
+    from ffdl_batch.config.settings import database_file
+
+    if settings.database_url or database_file(settings.state_dir).exists():
+        return False
+    from ffdl_batch.daemon.personal_jobs import take_over_personal_jobs
+
+    return take_over_personal_jobs(Path(settings.state_dir), personal_state_dir(os.environ))
 
 
 def _hold(settings: Settings, take_over: TakeOver) -> Hold:

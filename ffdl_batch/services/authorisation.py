@@ -125,7 +125,7 @@ def refuse_local_backend(caller: Caller, backend: str) -> None:
     only users with a login on that host may do that."""
     if caller.role is Role.TOKEN and backend == _LOCAL:
         what = f"token {caller.token_id} may not start programs of the backend {_LOCAL}: they run on the hub's host"
-        cure = "use another backend, as -b slurm"
+        cure = "use another backend, such as --backend slurm"
         raise Refused(Problem("C101", what, ExitCode.NOT_ALLOWED, cure), 403)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 
 import pytest
 
-from tests.site.rig import ADA, BOB, OUTSIDER, Host, Hub, Spawner
+from tests.site.rig import ADA, BOB, OUTSIDER, Host, Hub, Spawner, until
 
 FFDL = "from ffdl_batch.cli.main import main; main()"
 
@@ -81,3 +83,48 @@ def test_operator_at_host_of_hub_lists_jobs_of_user_without_token(host: Host, hu
     assert (refused.returncode, "training-000000000" in refused.stderr) == (1, True)
     seen = [(line["caller"], line["user"], line["role"]) for line in hub.audit() if line["user"] == ADA]
     assert (OUTSIDER, ADA, "operator") in seen
+
+
+JOB = """\
+name: long
+framework:
+  name: custom
+  version: python-numpy
+  command: echo begun; while [ ! -e /mnt/ada/finish ]; do sleep 0.1; done; echo ended
+"""
+
+
+def test_jobs_of_personal_daemon_continue_under_daemon_of_site(host: Host, spawner: Spawner, ada: Shell) -> None:
+    """Nothing is copied by hand: the first command after the site has installed the spawner is enough."""
+    ada.home, ada.env["HOME"] = host.place / "home/ada", "/mnt/ada"
+    personal = Shell(host, ADA, is_near=False)
+    personal.env |= {"HOME": "/mnt/ada", "XDG_RUNTIME_DIR": "/mnt/ada"}
+    (ada.home / "model").mkdir()
+    (ada.home / "model/empty").touch()
+    (ada.home / "job.yml").write_text(JOB)
+    for place in (host.place / f"state/{ADA}/state", ada.home / ".local"):
+        shutil.rmtree(place, ignore_errors=True)
+    try:
+        continue_personal_job(personal, ada)
+    finally:
+        (ada.home / "finish").touch()
+        personal.ffdl("daemon", "stop")
+
+
+def continue_personal_job(personal: Shell, ada: Shell) -> None:
+    submitted = personal.ffdl("submit", "--parsable", "--backend=local", "/mnt/ada/job.yml", "/mnt/ada/model")
+    assert submitted.returncode == 0, submitted
+    job_id = submitted.stdout.strip()
+    until(lambda: "begun" in personal.ffdl("logs", job_id).stdout, "the learner's start")
+    assert "spawner" not in personal.ffdl("daemon", "status").stdout
+
+    listed = ada.ffdl("list")
+    assert (listed.returncode, job_id in listed.stdout) == (0, True), listed
+    assert "the spawner of this host" in ada.ffdl("daemon", "status").stdout
+    refused = personal.ffdl("list")
+    assert (refused.returncode, "the site has taken over the jobs" in refused.stderr) == (69, True), refused
+    (ada.home / "finish").touch()
+    waited = ada.ffdl("wait", "--timeout", "100", job_id)
+    assert waited.returncode == 0, (waited, ada.ffdl("show", job_id))
+    assert ada.ffdl("logs", job_id).stdout == "begun\nended\n"
+    assert json.loads(ada.ffdl("show", "--json", job_id).stdout)["job"]["attempt"] == 1

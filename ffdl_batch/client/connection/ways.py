@@ -21,6 +21,7 @@ from ffdl_batch.client.connection.site_daemon import SitePlace, find_site
 from ffdl_batch.client.errors import ClientError, DaemonUnreachable
 from ffdl_batch.config.daemon_location import LOCK_NAME, Holder, Machine, SocketPlace
 from ffdl_batch.config.load import SITE_FILES
+from ffdl_batch.config.settings import database_file
 from ffdl_batch.domain.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -96,9 +97,14 @@ def choose_way(
     hub = None if site else find_hub(environ, settings)
     if hub is not None and hub.token:  # the user has logged in
         return hub
-    if (site or hub) and _is_personal_used(environ, settings, machine, report):
-        return None
-    return site or hub
+    if (site and not _is_taken_over(site)) or hub:
+        return None if _is_personal_used(environ, settings, machine, report) else site or hub
+    return site
+
+
+def _is_taken_over(site: SitePlace) -> bool:
+    """Return whether the site's daemon starts for the first time, and so takes over the jobs of a personal one."""
+    return not database_file(str(site.state_dir)).exists()
 
 
 def find_hub(environ: Mapping[str, str], settings: Settings) -> HubPlace | None:

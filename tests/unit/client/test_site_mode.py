@@ -84,9 +84,13 @@ class Site:
 
 
 @pytest.fixture
-def site(short_dir: Path) -> Iterator[Site]:
+def site(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     ways._count_live_jobs.cache_clear()
     made = Site(short_dir)
+    state = short_dir / "site-state"
+    state.mkdir()
+    (state / "ffdl.sqlite3").touch()  # the site's daemon has run before
+    monkeypatch.setattr("ffdl_batch.config.load.site_state_dir", lambda _uid: state)
     yield made
     made.close()
 
@@ -172,6 +176,15 @@ def test_personal_daemon_with_live_jobs_is_used_and_report_says_how_to_move(
     (line,) = site.reports
     assert f"FFDL_STATE_DIR={site.state_dir} ffdl list" in line
     assert ("has 2 live jobs" in line and "ffdl daemon stop" in line) is is_personal
+
+
+def test_site_daemon_that_has_never_run_is_used_because_it_takes_over_personal_jobs(site: Site) -> None:
+    site.open_spawner("ok")
+    personal = site.start_personal(2)
+    (site.root / "site-state/ffdl.sqlite3").unlink()
+    with Client(dialling=site.dialling) as client:
+        client.list()
+    assert (personal.requests, site.reports) == ([], [])
 
 
 def test_personal_daemon_of_another_host_is_named_and_site_daemon_is_used(site: Site) -> None:
