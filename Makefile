@@ -26,7 +26,7 @@ LOCK = printf '%s\n' 'hatchling>=1.27' 'editables>=0.5' | uv pip compile - pypro
 
 .PHONY: help python venv venv-run quickstart check lint test test-full shape mutate lock docs images cluster-up cluster-down conformance \
 	proof-main proof-resume proof-crash proof-isolation proof-data \
-	proof-kubernetes proof-convert proof-faults fuzz-api trial-kubernetes bench clean
+	proof-kubernetes proof-convert proof-faults proof-site fuzz-api trial-kubernetes bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -109,6 +109,9 @@ proof-convert: venv ## a corpus of sbatch scripts, converted and written again: 
 
 proof-faults: venv ## faults of 15 kinds planted among 20 healthy jobs on the real cluster: precision and recall by kind
 	@$(BIN)/python -m tests.proof.faults $(PROOF)
+
+proof-site: venv ## site mode: three users, two login nodes, hub and daemons killed: results, lists and audit compared
+	@$(BIN)/python -m tests.proof.site $(PROOF)
 
 fuzz-api: venv ## 6000 requests from the OpenAPI document to a real daemon on both databases; any server error fails
 	@$(BIN)/python -m tests.proof.api $(PROOF)

@@ -263,7 +263,10 @@ SHARDS = {
     "1": [LINT_TIER, QUICKSTART_TIER, DOCS_TIER, UNIT, CONTRACT, proof_tier("api", lane=Lane.DAEMONS)],
     "2": [CRASH, OVERLAY, SITE, PYTHON39, FAULTS],
     "3": [PREPARE, CLUSTER],
-    "4": [PREPARE, *(proof_tier(name) for name in ("main", "resume", "isolation", "data", "convert", "faults"))],
+    "4": [
+        PREPARE,
+        *(proof_tier(name) for name in ("main", "resume", "isolation", "data", "convert", "faults", "site")),
+    ],
     "5": [PREPARE, proof_tier("crash")],
     "6": [conformance_tier(suite) for suite in ("bullseye", "bookworm")],
     "7": [conformance_tier(suite) for suite in ("trixie", "sid")],

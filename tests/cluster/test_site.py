@@ -4,124 +4,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.executions import wait_until
-from tests.cluster.people import Completed, Person
+from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
-from tests.fakes.certificates import certificate_for
-
-ADDRESS, PORT, HUB = "10.77.0.1", 8443, 990
-URL = f"https://{ADDRESS}:{PORT}"
-SITE = f"""\
-[spawner]
-min_uid = 2000
-systemd = false
-environment = {{FFDL_HUB_SOCKET = "/run/ffdl-hub/hub.sock", PATH = "/opt/ffdl/venv/bin:/usr/local/bin:/usr/bin:/bin"}}
-
-[hub]
-listen = "{ADDRESS}:{PORT}"
-certificate = "/etc/ffdl/hub/cert.pem"
-key = "/etc/ffdl/hub/key.pem"
-audit_file = "/var/lib/ffdl-hub/audit"
-operators = ["bob"]
-"""
-PREPARE = f"""
-set -eu
-echo 'ffdl:x:{HUB}:{HUB}::/nonexistent:/usr/sbin/nologin' >>/etc/passwd; echo 'ffdl:x:{HUB}:' >>/etc/group
-echo 'ffdl:*:19000:0:99999:7:::' >>/etc/shadow
-printf 'account required pam_unix.so\\nsession required pam_limits.so\\n' >/etc/pam.d/ffdl-user
-install -d -o ffdl -g ffdl -m 755 /run/ffdl-hub; install -d -o ffdl -g ffdl -m 700 /var/lib/ffdl-hub
-install -d -m 755 /etc/ffdl /etc/ffdl/hub; cat >/etc/ffdl/site.toml
-"""
-PUT = 'umask 077; cat >"$0"; chown ffdl "$0"'
-PYTHON = "/opt/ffdl/venv/bin/python3"
-
-
-@dataclass
-class Site:
-    """The programs that run on ctl."""
-
-    cluster: Cluster
-
-    def daemons(self, name: str) -> list[str]:
-        """Process ids of the daemons of a user that the spawner has started."""
-        found = self.cluster.run("ctl", ["pgrep", "-u", name, "-f", "ffdl_batch.daemon.main --site"], check=False)
-        return found.stdout.split()
-
-    def audit(self) -> list[dict[str, object]]:
-        text = self.cluster.run("ctl", ["cat", "/var/lib/ffdl-hub/audit"]).stdout
-        return [json.loads(line) for line in text.splitlines()]
+from tests.cluster.site_mode import ADDRESS, PORT, URL, Site, on_login2, running_site
 
 
 @pytest.fixture(scope="module")
-def site(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Hub and spawner on ctl. What they write there is in the memory of the node."""
-    place = tmp_path_factory.mktemp("certificate")
-    files = certificate_for(ADDRESS, place)
-    cluster.run("ctl", ["sh", "-c", PREPARE], input=SITE)
-    for file in files:
-        cluster.run("ctl", ["sh", "-c", PUT, f"/etc/ffdl/hub/{file.name}"], input=file.read_text())
-    log = place / "log"
-    started = []
-    with log.open("w") as output:
-        for argv in (
-            [PYTHON, "-I", "-m", "ffdl_batch.site.spawner"],
-            [
-                "setpriv",
-                f"--reuid={HUB}",
-                f"--regid={HUB}",
-                "--clear-groups",
-                PYTHON,
-                "-I",
-                "-m",
-                "ffdl_batch.site.hub.main",
-            ],
-        ):
-            started.append(cluster.popen("ctl", argv, stdout=output.fileno(), cwd="/"))
-    site = Site(cluster)
-    try:
-        listens = ["python3", "-c", f"import socket; socket.create_connection(('{ADDRESS}', {PORT}))"]
-        wait_until(lambda: cluster.run("ctl", listens, check=False).returncode == 0, f"the hub: {log.read_text()}")
-        yield site
-    finally:
-        for process in started:
-            cluster.kill(process)
-        for name in ("alice", "bob"):
-            for pid in site.daemons(name):
-                cluster.run("ctl", ["kill", pid], check=False)
-            cluster.run("ctl", ["rm", "-f", f"/home/{name}/.config/ffdl/tokens.toml"])  # else they use this hub later
-        cluster.run(
-            "ctl", ["rm", "-rf", "/etc/ffdl", "/run/ffdl", "/run/ffdl-hub", "/var/lib/ffdl", "/var/lib/ffdl-hub"]
-        )
+def site(cluster: Cluster, personal_job: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Hub and spawner, installed while alice has a personal daemon."""
+    with running_site(cluster, tmp_path_factory.mktemp("certificate")) as running:
+        yield running
 
 
 @pytest.fixture
 def ca(site: Site, alice: Person) -> str:
     """The certificate in a file of alice's."""
-    return alice.write("~/site-ca.pem", site.cluster.run("ctl", ["cat", "/etc/ffdl/hub/cert.pem"]).stdout)
+    return site.certificate(alice)
 
 
 @pytest.fixture(scope="module")
 def personal_job(alice: Person) -> str:
-    """A job of alice's personal daemon, which the site's daemon knows nothing of."""
-    job_id = alice.start("personal", "echo begun")
-    assert alice.finish(job_id)["state"] == "COMPLETED"
+    """A running job of alice's personal daemon, which the site's daemon takes over."""
+    job_id = alice.start("personal", "echo begun; while [ ! -e $RESULT_DIR/go ]; do sleep 0.5; done; echo ended")
+    alice.until(job_id, {"PROCESSING"})
     return job_id
-
-
-@pytest.fixture(autouse=True)
-def without_personal_daemons(personal_job: str, site: Site, alice: Person, bob: Person) -> None:
-    for person in (alice, bob):
-        person.kill_daemon("TERM")
-    wait_until(lambda: alice.daemon() is None and bob.daemon() is None, "the end of the personal daemons")
-
-
-def on_login2(person: Person, *argv: str, check: bool = True) -> Completed:
-    return person.run(*argv, node="login2", check=check, env={"FFDL_HUB": URL})
 
 
 def test_user_of_other_login_node_logs_in_by_munge_and_runs_job(
@@ -137,8 +47,11 @@ def test_user_of_other_login_node_logs_in_by_munge_and_runs_job(
     )
     assert "said by alice" in on_login2(alice, "ffdl", "logs", job_id).stdout
     assert len(site.daemons("alice")) == 1 and alice.daemon() is None
+    alice.run("touch", f".local/state/ffdl/jobs/{personal_job}/attempt-1/results/go")
+    assert on_login2(alice, "ffdl", "wait", personal_job, check=False).returncode == 0
+    assert on_login2(alice, "ffdl", "logs", personal_job).stdout == "begun\nended\n"
     here = alice.run("ffdl", "list").stdout  # on ctl, by the spawner and without the hub
-    assert job_id in here and personal_job not in here and len(site.daemons("alice")) == 1
+    assert job_id in here and personal_job in here and len(site.daemons("alice")) == 1
     assert any(line["caller"] == 2001 and line["what"] == "POST /api/v1/jobs" for line in site.audit())
 
 
@@ -146,7 +59,7 @@ def test_operator_sees_and_cancels_job_of_another_user_and_reads_no_log(
     site: Site, alice: Person, bob: Person, ca: str
 ) -> None:
     on_login2(alice, "ffdl", "login", URL, "--ca", ca)
-    on_login2(bob, "ffdl", "login", URL, "--ca", bob.write("~/site-ca.pem", alice.read(ca)))
+    on_login2(bob, "ffdl", "login", URL, "--ca", site.certificate(bob))
     model = alice.model("empty", {"README": "nothing here\n"})
     manifest = alice.manifest("long", "echo begun; sleep 600")
     job_id = on_login2(alice, "ffdl-submit", "--parsable", manifest, model).stdout.strip()

@@ -19,7 +19,7 @@ from .layers import Layer
 from .sources import Origin
 from .suites import APPTAINER_VARIABLE, DONOR, Supply, suite_named
 
-USERS = {"alice": 2001, "bob": 2002}
+USERS = {"alice": 2001, "bob": 2002, "carol": 2003}
 GROUP = "researchers"
 """A group that all of them are in beside their own, as users of one project are."""
 

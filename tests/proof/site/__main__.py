@@ -1,0 +1,53 @@
+"""`make proof-site`: three users of the real cluster submit through hub, tokens and munge, under faults.
+
+    python -m tests.proof.site [--break roles|audit|twice]
+
+Results, owners, lists, Slurm's accounting and the audit are compared with values that are computed here. Prints one
+line. Exit status 1 if something differs; the differences are on standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.cluster.images import provide_image
+from tests.cluster.rig import Cluster
+from tests.cluster.rig.rootfs import USERS
+from tests.cluster.site_mode import AUDIT, running_site
+from tests.proof.site.scene import Scene
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the proof on the cluster that is up, or on a new one."""
+    parser = argparse.ArgumentParser(prog="python -m tests.proof.site", description=__doc__.partition("\n")[0])
+    parser.add_argument("--break", dest="broken", choices=["roles", "audit", "twice"], help="break it: must end with 1")
+    broken = parser.parse_args(arguments).broken or ""
+    began = time.monotonic()
+
+    def say(what: str) -> None:
+        print(f"{time.monotonic() - began:6.1f} s  {what}", file=sys.stderr, flush=True)
+
+    with Cluster.session() as cluster, tempfile.TemporaryDirectory(prefix="ffdl-proof-") as place:
+        provide_image(cluster, "custom")
+        operators = tuple(USERS) if broken == "roles" else ()
+        audit = "" if broken == "audit" else AUDIT
+        with running_site(cluster, Path(place), operators=operators, audit=audit) as site:
+            scene = Scene(cluster, site, broken, say)
+            try:
+                found = scene.run()
+            finally:
+                scene.close()
+    for trouble in found.troubles():
+        print(trouble, file=sys.stderr)
+    print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
+    print(found.report(), flush=True)
+    return 1 if any(found.troubles()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
