@@ -50,6 +50,8 @@ class SharedLooks:
         was_alone, self._is_alone = self._is_alone, view is None or view.age_s > TOO_OLD_S
         if self._is_alone and not was_alone and self._own:  # all daemons notice it at once
             self._due_at = now + SLOW_S * self._random()
+        elif was_alone and not self._is_alone and self._own:
+            self._due_at = self._asked_at + self._spread(LONGEST_S)
         if view is None or self._is_alone or now >= self._due_at or now - view.age_s < self._asked_at:
             return None
         unchanged = {native: seen for native in ids if (seen := self._unchanged(native, view.shown)) is not None}

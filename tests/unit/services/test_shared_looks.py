@@ -98,6 +98,14 @@ def test_daemons_ask_slowly_and_spread_when_the_hub_goes_away() -> None:
     assert first == sorted(set(first)) and first[-1] - first[0] >= 0.8 * SLOW_S
 
 
+def test_hub_that_was_away_for_a_moment_causes_no_own_question() -> None:
+    looks = looks_at()
+    assert looks.judge([ONE, TWO], None, 10.0) is None
+    assert looks.judge([ONE, TWO], view(), 15.0) is not None
+    assert looks.judge([ONE, TWO], view(), 15.0 + 2 * SLOW_S) is not None
+    assert not looks.may_ask(15.0 + 2 * SLOW_S)
+
+
 @pytest.mark.parametrize("age_s", [TOO_OLD_S + 1, 1e9])
 def test_listing_that_is_too_old_is_none(age_s: float) -> None:
     looks = looks_at()
