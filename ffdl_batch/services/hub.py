@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
@@ -22,6 +23,9 @@ log = logging.getLogger(__name__)
 
 PATIENCE_S = 5.0
 """Maximum time for each step of a request to the hub."""
+LONGEST_ANSWER_S = 15.0
+"""Maximum time for a whole request. A hub that sends byte by byte must not keep a loop of the daemon."""
+LONGEST_MESSAGE = 300
 USUAL_SOCKET = "/run/ffdl-hub/hub.sock"
 _PATH = "/api/site/v1/tokens/"
 _REPLY_BYTES = 64 * 1024
@@ -89,6 +93,9 @@ class Hub:
     ) -> tuple[int, Mapping[str, str], bytes]:
         """Send a request; return status, headers with names in lower case, and body of the answer."""
         connection = _Connection(self)
+        guard = threading.Timer(LONGEST_ANSWER_S, connection.abort)
+        guard.daemon = True
+        guard.start()
         try:
             connection.request(method, path, body, dict(headers))
             response = connection.getresponse()
@@ -97,6 +104,7 @@ class Hub:
             why = str(error) or type(error).__name__
             raise HubUnavailable(f"the hub does not answer at {self.socket}: {why}") from error
         finally:
+            guard.cancel()
             connection.close()
         if 400 <= status < 500 and status != HTTPStatus.TOO_MANY_REQUESTS:
             raise HubRefused(_message(reply) or f"status {status}")
@@ -159,7 +167,7 @@ def hub_of(environ: Mapping[str, str]) -> Hub | None:
 def _message(reply: bytes) -> str:
     """Return the message of an error reply, "" if it has another form."""
     try:
-        return str(json.loads(reply)["problem"]["message"])
+        return str(json.loads(reply)["problem"]["message"])[:LONGEST_MESSAGE]
     except (ValueError, TypeError, KeyError, RecursionError):
         return ""
 
@@ -170,11 +178,18 @@ class _Connection(HTTPConnection):
     def __init__(self, hub: Hub) -> None:
         super().__init__("hub", timeout=PATIENCE_S)
         self._hub = hub
+        self._dialed: socket.socket | None = None
 
     def connect(self) -> None:
         """Connect. Raises OSError, also if another user listens."""
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock = self._dialed = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(PATIENCE_S)
         self.sock.connect(self._hub.socket)
         if (uid := read_credentials(self.sock).uid) != self._hub.uid:
             raise ConnectionRefusedError(f"user {uid} listens there, and the hub is user {self._hub.uid}")
+
+    def abort(self) -> None:
+        """End the connection, while another thread reads from it. That gets an error."""
+        if self._dialed is not None:
+            with suppress(OSError):  # it is not connected
+                self._dialed.shutdown(socket.SHUT_RDWR)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -278,6 +279,30 @@ def test_rows_that_the_daemon_has_are_not_sent_again(start_hub: StartHub) -> Non
     assert len(first.body) > 1_000_000
     again = site.ask(path, local=True, token="", FfDL_Listing=first.headers["ffdl-listing"])
     assert (again.status, again.body) == (304, b"")
+
+
+def test_hub_that_sends_byte_by_byte_does_not_keep_the_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services_hub, "LONGEST_ANSWER_S", 0.2)
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(tmp_path / "s"))
+    listening.listen()
+    is_cut = threading.Event()
+
+    def serve() -> None:
+        with listening, listening.accept()[0] as connection:
+            connection.recv(65536)
+            try:
+                for byte in b"HTTP/1.1 200 OK\r\nX: " + b"x" * 2400:
+                    connection.sendall(bytes([byte]))
+                    time.sleep(0.05)
+            except OSError:
+                is_cut.set()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    assert HubListing(Hub(os.getuid(), str(tmp_path / "s"))).read() is None
+    thread.join(180)
+    assert is_cut.is_set()
 
 
 @pytest.mark.parametrize(
