@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import posixpath
+import re
 import stat
 from dataclasses import dataclass
 from itertools import accumulate, dropwhile
@@ -49,9 +50,13 @@ def inner_target(target: str, above: Tuple[str, ...], roots: Sequence[str] = ())
     return None
 
 
+_BYTE = re.compile(r"\\udc([89a-f][0-9a-f])")
+"""A byte that is not UTF-8, as :func:`ascii` writes it (PEP 383)."""
+
+
 def shown(name: str) -> str:
     """Return a name as one short piece of printable text."""
-    text = name if name.isprintable() else ascii(name)[1:-1]
+    text = name if name.isprintable() else _BYTE.sub(r"\\x\1", ascii(name)[1:-1])
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 

@@ -34,6 +34,7 @@ from ffdl_batch.domain.daemon_health import DatabaseOutage
 from ffdl_batch.host.filesystem import is_network
 from ffdl_batch.ports.clock import Clock
 from ffdl_batch.store.errors import (
+    ROW_ERRORS,
     Conflict,
     DatabaseDamaged,
     DatabaseGone,
@@ -125,14 +126,14 @@ class Database:
     def reading(self) -> Iterator[Connection]:
         """Yield a connection for reading. Raises :class:`StoreError`, as all functions here.
 
-        The block builds values from rows. If it raises ValueError, KeyError or TypeError, the rows are damaged.
+        The block builds values from rows. If it raises one of ROW_ERRORS, the rows are damaged.
         """
         with self._translated(), self.engine.connect() as connection:
             try:
                 yield connection
             except RowDamaged:
                 raise
-            except (ValueError, KeyError, TypeError) as error:
+            except ROW_ERRORS as error:
                 raise RowDamaged(f"a row cannot be read: {type(error).__name__}: {error}") from error
 
     @contextmanager

@@ -59,6 +59,10 @@ class RowDamaged(ValueError):
     """A row has a value that no release writes. Internal: callers of the store get DatabaseDamaged."""
 
 
+ROW_ERRORS = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""What building values from a damaged row raises, as JSON of another type or with too many levels."""
+
+
 class SchemaTooNew(StoreError):
     """A newer release has migrated this database; this one must not touch it."""
 

@@ -14,7 +14,7 @@ from ffdl_batch.domain.job.job import AttemptEnd, HistoryEntry, Job, JobId, Over
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.continuation import Checkpoint, Spent
-from ffdl_batch.store.errors import RowDamaged
+from ffdl_batch.store.errors import ROW_ERRORS, RowDamaged
 from ffdl_batch.store.schema import ATTEMPTS, HISTORY, JOBS
 
 R = TypeVar("R")
@@ -110,7 +110,7 @@ class JobReader:
         """Return the job of a row that begins with JOB_COLUMNS. Raises RowDamaged."""
         try:
             job = self._made(list(row[: len(JOB_FIELDS)]))
-        except (ValueError, KeyError, TypeError) as error:
+        except ROW_ERRORS as error:
             raise RowDamaged(f"the row of {row[_ID]!r} cannot be read: {type(error).__name__}: {error}") from error
         self.keep(job)
         return job

@@ -88,11 +88,13 @@ class Standing:
     revision: str | None
     release: str = ""
     at: float = 0.0
+    foreign: tuple[str, ...] = ()
+    """Tables of another program that have the names of ours."""
 
     @property
     def is_known(self) -> bool:
         """Whether this release knows the revision, or the database is empty."""
-        return self.revision is None or self.revision in REVISIONS
+        return (self.revision is None or self.revision in REVISIONS) and not self.foreign
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -139,7 +141,10 @@ def bring_up_to_date(
 def standing_of(connection: Connection) -> Standing:
     """Return the revision of the database and the release that applied it."""
     revision = current_revision(connection)
-    if revision is None or not inspect(connection).has_table(APPLIED.name):
+    if revision is None:
+        names = inspect(connection).get_table_names()
+        return Standing(None, foreign=tuple(sorted(set(METADATA.tables).intersection(names))))
+    if not inspect(connection).has_table(APPLIED.name):
         return Standing(revision)
     row = connection.execute(select(APPLIED.c.release, APPLIED.c.at).where(APPLIED.c.revision == revision)).first()
     return Standing(revision) if row is None else Standing(revision, row.release, row.at)
@@ -154,7 +159,13 @@ def current_revision(connection: Connection) -> str | None:
 
 
 def refuse_unknown(found: Standing, database: Database) -> None:
-    """Raise SchemaTooNew, with what to do, for a revision that this release does not know."""
+    """Raise SchemaTooNew, with what to do, for a revision that this release does not know; StoreError for tables of
+    another program."""
+    if found.foreign:
+        raise StoreError(
+            f"the database {database.place} has tables of another program ({', '.join(found.foreign)}). Nothing was "
+            "changed. Name another database (database_url), or move that one away"
+        )
     if found.is_known:
         return
     copies = [] if database.is_postgres else upgrade_copies(Path(database.place))

@@ -14,6 +14,7 @@ from sqlalchemy.exc import DatabaseError
 from ffdl_batch.admin.database.row_rules import LONGEST_LEASE_S, AttemptRow, HistoryRow, JobRow, faults_of
 from ffdl_batch.store import DatabaseDamaged, StoreError
 from ffdl_batch.store.database import Database
+from ffdl_batch.store.errors import ROW_ERRORS
 from ffdl_batch.store.existing_database import NoDatabase
 from ffdl_batch.store.leases import LEFT_OUT, TREE
 from ffdl_batch.store.records import ATTEMPT_COLUMNS, JOB_COLUMNS, JobReader, attempt
@@ -197,7 +198,7 @@ def _unreadable(connection: Connection, first: str, last: str) -> Iterator[Fault
 def _why_unreadable(read: Callable[[list[Any]], object], row: list[Any]) -> str | None:
     try:
         read(row)
-    except (ValueError, KeyError, TypeError, StoreError) as damage:
+    except (*ROW_ERRORS, StoreError) as damage:
         error = damage.__cause__ or damage  # RowDamaged names the row, too
         return f"{type(error).__name__}: {error}"
     return None

@@ -39,6 +39,7 @@ def test_db_check_reports_no_fault_in_intact_database(desk: Desk, job_id: str) -
         ("DELETE FROM history WHERE job_id = '{id}' AND seq = 2", "{id}: its history has a gap"),
         ("UPDATE attempts SET token = 'training-000000000-9'", "{id}: attempt 1 has the token 'training-000000000-9'"),
         ("UPDATE jobs SET spec = '{{\"name\": 1}}' WHERE id = '{id}'", "{id}: its row cannot be read: CodecError"),
+        (f"UPDATE jobs SET spec = '{'[' * 9999}' WHERE id = '{{id}}'", "{id}: its row cannot be read: RecursionError"),
         ("UPDATE attempts SET checkpoint = '[]'", "{id}: the row of attempt 1 cannot be read: CodecError"),
         ("INSERT INTO leases VALUES ('watcher', 'login1', '', 0.0)", "lease watcher: it has the owner 'login1' and"),
         ("INSERT INTO leases VALUES ('watcher', 'x', 't', 9999999999.0)", "lease watcher: it lasts for"),

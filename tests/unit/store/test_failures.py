@@ -237,14 +237,30 @@ def read_all(store: Store, ids: list[JobId]) -> None:
         store.close()
 
 
-def test_store_reports_damaged_row_that_a_change_reads_first(local: Store) -> None:
+@pytest.mark.parametrize("column", ["spec", "warnings", "overrides", "spent"])
+@pytest.mark.parametrize("content", ["{", "[]", "3", "null", '{"a":' * 5000, "[" * 5000, '{"name": {}}', "\x00"])
+def test_store_reports_damaged_row_that_a_change_reads_first(local: Store, column: str, content: str) -> None:
+    if content in ("[]", '{"name": {}}') and column != "spec":  # another column may have these
+        content = "{"
     job = add_job(local)
     with local.engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE jobs SET spec = '{'")
+        connection.execute(text(f"UPDATE jobs SET {column} = :content"), {"content": content})
     fresh = open_store(f"sqlite:///{local.place}", network_fs=False)
     with pytest.raises(DatabaseDamaged, match=f"is damaged \\(the row of '{job.id}' cannot be read"):
         fresh.set_requested_action(job.id, RequestedAction.CANCEL)
     fresh.close()
+
+
+def test_open_store_refuses_tables_of_another_program(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE jobs (x)")
+    other.commit()
+    other.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match=r"other\.db has tables of another program \(jobs\)\. Nothing was changed"):
+        open_store(f"sqlite:///{path}", network_fs=False)
+    assert path.read_bytes() == before
 
 
 UNSUPPORTED = ["", "nonsense", "mysql://h/d", "sqlite://", "sqlite:///:memory:", "postgresql+asyncpg://h/d"]
