@@ -14,7 +14,9 @@ from ffdl_slurm.output_text import begin
 
 MAX_ROW_CHARS = 16 * 1024
 """The longest column is a list of nodes. Longer rows are left out."""
-_UID = re.compile(r"[0-9]{1,10}", re.ASCII)
+_UID = re.compile(r"-?[0-9]{1,10}", re.ASCII)
+_UIDS = 1 << 32
+"""squeue prints uids of 2^31 and above as negative numbers (`_print_job_user_id` in src/squeue/print.c)."""
 _TITLES = (("USER", "UID"), "JOBID", "STATE")
 
 
@@ -30,7 +32,7 @@ def split_by_user(lines: Iterable[str]) -> dict[int, list[str]]:
         if not has_header:
             has_header = _is_header(fields)
         elif len(fields) == len(SHARED_FIELDS) and len(line) <= MAX_ROW_CHARS and _UID.fullmatch(fields[0]):
-            found.setdefault(int(fields[0]), []).append(SEPARATOR.join(fields[1:]))
+            found.setdefault(int(fields[0]) % _UIDS, []).append(SEPARATOR.join(fields[1:]))
     if not has_header:
         raise Garbled(f"squeue printed no header but {begin(first)!r}")
     if not line.endswith("\n"):

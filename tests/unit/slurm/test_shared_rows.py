@@ -43,10 +43,23 @@ def test_rows_are_separated_by_uid_and_read_as_rows_of_own_squeue(title: str) ->
 
 @pytest.mark.parametrize(
     "line",
-    [ROW, f"x|{ROW}", f"1001|{ROW}|1002", f"-1|{ROW}", f"1001 |{ROW}", "1001", "", f"1001|{'1' * MAX_ROW_CHARS}|{ROW}"],
+    [
+        ROW,
+        f"x|{ROW}",
+        f"1001|{ROW}|1002",
+        f"--1|{ROW}",
+        f"1001 |{ROW}",
+        "1001",
+        "",
+        f"1001|{'1' * MAX_ROW_CHARS}|{ROW}",
+    ],
 )
 def test_rows_that_cannot_be_read_are_left_out(line: str) -> None:
     assert split(f"{HEADER}{line}\n1002|{ROW}\n") == {1002: [ROW]}
+
+
+def test_large_uid_is_read_as_squeue_prints_it() -> None:
+    assert split(f"{HEADER}-2|{ROW}\n3000000000|{WAITING}\n") == {2**32 - 2: [ROW], 3_000_000_000: [WAITING]}
 
 
 @pytest.mark.parametrize("row", ["x|RUNNING|0:0|0|1|1|1|n1|None", "12|RUNNING", "", "|||||||||||"])
