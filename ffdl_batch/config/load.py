@@ -50,6 +50,8 @@ _NUMBERS = {"log_files": (1, 1000), "metrics_port": (0, 65535)}
 _SECONDS = ("watch_interval_s", "doorbell_interval_s", "lease_s", "idle_exit_s")
 _SECONDS_OR_OFF = ("silent_s",)
 """Times that are switched off by 0."""
+_MOST_BYTES = 1024**2
+"""Maximum size of a configuration file."""
 _MOST = 1_000_000_000
 """Maximum of times, some 31 years, and of `default_cpus`."""
 _MERGED_TABLES = ("rates", "notices")
@@ -204,7 +206,10 @@ def _load_trusted(path: Path) -> dict[str, Any]:
         _refuse_others(real.parent, os.fstat(directory))
         with open_regular(real.name, dir_fd=directory) as file:
             _refuse_others(real, os.fstat(file.fileno()))
-            return parse_toml(file.read())
+            raw = file.read(_MOST_BYTES + 1)
+            if len(raw) > _MOST_BYTES:
+                raise ValueError(f"it has more than {_MOST_BYTES} bytes; name a configuration file")
+            return parse_toml(raw)
     finally:
         os.close(directory)
 

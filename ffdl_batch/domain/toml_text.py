@@ -23,11 +23,12 @@ _PARTS = re.compile(
 
 
 def parse_toml(raw: bytes) -> dict[str, Any]:
-    """Return the table of a TOML file. Raises ValueError with the line and the cure, never RecursionError."""
+    """Return the table of a TOML file, which may begin with a byte order mark. Raises ValueError with the line and the
+    cure, never RecursionError."""
     import tomllib
 
     try:
-        text = raw.decode("utf-8")
+        text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise ValueError(

@@ -116,6 +116,22 @@ def test_settings_treat_empty_variable_as_unset(tmp_path: Path, name: str) -> No
     assert load(tmp_path, **{name: ""}) == load(tmp_path)
 
 
+@pytest.mark.parametrize("size", [2**20 + 1, 2**40])
+def test_settings_refuse_huge_file_without_reading_it_whole(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "huge.toml"
+    with path.open("wb") as file:
+        file.truncate(size)
+    with pytest.raises(ConfigError, match=r"huge\.toml: it has more than 1048576 bytes; name a configuration file"):
+        load(tmp_path, FFDL_CONFIG=str(path))
+
+
+def test_settings_read_file_with_byte_order_mark_and_dos_line_ends(tmp_path: Path) -> None:
+    path = tmp_path / "dos.toml"
+    path.write_bytes(b"\xef\xbb\xbflease_s = 7\r\nlog_files = 2\r\n")
+    settings = load(tmp_path, FFDL_CONFIG=str(path))
+    assert (settings.lease_s, settings.log_files) == (7.0, 2)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
