@@ -44,9 +44,10 @@ def most_connections(descriptors: int) -> int:
 class ConnectionLimits:
     """Holds the limits of connections, and logs refusals at a limited rate."""
 
-    def __init__(self) -> None:
-        self.most = most_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-        self.most_of_user = self.most - self.most // 4
+    def __init__(self, most: int | None = None, most_of_user: int | None = None) -> None:
+        """Without `most`, the limit follows from that of descriptors, and a user may have three quarters."""
+        self.most = most_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0]) if most is None else most
+        self.most_of_user = self.most - self.most // 4 if most_of_user is None else most_of_user
         self._logged_at = float("-inf")
 
     def refusal(self, connections: int, of_peer: int, name: str) -> str:

@@ -15,8 +15,6 @@ from ffdl_batch.daemon.connections import PeerProtocol
 FINISH_S = 10
 """How long running requests may take at the end."""
 KEEP_ALIVE_S = 15
-HANDSHAKE_S = 10.0
-"""How long the handshake of TLS may take."""
 
 
 def uvicorn_config(app: object, protocol: type[PeerProtocol] = PeerProtocol, **more: Any) -> uvicorn.Config:
@@ -63,15 +61,10 @@ class QuietServer(uvicorn.Server):
 
     async def listen(self, listening: socket.socket) -> None:
         """Accept connections on one more socket."""
-        limit_s = HANDSHAKE_S if self.config.ssl else None
         loop = asyncio.get_running_loop()
         protocol = self.config.http_protocol_class
 
         def create_protocol() -> asyncio.Protocol:
             return protocol(self.config, self.server_state, self.lifespan.state, loop)  # type: ignore[call-arg]
 
-        self.servers.append(
-            await loop.create_server(
-                create_protocol, sock=listening, ssl=self.config.ssl, ssl_handshake_timeout=limit_s
-            )
-        )
+        self.servers.append(await loop.create_server(create_protocol, sock=listening))

@@ -37,6 +37,8 @@ from ffdl_batch.host.munge import LONGEST
 from ffdl_batch.services.tokens import LONGEST_S, SHORTEST_S, USUAL_S
 
 MAX_SUBMISSIONS = 100
+RETRY_S = 5
+"""When a client that was refused a connection may try again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,8 +299,9 @@ def problem_reply(problem: Problem, status: int, headers: Mapping[str, str] | No
 def raw_problem_reply(problem: Problem, status: int) -> bytes:
     """Return the error reply as the bytes of a response that ends its connection."""
     body = bytes(problem_reply(problem, status).body)
+    retry = f"Retry-After: {RETRY_S}\r\n" if status == HTTPStatus.SERVICE_UNAVAILABLE else ""
     head = (
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        f"Content-Length: {len(body)}\r\n{retry}Connection: close\r\n\r\n"
     )
     return head.encode("ascii") + body

@@ -104,12 +104,17 @@ class Site:
             **self.more_environment,
         }
 
-    def launch(self, *arguments: str, program: tuple[str, ...] = FAKED) -> subprocess.Popen[bytes]:
+    def launch(
+        self,
+        *arguments: str,
+        program: tuple[str, ...] = FAKED,
+        start: type[subprocess.Popen[bytes]] = preloaded.PopenDaemon,
+    ) -> subprocess.Popen[bytes]:
         """Start a daemon and return at once."""
         if not self.state.exists():
             write_schema(self.state / "ffdl.sqlite3")
         with (self.directory / "err").open("ab") as errors:
-            process = preloaded.PopenDaemon(
+            process = start(
                 [sys.executable, *program, "--personal", *arguments],
                 cwd="/",
                 env=self.environment(),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -68,7 +69,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     with site_in(base, more_environment=environment) as site, ExitStack() as stack:
         hub = stack.enter_context(serving_hub(base, tls=True, certificate=str(certificate), key=str(key)))
         made = HubDesk(site, base, audit=base / "audit", end_hub=stack.close)
-        site.launch(program=PLAIN)
+        site.launch(program=PLAIN, start=subprocess.Popen)  # it waits for the helpers that it starts
         until(site.is_served, lambda: f"the daemon to answer; its log:\n{site.log}")
         (base / "users" / str(OWN)).mkdir(parents=True)
         (base / "users" / str(OWN) / "daemon.sock").symlink_to(site.socket)
@@ -86,6 +87,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
 
 
 def test_exec_breaks_off_with_killed_helper_and_audit_has_both_ends(desk: HubDesk, lone: str) -> None:  # noqa: F811
+    until(lambda: desk.streams().count((101, True)) * 2 == len(desk.streams()), "the ends of earlier streams")
     before, seconds = desk.streams(), long(8500)
     with begin(desk, "exec", lone, "--", "bash", "-c", f"trap '' HUP; echo up; sleep {seconds}") as made:
         assert made.stderr is not None

@@ -94,6 +94,9 @@ LOOK_S = 1.0
 """Seconds between two checks whether the learner is alive."""
 REST_S = 5.0
 """Seconds that the session's shell may take to end what it started, and the output to arrive."""
+SWEEP_S = 30.0
+"""Seconds that the session's shell may take to end what it started if the client has gone: three, and more on a busy
+node. Processes that ignore signals and have left the session are ended by this shell alone."""
 END_OF_TEXT = b"\x04"
 SIGNALS = frozenset({"INT", "TERM", "HUP", "QUIT", "USR1", "USR2", "KILL"})
 
@@ -232,7 +235,7 @@ class Running:
     def _end(self) -> None:
         """End the command, because no process waits for it any more."""
         self._session.let_go()
-        poll, end = select.poll(), time.monotonic() + REST_S
+        poll, end = select.poll(), time.monotonic() + SWEEP_S
         poll.register(self._session.status, select.POLLIN)
         while self._ended_at is None and time.monotonic() < end:
             if poll.poll(TURN_MS):

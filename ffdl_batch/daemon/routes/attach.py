@@ -35,8 +35,8 @@ from ffdl_batch.services.refusals import Refused, unavailable, wrong_state
 
 log = logging.getLogger(__name__)
 
-END_S = 15.0
-"""Maximum time for a helper to end its processes."""
+END_S = 60.0
+"""Maximum time for a helper to end its processes. Those that ignore signals survive a helper that is killed."""
 REST_S = 1.0
 """Maximum time to read the error output of a helper that has ended: a child of its own may still have it open."""
 _BLOCK = 1 << 16

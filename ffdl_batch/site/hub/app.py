@@ -8,7 +8,9 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ from ffdl_batch.domain.launch.attach_protocol import UPGRADE
 from ffdl_batch.ports.capabilities import SharesListing
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.site.hub.audit import Audit, Entry
-from ffdl_batch.site.hub.callers import Caller, Limits, find_role, refuse
+from ffdl_batch.site.hub.callers import Caller, Limits, TrustedProxies, find_role, refuse
 from ffdl_batch.site.hub.daemons import Daemons, unavailable
 from ffdl_batch.site.hub.listing import JobListing
 from ffdl_batch.site.hub.logins import Logins
@@ -60,6 +62,7 @@ class Hub:
         self._settings, self._tokens, self._audit = settings, tokens, audit
         self._daemons = Daemons(Path(settings.run_dir))
         self._limits = Limits(settings)
+        self._proxies = TrustedProxies(settings.trusted_proxies)
         self._lookups = ThreadPoolExecutor(LOOKUPS, "lookup")
         self._own_routes = OwnRoutes(
             tokens,
@@ -74,6 +77,9 @@ class Hub:
         assert scope["type"] == "http"
         peer = peer_of(scope)
         assert peer is not None
+        if peer.address in self._proxies:
+            forwarded = Headers(scope=scope).getlist("x-forwarded-for")
+            peer = replace(peer, address=self._proxies.client_of(peer.address, forwarded))
         entry = Entry(secrets.token_hex(8), peer.name, f"{scope['method']} {scope['path']}")
 
         async def send_entry(message: Any) -> None:
@@ -132,26 +138,31 @@ class Hub:
             raise self._limits.refuse_unidentified(peer.name, Refused(unknown, 404))
         caller = await self._identify(scope, peer)
         entry.caller = caller.uid
-        with self._limits.counted(caller.uid):
+        with self._limits.counted(caller, entry.origin) as note:
             user = int(other[1]) if other is not None else caller.uid
             entry.user, entry.role = user, "owner"
             headers = {"FfDL-Request": entry.request}
             if user != caller.uid:
                 scope = without_upgrade(scope)  # only owners enter learners
-                headers |= await self._act_for(caller, scope, entry)
+                headers |= await self._act_for(caller, scope, entry, note)
             elif not caller.has_token:
                 raise refuse(403, "through the hub your own daemon needs a token", "use it directly: unset FFDL_HUB")
             target = other[2] if other is not None else path
             head = request_head(scope, target, headers, with_token=user == caller.uid)
-            status = await self._daemons.forward(user, scope, receive, send, head)
-            if status == HTTPStatus.UNAUTHORIZED:
-                self._limits.note_unidentified(entry.origin)
+
+            async def send_noted(message: Any) -> None:
+                # Not the answer of another user's daemon, which may be that user's program.
+                if message["type"] == "http.response.start" and user == caller.uid:
+                    note(message["status"])
+                await send(message)
+
+            await self._daemons.forward(user, scope, receive, send_noted, head)
 
     async def _identify(self, scope: Scope, peer: Peer) -> Caller:
         """Return the caller: the owner of the token, else the user at the other end of the hub's socket."""
         given = Headers(scope=scope).getlist("authorization")
         if not given and peer.is_local:
-            return Caller(peer.uid, has_token=False)
+            return Caller(peer.uid)
         cure = "ffdl login, on a login node or with a token"
         if not given:
             raise self._limits.refuse_unidentified(peer.name, refuse(401, "the request has no token", cure))
@@ -160,22 +171,22 @@ class Hub:
         loop = asyncio.get_running_loop()
         # Threads of their own: name services, munge and the spawner may occupy the others for many seconds.
         owner = await loop.run_in_executor(self._lookups, self._tokens.owner, token.id) if token is not None else None
-        if owner is None:
+        if owner is None or token is None:
             wrong = refuse(401, "the token is not valid: it was revoked, has expired, or was mistyped", cure)
             raise self._limits.refuse_unidentified(peer.name, wrong)
-        return Caller(owner, has_token=True)
+        return Caller(owner, token.digest)
 
-    async def _act_for(self, caller: Caller, scope: Scope, entry: Entry) -> dict[str, str]:
+    async def _act_for(self, caller: Caller, scope: Scope, entry: Entry, note: Callable[[int], None]) -> dict[str, str]:
         """Return the headers for a request on another user's daemon, if the caller has a role."""
         role = await asyncio.to_thread(find_role, self._settings, caller.uid)
         if role is None:
             raise refuse(403, f"user {caller.uid} is neither operator nor auditor of this site")
         if caller.has_token:
-            await self._confirm_token(caller, scope, entry)
+            await self._confirm_token(caller, scope, entry, note)
         entry.role = role.value
         return {"FfDL-Role": role.value, "FfDL-Actor": str(caller.uid)}
 
-    async def _confirm_token(self, caller: Caller, scope: Scope, entry: Entry) -> None:
+    async def _confirm_token(self, caller: Caller, scope: Scope, entry: Entry, note: Callable[[int], None]) -> None:
         """Let the caller's own daemon check the caller's token. Raises Refused if it does not accept it for this."""
         token = [header for header in scope["headers"] if header[0] == b"authorization"]
         asked = {**scope, "method": "GET", "query_string": b"", "headers": token}
@@ -186,6 +197,7 @@ class Hub:
         if status != HTTPStatus.OK:
             wrong = refuse(401, "your own daemon does not accept the token", "ffdl login")
             raise self._limits.refuse_unidentified(entry.origin, wrong)
+        note(status)
         try:
             scopes = json.loads(b"".join(pieces))["scopes"]
         except (ValueError, TypeError, KeyError) as error:

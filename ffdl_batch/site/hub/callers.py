@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import grp
+import ipaddress
 import os
 import pwd
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from ffdl_batch.domain.access import Role
 from ffdl_batch.domain.exit_codes import ExitCode
@@ -18,6 +20,8 @@ from ffdl_batch.services.refusals import Refused
 from ffdl_batch.site.hub.settings import HubSettings
 
 _WINDOW_S = 60.0
+MOST_ACCEPTED = 10_000
+"""Maximum number of accepted tokens whose hashes are remembered. A forgotten one is asked about again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +29,47 @@ class Caller:
     """An identified caller."""
 
     uid: int
-    has_token: bool
-    """Whether the request has a token, which the user's daemon must check. Else the kernel named the uid."""
+    digest: str = ""
+    """The hash of the request's token, which the user's daemon must check; "" if the kernel named the uid."""
+
+    @property
+    def has_token(self) -> bool:
+        """Whether the request has a token."""
+        return bool(self.digest)
+
+
+class TrustedProxies:
+    """Addresses and networks whose header X-Forwarded-For is believed."""
+
+    def __init__(self, networks: Sequence[str]) -> None:
+        """Raises ValueError for one that is neither."""
+        self._networks = [ipaddress.ip_network(network) for network in networks]
+
+    def __contains__(self, address: str) -> bool:
+        found = _read_address(address)
+        return found is not None and any(found in network for network in self._networks)
+
+    def client_of(self, peer: str, forwarded: Sequence[str]) -> str:
+        """Return the address of the client of a trusted proxy: the last one in the header that is not a proxy's. An
+        entry that is no address ends the search: whoever wrote it was not a proxy of ours."""
+        client = peer
+        for entry in reversed(",".join(forwarded).split(",")):
+            found = _read_address(entry.strip())
+            if found is None:
+                return client
+            client = str(found)
+            if client not in self:
+                return client
+        return client
+
+
+def _read_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        found = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return mapped or found
 
 
 def refuse(status: int, message: str, cure: str = "") -> Refused:
@@ -61,31 +104,63 @@ def find_role(settings: HubSettings, uid: int) -> Role | None:
 
 
 class Limits:
-    """Counts requests. Use it in one event loop."""
+    """Counts requests, and remembers tokens that a daemon has accepted. Use it in one event loop."""
 
     def __init__(self, settings: HubSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings, self._clock = settings, clock
-        self._running: Counter[int] = Counter()
-        self._sent: Counter[int] = Counter()
+        self._running: Counter[tuple[int, str]] = Counter()
+        self._sent: Counter[tuple[int, str]] = Counter()
         self._wrong: Counter[str] = Counter()
+        self._accepted: OrderedDict[str, None] = OrderedDict()
         self._since = clock()
 
     @contextmanager
-    def counted(self, uid: int) -> Iterator[None]:
-        """Count a request of a user until it is answered. Raises Refused (429) if there are too many."""
+    def counted(self, caller: Caller, address: str) -> Iterator[Callable[[int], None]]:
+        """Count a request until it is answered. Raises Refused (429) if there are too many.
+
+        The id of a token is no secret. So a request whose token no daemon has accepted yet counts for its address and
+        this user, and takes nothing from the user's other requests. Call the yielded function with the status of the
+        answer of the caller's own daemon: if it has accepted the token, the request counts for the user.
+        """
         self._renew()
-        self._sent[uid] += 1
-        if self._sent[uid] > self._settings.requests_per_minute:
-            raise _too_many(f"user {uid} has sent {self._settings.requests_per_minute} requests within a minute")
-        if self._running[uid] >= self._settings.requests_at_once:
-            raise _too_many(f"{self._running[uid]} requests of user {uid} are being answered")
-        self._running[uid] += 1
+        is_proven = not caller.digest or caller.digest in self._accepted
+        key = (caller.uid, "" if is_proven else address)
+        whose = f"user {caller.uid}" if is_proven else f"{address} for user {caller.uid}"
+        self._sent[key] += 1
+        if self._sent[key] > self._settings.requests_per_minute:
+            raise _too_many(f"{whose} has sent {self._settings.requests_per_minute} requests within a minute")
+        if self._running[key] >= self._settings.requests_at_once:
+            raise _too_many(f"{self._running[key]} requests of {whose} are being answered")
+        self._running[key] += 1
+
+        def note(status: int) -> None:
+            nonlocal key
+            self._note_answer(caller, address, status)
+            if key[1] and caller.digest in self._accepted:
+                self._end(key)
+                key = (caller.uid, "")
+                self._sent[key] += 1
+                self._running[key] += 1
+
         try:
-            yield
+            yield note
         finally:
-            self._running[uid] -= 1
-            if not self._running[uid]:
-                del self._running[uid]
+            self._end(key)
+
+    def _end(self, key: tuple[int, str]) -> None:
+        self._running[key] -= 1
+        if not self._running[key]:
+            del self._running[key]
+
+    def _note_answer(self, caller: Caller, address: str, status: int) -> None:
+        if status == HTTPStatus.UNAUTHORIZED:
+            self._accepted.pop(caller.digest, None)
+            self.note_unidentified(address)
+        elif caller.digest and status < HTTPStatus.BAD_REQUEST:  # it may refuse other requests before it has checked
+            self._accepted[caller.digest] = None
+            self._accepted.move_to_end(caller.digest)
+            if len(self._accepted) > MOST_ACCEPTED:
+                self._accepted.popitem(last=False)
 
     def note_unidentified(self, address: str) -> None:
         """Count a request that does not prove who has sent it."""

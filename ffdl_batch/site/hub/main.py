@@ -20,8 +20,10 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.host.core_dumps import hide_memory
 from ffdl_batch.host.running_clock import SystemClock
+from ffdl_batch.site.hub.accepting import HubLimits, HubServer, Shares
 from ffdl_batch.site.hub.app import Hub
 from ffdl_batch.site.hub.audit import Audit
+from ffdl_batch.site.hub.callers import TrustedProxies
 from ffdl_batch.site.hub.listing import open_source
 from ffdl_batch.site.hub.settings import SITE_FILE, HubSettings, SettingsRefused, load
 from ffdl_batch.site.hub.token_index import TokenIndex
@@ -43,14 +45,19 @@ class RemoteProtocol(PeerProtocol):
         return False
 
 
-class RemoteServer(QuietServer):
-    """A server over TLS whose handshakes may take a few seconds. uvicorn has no option for that."""
+def make_servers(hub: Hub, settings: HubSettings, shares: Shares) -> tuple[HubServer, HubServer]:
+    """Return the server of the socket and that of the port."""
+    proxies = TrustedProxies(settings.trusted_proxies)
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """See :class:`uvicorn.Server`."""
-        await super().startup(sockets=[])
-        for listening in sockets or ():
-            await self.listen(listening)
+    class Local(PeerProtocol):
+        limits = HubLimits(shares.local, proxies)
+
+    class Remote(RemoteProtocol):
+        limits = HubLimits(shares.remote, proxies)
+
+    tls = {"ssl_certfile": settings.certificate, "ssl_keyfile": settings.key} if settings.certificate else {}
+    local = HubServer(uvicorn_config(hub, Local), shares.opening, TrustedProxies(()))
+    return local, HubServer(uvicorn_config(hub, Remote, **tls), shares.opening, proxies)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -106,14 +113,11 @@ def _check(settings: HubSettings) -> int:
 
 async def _serve(hub: Hub, settings: HubSettings) -> None:
     asyncio.get_running_loop().set_exception_handler(PeerProtocol.limits.on_exception)
-    local = QuietServer(uvicorn_config(hub))
-    servers: list[QuietServer] = [local]
+    local, remote = make_servers(hub, settings, Shares.of_process())
+    servers = [local]
     sockets = [_bind_socket(Path(settings.socket))]
     if settings.listen:
-        certificate = (
-            {"ssl_certfile": settings.certificate, "ssl_keyfile": settings.key} if settings.certificate else {}
-        )
-        servers.append(RemoteServer(uvicorn_config(hub, RemoteProtocol, **certificate)))
+        servers.append(remote)
         sockets.append(_bind_address(*settings.listen_address))
     _on_signals(servers, settings)
     try:

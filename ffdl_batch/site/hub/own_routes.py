@@ -20,7 +20,7 @@ from ffdl_batch.domain.job.views import SCHEMA, Problem
 from ffdl_batch.services.hub import AGE_HEADER, LISTING_HEADER, LISTING_PATH
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.site.hub.audit import Entry
-from ffdl_batch.site.hub.callers import Limits, refuse
+from ffdl_batch.site.hub.callers import Caller, Limits, refuse
 from ffdl_batch.site.hub.daemons import Daemons
 from ffdl_batch.site.hub.listing import JobListing
 from ffdl_batch.site.hub.logins import Logins, read_login
@@ -68,7 +68,7 @@ class OwnRoutes:
     ) -> None:
         """Register or remove a token of the user at the other end of the hub's socket."""
         entry.caller, entry.user, entry.role = peer.uid, peer.uid, "daemon"
-        with self._limits.counted(peer.uid):
+        with self._limits.counted(Caller(peer.uid), peer.name):
             if scope["method"] == "PUT":
                 expires_at = _read_expiry(await read_small(receive))
                 try:
@@ -82,7 +82,7 @@ class OwnRoutes:
     async def _list_jobs(self, scope: Scope, receive: Receive, send: Send, peer: Peer, entry: Entry) -> None:
         """Answer with the jobs of the user at the other end of the hub's socket, unless the caller has these rows."""
         entry.caller, entry.user, entry.role = peer.uid, peer.uid, "owner"
-        with self._limits.counted(peer.uid):
+        with self._limits.counted(Caller(peer.uid), peer.name):
             own = await self._listing.read(peer.uid)
             is_known = Headers(scope=scope).get(LISTING_HEADER) == own.digest
             headers = {LISTING_HEADER: own.digest, AGE_HEADER: str(math.ceil(own.age_s * 1000))}
@@ -101,7 +101,7 @@ class OwnRoutes:
         except Refused as error:
             raise self._limits.refuse_unidentified(peer.name, error) from error
         entry.caller, entry.user, entry.role = uid, uid, "owner"
-        with self._limits.counted(uid):
+        with self._limits.counted(Caller(uid), peer.name):
             body = json.dumps({"credential": to_daemon}).encode("ascii")
             headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
             asked = {**scope, "query_string": b"", "headers": headers}

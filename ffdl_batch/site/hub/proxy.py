@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
@@ -29,6 +30,12 @@ _HOP_BY_HOP = frozenset(
 )  # fmt: skip
 """Headers of one connection (RFC 9110, section 7.6.1)."""
 _DROPPED = _HOP_BY_HOP | {b"host", b"expect", b"cookie", b"forwarded", b"content-length"}
+_ANSWER_HEADERS = frozenset(
+    (b"allow", b"content-length", b"content-type", b"date", b"retry-after", b"www-authenticate")
+)
+"""Headers of answers that are passed on, each once."""
+_CONTROLS = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_LAST_STATUS = 599
 OWN_PREFIX = b"ffdl-"
 """Headers that only the hub may set."""
 
@@ -184,6 +191,8 @@ class _Answer:
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
+        if not HTTPStatus.CONTINUE <= self.status <= _LAST_STATUS:
+            raise ValueError("there is no such status")
         self.has_head = self.status >= HTTPStatus.OK or self.status == HTTPStatus.SWITCHING_PROTOCOLS
         if self.has_head:
             self.unparsed = 0
@@ -257,7 +266,10 @@ async def _pass_down(daemon: socket.socket, stream: RawStream, first: bytes) -> 
 
 
 def _passed_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    return [(name, value) for name, value in headers if name not in _HOP_BY_HOP]
+    """Return what is passed on of an answer's headers. A user may replace the own daemon's program, and operators, who
+    may use a browser, get its answers from the hub's address."""
+    found = {name: value for name, value in headers if name in _ANSWER_HEADERS and not _CONTROLS.search(value)}
+    return [*found.items(), (b"x-content-type-options", b"nosniff"), (b"content-security-policy", b"sandbox")]
 
 
 def _taken(pieces: list[bytes]) -> Iterable[bytes]:

@@ -47,6 +47,8 @@ class HubSettings:
     """Requests with an invalid token from one address."""
     listing_interval_s: int = 5
     """Seconds between two questions to slurmctld about the jobs of all users; 0: the hub asks none."""
+    trusted_proxies: list[str] | tuple[()] = ()
+    """Addresses and networks of proxies before the hub. Their header X-Forwarded-For has the client's address."""
     run_dir: str = "/run/ffdl"
     """Directory with the sockets of the spawner and of the daemons; from the table `[spawner]`."""
 
@@ -59,6 +61,11 @@ class HubSettings:
                 raise ValueError(f"{name} must be at least 1")
         if self.listing_interval_s < 0:
             raise ValueError("listing_interval_s must be at least 0")
+        for network in self.trusted_proxies:
+            try:
+                ipaddress.ip_network(network)
+            except ValueError as error:
+                raise ValueError(f"trusted_proxies: {error}") from error
         if bool(self.certificate) != bool(self.key):
             raise ValueError("certificate and key must be set together")
         if self.listen and not (self.certificate or _is_loopback(self.listen_address[0])):
@@ -110,6 +117,6 @@ def _check_types(table: Mapping[str, Any]) -> None:
             raise ValueError(f"unknown key {key!r}" + (f"; did you mean {near[0]}?" if near else ""))
         if known[key] == ():
             if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-                raise ValueError(f'{key} must be a list of names, as ["ada", "@staff"]')
+                raise ValueError(f'{key} must be a list of texts, as ["a", "b"]')
         elif type(value) is not type(known[key]):
             raise ValueError(f"{key} must be {'a number' if isinstance(known[key], int) else 'a text'}")

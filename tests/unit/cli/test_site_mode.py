@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import os
 import pty
 import pwd
@@ -20,6 +21,7 @@ from ffdl_batch.domain.access import parse_token
 from tests.fakes.hub import NONCE, TOKEN, FakeHub
 from tests.fakes.spawner import FakeSpawner
 from tests.unit.cli.programs import FFDL, environment, json_lines, run
+from tests.unit.cli.test_output import EVIL, STEERING
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
 
 
@@ -204,6 +206,25 @@ def test_user_option_puts_uid_before_path_of_request(laptop: Laptop, hub: FakeHu
         "GET /users/1/api/v1/jobs",
         "POST /users/7002/api/v1/jobs/training-000000001/cancel",
     ]
+
+
+def test_answers_of_another_users_daemon_do_not_steer_the_terminal(
+    laptop: Laptop, hub: FakeHub, daemon: FakeDaemon
+) -> None:
+    laptop.log_in(hub)
+    job_id = "training-000000001"
+    daemon.jobs[job_id] = make_job(name=EVIL, user=EVIL, nodes=EVIL, framework=EVIL, backend=EVIL, log_tail=(EVIL,))
+    for words in (("list",), ("show", job_id), ("events", job_id)):
+        done = laptop.ffdl("--user", "7002", *words)
+        assert done.returncode == 0 and not any(one in done.stdout + done.stderr for one in STEERING), ascii(
+            done.stdout
+        )
+    body = json.dumps({"problem": {"code": "S101", "message": EVIL, "exit_code": 75, "cure": EVIL}}).encode()
+    for refusal in (body, EVIL.encode()):
+        hub.refusals["/users/7002"] = 503, refusal
+        done = laptop.ffdl("--user", "7002", "list")
+        assert done.returncode == 75 and r"\x1b" in done.stderr
+        assert not any(one in done.stderr for one in STEERING), ascii(done.stderr)
 
 
 @pytest.mark.parametrize(

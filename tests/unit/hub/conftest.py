@@ -12,20 +12,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ffdl_batch.daemon.connections import PeerProtocol
-from ffdl_batch.daemon.quiet_server import QuietServer, uvicorn_config
+from ffdl_batch.daemon.quiet_server import QuietServer
 from ffdl_batch.host.running_clock import SystemClock
 from ffdl_batch.ports.capabilities import SharesListing
+from ffdl_batch.site.hub.accepting import Shares
 from ffdl_batch.site.hub.app import Hub
 from ffdl_batch.site.hub.audit import Audit
-from ffdl_batch.site.hub.main import RemoteProtocol, RemoteServer
+from ffdl_batch.site.hub.main import make_servers
 from ffdl_batch.site.hub.settings import HubSettings
 from ffdl_batch.site.hub.token_index import TokenIndex
 from ffdl_batch.store.database import connect
@@ -148,7 +148,12 @@ class Site:
 
 @contextmanager
 def serving_hub(
-    directory: Path, source: SharesListing | None = None, *, tls: bool = False, **changes: Any
+    directory: Path,
+    source: SharesListing | None = None,
+    *,
+    tls: bool = False,
+    descriptors: int = 16384,
+    **changes: Any,
 ) -> Iterator[Site]:
     """A hub with these settings and one registered token of this user. Its port speaks TLS if `tls` is set. `source`
     lists the jobs of all users."""
@@ -168,9 +173,9 @@ def serving_hub(
         local.bind(settings.socket)
         remote = socket.create_server(("127.0.0.1", 0))
         site.port = remote.getsockname()[1]
-        files = {"ssl_certfile": settings.certificate, "ssl_keyfile": settings.key} if tls else {}
-        servers.append(QuietServer(uvicorn_config(hub, PeerProtocol)))
-        servers.append(RemoteServer(uvicorn_config(hub, RemoteProtocol, **files)))
+        servers.extend(
+            make_servers(hub, settings if tls else replace(settings, certificate="", key=""), Shares.of(descriptors))
+        )
         for listening in (local, remote):
             listening.listen(64)
         ready.set()
