@@ -13,7 +13,7 @@ import click
 
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.terminal_text import quoted
-from ffdl_batch.host.resource_exhaustion import explain_lack
+from ffdl_batch.host.resource_exhaustion import explain_disk, explain_lack
 from ffdl_batch.option_types import describe
 from ffdl_batch.output import OutputLost, drop_output, watch_output
 
@@ -80,7 +80,7 @@ def _invoke(command: click.Command, program: str) -> object:
         with command.make_context(program, sys.argv[1:], color=True) as context:
             return command.invoke(context)
     except Exception as error:
-        lack = explain_lack(error)
+        lack = explain_lack(error) or explain_disk(error)
         if lack and not _debugs():
             raise Stop(ExitCode.TRY_AGAIN, lack) from error
         raise

@@ -47,6 +47,20 @@ def explain_lack(error: BaseException | None) -> str:
     return ""
 
 
+_OF_DISKS = {
+    errno.ENOSPC: "no space is left on its file system: free some space, then try again",
+    errno.EDQUOT: "your disk quota is used up: free some space or have the quota raised, then try again",
+    errno.EROFS: "its file system is read-only: use another directory, or have it mounted for writing, then try again",
+}
+
+
+def explain_disk(error: BaseException) -> str:
+    """Return the sentence for an error that means that nothing can be written there; else ""."""
+    if not isinstance(error, OSError) or error.errno not in _OF_DISKS:
+        return ""
+    return f"{error.filename or 'a file'} cannot be written: {_OF_DISKS[error.errno]}"
+
+
 def explain_unstarted(error: OSError) -> str:
     """Like :func:`explain_lack`, for starting a process: EAGAIN means a limit then (fork(2))."""
     return THREADS if error.errno == errno.EAGAIN else explain_lack(error)

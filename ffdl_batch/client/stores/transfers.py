@@ -35,6 +35,7 @@ from ffdl_batch.domain.data.staging_protocol import (
 )
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import Problem
+from ffdl_batch.host.resource_exhaustion import explain_disk
 from ffdl_batch.host.users import base_directory
 
 KEPT_S = 30 * 86400.0
@@ -116,9 +117,10 @@ def _run(move: Move, state: Path, report: Callable[[Line], None], each_s: float,
     try:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise _failed(
-            fault_code(FaultClass.REFUSED, move.direction), f"{state} cannot be made: {error.strerror}", ExitCode.FAILED
-        ) from error
+        lack = explain_disk(error)
+        kind, exit_code = (FaultClass.FULL, ExitCode.TRY_AGAIN) if lack else (FaultClass.REFUSED, ExitCode.FAILED)
+        message = lack or f"{state} cannot be made: {error.strerror}"
+        raise _failed(fault_code(kind, move.direction), message, exit_code) from error
     transfer = Transfer(move.access.address, move.prefix, str(move.local), move.only, roots=move.roots)
     with _in_memory(json.dumps(dict(move.access.values))) as secrets:
         task = StageTask(

@@ -13,6 +13,7 @@ from ffdl_batch.host.resource_exhaustion import (
     MEMORY,
     THREADS,
     WHOSE_LIMITS,
+    explain_disk,
     explain_lack,
     explain_unstarted,
     find_lack,
@@ -41,6 +42,22 @@ from ffdl_batch.host.resource_exhaustion import (
 )
 def test_explain_lack_distinguishes_missing_resource_from_defect(error: BaseException | None, lack: str) -> None:
     assert explain_lack(error) == lack
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (OSError(errno.ENOSPC, "-", "/a/b"), "/a/b cannot be written: no space is left on its file system"),
+        (OSError(errno.EDQUOT, "-", "/a/b"), "/a/b cannot be written: your disk quota is used up"),
+        (OSError(errno.EROFS, "-", "/a/b"), "/a/b cannot be written: its file system is read-only"),
+        (OSError(errno.ENOSPC, "-"), "a file cannot be written: no space is left"),
+        (OSError(errno.EACCES, "-", "/a/b"), ""),
+        (ValueError("No space left on device"), ""),
+    ],
+)
+def test_explain_disk_names_file_and_cure(error: Exception, sentence: str) -> None:
+    found = explain_disk(error)
+    assert found.startswith(sentence) and bool(found) == bool(sentence)
 
 
 def test_explain_lack_follows_exception_cause_and_terminates_on_cyclic_context() -> None:
