@@ -69,6 +69,13 @@ class Fault(Exception):
         return _CURES[self.kind] if has_buckets else _CURES_WITHOUT_BUCKETS.get(self.kind, _CURES[self.kind])
 
 
+class Denied(Fault):
+    """The store denies the access to one object. It may give others."""
+
+    def __init__(self, cause: str, key: str) -> None:
+        super().__init__(FaultClass.CREDENTIALS, cause, key)
+
+
 @contextmanager
 def located_at(store: StoreAddress) -> Iterator[None]:
     """Name this store in faults of the body."""
@@ -129,9 +136,15 @@ def _protocol(store: StoreAddress) -> str:
 
 
 def local_fault(error: OSError, path: str) -> Fault:
-    """Return the fault for a failed call on this machine."""
-    kind = FaultClass.FULL if error.errno in FULL_ERRORS else FaultClass.REFUSED
+    """Return the fault for a failed call on this machine. `path` is used unless the error names an absolute one."""
+    path = error.filename if isinstance(error.filename, str) and os.path.isabs(error.filename) else path
     what = f"{shown(path)} on this machine: {error.strerror or error}"
+    if error.errno in FULL_ERRORS:
+        where = path if os.path.isdir(path) else os.path.dirname(path)
+        return Fault(FaultClass.FULL, what, cure=f"free some space in {shown(where)}, or request more there")
+    if error.errno == errno.EROFS:
+        return Fault(FaultClass.REFUSED, what, cure="use another directory, or have it mounted for writing again")
+    kind = FaultClass.REFUSED
     denial = explain_denial(path) if error.errno == errno.EACCES and os.path.isabs(path) else None
     return Fault(kind, f"{what}; {denial.why}", cure=denial.cure) if denial is not None else Fault(kind, what)
 

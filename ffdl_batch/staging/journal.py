@@ -7,19 +7,26 @@ shared memory, which network file systems do not have.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ffdl_batch.domain.data.staging_protocol import Direction, Transfer
+from ffdl_batch.host.filesystem import why_unwritable
 from ffdl_batch.host.processes import boot_id
 from ffdl_batch.staging.stores.store import Item
 
+_OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE)
+_USUAL = {sqlite3.SQLITE_FULL: errno.ENOSPC, sqlite3.SQLITE_IOERR: errno.EIO}
+"""Causes of SQLite's errors if the disk has none now."""
 _PAGE = 500
 _NOTHING = "{}"
 _TABLES = """
@@ -81,18 +88,18 @@ class Journal:
     """The journal in a directory, which is created. Methods may be called from several threads at once."""
 
     def __init__(self, directory: str, direction: Direction) -> None:
-        """Raises OSError, and sqlite3.DatabaseError if no space is left."""
+        """Raises OSError."""
         path = Path(directory)
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock = threading.Lock()
+        self._lock, self._path = threading.Lock(), path / "journal.sqlite"
         try:
-            self._data = _opened(path / "journal.sqlite")
-        except sqlite3.DatabaseError as error:
-            if is_full(error):  # nothing is wrong with it
-                raise
+            with _by_errno(self._path):
+                self._data = _opened(self._path)
+        except sqlite3.DatabaseError:
             for old in path.glob("journal.sqlite*"):
                 old.unlink()
-            self._data = _opened(path / "journal.sqlite")
+            with _by_errno(self._path):
+                self._data = _opened(self._path)
         boot = boot_id()
         if self._row("SELECT id FROM boot") != (boot,):
             if direction is Direction.IN:
@@ -108,7 +115,7 @@ class Journal:
     def plan(self, place: str, page: list[Planned]) -> None:
         """Add files that are to be moved."""
         rows = [(place, p.name, *_columns(p.item)) for p in page]
-        with self._lock, self._data:
+        with self._using():
             self._data.executemany("INSERT OR REPLACE INTO plan VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
     def planned(self, place: str) -> Iterator[Planned]:
@@ -165,7 +172,7 @@ class Journal:
     def note_stored(self, place: str, page: list[tuple[str, Item]]) -> None:
         """Remember what the store has, by name."""
         rows = [(place, name, item.size, item.etag, item.mtime) for name, item in page]
-        with self._lock, self._data:
+        with self._using():
             self._data.executemany("INSERT OR REPLACE INTO there VALUES (?, ?, ?, ?, ?)", rows)
 
     def has_settled(self, place: str) -> bool:
@@ -196,7 +203,7 @@ class Journal:
 
     def settle(self, place: str, name: str, settled: Settled) -> None:
         """Record a complete file, and forget its parts."""
-        with self._lock, self._data:
+        with self._using():
             self._data.execute(
                 "INSERT OR REPLACE INTO settled VALUES (?, ?, ?, ?)", (place, name, settled.version, settled.etag)
             )
@@ -214,7 +221,7 @@ class Journal:
 
     def start(self, place: str, name: str, started: Started) -> None:
         """Record that parts of a file will move, and forget earlier ones."""
-        with self._lock, self._data:
+        with self._using():
             _forget(self._data, place, name)
             values = (place, name, started.version, started.upload, started.part_bytes)
             self._data.execute("INSERT INTO started VALUES (?, ?, ?, ?, ?)", values)
@@ -241,25 +248,40 @@ class Journal:
 
     def forget(self, place: str, name: str) -> None:
         """Record that nothing of the file has moved."""
-        with self._lock, self._data:
+        with self._using():
             _forget(self._data, place, name)
 
     def _do(self, text: str, *values: object) -> None:
-        with self._lock, self._data:
+        with self._using():
             self._data.execute(text, values)
 
     def _rows(self, text: str, *values: object) -> list[tuple[Any, ...]]:
-        with self._lock:
+        with self._using():
             return self._data.execute(text, values).fetchall()
+
+    @contextmanager
+    def _using(self) -> Iterator[None]:
+        """Make one transaction of the body. Raises OSError if the disk refuses it."""
+        with _by_errno(self._path), self._lock, self._data:
+            yield
 
     def _row(self, text: str, *values: object) -> tuple[Any, ...] | None:
         rows = self._rows(text, *values)
         return rows[0] if rows else None
 
 
-def is_full(error: BaseException) -> bool:
-    """Return whether the error means that no space is left."""
-    return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_FULL
+@contextmanager
+def _by_errno(path: Path) -> Iterator[None]:
+    """Convert errors of SQLite that the disk causes to OSError with the directory. Each has several causes."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        refusal = why_unwritable(path)
+        number = refusal.errno if refusal is not None and refusal.errno in _OF_DISKS else None
+        number = number or _USUAL.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+        if number is None:
+            raise
+        raise OSError(number, os.strerror(number), str(path.parent)) from error
 
 
 def _columns(item: Item) -> tuple[Any, ...]:

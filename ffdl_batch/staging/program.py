@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import os
-import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -24,10 +22,11 @@ from ffdl_batch.domain.data.staging_protocol import (
     decode_task,
     fault_code,
 )
+from ffdl_batch.domain.data.store_kinds import StoreKind
 from ffdl_batch.host.core_dumps import forbid_core_dumps
 from ffdl_batch.staging.cache.cached_transfer import through_cache
 from ffdl_batch.staging.faults import KEPT, Fault, Retries, local_fault, located_at, shown
-from ffdl_batch.staging.journal import Journal, is_full
+from ffdl_batch.staging.journal import Journal
 from ffdl_batch.staging.reporter import Reporter
 from ffdl_batch.staging.run_context import Route, Run, UnreadableFiles, open_route
 from ffdl_batch.staging.secrets import Secrets, read_secrets
@@ -94,17 +93,21 @@ def _run_of(task: StageTask, secrets: Secrets, reporter: Reporter) -> Iterator[R
             journal, workers = Journal(task.state_dir, task.direction), Workers(task.parallel, stop)
             try:
                 retries = Retries(task.tries, task.pause_s, reporter.retry, stop)
-                unreadable = UnreadableFiles(reporter, task.direction)
+                unreadable = UnreadableFiles(reporter, _kind_of_denial(task))
                 yield Run(task, secrets, journal, reporter, retries, workers, stop, unreadable)
             finally:
                 workers.end()
                 journal.close()
     except OSError as error:
-        raise local_fault(error, error.filename if isinstance(error.filename, str) else task.state_dir) from error
-    except sqlite3.OperationalError as error:
-        if not is_full(error):
-            raise
-        raise local_fault(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), task.state_dir) from error
+        raise local_fault(error, task.state_dir) from error
+
+
+def _kind_of_denial(task: StageTask) -> FaultClass:
+    """Return the kind of the fault if the access to some files is denied. Services deny it to the credentials."""
+    if task.direction is Direction.OUT:
+        return FaultClass.UNREADABLE
+    is_here = all(transfer.store.kind is StoreKind.FILE for transfer in task.transfers)
+    return FaultClass.REFUSED if is_here else FaultClass.CREDENTIALS
 
 
 @contextmanager
@@ -134,7 +137,7 @@ def _check(run: Run) -> None:
     for transfer in run.task.transfers:
         with closing(open_route(quick, transfer)) as route:
             _check_route(route)
-    run.unreadable.require_none("can be copied")
+    run.unreadable.require_none("can be copied", denied=FaultClass.REFUSED)
 
 
 def _check_route(route: Route) -> None:
@@ -150,7 +153,7 @@ def _list(run: Run) -> None:
     for transfer in run.task.transfers:
         with closing(open_route(run, transfer)) as route:
             list_objects(route)
-    run.unreadable.require_none("are listed")
+    run.unreadable.require_none("are listed", denied=FaultClass.REFUSED)
 
 
 def _move(run: Run) -> None:

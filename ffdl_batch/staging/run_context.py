@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ffdl_batch.domain.data.staging_protocol import Direction, FaultClass, StageTask, Transfer
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
-from ffdl_batch.staging.faults import ERRORS_OF_ONE, NAMED, UNREAD_CURE, Fault, Retries, shown, unread_text
+from ffdl_batch.staging.faults import ERRORS_OF_ONE, NAMED, UNREAD_CURE, Denied, Fault, Retries, shown, unread_text
 from ffdl_batch.staging.journal import Journal, place_of
 from ffdl_batch.staging.reporter import Reporter
 from ffdl_batch.staging.secrets import Secrets
@@ -21,16 +21,22 @@ from ffdl_batch.staging.stores.store import Store
 from ffdl_batch.staging.stores.swift import SwiftStore
 from ffdl_batch.staging.workers import Workers
 
+MOST_DENIED_AT_FIRST = 20
+"""If the store denies the access to so many objects and has given none, it will give none."""
+MOST_DENIED = 1000
+"""After so many denials, the transfer ends."""
+
 
 class UnreadableFiles:
     """Files and directories of one task that could not be read. Methods may be called from several threads at once."""
 
-    def __init__(self, reporter: Reporter, direction: Direction) -> None:
-        self._teller, self._lock = reporter, threading.Lock()
-        self._is_upload = direction is Direction.OUT
+    def __init__(self, reporter: Reporter, denied: FaultClass) -> None:
+        """`denied` is the kind of the fault if files or the store deny the access, and nothing else went wrong."""
+        self._teller, self._lock, self._denied = reporter, threading.Lock(), denied
         self._count, self._named = 0, list[str]()
-        self._are_denied = self._is_upload
-        """Whether the user's own files deny the access, and nothing else went wrong."""
+        self._are_denied = True
+        self._first: Fault | None = None
+        """The first object to which the store denied the access."""
 
     def add(self, name: str, error: OSError) -> None:
         """Report and skip a file. Raises the error if it does not concern only this file."""
@@ -43,6 +49,16 @@ class UnreadableFiles:
             self._named = [*self._named, what][:NAMED]
         self._teller.skip(f"{shown(name)} cannot be read: {error.strerror or error}")
 
+    def deny(self, name: str, fault: Denied) -> None:
+        """Report and skip an object to which the store denies the access. Raises the first such fault if the store
+        probably denies all."""
+        self.add(name, PermissionError(errno.EACCES, fault.cause))
+        with self._lock:
+            self._first = first = self._first or fault
+            count = self._count
+        if count >= (MOST_DENIED if self._teller.counted().files else MOST_DENIED_AT_FIRST):
+            raise first
+
     @property
     def has_any(self) -> bool:
         """Whether a file or directory could not be read."""
@@ -51,15 +67,18 @@ class UnreadableFiles:
     def forget(self) -> None:
         """Forget the files, because the task starts over."""
         with self._lock:
-            self._count, self._named = 0, []
-            self._are_denied = self._is_upload
+            self._count, self._named, self._first = 0, [], None
+            self._are_denied = True
 
-    def require_none(self, others: str) -> None:
-        """Raise Fault if a file could not be read. `others` says what happened to all others."""
+    def require_none(self, others: str, *, denied: FaultClass | None = None) -> None:
+        """Raise Fault if a file could not be read. `others` says what happened to all others. `denied`
+        replaces the kind of the fault for denied access."""
         if not self._count:
             return
+        if self._first is not None and not self._teller.counted().files:
+            raise self._first
         what = unread_text(self._count, self._named, others)
-        raise Fault(FaultClass.UNREADABLE if self._are_denied else FaultClass.REFUSED, what, cure=UNREAD_CURE)
+        raise Fault((denied or self._denied) if self._are_denied else FaultClass.REFUSED, what, cure=UNREAD_CURE)
 
 
 @dataclass(frozen=True, slots=True)

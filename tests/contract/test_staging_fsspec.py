@@ -170,7 +170,7 @@ def test_fsspec_store_brings_and_lists_all_objects_but_unreadable_ones(
     outcome, listed = rig.run(task), rig.run(task, lists=True)
     for name in modes:
         (remote / "tree" / name).chmod(0o700)
-    assert (outcome.status, outcome.failed.class_, outcome.failed.code) == (76, FaultClass.REFUSED, "S302")
+    assert (outcome.status, outcome.failed.class_, outcome.failed.code) == (77, FaultClass.CREDENTIALS, "C103")
     assert sorted(note.why for note in outcome.of(Note)) == [
         f"{name} cannot be read: Permission denied" for name in named
     ]

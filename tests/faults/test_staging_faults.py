@@ -6,6 +6,8 @@ import errno
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -22,6 +24,7 @@ from tests.staging_rig import KEY, MIB, SECRET, Outcome, StagingRig, rig
 
 __all__ = ["rig"]
 NOISE = random.Random(9).randbytes(6 * MIB + 5)
+RUN = "import sys; sys.argv[0] = 'ffdl'; from ffdl_batch.cli.main import main; main()"
 PASSING = {
     "an error of the store": Rule("GET", "/big", times=2, status=500, code="InternalError"),
     "too fast for the store": Rule("GET", "/big", times=3, status=503, code="SlowDown"),
@@ -240,6 +243,45 @@ def test_stage_in_reports_full_disk_and_keeps_finished_files(rig: StagingRig, di
     assert rig.start(rig.task()).wait(180) == 0
     assert rig.said()[-1] == replace(cast(Done, rig.said()[-1]), files=2, kept=1)
     assert rig.files()["large"] == NOISE
+
+
+@pytest.mark.parametrize("kind", ["full", "ro"])
+@pytest.mark.parametrize("name", ["state", "data"])
+def test_staging_names_directory_that_takes_nothing(rig: StagingRig, disk: SmallDisk, kind: str, name: str) -> None:
+    place = disk.point / name
+    place.mkdir()
+    rig.state, rig.local = (place, rig.local) if name == "state" else (rig.state, place)
+    rig.put("large", NOISE)
+    disk.fill() if kind == "full" else disk.make("ro")
+    assert rig.start(rig.task()).wait(180) == (73 if kind == "full" else 76)
+    failed = rig.said()[-1]
+    assert isinstance(failed, Failed)
+    assert (failed.class_, failed.code) == (FaultClass.FULL if kind == "full" else FaultClass.REFUSED, "S302")
+    assert str(disk.point) in failed.message and "failed:" not in failed.message
+    cure = "free some space" if kind == "full" else "use another directory, or have it mounted for writing again"
+    assert cure in failed.message
+    if kind == "ro":
+        disk.make("rw")
+
+
+@pytest.mark.parametrize("kind", ["full", "ro"])
+def test_data_get_exits_75_and_names_directory_that_takes_nothing(
+    rig: StagingRig, disk: SmallDisk, kind: str, tmp_path: Path
+) -> None:
+    """The state of transfers is on that disk, and cannot be made."""
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "a").write_text("1")
+    disk.fill() if kind == "full" else disk.make("ro")
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, "data", "get", source.as_uri(), "--out", str(tmp_path / "got")],
+        env={**os.environ, "XDG_CACHE_HOME": str(disk.point)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if kind == "ro":
+        disk.make("rw")
+    assert done.returncode == 75, done.stderr
+    assert f"{disk.point}/ffdl" in done.stderr and "defect" not in done.stderr
+    assert ("free some space" if kind == "full" else "its file system is read-only: use another") in done.stderr
 
 
 def test_staging_program_never_prints_or_writes_secrets(rig: StagingRig) -> None:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.domain.data.store_kinds import StoreAddress
 from ffdl_batch.domain.network_address import parse_url
-from ffdl_batch.staging.faults import Fault, ObjectChanged, TemporaryFailure
+from ffdl_batch.staging.faults import Denied, Fault, ObjectChanged, TemporaryFailure
 from ffdl_batch.staging.stores.digests import hex_of_base64
 from ffdl_batch.staging.stores.store import CHUNK_BYTES, UNKNOWN, Item, Sent, library
 
@@ -107,6 +107,8 @@ def failure_of_status(status: int, text: str, key: str) -> Exception:
     """Return the exception for a reply with this HTTP status. For all stores that speak HTTP, S3 included."""
     if status in (412, 416):
         return ObjectChanged()
+    if status == 403 and key:
+        return Denied(text, key)
     if status in (401, 403, 407):
         return Fault(FaultClass.CREDENTIALS, text, key)
     if status in (404, 410):

@@ -24,7 +24,7 @@ from typing import Any
 
 from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.domain.data.store_kinds import StoreAddress
-from ffdl_batch.staging.faults import Fault, ObjectChanged, TemporaryFailure, UnknownUpload
+from ffdl_batch.staging.faults import Denied, Fault, ObjectChanged, TemporaryFailure, UnknownUpload
 from ffdl_batch.staging.stores.digests import count_of_parts, is_md5
 from ffdl_batch.staging.stores.http import byte_range, failure_of_status, require_trusted
 from ffdl_batch.staging.stores.store import CHUNK_BYTES, Item, Sent, library
@@ -200,6 +200,8 @@ class S3Store:
             return UnknownUpload()
         if code in _PASSING:
             return TemporaryFailure(reply)
+        if code == "AccessDenied" and key:
+            return Denied(reply, key)
         kind = _CLASS_OF.get(code)
         return failure_of_status(status, reply, key) if kind is None else Fault(kind, reply, key)
 

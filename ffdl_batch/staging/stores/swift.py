@@ -12,14 +12,14 @@ import time
 import urllib.parse
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, BinaryIO
 
 from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.domain.data.store_kinds import StoreAddress, is_version_1
-from ffdl_batch.staging.faults import Fault, TemporaryFailure
+from ffdl_batch.staging.faults import Denied, Fault, TemporaryFailure
 from ffdl_batch.staging.stores.http import HttpClient, etag_of, time_of
 from ffdl_batch.staging.stores.store import Item, Sent
 
@@ -144,7 +144,8 @@ class SwiftStore:
 
     def _listed(self, entry: Mapping[str, Any]) -> Item:
         if not entry["bytes"]:  # the manifest of a dynamic large object has none of its own
-            return self.head(entry["name"]) or Item(entry["name"], 0, entry["hash"])
+            with suppress(Denied):  # its download is denied, too
+                return self.head(entry["name"]) or Item(entry["name"], 0, entry["hash"])
         etag = entry.get("slo_etag", entry["hash"]).strip('"')
         mtime = datetime.fromisoformat(entry["last_modified"]).replace(tzinfo=UTC).timestamp()
         return Item(entry["name"], entry["bytes"], etag, mtime, True, "slo_etag" in entry)

@@ -16,6 +16,7 @@ from ffdl_batch.attempt.directory_tree import Gone
 from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.host.file_attributes import write_all, write_sparse
 from ffdl_batch.staging.faults import (
+    Denied,
     Fault,
     Mismatch,
     ObjectChanged,
@@ -77,6 +78,8 @@ class Download:
                 self._run.reporter.skip(f"{shown(planned.item.key)} is left out: {why}")
             except UnreadableObject as why:
                 self._run.unreadable.add(planned.name, why.error)
+            except Denied as fault:
+                self._run.unreadable.deny(planned.name, fault)
             except OSError as error:
                 raise local_fault(error, os.path.join(self._tree.root, planned.name)) from error
 
@@ -123,7 +126,7 @@ class Download:
         if half.wrong is None:
             try:
                 self._part(half, number)
-            except (ObjectChanged, Mismatch, UnreadableObject) as why:
+            except (ObjectChanged, Mismatch, UnreadableObject, Denied) as why:
                 half.wrong = why
         with half.lock:
             half.remaining -= 1
@@ -139,7 +142,7 @@ class Download:
         except (ObjectChanged, Mismatch) as why:
             self._restart(half, why)
             self._whole(Planned(planned.name, self._verification.look_up(planned.item.key)), 2)
-        except UnreadableObject:
+        except (UnreadableObject, Denied):
             self._drop(half)
             raise
         finally:
@@ -151,7 +154,7 @@ class Download:
         while True:
             half = self._open(planned.name, item, is_new=True)
             try:
-                for number in range(max(1, len(half.ranges())) if item.size else 0):
+                for number in range(len(half.ranges())):
                     self._part(half, number)
                 self._finish(half)
                 return
@@ -159,7 +162,7 @@ class Download:
                 if reading >= CHANGES:
                     raise Fault(FaultClass.CORRUPT, f"{_reason(why)} {CHANGES} times in a row", item.key) from why
                 self._restart(half, why)
-            except UnreadableObject:
+            except (UnreadableObject, Denied):
                 self._drop(half)
                 raise
             finally:
@@ -256,13 +259,12 @@ class Download:
                     at, digest = start, new_digest("md5")
                     os.ftruncate(half.file, 0)
 
-    @staticmethod
-    def _write(half: PartialFile, data: bytes, at: int) -> None:
+    def _write(self, half: PartialFile, data: bytes, at: int) -> None:
         """Write data. Blocks of zeros become holes, if the file has its size already."""
         try:
             (write_all if half.item.size == UNKNOWN else write_sparse)(half.file, data, at)
         except OSError as error:
-            raise local_fault(error, half.name) from error
+            raise local_fault(error, os.path.join(self._tree.root, half.name)) from error
 
     def _finish(self, half: PartialFile) -> None:
         """Compare the file with its object and rename it. Raises ObjectChanged, Mismatch, Skip, OSError."""

@@ -72,8 +72,8 @@ class PartialFile:
     running: RunningDigest | None = None
 
     def ranges(self) -> list[tuple[int, int]]:
-        """Of its parts, in order."""
-        if self.item.size == UNKNOWN or not self.item.ranges:
+        """Of its parts, in order. An empty object has one part, whose reading shows whether it may be read."""
+        if self.item.size in (0, UNKNOWN) or not self.item.ranges:
             return [(0, self.item.size)]
         return ranges(self.item.size, self.part_bytes)
 

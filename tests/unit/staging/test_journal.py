@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -117,11 +119,46 @@ def test_journal_keeps_entries_when_disk_is_full(tmp_path: Path, monkeypatch: py
     first.close()
     with monkeypatch.context() as patch:
         patch.setattr(module, "_opened", _full)
-        with pytest.raises(sqlite3.OperationalError, match="full"):
+        with pytest.raises(OSError, match="No space left on device") as caught:
             Journal(str(tmp_path), Direction.OUT)
+        assert caught.value.filename == str(tmp_path)
     again = Journal(str(tmp_path), Direction.OUT)
     assert again.settled("p", "a") == Settled("v", "e")
     again.close()
+
+
+def _refused(code: int) -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = code
+    return error
+
+
+@pytest.mark.parametrize(
+    ("code", "refusal", "found"),
+    [
+        (sqlite3.SQLITE_IOERR | 3 << 8, errno.EDQUOT, errno.EDQUOT),
+        (sqlite3.SQLITE_IOERR, errno.EROFS, errno.EROFS),
+        (sqlite3.SQLITE_IOERR, None, errno.EIO),
+        (sqlite3.SQLITE_FULL, errno.EDQUOT, errno.EDQUOT),
+        (sqlite3.SQLITE_FULL, None, errno.ENOSPC),
+        (sqlite3.SQLITE_READONLY, errno.EROFS, errno.EROFS),
+        (sqlite3.SQLITE_CANTOPEN, errno.ENOSPC, errno.ENOSPC),
+        (sqlite3.SQLITE_CANTOPEN, errno.EACCES, None),
+        (sqlite3.SQLITE_ERROR, None, None),
+    ],
+)
+def test_journal_reports_cause_and_directory_if_disk_refuses_transaction(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch, code: int, refusal: int | None, found: int | None
+) -> None:
+    why = None if refusal is None else OSError(refusal, os.strerror(refusal))
+    monkeypatch.setattr(module, "why_unwritable", lambda _path: why)
+    data, journal._data = journal._data, MagicMock()
+    journal._data.execute.side_effect = _refused(code)
+    with pytest.raises(sqlite3.OperationalError if found is None else OSError) as caught:
+        journal.part("p", "n", 1, "d")
+    journal._data = data
+    if isinstance(caught.value, OSError):
+        assert (caught.value.errno, caught.value.filename) == (found, str(journal._path.parent))
 
 
 def test_staging_program_reports_s302_when_journal_disk_is_full(
@@ -140,7 +177,7 @@ def test_staging_program_reports_s302_when_journal_disk_is_full(
         last = staging_protocol.read_line(said.read().splitlines()[-1])
     assert isinstance(last, Failed)
     assert (last.class_, last.code) == (FaultClass.FULL, "S302")
-    cure = "free some space, or request a larger scratch directory"
+    cure = f"free some space in {state}, or request more there"
     assert last.message == f"{state} on this machine: No space left on device; {cure}"
     assert status != 0
 

@@ -26,11 +26,22 @@ def test_local_fault_names_own_closed_directory_and_chmod(tmp_path: Path, name: 
     ("error", "kind", "cure"),
     [
         (PermissionError(errno.EPERM, "Operation not permitted"), FaultClass.REFUSED, "administrators"),
-        (OSError(errno.ENOSPC, "No space left on device"), FaultClass.FULL, "free some space"),
+        (OSError(errno.ENOSPC, "No space left on device"), FaultClass.FULL, "free some space in {}, or request more"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), FaultClass.FULL, "free some space in {}, or request more there"),
+        (
+            OSError(errno.EROFS, "Read-only file system"),
+            FaultClass.REFUSED,
+            "use another directory, or have it mounted",
+        ),
     ],
 )
-def test_local_fault_keeps_usual_cure_of_other_errors(
-    tmp_path: Path, error: OSError, kind: FaultClass, cure: str
-) -> None:
+def test_local_fault_has_cure_for_each_error(tmp_path: Path, error: OSError, kind: FaultClass, cure: str) -> None:
     fault = local_fault(error, str(tmp_path))
-    assert (fault.kind, cure in fault.sentence()) == (kind, True)
+    assert (fault.kind, cure.format(tmp_path) in fault.sentence()) == (kind, True)
+
+
+def test_local_fault_names_the_file_of_the_error(tmp_path: Path) -> None:
+    error = OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "state/journal"))
+    fault = local_fault(error, "/elsewhere/file")
+    assert fault.sentence().startswith(f"{tmp_path}/state/journal on this machine: No space left on device; free some")
+    assert f"in {tmp_path}/state, or" in fault.sentence()

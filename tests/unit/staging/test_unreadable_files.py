@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.data.staging_protocol import Direction, FaultClass
+from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.staging.faults import Fault
 from ffdl_batch.staging.reporter import Reporter
 from ffdl_batch.staging.run_context import UnreadableFiles
 
-IN, OUT = Direction.IN, Direction.OUT
+MINE, STORES = FaultClass.UNREADABLE, FaultClass.CREDENTIALS
 DENIED, FAULTY, STALE = errno.EACCES, errno.EIO, errno.ESTALE
 
 
@@ -31,32 +31,32 @@ def add(files: UnreadableFiles, *errors: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("direction", "errors", "kind"),
+    ("denied", "errors", "kind"),
     [
-        (OUT, (DENIED,), FaultClass.UNREADABLE),
-        (OUT, (DENIED, DENIED, DENIED, DENIED), FaultClass.UNREADABLE),
-        (OUT, (FAULTY,), FaultClass.REFUSED),
-        (OUT, (DENIED, STALE), FaultClass.REFUSED),
-        (OUT, (FAULTY, DENIED), FaultClass.REFUSED),
-        (IN, (DENIED,), FaultClass.REFUSED),
-        (IN, (FAULTY, DENIED), FaultClass.REFUSED),
+        (MINE, (DENIED,), FaultClass.UNREADABLE),
+        (MINE, (DENIED, DENIED, DENIED, DENIED), FaultClass.UNREADABLE),
+        (MINE, (FAULTY,), FaultClass.REFUSED),
+        (MINE, (DENIED, STALE), FaultClass.REFUSED),
+        (MINE, (FAULTY, DENIED), FaultClass.REFUSED),
+        (STORES, (DENIED,), FaultClass.CREDENTIALS),
+        (STORES, (FAULTY, DENIED), FaultClass.REFUSED),
     ],
 )
 def test_unreadable_files_are_fault_of_user_only_if_own_files_deny_access(
-    reporter: Reporter, direction: Direction, errors: tuple[int, ...], kind: FaultClass
+    reporter: Reporter, denied: FaultClass, errors: tuple[int, ...], kind: FaultClass
 ) -> None:
-    files = UnreadableFiles(reporter, direction)
+    files = UnreadableFiles(reporter, denied)
     add(files, *errors)
     with pytest.raises(Fault) as caught:
         files.require_none("are stored")
     assert caught.value.kind is kind
 
 
-@pytest.mark.parametrize(("direction", "kind"), [(OUT, FaultClass.UNREADABLE), (IN, FaultClass.REFUSED)])
+@pytest.mark.parametrize(("denied", "kind"), [(MINE, FaultClass.UNREADABLE), (STORES, FaultClass.CREDENTIALS)])
 def test_unreadable_files_forgets_errors_of_earlier_try(
-    reporter: Reporter, direction: Direction, kind: FaultClass
+    reporter: Reporter, denied: FaultClass, kind: FaultClass
 ) -> None:
-    files = UnreadableFiles(reporter, direction)
+    files = UnreadableFiles(reporter, denied)
     add(files, FAULTY)
     files.forget()
     files.require_none("are stored")
