@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ffdl_batch.attempt.reader import find_own_denial
 from ffdl_batch.daemon.replies import problem_reply
 from ffdl_batch.daemon.request_context import context_of
 from ffdl_batch.daemon.request_findings import findings_of
@@ -150,6 +151,9 @@ def problem_of(error: Exception, place: str) -> Problem | None:
     if isinstance(error, WRAPPED):
         lack = explain_lack(error)
         return Problem("S210", f"in the daemon, {lack}", ExitCode.TRY_AGAIN, WHOSE_LIMITS) if lack else None
+    if isinstance(error, PermissionError) and (why := find_own_denial(str(error.filename or ""))):
+        cure = "give yourself access again (chmod u+rwX)"
+        return Problem("S210", f"{error.filename} cannot be read, because {why}", ExitCode.UNAVAILABLE, cure)
     if type(error) is OSError and error.errno is None:  # a file of the job is damaged
         return Problem("S210", str(error), ExitCode.UNAVAILABLE, "restore the file, or submit the job again")
     trouble = explain(error, place) if isinstance(error, OSError) else None
