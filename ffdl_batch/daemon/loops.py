@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable
 
 from ffdl_batch.daemon.loop_intervals import LONGEST_S, Backoff, DeployPace, WatchPace
@@ -25,7 +26,9 @@ UPLOADS_WHILE_UPLOADING_S = 1.0
 STORE_LONGEST_S = 5.0
 """Longest pause while the database is unavailable. Unlike a scheduler, it can be asked often."""
 STOP_S = 15.0
-"""How long the daemon waits at its end for a running step. If it takes longer, its lease expires by itself."""
+"""How long the daemon waits at its end for running steps. If one takes longer, its lease expires by itself."""
+DEPLOYERS = 4
+"""The maximum number of steps of the deployer that run side by side. All but one wait for answers of schedulers."""
 
 Turn = Callable[[], float]
 """Does one step, and returns how many seconds to sleep afterwards; :meth:`StepThread.wake` ends the sleep."""
@@ -50,6 +53,16 @@ class StepThread:
     def name(self) -> str:
         """Name of the loop in the log."""
         return self._thread.name
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the loop was asked to end."""
+        return self._stopping.is_set()
 
     def start(self) -> None:
         """Start the thread."""
@@ -117,7 +130,9 @@ class Loops:
         self._deployer_failed = False
         self._deploy_pace = DeployPace()
         self._watch_pace = WatchPace(settings.watch_interval_s, settings.doorbell_interval_s)
-        self._deploy = self._loop("deployer", self._deploy_turn)
+        self._deploys = [self._loop("deployer", self._deploy_turn)]
+        """The last one claims jobs. The others end after their running step, which waits for a scheduler."""
+        self._succession = threading.Lock()
         self._pacing = threading.Lock()
         self._watch = self._loop("watcher", self._watch_turn)
         self._listen = self._loop("listener", self._listen_turn)
@@ -151,17 +166,19 @@ class Loops:
         """Wake deployer and watcher, because a job was submitted or cancelled. Safe in every thread."""
         self._deploy_pace.poke()
         self._poked.set()
-        self._deploy.wake()
+        self._deploys[-1].wake()
         self._watch.wake()
 
     def stop(self) -> None:
         """Ask all loops to end; return at once."""
-        for loop in self._all():
-            loop.stop()
+        with self._succession:
+            for loop in self._all():
+                loop.stop()
 
     def join(self) -> None:
         """Wait for the running steps, then release the leases."""
-        late = [loop for loop in self._all() if not loop.join(STOP_S)]
+        ends_at = time.monotonic() + STOP_S
+        late = [loop for loop in self._all() if not loop.join(max(0.0, ends_at - time.monotonic()))]
         for loops, end in (
             ((self._watch, self._listen), self._watcher.close),
             ((self._uploads,), self._uploader.close),
@@ -178,19 +195,46 @@ class Loops:
                 log.warning("a lease could not be released (%s) and expires by itself: %s", names, error)
 
     def _all(self) -> tuple[StepThread, ...]:
-        return (self._deploy, self._watch, self._listen, self._sweep, self._uploads, self._silence, self._notify)
+        return (*self._deploys, self._watch, self._listen, self._sweep, self._uploads, self._silence, self._notify)
 
     def _deploy_turn(self) -> float:
-        if self._deployer_failed:  # its leased jobs are blocked until the leases expire
-            self._platform.storage.store.end_claims_of(self._platform.leases.owner)
-        self._deployer_failed = True
-        done = self._deployer.step()
-        self._deployer_failed = False
+        try:
+            if self._deployer_failed:  # its leased jobs are blocked until the leases expire
+                self._deployer_failed = False
+                self._deployer.end_lost_claims()
+            done = self._deployer.step(self._deploy_beside)
+        except BaseException:
+            self._deployer_failed = True
+            raise
         if done:
-            self._poked.set()
-            self._on_change()
-            self._watch.wake()
+            self._announce_deployed()
+            self._deploys[-1].wake()  # if the step began in an earlier thread
         return self._deploy_pace.after(done)
+
+    def _deploy_beside(self) -> bool:
+        """Let another thread claim jobs, because the step of the calling one only waits for a scheduler. Return whether
+        it does: not if there are DEPLOYERS of them, or the daemon ends."""
+        with self._succession:
+            *earlier, current = self._deploys
+            running = [loop for loop in earlier if loop.is_running]
+            if current.is_stopping or len(running) + 1 >= DEPLOYERS:
+                return False
+            successor = self._loop("deployer", self._deploy_turn)
+            try:
+                successor.start()
+            except RuntimeError as error:
+                log.warning("later submissions wait until a scheduler answers: %s", error)
+                return False
+            self._deploys = [*running, current, successor]
+            successor.wake()  # for jobs that were submitted since its start, and woke this thread
+            current.stop()
+        self._announce_deployed()
+        return True
+
+    def _announce_deployed(self) -> None:
+        self._poked.set()
+        self._on_change()
+        self._watch.wake()
 
     def _watch_turn(self) -> float:
         """Poll the schedulers if it is time, however long they take."""
@@ -227,7 +271,7 @@ class Loops:
         if changed or just_caught_up:
             self._on_change()
         if changed:
-            self._deploy.wake()
+            self._deploys[-1].wake()
             self._notify.wake()  # there may be an incident
             self._uploads.wake()  # an attempt may have ended with a pending upload, or after an upload
 

@@ -177,10 +177,10 @@ def is_leased_by_others(database: Database, owner: str) -> bool:
         return connection.execute(select(LEASES.c.name).where(*held)).first() is not None
 
 
-def end_claims_of(database: Database, owner: str) -> None:
-    """End the leases of jobs that `owner` holds; their tokens become invalid."""
+def end_claims_of(database: Database, owner: str, besides: Collection[str] = ()) -> None:
+    """End the leases of jobs that `owner` holds, except those with tokens `besides`; their tokens become invalid."""
     with database.writing() as connection:
-        _end_claims(connection, owner)
+        _end_claims(connection, owner, besides)
 
 
 def end_leases_of(database: Database, owner: str) -> None:
@@ -195,6 +195,6 @@ def end_leases_of(database: Database, owner: str) -> None:
         connection.execute(delete(LEASES).where(LEASES.c.owner == owner))
 
 
-def _end_claims(connection: Connection, owner: str) -> None:
-    held = update(JOBS).where(JOBS.c.lease_owner == owner)
+def _end_claims(connection: Connection, owner: str, besides: Collection[str] = ()) -> None:
+    held = update(JOBS).where(JOBS.c.lease_owner == owner, JOBS.c.lease_token.not_in(besides))
     connection.execute(held.values(lease_owner="", lease_token="", lease_until=0.0))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import BigInteger, and_, func, literal, or_, select
 from sqlalchemy.engine import Connection
+from sqlalchemy.sql import ColumnElement
 
 from ffdl_batch.domain.job.job import HistoryEntry, Job, JobId
 from ffdl_batch.domain.job_state import LIVE, JobState
@@ -113,14 +114,18 @@ def count_elements(connection: Connection, ids: Collection[str]) -> dict[str, di
     return found
 
 
-def count_handed_over(connection: Connection, ids: Collection[str]) -> dict[str, int]:
-    """Return how many live elements of each array a scheduler has, or may have; arrays without any are omitted."""
+def count_handed_over(
+    connection: Connection, ids: Collection[str], now: ColumnElement[float], besides: str
+) -> dict[str, int]:
+    """Return how many live elements of each array a scheduler has, may have, or is about to get from the holder of a
+    lease other than `besides`; arrays without any are omitted."""
+    is_being_submitted = and_(JOBS.c.lease_until > now, JOBS.c.lease_token != besides)
     found: dict[str, int] = {}
     for chunk in chunks([array_id for array_id in ids if array_id]):
         query = select(JOBS.c.array_id, func.count()).where(
             JOBS.c.array_id.in_(chunk),
             JOBS.c.state.in_(MAYBE_DEPLOYED),
-            or_(JOBS.c.native_id != "", JOBS.c.uncertain_since.is_not(None)),
+            or_(JOBS.c.native_id != "", JOBS.c.uncertain_since.is_not(None), is_being_submitted),
         )
         found.update((row[0], int(row[1])) for row in connection.execute(query.group_by(JOBS.c.array_id)))
     return found

@@ -143,10 +143,11 @@ class Store:
         with self._database.reading() as connection:
             return queries.count_elements(connection, ids)
 
-    def count_handed_over(self, ids: Collection[str]) -> dict[str, int]:
-        """Return how many live elements of each of these arrays a scheduler has, or may have; one query."""
+    def count_handed_over(self, ids: Collection[str], besides: str = "") -> dict[str, int]:
+        """Return how many live elements of each of these arrays a scheduler has, may have, or is about to get; one
+        query. Elements that are being submitted under the lease token `besides` do not count."""
         with self._database.reading() as connection:
-            return queries.count_handed_over(connection, ids)
+            return queries.count_handed_over(connection, ids, self._database.now_expression(), besides)
 
     def job_ids(self) -> frozenset[str]:
         """Return the ids of all jobs."""
@@ -348,9 +349,10 @@ class Store:
         busy = self.count_live() or self.pending_uploads(1)
         return not busy and not leases.is_leased_by_others(self._database, owner)
 
-    def end_claims_of(self, owner: str) -> None:
-        """End the leases of jobs that `owner` holds, for example after a failed step; named leases stay."""
-        leases.end_claims_of(self._database, owner)
+    def end_claims_of(self, owner: str, besides: Collection[str] = ()) -> None:
+        """End the leases of jobs that `owner` holds, for example after a failed step. Those with the tokens `besides`
+        and named leases stay."""
+        leases.end_claims_of(self._database, owner, besides)
 
     def end_leases_of(self, owner: str) -> None:
         """End every lease of `owner`, whose earlier process has provably ended (its lock is ours now)."""

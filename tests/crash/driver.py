@@ -1,7 +1,7 @@
 """One life of a process that may kill itself between two steps of its work. Run by the crash tests as a child.
 
     python -m tests.crash.driver [--submit N [--die-in-submit POINT]] [--halt] [--resume] [--watch] [--deploy]
-                                 [--die-at STEP] [--finish SECONDS]
+                                 [--deploy-beside] [--die-at STEP] [--finish SECONDS]
 
 It does, in this order, what the daemon's loops do, through the same services, on the real database, adapters and
 processes, and prints ``acknowledged <id>`` for each job that a client would have been told of. SIGKILL comes from
@@ -31,6 +31,7 @@ from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job.submission import Caller, Submission
 from ffdl_batch.domain.job.views import Resume
 from ffdl_batch.services.data.model_archives import receive_archive
+from ffdl_batch.services.deployment import deployer as deployer_of_product
 from ffdl_batch.services.job_control.resume import resume_job
 from ffdl_batch.services.job_control.stop import halt_job
 from ffdl_batch.services.submission.submit import submit
@@ -73,7 +74,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--submit", type=int, default=0)
     parser.add_argument("--die-in-submit", choices=IN_SUBMIT)
-    for name in ("--halt", "--resume", "--watch", "--deploy"):
+    for name in ("--halt", "--resume", "--watch", "--deploy", "--deploy-beside"):
         parser.add_argument(name, action="store_true")
     parser.add_argument("--die-at", default="")
     parser.add_argument("--finish", type=float, default=0.0)
@@ -100,6 +101,8 @@ def main() -> int:
         while options.die_at and time.monotonic() < deadline:  # jobs were put off before they reached this step
             time.sleep(PAUSE_S)
             deployer.step()
+    if options.deploy_beside:
+        deploy_beside(platform, options.die_at)
     done = finish(platform, options.finish) if options.finish else True
     platform.close()
     return 0 if done else 1
@@ -119,6 +122,21 @@ def killer(step: str) -> Callable[[str], None]:
             die()
 
     return reached
+
+
+def deploy_beside(platform: Platform, die_at: str) -> None:
+    """Deploy one job, and while the scheduler does not answer, the next one in another step, which dies at a step."""
+    setattr(deployer_of_product, "BATCH", 1)  # noqa: B010 - a constant
+    is_beside: list[bool] = []
+    kill = killer(die_at)
+    deployer = platform.deployer(lambda name: kill(name) if is_beside else None)
+
+    def begin_next() -> bool:
+        is_beside.append(True)
+        deployer.step()
+        raise AssertionError("the step beside reached its end")
+
+    deployer.step(begin_next)
 
 
 def accept(platform: Platform, count: int, die_in: str | None) -> None:

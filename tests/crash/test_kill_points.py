@@ -26,6 +26,19 @@ def test_deployment_runs_each_job_once_after_kill_at_each_step(make_world: MakeW
     assert _job_directories(world) == set(life.acknowledged)
 
 
+@pytest.mark.parametrize("step", STEPS)
+def test_deployment_runs_each_job_once_after_kill_of_step_beside_unanswered_one(world: World, step: str) -> None:
+    """The sbatch of the first job outlives the daemon."""
+    answer = world.base / "answer"
+    silent = f"if mkdir {world.base}/first 2>/dev/null; then until [ -e {answer} ]; do sleep 0.05; done; fi"
+    world.wrap("sbatch", f'{silent}; exec "$FAKE" "$@"')
+    life = world.die("--submit", "2", "--deploy-beside", "--die-at", step)
+    answer.touch()
+    world.recover()
+    assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
+    assert len(world.accepted()) == 2
+
+
 def test_recovery_runs_each_job_once_after_second_kill_during_lookup(world: World) -> None:
     life = world.die("--submit", "2", "--deploy", "--die-at", "submitted")
     world.die("--deploy", "--die-at", "looked")

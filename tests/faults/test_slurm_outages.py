@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.world import WorldOptions
+from tests.crash.driver import LIMIT_S
+from tests.crash.world import Findings, WorldOptions
 from tests.faults.slurm_office import COMMANDS, SAVES, STAYS, Office
 
 MakeOffice = Callable[[WorldOptions], Office]
@@ -131,6 +132,36 @@ def test_daemon_answers_promptly_and_limits_queries_when_slurm_is_slow(make_offi
     most = (time.monotonic() - began) / SLOW_S
     assert asked["squeue"] <= 1 + most and asked["sbatch"] <= 2 and asked["sinfo"] <= most, asked
     office.spoil_all("")
+
+
+@pytest.mark.parametrize("end", ["stopped", "killed"])
+def test_daemon_deploys_later_jobs_beside_silent_sbatches_and_its_end_loses_none(
+    make_office: MakeOffice, end: str
+) -> None:
+    """Two sbatches are silent, in a step each, when the daemon ends. They outlive it if it is killed."""
+    office = make_office(WorldOptions(timeout_s=NEVER_S))
+    answer, silent = office.base / "answer", [office.base / f"silent-{number}" for number in (1, 2)]
+    first = " || ".join(f"mkdir {path} 2>/dev/null" for path in silent)
+    office.wrap("sbatch", f'if {first}; then until [ -e {answer} ]; do sleep 0.05; done; fi; exec "$FAKE" "$@"')
+    office.start()
+    held: list[str] = []
+    for path in silent:
+        held.append(office.accept())
+        office.wait(path.exists, "the sbatch that is silent")
+    later = office.accept()
+    assert office.until(later, "COMPLETED", "FAILED")["state"] == "COMPLETED"
+    office.accept("", "--array", "0-2")
+    office.wait(lambda: len(office.accepted()) == 4, "the array to be submitted")
+    assert [office.show(job)["state"] for job in held] == ["DEPLOYING"] * 2
+    assert office.daemon is not None
+    (office.daemon.terminate if end == "stopped" else office.daemon.kill)()
+    answer.touch()
+    office.daemon.wait(LIMIT_S)
+    office.start()
+    jobs = [str(job.id) for job in office.jobs()]
+    assert [office.until(job, "COMPLETED", "FAILED")["state"] for job in jobs] == ["COMPLETED"] * 6
+    assert office.examine([*held, later]) == Findings(), office.diagnosis()
+    assert len(office.accepted()) == 6
 
 
 def test_submit_is_refused_until_slurm_answers_once_and_accepted_in_outages_afterwards(make_office: MakeOffice) -> None:

@@ -162,7 +162,8 @@ class ArraySubmission:
         job, adapters = members[0].job, self.delivery.adapters
         array, limit = _array_of(job), _limit_of(job)
         if limit is not None:
-            under_way = self.delivery.storage.store.count_handed_over([array]).get(array, 0)
+            token = self.delivery.lease.token
+            under_way = self.delivery.storage.store.count_handed_over([array], besides=token).get(array, 0)
             if under_way:
                 return self._send_within_limit(members, limit, under_way)
         decided: list[Decided] = []

@@ -13,7 +13,8 @@ An attempt that a head controller began looks the same: it has a mark and a toke
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -75,7 +76,12 @@ class _Step:
 
 
 class Deployer:
-    """Leases PENDING and DEPLOYING jobs and brings each one step further."""
+    """Leases PENDING and DEPLOYING jobs and brings each one step further.
+
+    Steps may run side by side, but only one of them claims jobs. The next one begins when the jobs of this one are
+    answered or being submitted, except those behind other elements of their array. So jobs are submitted in their
+    order, but none waits for the answer about another one.
+    """
 
     def __init__(
         self,
@@ -89,10 +95,23 @@ class Deployer:
         self._reached = reached
         self._waiting = Waiting(storage)
         self._throttle = Throttle(storage.store, adapters)
+        self._lock = threading.Lock()
+        self._tokens: set[str] = set()
+        """The lease tokens of the running steps."""
 
-    def step(self) -> int:
+    def end_lost_claims(self) -> None:
+        """End the leases of steps that failed, so that their jobs are claimed again. No step may be claiming jobs."""
+        with self._lock:
+            held = frozenset(self._tokens)
+        self._storage.store.end_claims_of(self._leases.owner, besides=held)
+
+    def step(self, begin_next: Callable[[], bool] = lambda: False) -> int:
         """Handle up to BATCH jobs that can be submitted, and ELEMENTS more if they are elements of arrays. Return how
-        many made progress."""
+        many made progress.
+
+        `begin_next` is called when the step only waits for answers of schedulers. It may begin the next step in another
+        thread, and returns whether it did. If it did not, it is called again.
+        """
         self._waiting.wake()
         self._throttle.wake()
         while True:
@@ -110,12 +129,12 @@ class Deployer:
                 lease.release(one.job for one in leased)
                 raise
             if ready:
-                return done + self._deploy(lease, [one.job for one in ready])
+                return done + self._deploy(lease, [one.job for one in ready], begin_next)
             if done or len(leased) < BATCH:
                 return done
             # All of them wait. Jobs behind them that need not wait must not be delayed by them.
 
-    def _deploy(self, lease: StepLease, jobs: Sequence[Job]) -> int:
+    def _deploy(self, lease: StepLease, jobs: Sequence[Job], begin_next: Callable[[], bool]) -> int:
         """Bring each of the leased `jobs` one step further: workers act, and this thread writes their decisions."""
         begins_at = self._storage.clock.monotonic()
         try:
@@ -141,19 +160,34 @@ class Deployer:
             lambda: self._reached("queued"),
             lambda dropped: take_back(self._storage, self._adapters, dropped),
         )
+        with self._lock:
+            self._tokens.add(lease.token)
         try:
             with ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix="deploy") as pool:
+
+                def send_arrays() -> bool:
+                    groups = step.arrays.groups()
+                    for members in groups:
+                        outcomes.expect(pool.submit(step.arrays.send, members))
+                    return bool(groups)
+
+                def stalled() -> None:
+                    """Let neither arrays nor the next step wait for the answers that this one waits for."""
+                    if not send_arrays() and not in_flight.is_followed:
+                        in_flight.is_followed = begin_next()
+
                 for job in begun:
                     outcomes.expect(pool.submit(self._one, step, job, begins_at))
                 for job in found:
                     if job.id not in late:
                         outcomes.expect(pool.submit(self._one, step, job, None))
-                changed = outcomes.write()
-                for members in step.arrays.groups():
-                    outcomes.expect(pool.submit(step.arrays.send, members))
-                return changed + outcomes.write()
+                changed = outcomes.write(stalled)
+                send_arrays()
+                return changed + outcomes.write(stalled)
         finally:
             step.arrays.disband()
+            with self._lock:
+                self._tokens.discard(lease.token)
 
     def _begin(self, lease: StepLease, jobs: Sequence[Job]) -> tuple[list[Job], list[Job]]:
         """Begin all attempts that can begin, in one transaction.

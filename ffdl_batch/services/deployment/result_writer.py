@@ -5,7 +5,7 @@ step: if another process has changed the job, the decision is dropped and the le
 
 While a scheduler hangs, the thread of the step only waits for its workers. Meanwhile it shows on the jobs that their
 submission has not been answered, and on the jobs behind them what they wait for. A decision about such a job is then
-written to its current row (:meth:`InFlight.latest`).
+written to its current row (:meth:`InFlight.latest`). If only unanswered submissions are left, the next step begins.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ GROUP = 16
 GATHER_S = 0.01
 """How long a finished job waits for others."""
 AWAIT_S = 1.0
-"""How often slow submissions are reported while none finishes."""
+"""How often it is checked whether submissions are slow, while none finishes."""
 LONG_S = (5.0, 30.0)
 """After how many seconds an unanswered submission is reported."""
 LOOK_EVERY_S = 5.0
@@ -69,6 +69,8 @@ class InFlight:
         self._reported: dict[JobId, tuple[int, Job]] = {}
         """The revision of a job before its reports, and its row after them."""
         self._look_at = 0.0
+        self.is_followed = False
+        """Whether the next step has begun, so that later jobs do not wait for this one."""
 
     @contextmanager
     def sending(self, jobs: Sequence[Job]) -> Iterator[None]:
@@ -81,6 +83,11 @@ class InFlight:
         finally:
             with self._lock:
                 self._flights.remove(flight)
+
+    def count(self) -> int:
+        """Return the number of submissions that are not answered yet."""
+        with self._lock:
+            return len(self._flights)
 
     def latest(self, job: Job) -> Job:
         """Return the row after its reports, if it was `job` before."""
@@ -98,7 +105,7 @@ class InFlight:
         backends = {job.backend for flight in late for job in flight.jobs}
         try:
             self._report_own(late, flights, backends, now)
-            if now >= self._look_at:
+            if now >= self._look_at and not self.is_followed:
                 self._look_at = now + LOOK_EVERY_S
                 self._report_waiting(backends)
         except StoreError as error:
@@ -161,15 +168,16 @@ class Outcomes:
         self._awaited += 1
         outcome.add_done_callback(self._finished.put)
 
-    def write(self) -> int:
+    def write(self, stalled: Callable[[], None] = lambda: None) -> int:
         """Write all expected outcomes. Return how many jobs were changed.
 
-        A failure affects only its own jobs: the first one is raised when all other outcomes are written.
+        `stalled` is called repeatedly while each outcome that is left is that of an unanswered submission. It may add
+        outcomes. A failure affects only its own jobs: the first one is raised when all other outcomes are written.
         """
         changed = 0
         failures: list[BaseException] = []
         while self._awaited:
-            group = self._gather()
+            group = self._gather(stalled)
             failures += [error for one in group if (error := one.exception()) is not None]
             ended = [one.result() for one in group if one.exception() is None]
             try:
@@ -180,9 +188,9 @@ class Outcomes:
             raise failures[0]
         return changed
 
-    def _gather(self) -> list[Outcome]:
+    def _gather(self, stalled: Callable[[], None]) -> list[Outcome]:
         """Return the next outcome and those that follow it closely."""
-        group = [self._next()]
+        group = [self._next(stalled)]
         while len(group) < min(self._awaited, GROUP):
             try:
                 group.append(self._finished.get(timeout=GATHER_S))
@@ -191,11 +199,13 @@ class Outcomes:
         self._awaited -= len(group)
         return group
 
-    def _next(self) -> Outcome:
+    def _next(self, stalled: Callable[[], None]) -> Outcome:
         while True:
             try:
                 return self._finished.get(timeout=AWAIT_S)
             except Empty:
+                if self._in_flight.count() == self._awaited:
+                    stalled()
                 self._in_flight.report()
 
     def _write(self, decided: Sequence[Decided]) -> int:

@@ -198,7 +198,7 @@ class Throttle:
                 arrays[one.job.spec.element.array].append(one)
         if not arrays:
             return list(leased)
-        counts = self._store.count_handed_over(arrays)
+        counts = self._store.count_handed_over(arrays, besides=lease.token)
         late = [one for array, waiting in arrays.items() for one in self._late(waiting, counts.get(array, 0))]
         lease.put_off([_delay(one.job, PAUSE_S, why_elements_wait(self._limit(one.job))) for one in late])
         held = {one.job.id for one in late}

@@ -5,12 +5,20 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.daemon.loops import STORE_LONGEST_S, UPLOADS_EVERY_S, UPLOADS_WHILE_UPLOADING_S, Loops, StepThread
+from ffdl_batch.daemon.loops import (
+    DEPLOYERS,
+    STORE_LONGEST_S,
+    UPLOADS_EVERY_S,
+    UPLOADS_WHILE_UPLOADING_S,
+    Loops,
+    StepThread,
+)
 from ffdl_batch.domain.job.job import JobId, Token
 from ffdl_batch.services.data.pending_uploads import PendingUploads
 from ffdl_batch.services.deployment.deployer import Deployer
@@ -76,7 +84,7 @@ def test_deploy_loop_reclaims_leased_jobs_after_failed_step(
     store = desk.platform.storage.store
     add_job(store)
 
-    def fail(deployer: Deployer) -> int:
+    def fail(deployer: Deployer, _begin_next: object) -> int:
         assert store.claim_deployable(desk.platform.leases.owner, limit=1, lease_s=3600.0)
         raise StoreUnavailable("the server is shutting down")
 
@@ -86,11 +94,131 @@ def test_deploy_loop_reclaims_leased_jobs_after_failed_step(
             loops._deploy_turn()
     assert store.claim_deployable("another", limit=1, lease_s=1.0) == []
 
-    def claim(deployer: Deployer) -> int:
+    def claim(deployer: Deployer, _begin_next: object) -> int:
         return len(store.claim_deployable(desk.platform.leases.owner, limit=1, lease_s=3600.0))
 
     monkeypatch.setattr(Deployer, "step", claim)
     assert loops._deploy_turn() == 0.0, "which is the pause after progress"
+
+
+class SilentSteps:
+    """Steps of the deployer that wait for a scheduler until :meth:`end`. `done` is what each step returns."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Semaphore(0)
+        self.begin_next: list[Callable[[], bool]] = []
+        self.answers: list[threading.Event] = []
+        self.done = 0
+
+    def step(self, begin_next: Callable[[], bool]) -> int:
+        answer = threading.Event()
+        self.answers.append(answer)
+        self.begin_next.append(begin_next)
+        self.begun.release()
+        assert answer.wait(60.0)
+        return self.done
+
+    def await_begin(self) -> None:
+        assert self.begun.acquire(timeout=60.0)
+
+    def end(self, loops: Loops) -> None:
+        """Stop the loops and answer all steps."""
+        loops.stop()
+        for answer in self.answers:
+            answer.set()
+        assert all(loop.join(60.0) for loop in loops._deploys)
+
+
+@pytest.fixture
+def silent(loops: Loops, monkeypatch: pytest.MonkeyPatch) -> SilentSteps:
+    """The steps of `loops`, the first of which has begun."""
+    steps = SilentSteps()
+    monkeypatch.setattr(Deployer, "step", lambda _deployer, begin_next: steps.step(begin_next))
+    loops._deploys[-1].start()
+    steps.await_begin()
+    return steps
+
+
+def begin_all(silent: SilentSteps) -> None:
+    """Begin as many steps as run side by side."""
+    for _ in range(DEPLOYERS - 1):
+        assert silent.begin_next[-1]()
+        silent.await_begin()
+
+
+def test_deploy_loop_runs_at_most_four_steps_side_by_side(loops: Loops, silent: SilentSteps) -> None:
+    begin_all(silent)
+    first = loops._deploys[0]
+    assert len(loops._deploys) == DEPLOYERS
+    assert not silent.begin_next[-1]()
+    silent.answers[0].set()
+    assert first.join(60.0)
+    assert silent.begin_next[-1]()
+    silent.await_begin()
+    assert [loop.is_running for loop in loops._deploys] == [True] * DEPLOYERS
+    silent.end(loops)
+    assert len(silent.answers) == DEPLOYERS + 1, "no loop but the last begins another step"
+
+
+def test_deploy_loop_begins_no_step_after_stop(loops: Loops, silent: SilentSteps) -> None:
+    loops.stop()
+    assert not silent.begin_next[-1]()
+    silent.end(loops)
+    assert len(silent.answers) == 1
+
+
+def test_join_waits_once_for_all_running_steps(
+    loops: Loops, silent: SilentSteps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[float] = []
+
+    def join(_loop: StepThread, timeout_s: float) -> bool:
+        limits.append(timeout_s)
+        time.sleep(timeout_s)
+        return True
+
+    begin_all(silent)
+    loops.stop()
+    with monkeypatch.context() as patch:
+        patch.setattr("ffdl_batch.daemon.loops.STOP_S", 0.2)
+        patch.setattr(StepThread, "join", join)
+        loops.join()
+    assert len(limits) == len(loops._all()) > DEPLOYERS
+    assert sum(limits) == pytest.approx(0.2, abs=0.01)
+    silent.end(loops)
+
+
+def test_deploy_loop_reports_changes_and_continues_when_earlier_step_ends(
+    loops: Loops, told: list[str], silent: SilentSteps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The changes of a step are reported before it waits, and its end may have made room for other jobs."""
+    assert told == []
+    assert silent.begin_next[-1]()
+    assert told == ["change"]
+    silent.await_begin()
+    woken = threading.Event()
+    with monkeypatch.context() as patch:
+        patch.setattr(loops._deploys[-1], "wake", woken.set)
+        silent.done = 1
+        silent.answers[0].set()
+        assert woken.wait(60.0)
+    assert told == ["change"] * 2
+    silent.done = 0
+    silent.end(loops)
+
+
+def test_deploy_loop_waits_for_step_while_no_thread_can_start(
+    loops: Loops, silent: SilentSteps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_loop: StepThread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StepThread, "start", refuse)
+        assert not silent.begin_next[-1]()
+    assert silent.begin_next[-1]()
+    silent.await_begin()
+    silent.end(loops)
 
 
 def test_step_thread_sleeps_until_woken_and_stops_between_turns() -> None:

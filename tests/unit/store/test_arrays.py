@@ -74,7 +74,10 @@ def test_store_counts_array_elements_that_scheduler_may_hold(store: Store) -> No
     applied(store, begun[1], Change((), columns={"uncertain_since": SUBMITTED_AT + 2}), lease_token=token)
     ended = applied(store, begun[2], steps(JobState.QUEUED, native_id="9_2"), lease_token=token)
     applied(store, ended, steps(JobState.PROCESSING, JobState.COMPLETED))
-    assert store.count_handed_over([ARRAY, OTHER, ""]) == {ARRAY: 2}
+    assert store.count_handed_over([ARRAY, OTHER, ""]) == {ARRAY: 3}, "the fourth is being submitted"
+    assert store.count_handed_over([ARRAY, OTHER, ""], besides=token) == {ARRAY: 2}
+    store.release([begun[3].id], token)
+    assert store.count_handed_over([ARRAY, OTHER, ""]) == {ARRAY: 2}, "the fourth waits for its next submission"
 
 
 def test_store_claims_whole_array_beyond_job_limit(store: Store) -> None:
