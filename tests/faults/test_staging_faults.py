@@ -107,7 +107,7 @@ def test_stage_in_resets_retry_count_after_progress(rig: StagingRig) -> None:
 def test_stage_in_stops_all_transfers_after_first_fatal_fault(rig: StagingRig) -> None:
     for n in range(60):
         rig.put(f"{n:02}", b"1")
-    rig.proxy.rules = [Rule("GET", "/02", status=403, code="AccessDenied")]
+    rig.proxy.rules = [Rule("GET", "/02", status=403, code="InvalidAccessKeyId")]
     assert rig.run(rig.task(parallel=1)).status == 77
     assert len(rig.files()) < 10
 

@@ -142,8 +142,8 @@ class Download:
         except (ObjectChanged, Mismatch) as why:
             self._restart(half, why)
             self._whole(Planned(planned.name, self._verification.look_up(planned.item.key)), 2)
-        except (UnreadableObject, Denied):
-            self._drop(half)
+        except (UnreadableObject, Denied) as why:
+            self._leave(half, why)
             raise
         finally:
             half.close()
@@ -162,16 +162,19 @@ class Download:
                 if reading >= CHANGES:
                     raise Fault(FaultClass.CORRUPT, f"{_reason(why)} {CHANGES} times in a row", item.key) from why
                 self._restart(half, why)
-            except (UnreadableObject, Denied):
-                self._drop(half)
+            except (UnreadableObject, Denied) as why:
+                self._leave(half, why)
                 raise
             finally:
                 half.close()
             reading += 1
             item = self._verification.look_up(item.key)
 
-    def _drop(self, half: PartialFile) -> None:
-        """Remove an incomplete file that cannot be completed."""
+    def _leave(self, half: PartialFile, why: UnreadableObject | Denied) -> None:
+        """Remove an incomplete file that cannot be completed. Its parts stay if the store gave some: the credentials
+        may have expired."""
+        if half.digests and isinstance(why, Denied):
+            return
         self._forget(half)
         with suppress(FileNotFoundError):
             os.unlink(half.temporary, dir_fd=half.directory)
