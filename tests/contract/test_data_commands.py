@@ -356,6 +356,18 @@ def test_data_put_stores_in_directory_and_ignores_modules_in_working_directory(p
     assert found_in(person.directory / "one") == {"b c": b"1"}
 
 
+def test_quiet_transfer_reports_that_entries_were_left_out(person: Person) -> None:
+    source, target = person.lay({"a": b"1"}), person.directory / "kept"
+    for name in (b"lat\xfcin", b"\xff"):
+        Path(os.fsdecode(os.fsencode(source) + b"/" + name)).write_bytes(b"2")
+    (source / "outward").symlink_to("/etc")
+    said = person.run("put", source, target.as_uri())[1]
+    assert "ffdl: lat\\xfcin is left out: its name is not UTF-8" in said
+    said = person.run("put", "-Q", source, target.as_uri())[1]
+    assert said == "ffdl: stored: 3 entries were left out; without -Q, the names and reasons are printed\n"
+    assert found_in(target) == {"a": b"1"}
+
+
 def test_data_put_reports_unreadable_files_and_stores_other_files(person: Person) -> None:
     mine = person.lay({"a": b"1", "shut": b"2", "closed/in": b"3", "large": NOISE * 4, "z/z": b"4"})
     for name in ("shut", "large", "closed"):
