@@ -295,6 +295,8 @@ def kill_descendants(spare: int = 0) -> None:
             return
         try:
             os.waitpid(-1, 0)
+            while os.waitpid(-1, os.WNOHANG)[0]:  # all that have ended, because each search reads all of /proc
+                pass
         except ChildProcessError:
             return
 
