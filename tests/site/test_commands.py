@@ -44,7 +44,8 @@ def test_commands_on_host_of_hub_use_daemon_of_spawner(host: Host, spawner: Spaw
     assert ada.ffdl("daemon", "status").returncode == 1
     assert spawner.daemons() == []
     listed = ada.ffdl("list")
-    assert (listed.returncode, listed.stderr) == (0, "")
+    reported = [line for line in listed.stderr.splitlines() if "has not answered for" not in line]  # a busy machine
+    assert (listed.returncode, reported) == (0, [])
     status = ada.ffdl("daemon", "status")
     (pid,) = spawner.daemons()
     assert f"Daemon:              process {pid} on " in status.stdout
