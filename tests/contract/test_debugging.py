@@ -58,7 +58,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     with site_in(base, more_environment={"FFDL_BACKEND": "local", "FFDL_CONFIG": str(config)}) as site:
         made = Desk(site, base)
         site.launch(program=PLAIN)
-        until(site.is_served, f"the daemon to answer; its log:\n{site.log}")
+        until(site.is_served, lambda: f"the daemon to answer; its log:\n{site.log}")
         try:
             yield made
         finally:
@@ -173,7 +173,7 @@ def test_exec_leaves_no_process_after_exit_client_kill_or_second_interrupt(desk:
             made.send_signal(signal.SIGINT)
         code = made.wait(LIMIT_S)
         assert code == {"the end of the command": 0, "a killed client": -9, "a second interrupt": 130}[way]
-    until(lambda: not sleepers(seconds), f"{sleepers(seconds)} to be gone")
+    until(lambda: not sleepers(seconds), lambda: f"{sleepers(seconds)} to be gone")
 
 
 def test_exec_leaves_no_process_when_helper_is_killed(desk: Desk, lone: str) -> None:
