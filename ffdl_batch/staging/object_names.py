@@ -32,10 +32,11 @@ def below(prefix: str) -> str:
     return prefix if not prefix or prefix.endswith("/") else f"{prefix}/"
 
 
-def parts_of(name: str) -> tuple[str, ...]:
+def parts_of(name: str, *, is_key: bool = True) -> tuple[str, ...]:
     """Return directories and file for a key without its prefix. Raises Skip with the reason.
 
-    No result leads out of the directory, and no two names become the same file.
+    No result leads out of the directory, and no two names become the same file. A name that is no key may have bytes
+    that are not UTF-8.
     """
     if "\0" in name:
         raise Skip("it has a NUL, which no file's name can have")
@@ -45,7 +46,7 @@ def parts_of(name: str) -> tuple[str, ...]:
     if "." in parts or ".." in parts:
         raise Skip("it has . or .. as a part, which would lead elsewhere")
     try:
-        longest = max(len(part.encode()) for part in parts)
+        longest = max(len(part.encode("utf-8", "strict" if is_key else "surrogateescape")) for part in parts)
     except UnicodeEncodeError:
         raise Skip("it is not UTF-8") from None
     if longest > LONGEST_NAME_BYTES:

@@ -89,8 +89,9 @@ def _unpack(pieces: _Pieces, into: Path, roots: tuple[str, ...], note: Callable[
             if _is_mark(entry, unread, note):
                 continue
             try:
-                parts = parts_of(entry.name)
-            except Skip:
+                parts = parts_of(entry.name, is_key=False)
+            except Skip as why:
+                note(f"{shown(entry.name)} is left out: {why}")
                 continue
             content = archive.extractfile(entry) if entry.isreg() else None
             if content is not None:

@@ -268,6 +268,34 @@ def test_unpacked_archive_has_the_links_modes_and_holes_of_the_directory(tmp_pat
     assert (target / "sparse").stat().st_blocks * 512 < 1 << 20
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"m\xfcller",
+        b"m\xfcller/caf\xe9.pt",
+        b"\xff\xfe",
+        b"line\nbreak",
+        b"tab\t",
+        b"\xe2\x80\xae",
+        b" ",
+        b"-r",
+        b"n" * 255,
+    ],
+)
+def test_unpacked_archive_has_files_whatever_the_bytes_of_their_names(tmp_path: Path, name: bytes) -> None:
+    source, target = tmp_path / "s", tmp_path / "t"
+    path = source / os.fsdecode(name)
+    path.parent.mkdir(parents=True)
+    path.write_text("x")
+    (path.parent / "link").symlink_to(path.name)
+    target.mkdir()
+    noted: list[str] = []
+    pieces = archive_output(OutputView("j", "results", "COMPLETED", directory=str(source)))
+    assert (_unpack(_Pieces(pieces, lambda size: None), target, (), noted.append), noted) == (1, [])
+    brought = target / os.fsdecode(name)
+    assert brought.read_text() == (brought.parent / "link").read_text() == "x"
+
+
 @pytest.mark.parametrize("above", ["", "deep/", "a/b c/"])
 def test_unpacked_archive_leaves_out_and_names_pipes_and_sockets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, above: str
