@@ -192,7 +192,9 @@ class LocalScheduler:
         except Exception as error:
             if self._unread.get(native) != str(error):
                 self._unread[native] = str(error)
-                log.exception("the state of %s is unknown, because its files cannot be read", native)
+                is_defect = not isinstance(error, OSError)
+                why = "the state of %s is unknown, because its files cannot be read: %s"
+                log.error(why, native, error, exc_info=is_defect)
             return None
         self._unread.pop(native, None)
         return seen

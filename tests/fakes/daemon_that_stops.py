@@ -39,6 +39,7 @@ from ffdl_batch.daemon.loop_intervals import DeployPace
 from ffdl_batch.daemon.main import main
 from ffdl_batch.daemon.platform import Platform, open_platform
 from ffdl_batch.domain.outcome.observation import NativeId
+from ffdl_batch.host.egress import Networks
 from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_batch.services.data import pending_uploads
 from ffdl_batch.services.deployment import deployer
@@ -113,11 +114,13 @@ def _slow_steps_named() -> None:
         reached("submitting")
         return submit(adapter, plan)
 
-    def uploading(attempt: AttemptDir, write_record: pending_uploads.WriteFinalRecord) -> pending_uploads.Upload | None:
+    def uploading(
+        attempt: AttemptDir, write_record: pending_uploads.WriteFinalRecord, egress: Networks | None
+    ) -> pending_uploads.Upload | None:
         with PLAN.with_name("uploaders").open("a", encoding="utf-8") as file:
             file.write(os.environ["FFDL_STATE_DIR"] + "\n")
         reached("uploading")
-        return start(attempt, write_record)
+        return start(attempt, write_record, egress)
 
     substitute(
         Platform, deployer=partialmethod(Platform.deployer, reached), watcher=partialmethod(Platform.watcher, reached)
