@@ -36,9 +36,9 @@ from ffdl_batch.domain.job.array import parse_chunk_name, read_marks
 from ffdl_batch.domain.job.job import Token
 from ffdl_batch.domain.job.spec import NetworkLevel
 from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
+from ffdl_batch.domain.outcome.shared_listing import SharedView
 from ffdl_batch.domain.scheduler_errors import AccountingUnreachable, NotNow
 from ffdl_batch.plugins import AdapterContext, Settings
-from ffdl_batch.ports.capabilities import SharedView
 from ffdl_batch.runtimes.launch_request import ArrayPlan, AttemptNode, Chunk, LaunchPlan, LaunchRequest, NodeProgram
 from ffdl_slurm.commands import beside_argv
 from ffdl_slurm.doctor.cluster_checks import Doctor

@@ -4,7 +4,6 @@ isinstance. Each has one purpose, so that a backend implements only what its sch
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from ffdl_batch.attempt.layout import AttemptDir
@@ -12,7 +11,8 @@ from ffdl_batch.domain.backend_facts import Absent, AccountedRun, AccountingOuta
 from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.examination import Item
 from ffdl_batch.domain.job.job import Token
-from ffdl_batch.domain.outcome.observation import NativeId, Observation
+from ffdl_batch.domain.outcome.observation import NativeId
+from ffdl_batch.domain.outcome.shared_listing import SharedView
 from ffdl_batch.domain.pending.explanation import Foretold
 from ffdl_batch.domain.tenant import Tenant, TenantStep
 from ffdl_batch.runtimes.launch_request import ArrayPlan, Chunk, LaunchPlan
@@ -84,16 +84,6 @@ class ForgetsJobs(Protocol):
         """Return what is known of those of `ids` that are missing from a *complete* answer of scheduler and accounting.
         Raises SchedulerUnreachable if there is no complete answer."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class SharedView:
-    """What the listing of the site's hub shows of some jobs."""
-
-    shown: Mapping[NativeId, Observation]
-    """Those that are listed; their names are empty."""
-    age_s: float
-    """How long ago the scheduler was asked."""
 
 
 @runtime_checkable

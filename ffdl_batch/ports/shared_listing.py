@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-
-@dataclass(frozen=True, slots=True)
-class SharedRows:
-    """The rows of one user."""
-
-    rows: Sequence[str]
-    """One row for each live job, in a form that only the backend reads. The same object as before if they have not
-    changed."""
-    age_s: float
-    """How long ago the scheduler was asked."""
+from ffdl_batch.domain.outcome.shared_listing import SharedRows
 
 
 class SharedListing(Protocol):

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 
+from ffdl_batch.domain.outcome.shared_listing import SharedRows
 from ffdl_batch.host.backoff import growing_pause
 from ffdl_batch.host.users import read_credentials
-from ffdl_batch.ports.shared_listing import SharedRows
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from ffdl_batch.daemon.platform import Platform, open_platform
 from ffdl_batch.domain.job.job import Change, Job, new_job_id
 from ffdl_batch.domain.job.spec import Framework, JobSpec, Resources
 from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.outcome.shared_listing import SharedRows
 from ffdl_batch.domain.scheduler_errors import SchedulerUnreachable
-from ffdl_batch.ports.shared_listing import SharedRows
 from ffdl_batch.services.job_files.attempt_directory import mark_begun
 from ffdl_batch.services.monitoring.watcher import ACCOUNTING_LAG_S, FORGOTTEN_AFTER, Watcher
 from ffdl_batch.store import NewJob

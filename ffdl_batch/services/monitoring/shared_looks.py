@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
-from ffdl_batch.ports.capabilities import SharedView
+from ffdl_batch.domain.outcome.shared_listing import SharedView
 
 SLOW_S = 60.0
 """Average interval of own questions while there is no listing of the hub."""

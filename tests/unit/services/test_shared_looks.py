@@ -10,7 +10,7 @@ import pytest
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.controller_events import Outcome
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
-from ffdl_batch.ports.capabilities import SharedView
+from ffdl_batch.domain.outcome.shared_listing import SharedView
 from ffdl_batch.services.job_control.stop import cancel_job
 from ffdl_batch.services.monitoring.shared_looks import LONGEST_S, SLOW_S, TOO_OLD_S, SharedLooks
 from tests.fakes.scheduler import FakeScheduler
