@@ -91,8 +91,15 @@ def test_download_extracts_daemon_archive_without_outside_links_and_paths(tmp_pa
     daemon.output = replace(daemon.output, roots=("/job/results",))
     daemon.files = tar_of({"a/b": b"1" * 1024, "../outside": b"x" * 512, "/absolute": b"x" * 512})
     done = ask(daemon, tmp_path)
-    outward = "\\x1b[2Jlink is left out: it is a link that leads out of the directory, to /etc/passwd"
-    assert (done.returncode, done.stderr) == (0, f"ffdl: look at this\nffdl: {outward}\n")
+    elsewhere = "it has . or .. as a part, which would lead elsewhere"
+    reported = [
+        "look at this",
+        "\\x1b[2Jlink is left out: it is a link that leads out of the directory, to /etc/passwd",
+        f"../x is left out: {elsewhere}",
+        f"../outside is left out: {elsewhere}",
+        "/absolute is left out: it has an empty part (//, or / at its beginning), which no path can have",
+    ]
+    assert (done.returncode, done.stderr) == (0, "".join(f"ffdl: {line}\n" for line in reported))
     links = [path for path in (tmp_path / JOB).rglob("*") if path.is_symlink()]
     assert [(path.name, str(path.readlink())) for path in links] == [("latest", "a")]
     assert [path for path in (tmp_path / JOB).rglob("*") if path.is_file()] == [tmp_path / JOB / "results" / "a" / "b"]
