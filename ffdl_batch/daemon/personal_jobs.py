@@ -33,6 +33,9 @@ def take_over_personal_jobs(state_dir: Path, personal: Path) -> bool:
     try:
         if not theirs.is_file():
             return False
+    except PermissionError:  # a home directory that this daemon cannot enter
+        return False
+    try:
         found = find_holder(personal, machine)
         if found is not None and found[1] is Holder.ELSEWHERE:
             return False
@@ -47,8 +50,6 @@ def take_over_personal_jobs(state_dir: Path, personal: Path) -> bool:
                 copy_database(source, own)
         finally:
             hold.release()
-    except PermissionError:  # a home directory that this daemon cannot enter
-        return False
     except (DaemonUnreachable, PlaceRefused, HeldElsewhere, AlreadyServed, StoreError, OSError, sqlite3.Error) as error:
         why = f"the jobs of your personal daemon in {personal} cannot be taken over: {error}"
         raise PlaceRefused(why, "see whether `ffdl-admin db check` finds a fault; then try again") from error

@@ -135,7 +135,7 @@ def test_watcher_runs_one_squeue_per_interval_and_one_sacct_for_all_purged_jobs(
 
 
 class HubRows:
-    """The listing that the hub of the site shares, asked anew for each look."""
+    """The listing that the hub of the site shares, asked again for each look."""
 
     def __init__(self, source: SlurmScheduler) -> None:
         self._source = source

@@ -311,7 +311,7 @@ print(json.dumps(answer))
 
 
 def test_daemon_of_site_connects_to_no_address_of_its_own_host(host: Host, spawner: Spawner) -> None:
-    """Jobs wait for another one, so that nobody but the daemon uses their stores."""
+    """Jobs wait for another one, so that only the daemon uses their stores."""
     assert host.ask(BOB, f"ensure {BOB}\n").startswith("ok ")
     own = str(host.place / f"run/users/{BOB}/daemon.sock")
 

@@ -51,7 +51,7 @@ class TrustedProxies:
 
     def client_of(self, peer: str, forwarded: Sequence[str]) -> str:
         """Return the address of the client of a trusted proxy: the last one in the header that is not a proxy's. An
-        entry that is no address ends the search: whoever wrote it was not a proxy of ours."""
+        entry that is no address ends the search: it was not written by one of our proxies."""
         client = peer
         for entry in reversed(",".join(forwarded).split(",")):
             found = _read_address(entry.strip())

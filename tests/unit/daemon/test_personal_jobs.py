@@ -78,6 +78,17 @@ def test_failed_copy_ends_the_start_and_names_the_cause(personal: Path, own: Pat
     assert "db check" in refused.value.cure and not (own / "ffdl.sqlite3").exists()
 
 
+def test_copy_that_is_not_permitted_ends_the_start(personal: Path, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a database the daemon would begin an empty one beside the marked jobs."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(own))
+
+    monkeypatch.setattr(personal_jobs, "copy_database", refuse)
+    with pytest.raises(PlaceRefused, match="cannot be taken over"):
+        take_over_personal_jobs(own, personal)
+
+
 def test_jobs_of_daemon_on_another_host_stay_with_it(personal: Path, own: Path) -> None:
     machine = this_machine()
     lock = {"host": "login9", "pid": 7, "boot_id": machine.boot_id, "start_ticks": 1, "socket": "/x"}
