@@ -16,12 +16,13 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ffdl_batch.client.connection.daemon_location import locate_socket
 from ffdl_batch.client.connection.daemon_settings import own_settings
-from ffdl_batch.client.connection.http_client import Channel, DirectChannel
+from ffdl_batch.client.connection.http_client import Channel, DirectChannel, connection_over
 from ffdl_batch.client.errors import DaemonUnreachable
 from ffdl_batch.config.daemon_location import (
     LOCK_NAME,
@@ -218,7 +219,7 @@ class Dialling:
             alive = self._live_holder(state_dir)
             for candidate in _candidates(place, alive):
                 connected = connect(candidate)
-                if connected is not None:
+                if connected is not None and (started is None or _is_ready(connected, deadline - time.monotonic())):
                     return connected
             if started is None and alive is None:  # the holder has stopped meanwhile
                 started = self._spawn(state_dir)
@@ -228,6 +229,22 @@ class Dialling:
                 raise _why_silent(place, state_dir, started, self.patience_s)
             time.sleep(pause)
             pause = min(pause * 1.5, _LONGEST_SLEEP_S)
+
+
+def _is_ready(connected: DirectChannel, left_s: float) -> bool:
+    """Return whether the daemon answers on a connection. Close it if not.
+
+    A daemon listens before it has loaded its code, and may end then: for lack of memory, for example.
+    """
+    connected.connection.settimeout(max(left_s, _FIRST_SLEEP_S))
+    http = connection_over(connected.connection)
+    try:
+        http.request("GET", "/api/v1/whoami")
+        http.getresponse().read()
+    except (OSError, HTTPException):
+        connected.close()
+        return False
+    return True
 
 
 def connect(place: SocketPlace) -> DirectChannel | None:

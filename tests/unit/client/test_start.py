@@ -154,6 +154,27 @@ def test_client_reports_last_output_of_daemon_that_ends_at_once(site: Site) -> N
 
 
 @pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("taken", [False, True], ids=["in the backlog", "accepted"])
+def test_client_reports_last_output_of_daemon_that_ends_after_it_listened(site: Site, *, taken: bool) -> None:
+    """Its socket is there before its code is loaded, for which there may be too little memory."""
+    ends = (
+        "import os, pathlib, select, socket, sys\n"
+        "path = pathlib.Path(os.environ['FFDL_SOCKET'])\n"
+        "path.parent.mkdir(exist_ok=True)\n"
+        "path.unlink(missing_ok=True)\n"
+        "bound = socket.socket(socket.AF_UNIX)\n"
+        "bound.bind(str(path))\n"
+        "bound.listen()\n"
+        "select.select([bound], [], [])\n"
+        f"taken = bound.accept() if {taken} else None\n"
+        "print('ffdl-submitd: no memory', flush=True)\n"
+        "os._exit(75)\n"
+    )
+    with pytest.raises(DaemonUnreachable, match=r"exited with status 75; its last message: .*no memory"):
+        health_version(replace(site.dialling, daemon_argv=(sys.executable, "-c", ends)))
+
+
+@pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize(("ended", "code"), [(69, 69), (77, 77), (78, 78), (1, 75), (75, 75)])
 def test_client_uses_exit_code_of_failed_daemon_if_retry_cannot_help(site: Site, ended: int, code: int) -> None:
     """Its last words are its own, and not those of the daemon before."""
