@@ -11,14 +11,17 @@ are empty.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -63,6 +66,7 @@ class Sharing:
         if session.testsfailed:
             raise session.Interrupted(f"{session.testsfailed} errors during collection")
         children = fork_runs(session.config, self._forks)
+        end_runs_on_sigterm(children)
         try:
             self._run(session)
         finally:
@@ -150,6 +154,22 @@ def fork_runs(config: pytest.Config, logs: list[Path]) -> list[int]:
     capture.start_global_capturing()
     capture.suspend_global_capture()
     return children
+
+
+def end_runs_on_sigterm(children: list[int]) -> None:
+    """Let SIGTERM end this run and its forks as Ctrl-C does, which a terminal sends to all of them."""
+    own = os.getpid()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != own:  # a process that a test has forked
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, number)
+        signal.default_int_handler(number, frame)
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

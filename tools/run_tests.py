@@ -31,7 +31,7 @@ from pathlib import Path
 from tests.cluster.rig.builder import WITHOUT_PYSLURM
 from tools.checks import DOCS, LINT, QUICKSTART, proof, run_checks
 from tools.packages import install_packages
-from tools.processes import REPORTS, ROOT, compile_sources, prefer_interpreter, say
+from tools.processes import REPORTS, ROOT, compile_sources, end_on_sigterm, prefer_interpreter, say
 from tools.pytest_runs import run_shares
 from tools.tally import Tally, refuse
 
@@ -88,6 +88,7 @@ class Done:
 def main() -> int:
     """Run the chosen tiers, or all; print times and the closing line."""
     options = _parser().parse_args()
+    end_on_sigterm()
     if options.list:
         print("\n".join(tier.name for tier in TIERS))
         return 0
