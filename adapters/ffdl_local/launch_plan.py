@@ -35,6 +35,8 @@ _WITHOUT_MEANING = (
     "partition", "account", "qos", "constraint", "reservation", "priority", "preemptible", "requeue", "signal",
     "comment", "nodelist", "exclude",
 )  # fmt: skip
+_LEAST_LEARNERS, _LEARNERS_PER_CPU = 64, 16
+"""How many learners of one job a machine runs at most: as many as it has CPUs times the second, or the first."""
 _REFUSED = ("dependency", "begin", "hold")
 
 
@@ -50,6 +52,7 @@ def make_plan(request: LaunchRequest, settings: LocalSettings, queue: str, packa
     if not facts.python or not facts.nodes:
         raise InvalidRequest("this machine was not examined yet; nothing can be planned")
     machine = facts.nodes[0]
+    _refuse_crowd(spec, machine)
     controller = (facts.python, *facts.controller)
     gang, gpu_warnings = _seat(spec, sum(machine.gpus.values()), settings.require_gpus)
     gpus = gang.gpus
@@ -113,6 +116,15 @@ def _refuse(spec: JobSpec) -> None:
         raise RequestRefused([refusal(f"batch.{name}", message, "leave it out, or use Slurm") for name in asked])
     if spec.batch.slurm_args:
         raise RequestRefused([refusal("batch.slurm", "this is the local backend", "leave it out, or use Slurm")])
+
+
+def _refuse_crowd(spec: JobSpec, machine: NodeShape) -> None:
+    """Refuse more learners than this machine can run at all: each is several processes."""
+    most, learners = max(_LEAST_LEARNERS, _LEARNERS_PER_CPU * machine.cpus), spec.resources.learners
+    if learners > most:
+        there = counted(machine.cpus, "CPU")
+        message = f"a job on this machine, which has {there}, has at most {most} learners, not {learners}"
+        raise RequestRefused([refusal("learners", message, "ask for fewer learners, or use Slurm", "C104")])
 
 
 def _seat(spec: JobSpec, there: int, required: bool) -> tuple[Gang, tuple[str, ...]]:

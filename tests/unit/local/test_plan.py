@@ -77,6 +77,13 @@ def test_local_plan_gives_each_role_its_own_gpus() -> None:
         plan(Resources(learners=2), BatchOptions(roles={"worker": Role(2, gpus=2)}))
 
 
+@pytest.mark.parametrize(("learners", "most"), [(4096, 128), (129, 128)])
+def test_local_plan_refuses_more_learners_than_machine_can_run(learners: int, most: int) -> None:
+    with pytest.raises(InvalidRequest, match=f"learners: .* has 8 CPUs, has at most {most} learners, not {learners}"):
+        plan(Resources(learners=learners, cpus=0.1))
+    assert len(plan(Resources(learners=most, cpus=0.1)).launch.seats) == most
+
+
 def test_local_plan_runs_gpu_roles_on_cpu_with_warning_without_gpus() -> None:
     roles = {"ps": Role(1, gpus=0, service=True), "worker": Role(1, gpus=2)}
     made = plan(Resources(learners=2), BatchOptions(roles=roles), gpus=0)
