@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -16,13 +15,13 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ffdl_batch.client.connection.daemon_location import locate_socket
 from ffdl_batch.client.connection.daemon_settings import own_settings
-from ffdl_batch.client.connection.http_client import Channel, DirectChannel, connection_over
+from ffdl_batch.client.connection.http_client import Channel
+from ffdl_batch.client.connection.own_socket import connect, is_ready
 from ffdl_batch.client.errors import DaemonUnreachable
 from ffdl_batch.config.daemon_location import (
     LOCK_NAME,
@@ -39,8 +38,7 @@ from ffdl_batch.config.daemon_location import (
 )
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.host.core_dumps import core_limits, restore_core_limits
-from ffdl_batch.host.resource_exhaustion import explain_lack, find_lack
-from ffdl_batch.host.users import read_credentials
+from ffdl_batch.host.resource_exhaustion import find_lack
 
 if TYPE_CHECKING:
     from ffdl_batch.client.connection.daemon_location import HostPlace
@@ -52,7 +50,6 @@ if TYPE_CHECKING:
 DAEMON_ARGV = (sys.executable, "-E", "-P", "-m", "ffdl_batch.daemon.main", "--personal")
 START_S = 60.0
 """Maximum time until a daemon answers, on a busy machine. The wait ends earlier if the daemon exits."""
-_CONNECT_S = 10.0
 _GRACE_S = 2.0
 _OWN_PREFIX = "ffdl-submitd: "
 """The beginning of the message with which a daemon exits. The interpreter may print more after it."""
@@ -219,7 +216,7 @@ class Dialling:
             alive = self._live_holder(state_dir)
             for candidate in _candidates(place, alive):
                 connected = connect(candidate)
-                if connected is not None and (started is None or _is_ready(connected, deadline - time.monotonic())):
+                if connected is not None and (started is None or is_ready(connected, deadline - time.monotonic())):
                     return connected
             if started is None and alive is None:  # the holder has stopped meanwhile
                 started = self._spawn(state_dir)
@@ -229,50 +226,6 @@ class Dialling:
                 raise _why_silent(place, state_dir, started, self.patience_s)
             time.sleep(pause)
             pause = min(pause * 1.5, _LONGEST_SLEEP_S)
-
-
-def _is_ready(connected: DirectChannel, left_s: float) -> bool:
-    """Return whether the daemon answers on a connection. Close it if not.
-
-    A daemon listens before it has loaded its code, and may end then: for lack of memory, for example.
-    """
-    connected.connection.settimeout(max(left_s, _FIRST_SLEEP_S))
-    http = connection_over(connected.connection)
-    try:
-        http.request("GET", "/api/v1/whoami")
-        http.getresponse().read()
-    except (OSError, HTTPException):
-        connected.close()
-        return False
-    return True
-
-
-def connect(place: SocketPlace) -> DirectChannel | None:
-    """Connect to the socket; return None if no process listens. Raises :class:`DaemonUnreachable` if it belongs to
-    another user."""
-    try:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    except OSError as error:
-        raise DaemonUnreachable(f"no socket can be created: {error.strerror}", explain_lack(error)) from error
-    connection.settimeout(_CONNECT_S)
-    try:
-        connection.connect(os.fspath(place.path))
-    except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
-        connection.close()
-        return None
-    except OSError as error:
-        connection.close()
-        code = ExitCode.NOT_ALLOWED if isinstance(error, PermissionError) else ExitCode.TRY_AGAIN
-        raise DaemonUnreachable(f"{place.path}: {error.strerror or error}", "", code) from error
-    peer = read_credentials(connection).uid
-    if not place.named and peer != os.getuid():
-        connection.close()
-        raise DaemonUnreachable(
-            f"the process at {place.path} belongs to user {peer}, not to you; nothing was sent to it",
-            "remove the socket, or name the right one with FFDL_SOCKET",
-            ExitCode.NOT_ALLOWED,
-        )
-    return DirectChannel(connection)
 
 
 def daemon_environment(environ: Mapping[str, str], state_dir: Path) -> dict[str, str]:

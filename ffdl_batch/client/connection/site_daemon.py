@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ffdl_batch.client.connection.daemon_start import connect
 from ffdl_batch.client.connection.http_client import DirectChannel
+from ffdl_batch.client.connection.own_socket import connect
 from ffdl_batch.client.errors import DaemonUnreachable
 from ffdl_batch.config.daemon_location import SocketPlace
 from ffdl_batch.domain.exit_codes import ExitCode

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Union
 from ffdl_batch.client.connection.daemon_location import HostPlace, choose_place, locate_socket, logins_file
 from ffdl_batch.client.connection.daemon_process import find_holder
 from ffdl_batch.client.connection.daemon_settings import describe_daemon
-from ffdl_batch.client.connection.daemon_start import connect
 from ffdl_batch.client.connection.http_client import Channel, Request, Wire
+from ffdl_batch.client.connection.own_socket import connect
 from ffdl_batch.client.connection.site_daemon import SitePlace, find_site
 from ffdl_batch.client.errors import ClientError, DaemonUnreachable
 from ffdl_batch.config.daemon_location import LOCK_NAME, Holder, Machine, SocketPlace

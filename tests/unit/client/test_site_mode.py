@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.client import Client, DaemonUnreachable, NotAllowed
-from ffdl_batch.client.connection import daemon_start, site_daemon, ways
+from ffdl_batch.client.connection import own_socket, site_daemon, ways
 from ffdl_batch.client.connection.daemon_location import HostPlace, logins_file
 from ffdl_batch.client.connection.daemon_start import Dialling
 from ffdl_batch.client.connection.hub import HubPlace, dial_hub, parse_hub
@@ -142,7 +142,7 @@ def test_spawner_without_answer_counts_as_busy(site: Site, monkeypatch: pytest.M
 
 def test_daemon_of_another_user_at_site_socket_gets_no_request(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.open_spawner("ok")
-    monkeypatch.setattr(daemon_start, "read_credentials", lambda _: Credentials(1, os.getuid() + 1, 0))
+    monkeypatch.setattr(own_socket, "read_credentials", lambda _: Credentials(1, os.getuid() + 1, 0))
     with pytest.raises(DaemonUnreachable, match="belongs to user") as caught:
         Client(dialling=site.dialling).health()
     assert caught.value.problem.exit_code == 77

@@ -295,7 +295,7 @@ def test_client_sends_nothing_to_socket_of_other_user(
     socket_place(environ | {"FFDL_STATE_DIR": str(site.state_dir)}).path.symlink_to(daemon.path)
     uid = os.getuid()
     monkeypatch.setattr(
-        "ffdl_batch.client.connection.daemon_start.read_credentials", lambda _: Credentials(1, uid + 1, 1)
+        "ffdl_batch.client.connection.own_socket.read_credentials", lambda _: Credentials(1, uid + 1, 1)
     )
     dialling = replace(site.dialling, environ=environ)
     with pytest.raises(DaemonUnreachable, match=rf"belongs to user {uid + 1}, not to you; nothing was sent"):
