@@ -24,6 +24,8 @@ Requires=basic.target
 Wants=dbus.socket systemd-logind.service systemd-journald.socket systemd-journald-dev-log.socket
 """
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+NAMESPACES = (("mount", "mnt"), ("pid", "pid"), ("net", "net"))
+"""Those of the host's process 1 that commands enter."""
 CGROUPS = Path("/sys/fs/cgroup")
 ENTER = """\
 mkdir {0}
@@ -94,7 +96,7 @@ class SystemdHost(Host):
         return "\n".join(lines) + "\n"
 
     def _enter(self) -> list[str]:
-        return ["nsenter", f"--mount=/proc/{self.first}/ns/mnt", f"--pid=/proc/{self.first}/ns/pid"]
+        return ["nsenter", *(f"--{long}=/proc/{self.first}/ns/{kind}" for long, kind in NAMESPACES)]
 
     def run(self, *argv: str, uid: int = 0, check: bool = True) -> str:
         """The output of a command on this host."""

@@ -23,6 +23,9 @@ environment = {FFDL_IDLE_EXIT_S = "%s"}
 
 [hub]
 operators = ["ada"]
+listen = "127.0.0.1:8443"
+requests_per_minute = 1000000
+wrong_tokens_per_minute = 1000000
 """
 LOGIN_PAM = "account required pam_permit.so\nsession required pam_systemd.so\n"
 LOGIN = """
@@ -82,6 +85,9 @@ class Site(SystemdHost):
         (files / "ffdl").mkdir()
         (files / "ffdl/site.toml").write_text(SITE % 1000)
         shutil.copytree(place / "rendered/systemd", files / "systemd/system")
+        port = files / "systemd/system/ffdl-hub.socket.d/port.conf"
+        port.parent.mkdir()
+        port.write_text("[Socket]\nListenStream=127.0.0.1:8443\n")
         if any(Path(sys.base_prefix).is_relative_to(home) for home in ("/root", "/home")):
             for name in ("spawner", "hub"):
                 own = files / f"systemd/system/ffdl-{name}.service.d/python.conf"
@@ -253,6 +259,71 @@ print(connection.getresponse().status)
 """
 
 
+LOAD = """
+import http.client, socket, sys, threading
+over, statuses, failures = threading.Event(), [], []
+
+def connect(place):
+    connection = http.client.HTTPConnection("hub")
+    connection.auto_open = False
+    connection.sock = socket.socket(socket.AF_UNIX if place == "socket" else socket.AF_INET)
+    connection.sock.settimeout(60)
+    connection.sock.connect("/run/ffdl-hub/hub.sock" if place == "socket" else ("127.0.0.1", 8443))
+    return connection
+
+def ask(place, path, answered):
+    connection = None
+    while not over.is_set():
+        for is_second in (False, True):
+            try:
+                connection = connection or connect(place)
+                connection.request("GET", path)
+                reply = connection.getresponse()
+                reply.read()
+                statuses.append((place, reply.status))
+                answered.set()
+                break
+            except (OSError, http.client.HTTPException) as error:
+                connection = None
+                if is_second:
+                    failures.append(f"{place}: {error!r}")
+
+asked = [("socket", f"/users/{sys.argv[1]}/api/v1/jobs"), ("port", "/api/v1/jobs")]
+events = [threading.Event() for _ in range(6)]
+threads = [threading.Thread(target=ask, args=(*asked[n % 2], one)) for n, one in enumerate(events)]
+for thread in threads:
+    thread.start()
+for one in events:
+    one.wait(60)
+print("answered", flush=True)
+sys.stdin.read()
+over.set()
+for thread in threads:
+    thread.join()
+print(sorted(set(statuses)), failures)
+"""
+"""Six clients of the hub that repeat a request once if its connection breaks or is refused."""
+
+
+def test_restarts_of_hub_fail_no_request_of_clients_that_repeat_it_once(site: Site) -> None:
+    site.run("systemctl", "start", "ffdl-hub.socket")
+    assert site.python(OPERATE, str(BOB), uid=ADA) == "200\n"
+    pids = [site.properties("ffdl-hub.service")["MainPID"]]
+    argv = site.inside([sys.executable, "-I", "-c", LOAD, str(BOB)], ADA)
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/") as clients:
+        assert clients.stdin is not None and clients.stdout is not None
+        assert clients.stdout.readline() == "answered\n"
+        for _ in range(3):
+            site.run("systemctl", "restart", "ffdl-hub.service")
+            assert site.python(OPERATE, str(BOB), uid=ADA) == "200\n"
+            pids.append(site.properties("ffdl-hub.service")["MainPID"])
+        clients.stdin.close()
+        assert clients.stdout.read() == "[('port', 401), ('socket', 200)] []\n"
+    assert len({*pids, "0"}) == 5
+    site.run("systemctl", "stop", "ffdl-hub.socket", "ffdl-hub.service")
+    assert site.finish(["test", "-e", "/run/ffdl-hub/hub.sock"]).returncode == 1
+
+
 def test_hub_as_unit_reaches_daemon_of_user_through_spawner(site: Site) -> None:
     site.run("systemctl", "start", "ffdl-hub.service")
     until(lambda: site.finish(["test", "-S", "/run/ffdl-hub/hub.sock"]).returncode == 0, "the hub's socket")
@@ -268,7 +339,7 @@ def test_hub_as_unit_reaches_daemon_of_user_through_spawner(site: Site) -> None:
 
 
 def test_systemd_accepts_units_and_root_program_is_confined(site: Site) -> None:
-    names = ("ffdl-spawner.service", "ffdl-users.slice", "ffdl-hub.service")
+    names = ("ffdl-spawner.service", "ffdl-users.slice", "ffdl-hub.service", "ffdl-hub.socket")
     units = [str(site.place / "rendered/systemd" / name) for name in names]
     done = site.finish(["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", *units])
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

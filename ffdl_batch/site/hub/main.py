@@ -9,7 +9,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from ffdl_batch import __version__
@@ -31,6 +31,11 @@ from ffdl_batch.store import StoreError
 from ffdl_batch.store.database import connect
 
 BACKLOG = 512
+FIRST_PASSED = 3
+"""Descriptor of the first socket that systemd passes."""
+
+Address = str | tuple[str, int]
+"""The path of a Unix socket, or host and port."""
 
 
 class RemoteProtocol(PeerProtocol):
@@ -114,18 +119,51 @@ def _check(settings: HubSettings) -> int:
 async def _serve(hub: Hub, settings: HubSettings) -> None:
     asyncio.get_running_loop().set_exception_handler(PeerProtocol.limits.on_exception)
     local, remote = make_servers(hub, settings, Shares.of_process())
+    passed = passed_sockets(os.environ)
+    refuse_others(passed, settings)
     servers = [local]
-    sockets = [_bind_socket(Path(settings.socket))]
+    sockets = [passed.get(settings.socket) or _bind_socket(Path(settings.socket))]
     if settings.listen:
         servers.append(remote)
-        sockets.append(_bind_address(*settings.listen_address))
+        address = settings.listen_address
+        sockets.append(passed.get(address) or _bind_address(*address))
+    for listening in sockets:
+        if listening.family != socket.AF_UNIX:
+            # Its connections inherit it. asyncio does not set it for sockets that were created without the number of
+            # TCP, and the second part of each answer would wait 40 ms for an acknowledgement.
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listening.listen(BACKLOG)  # also a passed one: SO_PEERCRED then shows its clients the hub's account
     _on_signals(servers, settings)
     try:
         await asyncio.gather(
             *(server.serve(sockets=[listening]) for server, listening in zip(servers, sockets, strict=True))
         )
     finally:
-        Path(settings.socket).unlink(missing_ok=True)
+        if settings.socket not in passed:
+            Path(settings.socket).unlink(missing_ok=True)
+
+
+def passed_sockets(environ: Mapping[str, str]) -> dict[Address, socket.socket]:
+    """Return the listening sockets that systemd has passed, by path or address; see sd_listen_fds(3).
+
+    They stay open while the hub restarts, so no connection is refused then.
+    """
+    passed: dict[Address, socket.socket] = {}
+    count = int(environ["LISTEN_FDS"]) if environ.get("LISTEN_PID") == str(os.getpid()) else 0
+    for number in range(FIRST_PASSED, FIRST_PASSED + count):
+        listening = socket.socket(fileno=number)
+        listening.set_inheritable(False)
+        name = listening.getsockname()
+        passed[name if listening.family == socket.AF_UNIX else name[:2]] = listening
+    return passed
+
+
+def refuse_others(passed: Collection[Address], settings: HubSettings) -> None:
+    """Raise SettingsRefused for an address that the site file does not have."""
+    own = {settings.socket, settings.listen_address} if settings.listen else {settings.socket}
+    for name in set(passed) - own:
+        place = name if isinstance(name, str) else f"{name[0]}:{name[1]}"
+        raise SettingsRefused(f"ffdl-hub.socket listens at {place}, which is neither `socket` nor `listen` of [hub]")
 
 
 def _on_signals(servers: Sequence[QuietServer], settings: HubSettings) -> None:
@@ -149,24 +187,18 @@ def _on_signals(servers: Sequence[QuietServer], settings: HubSettings) -> None:
 
 
 def _bind_socket(place: Path) -> socket.socket:
-    """Listen at a path, to which every user of this host may connect."""
+    """Bind a socket at a path, to which every user of this host may connect."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     if listening.connect_ex(str(place)) == 0:
         raise OSError(0, "another hub listens", str(place))
     place.unlink(missing_ok=True)
     listening.bind(str(place))
     place.chmod(0o666)
-    listening.listen(BACKLOG)
     return listening
 
 
 def _bind_address(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
-    # Its connections inherit it. asyncio does not set it for sockets that were created without the number of TCP, and
-    # the second part of each answer would wait 40 ms for an acknowledgement.
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listening
+    return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
 
 
 def _end(sentence: str, code: ExitCode) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ffdl_batch.site.hub.main import main
-from ffdl_batch.site.hub.settings import SettingsRefused, load
+from ffdl_batch.site.hub.main import main, passed_sockets, refuse_others
+from ffdl_batch.site.hub.settings import HubSettings, SettingsRefused, load
 
 
 def test_settings_have_defaults_and_the_directory_of_the_spawner(tmp_path: Path) -> None:
@@ -51,3 +54,30 @@ def test_hub_refuses_to_run_as_root(capfd: pytest.CaptureFixture[str], monkeypat
     monkeypatch.setattr("os.umask", lambda _: 0)  # it would be that of the tests that follow
     assert main(["--site-file", "/nonexistent"]) == 77
     assert "run it as an account of its own" in capfd.readouterr().err
+
+
+PASSED = 200
+"""The first of two descriptors that no other test uses."""
+
+
+def test_hub_takes_passed_sockets_by_path_and_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ffdl_batch.site.hub.main.FIRST_PASSED", PASSED)
+    path = str(tmp_path / "hub.sock")
+    with socket.socket(socket.AF_UNIX) as local, socket.create_server(("127.0.0.1", 0)) as remote:
+        local.bind(path)
+        os.dup2(local.fileno(), PASSED)
+        os.dup2(remote.fileno(), PASSED + 1)
+        address = remote.getsockname()
+    environ = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "2"}
+    assert passed_sockets({}) == passed_sockets({**environ, "LISTEN_PID": "1"}) == {}
+    passed = passed_sockets(environ)
+    assert {name: one.getsockname() for name, one in passed.items()} == {path: path, address: address}
+    for one in passed.values():
+        assert not one.get_inheritable()
+        one.close()
+    settings = HubSettings(socket=path, listen=f"127.0.0.1:{address[1]}")
+    refuse_others(passed, settings)
+    with pytest.raises(SettingsRefused, match=r"listens at 127\.0\.0\.1:\d+, which is neither"):
+        refuse_others(passed, replace(settings, listen=""))
+    with pytest.raises(SettingsRefused, match=r"/hub\.sock, which is neither"):
+        refuse_others(passed, replace(settings, socket="/run/hub.sock"))
