@@ -8,7 +8,7 @@ import sys
 import time
 
 from tests.fakes.slurm import arrays
-from tests.fakes.slurm.state import ENDED, STATE, begin, complain, load, option, own, records, spoil
+from tests.fakes.slurm.state import ENDED, STATE, begin, complain, load, option, own, snapshot, spoil
 
 TYPE_CHECKING = False  # see the package's docstring
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def all_users() -> int:
     """Live jobs of all users; `uid` of a record is that of another user."""
     fields = [part.partition(":0")[0] for part in option("Format").split(",")]
     print("|".join({**TITLES, "UserID": "USER"}[name] for name in fields))
-    for record in records("jobs"):
+    for record in snapshot("jobs"):
         if record["state"] not in ENDED:
             known = {**values(record), "UserID": str(record.get("uid", os.getuid()))}
             print("|".join(known[name] for name in fields))
@@ -100,7 +100,7 @@ def live() -> int:
 
     fields = [part.partition(":0")[0] for part in option("Format").split(",")]
     print("|".join({**TITLES, **LIVE_TITLES}[name] for name in fields))
-    for record in records("jobs"):
+    for record in snapshot("jobs"):
         if record["state"] in ("PENDING", "RUNNING"):
             given = read_options((STATE / "jobs" / f"{record['id']}.sh").read_text())
             more = {"Partition": given.get("partition") or "main", "PriorityLong": str(1000 - int(record["id"])),
@@ -147,7 +147,7 @@ def sacct() -> int:
     if fault == "cut":
         return 0
     wanted = [name for name in option("name").split(",") if name]
-    for record in own("gone") + own("jobs"):
+    for record in own("gone", "jobs"):
         told = STATE / "accounts" / f"{record['id']}.json"
         record = json.loads(told.read_text()) if told.exists() else record  # noqa: PLW2901
         if record is None:

@@ -72,8 +72,11 @@ def locked() -> Iterator[None]:
 def load(job: str) -> dict[str, Any] | None:
     """A job's record; an array's task is named by its array, too."""
     found = arrays.resolve(STATE / "jobs", job) if "_" in job else [job]
-    path = STATE / "jobs" / f"{found[0] if found else job}.json"
-    return json.loads(path.read_text()) if path.exists() else None
+    try:
+        record: dict[str, Any] = json.loads((STATE / "jobs" / f"{found[0] if found else job}.json").read_text())
+    except FileNotFoundError:
+        return None
+    return record
 
 
 def save(record: dict[str, Any]) -> None:
@@ -137,14 +140,20 @@ def complain(command: str, text: str, code: int = 1) -> int:
 
 
 def records(folder: str) -> list[dict[str, Any]]:
-    """All records of a folder, by id."""
+    """All records of a folder, by id. The caller has the lock, so that none changes meanwhile."""
     paths = sorted((STATE / folder).glob("*.json"), key=lambda p: int(p.stem))
     return [json.loads(path.read_text()) for path in paths]
 
 
-def own(folder: str) -> list[dict[str, Any]]:
+def snapshot(*folders: str) -> list[dict[str, Any]]:
+    """The records of folders at one moment."""
+    with locked():
+        return [record for folder in folders for record in records(folder)]
+
+
+def own(*folders: str) -> list[dict[str, Any]]:
     """Those of the user who asks."""
-    return [record for record in records(folder) if not record.get("user")]
+    return [record for record in snapshot(*folders) if not record.get("user")]
 
 
 def option(name: str) -> str:
