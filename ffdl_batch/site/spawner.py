@@ -1,7 +1,7 @@
 """The spawner: starts a user's daemon as that user. It runs as root, so it imports the standard library only.
 
 There is one request, ``ensure UID``. docs/security/spawner.md explains each check. The main process identifies the
-caller by SO_PEERCRED, counts, and forks; it reads nothing that a caller sends, and asks no name service. A child with a
+caller by SO_PEERCRED, counts, and forks; it reads nothing from a caller, and queries no name service. A child with a
 time limit reads the request, checks the account, and answers. To start a daemon, it runs this program with UID as a
 unit of systemd: that process binds the socket, becomes the user, and executes the daemon.
 
@@ -35,7 +35,7 @@ from typing import NoReturn
 
 LISTENING = 3  # the descriptor of the daemon's socket, as in sd_listen_fds(3)
 REQUEST_BYTES, REQUEST_S, CHILD_S = 32, 2.0, 20
-"""Limits of a request, of the time to receive it, and of the time for all that a child does: name services may hang."""
+"""Limits of a request's size, the time to receive it, and the total time of a child: name services may hang."""
 CHILDREN, CHILDREN_OF_PEER, WINDOW_S = 64, 4, 60.0
 NO_UIDS = (0, 65534, 65535, 0xFFFFFFFF)  # root, the overflow uid, and the two values that mean "no user" (chown(2))
 _REQUEST = re.compile(rb"ensure ([1-9][0-9]{0,9})\n")
@@ -104,7 +104,7 @@ def answer(connection: socket.socket, text: str) -> None:
 
 
 def log(text: str) -> None:
-    """Write a line to standard error, which systemd passes to the journal. Never text of a caller."""
+    """Write a line to standard error, which systemd passes to the journal. Do not log text from a caller."""
     with contextlib.suppress(OSError):
         os.write(2, f"ffdl-spawner: {text}\n".encode("ascii", "backslashreplace"))
 
@@ -119,27 +119,27 @@ class Spawner:
         self.requests, self.window = Counter[int](), time.monotonic()
 
     def serve(self, listening: socket.socket) -> NoReturn:
-        """Accept for ever."""
+        """Accept connections forever."""
         while True:
             self._reap()
             try:
                 connection, _ = listening.accept()
                 with connection:
                     uid = struct.unpack("=iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
-                    uid = NO_UIDS[1] if is_subordinate(uid) else uid  # they count as one
+                    uid = NO_UIDS[1] if is_subordinate(uid) else uid  # all count as one user
                     if (why := self._limit(uid)) or not self._fork(listening, connection, uid):
-                        answer(connection, f"later {why or 'the host has no room for another process'}")
+                        answer(connection, f"later {why or 'the host cannot start another process'}")
             except OSError:  # a time-out, or no descriptor is free
                 time.sleep(0.05)
 
     def _limit(self, uid: int) -> str:
-        """Why this peer has to wait; "" if it has not."""
+        """Return why this peer must wait; "" if it need not."""
         if time.monotonic() - self.window >= WINDOW_S:
             self.requests, self.window = Counter(), time.monotonic()
         self.requests[uid] += 1
         running = list(self.children.values())
         if uid != self.hub_uid and self.requests[uid] > 10 * self.site.starts_per_minute:
-            return "you asked too often; wait a minute"
+            return "you sent too many requests; wait a minute"
         most = CHILDREN if uid == self.hub_uid else CHILDREN // 2
         if len(running) >= most or (uid != self.hub_uid and running.count(uid) >= CHILDREN_OF_PEER):
             return "too many requests are being handled"
@@ -190,12 +190,12 @@ class Spawner:
             answer(connection, f"ok {place}")
 
     def _check(self, uid: int) -> pwd.struct_passwd:
-        """The account, if it may have a daemon now. Name services and PAM are asked each time."""
+        """Return the account, if it may have a daemon now. Queries name services and PAM each time."""
         if not self.site.min_uid <= uid < NO_UIDS[-1] or uid in (*NO_UIDS, self.hub_uid) or is_subordinate(uid):
-            raise Refused(f"uid {uid} is not a user's: it is reserved, below min_uid, or in a range of /etc/subuid")
+            raise Refused(f"uid {uid} is not a user account: reserved, below min_uid, or in a range of /etc/subuid")
         account = pwd.getpwuid(uid)
         if account.pw_uid != uid or not _NAME.fullmatch(account.pw_name) or account.pw_gid == 0:
-            raise Refused(f"the account of uid {uid} cannot be used: its name or its group")
+            raise Refused(f"the account of uid {uid} has an unusable name or group")
         if self.site.allowed_groups:
             allowed = {grp.getgrnam(name).gr_gid for name in self.site.allowed_groups}
             if not allowed & set(os.getgrouplist(account.pw_name, account.pw_gid)):
@@ -204,7 +204,7 @@ class Spawner:
         return account
 
     def _ensure(self, account: pwd.struct_passwd) -> str:
-        """Start the daemon if nothing listens at its socket; the path of the socket."""
+        """Start the daemon if nothing listens at its socket; return the path of the socket."""
         own = Path(self.site.run_dir, "users", str(account.pw_uid))
         make_root_directory(own)
         place = own / "daemon.sock"
@@ -218,21 +218,21 @@ class Spawner:
         return str(place)
 
     def _count_start(self, own: Path) -> None:
-        """Note the start, and refuse one too many."""
+        """Record the start. Raises Refused if there were too many."""
         file, now = own / "starts", time.monotonic()
         recent = [t for t in (file.read_text().split() if file.exists() else []) if 0 <= now - float(t) < WINDOW_S]
         if len(recent) >= self.site.starts_per_minute:
-            raise Refused(f"the daemon was started {len(recent)} times within a minute; look at its log, then wait")
+            raise Refused(f"the daemon was started {len(recent)} times within a minute; read its log, then wait")
         file.write_text(" ".join([*recent, f"{now:.3f}"]))
 
     def _make_state(self, account: pwd.struct_passwd) -> None:
-        """Create the user's directory, bound to the account's name: the next person with the uid gets nothing of it."""
+        """Create the user's directory, bound to the account's name, so that a later owner of the uid cannot use it."""
         own = Path(self.site.state_dir, str(account.pw_uid))
         make_root_directory(own)
         name, state = own / "account", own / "state"
         if (name.read_text() if name.exists() else "") != account.pw_name:
             if state.exists():
-                raise Refused(f"uid {account.pw_uid} had another name before; the administrator must move {own} away")
+                raise Refused(f"uid {account.pw_uid} had another name before; an administrator must move {own} away")
             name.write_text(account.pw_name)
         state.mkdir(mode=0o700, exist_ok=True)
         os.chown(state, account.pw_uid, account.pw_gid, follow_symlinks=False)
@@ -241,7 +241,7 @@ class Spawner:
         """Start the process that becomes the daemon; return when it listens. Raises OSError, Refused."""
         place.unlink(missing_ok=True)
         argv = [sys.executable, "-I", "-m", "ffdl_batch.site.spawner", str(self.config), str(account.pw_uid)]
-        unit = f"ffdl-user-{account.pw_uid}-{os.getpid()}.service"  # not that of an earlier daemon, whose jobs may run
+        unit = f"ffdl-user-{account.pw_uid}-{os.getpid()}.service"  # not an earlier daemon's, whose jobs may run
         if self.site.systemd:
             names = [f"--unit={unit}", f"--slice=ffdl-users-{account.pw_uid}.slice", "--collect"]
             properties = ["Type=notify", "KillMode=process", f"TimeoutStartSec={CHILD_S}"]
@@ -265,7 +265,7 @@ class Spawner:
         log(f"started {unit if self.site.systemd else f'process {process.pid}'} as user {account.pw_uid}")
 
     def become(self, uid: int) -> NoReturn:
-        """Become the daemon: its socket, limits, identity, nothing that could bring root back, then execve."""
+        """Become the daemon: bind its socket, set limits and identity, leave no way back to root, then execve."""
         signal.alarm(CHILD_S)
         site, account = self.site, self._check(uid)
         place = Path(site.run_dir, "users", str(uid), "daemon.sock")
@@ -297,14 +297,14 @@ class Spawner:
 
 
 def is_subordinate(uid: int) -> bool:
-    """Whether /etc/subuid (subuid(5)) gives the uid to somebody's user namespaces."""
+    """Return whether /etc/subuid (subuid(5)) assigns the uid to a user's namespaces."""
     file = Path("/etc/subuid")
     ranges = _SUBUID.findall(file.read_bytes() if file.exists() else b"")
     return any(int(start) <= uid < int(start) + int(count) for start, count in ranges)
 
 
 def make_root_directory(place: Path) -> None:
-    """Create a directory of root that others may pass through, unless it exists. Raises Refused if it is another's."""
+    """Create a directory of root that others may traverse, unless it exists. Raises Refused if it is another user's."""
     for directory in (place.parent, place):
         try:
             directory.mkdir(mode=0o711)
@@ -312,18 +312,18 @@ def make_root_directory(place: Path) -> None:
         except FileExistsError:
             found = directory.lstat()
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != 0 or found.st_mode & 0o022:
-                raise Refused(f"{directory} is not a directory that root alone can change") from None
+                raise Refused(f"{directory} is not a directory that only root can change") from None
 
 
 def is_listening(place: Path, kind: int = socket.SOCK_STREAM) -> bool:
-    """Whether a process listens at the socket. One that hangs counts: the connection stays in its backlog."""
+    """Return whether a process listens at the socket. A hanging one counts: the connection stays in its backlog."""
     with socket.socket(socket.AF_UNIX, kind) as asked:
         asked.setblocking(False)
         return asked.connect_ex(str(place)) in (0, errno.EAGAIN)
 
 
 def drop_privileges(account: pwd.struct_passwd, *, no_new_privs: bool) -> None:
-    """Become the user for good; RuntimeError if any way back is left."""
+    """Become the user permanently. Raises RuntimeError if the process could become root again."""
     uid, gid = account.pw_uid, account.pw_gid
     os.initgroups(account.pw_name, gid)
     os.setresgid(gid, gid, gid)
@@ -333,10 +333,10 @@ def drop_privileges(account: pwd.struct_passwd, *, no_new_privs: bool) -> None:
     if (keyring < 0 and ctypes.get_errno() != errno.ENOSYS) or (no_new_privs and libc.prctl(38, 1, 0, 0, 0) != 0):
         raise OSError(ctypes.get_errno(), "the keyring or no_new_privs cannot be set")  # 38: PR_SET_NO_NEW_PRIVS
     if os.getresuid() != (uid, uid, uid) or os.getresgid() != (gid, gid, gid) or 0 in os.getgroups():
-        raise RuntimeError("the process has still an identity of root")
+        raise RuntimeError("the process still has an identity of root")
     for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
         if line.startswith(("CapInh:", "CapPrm:", "CapEff:", "CapAmb:")) and int(line.split()[1], 16) != 0:
-            raise RuntimeError("the process has still a capability")
+            raise RuntimeError("the process still has a capability")
     try:
         os.setuid(0)
     except PermissionError:
@@ -366,14 +366,14 @@ def main() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         if os.geteuid() != 0 or not sys.flags.isolated:
-            raise ValueError("run it as root, by python -I")
+            raise ValueError("run it as root, with python -I")
         programs = [Path(text) for text in (__file__, os.__file__, sys.executable, *sys.path) if Path(text).exists()]
         for place in (config.parent, Path(sys.executable).parent, *programs):
             check_root_owned(place)
         spawner = Spawner(config)
         os.umask(0o077)
         if spawner.site.systemd and not Path("/run/systemd/system").is_dir():  # sd_booted(3)
-            raise ValueError("systemd does not run on this host; set systemd = false")
+            raise ValueError("systemd is not running on this host; set systemd = false")
         for directory in (Path(spawner.site.run_dir, "users"), Path(spawner.site.state_dir)):
             make_root_directory(directory)
             check_root_owned(directory)
@@ -385,7 +385,7 @@ def main() -> None:
         place.unlink(missing_ok=True)
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         listening.bind(str(place))
-        place.chmod(0o666)  # every user may ask for the own daemon
+        place.chmod(0o666)  # every user may ask for their own daemon
         listening.listen(128)
         listening.settimeout(1.0)
     except (ValueError, OSError, KeyError, RuntimeError, Refused) as error:

@@ -1,7 +1,7 @@
-"""Accept connections, as many as there are descriptors for, and few of one address.
+"""Accept as many connections as the descriptors permit, and a limited number from one address.
 
 Each connection may need a second descriptor, for the user's daemon. Connections that are being opened (TLS) or refused
-have a share of their own; more are closed at once.
+have their own share of descriptors; any more are closed immediately.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HANDSHAKE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """How many connections there may be: each needs two descriptors, one that is being opened needs one."""
+    """Maximum numbers of connections. An open one needs two descriptors, one that is being opened needs one."""
 
     remote: int
     local: int
@@ -52,8 +52,8 @@ class Shares:
 
 
 class HubLimits(ConnectionLimits):
-    """Limits a user or an address to a quarter of the connections. Trusted proxies, which have those of all their
-    clients, are only limited by the total."""
+    """Limits each user and each address to a quarter of the connections. Trusted proxies, which connect for many
+    clients, are limited only by the total."""
 
     def __init__(self, most: int, proxies: TrustedProxies) -> None:
         super().__init__(most, max(1, most // 4))
@@ -114,12 +114,12 @@ class HubServer(QuietServer):
                 self._start(self._open(connection, name, create_protocol))
             else:
                 connection.close()
-            await asyncio.sleep(0)  # the others' turn: accepting does not wait while there are connections
+            await asyncio.sleep(0)  # let other tasks run: sock_accept does not yield while connections wait
 
     def _may_open(self, name: str, limits: ConnectionLimits) -> bool:
         """Return whether one more connection may be opened. Those that are refused with an answer count, too."""
         opening = self._opening.total() + max(0, len(self.server_state.connections) - limits.most)
-        is_bounded = self.config.ssl is not None and name not in self._proxies  # without TLS nothing waits for callers
+        is_bounded = self.config.ssl is not None and name not in self._proxies  # without TLS, opening does not wait
         share = max(1, self._most_opening // 4) if is_bounded else self._most_opening
         return opening < self._most_opening and self._opening[name] < share
 

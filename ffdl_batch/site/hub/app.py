@@ -47,7 +47,7 @@ LOOKUPS = 8
 """Threads that look up the owners of tokens."""
 _KEPT_BYTES = 64 * 1024
 _GONE = 499
-"""Status in the audit if the caller went away before there was an answer, as nginx has it."""
+"""Status in the audit if the caller disconnected before the answer, as in nginx."""
 _READS = ("GET", "HEAD")
 _REFUSALS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
@@ -85,7 +85,7 @@ class Hub:
         async def send_entry(message: Any) -> None:
             if message["type"] == "http.response.start":
                 entry.status = message["status"]
-                self._write_audit(scope, entry)  # before anybody knows the result
+                self._write_audit(scope, entry)  # before the caller gets the result
                 message["headers"] = [*message["headers"], (b"ffdl-request", entry.request.encode("ascii"))]
                 if entry.status == HTTPStatus.SWITCHING_PROTOCOLS:
                     upgrade = find_upgrade(scope, UPGRADE)
@@ -106,7 +106,7 @@ class Hub:
                     "request %s: the answer of user %s's daemon broke off: %s", entry.request, entry.user, error
                 )
             peer.abort()
-            await asyncio.sleep(0)  # uvicorn reports an answer that is not complete unless it has noticed that
+            await asyncio.sleep(0)  # uvicorn must notice it, or it reports an incomplete answer
         except Refused as error:
             await problem_reply(error.problem, error.status)(scope, receive, send_entry)
         except StoreError as error:
@@ -119,7 +119,7 @@ class Hub:
                 self._audit.write(entry)
 
     def _write_audit(self, scope: Scope, entry: Entry) -> None:
-        """Write the request to the audit, unless it reads with the caller's own rights, or is one of a flood."""
+        """Write the request to the audit, unless it only reads the caller's own data, or exceeds a limit."""
         if entry.status == HTTPStatus.TOO_MANY_REQUESTS:
             return
         is_read = scope["method"] in _READS and entry.role == "owner"
@@ -143,10 +143,12 @@ class Hub:
             entry.user, entry.role = user, "owner"
             headers = {"FfDL-Request": entry.request}
             if user != caller.uid:
-                scope = without_upgrade(scope)  # only owners enter learners
+                scope = without_upgrade(scope)  # only owners may enter learners
                 headers |= await self._act_for(caller, scope, entry, note)
             elif not caller.has_token:
-                raise refuse(403, "through the hub your own daemon needs a token", "use it directly: unset FFDL_HUB")
+                raise refuse(
+                    403, "requests to your own daemon through the hub need a token", "use it directly: unset FFDL_HUB"
+                )
             target = other[2] if other is not None else path
             head = request_head(scope, target, headers, with_token=user == caller.uid)
 
@@ -169,7 +171,7 @@ class Hub:
         bearer = _BEARER.fullmatch(given[0]) if len(given) == 1 else None
         token = parse_token(bearer[1]) if bearer is not None else None
         loop = asyncio.get_running_loop()
-        # Threads of their own: name services, munge and the spawner may occupy the others for many seconds.
+        # Separate threads: name services, munge and the spawner may occupy the others for many seconds.
         owner = await loop.run_in_executor(self._lookups, self._tokens.owner, token.id) if token is not None else None
         if owner is None or token is None:
             wrong = refuse(401, "the token is not valid: it was revoked, has expired, or was mistyped", cure)
@@ -187,7 +189,7 @@ class Hub:
         return {"FfDL-Role": role.value, "FfDL-Actor": str(caller.uid)}
 
     async def _confirm_token(self, caller: Caller, scope: Scope, entry: Entry, note: Callable[[int], None]) -> None:
-        """Let the caller's own daemon check the caller's token. Raises Refused if it does not accept it for this."""
+        """Have the caller's own daemon check the caller's token. Raises Refused if the token does not permit this."""
         token = [header for header in scope["headers"] if header[0] == b"authorization"]
         asked = {**scope, "method": "GET", "query_string": b"", "headers": token}
         head = request_head(asked, b"/api/v1/whoami", {"FfDL-Request": entry.request}, with_token=True)
@@ -203,7 +205,7 @@ class Hub:
         except (ValueError, TypeError, KeyError) as error:
             raise unavailable(f"the answer of user {caller.uid}'s daemon cannot be read") from error
         if needed not in scopes:
-            raise refuse(403, f"the token has not the scope {needed}", f"ffdl token create --scope {needed}")
+            raise refuse(403, f"the token does not have the scope {needed}", f"ffdl token create --scope {needed}")
 
 
 async def _never() -> Any:

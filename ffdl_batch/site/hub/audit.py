@@ -16,10 +16,10 @@ LONGEST_PATH = 300
 
 @dataclass(slots=True)
 class Entry:
-    """What is known of a request."""
+    """What the audit records about a request."""
 
     request: str
-    """The request's id, which the caller and the daemon's log have, too."""
+    """The request's id, which is also in the answer and in the daemon's log."""
     origin: str
     """The user or address at the other end of the connection."""
     what: str
@@ -29,11 +29,11 @@ class Entry:
     user: int | None = None
     """The uid of the user whose daemon is asked."""
     role: str = ""
-    """What the caller is for that daemon."""
+    """The caller's role for that daemon."""
     status: int = 0
     """The status of the answer."""
     seconds: float | None = None
-    """How long a stream both ways was open, in the line that is written at its end."""
+    """How long a stream was open; only in the line that is written at its end."""
 
 
 class Audit:

@@ -1,4 +1,4 @@
-"""Who sends a request, and how many the caller may send."""
+"""Determines the addresses and roles of callers, and limits their requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ffdl_batch.site.hub.settings import HubSettings
 
 _WINDOW_S = 60.0
 MOST_ACCEPTED = 10_000
-"""Maximum number of accepted tokens whose hashes are remembered. A forgotten one is asked about again."""
+"""Maximum number of accepted tokens whose hashes are kept. A dropped one must be accepted again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,10 @@ class Caller:
 
 
 class TrustedProxies:
-    """Addresses and networks whose header X-Forwarded-For is believed."""
+    """Addresses and networks whose header X-Forwarded-For is trusted."""
 
     def __init__(self, networks: Sequence[str]) -> None:
-        """Raises ValueError for one that is neither."""
+        """Raises ValueError for an invalid address or network."""
         self._networks = [ipaddress.ip_network(network) for network in networks]
 
     def __contains__(self, address: str) -> bool:
@@ -50,8 +50,8 @@ class TrustedProxies:
         return found is not None and any(found in network for network in self._networks)
 
     def client_of(self, peer: str, forwarded: Sequence[str]) -> str:
-        """Return the address of the client of a trusted proxy: the last one in the header that is not a proxy's. An
-        entry that is no address ends the search: it was not written by one of our proxies."""
+        """Return the address of a trusted proxy's client: the last one in the header that is not a trusted proxy's. An
+        entry that is not an address ends the search, because no trusted proxy wrote it."""
         client = peer
         for entry in reversed(",".join(forwarded).split(",")):
             found = _read_address(entry.strip())
@@ -78,7 +78,7 @@ def refuse(status: int, message: str, cure: str = "") -> Refused:
 
 
 def is_listed(uid: int, names: Sequence[str]) -> bool:
-    """Return whether the account with this uid is one of `names`, or in one of the groups that are written @group."""
+    """Return whether `names` contains the account with this uid, or one of its groups as @group."""
     try:
         account = pwd.getpwuid(uid)
     except KeyError:
@@ -118,9 +118,9 @@ class Limits:
     def counted(self, caller: Caller, address: str) -> Iterator[Callable[[int], None]]:
         """Count a request until it is answered. Raises Refused (429) if there are too many.
 
-        The id of a token is no secret. So a request whose token no daemon has accepted yet counts for its address and
-        this user, and takes nothing from the user's other requests. Call the yielded function with the status of the
-        answer of the caller's own daemon: if it has accepted the token, the request counts for the user.
+        Token ids are not secret. A request whose token no daemon has accepted yet therefore counts for its address and
+        this user, not for the limits of the user's other requests. Call the yielded function with the status of the
+        answer of the caller's own daemon: if the daemon has accepted the token, the request counts for the user.
         """
         self._renew()
         is_proven = not caller.digest or caller.digest in self._accepted
@@ -156,14 +156,14 @@ class Limits:
         if status == HTTPStatus.UNAUTHORIZED:
             self._accepted.pop(caller.digest, None)
             self.note_unidentified(address)
-        elif caller.digest and status < HTTPStatus.BAD_REQUEST:  # it may refuse other requests before it has checked
+        elif caller.digest and status < HTTPStatus.BAD_REQUEST:  # errors may come before the check
             self._accepted[caller.digest] = None
             self._accepted.move_to_end(caller.digest)
             if len(self._accepted) > MOST_ACCEPTED:
                 self._accepted.popitem(last=False)
 
     def note_unidentified(self, address: str) -> None:
-        """Count a request that does not prove who has sent it."""
+        """Count a request that does not prove its sender's identity."""
         self._renew()
         self._wrong[address] += 1
 
@@ -172,7 +172,7 @@ class Limits:
         Requests with a valid token are not affected."""
         self.note_unidentified(address)
         if self._wrong[address] > self._settings.wrong_tokens_per_minute:
-            return _too_many(f"too many requests without valid token came from {address}")
+            return _too_many(f"too many requests without a valid token from {address}")
         return refusal
 
     def _renew(self) -> None:

@@ -1,4 +1,4 @@
-"""Connect to the daemon of a user, and ask the spawner for it if none listens."""
+"""Connect to a user's daemon. If it does not run, ask the spawner to start it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Daemons:
         self._asking: dict[int, asyncio.Task[tuple[str, str]]] = {}
 
     async def connect(self, uid: int) -> socket.socket:
-        """Return a connection to the user's daemon, which the kernel confirms to be that user's. Raises Refused."""
+        """Return a connection to the user's daemon. The kernel confirms that this user listens. Raises Refused."""
         place = self._run_dir / "users" / str(uid) / "daemon.sock"
         deadline = asyncio.get_running_loop().time() + START_S
         attempt = 0
@@ -64,7 +64,7 @@ class Daemons:
 
     async def forward(self, uid: int, scope: Scope, receive: Receive, send: Send, head: bytes) -> int:
         """Pass a request on to the user's daemon; return the status of the answer. Raises Refused, CallerGone,
-        AnswerBroken. A request that a daemon has not answered when it ended is sent to the next one."""
+        AnswerBroken. If a daemon ends before it answers, the request is sent to the next one."""
         body = Body(receive)
         for _ in range(TRIES):
             try:
@@ -76,21 +76,21 @@ class Daemons:
         raise unavailable(f"the daemon of user {uid} did not answer: {why}")
 
     def _checked(self, connection: socket.socket, uid: int) -> socket.socket:
-        """A user may give the listening socket to somebody else, who must gain nothing by it."""
+        """Return the connection if `uid` listens: a user may pass the socket on to another user. Raises Refused."""
         if (found := read_credentials(connection).uid) != uid:
             connection.close()
             raise Refused(
-                Problem("C101", f"a process of user {found} listens for user {uid}", ExitCode.NOT_ALLOWED), 403
+                Problem("C101", f"user {found} listens at the socket of user {uid}", ExitCode.NOT_ALLOWED), 403
             )
         return connection
 
     async def _ensure(self, uid: int) -> str:
-        """Ask the spawner once for all requests of the user that wait; why it has to be asked again, or ""."""
+        """Ask the spawner once for all waiting requests of the user. Return why to ask it again, or ""."""
         if uid not in self._asking:
             task = asyncio.ensure_future(asyncio.to_thread(ask_spawner, self._run_dir / "spawner.sock", uid))
             self._asking[uid] = task
             task.add_done_callback(lambda _: self._asking.pop(uid, None))
         kind, rest = await asyncio.shield(self._asking[uid])
         if kind == "refused":
-            raise Refused(Problem("C101", f"user {uid} gets no daemon: {rest}", ExitCode.NOT_ALLOWED), 403)
+            raise Refused(Problem("C101", f"the spawner refuses user {uid}: {rest}", ExitCode.NOT_ALLOWED), 403)
         return "" if kind == "ok" else rest

@@ -28,11 +28,11 @@ log = logging.getLogger(__name__)
 
 BACKEND = "slurm"
 GENTLE = 20.0
-"""After a question that took d seconds the next one follows 20 d later: at most 5 % of slurmctld's time."""
+"""A query that took d seconds is followed by a pause of 20 d: at most 5 % of slurmctld's time."""
 PATIENCE_S = 2.0
-"""How long a daemon waits for a question that runs. Then it gets the last listing."""
+"""How long a daemon waits for a running query. Then it gets the previous listing."""
 OLDEST_S = 60.0
-"""Age at which a listing is not given out any more."""
+"""Maximum age of a listing that daemons get."""
 LONGEST_PAUSE_S = 60.0
 EXAMINED_S = 600.0
 """How often the hub checks that its account sees the jobs of all users."""
@@ -76,7 +76,7 @@ class JobListing:
     async def read(self, uid: int) -> UserRows:
         """Return the rows of a user. Raises Refused (503) if there is no listing, and (413) if it is too large."""
         if self._source is None:
-            raise _no_listing("this hub lists no jobs")
+            raise _no_listing("this hub does not list jobs")
         if self._asking is None and self._clock() >= self._due_at:
             self._asking = asyncio.ensure_future(self._ask(self._source))
         if self._asking is not None:
@@ -89,7 +89,7 @@ class JobListing:
             answer.encoded[uid] = body, hashlib.sha256(body).hexdigest()[:32]
         body, digest = answer.encoded[uid]
         if len(body) > MAX_LISTING_BYTES:
-            problem = Problem("C101", "you have too many jobs for the listing of the hub", ExitCode.NOT_ALLOWED)
+            problem = Problem("C101", "you have too many jobs for the hub's listing", ExitCode.NOT_ALLOWED)
             raise Refused(problem, 413)
         return UserRows(body, digest, self._clock() - answer.asked_at)
 

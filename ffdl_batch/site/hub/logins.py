@@ -19,11 +19,11 @@ from ffdl_batch.services.refusals import Refused
 from ffdl_batch.site.hub.callers import refuse
 
 MOST_OPEN, MOST_OPEN_OF_PEER = 1000, 50
-"""Maximum number of logins that have begun and not ended, in total and from one address."""
+"""Maximum number of unfinished logins, in total and from one address."""
 
 
 class Logins:
-    """Nonces that were given out and not used. Use it in one event loop, :meth:`verify` in a thread."""
+    """Nonces that were issued and not used. Use it in one event loop, :meth:`verify` in a thread."""
 
     def __init__(self, certificate: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._certificate, self._clock = certificate, clock
@@ -31,25 +31,26 @@ class Logins:
         """Until when a nonce is valid, and who asked for it."""
 
     def begin(self, peer: str) -> Mapping[str, object]:
-        """Return a new nonce, and who must be able to decode the credential for the hub. Raises Refused."""
+        """Return a new nonce, and the uid to which the credential for the hub must be restricted. Raises Refused."""
         now = self._clock()
         self._open = {nonce: begun for nonce, begun in self._open.items() if begun[0] > now}
         if not self._certificate:
             cure = "set certificate in [hub] of the site file, also behind a proxy"
             raise Refused(
-                Problem("C101", "this hub has no certificate to log in by munge", ExitCode.UNAVAILABLE, cure), 409
+                Problem("C101", "this hub has no certificate, which logins by munge need", ExitCode.UNAVAILABLE, cure),
+                409,
             )
         of_peer = sum(begun[1] == peer for begun in self._open.values())
         if len(self._open) >= MOST_OPEN or of_peer >= MOST_OPEN_OF_PEER:
-            raise Refused(Problem("S210", "too many logins have begun", ExitCode.TRY_AGAIN, "wait a minute"), 429)
+            raise Refused(Problem("S210", "too many logins are unfinished", ExitCode.TRY_AGAIN, "wait a minute"), 429)
         nonce = secrets.token_urlsafe(24)
         self._open[nonce] = (now + TTL_S, peer)
         return {"nonce": nonce, "hub_uid": os.geteuid(), "seconds": TTL_S}
 
     def take(self, nonce: str) -> None:
-        """Use a nonce up. Raises Refused if it was not given out, is too old, or was used."""
+        """Invalidate a nonce. Raises Refused if it was not issued, is too old, or was used before."""
         if self._open.pop(nonce, (0.0, ""))[0] <= self._clock():
-            raise refuse(401, "the login has expired, or was completed before", "ffdl login")
+            raise refuse(401, "the login has expired or was already completed", "ffdl login")
 
     def verify(self, nonce: str, credential: str) -> int:
         """Return the uid that a credential for the hub proves. Raises Refused."""

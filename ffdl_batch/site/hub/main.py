@@ -51,7 +51,7 @@ class RemoteProtocol(PeerProtocol):
 
 
 def make_servers(hub: Hub, settings: HubSettings, shares: Shares) -> tuple[HubServer, HubServer]:
-    """Return the server of the socket and that of the port."""
+    """Return the servers of the Unix socket and of the TCP port."""
     proxies = TrustedProxies(settings.trusted_proxies)
 
     class Local(PeerProtocol):
@@ -68,7 +68,7 @@ def make_servers(hub: Hub, settings: HubSettings, shares: Shares) -> tuple[HubSe
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     parser = argparse.ArgumentParser(
-        prog="ffdl-hub", description="Gives users of other hosts a way to their daemons on this host."
+        prog="ffdl-hub", description="Connect users of other hosts to their daemons on this host."
     )
     parser.add_argument("--version", action="version", version=f"ffdl-hub {__version__}")
     parser.add_argument("--site-file", metavar="FILE", type=Path, default=SITE_FILE, help=f"default: {SITE_FILE}")
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log_to(None)
     try:
         if os.geteuid() == 0:
-            return _end("the hub needs no privileges: run it as an account of its own", ExitCode.NOT_ALLOWED)
+            return _end("the hub must not run as root: run it under its own account", ExitCode.NOT_ALLOWED)
         settings = load(options.site_file)
         if options.check:
             return _check(settings)
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check(settings: HubSettings) -> int:
-    """Print what would keep this account from listing the jobs of all users; return the exit status."""
+    """Print whether this account can list the jobs of all users; return the exit status."""
     if not settings.listing_interval_s:
         return _end("listing_interval_s is 0, so daemons ask the scheduler themselves", ExitCode.OK)
     try:
@@ -190,7 +190,7 @@ def _bind_socket(place: Path) -> socket.socket:
     """Bind a socket at a path, to which every user of this host may connect."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     if listening.connect_ex(str(place)) == 0:
-        raise OSError(0, "another hub listens", str(place))
+        raise OSError(0, "another hub is listening", str(place))
     place.unlink(missing_ok=True)
     listening.bind(str(place))
     place.chmod(0o666)

@@ -31,7 +31,7 @@ PREFIX = "/api/site/v1"
 SMALL_BYTES = 32 * 1024
 """Maximum size of a body; two munge credentials are the largest."""
 LONGEST_S = 367 * 86400
-"""A token is valid for a year at most; clocks may differ."""
+"""Maximum lifetime of a token: a year, and a margin for clocks that differ."""
 _TOKENS = re.compile(PREFIX + r"/tokens/([0-9a-z]{12})", re.ASCII)
 _LOGIN = re.compile(PREFIX + r"/logins/([A-Za-z0-9_-]{32})", re.ASCII)
 
@@ -49,7 +49,7 @@ class OwnRoutes:
         """Answer one request. Raises Refused, CallerGone, AnswerBroken, StoreError."""
         method, path = scope["method"], scope["path"]
         if (method, path) == ("GET", f"{PREFIX}/health"):
-            entry.role = "owner"  # of the answer, which has nothing about a user
+            entry.role = "owner"  # the answer contains nothing about a user
             await PlainReply({"schema": SCHEMA, "version": __version__})(scope, receive, send)
         elif (method, path) == ("POST", f"{PREFIX}/logins"):
             await PlainReply({"schema": SCHEMA, **self._logins.begin(peer.name)})(scope, receive, send)
@@ -80,7 +80,7 @@ class OwnRoutes:
             await PlainReply({"schema": SCHEMA})(scope, receive, send)
 
     async def _list_jobs(self, scope: Scope, receive: Receive, send: Send, peer: Peer, entry: Entry) -> None:
-        """Answer with the jobs of the user at the other end of the hub's socket, unless the caller has these rows."""
+        """Answer with the jobs of the user at the other end of the hub's socket, or 304 if the caller has them."""
         entry.caller, entry.user, entry.role = peer.uid, peer.uid, "owner"
         with self._limits.counted(Caller(peer.uid), peer.name):
             own = await self._listing.read(peer.uid)
@@ -93,7 +93,7 @@ class OwnRoutes:
             await reply(scope, receive, send)
 
     async def _login(self, nonce: str, scope: Scope, receive: Receive, send: Send, peer: Peer, entry: Entry) -> None:
-        """Pass the second credential on to the daemon of the user that the first one proves."""
+        """Verify the first credential, and pass the second one on to the daemon of its user."""
         to_hub, to_daemon = read_login(await read_small(receive))
         try:
             self._logins.take(nonce)

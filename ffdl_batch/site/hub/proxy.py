@@ -16,14 +16,14 @@ from ffdl_batch.domain.launch.attach_protocol import UPGRADE
 
 BLOCK = 1 << 16
 KEPT_BYTES = 256 * 1024
-"""Bodies up to this size are sent once more if a daemon ends before it answers."""
+"""Bodies up to this size are sent again if a daemon ends before it answers."""
 MAX_ANSWER_HEAD_BYTES = 256 * 1024
-"""Maximum size of the head of a daemon's answer, and of its trailers. A user may replace the own daemon's program."""
+"""Maximum size of the head of a daemon's answer, and of its trailers. Users may replace the program of their daemon."""
 BODY_SILENCE_S = 60.0
-"""A caller who sends no piece of a body for this time is dropped."""
+"""A caller that sends no part of a body for this time is disconnected."""
 STREAM_SILENCE_S = 60.0
-"""A stream whose caller sends nothing for this time ends, and one whose daemon reads nothing. Clients send a ping every
-five seconds."""
+"""A stream ends if its caller sends nothing, or its daemon reads nothing, for this time. Clients send a ping every five
+seconds."""
 _HOP_BY_HOP = frozenset(
     (b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te",
      b"trailer", b"transfer-encoding", b"upgrade")
@@ -49,11 +49,11 @@ class AnswerBroken(Exception):
 
 
 class NotAnswered(Exception):
-    """The daemon ended the connection before it answered: it was killed, or has just been idle for long enough."""
+    """The daemon ended the connection before it answered: it was killed, or exited because it was idle."""
 
 
 class Body:
-    """The messages of a request's body. As long as they are few, they can be received once more."""
+    """The messages of a request's body. They can be received again unless they exceed KEPT_BYTES."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -62,7 +62,7 @@ class Body:
 
     @property
     def is_kept(self) -> bool:
-        """Whether all that was received can be received once more."""
+        """Whether everything received so far can be received again."""
         return self._bytes <= KEPT_BYTES
 
     def receiver(self) -> Receive:
@@ -87,7 +87,7 @@ async def forward(scope: Scope, receive: Receive, send: Send, daemon: socket.soc
 
     If the daemon accepts an upgrade, bytes are passed on both ways until one side ends.
     """
-    # Not a stream of asyncio: it drops an answer that has arrived as soon as the daemon reads no more.
+    # Not an asyncio stream, which drops a received answer as soon as the daemon stops reading.
     answering = asyncio.ensure_future(_pass_answer(scope, daemon, send))
     sending = asyncio.ensure_future(_send_request(scope, receive, daemon, head))
     try:
@@ -135,8 +135,8 @@ def _is_chunked(scope: Scope) -> bool:
 
 
 async def _send_request(scope: Scope, receive: Receive, daemon: socket.socket, head: bytes) -> None:
-    """Send head and body, then wait until the caller disconnects. Raises ConnectionError if the daemon reads no more,
-    TimeoutError if the caller is too slow."""
+    """Send head and body, then wait until the caller disconnects. Raises ConnectionError if the daemon stops
+    reading, TimeoutError if the caller is too slow."""
     loop, chunked = asyncio.get_running_loop(), _is_chunked(scope)
     await loop.sock_sendall(daemon, head)
     more = True
@@ -155,11 +155,11 @@ async def _send_request(scope: Scope, receive: Receive, daemon: socket.socket, h
 
 
 class _Upgraded(Exception):
-    """The daemon has accepted the upgrade, and `args` has what it sent after its answer. Not an error."""
+    """The daemon has accepted the upgrade. `args` contains the bytes after its answer. Not an error."""
 
 
 class _Answer:
-    """Receives what the parser of an HTTP response finds. Interim answers (RFC 9110, section 15.2) are dropped."""
+    """Collects the parsed parts of an HTTP response. Interim answers (RFC 9110, section 15.2) are dropped."""
 
     def __init__(self) -> None:
         self.parser = httptools.HttpResponseParser(self)
@@ -174,7 +174,7 @@ class _Answer:
         return int(self.parser.get_status_code())
 
     def feed(self, data: bytes) -> bytes | None:
-        """Parse data. Return what follows the head of an answer with the status 101, else None. Raises OSError."""
+        """Parse data. Return the bytes after the head of an answer with status 101, else None. Raises OSError."""
         self.unparsed += len(data)
         rest = None
         try:
@@ -182,9 +182,9 @@ class _Answer:
         except httptools.HttpParserUpgrade as upgrade:
             rest = data[upgrade.args[0] :]
         except httptools.HttpParserError as error:
-            raise OSError(f"it is not valid HTTP/1.1: {error}") from error
+            raise OSError(f"its answer is not valid HTTP/1.1: {error}") from error
         if self.unparsed > MAX_ANSWER_HEAD_BYTES:
-            raise OSError(f"its head is larger than {MAX_ANSWER_HEAD_BYTES // 1024} KiB")
+            raise OSError(f"the head of its answer is larger than {MAX_ANSWER_HEAD_BYTES // 1024} KiB")
         return rest
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -192,7 +192,7 @@ class _Answer:
 
     def on_headers_complete(self) -> None:
         if not HTTPStatus.CONTINUE <= self.status <= _LAST_STATUS:
-            raise ValueError("there is no such status")
+            raise ValueError("the status does not exist")
         self.has_head = self.status >= HTTPStatus.OK or self.status == HTTPStatus.SWITCHING_PROTOCOLS
         if self.has_head:
             self.unparsed = 0
@@ -222,14 +222,14 @@ async def _pass_answer(scope: Scope, daemon: socket.socket, send: Send) -> int:
             start = {"type": "http.response.start", "status": answer.status, "headers": _passed_headers(answer.headers)}
             if answer.status == HTTPStatus.SWITCHING_PROTOCOLS:
                 if rest is None or not find_upgrade(scope, UPGRADE):
-                    raise NotAnswered("it changed to another protocol, for which the caller has not asked")
+                    raise NotAnswered("it switched to a protocol that the caller did not request")
                 await send(start)
                 raise _Upgraded(rest)
             await send(start)
         for piece in _taken(answer.pieces):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         if not data and not answer.is_complete:
-            raise _broken(is_begun, "it ended its connection")
+            raise _broken(is_begun, "it closed the connection")
     await send({"type": "http.response.body", "body": b"", "more_body": False})
     return answer.status
 
@@ -266,8 +266,8 @@ async def _pass_down(daemon: socket.socket, stream: RawStream, first: bytes) -> 
 
 
 def _passed_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return what is passed on of an answer's headers. A user may replace the own daemon's program, and operators, who
-    may use a browser, get its answers from the hub's address."""
+    """Return the headers of an answer that are passed on. Users may replace the program of their daemon, and an
+    operator's browser gets its answers from the hub's address."""
     found = {name: value for name, value in headers if name in _ANSWER_HEADERS and not _CONTROLS.search(value)}
     return [*found.items(), (b"x-content-type-options", b"nosniff"), (b"content-security-policy", b"sandbox")]
 

@@ -27,28 +27,28 @@ class HubSettings:
     socket: str = "/run/ffdl-hub/hub.sock"
     """Socket for daemons, and for operators on this host. Its directory belongs to the hub."""
     listen: str = ""
-    """Address and port for HTTPS; "" for none. Without a certificate it must be a loopback address: that of a proxy."""
+    """Address and port for HTTPS; "" for none. Without a certificate it must be a loopback address, for a proxy."""
     certificate: str = ""
-    """PEM file with the certificate and those between it and the root. Read again at SIGHUP."""
+    """PEM file with the certificate and the intermediate certificates. SIGHUP reads it again."""
     key: str = ""
     """PEM file with the private key."""
     database_url: str = "sqlite:////var/lib/ffdl-hub/hub.db"
     audit_file: str = ""
-    """A copy of the audit, one JSON object in each line; "" for standard error alone, which systemd passes on."""
+    """A copy of the audit, one JSON object in each line; "" for standard error only, which systemd passes on."""
     operators: list[str] | tuple[()] = ()
     """Users, and groups as ``@group``, who may see the states of all jobs, and halt and cancel them."""
     auditors: list[str] | tuple[()] = ()
     """Users and groups who may see the states of all jobs."""
     requests_per_minute: int = 1200
-    """Requests of one user."""
+    """Maximum number of requests of one user."""
     requests_at_once: int = 64
-    """Requests of one user that are not answered yet, streams included."""
+    """Maximum number of unanswered requests of one user, including streams."""
     wrong_tokens_per_minute: int = 30
-    """Requests with an invalid token from one address."""
+    """Maximum number of requests with an invalid token from one address."""
     listing_interval_s: int = 5
-    """Seconds between two questions to slurmctld about the jobs of all users; 0: the hub asks none."""
+    """Seconds between two queries to slurmctld for the jobs of all users; 0: none."""
     trusted_proxies: list[str] | tuple[()] = ()
-    """Addresses and networks of proxies before the hub. Their header X-Forwarded-For has the client's address."""
+    """Addresses and networks of proxies in front of the hub. They put the client's address in X-Forwarded-For."""
     run_dir: str = "/run/ffdl"
     """Directory with the sockets of the spawner and of the daemons; from the table `[spawner]`."""
 
@@ -69,14 +69,14 @@ class HubSettings:
         if bool(self.certificate) != bool(self.key):
             raise ValueError("certificate and key must be set together")
         if self.listen and not (self.certificate or _is_loopback(self.listen_address[0])):
-            raise ValueError("listen without certificate must be a loopback address, to which a proxy connects")
+            raise ValueError("listen must be a loopback address, for a proxy, if no certificate is set")
 
     @property
     def listen_address(self) -> tuple[str, int]:
         """Host and port of `listen`. Raises ValueError if it has no port."""
         host, _, port = self.listen.rpartition(":")
         if not (host and port.isascii() and port.isdecimal() and 0 < int(port) < _MOST_PORTS):
-            raise ValueError(f"listen must be an address and a port, as 0.0.0.0:8443 or [::]:8443, not {self.listen!r}")
+            raise ValueError(f"listen must be ADDRESS:PORT, such as 0.0.0.0:8443 or [::]:8443, not {self.listen!r}")
         return host.strip("[]"), int(port)
 
 
@@ -101,7 +101,7 @@ def load(path: Path = SITE_FILE) -> HubSettings:
         raise SettingsRefused(f"{path}: hub and spawner must be tables")
     try:
         if "run_dir" in table:
-            raise ValueError("run_dir is a key of [spawner]")
+            raise ValueError("run_dir belongs in [spawner]")
         values = {**table, **({"run_dir": spawner["run_dir"]} if "run_dir" in spawner else {})}
         _check_types(values)
         return HubSettings(**values)
@@ -117,6 +117,6 @@ def _check_types(table: Mapping[str, Any]) -> None:
             raise ValueError(f"unknown key {key!r}" + (f"; did you mean {near[0]}?" if near else ""))
         if known[key] == ():
             if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-                raise ValueError(f'{key} must be a list of texts, as ["a", "b"]')
+                raise ValueError(f'{key} must be a list of texts, such as ["a", "b"]')
         elif type(value) is not type(known[key]):
             raise ValueError(f"{key} must be {'a number' if isinstance(known[key], int) else 'a text'}")

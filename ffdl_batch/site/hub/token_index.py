@@ -1,4 +1,4 @@
-"""Store whose tokens there are. The index has no token and no hash: the user's daemon checks each token itself."""
+"""Store which user owns each token id. The index has neither tokens nor hashes: the user's daemon checks each token."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def account_name(uid: int) -> str:
 
 
 class TokenIndex:
-    """Token id to user. Safe in every thread. Methods raise StoreError."""
+    """Maps token ids to users. Safe in every thread. Methods raise StoreError."""
 
     def __init__(self, database: Database, account: Callable[[int], str] = account_name) -> None:
         self._database, self._account = database, account
@@ -43,8 +43,8 @@ class TokenIndex:
             METADATA.create_all(connection)
 
     def put(self, token_id: str, uid: int, expires_at: float) -> None:
-        """Register a token, or change when it expires. Raises IndexRefused if the id is another user's, if the user has
-        too many, or no account."""
+        """Register a token, or change its expiry. Raises IndexRefused if another user has the id, or if the user has
+        too many tokens or no account."""
         account = self._account(uid)
         if not account:
             raise IndexRefused(f"user {uid} has no account on this host")

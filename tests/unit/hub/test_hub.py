@@ -166,7 +166,7 @@ def test_endless_head_of_a_daemon_is_refused(start_hub: StartHub) -> None:
 
     site.serve_daemon(script)
     reply = site.ask("/api/v1/jobs")
-    assert reply.status == 503 and "its head is larger than 256 KiB" in reply.message
+    assert reply.status == 503 and "the head of its answer is larger than 256 KiB" in reply.message
 
 
 @pytest.mark.parametrize(("size", "status"), [(0, 200), (200_000, 200), (400_000, 503)])
@@ -289,7 +289,7 @@ def test_hub_socket_gives_nobody_the_own_daemon_without_token(start_hub: StartHu
     site = start_hub()
     site.serve_daemon(lambda _: pytest.fail("reached"))
     reply = site.ask("/api/v1/jobs", local=True, token="")
-    assert reply.status == 403 and "needs a token" in reply.message
+    assert reply.status == 403 and "need a token" in reply.message
 
 
 @pytest.mark.parametrize("role", ["operators", "auditors"])
@@ -390,9 +390,9 @@ def test_refusal_of_the_spawner_and_its_silence_are_told_apart(
     monkeypatch.setattr(daemons, "START_S", 0.1)
     reply = site.ask("/api/v1/jobs")
     assert reply.status == 503 and reply.message.endswith("does not answer: No such file or directory")
-    monkeypatch.setattr(daemons, "ask_spawner", lambda *_: ("refused", "uid 7 is not a user's"))
+    monkeypatch.setattr(daemons, "ask_spawner", lambda *_: ("refused", "uid 7 is not a user account"))
     reply = site.ask("/api/v1/jobs")
-    assert (reply.status, reply.message) == (403, f"user {OWN} gets no daemon: uid 7 is not a user's")
+    assert (reply.status, reply.message) == (403, f"the spawner refuses user {OWN}: uid 7 is not a user account")
 
 
 def test_daemon_of_another_user_at_the_path_gets_no_token(start_hub: StartHub) -> None:
@@ -400,7 +400,7 @@ def test_daemon_of_another_user_at_the_path_gets_no_token(start_hub: StartHub) -
     site.tokens.put("0" * 12, 4711, time.time() + 100)
     site.serve_daemon(lambda _: pytest.fail("reached"), uid=4711)
     reply = site.ask("/api/v1/jobs", token=TOKEN.replace(ID, "0" * 12))
-    assert (reply.status, reply.message) == (403, f"a process of user {OWN} listens for user 4711")
+    assert (reply.status, reply.message) == (403, f"user {OWN} listens at the socket of user 4711")
 
 
 def test_full_backlog_of_a_daemon_is_waited_for(start_hub: StartHub) -> None:

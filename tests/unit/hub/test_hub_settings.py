@@ -25,9 +25,9 @@ def test_settings_have_defaults_and_the_directory_of_the_spawner(tmp_path: Path)
     ("text", "said"),
     [
         ("listne = 'x'", "unknown key 'listne'; did you mean listen?"),
-        ("listen = '0.0.0.0:80'", "listen without certificate must be a loopback address"),
-        ("listen = 'localhost'", "listen must be an address and a port"),
-        ("listen = '127.0.0.1:99999'", "listen must be an address and a port"),
+        ("listen = '0.0.0.0:80'", "listen must be a loopback address"),
+        ("listen = 'localhost'", "listen must be ADDRESS:PORT"),
+        ("listen = '127.0.0.1:99999'", "listen must be ADDRESS:PORT"),
         ("certificate = '/c'", "certificate and key must be set together"),
         ("socket = 'hub.sock'", "socket must be an absolute path, not 'hub.sock'"),
         ("operators = 'ada'", "operators must be a list of texts"),
@@ -35,7 +35,7 @@ def test_settings_have_defaults_and_the_directory_of_the_spawner(tmp_path: Path)
         ("requests_at_once = 0", "requests_at_once must be at least 1"),
         ("requests_at_once = true", "requests_at_once must be a number"),
         ("socket = 1", "socket must be a text"),
-        ("run_dir = '/run/x'", "run_dir is a key of [spawner]"),
+        ("run_dir = '/run/x'", "run_dir belongs in [spawner]"),
         ("x = ", "cannot be read"),
     ],
 )
@@ -53,7 +53,7 @@ def test_hub_refuses_to_run_as_root(capfd: pytest.CaptureFixture[str], monkeypat
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr("os.umask", lambda _: 0)  # it would be that of the tests that follow
     assert main(["--site-file", "/nonexistent"]) == 77
-    assert "run it as an account of its own" in capfd.readouterr().err
+    assert "run it under its own account" in capfd.readouterr().err
 
 
 PASSED = 200

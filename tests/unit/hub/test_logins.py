@@ -67,7 +67,7 @@ def test_login_passes_credential_to_daemon_of_proven_user_once(
     assert (reply.status, reply.body) == (200, b'{"token": "t"}')
     assert seen == [("POST", "/api/v1/logins", {"credential": "MUNGE:D:"}, None)]
     again = finish(site, nonce)
-    assert again.status == 401 and "completed before" in again.message and len(seen) == 1
+    assert again.status == 401 and "already completed" in again.message and len(seen) == 1
     lines = [json.loads(line) for line in (site.place / "audit").read_text().splitlines()]
     assert [(line["caller"], line["status"]) for line in lines] == [(None, 200), (OWN, 200), (None, 401)]
     assert "MUNGE" not in (site.place / "audit").read_text()

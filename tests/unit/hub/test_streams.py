@@ -215,7 +215,7 @@ def test_upgrade_for_another_users_daemon_is_not_passed_on(
 
     site.serve_daemon(script, uid=4711)
     status, connection = ask(site, f"/users/4711{PATH}")
-    assert status == 503 and b"changed to another protocol" in connection.recv(1000)
+    assert status == 503 and b"switched to a protocol" in connection.recv(1000)
     connection.close()
 
 
