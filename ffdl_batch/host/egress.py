@@ -1,6 +1,6 @@
-"""Bounds the addresses that this process connects to: of webhooks and data stores, which users choose.
+"""Restricts the addresses that this process connects to for webhooks and data stores, because users choose them.
 
-The users of a site's daemon may have no shell on its host. Without bounds, an address in a manifest would reach
+The users of a site's daemon may have no shell on its host. Without restrictions, an address in a manifest would reach
 services that trust every process of the host (loopback), or all hosts of its network segment (link-local, such as the
 metadata service of a cloud).
 
@@ -20,14 +20,14 @@ from contextlib import contextmanager
 from typing import Optional, Tuple, Union
 
 VARIABLE = "FFDL_EGRESS_NETWORKS"
-"""Gives the bounds to a staging program: networks, separated by blanks. If it is not set, there are none."""
+"""Passes the permitted networks to a staging program, separated by blanks. If it is not set, all are permitted."""
 Networks = Tuple[str, ...]
-"""As 192.0.2.0/24. () = all addresses but loopback, link-local, multicast and reserved ones."""
+"""Such as 192.0.2.0/24. () = all addresses except loopback, link-local, multicast and reserved ones."""
 Address = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
 
 
 class _Bounds(threading.local):
-    """The bounds of a thread; None = none."""
+    """The permitted networks of a thread; None = all addresses."""
 
     networks: Optional[Networks] = None
 
@@ -38,7 +38,7 @@ _installed = threading.Event()
 
 
 def is_allowed(address: str, networks: Networks) -> bool:
-    """Return whether the bounds permit an IP address. Anything else, such as a name, is not permitted."""
+    """Return whether `networks` permit an IP address. Anything else, such as a name, is not permitted."""
     try:
         ip: Address = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -51,7 +51,7 @@ def is_allowed(address: str, networks: Networks) -> bool:
 
 @contextmanager
 def bounded(networks: Optional[Networks]) -> Iterator[None]:
-    """Bound the connections that this thread makes inside. They raise PermissionError."""
+    """Restrict the connections that this thread makes in the block. Others raise PermissionError."""
     _install(networks)
     before, _of_thread.networks = _of_thread.networks, networks
     try:
@@ -61,7 +61,7 @@ def bounded(networks: Optional[Networks]) -> Iterator[None]:
 
 
 def bound_process(variable: Optional[str]) -> None:
-    """Bound all connections of this process, by the value of VARIABLE."""
+    """Restrict all connections of this process. `variable` is the value of VARIABLE."""
     global _of_process  # noqa: PLW0603 - an audit hook cannot be removed, so it reads what is in force
     _of_process = None if variable is None else tuple(variable.split())
     _install(_of_process)
@@ -86,7 +86,7 @@ def _check(event: str, arguments: "tuple[object, ...]") -> None:
         return
     for networks in (_of_process, _of_thread.networks):
         if networks is not None and not is_allowed(str(address[0]), networks):
-            why = f"this site's daemons may not connect to {address[0]} (egress in /etc/ffdl/site.toml)"
+            why = f"the site does not permit connections to {address[0]} (egress in /etc/ffdl/site.toml)"
             raise PermissionError(errno.EACCES, why)
 
 

@@ -8,9 +8,9 @@ from ffdl_batch.domain.outcome.shared_listing import SharedRows
 
 
 class SharedListing(Protocol):
-    """The listing as a daemon gets it."""
+    """The hub's listing, as a daemon receives it."""
 
     def read(self) -> SharedRows | None:
-        """Return this user's rows; None if the hub has no listing now, or was not asked because it had none a moment
-        ago."""
+        """Return this user's rows; None if the hub has no listing now, or was not asked because it had none shortly
+        before."""
         ...

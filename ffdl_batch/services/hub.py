@@ -24,26 +24,26 @@ log = logging.getLogger(__name__)
 PATIENCE_S = 5.0
 """Maximum time for each step of a request to the hub."""
 LONGEST_ANSWER_S = 15.0
-"""Maximum time for a whole request. A hub that sends byte by byte must not keep a loop of the daemon."""
+"""Maximum time for a whole request. A hub that sends byte by byte must not block a loop of the daemon."""
 LONGEST_MESSAGE = 300
 USUAL_SOCKET = "/run/ffdl-hub/hub.sock"
 _PATH = "/api/site/v1/tokens/"
 _REPLY_BYTES = 64 * 1024
 LISTING_PATH = "/api/site/v1/listing"
 MAX_LISTING_BYTES = 4 * 1024**2
-"""Largest listing of one user, about 30,000 jobs."""
+"""Maximum size of one user's listing, about 30,000 jobs."""
 LISTING_HEADER, AGE_HEADER = "FfDL-Listing", "FfDL-Age-Ms"
 """Headers of the listing: a digest of its rows, and the milliseconds since the scheduler was asked."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 60.0
-"""Pauses after a hub that has no listing."""
+"""Pauses after a failure to get the listing."""
 
 
 class HubUnavailable(Exception):
-    """The hub does not answer, or not now; the text says why."""
+    """The hub does not answer, or cannot answer now; the text is the reason."""
 
 
 class HubRefused(Exception):
-    """The hub refuses a token; its text is the hub's."""
+    """The hub refuses the request; the text is the hub's message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Listing:
     age_s: float
     """How long ago the scheduler was asked."""
     rows: list[str] | None
-    """None: those with this digest, which the caller has."""
+    """None if the caller has the rows with this digest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class HubListing:
             try:
                 found = self._hub.listing(self._digest)
                 if found.rows is None and found.digest != self._digest:
-                    raise HubUnavailable("the hub's listing is one that this daemon does not have")
+                    raise HubUnavailable("the hub sent no rows, but this daemon does not have the listing")
             except (HubUnavailable, HubRefused) as error:
                 self._note_failure(str(error))
                 return None
@@ -154,11 +154,11 @@ class HubListing:
         self._again_at = self._now() + pause_s
         if why != self._why:
             self._why = why
-            log.warning("this daemon lists its jobs itself and less often, because of the hub: %s", why)
+            log.warning("this daemon queries the scheduler itself, and less often, because of the hub: %s", why)
 
 
 def hub_of(environ: Mapping[str, str]) -> Hub | None:
-    """Return the hub that the spawner names; None if it names none. FFDL_HUB_SOCKET is for another place than usual."""
+    """Return the hub that the spawner names; None if it names none. FFDL_HUB_SOCKET overrides its usual socket."""
     uid = environ.get("FFDL_HUB_UID", "")
     socket_path = environ.get("FFDL_HUB_SOCKET") or USUAL_SOCKET
     return Hub(int(uid), socket_path) if uid.isascii() and uid.isdecimal() else None
@@ -173,7 +173,7 @@ def _message(reply: bytes) -> str:
 
 
 class _Connection(HTTPConnection):
-    """A connection to the hub's socket. The kernel says which user listens there."""
+    """A connection to the hub's socket. The kernel reports which user listens there."""
 
     def __init__(self, hub: Hub) -> None:
         super().__init__("hub", timeout=PATIENCE_S)
@@ -186,10 +186,10 @@ class _Connection(HTTPConnection):
         self.sock.settimeout(PATIENCE_S)
         self.sock.connect(self._hub.socket)
         if (uid := read_credentials(self.sock).uid) != self._hub.uid:
-            raise ConnectionRefusedError(f"user {uid} listens there, and the hub is user {self._hub.uid}")
+            raise ConnectionRefusedError(f"user {uid} listens there, but the hub runs as user {self._hub.uid}")
 
     def abort(self) -> None:
-        """End the connection, while another thread reads from it. That gets an error."""
+        """Shut the connection down while another thread reads from it. That thread gets an error."""
         if self._dialed is not None:
             with suppress(OSError):  # it is not connected
                 self._dialed.shutdown(socket.SHUT_RDWR)

@@ -1,5 +1,5 @@
-"""Creates, lists, revokes and verifies the tokens of the daemon's user. The secret of a token is in the reply that
-creates it and nowhere else."""
+"""Creates, lists, revokes and verifies the tokens of the daemon's user. Only the reply to the creation of a token
+contains its secret."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHORTEST_S, USUAL_S, LONGEST_S = 60, 30 * 86400, 365 * 86400
 LOGIN_S = 8 * 3600
 """Lifetime of a token of `ffdl login` on a login node."""
 GRANTED = frozenset({Scope.READ, Scope.WRITE})
-"""Scopes that a created token may have. Only a login by munge gives `tokens`."""
+"""Scopes that a created token may have. Only a login by munge grants `tokens`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class RevokedToken:
 
     token: TokenView
     hub_informed: bool
-    """Whether the hub refuses it, too. It needs not: the daemon does."""
+    """Whether the hub refuses it, too. The daemon refuses it in any case."""
 
 
 def create_token(
@@ -49,9 +49,9 @@ def create_token(
     """Create a token, and register it at the hub before it is stored and returned. Raises :class:`Refused`,
     StoreError."""
     if hub is None:
-        raise unavailable("tokens are for the hub of a site, and no site's spawner has started this daemon")
+        raise unavailable("tokens need a site's hub, but this daemon was not started by a site's spawner")
     if refused := set(scopes) - GRANTED:
-        raise not_allowed(f"the scope {', '.join(sorted(refused))} is given by `ffdl login` on a login node only")
+        raise not_allowed(f"only `ffdl login` on a login node grants the scope {', '.join(sorted(refused))}")
     now, token = storage.clock.now(), new_token()
     wanted = [scope for scope in Scope if scope in scopes]
     stored = StoredToken(token.id, name, token.digest, tuple(wanted), now, now + lifetime_s)
@@ -64,10 +64,10 @@ def create_token(
 
 
 def admit_login(storage: JobStorage, hub: Hub | None, credential: str) -> TokenView:
-    """Store the token that a munge credential of the daemon's user names: `ffdl login` made the token, so that the hub
+    """Store the token that a munge credential of the daemon's user names. `ffdl login` created the token, so the hub
     sees neither its secret nor a way to make one (docs/decisions/0017-hub.md). Raises :class:`Refused`, StoreError."""
     if hub is None:
-        raise unavailable("logins are for the hub of a site, and no site's spawner has started this daemon")
+        raise unavailable("logins need a site's hub, but this daemon was not started by a site's spawner")
     try:
         found = munge.decode(credential)
         login = read_login(found.payload)
@@ -76,7 +76,7 @@ def admit_login(storage: JobStorage, hub: Hub | None, credential: str) -> TokenV
     if (found.uid, found.reader) != (storage.uid, storage.uid) or found.ttl_s > munge.TTL_S:
         raise _wrong_login("it is not from this user for this daemon")
     if storage.store.tokens.get(login.id) is not None:
-        raise _wrong_login("its token exists")
+        raise _wrong_login("its token already exists")
     now = storage.clock.now()
     stored = StoredToken(login.id, login.name, login.digest, tuple(Scope), now, now + LOGIN_S)
     _register(hub, stored)
@@ -123,7 +123,7 @@ def verify_token(storage: JobStorage, text: str, request_id: str = "") -> Caller
     token = parse_token(text)
     stored = storage.store.tokens.get(token.id) if token is not None else None
     if token is None or stored is None or not hmac.compare_digest(stored.digest, token.digest):
-        raise unauthenticated("the token is not one of this daemon")
+        raise unauthenticated("this daemon does not know the token")
     if stored.revoked_at is not None:
         raise unauthenticated(f"token {token.id} was revoked")
     if stored.expires_at <= storage.clock.now():
@@ -139,13 +139,13 @@ def verify_token(storage: JobStorage, text: str, request_id: str = "") -> Caller
 
 
 def unauthenticated(message: str) -> Refused:
-    """Return the refusal of a request of the hub that does not prove who has sent it."""
+    """Return the error for a request of the hub that does not prove its sender's identity."""
     cure = "create a token on a login node: ffdl token create"
     return Refused(Problem("C101", message, ExitCode.NOT_ALLOWED, cure), 401)
 
 
 def _too_many() -> Refused:
-    return wrong_state(f"there are {MOST_LIVE} tokens, which is the limit", "revoke one: ffdl token revoke ID")
+    return wrong_state(f"you have {MOST_LIVE} valid tokens, which is the maximum", "revoke one: ffdl token revoke ID")
 
 
 def _view(token: StoredToken) -> TokenView:

@@ -1,6 +1,6 @@
 """``ffdl login`` and ``ffdl logout``: store and remove a token for the site's hub.
 
-A token is never an argument, because other users can read those.
+A token is never an argument, because other users can read arguments.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _CA_BYTES = 1 << 20
 
 @click.command(context_settings={"allow_extra_args": True})
 @click.argument("url", required=False, default="", metavar="[URL]")
-@click.option("--token", "with_token", is_flag=True, help="Log in with a token also if this machine has munge.")
+@click.option("--token", "with_token", is_flag=True, help="Log in with a token even if this machine has munge.")
 @click.option("--token-stdin", is_flag=True, help="Read the token from standard input, without a prompt.")
-@click.option("--ca", "ca_file", metavar="FILE", help="Accept certificates that this authority (PEM) has signed.")
+@click.option("--ca", "ca_file", metavar="FILE", help="Accept certificates signed by this authority (PEM file).")
 @json_option()
 @click.pass_context
 def login(
     context: click.Context, url: str, with_token: bool, token_stdin: bool, ca_file: str | None, as_json: bool
 ) -> None:
-    """Log in to the site's hub at URL. From then on, commands use this hub if no other way to a daemon is named.
+    """Log in to the site's hub at URL. From then on, commands use this hub unless another daemon is named.
 
     On a login node of the cluster, munge proves who you are. The login is valid for some hours.
 
@@ -110,7 +110,7 @@ def _read_token(place: HubPlace, *, from_stdin: bool) -> str:
         raise Stop(ExitCode.USAGE, "standard input is not a terminal; to read the token from it: --token-stdin")
     if parse_token(token) is None:
         cure = "create one on a login node: ffdl token create NAME"
-        raise Stop(ExitCode.USAGE, f"this is not a token, which has the form ffdl_ID_SECRET; {cure}")
+        raise Stop(ExitCode.USAGE, f"this is not a token of the form ffdl_ID_SECRET; {cure}")
     return token
 
 

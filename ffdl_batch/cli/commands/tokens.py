@@ -24,15 +24,15 @@ def token() -> None:
 @token.command()
 @click.argument("name")
 @click.option("--scope", "scopes", multiple=True, type=click.Choice(("read", "write")),
-              help="What it permits; repeat it for several. Both if it is left out.")  # fmt: skip
+              help="Scope of the token; can be repeated. Default: both.")  # fmt: skip
 @click.option("--days", type=Number(0, 365, min_open=True), default=30, show_default=True,
-              help="Time until it expires, at most a year.")  # fmt: skip
+              help="Lifetime in days, at most 365.")  # fmt: skip
 @json_option()
 def create(name: str, scopes: Sequence[str], days: float, as_json: bool) -> None:
-    """Create a token, and print it on standard output. It is shown only this once.
+    """Create a token, and print it on standard output. It is shown only once.
 
-    NAME says what it is for, such as `laptop`. `read` permits everything that you can see, `write` everything that
-    changes jobs.
+    NAME describes the token's use, such as `laptop`. The scope `read` permits viewing everything that you can see,
+    `write` everything that changes jobs.
     """
     from ffdl_batch.host.core_dumps import forbid_core_dumps
 
@@ -86,7 +86,7 @@ def revoke(ids: Sequence[str], as_json: bool) -> int:
         for token_id in ids:
             try:
                 hub_informed = client.tokens.revoke(token_id)
-            except RequestRefused as error:  # a wrong id must not protect the other tokens
+            except RequestRefused as error:  # the other tokens must still be revoked
                 complain(str(error))
                 code = code or error.problem.exit_code
                 continue
@@ -95,5 +95,5 @@ def revoke(ids: Sequence[str], as_json: bool) -> int:
             else:
                 click.echo(f"token {token_id} is revoked")
             if not hub_informed:
-                complain(f"{token_id}: the hub could not be informed; your daemon refuses the token all the same")
+                complain(f"{token_id}: the hub could not be informed; your daemon refuses the token anyway")
     return code

@@ -1,7 +1,7 @@
-"""Decides whether a look at live jobs needs the daemon's own question to the scheduler, if a hub shares its listing.
+"""Decides whether the daemon must query the scheduler about live jobs itself, if a hub shares its listing.
 
-The hub is not trusted. Its listing can only show that nothing has changed since this daemon's own last question. If it
-shows anything else, omits a job or is missing, the daemon asks the scheduler itself.
+The hub is not trusted. Its listing can only show that nothing has changed since the daemon's own last query. If it
+shows anything else, omits a job or is missing, the daemon queries the scheduler itself.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
 from ffdl_batch.domain.outcome.shared_listing import SharedView
 
 SLOW_S = 60.0
-"""Average interval of own questions while there is no listing of the hub."""
+"""Average interval of own queries while the hub has no listing."""
 TOO_OLD_S = 60.0
-"""A listing of this age is none."""
+"""A listing older than this is ignored."""
 LONGEST_S = 3600.0
-"""Longest interval of own questions, about, whatever the hub shows."""
+"""Average interval of own queries if the hub shows no change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What is known of live jobs now."""
+    """The state of live jobs, as far as it is known now."""
 
     listed: Mapping[NativeId, Observation]
     is_own: bool = True
-    """Whether this daemon has asked the scheduler for it. If not, it is what the last own question showed."""
+    """Whether it is the result of a new own query. If not, it is that of the last one, which the hub confirms."""
 
 
 class SharedLooks:
-    """What this daemon has seen itself of the jobs of one backend. `random` gives numbers in [0, 1), which spread the
-    questions of many daemons."""
+    """The results of this daemon's own queries about the jobs of one backend. `random` returns numbers in [0, 1), which
+    spread the queries of many daemons."""
 
     def __init__(self, random: Callable[[], float]) -> None:
         self._random = random
@@ -41,12 +41,12 @@ class SharedLooks:
         self._is_alone = False
 
     def note_own(self, asked_at: float, listed: Mapping[NativeId, Observation]) -> None:
-        """Record an answer to this daemon's own question, which was sent at `asked_at`."""
+        """Record the result of an own query, which was sent at `asked_at`."""
         self._own, self._asked_at = dict(listed), asked_at
         self._due_at = asked_at + self._spread(SLOW_S if self._is_alone else LONGEST_S)
 
     def judge(self, ids: Collection[NativeId], view: SharedView | None, now: float) -> Look | None:
-        """Return what is known without an own question; None if one is needed and :meth:`may_ask` permits it."""
+        """Return what is known without an own query; None if one is needed, as soon as :meth:`may_ask` permits it."""
         was_alone, self._is_alone = self._is_alone, view is None or view.age_s > TOO_OLD_S
         if self._is_alone and not was_alone and self._own:  # all daemons notice it at once
             self._due_at = now + SLOW_S * self._random()
@@ -62,12 +62,12 @@ class SharedLooks:
         return Look(unchanged, is_own=False)
 
     def may_ask(self, now: float) -> bool:
-        """Return whether it is time for an own question that no event requires."""
+        """Return whether an own query is due that no event requires."""
         return now >= self._due_at
 
     def _unchanged(self, native: NativeId, shown: Mapping[NativeId, Observation]) -> Observation | None:
-        """Return what the last own question showed, if the listing shows the same. Only the reason for waiting may
-        differ; the result has the newer one."""
+        """Return the result of the last own query, if the listing shows the same. Only the pending reason may differ;
+        the result has the newer one."""
         own, seen = self._own.get(native), shown.get(native)
         if own is None or seen is None or seen.phase is Phase.ENDED:
             return None

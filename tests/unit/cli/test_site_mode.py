@@ -138,7 +138,7 @@ def test_login_by_munge_without_munged_says_how_to_log_in_with_token(
         ((TOKEN,), "", 2, "a token must not be an argument"),
         (("https://h", TOKEN), "", 2, "a token must not be an argument"),
         (("https://h", "--token"), "", 2, "to read the token from it: --token-stdin"),
-        (("https://h", "--token-stdin"), "secret\n", 2, "this is not a token, which has the form ffdl_ID_SECRET"),
+        (("https://h", "--token-stdin"), "secret\n", 2, "this is not a token of the form ffdl_ID_SECRET"),
         ((), "", 2, "name the hub: ffdl login https://HOST"),
         (("http://h", "--token-stdin"), TOKEN, 78, "'http://h' is not the address of a hub"),
         (("https://h", "--token-stdin", "--ca", "/nonexistent"), TOKEN, 66, "/nonexistent: No such file"),

@@ -153,7 +153,9 @@ def test_no_token_is_created_if_hub_does_not_answer(
 
 def test_daemon_sends_nothing_to_another_user_at_socket_of_hub(desk: Desk, hub: HubServer) -> None:
     desk.context.hub = Hub(os.getuid() + 1, str(hub.server_address))
-    assert_refused(create(desk), 503, 75, f"user {os.getuid()} listens there, and the hub is user {os.getuid() + 1}")
+    assert_refused(
+        create(desk), 503, 75, f"user {os.getuid()} listens there, but the hub runs as user {os.getuid() + 1}"
+    )
     assert hub.requests == [] and listed(desk) == []
 
 
@@ -180,14 +182,16 @@ def test_number_of_tokens_is_limited(desk: Desk, hub: HubServer, monkeypatch: py
     monkeypatch.setattr(token_service, "MOST_LIVE", 2)
     first = create(desk).json["token"]["id"]
     assert create(desk).status == 200
-    assert_refused(create(desk), 409, 1, "there are 2 tokens, which is the limit")
+    assert_refused(create(desk), 409, 1, "you have 2 valid tokens, which is the maximum")
     assert len(hub.requests) == 2
     desk.ask("DELETE", f"/api/v1/tokens/{first}")
     assert create(desk).status == 200
 
 
 def test_scope_tokens_is_not_granted(desk: Desk, hub: HubServer) -> None:
-    assert_refused(create(desk, scopes=["read", "tokens"]), 403, 77, "the scope tokens is given by `ffdl login`")
+    assert_refused(
+        create(desk, scopes=["read", "tokens"]), 403, 77, "only `ffdl login` on a login node grants the scope tokens"
+    )
     assert hub.requests == []
 
 
@@ -205,5 +209,5 @@ def test_request_outside_limits_creates_no_token(desk: Desk, hub: HubServer, cha
 
 
 def test_personal_daemon_creates_no_token(desk: Desk) -> None:
-    assert_refused(create(desk), 422, 69, "no site's spawner has started this daemon")
+    assert_refused(create(desk), 422, 69, "this daemon was not started by a site's spawner")
     assert listed(desk) == []

@@ -93,7 +93,7 @@ def test_notifier_posts_to_no_address_that_site_excludes(
     site.set_settings(notices=NoticeSettings(webhooks=addresses), egress=())
     site.platform.notifier().step()
     assert hook.posts == []
-    assert caplog.text.count("this site's daemons may not connect to") >= len(addresses)
+    assert caplog.text.count("the site does not permit connections to") >= len(addresses)
     site.set_settings(notices=NoticeSettings(webhooks=(hook.address,)), egress=("127.0.0.1/32",))
     site.clock.tick(FIRST_PAUSE_S * 2)
     site.platform.notifier().step()
