@@ -1,4 +1,4 @@
-"""Turn exceptions into error replies. Every one has a Problem as its body."""
+"""Turns exceptions into error replies. The body of each reply is a Problem."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _SENTENCES = {
 
 
 async def reply_to(error: Exception, request: Request) -> Response:
-    """Return the reply to an error that was raised before the routes. Raises an unexpected error again."""
+    """Return the reply to an error that was raised before any route ran. Re-raises unexpected errors."""
     handlers = request.app.exception_handlers
     for kind in type(error).__mro__:
         if kind in handlers and kind is not Exception:
@@ -80,7 +80,7 @@ class BodyLimit:
 
 
 class BodyLimits:
-    """Limits the bodies of all requests. Paths below an entry of `own` have its limit, all others the default limit.
+    """Limits the bodies of all requests. Paths below an entry of `own` have the entry's limit, others the default.
 
     A body with too large a Content-Length is refused before any of it is read. A body without Content-Length is refused
     when its size exceeds the limit.
@@ -120,7 +120,7 @@ class BodyTooLarge(HTTPException):
 
 
 def blame_options(problem: Problem) -> Problem:
-    """Reply with a usage error if every finding names an option of the command line, as sbatch exits."""
+    """Return the problem; if every error names a command-line option, with the exit code for wrong usage, as sbatch."""
     errors = [finding for finding in problem.findings if finding.severity is Severity.ERROR]
     named = [finding for finding in errors if finding.file is None and (finding.path or "").startswith("--")]
     return replace(problem, exit_code=ExitCode.USAGE) if errors and len(named) == len(errors) else problem
@@ -147,7 +147,7 @@ def problem_of(error: Exception, place: str) -> Problem | None:
     if isinstance(error, MemoryError):
         gc.collect()  # the traceback keeps what the request held in reference cycles
         cure = f"send less at once; {WHOSE_LIMITS}"
-        return Problem("S210", "the daemon has not enough memory for this request", ExitCode.TRY_AGAIN, cure)
+        return Problem("S210", "there is not enough memory in the daemon for this request", ExitCode.TRY_AGAIN, cure)
     if isinstance(error, WRAPPED):
         lack = explain_lack(error)
         return Problem("S210", f"in the daemon, {lack}", ExitCode.TRY_AGAIN, WHOSE_LIMITS) if lack else None
@@ -180,7 +180,7 @@ async def _invalid_request(_request: Request, error: Exception) -> Response:
 async def _malformed(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     findings = tuple(findings_of(error.errors())[:_SHOWN])
-    message = "the request does not fit the interface: " + "; ".join(f"{f.path}: {f.message}" for f in findings)
+    message = "the request does not match the interface: " + "; ".join(f"{f.path}: {f.message}" for f in findings)
     cure = "client and daemon may be of different releases; /openapi.json describes this daemon's interface"
     return problem_reply(Problem("C101", message, ExitCode.USAGE, cure, findings), 400)
 
@@ -199,7 +199,7 @@ async def _http(request: Request, error: Exception) -> Response:
 
 
 def _allowed_methods(request: Request) -> list[str]:
-    """Return the methods of all routes of the path. Starlette's own `Allow` has only those of one route."""
+    """Return the methods of all routes of the path. Starlette's own `Allow` lists only those of one route."""
     routes = request.app.routes
     return [
         method for method in HTTPMethod
@@ -210,5 +210,5 @@ def _allowed_methods(request: Request) -> list[str]:
 async def _unexpected(request: Request, error: Exception) -> Response:
     """Starlette raises the error again after this reply, and uvicorn writes its traceback to the log."""
     log.error("%s %s failed: %s", request.method, request.url.path, type(error).__name__)
-    message = f"the daemon failed at this request; {context_of(request.app).log_name} holds the traceback"
-    return problem_reply(Problem("S104", message, ExitCode.FAILED, "report it with the lines of the log"), 500)
+    message = f"the daemon failed at this request; the traceback is in {context_of(request.app).log_name}"
+    return problem_reply(Problem("S104", message, ExitCode.FAILED, "report it with these lines of the log"), 500)

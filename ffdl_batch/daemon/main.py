@@ -147,7 +147,7 @@ def _refuse_moved(state_dir: Path) -> None:
         raise PlaceRefused(
             f"the daemon of the site has taken over the jobs in {state_dir}",
             "run ffdl on the hub's host without FFDL_STATE_DIR and FFDL_SOCKET, or log in: ffdl login https://HUB; "
-            f"if the site has no hub any more, put its database back and remove {mark} (docs/site-mode.md)",
+            f"if the site no longer has a hub, put its database back and remove {mark} (docs/site-mode.md)",
             ExitCode.UNAVAILABLE,
         )
 
@@ -194,7 +194,7 @@ def _run(settings: Settings, hold: Hold, opener: Opener | None, *, foreground: b
     except StoreError as error:
         return _end(str(error), ExitCode.UNAVAILABLE)
     except OSError as error:
-        return _end(f"a directory cannot be made or written: {describe(error)}", ExitCode.TRY_AGAIN)
+        return _end(f"a directory cannot be created or written to: {describe(error)}", ExitCode.TRY_AGAIN)
     # The socket's path depends on the state directory, also if ffdl.toml sets that.
     environ = {**os.environ, "FFDL_STATE_DIR": settings.state_dir}
     try:

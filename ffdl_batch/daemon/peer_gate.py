@@ -35,7 +35,7 @@ _ROLES = (Role.OPERATOR, Role.AUDITOR)
 
 
 class PeerGate:
-    """Refuses callers who are not admitted, and those of the hub who lack the right to the operation."""
+    """Refuses callers who are not admitted, and callers through the hub who lack the right to the operation."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -47,7 +47,7 @@ class PeerGate:
         here = context_of(scope["app"])
         try:
             caller = await _identify(here, scope)
-        except Exception as error:  # noqa: BLE001 - reply_to raises an unexpected one again
+        except Exception as error:  # noqa: BLE001 - reply_to re-raises an unexpected one
             reply = await reply_to(error, Request(scope))
             await reply(scope, receive, send)
             return
@@ -58,7 +58,7 @@ class PeerGate:
 
 
 async def _identify(here: Context, scope: Scope) -> Caller:
-    """Return the caller. Raises Refused, HTTPException if there is no such operation, and StoreError."""
+    """Return the caller. Raises Refused, HTTPException if the operation does not exist, and StoreError."""
     peer = peer_of(scope)
     if peer is not None and peer.uid in here.admitted_uids:
         return Caller(peer.uid, is_admin=peer.uid == 0)
@@ -81,7 +81,7 @@ async def _identify_by_headers(here: Context, headers: Headers) -> Caller:
         raise unauthenticated("the request has both a token and a role")
     if role:
         if role not in _ROLES or not _UID.fullmatch(actor):
-            raise unauthenticated("the request has a role that does not exist, or no uid of its actor")
+            raise unauthenticated("the request has an unknown role, or no uid of its actor")
         return Caller(int(actor), is_admin=True, role=Role(role), request_id=request_id)
     if authorization[: len(_BEARER)].lower() != _BEARER:
         raise unauthenticated("the request has no token")

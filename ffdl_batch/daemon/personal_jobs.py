@@ -1,8 +1,8 @@
-"""Takes over the jobs of a user's personal daemon, when the site's daemon of this user starts for the first time.
+"""Takes over the jobs of a user's personal daemon when the user's site daemon starts for the first time.
 
-The personal daemon ends, and its database is copied. Its job directories stay where they are, because the controllers
-of running jobs write there. A mark in the personal state directory keeps other personal daemons from working with the
-old database. It is written first, so that a start that was killed is completed by the next one.
+The personal daemon is stopped, and its database is copied. Its job directories stay where they are, because the
+controllers of running jobs write there. A mark in the personal state directory prevents personal daemons from using the
+old database. It is written first, so that the next start completes a start that was killed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from ffdl_batch.store.sqlite_files import copy_database
 def take_over_personal_jobs(state_dir: Path, personal: Path) -> bool:
     """Copy the database of the state directory `personal` into `state_dir`, which has none.
 
-    Return whether that was done. It is not if there is no personal database, or if a personal daemon may run on another
-    host: then its jobs stay with it. Raises PlaceRefused if the personal daemon does not end, or the copy fails.
+    Return whether that was done. It is not done if there is no personal database, or if a personal daemon may run on
+    another host, which keeps its jobs. Raises PlaceRefused if the personal daemon does not end, or the copy fails.
     """
     own, theirs, mark = database_file(str(state_dir)), database_file(str(personal)), personal / TAKEN_OVER
     machine = this_machine()
@@ -52,5 +52,5 @@ def take_over_personal_jobs(state_dir: Path, personal: Path) -> bool:
             hold.release()
     except (DaemonUnreachable, PlaceRefused, HeldElsewhere, AlreadyServed, StoreError, OSError, sqlite3.Error) as error:
         why = f"the jobs of your personal daemon in {personal} cannot be taken over: {error}"
-        raise PlaceRefused(why, "see whether `ffdl-admin db check` finds a fault; then try again") from error
+        raise PlaceRefused(why, "check the database with `ffdl-admin db check`; then try again") from error
     return True

@@ -13,7 +13,7 @@ import uvicorn
 from ffdl_batch.daemon.connections import PeerProtocol
 
 FINISH_S = 10
-"""How long running requests may take at the end."""
+"""How long requests may still run when the server stops."""
 KEEP_ALIVE_S = 15
 
 
@@ -38,7 +38,7 @@ def uvicorn_config(app: object, protocol: type[PeerProtocol] = PeerProtocol, **m
 
 
 class QuietServer(uvicorn.Server):
-    """uvicorn's server that leaves signals to us, and can listen again."""
+    """uvicorn's server without signal handlers; it can listen on further sockets."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)

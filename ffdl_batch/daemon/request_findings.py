@@ -1,6 +1,6 @@
-"""Says in our words which fields of a request do not fit the interface: field, value and cause.
+"""Reports which fields of a request do not match the interface: field, value and cause.
 
-No value is repeated from a place that may have secrets.
+Values of fields that may contain secrets are not repeated.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.terminal_text import quoted
 
 _SECRET = frozenset({"value", "references", "environ", "manifest"})
-"""Fields of requests that have secrets, or that a client may send with secrets in them."""
+"""Fields of requests that contain secrets, or in which a client may send some."""
 _WHOLE, _NUMBER, _FLAG, _TEXT = "a whole number", "a number", "true or false", "text"
 _LIST, _OBJECT = "a list", "an object of JSON"
 _KINDS = {
@@ -97,7 +97,7 @@ def _message(field: Sequence[object], errors: Sequence[Mapping[str, Any]]) -> st
 
 
 def _shown(field: Sequence[object], value: object) -> str:
-    """Return the value for a message; of a list or an object, and of a value that may be secret, what it is."""
+    """Return the value for a message; for a list, an object or a value that may be secret, return its kind."""
     if isinstance(value, list | tuple):
         return "the list"
     if isinstance(value, Mapping):

@@ -45,7 +45,7 @@ _LAST_CALL_S = 0.2
 
 
 class Server(QuietServer):
-    """The server that ends waiting requests at the end."""
+    """The server, which also ends waiting requests when it stops."""
 
     def __init__(self, config: uvicorn.Config, context: Context) -> None:
         super().__init__(config)
@@ -57,8 +57,8 @@ class Server(QuietServer):
         await super().shutdown(sockets)
 
     def count_connections(self) -> int:
-        """Return the number of open connections of admitted users. One of the hub, which keeps connections open, counts
-        while it waits for an answer."""
+        """Return the number of open connections of admitted users. Connections of the hub, which stay open, count only
+        while they wait for an answer."""
         connections = [c for c in self.server_state.connections if isinstance(c, PeerProtocol)]
         own, hub = self._context.admitted_uids, self._context.hub
         of_hub = sum(1 for c in connections if hub is not None and c.peer.uid == hub.uid and c.is_answering)

@@ -24,7 +24,7 @@ def is_inherited(environ: Mapping[str, str]) -> bool:
 
 
 def report_readiness(environ: MutableMapping[str, str]) -> None:
-    """Report to systemd that clients can connect, if it waits for that; see sd_notify(3)."""
+    """Notify systemd that clients can connect, if it waits for that; see sd_notify(3)."""
     manager = environ.pop("NOTIFY_SOCKET", "")
     if manager:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asked:
@@ -55,7 +55,8 @@ class Listener:
         except OSError as error:
             listening.close()
             raise PlaceRefused(
-                f"the socket {place.path} cannot be made: {error.strerror or error}", "set FFDL_SOCKET to another path"
+                f"the socket {place.path} cannot be created: {error.strerror or error}",
+                "set FFDL_SOCKET to another path",
             ) from error
         self.path = place.path
         self._identity = _identity(place.path)
@@ -101,7 +102,7 @@ def _make_directory(place: SocketPlace) -> None:
         directory.mkdir(mode=0o700, parents=place.named, exist_ok=True)
     except OSError as error:
         raise PlaceRefused(
-            f"the socket's directory {directory} cannot be made: {error.strerror}", "set FFDL_SOCKET to another path"
+            f"the socket's directory {directory} cannot be created: {error.strerror}", "set FFDL_SOCKET to another path"
         ) from error
     if not place.named:
         check_directory(directory, closed=False)

@@ -1,4 +1,4 @@
-"""Connections that change from HTTP to a protocol of their own (RFC 9110, section 7.8): bytes both ways.
+"""Connections that switch from HTTP to another protocol (RFC 9110, section 7.8): bytes in both directions.
 
 The server offers an upgrade in the scope of a request; the application accepts it or answers as usual.
 """
@@ -13,7 +13,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 LINGER_S = 30.0
-"""How long a peer may take to read the rest after the stream was closed."""
+"""Maximum time for a peer to read the rest after the stream was closed."""
 _UPGRADE = "ffdl.upgrade"
 
 
@@ -42,20 +42,20 @@ class RawStream:
         self._transport.write(data)
 
     async def write(self, data: bytes) -> None:
-        """Send bytes; wait while the peer does not read. They are dropped if it has gone."""
+        """Send bytes; wait while the peer does not read. The bytes are dropped if it has disconnected."""
         if self.ended.is_set():
             return
         self._transport.write(data)
         await self._flow.drain()
 
     def close(self) -> None:
-        """Close the connection when what was written is sent."""
-        self._cycle.disconnected = True  # else uvicorn reports an answer that is not complete
+        """Close the connection after sending what was written."""
+        self._cycle.disconnected = True  # else uvicorn reports an incomplete answer
         self._transport.close()
         asyncio.get_running_loop().call_later(LINGER_S, self._transport.abort)
 
     def feed(self, data: bytes) -> None:
-        """Take bytes from the server. It reads no more while many were not taken."""
+        """Take bytes from the server. It pauses reading while too many have not been read from the stream."""
         self._arrived += data
         if len(self._arrived) >= HIGH_WATER_LIMIT:
             self._flow.pause_reading()
@@ -77,7 +77,7 @@ class Upgrade:
         self._start = start
 
     def accept(self, headers: Iterable[tuple[bytes, bytes]] = ()) -> RawStream:
-        """Send the answer 101 with these headers, and return the stream that the connection is from now on."""
+        """Send status 101 with these headers, and return the connection as a stream."""
         self.stream = self._start()
         lines = [b"HTTP/1.1 101 Switching Protocols", b"Connection: Upgrade", b"Upgrade: " + self.protocol.encode()]
         lines += [name + b": " + value for name, value in headers]

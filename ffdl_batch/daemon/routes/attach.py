@@ -36,7 +36,7 @@ from ffdl_batch.services.refusals import Refused, unavailable, wrong_state
 log = logging.getLogger(__name__)
 
 END_S = 60.0
-"""Maximum time for a helper to end its processes. Those that ignore signals survive a helper that is killed."""
+"""Maximum time for a helper to end its processes. Processes that ignore signals survive if the helper is killed."""
 REST_S = 1.0
 """Maximum time to read the error output of a helper that has ended: a child of its own may still have it open."""
 _BLOCK = 1 << 16
@@ -84,8 +84,8 @@ async def open_attach_stream(
     with the first frame, and ends with the connection."""
     upgrade = find_upgrade(request.scope, UPGRADE)
     if upgrade is None:
-        message = f"this request needs the header Upgrade: {UPGRADE}, which has not arrived"
-        cure = "a proxy before the hub must pass this header on, as for WebSocket"
+        message = f"the request has no header Upgrade: {UPGRADE}"
+        cure = "a proxy in front of the hub must pass this header on, as for WebSocket"
         raise Refused(Problem("C101", message, ExitCode.UNAVAILABLE, cure), _UPGRADE_REQUIRED)
     with here.open_stream() as end:
         plans = await with_files(
@@ -94,7 +94,7 @@ async def open_attach_stream(
         )  # fmt: skip
         plan = next((one for one in plans if learner in one.learners), None)
         if plan is None:
-            raise wrong_state(f"learner {learner} of {job_id} does not run any more")
+            raise wrong_state(f"learner {learner} of {job_id} is no longer running")
         program = shutil.which(plan.argv[0])
         if obstacle := plan.obstacle(os.uname().nodename, program):
             raise unavailable(obstacle[0], cure=obstacle[1])
@@ -103,7 +103,7 @@ async def open_attach_stream(
 
 
 class AttachStream(Response):
-    """The answer that is a stream to a helper. It calls `end` when the stream has ended."""
+    """An answer that becomes a stream to a helper. It calls `end` when the stream has ended."""
 
     def __init__(self, upgrade: Upgrade, plan: AttachPlan, end: Callable[[], None]) -> None:
         super().__init__(status_code=101)
@@ -176,7 +176,7 @@ async def _keep(source: asyncio.StreamReader, kept: bytearray) -> None:
 
 
 async def _end(helper: Process) -> int:
-    """Close the helper's input, and return its exit status. It is killed if it does not end."""
+    """Close the helper's input, and return its exit status. Kill the helper if it does not exit."""
     assert helper.stdin is not None
     helper.stdin.close()
     try:

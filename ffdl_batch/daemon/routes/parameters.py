@@ -47,6 +47,6 @@ ERRORS = {
     409: "This is not possible in the job's state.",
     413: "The request is too large.",
     422: "The manifest, the options or the archive are wrong.",
-    500: "The daemon failed; its log holds the traceback.",
+    500: "The daemon failed; the traceback is in its log.",
     503: "Nothing was changed; the same request may succeed later (exit code 75).",
 }

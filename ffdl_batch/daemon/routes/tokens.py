@@ -63,7 +63,7 @@ async def read_tokens(here: Here) -> PlainReply:
 
 @router.delete("/tokens/{token_id}", response_model=RevokedReply, responses=answers(404), operation_id="revoke_token")
 async def delete_token(token_id: Annotated[Word, Path()], here: Here, caller: Asking) -> PlainReply:
-    """Revoke a token. Idempotent. The daemon refuses it from now on, also if the hub could not be informed."""
+    """Revoke a token. Idempotent. The daemon refuses it from now on, even if the hub could not be informed."""
     found = await in_thread(here.limits.slow, revoke_token, here.platform.storage, here.hub, token_id)
     log.info("%s: revoked token %s", caller, found.token.id)
     return PlainReply(RevokedReply(found.token, found.hub_informed))

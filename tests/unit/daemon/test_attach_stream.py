@@ -114,7 +114,7 @@ def test_helper_that_cannot_be_started_is_refused_before_the_upgrade(served: Ser
     with pytest.raises(RequestRefused, match="processes of far, and this is"):
         served.helper()
     served.plan = AttachPlan((sys.executable,), (2,))
-    with pytest.raises(RequestRefused, match="learner 1 of j does not run any more"):
+    with pytest.raises(RequestRefused, match="learner 1 of j is no longer running"):
         served.helper()
     assert desk.context.streams == 0
 

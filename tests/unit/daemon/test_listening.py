@@ -12,7 +12,7 @@ from ffdl_batch.daemon.socket_file import Listener
 
 def test_listener_reports_directory_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(PlaceRefused, match="cannot be made"):
+    with pytest.raises(PlaceRefused, match="cannot be created"):
         Listener({"FFDL_SOCKET": str(tmp_path / "file" / "x.sock")}).open()
 
 

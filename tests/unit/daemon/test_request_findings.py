@@ -9,7 +9,7 @@ import pytest
 from tests.unit.daemon.conftest import Desk
 from tests.unit.daemon.test_routes import problem
 
-NO = "the request does not fit the interface: "
+NO = "the request does not match the interface: "
 JOB = "/api/v1/jobs/training-000000000"
 WHOLE = {"manifest": "m", "manifest_name": "n", "base_dir": "/", "archive": "a", "key": "k"}
 

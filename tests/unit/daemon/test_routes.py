@@ -263,7 +263,7 @@ def test_routes_name_log_for_unexpected_error_and_raise_it_again(desk: Desk, mon
     with pytest.raises(RuntimeError):  # for uvicorn to write to the log
         desk.ask("GET", "/api/v1/jobs/training-000000000")
     assert desk.answer is not None and (desk.answer.status, problem(desk.answer).exit_code) == (500, ExitCode.FAILED)
-    assert "/x/daemon.log holds the traceback" in problem(desk.answer).message
+    assert "the traceback is in /x/daemon.log" in problem(desk.answer).message
     assert "a secret detail" not in str(desk.answer.json)
 
 

@@ -88,7 +88,7 @@ def test_usage_route_returns_samples_with_node(desk: Desk, job_id: str) -> None:
         ("metrics?attempt=3", "has 2 attempts so far; there is no attempt 3"),
         ("metrics?learner=2", "has one learner; there is no learner 2"),
         ("logs?attempt=3", "has attempts 1 to 2; there is no attempt 3"),
-        ("logs?attempt=every", "the request does not fit the interface: query.attempt"),
+        ("logs?attempt=every", "the request does not match the interface: query.attempt"),
         ("logs?learner=9", "learner 9"),
     ],
 )

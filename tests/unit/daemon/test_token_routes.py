@@ -204,7 +204,7 @@ def test_scope_tokens_is_not_granted(desk: Desk, hub: HubServer) -> None:
     ],
 )  # fmt: skip
 def test_request_outside_limits_creates_no_token(desk: Desk, hub: HubServer, changes: dict[str, object]) -> None:
-    assert_refused(create(desk, **changes), 400, 2, "does not fit the interface")
+    assert_refused(create(desk, **changes), 400, 2, "does not match the interface")
     assert hub.requests == []
 
 
