@@ -135,7 +135,7 @@ class Connector:
             if number:
                 return RemoteCommand(process, number)
             raise ProgramMissing(
-                f"{self.host} has no {words[0]} after a login", "install it there", ExitCode.UNAVAILABLE
+                f"{self.host} has no {words[0]} in the PATH of a login shell", "install it there", ExitCode.UNAVAILABLE
             )
         except TimeoutError:
             process.close()

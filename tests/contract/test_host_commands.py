@@ -361,7 +361,7 @@ class Pretend:
 @pytest.mark.parametrize(
     ("text", "code", "said"),
     [
-        ("exec /nonexistent/ffdl", 69, "has no ffdl after a login"),
+        ("exec /nonexistent/ffdl", 69, "has no ffdl in the PATH of a login shell"),
         ('echo "Error: No such option: --host" >&2; exit 2', 69, f"install {__version__} or later there"),
         ('echo "ffdl-relay 2 {}"', 69, "cannot read the greeting"),
         ("echo Welcome", 69, "cannot read the greeting"),
@@ -392,7 +392,7 @@ def test_cli_warns_and_continues_when_remote_release_differs(laptop: Laptop, nod
     relay = f"{sys.executable} -c 'from ffdl_batch.entry import ffdl; ffdl()' \"$@\" | sed -u '{release}'"
     with Pretend(node, relay):
         done = laptop.run("list")
-    assert done.returncode == 0 and "is of release 0.0.9" in done.stderr
+    assert done.returncode == 0 and "is release 0.0.9" in done.stderr
 
 
 def test_cli_ignores_login_shell_output_of_the_host(laptop: Laptop, node: LoginNode, job: str) -> None:

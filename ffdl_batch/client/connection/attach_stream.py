@@ -1,7 +1,7 @@
-"""A helper that the user's daemon has started behind a hub, as two descriptors of this process.
+"""Presents a helper that the user's daemon has started behind a hub as two descriptors of this process.
 
-A thread moves the bytes between a pair of sockets and the connection to the hub, because select(2) does not know what
-TLS has already decrypted, and because one TLS connection must not be used by two threads.
+A thread moves the bytes between a pair of sockets and the connection to the hub, because select(2) does not see bytes
+that TLS has already decrypted, and because two threads must not use one TLS connection.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class AttachStream:
         threading.Thread(target=_join, args=(channel, far), name="hub stream", daemon=True).start()
 
     def note_end(self, payload: bytes) -> None:
-        """Take what the daemon reports about the helper's end."""
+        """Store what the daemon reports about the helper's end."""
         with suppress(ValueError):
             found = json.loads(payload)
             self._end = found if isinstance(found, dict) else {}
@@ -81,7 +81,7 @@ def _take(source: socket.socket) -> bytes | None:
 
 
 def _put(target: socket.socket, data: bytes) -> int:
-    """Return how many bytes were taken."""
+    """Return the number of bytes that the socket accepted."""
     try:
         return target.send(data)
     except _NOT_NOW:
@@ -89,7 +89,7 @@ def _put(target: socket.socket, data: bytes) -> int:
 
 
 def _wait(pending: dict[socket.socket, bytes | None]) -> None:
-    """Wait until one of the sockets can take the bytes that it is to get, or the other one's are to be read."""
+    """Wait until a socket can accept its pending bytes, or has bytes to read if the other one has no pending bytes."""
     poll = select.poll()
     (one, for_one), (other, for_other) = pending.items()
     poll.register(one, (select.POLLOUT if for_one else 0) | (0 if for_other else select.POLLIN))

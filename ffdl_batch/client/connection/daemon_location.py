@@ -1,4 +1,4 @@
-"""Where the daemon is for the client: the host that commands go to, the socket, and the state directory.
+"""Locates the daemon for the client: the host that commands go to, the socket, and the state directory.
 
 It only reads and checks. The rules are shared with the daemon (:mod:`ffdl_batch.config.daemon_location`).
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ffdl_batch.config import Settings
 
 PROGRAM = "ffdl"
-"""The name of the program unless the configuration has another."""
+"""The name of the program, unless the configuration names another."""
 HERE = "--host="
 """The first option of every command on the host, so that its own configuration does not send it to another host."""
 

@@ -53,11 +53,11 @@ def stop_daemon(
     *,
     next_writes_in: Sequence[Path] = (),
 ) -> DaemonLock | None:
-    """End the daemon on this host and wait until it has ended; return None if none runs. Jobs run on without it.
+    """End the daemon on this host and wait until it has ended; return None if none runs. Jobs continue without it.
 
-    The process gets a signal only if the lock proves that it is the daemon (boot, process, start time) and it is the
-    caller's. Raises :class:`DaemonUnreachable` for a daemon on another host, for one that does not end, and if another
-    one, which writes into `next_writes_in` when it starts, could not take its place.
+    The process gets a signal only if the lock proves that it is the daemon (boot, process, start time) and it belongs
+    to the caller. Raises :class:`DaemonUnreachable` for a daemon on another host, for one that does not end, and if the
+    next one, which writes into `next_writes_in` when it starts, could not replace it.
     """
     found = find_holder(state_dir)
     if found is None:
@@ -91,7 +91,7 @@ def _refuse_without_space(lock: DaemonLock, directories: Sequence[Path]) -> None
         try:
             _try_to_write(directory)
         except OSError as error:
-            message = f"no other daemon could start now, because {directory} cannot be written to: {error.strerror}"
+            message = f"another daemon could not start now, because {directory} cannot be written to: {error.strerror}"
             cure = f"{_cure(error)}; your daemon ({describe_daemon(lock)}) still runs; to stop it: ffdl daemon stop"
             raise DaemonUnreachable(message, cure) from error
 
@@ -112,4 +112,4 @@ def _try_to_write(directory: Path) -> None:
 def _cure(error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "free some space, or raise the quota"
-    return explain_lack(error) or "have its file system mounted for writing, and make the directory writable for you"
+    return explain_lack(error) or "have its file system mounted for writing, and check the directory's permissions"

@@ -1,7 +1,7 @@
 """Compare the settings and the release of the caller with those of the running daemon.
 
-A daemon reads the configuration only when it starts. Commands read it too, so that a wrong file is an error at once and
-a changed one is reported. The daemon's lock file has digests of its settings, so no request is needed.
+A daemon reads the configuration only when it starts. Commands read it too, so that a wrong file is an error immediately
+and a changed one is reported. The daemon's lock file has digests of its settings, so no request is needed.
 """
 
 from __future__ import annotations

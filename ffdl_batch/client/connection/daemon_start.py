@@ -1,7 +1,7 @@
 """Finds this user's daemon, or starts it.
 
-Any number of clients may do this at once, on several login nodes. Each may start a daemon; the daemon's lock decides
-which one remains. So an unneeded start is harmless, and this module takes no lock.
+Any number of clients may do this concurrently, on several login nodes. Each may start a daemon; the daemon's lock
+decides which one remains. An unneeded start is therefore harmless, and this module takes no lock.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ class Dialling:
     report: Callable[[str], None] = _warn_program
     """Gets a line if the daemon has other settings than the caller."""
     dumps: tuple[int, int] = field(default_factory=core_limits)
-    """The shell's limits of core dumps, which apply to the daemon and its jobs even if this process changes its own."""
+    """The shell's core dump limits. They apply to the daemon and its jobs even if this process changes its own."""
     host: str | None = None
-    """The login node whose daemon is used, over SSH; None: according to environment and configuration; "": none."""
+    """The login node whose daemon is used, over SSH; None: as environment and configuration say; "": none."""
     forwards: bool = True
     """Whether a daemon on another login node is reached over SSH."""
     user: int | None = None
@@ -116,9 +116,8 @@ class Dialling:
         return connected
 
     def cluster(self) -> Mapping[str, str] | None:
-        """Return the cluster for a :class:`~ffdl_batch.domain.job.submission.Submission`; None for a daemon with an
-        environment of its own: on another host, or started by a site if the shell names no cluster. Raises as
-        :meth:`way`."""
+        """Return the cluster for a :class:`~ffdl_batch.domain.job.submission.Submission`; None for a daemon with its
+        own environment: on another host, or started by a site if the shell names no cluster. Raises as :meth:`way`."""
         from ffdl_batch.client.connection.site_daemon import SitePlace
         from ffdl_batch.config.fingerprint import named_slurm
 
@@ -208,7 +207,7 @@ class Dialling:
         return lock if lock and judge_holder(lock, self.machine()) is Holder.ALIVE_HERE else None
 
     def _await_socket(self, place: SocketPlace, state_dir: Path, started: _Started | None) -> Channel:
-        """Poll our socket, and the one that the lock names (of another login session)."""
+        """Poll our socket, and the socket that the lock names (of another login session)."""
         deadline = time.monotonic() + self.patience_s
         pause = _FIRST_SLEEP_S
         hopeless: float | None = None
@@ -260,7 +259,7 @@ def _refuse_foreign(place: SocketPlace) -> None:
     directory = place.path.parent
     if place.named and directory.exists() and directory.stat().st_uid != os.getuid():
         raise DaemonUnreachable(
-            f"no daemon answers at {place.path}, and it is not yours to start", "contact your administrators"
+            f"no daemon answers at {place.path}, and you may not start it", "contact your administrators"
         )
 
 
@@ -311,7 +310,7 @@ def _no_space(state_dir: Path) -> str:
 
 
 def _last_output(path: Path, start: int) -> str:
-    """Return the daemon's message in the file from byte `start` on, or what it lacked if that is known, or the last
+    """Return the daemon's message in the file from byte `start` on, else the resource that it lacked, else the last
     line."""
     try:
         text = path.read_bytes()[start:][-4096:].decode("utf-8", "replace")

@@ -1,7 +1,7 @@
-"""Connects to a daemon on another host over SSH: ``ffdl daemon relay`` there joins its streams with its socket.
+"""Connects to a daemon on another host over SSH: ``ffdl daemon relay`` there joins its streams to the daemon's socket.
 
-The relay is one of that host's own commands: it finds or starts the daemon as they do. Its first line, the greeting,
-has its release and its warnings. What follows are the bytes of the daemon's socket.
+The relay is a command of that host, so it finds or starts the daemon as other commands do. Its first line, the
+greeting, has its release and its warnings. The bytes of the daemon's socket follow.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CONNECTORS_LOCK = threading.Lock()
 
 
 def connector_of(host: str, environ: Mapping[str, str], *, may_ask: bool = True) -> Connector:
-    """Return the connection to a host, one for all that this process does there."""
+    """Return the connection to a host. This process uses one connection for everything on that host."""
     with _CONNECTORS_LOCK:
         found = _CONNECTORS.get((host, may_ask))
         if found is None:
@@ -53,7 +53,7 @@ class ProgramNotFound(DaemonUnreachable):
 
     def __init__(self, place: HostPlace) -> None:
         super().__init__(
-            f"{place.host} has no {place.program} after a login",
+            f"{place.host} has no {place.program} in the PATH of a login shell",
             f"install it: ffdl setup {place.host}; or set its path: FFDL_HOST_PROGRAM, or host_program in the "
             "configuration",
             ExitCode.UNAVAILABLE,
@@ -61,7 +61,7 @@ class ProgramNotFound(DaemonUnreachable):
 
 
 def dial_login_node(lock: DaemonLock, environ: Mapping[str, str], state_dir: Path) -> RemoteCommand:
-    """Connect to the daemon of the same state directory on `lock.host`. Nothing is asked on the terminal.
+    """Connect to the daemon of the same state directory on `lock.host`. Does not prompt on the terminal.
 
     Raises DaemonUnreachable. Login nodes share their homes, so our own installation is tried first.
     """
@@ -104,7 +104,7 @@ def dial_relay(
         warn(f"{place.host}: {warning}")
     if greeting.release != __version__:
         warn(
-            f"ffdl on {place.host} is of release {greeting.release}, this program of {__version__}: install the same "
+            f"ffdl on {place.host} is release {greeting.release}, this program is {__version__}: install the same "
             "release on both if something fails"
         )
     return command
@@ -142,7 +142,7 @@ def _parse_greeting(place: HostPlace, line: bytes) -> _Greeting:
         return _Greeting(str(plain["release"]), tuple(str(one) for one in plain["warnings"]))
     except (ValueError, KeyError, TypeError) as error:
         raise DaemonUnreachable(
-            f"this program, which is of release {__version__}, cannot read the greeting of ffdl on {place.host}",
+            f"this program (release {__version__}) cannot read the greeting of ffdl on {place.host}",
             "install the same release on both",
             ExitCode.UNAVAILABLE,
         ) from error
@@ -157,7 +157,7 @@ def _explain(place: HostPlace, ended: Completed) -> DaemonUnreachable:
     last = own[-1] if own else ended.complaint
     if ended.code == ExitCode.USAGE and any("no such" in line.lower() for line in lines):
         return DaemonUnreachable(
-            f"ffdl on {place.host} is of a release that has no such relay: {last}",
+            f"the release of ffdl on {place.host} does not have this relay: {last}",
             f"install {__version__} or later there",
             ExitCode.UNAVAILABLE,
         )
@@ -194,4 +194,4 @@ def _copy_up(channel: Channel) -> None:
             connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
     except OSError:
-        return  # the daemon has closed; the other direction ends by that
+        return  # the daemon has closed the connection, which ends the other direction

@@ -26,13 +26,13 @@ from ffdl_batch.domain.job.views import SCHEMA, Problem
 from ffdl_batch.host.users import read_credentials
 
 REQUEST_TIMEOUT_S = 120.0
-"""For an ordinary request: a plan may ask a slow scheduler what its nodes are."""
+"""For an ordinary request: a plan may query a slow scheduler about its nodes."""
 FIRST_BYTE_S = 10.0
 """Time without an answer after which the wait is reported."""
 _POLL_MARGIN_S = 30.0
 """Maximum time for an answer after the daemon stops holding it back."""
 STREAM_SILENCE_S = 90.0
-"""The daemon sends blank lines; a stream that is silent for this time is broken."""
+"""The daemon sends blank lines. A stream that is silent for this time counts as broken."""
 _BLOCK = 1 << 20
 _TRIES = 3
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
@@ -51,7 +51,7 @@ class HubLogin:
 
 
 class Channel(Protocol):
-    """A connection to a daemon: a socket, and whatever must end with it."""
+    """A connection to a daemon: a socket, and what must be closed with it."""
 
     @property
     def login(self) -> HubLogin | None:
@@ -158,9 +158,8 @@ class Wire:
         return reply
 
     def ask_until(self, request: Request, deadline: float | None) -> Mapping[str, Any]:
-        """Send the request as :meth:`ask`, again and again while the daemon does not answer. `deadline` is by the
-        monotonic clock (None = no limit). Raises :class:`ClientError` at the deadline, and if another try cannot
-        help."""
+        """Send the request as :meth:`ask` does, repeatedly while the daemon does not answer. `deadline` is in monotonic
+        time (None = no limit). Raises :class:`ClientError` at the deadline, and if another try cannot help."""
         pause_s, is_reported = _PAUSE_S, False
         while True:
             left_s = math.inf if deadline is None else deadline - time.monotonic()
@@ -193,12 +192,12 @@ class Wire:
 
     @property
     def is_through_hub(self) -> bool:
-        """Whether a hub has passed the last request on."""
+        """Whether the last request went through a hub."""
         return self._login is not None
 
     def upgrade(self, request: Request, protocol: str) -> Channel:
-        """Open a connection of its own, and let the daemon change it to `protocol`. The other end sends nothing before
-        it has received something. Raises :class:`ClientError`."""
+        """Open a separate connection, and have the daemon switch it to `protocol`. The daemon sends nothing before it
+        has received something. Raises :class:`ClientError`."""
         channel = self._connect()
         http = connection_over(channel.connection)
         try:
@@ -269,7 +268,7 @@ class Wire:
         return http.getresponse()
 
     def _await_answer(self, connected: socket.socket, request: Request) -> None:
-        """Wait for the answer, and report if it does not come for long."""
+        """Wait for the answer, and report a long wait."""
         patience_s, longest_s = (request.held_s or 0.0) + FIRST_BYTE_S, request.longest_s
         if patience_s >= longest_s or _is_readable(connected, patience_s):
             return
@@ -336,7 +335,7 @@ def _decode_reply(body: bytes, request: Request) -> Mapping[str, Any]:
                 "S106",
                 f"the daemon answers in schema {reply['schema']}, this client reads schema {SCHEMA}",
                 int(ExitCode.UNAVAILABLE),
-                "use the release that the daemon was started from, or let the daemon stop and submit again",
+                "use the release that the daemon was started from, or stop the daemon and submit again",
             )
         )
     return reply
@@ -349,8 +348,8 @@ def _unreadable(request: Request, why: str) -> ClientError:
 
 
 def refusal(status: int, body: bytes, request: Request, login: HubLogin | None = None) -> ClientError:
-    """Return the exception for an error reply. A reply without a Problem gets one with its status. `login` is that of
-    the hub that was asked."""
+    """Return the exception for an error reply. A reply without a Problem gets one with its status. `login` is the login
+    of the hub that was asked."""
     try:
         reply = json.loads(body)
         problem = from_plain(Problem, reply["problem"])
@@ -381,7 +380,7 @@ def _problem_of_status(status: int, body: bytes, request: Request) -> Problem:
         message = f"there is no job {request.job_id}"
     cure = ""
     if status == HTTPStatus.UNAUTHORIZED:
-        message = "the token was not accepted: it has expired, or was revoked"
+        message = "the token was not accepted: it has expired or was revoked"
     elif status == HTTPStatus.FORBIDDEN:
         cure = "if the token lacks the scope, create another one: ffdl token create"
     return Problem("S106", message, int(codes.get(status, ExitCode.FAILED)), cure)

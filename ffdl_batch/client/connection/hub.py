@@ -1,6 +1,6 @@
 """Connects to a site's hub over TLS. The hub passes requests on to the daemon of the token's owner.
 
-The hub is reached directly: no proxy of the environment is used. The certificate and its name are always checked.
+It connects directly: proxies in the environment are not used. The certificate and its name are always checked.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LOGINS = "/api/site/v1/logins"
 
 @dataclass(frozen=True, slots=True)
 class HubPlace:
-    """A hub, and what the user has stored for it."""
+    """A hub, with the stored token and certificates of the user."""
 
     host: str
     port: int = _PORT
@@ -51,7 +51,7 @@ class HubPlace:
 
     @property
     def url(self) -> str:
-        """The address without a final slash, and without the usual port."""
+        """The address without a final slash, and without the default port."""
         return f"https://{self.netloc}"
 
 
@@ -80,7 +80,7 @@ def dial_hub(place: HubPlace) -> DirectChannel:
 
 
 def obtain_token(place: HubPlace, name: str, report: Callable[[str], None]) -> str:
-    """Make a token, and prove to the hub and to the caller's daemon by munge that it is the caller's; see
+    """Create a token, and prove to the hub and to the caller's daemon by munge that it is the caller's; see
     docs/decisions/0017-hub.md. Return its text. Raises ClientError, also if munge cannot be used."""
     certificates: list[str] = []
 
@@ -94,7 +94,9 @@ def obtain_token(place: HubPlace, name: str, report: Callable[[str], None]) -> s
         begun = wire.ask(Request("POST", _LOGINS))
         nonce, hub_uid = begun.get("nonce"), begun.get("hub_uid")
         if not isinstance(nonce, str) or not _NONCE.fullmatch(nonce) or not isinstance(hub_uid, int):
-            raise DaemonUnreachable(f"{place.url} does not answer as a hub", "check the address", ExitCode.UNAVAILABLE)
+            raise DaemonUnreachable(
+                f"{place.url} does not answer like a hub", "check the address", ExitCode.UNAVAILABLE
+            )
         try:
             to_hub = encode(login_payload(nonce, certificates[-1]), reader=hub_uid)
             to_daemon = encode(write_login(token, name), reader=os.getuid())
@@ -129,7 +131,7 @@ def _connect(place: HubPlace) -> socket.socket:
         raise DaemonUnreachable(f"{quoted(place.host)} is not the name of a host", "", ExitCode.BAD_MANIFEST) from error
     except OSError as error:
         why = error.strerror or f"no answer within {_CONNECT_S:g} s"
-        cure = explain_lack(error) or "try again later; the administrators know whether it runs"
+        cure = explain_lack(error) or "try again later, or ask the administrators whether it is running"
         raise DaemonUnreachable(f"the hub {place.url} cannot be reached: {why}", cure) from error
     return connected
 
@@ -145,13 +147,13 @@ def _wrap(place: HubPlace, connected: socket.socket) -> ssl.SSLSocket:
     except ssl.SSLCertVerificationError as error:
         raise DaemonUnreachable(
             f"the certificate of {place.url} is not accepted, and nothing was sent: {error.verify_message}",
-            f"check the address; if the site has an authority of its own: ffdl login {place.url} --ca FILE",
+            f"check the address; if the site has its own authority: ffdl login {place.url} --ca FILE",
             ExitCode.NOT_ALLOWED,
         ) from error
     except ssl.SSLEOFError as error:
         raise DaemonUnreachable(f"the hub {place.url} closed the connection", "try again later") from error
     except ssl.SSLError as error:
-        message = f"{place.url} does not speak TLS as it should: {error.reason or error}"
+        message = f"the TLS connection to {place.url} failed: {error.reason or error}"
         raise DaemonUnreachable(message, "check the address and the port", ExitCode.UNAVAILABLE) from error
     except OSError as error:
         why = error.strerror or f"no answer within {_CONNECT_S:g} s"

@@ -18,12 +18,12 @@ from ffdl_batch.config.daemon_location import find_other_writers
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.toml_text import parse_toml, toml_text
 
-_HEADER = "# Written by `ffdl login`. Whoever reads a token can act as you; `ffdl token revoke` ends it.\n"
+_HEADER = "# Written by `ffdl login`. Anyone who has a token can act as you; `ffdl token revoke` revokes it.\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A token for a hub, and whose it is."""
+    """A token for a hub, and its account."""
 
     token: str = field(repr=False)
     ca: str = ""
@@ -40,7 +40,7 @@ class Logins:
     hubs: Mapping[str, Login] = field(default_factory=dict)
 
     def place(self, url: str) -> HubPlace:
-        """Return the hub with its token, if there is one. Raises DaemonUnreachable for an address that is none."""
+        """Return the hub with its token, if there is one. Raises DaemonUnreachable for an invalid address."""
         hub = parse_hub(url)
         login = self.hubs.get(hub.url)
         return hub if login is None else replace(hub, token=login.token, ca=login.ca)
@@ -82,7 +82,7 @@ def _refuse_others(path: Path, found: os.stat_result) -> None:
     """Raise DaemonUnreachable if users other than the caller can read or write the file."""
     if why := find_other_writers(found, (os.geteuid(),), 0o077, "read or write it"):
         raise DaemonUnreachable(
-            f"{path} has tokens, and {why}",
+            f"{path} contains tokens, and {why}",
             f"run: chmod 600 {shlex.quote(str(path))}; if others may have read it, revoke the tokens: ffdl token list",
             ExitCode.NOT_ALLOWED,
         )

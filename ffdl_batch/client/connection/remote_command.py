@@ -26,8 +26,8 @@ _STDIN, _STDOUT, _STDERR = 0, 1, 2
 def run_remotely(place: HostPlace, connector: Connector, words: Sequence[str], *, with_terminal: bool) -> int:
     """Run the command and return its exit status. Raises DaemonUnreachable if it could not be run to its end.
 
-    With a terminal each key goes to the host. Without one the first Ctrl-C does, as a signal; the second one abandons
-    the command (KeyboardInterrupt).
+    With a terminal, each key goes to the host. Without one, the first Ctrl-C is sent to the host as a signal; the
+    second one abandons the command (KeyboardInterrupt).
     """
     with _client_errors(place):
         if not with_terminal:
@@ -39,7 +39,7 @@ def run_remotely(place: HostPlace, connector: Connector, words: Sequence[str], *
 
 
 def ask_remotely(place: HostPlace, connector: Connector, words: Sequence[str]) -> str:
-    """Return what a command prints that needs no input. Raises DaemonUnreachable if it does not exit with 0."""
+    """Return the output of a command that needs no input. Raises DaemonUnreachable if it does not exit with 0."""
     with _client_errors(place):
         ended = connector.run(place.words(*words), _ASK_S)
     if ended.code:

@@ -1,6 +1,6 @@
-"""Reaches the user's daemon on a host with a spawner, which starts it; see docs/security/spawner.md.
+"""Connects to the user's daemon on a host with a spawner, which starts it; see docs/security/spawner.md.
 
-Nothing is sent to a process of another user: each connection's peer is compared with the caller.
+Nothing is sent to a process of another user: the peer of each connection is compared with the caller.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from ffdl_batch.host.backoff import growing_pause
 from ffdl_batch.host.users import read_credentials
 
 RUN_VARIABLE = "FFDL_SITE_RUN"
-"""Names the spawner's `run_dir`, for sites that have set another one."""
+"""Names the spawner's `run_dir`, for sites that changed it."""
 _RUN = "/run/ffdl"
 ANSWER_S = 25.0
 """Longer than the spawner's limit for the check of one request."""
 _ANSWER_BYTES = 1024
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _STOP_S = 30.0
-"""As for a personal daemon: it finishes its requests and the current step of its loops."""
+"""As for a personal daemon, which finishes its requests and the current step of its loops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ class SitePlace:
 
 
 def find_site(environ: Mapping[str, str], report: Callable[[str], None]) -> SitePlace | None:
-    """Return the place of this host's spawner; None if it has none, or if users other than root could replace it, which
-    `report` gets as a sentence."""
+    """Return the place of this host's spawner; None if the host has none. Call `report` and return None if users other
+    than root could replace it."""
     place = SitePlace(Path(environ.get(RUN_VARIABLE) or _RUN))
     try:
         found, directory = place.spawner.lstat(), place.run_dir.stat()
@@ -83,7 +83,7 @@ def find_site(environ: Mapping[str, str], report: Callable[[str], None]) -> Site
 
 
 def dial_site(place: SitePlace, *, start: bool, patience_s: float) -> DirectChannel:
-    """Connect to the caller's daemon; ask the spawner for it if none listens and `start` is set.
+    """Connect to the caller's daemon. If it does not listen and `start` is set, ask the spawner to start it.
 
     Raises DaemonUnreachable: exit code 77 if the spawner refuses, 75 if it is busy for longer than `patience_s`.
     """
@@ -99,24 +99,24 @@ def dial_site(place: SitePlace, *, start: bool, patience_s: float) -> DirectChan
         if word == "refused":
             raise DaemonUnreachable(
                 f"the spawner of this host starts no daemon for you: {rest}",
-                "ask your administrators; for a daemon without the spawner, name a directory by FFDL_STATE_DIR",
+                "ask your administrators; to use a personal daemon instead, set FFDL_STATE_DIR to its directory",
                 ExitCode.NOT_ALLOWED,
             )
         if word == "ok" and (connected := connect(SocketPlace(Path(rest), named=False))) is not None:
             return connected
         if time.monotonic() > deadline:
             why = rest if word == "later" else f"no process listens at {rest}"
-            message = f"the spawner of this host has started no daemon for you within {patience_s:g} s: {why}"
+            message = f"the spawner of this host did not start a daemon for you within {patience_s:g} s: {why}"
             raise DaemonUnreachable(message, "try again later")
         time.sleep(growing_pause(failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S, random.random()))  # noqa: S311
 
 
 def ask_spawner(spawner: Path, uid: int, longest_s: float = ANSWER_S) -> tuple[str, str]:
-    """Ask for the daemon of a user. Return the word of the spawner's answer, `ok`, `refused` or `later`, and its rest.
-    Without an answer the word is `later`."""
+    """Ask for the daemon of a user. Return the first word of the spawner's answer (`ok`, `refused` or `later`) and the
+    rest. Without an answer, the word is `later`."""
     limit = struct.pack("ll", int(longest_s), 0)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asked:
-        # Not a socket that does not block: it would get EAGAIN as soon as the backlog is full.
+        # Not a non-blocking socket, which would get EAGAIN as soon as the backlog is full.
         asked.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         asked.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         try:

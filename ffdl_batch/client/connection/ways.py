@@ -1,4 +1,4 @@
-"""Decides how the daemon is reached: by a login node, by a hub, by this host's spawner, or as a personal daemon.
+"""Decides how to reach the daemon: through a login node, a hub, or this host's spawner, or as a personal daemon.
 
 The nearest one that is named wins; docs/decisions/0017-hub.md has the order.
 """
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class HubSocket:
-    """The socket of the hub on its own host, where the kernel names operators and auditors, without a token."""
+    """The socket of the hub on its own host. The kernel identifies operators and auditors there, without a token."""
 
     path: Path
 
     @property
     def url(self) -> str:
-        """What messages name."""
+        """The place of the hub in messages."""
         return str(self.path)
 
     host = url
@@ -60,7 +60,7 @@ _HEALTH_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a caller gives beside environment and configuration."""
+    """What a caller specifies in addition to environment and configuration."""
 
     host: str | None = None
     """As --host; "" = no login node."""
@@ -77,10 +77,10 @@ def choose_way(
     machine: Callable[[], Machine],
     report: Callable[[str], None],
 ) -> Way:
-    """Return the way to the daemon. `report` gets one line if a personal daemon runs beside that of a site.
+    """Return the way to the daemon. `report` gets one line if a personal daemon runs as well as a site's.
 
-    Raises DaemonUnreachable for an address that is none, for a file of tokens that others can read, and for `user` if
-    there is no hub.
+    Raises DaemonUnreachable for an invalid address, for a file of tokens that others can read, and for `user` if there
+    is no hub.
     """
     host = None if given.host is None and given.is_personal else choose_place(given.host, environ, settings)
     if given.user is not None:
@@ -103,13 +103,13 @@ def choose_way(
 
 
 def _is_taken_over(site: SitePlace) -> bool:
-    """Return whether the site's daemon starts for the first time, and so takes over the jobs of a personal one."""
+    """Return whether the site's daemon would start for the first time, and take over the jobs of a personal one."""
     return not database_file(str(site.state_dir)).exists()
 
 
 def find_hub(environ: Mapping[str, str], settings: Settings) -> HubPlace | None:
-    """Return the hub of $FFDL_HUB, else that of the configuration, else that of the last login; None if $FFDL_HUB is
-    empty, or there is none of them."""
+    """Return the hub of $FFDL_HUB, else of the configuration, else of the last login; None if $FFDL_HUB is empty, or
+    none of them names a hub."""
     named = environ.get(HUB_VARIABLE)
     if named == "" or not (named or settings.hub_url or os.path.lexists(logins_file(environ))):
         return None
@@ -126,9 +126,9 @@ def _hub_for_operators(host: HostPlace | None, environ: Mapping[str, str], setti
         return HubSocket(here)
     hub = None if host else find_hub(environ, settings)
     if hub is None:
-        via = f"not by the login node {host.host}" if host else "and no hub is known"
+        via = f"not through the login node {host.host}" if host else "and no hub is configured"
         raise DaemonUnreachable(
-            f"jobs of other users are reached by the site's hub, {via}",
+            f"jobs of other users can be reached only through the site's hub, {via}",
             "log in to it: ffdl login https://HUB" + ("; then leave out --host" if host else ""),
             ExitCode.USAGE if host else ExitCode.UNAVAILABLE,
         )
@@ -138,12 +138,12 @@ def _hub_for_operators(host: HostPlace | None, environ: Mapping[str, str], setti
 def _is_personal_used(
     environ: Mapping[str, str], settings: Settings, machine: Callable[[], Machine], report: Callable[[str], None]
 ) -> bool:
-    """Return whether a personal daemon of the user runs here and has live jobs; `report` gets what is used."""
+    """Return whether a personal daemon of the user runs here and has live jobs; `report` gets the daemon's kind."""
     state_dir = Path(settings.state_dir)
     try:
         found = find_holder(state_dir, machine())
     except DaemonUnreachable as error:
-        report(f"the daemon of this site is used; whether a personal one runs is not known: {error}")
+        report(f"using the daemon of this site; it is unknown whether a personal one runs: {error}")
         return False
     if found is None:
         return False
@@ -151,17 +151,17 @@ def _is_personal_used(
     see_jobs = f"its jobs: FFDL_STATE_DIR={state_dir} ffdl list"
     if holder is Holder.ELSEWHERE:
         report(
-            f"the daemon of this site is used; a personal one of yours may run on {lock.host}; {see_jobs}; if it is "
-            f"gone: rm {state_dir / LOCK_NAME}"
+            f"using the daemon of this site; your personal one may run on {lock.host}; {see_jobs}; if it no longer "
+            f"exists: rm {state_dir / LOCK_NAME}"
         )
         return False
     name, live = describe_daemon(lock), _count_live_jobs(lock.socket or str(locate_socket(environ).path), lock.pid)
     if live == 0:
-        report(f"the daemon of this site is used; your personal one ({name}) has no live job; {see_jobs}")
+        report(f"using the daemon of this site; your personal one ({name}) has no live jobs; {see_jobs}")
         return False
     jobs = "may have live jobs" if live is None else f"has {live} live job{'' if live == 1 else 's'}"
     report(
-        f"your personal daemon ({name}) is used, because it {jobs}; commands use the daemon of this site when they "
+        f"using your personal daemon ({name}), because it {jobs}; commands use the daemon of this site when these "
         "have ended, or after `ffdl daemon stop` (jobs continue; to see them then: "
         f"FFDL_STATE_DIR={state_dir} ffdl list)"
     )
@@ -170,7 +170,7 @@ def _is_personal_used(
 
 @functools.cache  # one answer for a process, so that its requests do not go to different daemons
 def _count_live_jobs(path: str, _pid: int) -> int | None:
-    """Return the number of live jobs of the personal daemon at a socket; None if it is not known."""
+    """Return the number of live jobs of the personal daemon at a socket; None if it is unknown."""
     connected = connect(SocketPlace(Path(path), named=False))
     if connected is None:
         return None

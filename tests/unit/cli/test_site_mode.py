@@ -232,8 +232,8 @@ def test_answers_of_another_users_daemon_do_not_steer_the_terminal(
     [
         (("--user", "nobody-of-that-name", "list"), 2, "this machine has no account 'nobody-of-that-name'"),
         (("--user", "7002", "logs", "training-000000001"), 2, "--user is not for logs"),
-        (("--user", "7002", "list"), 69, "reached by the site's hub, and no hub is known"),
-        (("--host", "login1", "--user", "7002", "list"), 2, "not by the login node login1"),
+        (("--user", "7002", "list"), 69, "only through the site's hub, and no hub is configured"),
+        (("--host", "login1", "--user", "7002", "list"), 2, "not through the login node login1"),
     ],
 )
 def test_user_option_is_refused_if_it_cannot_apply(

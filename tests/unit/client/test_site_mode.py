@@ -201,7 +201,7 @@ def test_unusable_personal_state_directory_does_not_stop_commands_of_site(site: 
     site.state_dir.chmod(0o777)
     with Client(dialling=site.dialling) as client:
         client.list()
-    assert site.reports[0].startswith("the daemon of this site is used; whether a personal one runs is not known: ")
+    assert site.reports[0].startswith("using the daemon of this site; it is unknown whether a personal one runs: ")
 
 
 def test_nearest_named_way_wins(site: Site, tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ def test_logins_are_stored_for_their_owner_alone_and_read_back(site: Site) -> No
 @pytest.mark.parametrize(
     ("mode", "text", "code", "message"),
     [
-        (0o640, None, 77, "has tokens, and has mode 0640"),
+        (0o640, None, 77, "contains tokens, and has mode 0640"),
         (0o600, "newest = 1\nhubs = 2\n", 78, "cannot be used"),
         (0o600, "hubs", 78, "cannot be used"),
         (0o600, "[hubs]\nx = {tokken = 'a'}\n", 78, "cannot be used"),
@@ -352,9 +352,9 @@ def test_requests_of_operator_have_users_prefix(site: Site, hub: FakeHub) -> Non
 
 def test_operator_without_hub_or_with_login_node_is_refused(site: Site) -> None:
     site.open_spawner("ok")
-    with pytest.raises(DaemonUnreachable, match="reached by the site's hub, and no hub is known"):
+    with pytest.raises(DaemonUnreachable, match="only through the site's hub, and no hub is configured"):
         replace(site.dialling, user=7002).way()
-    with pytest.raises(DaemonUnreachable, match="not by the login node login1"):
+    with pytest.raises(DaemonUnreachable, match="not through the login node login1"):
         replace(site.dialling, user=7002, host="login1").way()
 
 
@@ -416,7 +416,7 @@ def test_server_without_tls_at_address_of_hub_is_reported() -> None:
     with socket.create_server((ADDRESS, 0)) as listening:
         threading.Thread(target=answer, args=(listening,), daemon=True).start()
         code, message = refused(HubPlace(ADDRESS, listening.getsockname()[1], TOKEN))
-    assert (code, "does not speak TLS" in message) == (69, True)
+    assert (code, "the TLS connection to" in message) == (69, True)
 
 
 def test_expired_token_and_missing_scope_are_reported_with_cure(site: Site, hub: FakeHub) -> None:
@@ -431,7 +431,7 @@ def test_expired_token_and_missing_scope_are_reported_with_cure(site: Site, hub:
             client.list()
         assert caught.value.problem.exit_code == 77
         hub.valid.clear()
-        with pytest.raises(NotAllowed, match=f"it has expired, or was revoked .log in again: ffdl login {hub.url}"):
+        with pytest.raises(NotAllowed, match=f"it has expired or was revoked .log in again: ffdl login {hub.url}"):
             client.list()
 
 

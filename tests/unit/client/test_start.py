@@ -307,7 +307,7 @@ def test_client_starts_no_daemon_for_site_socket(site: Site, monkeypatch: pytest
     site.socket.parent.mkdir()
     uid = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: uid + 1)
-    with pytest.raises(DaemonUnreachable, match="not yours to start") as refused:
+    with pytest.raises(DaemonUnreachable, match="you may not start it") as refused:
         health_version(site.dialling)
     assert (refused.value.problem.exit_code, refused.value.problem.cure) == (75, "contact your administrators")
 
