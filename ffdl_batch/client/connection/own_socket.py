@@ -48,7 +48,7 @@ def connect(place: SocketPlace) -> DirectChannel | None:
 def is_ready(connected: DirectChannel, left_s: float) -> bool:
     """Return whether the daemon answers on a connection. Close it if not.
 
-    A daemon listens before it has loaded its code, and may end then: for lack of memory, for example.
+    A daemon listens before it has loaded its code. It may end while it loads, for example for lack of memory.
     """
     connected.connection.settimeout(max(left_s, _LEAST_S))
     http = connection_over(connected.connection)

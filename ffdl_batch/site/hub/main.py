@@ -129,8 +129,8 @@ async def _serve(hub: Hub, settings: HubSettings) -> None:
         sockets.append(passed.get(address) or _bind_address(*address))
     for listening in sockets:
         if listening.family != socket.AF_UNIX:
-            # Its connections inherit it. asyncio does not set it for sockets that were created without the number of
-            # TCP, and the second part of each answer would wait 40 ms for an acknowledgement.
+            # Accepted connections inherit it. asyncio sets it only for sockets that were created with IPPROTO_TCP.
+            # Without it, the second part of each answer waits 40 ms for an acknowledgement.
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listening.listen(BACKLOG)  # also a passed one: SO_PEERCRED then shows its clients the hub's account
     _on_signals(servers, settings)
@@ -159,7 +159,7 @@ def passed_sockets(environ: Mapping[str, str]) -> dict[Address, socket.socket]:
 
 
 def refuse_others(passed: Collection[Address], settings: HubSettings) -> None:
-    """Raise SettingsRefused for an address that the site file does not have."""
+    """Raise SettingsRefused for an address that is not in the site file."""
     own = {settings.socket, settings.listen_address} if settings.listen else {settings.socket}
     for name in set(passed) - own:
         place = name if isinstance(name, str) else f"{name[0]}:{name[1]}"
