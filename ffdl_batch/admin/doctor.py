@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +14,10 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.terminal_text import json_text
 from ffdl_batch.exit_handling import Stop
 from ffdl_batch.host.users import user_name
+
+if TYPE_CHECKING:
+    from ffdl_batch.config import Settings
+    from ffdl_batch.domain.examination import Item
 
 
 @click.command()
@@ -24,11 +31,12 @@ from ffdl_batch.host.users import user_name
 def doctor(nodes: str, as_json: bool) -> int:
     """Find what would make jobs fail, and print which file to change.
 
-    It checks the scheduler's configuration and, on a compute node, what that node can do; root has the node check it
-    again. With --nodes it runs a job of a second on each of these nodes, with its own network. A node has half a minute
-    to start the job, and a minute to answer. A busy, drained or down node is reported as a note, not examined. One node
-    is examined before the others; if Slurm drains it because its prolog failed, the others are not examined. The job
-    also checks whether the staging program starts, and whether data stores can be mounted.
+    It checks the scheduler's configuration, the file systems of the daemon's directories and, on a compute node, what
+    that node can do; root has the node check it again. With --nodes it runs a job of a second on each of these nodes,
+    with its own network. A node has half a minute to start the job, and a minute to answer. A busy, drained or down
+    node is reported as a note, not examined. One node is examined before the others; if Slurm drains it because its
+    prolog failed, the others are not examined. The job also checks whether the staging program starts, and whether data
+    stores can be mounted.
 
     Each line starts with ok, wrong or note. Exit code 0: nothing is wrong, and all named nodes were examined; 1:
     something is wrong, or the scheduler does not answer; 2: LIST is invalid, or a node does not exist; 69: the backend
@@ -52,7 +60,7 @@ def doctor(nodes: str, as_json: bool) -> int:
     if not isinstance(backend, Examines):
         raise Stop(ExitCode.UNAVAILABLE, f"the backend {name!r} has nothing that could be examined")
     try:
-        items = backend.examine(nodes, settings.data_mount)
+        items = [*_ticket_items(settings), *backend.examine(nodes, settings.data_mount)]
     except InvalidRequest as error:
         raise Stop(ExitCode.USAGE, str(error)) from error
     except SchedulerMissing as error:
@@ -66,3 +74,18 @@ def doctor(nodes: str, as_json: bool) -> int:
     if any(item.verdict is Verdict.WRONG for item in items):
         return ExitCode.FAILED
     return ExitCode.OK if all(item.examined for item in items) else ExitCode.TRY_AGAIN
+
+
+def _ticket_items(settings: Settings) -> Iterator[Item]:
+    """Yield a note for each directory of the daemon that needs a Kerberos ticket, which a daemon has not for long."""
+    from ffdl_batch.domain.examination import Item, Verdict
+    from ffdl_batch.host.filesystem import needs_ticket
+
+    for name in ("jobs_dir", "state_dir"):
+        path = getattr(settings, name)
+        if kind := needs_ticket(Path(path)):
+            text = (
+                f"{path} is on {kind}: the daemon cannot use it when your ticket has expired, and a site's daemon has "
+                "no ticket. Use another file system, or see docs/operations.md#kerberos-and-afs"
+            )
+            yield Item(name, Verdict.NOTE, text)

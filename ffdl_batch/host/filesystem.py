@@ -11,6 +11,7 @@ import errno
 import os
 import re
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 
 LOCAL_TYPES = frozenset(
@@ -63,12 +64,30 @@ def why_unwritable(file: Path) -> OSError | None:
 
 
 def filesystem_type(mountinfo: str, path: str) -> str:
-    """Return the type of the file system that has the absolute `path`; "" if the table names none.
+    """Return the type of the file system that has the absolute `path`; "" if the table names none."""
+    return _mount(mountinfo, path)[0]
 
-    `mountinfo` is the text of /proc/self/mountinfo (proc(5)): field 5 is the mount point, and the type follows the
-    separator ` - `. Of nested mounts, the deepest is used, and of stacked mounts, the last.
+
+def needs_ticket(directory: Path) -> str:
+    """Return what `directory` is on if access to it needs a Kerberos ticket, as ``NFS with Kerberos``; else "".
+
+    The option `sec` of NFS is described in nfs(5); AFS has the type `afs`.
     """
-    found, depth = "", -1
+    real = os.path.realpath(directory)
+    kind, options = _mount(_MOUNTINFO.read_text(encoding="utf-8", errors="surrogateescape"), real)
+    if kind == "afs":
+        return "AFS"
+    is_kerberos = any(option.startswith("sec=krb5") for option in options)
+    return "NFS with Kerberos" if kind.startswith("nfs") and is_kerberos else ""
+
+
+def _mount(mountinfo: str, path: str) -> tuple[str, Sequence[str]]:
+    """Return the type and the options of the file system that has the absolute `path`; empty if the table names none.
+
+    `mountinfo` is the text of /proc/self/mountinfo (proc(5)): field 5 is the mount point; type, source and options
+    follow the separator ` - `. Of nested mounts, the deepest is used, and of stacked mounts, the last.
+    """
+    found, depth = ["", "", ""], -1
     for line in mountinfo.splitlines():
         left, separator, right = line.partition(" - ")
         fields = left.split(" ")
@@ -76,8 +95,8 @@ def filesystem_type(mountinfo: str, path: str) -> str:
             continue
         point = mount_point(fields[4])
         if _holds(point, path) and len(point) >= depth:
-            found, depth = right.split(" ")[0], len(point)
-    return found
+            found, depth = right.split(" "), len(point)
+    return found[0], found[-1].split(",")
 
 
 def mount_point(field: str) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ffdl_batch import domain
 from ffdl_batch.domain.scheduler_errors import NotNow
+from ffdl_batch.host.filesystem import filesystem_type
 from ffdl_batch.runtimes.learner_start import controller_arguments, staging_arguments
 
 _NETWORK_FILE_SYSTEMS = frozenset(
@@ -74,24 +75,9 @@ def _is_shared(path: Path, root: str) -> bool:
             return True
     except OSError:
         return False
-    kind = file_system(str(path.resolve()), Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace"))
+    table = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+    kind = filesystem_type(table, str(real))
     return kind in _NETWORK_FILE_SYSTEMS or kind.startswith("fuse.")
-
-
-def file_system(path: str, mountinfo: str) -> str:
-    """Return the type of the file system that holds `path`, from the text of /proc/self/mountinfo (proc(5)); "" =
-    unknown."""
-    best, kind = "", ""
-    for line in mountinfo.splitlines():
-        before, _, after = line.partition(" - ")
-        fields = before.split()
-        if len(fields) < 5 or not after:
-            continue
-        point = fields[4].replace("\\040", " ")
-        inside = path == point or path.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best):
-            best, kind = point, after.split()[0]
-    return kind
 
 
 def _write_archive(directory: Path) -> Path:

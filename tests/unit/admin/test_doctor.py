@@ -123,6 +123,26 @@ def site(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     return Site(tmp_path, capsys, monkeypatch)
 
 
+@pytest.mark.parametrize(
+    ("mount", "kind"),
+    [
+        ("nfs4 server:/home rw,vers=4.2,sec=krb5p,proto=tcp", "NFS with Kerberos"),
+        ("nfs server:/home rw,vers=3,sec=krb5", "NFS with Kerberos"),
+        ("afs AFS rw", "AFS"),
+        ("nfs4 server:/home rw,vers=4.2,sec=sys", ""),
+        ("ext4 /dev/sda1 rw", ""),
+    ],
+)
+def test_doctor_notes_directories_that_need_a_ticket(site: Site, mount: str, kind: str) -> None:
+    table = site.place / "mountinfo"
+    table.write_text(f"22 1 8:1 / / rw - ext4 /dev/vda rw\n23 22 0:40 / {site.place}/jobs rw shared:5 - {mount}\n")
+    site.monkeypatch.setattr("ffdl_batch.host.filesystem._MOUNTINFO", table)
+    code, lines = site.run()
+    noted = [line for line in lines if "ticket" in line]
+    assert (code, len(noted)) == (0, 1 if kind else 0)
+    assert all(line.startswith(f"note   jobs_dir: {site.place}/jobs is on {kind}: ") for line in noted)
+
+
 def test_doctor_exits_0_and_prints_one_line_per_check(site: Site) -> None:
     assert site.run() == (
         0,

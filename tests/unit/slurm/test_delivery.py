@@ -11,18 +11,7 @@ import pytest
 
 from ffdl_batch.domain.scheduler_errors import SchedulerUnreachable
 from ffdl_batch.runtimes.learner_start import staging_arguments
-from ffdl_slurm.planning.controller_delivery import deliver_controller, file_system
-
-MOUNTS = """22 1 8:1 / / rw - ext4 /dev/sda1 rw
-30 22 0:40 / /home rw,relatime shared:5 - nfs4 filer:/home rw
-31 22 0:41 / /with\\040blank rw - lustre mgs:/x rw
-"""
-
-
-def test_file_system_uses_longest_matching_mount_point() -> None:
-    found = [file_system(path, MOUNTS) for path in ("/home/alice/x", "/homework", "/with blank/y")]
-    assert found == ["nfs4", "ext4", "lustre"]
-    assert file_system("/x", "") == ""
+from ffdl_slurm.planning.controller_delivery import deliver_controller
 
 
 def test_deliver_controller_writes_one_executable_zipapp_for_configured_python_and_keeps_it(tmp_path: Path) -> None:
