@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ffdl_batch.client.stores.user_secrets import UserSecrets
 
 USER_COMMANDS = ("list", "show", "cancel", "halt", "wait", "events", "why")
-"""Commands that operators may give with --user; auditors those that read."""
+"""Commands that operators may use with --user. Auditors may use those that only read."""
 host_option = click.option(
     "--host",
     "login_host",

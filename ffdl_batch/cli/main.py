@@ -92,7 +92,7 @@ class Verbs(LazyGroup):
             near = get_close_matches(args[0], [*VERBS, *ALIASES], n=1)
             ctx.fail(f"there is no command {quoted(args[0])}" + (f"; did you mean {near[0]}?" if near else ""))
         if given_user() is not None and args and ALIASES.get(args[0], args[0]) not in USER_COMMANDS:
-            ctx.fail(f"--user is not for {args[0]}; it is for {', '.join(USER_COMMANDS)}")
+            ctx.fail(f"{args[0]} does not accept --user; use it with {', '.join(USER_COMMANDS)}")
         is_remote = args and args[0] in REMOTE_COMMANDS and tuple(args[:2]) != _STAYS
         if is_remote and not {"-h", "--help"} & set(args) and (elsewhere := _remote_command(args)) is not None:
             return args[0], elsewhere, args

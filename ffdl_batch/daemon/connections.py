@@ -1,4 +1,4 @@
-"""Limit connections, in total and by user, and identify each caller by the kernel's credentials of the socket.
+"""Limits connections, in total and per user, and identifies each caller by the socket's credentials from the kernel.
 
 Without a limit, idle clients would use all file descriptors, and the loops could not open files. A refusal is logged
 once. SO_PEERCRED (socket(7), unix(7)) is read when the connection is made and stored in the ASGI scope of each request,
@@ -45,7 +45,7 @@ class ConnectionLimits:
     """Holds the limits of connections, and logs refusals at a limited rate."""
 
     def __init__(self, most: int | None = None, most_of_user: int | None = None) -> None:
-        """Without `most`, the limit follows from that of descriptors, and a user may have three quarters."""
+        """Without `most`, the limit follows from the limit of descriptors. A user may have three quarters of it."""
         self.most = most_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0]) if most is None else most
         self.most_of_user = self.most - self.most // 4 if most_of_user is None else most_of_user
         self._logged_at = float("-inf")
@@ -56,7 +56,7 @@ class ConnectionLimits:
         if connections >= self.most:
             reason = f"the daemon has {self.most} open connections, which is its limit"
         elif of_peer >= self.most_of_user:
-            reason = f"{name} has {of_peer} open connections to the daemon, which is the limit of a user"
+            reason = f"{name} has {of_peer} open connections to the daemon, which is the limit per user"
         else:
             return ""
         self._log(reason, OSError(errno.EMFILE, ""))
@@ -102,7 +102,7 @@ _OF_BODY = (b"content-length", b"transfer-encoding")
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The process that connected, as it was then. `abort` drops the connection at once."""
+    """The process that connected, at that time. `abort` drops the connection immediately."""
 
     pid: int
     uid: int
@@ -112,7 +112,7 @@ class Peer:
 
     @property
     def is_local(self) -> bool:
-        """Whether the kernel named the peer's user."""
+        """Whether the kernel identified the peer's user."""
         return not self.address
 
     @property
@@ -133,7 +133,7 @@ def peer_of(scope: Scope) -> Peer | None:
 
 
 class PeerProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP/1.1 protocol that knows its peer, limits request heads, and survives a half-closed connection.
+    """uvicorn's HTTP/1.1 protocol, which also knows its peer, limits request heads and keeps half-closed connections.
 
     uvicorn's httptools protocol limits neither the size of a head nor its time (`h11_max_incomplete_event_size` is
     for h11, and `timeout_keep_alive` ends with the first byte of a request).

@@ -77,7 +77,7 @@ def _main(arguments: Sequence[str] | None, opener: Opener | None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="ffdl-submitd",
-        description="The daemon of ffdl_batch. ffdl-submit starts it when it is needed; it ends by itself.",
+        description="Run the daemon of ffdl_batch. Commands start it when they need it, and it exits by itself.",
     )
     parser.add_argument("--version", action="version", version=f"ffdl-submitd {__version__}")
     mode = parser.add_mutually_exclusive_group()
@@ -85,13 +85,14 @@ def _parser() -> argparse.ArgumentParser:
     mode.add_argument("--site", action="store_true", help="serve at the socket that the site's spawner has bound")
     parser.add_argument("--foreground", action="store_true", help=f"log to standard error instead of {LOG_NAME}")
     parser.add_argument(
-        "--take-over", action="store_true", help="replace a holder of the lock that is proven dead; say why it is not"
+        "--take-over", action="store_true", help="replace a lock holder that is proven dead, else print why it is not"
     )
     parser.add_argument(
         "--force-take-over-from",
         metavar="HOST",
         default="",
-        help="replace the holder on HOST: only when HOST is gone for good, else two daemons write to one database",
+        help="replace the lock holder on HOST; use it only if HOST is permanently gone, or two daemons write to one "
+        "database",
     )
     parser.add_argument(
         "--directory", metavar="DIR", type=Path, help="read ffdl.toml in DIR instead of the working directory's"
@@ -107,8 +108,8 @@ def _serve(options: argparse.Namespace, opener: Opener | None) -> int:
     try:
         pwd.getpwuid(os.getuid())
     except KeyError:
-        who = f"user {os.getuid()} is not in the password database, so jobs would have no owner's name"
-        return _end(f"{who}; look at `getent passwd {os.getuid()}` on this host", ExitCode.UNAVAILABLE)
+        who = f"user {os.getuid()} is not in the password database, so jobs would have no owner name"
+        return _end(f"{who}; check `getent passwd {os.getuid()}` on this host", ExitCode.UNAVAILABLE)
     # cron sets no HOME in some shells, and our children (sbatch, apptainer) need it.
     os.environ.setdefault("HOME", str(home_directory(os.environ)))
     try:
@@ -145,7 +146,7 @@ def _refuse_moved(state_dir: Path) -> None:
     mark = state_dir / TAKEN_OVER
     if mark.exists():
         raise PlaceRefused(
-            f"the daemon of the site has taken over the jobs in {state_dir}",
+            f"the site's daemon has taken over the jobs in {state_dir}",
             "run ffdl on the hub's host without FFDL_STATE_DIR and FFDL_SOCKET, or log in: ffdl login https://HUB; "
             f"if the site no longer has a hub, put its database back and remove {mark} (docs/site-mode.md)",
             ExitCode.UNAVAILABLE,

@@ -56,7 +56,7 @@ class Changes:
         self._wake()
 
     async def wait(self, seen: int, timeout_s: float) -> None:
-        """Return when the version is not `seen` any more, when the daemon stops, or after `timeout_s`."""
+        """Return when the version is no longer `seen`, when the daemon stops, or after `timeout_s`."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self.attach(loop)
@@ -84,8 +84,8 @@ QUICK, SLOW, UPLOADS = 24, 8, 8
 MAX_STREAMS = 256
 """Maximum number of replies that are sent while they are read from files. Each may have a thread."""
 CATCH_UP_S = 3.0
-"""How long after the daemon's start requests about jobs wait for the watcher at most. Then they are answered with the
-known states, so that a scheduler that hangs does not block them."""
+"""Maximum time after the daemon's start that requests about jobs wait for the watcher. Then they are answered with the
+known states, so that a hanging scheduler does not block them."""
 
 
 LOOK_S = 3.0
@@ -245,7 +245,7 @@ async def until_gone(receive: Receive) -> None:
 
 
 def _forget(work: asyncio.Future[T]) -> None:
-    """Log the error of a call that no request waits for any more."""
+    """Log the error of a call for which no request waits any longer."""
     if not work.cancelled() and (error := work.exception()) is not None:
         log.warning("an abandoned request failed: %s", error)
 

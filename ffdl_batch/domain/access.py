@@ -1,4 +1,4 @@
-"""Roles and scopes of those who use a daemon, and the form of tokens. Daemon, hub and client share them."""
+"""Roles and scopes of a daemon's callers, and the format of tokens. Daemon, hub and client share them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """As what a caller uses a daemon. ``docs/reference/http-api.md`` has the rights of each."""
+    """The role in which a caller uses a daemon. ``docs/reference/http-api.md`` has the rights of each."""
 
     OWNER = "owner"
     """The daemon's user; in personal mode also root."""
@@ -62,7 +62,7 @@ def new_token() -> Token:
 
 
 def parse_token(text: str) -> Token | None:
-    """Return the token with this text; None if the text has not the form of one."""
+    """Return the token with this text; None if the text does not have the format."""
     found = _TOKEN.fullmatch(text)
     return Token(found[1], found[2]) if found is not None else None
 
@@ -92,7 +92,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """What `ffdl login` proves to the daemon by munge: a token that it has made itself, without the secret."""
+    """What `ffdl login` proves to the daemon by munge: a token that it has created, without the secret."""
 
     id: str
     name: str
@@ -110,7 +110,7 @@ def login_payload(nonce: str, certificate_sha256: str) -> bytes:
 
 
 def read_login(payload: bytes) -> Login:
-    """Return what the payload of a credential says. Raises ValueError."""
+    """Return the login in the payload of a credential. Raises ValueError."""
     found = _LOGIN.fullmatch(payload)
     if found is None:
         raise ValueError("it names no token")

@@ -1,6 +1,6 @@
-"""Make and decode credentials of munge(7), which prove the user who asks, on another host of the cluster.
+"""Create and decode credentials of munge(7), which prove a user's identity on another host of the cluster.
 
-The programs `munge` and `unmunge` are used: there is no maintained binding, and they are called once in hours.
+The programs `munge` and `unmunge` are used: there is no maintained binding, and they run only once in several hours.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _LINE = re.compile(r"^([A-Z_]+): +.*?\(?(\d+)\)?\s*$", re.MULTILINE)
 
 
 class MungeFailed(Exception):
-    """A credential cannot be made, or is not valid. The text says why."""
+    """A credential cannot be created, or is not valid. The text is the reason."""
 
 
 class Decoded(NamedTuple):
     """A valid credential. munged accepts each once, and only within its time to live."""
 
     uid: int
-    """Who made it."""
+    """The user who created it."""
     reader: Optional[int]
-    """The only uid that can decode it; None for anybody."""
+    """The only uid that can decode it; None for all users."""
     ttl_s: int
-    """How long it is valid from its making, in seconds."""
+    """How long it is valid after its creation, in seconds."""
     payload: bytes
 
 
@@ -39,7 +39,7 @@ def encode(payload: bytes, *, reader: int) -> str:
 
 
 def decode(credential: str) -> Decoded:
-    """Return what a credential says. Raises MungeFailed, also if it is expired or was decoded before."""
+    """Return the content of a credential. Raises MungeFailed, also if it has expired or was decoded before."""
     if len(credential) > LONGEST or not _FORM.fullmatch(credential):
         raise MungeFailed("it is not a munge credential")
     head, separator, payload = _run(["unmunge"], credential.encode("ascii")).partition(b"\n\n")

@@ -88,7 +88,7 @@ class ForgetsJobs(Protocol):
 
 @runtime_checkable
 class SharesListing(Protocol):
-    """A backend whose scheduler can list the jobs of all users at once. The hub of a site asks for all daemons."""
+    """A backend whose scheduler can list the jobs of all users at once. A site's hub calls it for all daemons."""
 
     def list_all_users(self) -> Mapping[int, Sequence[str]]:
         """Return the rows of all users' live jobs by uid. One round trip. Raises SchedulerUnreachable."""

@@ -1,6 +1,6 @@
-"""Decides who may do what: the only place that does. The gate of the daemon asks before any route runs.
+"""Decides which operations a caller may run; no other module does. The daemon's gate calls it before any route runs.
 
-An operation is named by its `operationId` in the OpenAPI document. One that is not in the table is refused.
+An operation is named by its `operationId` in the OpenAPI document. Operations that are not in the table are refused.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ class Right(StrEnum):
     """What an operation needs."""
 
     IDENTITY = "identity"
-    """Every admitted caller has it: the own role and rights, and the description of the interface."""
+    """Every admitted caller has it: see one's own role and rights, and the description of the interface."""
     STATES = "states"
     """See jobs, their states, and the daemon's health and figures."""
     CONTENT = "content"
-    """See what jobs write, what they were submitted with, reports, and the names of secrets."""
+    """See the output and the submissions of jobs, reports, and the names of secrets."""
     STOP = "stop"
     """Halt and cancel."""
     CHANGE = "change"
-    """Submit and all other changes, and programs beside a learner."""
+    """Submit, make all other changes, and run programs beside a learner."""
     LOGIN = "login"
     """Store a token that the daemon's user has proved by munge."""
     TOKENS = "tokens"
@@ -114,23 +114,23 @@ def refuse_unless_allowed(caller: Caller, operation: str) -> None:
     needed = f"it needs the right {right}" if right else "no right permits it"
     given = " or ".join(scope.value for scope in Scope if right in _OF_SCOPE[scope])
     is_token = caller.role is Role.TOKEN and given
-    cure = f"use a token with the scope {given}" if is_token else "ask the owner of the daemon, whose right it is"
+    cure = f"use a token with the scope {given}" if is_token else "ask the owner of the daemon, who has the right"
     what = f"token {caller.token_id}" if caller.role is Role.TOKEN else f"{caller.role} {caller.uid}"
     problem = Problem("C101", f"{what} may not do {operation}: {needed}", ExitCode.NOT_ALLOWED, cure)
     raise Refused(problem, 403)
 
 
 def refuse_local_backend(caller: Caller, backend: str) -> None:
-    """Raise :class:`Refused` (403) if the caller has a token and would start programs on the daemon's own host: there
-    only users with a login on that host may do that."""
+    """Raise :class:`Refused` (403) if the caller has a token and would start programs on the daemon's own host. Only
+    users with a login on that host may do that."""
     if caller.role is Role.TOKEN and backend == _LOCAL:
-        what = f"token {caller.token_id} may not start programs of the backend {_LOCAL}: they run on the hub's host"
+        what = f"token {caller.token_id} may not start jobs of the backend {_LOCAL}: they run on the hub's host"
         cure = "use another backend, such as --backend slurm"
         raise Refused(Problem("C101", what, ExitCode.NOT_ALLOWED, cure), 403)
 
 
 def without_content(caller: Caller, jobs: Iterable[JobView]) -> tuple[JobView, ...]:
-    """Return the jobs as the caller may see them: the lines of logs that they quote need the right to content."""
+    """Return the jobs as the caller may see them: log lines that they quote need the right to content."""
     if Right.CONTENT in rights_of(caller):
         return tuple(jobs)
     return tuple(

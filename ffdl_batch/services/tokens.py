@@ -100,7 +100,7 @@ def _register(hub: Hub, token: StoredToken) -> None:
 
 
 def list_tokens(storage: JobStorage) -> list[TokenView]:
-    """Return the tokens that can be used, newest first. Raises StoreError."""
+    """Return the valid tokens, newest first. Raises StoreError."""
     return [_view(token) for token in storage.store.tokens.live(storage.clock.now())]
 
 

@@ -123,7 +123,7 @@ def continue_personal_job(personal: Shell, ada: Shell) -> None:
     assert (listed.returncode, job_id in listed.stdout) == (0, True), listed
     assert "the spawner of this host" in ada.ffdl("daemon", "status").stdout
     refused = personal.ffdl("list")
-    assert (refused.returncode, "the site has taken over the jobs" in refused.stderr) == (69, True), refused
+    assert (refused.returncode, "the site's daemon has taken over the jobs" in refused.stderr) == (69, True), refused
     (ada.home / "finish").touch()
     waited = ada.ffdl("wait", "--timeout", "100", job_id)
     assert waited.returncode == 0, (waited, ada.ffdl("show", job_id))

@@ -1,6 +1,6 @@
 """Parse the listing of all users' jobs that the hub of a site shares with the daemons. Pure.
 
-The hub separates the rows by the uid that squeue prints. A daemon reads its own rows as those of its own squeue.
+The hub separates the rows by the uid that squeue prints. A daemon parses its rows like those of its own squeue.
 """
 
 from __future__ import annotations

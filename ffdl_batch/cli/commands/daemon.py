@@ -91,7 +91,7 @@ def _site_status(place: SitePlace | HubPlace, *, as_json: bool) -> int:
         way = {"spawner": str(place.spawner)} if isinstance(place, SitePlace) else {"hub": place.url}
         print_json({"running": health is not None, "daemon": health, "differs": "", **way})
     elif health is None:
-        click.echo("no daemon runs; the next command that needs one has the spawner of this host start it")
+        click.echo("no daemon runs; the next command that needs one asks the spawner of this host to start it")
     else:
         _print_process(health)
         if isinstance(place, SitePlace):
@@ -145,8 +145,8 @@ def _print_health(health: Health) -> None:
 
 
 def _describe_descriptors(pid: int) -> str:
-    """Return how many files the daemon may open (prlimit(2)), with advice if that is few; "" if it is not known, as for
-    a daemon that has just exited."""
+    """Return how many files the daemon may open (prlimit(2)), with advice if that is few; "" if it is unknown, as for a
+    daemon that has just exited."""
     try:
         most = resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
     except (ProcessLookupError, PermissionError):
@@ -230,7 +230,7 @@ def relay(no_forward: bool) -> None:
     if channel.login is not None:  # the token stays on this machine
         channel.close()
         cure = f"run `ffdl login {channel.login.url}` on your own machine, and leave out --host"
-        raise Stop(ExitCode.UNAVAILABLE, f"this host reaches the daemon by the hub {channel.login.url}; {cure}")
+        raise Stop(ExitCode.UNAVAILABLE, f"this host reaches the daemon through the hub {channel.login.url}; {cure}")
     serve_relay(channel, warnings)
 
 
@@ -243,7 +243,7 @@ def _refuse_hub(verb: str) -> SitePlace | None:
         return place
     raise Stop(
         ExitCode.UNAVAILABLE,
-        f"your daemon runs on the hub's host, and the hub {place.url} does not pass this on; there: ffdl daemon {verb}",
+        f"the hub {place.url} does not pass this command on; run it on the hub's host: ffdl daemon {verb}",
     )
 
 

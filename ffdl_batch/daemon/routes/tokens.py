@@ -1,4 +1,4 @@
-"""Routes for tokens, and for what a caller may do. The secret of a token is only in the reply that creates it."""
+"""Routes for tokens, logins and the caller's rights. The secret of a token is only in the reply that creates it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ router = Routes(prefix=PREFIX)
 
 @router.get("/whoami", response_model=WhoReply, responses=answers(), operation_id="whoami")
 async def read_caller(here: Here, caller: Asking) -> PlainReply:
-    """Return the caller's user, role and scopes. Every admitted caller may ask."""
+    """Return the caller's user, role and scopes. Every admitted caller may call this."""
     storage = here.platform.storage
     account = storage.user if caller.uid == storage.uid else await in_thread(here.limits.quick, user_name, caller.uid)
     return PlainReply(WhoReply(caller.uid, account, caller.role, tuple(sorted(caller.scopes)), caller.expires_at))
@@ -39,7 +39,7 @@ async def read_caller(here: Here, caller: Asking) -> PlainReply:
 
 @router.post("/tokens", response_model=TokenReply, responses=answers(409, 422), operation_id="create_token")
 async def make_token(body: TokenRequest, here: Here, caller: Asking) -> PlainReply:
-    """Create a token for requests by the site's hub. It is registered there before the reply, which alone has it."""
+    """Create a token for requests through the site's hub. It is registered there first. Only this reply contains it."""
     made = await in_thread(
         here.limits.slow, create_token, here.platform.storage, here.hub, body.name, body.scopes, body.lifetime_s
     )
@@ -49,7 +49,7 @@ async def make_token(body: TokenRequest, here: Here, caller: Asking) -> PlainRep
 
 @router.post("/logins", response_model=LoginReply, responses=answers(409, 422), operation_id="login")
 async def admit(body: LoginRequest, here: Here) -> PlainReply:
-    """Store the token that a munge credential of the daemon's user names. The hub alone may ask."""
+    """Store the token that a munge credential of the daemon's user names. Only the hub may call this."""
     token = await in_thread(here.limits.slow, admit_login, here.platform.storage, here.hub, body.credential)
     log.info("login by munge: token %s", token.id)
     return PlainReply(LoginReply(token))
@@ -57,7 +57,7 @@ async def admit(body: LoginRequest, here: Here) -> PlainReply:
 
 @router.get("/tokens", response_model=TokensReply, responses=answers(), operation_id="list_tokens")
 async def read_tokens(here: Here) -> PlainReply:
-    """List the tokens that can be used, newest first, without their secrets."""
+    """List the valid tokens, newest first, without their secrets."""
     return PlainReply(TokensReply(tuple(await in_thread(here.limits.quick, list_tokens, here.platform.storage))))
 
 

@@ -231,7 +231,7 @@ def test_answers_of_another_users_daemon_do_not_steer_the_terminal(
     ("words", "code", "message"),
     [
         (("--user", "nobody-of-that-name", "list"), 2, "this machine has no account 'nobody-of-that-name'"),
-        (("--user", "7002", "logs", "training-000000001"), 2, "--user is not for logs"),
+        (("--user", "7002", "logs", "training-000000001"), 2, "logs does not accept --user"),
         (("--user", "7002", "list"), 69, "only through the site's hub, and no hub is configured"),
         (("--host", "login1", "--user", "7002", "list"), 2, "not through the login node login1"),
     ],
@@ -309,7 +309,7 @@ def node(short_dir: Path) -> Iterator[LoginNode]:
 def test_daemon_commands_apply_to_daemon_of_spawner(node: LoginNode) -> None:
     status = node.ffdl("daemon", "status")
     assert (status.returncode, node.spawner.requests) == (1, [])
-    assert "the next command that needs one has the spawner of this host start it" in status.stdout
+    assert "the next command that needs one asks the spawner of this host to start it" in status.stdout
     assert node.ffdl("daemon", "stop").stdout == "no daemon ran\n"
     assert node.ffdl("list").returncode == 0
     status = node.ffdl("daemon", "status")
