@@ -229,7 +229,7 @@ def test_daemon_asks_an_absent_hub_after_growing_pauses_and_logs_it_once(
         tries += [second] if own._failures > failures else []
         clock.tick(1.0)
     assert len(tries) <= 10
-    assert len([text for text in caplog.messages if "lists its jobs itself" in text]) == 1
+    assert len([text for text in caplog.messages if "queries the scheduler itself" in text]) == 1
     start_hub(Source({OWN: ["a"]}))
     clock.tick(services_hub.LONGEST_PAUSE_S * 2)
     found = own.read()
