@@ -43,6 +43,9 @@ TAKEN_OVER = "taken-over-by-site"
 """A file in the state directory of a personal daemon: the site's daemon has its jobs now."""
 _PATHS = ("state_dir", "jobs_dir", "metrics_textfile", "cache_dir")
 _TEXTS = ("backend", "database_url", "host", "host_program", "hub_url", "default_memory", "log_file_size", "log_rate")
+_SWITCHES = ("check_images", "trust_hub_sessions")
+_OF_SITE = ("egress", "trust_hub_sessions")
+"""Settings that only the site's files may have."""
 _SIZES = {"default_memory": 1, "log_file_size": 64 * 1024, "log_rate": 1024, "cache_bytes": 0}
 """Sizes, and the least that each may be."""
 _NUMBERS = {"log_files": (1, 1000), "metrics_port": (0, 65535)}
@@ -297,7 +300,7 @@ def _need_tables(key: str, value: Any, origin: str) -> dict[str, dict[str, Any]]
 def _from_text(key: str, text: str) -> Any:
     if key == "images_dirs":
         return [part for part in text.split(":") if part]
-    if key == "check_images":
+    if key in _SWITCHES:
         if text.lower() not in ("true", "false", "1", "0", "yes", "no"):
             raise ConfigError(f"FFDL_{key.upper()}: {shown_toml(text)} is neither true nor false")
         return text.lower() in ("true", "1", "yes")
@@ -370,7 +373,9 @@ def _check(key: str, value: Any, origin: str, home: Path) -> Any:
         return value
     if key in (*_SECONDS, *_SECONDS_OR_OFF, *_NUMBERS, "default_cpus"):
         return _check_number(key, value, need)
-    if key == "check_images":
+    if key in _OF_SITE and origin not in map(str, SITE_FILES):
+        raise ConfigError(f"{origin}: only {SITE_FILES[0]} may set {key}")
+    if key in _SWITCHES:
         need(isinstance(value, bool), "true or false")
     if key == "cache_bytes":
         need(isinstance(value, str) or (type(value) is int and value >= 0), "a size, as 500GB, or bytes")
@@ -386,7 +391,7 @@ def _check(key: str, value: Any, origin: str, home: Path) -> Any:
         need(value in [one.value for one in Mounting], f"one of {', '.join(one.value for one in Mounting)}")
         return Mounting(value)
     if key == "egress":
-        _check_egress(value, origin, need)
+        _check_egress(value, need)
         value = tuple(value)
     return _frameworks(value, origin) if key == "frameworks" else value
 
@@ -395,11 +400,9 @@ def _is_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(one, str) and one for one in value)
 
 
-def _check_egress(value: Any, origin: str, need: Callable[[bool, str], None]) -> None:
+def _check_egress(value: Any, need: Callable[[bool, str], None]) -> None:
     from ffdl_batch.host.egress import first_invalid
 
-    if origin not in map(str, SITE_FILES):
-        raise ConfigError(f"{origin}: only {SITE_FILES[0]} may set egress")
     need(_is_texts(value) and not first_invalid(value), "a list of networks, as 192.0.2.0/24")
 
 

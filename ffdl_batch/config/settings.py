@@ -93,6 +93,8 @@ class Settings:
     egress: tuple[str, ...] | None = None
     """Networks that the daemon connects to for webhooks and stores of manifests, as
     :data:`ffdl_batch.host.egress.Networks`; None = all. Only the site's files may set it."""
+    trust_hub_sessions: bool = False
+    """Whether the daemon accepts logins that only the site's hub has checked. Only the site's files may set it."""
     cache_dir: str = ""
     """Each node's cache; "" = none."""
     cache_bytes: int = 0

@@ -88,6 +88,13 @@ class LoginRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class TrustedLoginRequest:
+    """A token of the daemon's user, whom the hub has identified. The text has no secret."""
+
+    login: Annotated[str, Field(min_length=1, max_length=200)]
+
+
+@dataclass(frozen=True, slots=True)
 class ErrorReply:
     """The reply to every refused or failed request."""
 

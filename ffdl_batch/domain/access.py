@@ -18,7 +18,7 @@ class Role(StrEnum):
     TOKEN = "token"  # noqa: S105 - the name of a role
     """A program with a token of the owner; its scopes decide."""
     HUB = "hub"
-    """The hub itself, which passes on a login that the daemon checks."""
+    """The hub itself, which passes a login on."""
     OPERATOR = "operator"
     AUDITOR = "auditor"
 
@@ -92,7 +92,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """What `ffdl login` proves to the daemon by munge: a token that it has created, without the secret."""
+    """A token that `ffdl login` has created, without the secret."""
 
     id: str
     name: str
@@ -100,7 +100,7 @@ class Login:
 
 
 def write_login(token: Token, name: str) -> bytes:
-    """Return the payload of the credential for the daemon."""
+    """Return the text for the daemon, which is the payload of its munge credential."""
     return f"ffdl-token {token.id} {token.digest} {name}".encode("ascii", "replace")
 
 
@@ -110,7 +110,7 @@ def login_payload(nonce: str, certificate_sha256: str) -> bytes:
 
 
 def read_login(payload: bytes) -> Login:
-    """Return the login in the payload of a credential. Raises ValueError."""
+    """Return the token that the text of a login names. Raises ValueError."""
     found = _LOGIN.fullmatch(payload)
     if found is None:
         raise ValueError("it names no token")

@@ -30,7 +30,7 @@ class Right(StrEnum):
     CHANGE = "change"
     """Submit, make all other changes, and run programs beside a learner."""
     LOGIN = "login"
-    """Store a token that the daemon's user has proved by munge."""
+    """Store a token of `ffdl login`, which the request itself proves."""
     TOKENS = "tokens"
     """Create, list and revoke tokens."""
 
@@ -74,6 +74,7 @@ OPERATIONS: Mapping[str, Right] = {
     "set_secret": Right.CHANGE,
     "submit": Right.CHANGE,
     "login": Right.LOGIN,
+    "trusted_login": Right.LOGIN,
     "create_token": Right.TOKENS,
     "list_tokens": Right.TOKENS,
     "revoke_token": Right.TOKENS,

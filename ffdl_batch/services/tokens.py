@@ -7,7 +7,7 @@ import hmac
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from ffdl_batch.domain.access import Role, Scope, TokenView, new_token, parse_token, read_login
+from ffdl_batch.domain.access import Login, Role, Scope, TokenView, new_token, parse_token, read_login
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import Problem
@@ -21,9 +21,10 @@ MOST_LIVE = 100
 SHORTEST_S, USUAL_S, LONGEST_S = 60, 30 * 86400, 365 * 86400
 """Lifetimes of tokens."""
 LOGIN_S = 8 * 3600
-"""Lifetime of a token of `ffdl login` on a login node."""
+"""Lifetime of a token of `ffdl login` without a token."""
 GRANTED = frozenset({Scope.READ, Scope.WRITE})
-"""Scopes that a created token may have. Only a login by munge grants `tokens`."""
+"""Scopes that a created token may have, and that a login grants which only the hub has checked. Only a login by munge
+grants `tokens`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +76,29 @@ def admit_login(storage: JobStorage, hub: Hub | None, credential: str) -> TokenV
         raise _wrong_login(str(error)) from error
     if (found.uid, found.reader) != (storage.uid, storage.uid) or found.ttl_s > munge.TTL_S:
         raise _wrong_login("it is not from this user for this daemon")
+    return _store_login(storage, hub, login, frozenset(Scope))
+
+
+def admit_trusted_login(storage: JobStorage, hub: Hub | None, text: str, *, is_trusted: bool) -> TokenView:
+    """Store the token of a login that only the hub has checked, if the site trusts the hub with that (`is_trusted`,
+    docs/decisions/0019-oidc.md). The hub has not seen the token's secret. Raises :class:`Refused`, StoreError."""
+    if hub is None:
+        raise unavailable("logins are for the hub of a site, and no site's spawner has started this daemon")
+    if not is_trusted:
+        raise not_allowed("the hub alone cannot log anybody in: trust_hub_sessions is not set in the site file")
+    try:
+        login = read_login(text.encode("ascii"))
+    except ValueError as error:
+        raise _wrong_login(str(error)) from error
+    return _store_login(storage, hub, login, GRANTED)
+
+
+def _store_login(storage: JobStorage, hub: Hub, login: Login, scopes: Collection[Scope]) -> TokenView:
     if storage.store.tokens.get(login.id) is not None:
         raise _wrong_login("its token already exists")
     now = storage.clock.now()
-    stored = StoredToken(login.id, login.name, login.digest, tuple(Scope), now, now + LOGIN_S)
+    wanted = tuple(scope for scope in Scope if scope in scopes)
+    stored = StoredToken(login.id, login.name, login.digest, wanted, now, now + LOGIN_S)
     _register(hub, stored)
     if not storage.store.tokens.add(stored, MOST_LIVE):
         raise _too_many()
@@ -86,7 +106,7 @@ def admit_login(storage: JobStorage, hub: Hub | None, credential: str) -> TokenV
 
 
 def _wrong_login(why: str) -> Refused:
-    problem = Problem("C101", f"the munge credential for the daemon is not valid: {why}", ExitCode.NOT_ALLOWED)
+    problem = Problem("C101", f"the login that the hub passes on is not valid: {why}", ExitCode.NOT_ALLOWED)
     return Refused(problem, 401)
 
 

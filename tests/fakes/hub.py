@@ -46,7 +46,11 @@ class FakeHub:
     requests: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     """Method and path, with the headers."""
     logins: list[dict[str, str]] = field(default_factory=list)
-    """The credentials of logins by munge."""
+    """The credentials of logins by munge, and the tokens of those by browser."""
+    device_login: dict[str, Any] = field(default_factory=dict)
+    """What the hub answers at the beginning of a login by browser; empty if it offers none."""
+    pending: int = 1
+    """How often a login by browser is not complete."""
     on_login: Callable[[], object] = lambda: None
     server: ThreadingHTTPServer | None = None
 
@@ -90,6 +94,12 @@ def _handler(hub: FakeHub) -> type[BaseHTTPRequestHandler]:
         def dispatch(self) -> None:
             hub.requests.append((f"{self.command} {self.path}", {k.lower(): v for k, v in self.headers.items()}))
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            if self.path == "/api/site/v1/health":
+                self.reply(b'{"device_logins": %b}' % (b"true" if hub.device_login else b"false"))
+                return
+            if self.path.startswith("/api/site/v1/device-logins"):
+                self.answer_device_login(body)
+                return
             if self.path.startswith("/api/site/v1/logins"):
                 self.answer_login(body)
                 return
@@ -116,6 +126,20 @@ def _handler(hub: FakeHub) -> type[BaseHTTPRequestHandler]:
             hub.logins.append(json.loads(body))
             hub.on_login()
             self.reply(b'{"token": {}}')
+
+        def answer_device_login(self, body: bytes) -> None:
+            if not hub.device_login:
+                problem = {"code": "C101", "message": "this hub offers no login by OpenID Connect", "exit_code": 69}
+                self.reply(json.dumps({"problem": problem}).encode(), 409)
+            elif self.path.endswith("/device-logins"):
+                hub.logins.append(json.loads(body))
+                self.reply(json.dumps(hub.device_login).encode())
+            elif hub.pending:
+                hub.pending -= 1
+                self.reply(b'{"interval_s": 0}', 202)
+            else:
+                hub.on_login()
+                self.reply(b'{"token": {}}')
 
         def answer_tokens(self, body: bytes) -> None:
             if self.command == "POST":

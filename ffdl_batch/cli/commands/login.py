@@ -30,24 +30,28 @@ _CA_BYTES = 1 << 20
 
 @click.command(context_settings={"allow_extra_args": True})
 @click.argument("url", required=False, default="", metavar="[URL]")
-@click.option("--token", "with_token", is_flag=True, help="Log in with a token even if this machine has munge.")
-@click.option("--token-stdin", is_flag=True, help="Read the token from standard input, without a prompt.")
+@click.option("--browser", "way", flag_value="browser", help="Log in with a browser even if this machine has munge.")
+@click.option("--token", "way", flag_value="token", help="Log in with a token even if this machine has munge.")
+@click.option(
+    "--token-stdin", "way", flag_value="token-stdin", help="Read the token from standard input, without a prompt."
+)
 @click.option("--ca", "ca_file", metavar="FILE", help="Accept certificates signed by this authority (PEM file).")
 @json_option()
 @click.pass_context
-def login(
-    context: click.Context, url: str, with_token: bool, token_stdin: bool, ca_file: str | None, as_json: bool
-) -> None:
+def login(context: click.Context, url: str, way: str | None, ca_file: str | None, as_json: bool) -> None:
     """Log in to the site's hub at URL. From then on, commands use this hub unless another daemon is named.
 
     On a login node of the cluster, munge proves who you are. The login is valid for some hours.
 
-    On another machine, you need a token; to create one on a login node: ffdl token create NAME. The command prompts for
-    it and does not echo it. The hub checks it before it is stored.
+    On another machine, open the printed address in a browser, and log in at the site's OpenID provider. The login is
+    valid for some hours, too.
+
+    If the site has no OpenID provider, you need a token; to create one on a login node: ffdl token create NAME. The
+    command prompts for it and does not echo it. The hub checks it before it is stored.
 
     URL can be left out if it is in the configuration, or to log in again. Example: ffdl login https://ffdl.example.org
     """
-    from ffdl_batch.client.connection.hub import obtain_token
+    from ffdl_batch.client.connection.hub import obtain_token, obtain_token_by_browser, offers_device_logins
     from ffdl_batch.client.connection.logins import Login, Logins, read_logins, write_logins
     from ffdl_batch.host.core_dumps import forbid_core_dumps
 
@@ -59,10 +63,13 @@ def login(
     if ca_file is not None:
         place = replace(place, ca=_read_ca(ca_file))
     forbid_core_dumps()
-    if shutil.which("munge") and not (with_token or token_stdin):
-        place = replace(place, token=obtain_token(place, f"login on {os.uname().nodename}"[:80], complain))
+    name = f"login on {os.uname().nodename}"[:80]
+    if not way and shutil.which("munge"):
+        place = replace(place, token=obtain_token(place, name, complain))
+    elif way == "browser" or (not way and offers_device_logins(place, complain)):
+        place = replace(place, token=obtain_token_by_browser(place, name, complain, _show_address))
     else:
-        place = replace(place, token=_read_token(place, from_stdin=token_stdin))
+        place = replace(place, token=_read_token(place, from_stdin=way == "token-stdin"))
     identity = _identify(place)
     hubs = {**logins.hubs, place.url: Login(place.token, place.ca, identity.account)}
     path = write_logins(os.environ, Logins(place.url, hubs))
@@ -72,6 +79,11 @@ def login(
     until = "" if identity.expires_at is None else f", until {format_time(identity.expires_at)}"
     click.echo(f"logged in to {place.url} as {identity.account} ({', '.join(identity.scopes)}){until}")
     complain(f"the token is stored in {path}; to remove it: ffdl logout")
+
+
+def _show_address(address: str, code: str) -> None:
+    complain(f"to log in, open {address} in a browser on any machine, and compare or enter the code {code}")
+    complain("confirm it only if you have started this command yourself; waiting (Ctrl-C to end)")
 
 
 def _chosen_url(given: str, logins: Logins) -> str:

@@ -9,6 +9,7 @@ import hashlib
 import os
 import re
 import socket
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from ffdl_batch.client.connection.http_client import DirectChannel, HubLogin, Re
 from ffdl_batch.client.errors import DaemonUnreachable
 from ffdl_batch.domain.access import login_payload, new_token, write_login
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.terminal_text import quoted
+from ffdl_batch.domain.terminal_text import printable, quoted
 from ffdl_batch.host.munge import MungeFailed, encode
 from ffdl_batch.host.resource_exhaustion import explain_lack
 
@@ -30,7 +31,9 @@ _URL = re.compile(r"https://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(?::([0-9]{1,5})
 _NONCE = re.compile(r"[A-Za-z0-9_-]{32}", re.ASCII)
 _PORT = 443
 _CONNECT_S = 15.0
-_LOGINS = "/api/site/v1/logins"
+_LOGINS, _DEVICE_LOGINS = "/api/site/v1/logins", "/api/site/v1/device-logins"
+_VERIFICATION_URL = re.compile(r"https://[!-~]+", re.ASCII)
+_LONGEST_PAUSE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +97,54 @@ def obtain_token(place: HubPlace, name: str, report: Callable[[str], None]) -> s
         begun = wire.ask(Request("POST", _LOGINS))
         nonce, hub_uid = begun.get("nonce"), begun.get("hub_uid")
         if not isinstance(nonce, str) or not _NONCE.fullmatch(nonce) or not isinstance(hub_uid, int):
-            raise DaemonUnreachable(
-                f"{place.url} does not answer like a hub", "check the address", ExitCode.UNAVAILABLE
-            )
+            raise _no_hub(place)
         try:
             to_hub = encode(login_payload(nonce, certificates[-1]), reader=hub_uid)
             to_daemon = encode(write_login(token, name), reader=os.getuid())
         except MungeFailed as error:
-            cure = "on a machine without munge: ffdl login --token, with a token of `ffdl token create`"
+            cure = "on a machine of no cluster: ffdl login --browser, or --token with a token of `ffdl token create`"
             raise DaemonUnreachable(f"you cannot log in by munge: {error}", cure, ExitCode.UNAVAILABLE) from error
         wire.ask(json_request("POST", f"{_LOGINS}/{quote(nonce, safe='')}", {"to_hub": to_hub, "to_daemon": to_daemon}))
     return token.text
+
+
+def offers_device_logins(place: HubPlace, report: Callable[[str], None]) -> bool:
+    """Return whether the hub logs users in by the site's OpenID provider. Raises ClientError."""
+    with closing(_unidentified(place, report)) as wire:
+        return wire.ask(Request("GET", "/api/site/v1/health")).get("device_logins") is True
+
+
+def obtain_token_by_browser(
+    place: HubPlace, name: str, report: Callable[[str], None], show: Callable[[str, str], None]
+) -> str:
+    """Make a token, and wait until the user has confirmed the login in a browser; see docs/decisions/0019-oidc.md.
+    `show` gets the address to open and the code to enter. Return the token's text. Raises ClientError."""
+    token = new_token()
+    with closing(_unidentified(place, report)) as wire:
+        login = write_login(token, name).decode("ascii")
+        begun = wire.ask(json_request("POST", _DEVICE_LOGINS, {"login": login}))
+        key, code, seconds = begun.get("login"), begun.get("user_code"), begun.get("seconds")
+        address = begun.get("verification_uri_complete") or begun.get("verification_uri")
+        if not (
+            isinstance(key, str) and _NONCE.fullmatch(key) and isinstance(seconds, int | float)
+            and isinstance(address, str) and _VERIFICATION_URL.fullmatch(address)
+        ):  # fmt: skip
+            raise _no_hub(place)
+        show(address, printable(str(code), one_line=True))
+        deadline = time.monotonic() + seconds
+        while "token" not in begun:
+            time.sleep(min(_LONGEST_PAUSE_S, max(0.0, float(begun.get("interval_s", _LONGEST_PAUSE_S)))))
+            begun = wire.ask_until(Request("POST", f"{_DEVICE_LOGINS}/{key}"), deadline)
+    return token.text
+
+
+def _unidentified(place: HubPlace, report: Callable[[str], None]) -> Wire:
+    """Return a connection to the hub without a token."""
+    return Wire(lambda: DirectChannel(_open_tls(place), HubLogin(place.url, place.netloc, "")), report)
+
+
+def _no_hub(place: HubPlace) -> DaemonUnreachable:
+    return DaemonUnreachable(f"{place.url} does not answer like a hub", "check the address", ExitCode.UNAVAILABLE)
 
 
 def _open_tls(place: HubPlace) -> ssl.SSLSocket:

@@ -16,13 +16,14 @@ from ffdl_batch.daemon.replies import (
     TokenReply,
     TokenRequest,
     TokensReply,
+    TrustedLoginRequest,
     WhoReply,
 )
 from ffdl_batch.daemon.request_context import Asking, Here, in_thread
 from ffdl_batch.daemon.routes import PREFIX
 from ffdl_batch.daemon.routes.parameters import Word, answers
 from ffdl_batch.host.users import user_name
-from ffdl_batch.services.tokens import admit_login, create_token, list_tokens, revoke_token
+from ffdl_batch.services.tokens import admit_login, admit_trusted_login, create_token, list_tokens, revoke_token
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,18 @@ async def admit(body: LoginRequest, here: Here) -> PlainReply:
     """Store the token that a munge credential of the daemon's user names. Only the hub may call this."""
     token = await in_thread(here.limits.slow, admit_login, here.platform.storage, here.hub, body.credential)
     log.info("login by munge: token %s", token.id)
+    return PlainReply(LoginReply(token))
+
+
+@router.post("/trusted-logins", response_model=LoginReply, responses=answers(409, 422), operation_id="trusted_login")
+async def admit_trusted(body: TrustedLoginRequest, here: Here) -> PlainReply:
+    """Store the token of a login that the hub alone has checked; 403 unless the site sets trust_hub_sessions. The hub
+    alone may ask."""
+    is_trusted = here.platform.settings.trust_hub_sessions
+    token = await in_thread(
+        here.limits.slow, admit_trusted_login, here.platform.storage, here.hub, body.login, is_trusted=is_trusted
+    )
+    log.info("login that the hub has checked: token %s", token.id)
     return PlainReply(LoginReply(token))
 
 

@@ -30,6 +30,7 @@ from ffdl_batch.services.refusals import Refused
 from ffdl_batch.site.hub.audit import Audit, Entry
 from ffdl_batch.site.hub.callers import Caller, Limits, TrustedProxies, find_role, refuse
 from ffdl_batch.site.hub.daemons import Daemons, unavailable
+from ffdl_batch.site.hub.device_logins import DeviceLogins
 from ffdl_batch.site.hub.listing import JobListing
 from ffdl_batch.site.hub.logins import Logins
 from ffdl_batch.site.hub.own_routes import OwnRoutes
@@ -58,7 +59,7 @@ class Hub:
     def __init__(
         self, settings: HubSettings, tokens: TokenIndex, audit: Audit, source: SharesListing | None = None
     ) -> None:
-        """`source` lists the jobs of all users; None if this hub asks no scheduler."""
+        """`source` lists the jobs of all users; None if this hub asks no scheduler. Raises SettingsRefused."""
         self._settings, self._tokens, self._audit = settings, tokens, audit
         self._daemons = Daemons(Path(settings.run_dir))
         self._limits = Limits(settings)
@@ -66,7 +67,7 @@ class Hub:
         self._lookups = ThreadPoolExecutor(LOOKUPS, "lookup")
         self._own_routes = OwnRoutes(
             tokens,
-            Logins(settings.certificate),
+            (Logins(settings.certificate), DeviceLogins(settings)),
             self._limits,
             self._daemons,
             JobListing(source, settings.listing_interval_s),
@@ -119,8 +120,10 @@ class Hub:
                 self._audit.write(entry)
 
     def _write_audit(self, scope: Scope, entry: Entry) -> None:
-        """Write the request to the audit, unless it only reads the caller's own data, or exceeds a limit."""
-        if entry.status == HTTPStatus.TOO_MANY_REQUESTS:
+        """Write the request to the audit, unless it only reads the caller's own data, exceeds a limit, or polls a login
+        that is not complete."""
+        is_pending_login = entry.status == HTTPStatus.ACCEPTED and entry.user is None  # a daemon may answer 202, too
+        if entry.status == HTTPStatus.TOO_MANY_REQUESTS or is_pending_login:
             return
         is_read = scope["method"] in _READS and entry.role == "owner"
         if is_read and entry.status not in (*_REFUSALS, HTTPStatus.SWITCHING_PROTOCOLS):

@@ -1,4 +1,4 @@
-"""The hub's own routes: its health, tokens that daemons register, logins by munge, and the listing of jobs."""
+"""The hub's own routes: its health, tokens that daemons register, logins, and the listing of jobs."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from ffdl_batch.services.refusals import Refused
 from ffdl_batch.site.hub.audit import Entry
 from ffdl_batch.site.hub.callers import Caller, Limits, refuse
 from ffdl_batch.site.hub.daemons import Daemons
+from ffdl_batch.site.hub.device_logins import DeviceLogins
 from ffdl_batch.site.hub.listing import JobListing
 from ffdl_batch.site.hub.logins import Logins, read_login
 from ffdl_batch.site.hub.proxy import CallerGone, request_head
@@ -34,15 +35,22 @@ LONGEST_S = 367 * 86400
 """Maximum lifetime of a token: a year, and a margin for clocks that differ."""
 _TOKENS = re.compile(PREFIX + r"/tokens/([0-9a-z]{12})", re.ASCII)
 _LOGIN = re.compile(PREFIX + r"/logins/([A-Za-z0-9_-]{32})", re.ASCII)
+_DEVICE_LOGIN = re.compile(PREFIX + r"/device-logins/([A-Za-z0-9_-]{32})", re.ASCII)
 
 
 class OwnRoutes:
     """Answers requests that are for the hub itself. Use it in one event loop."""
 
     def __init__(
-        self, tokens: TokenIndex, logins: Logins, limits: Limits, daemons: Daemons, listing: JobListing
+        self,
+        tokens: TokenIndex,
+        logins: tuple[Logins, DeviceLogins],
+        limits: Limits,
+        daemons: Daemons,
+        listing: JobListing,
     ) -> None:
-        self._tokens, self._logins, self._limits, self._daemons = tokens, logins, limits, daemons
+        self._tokens, self._limits, self._daemons = tokens, limits, daemons
+        self._logins, self._device_logins = logins
         self._listing = listing
 
     async def answer(self, scope: Scope, receive: Receive, send: Send, peer: Peer, entry: Entry) -> None:
@@ -50,11 +58,18 @@ class OwnRoutes:
         method, path = scope["method"], scope["path"]
         if (method, path) == ("GET", f"{PREFIX}/health"):
             entry.role = "owner"  # the answer contains nothing about a user
-            await PlainReply({"schema": SCHEMA, "version": __version__})(scope, receive, send)
+            offers = {"device_logins": self._device_logins.are_offered}
+            await PlainReply({"schema": SCHEMA, "version": __version__, **offers})(scope, receive, send)
         elif (method, path) == ("POST", f"{PREFIX}/logins"):
             await PlainReply({"schema": SCHEMA, **self._logins.begin(peer.name)})(scope, receive, send)
         elif method == "POST" and (found := _LOGIN.fullmatch(path)) is not None:
             await self._login(found[1], scope, receive, send, peer, entry)
+        elif (method, path) == ("POST", f"{PREFIX}/device-logins"):
+            login = _read_text(await read_small(receive), "login")
+            begun = await self._device_logins.begin(peer.name, login)
+            await PlainReply({"schema": SCHEMA, **begun})(scope, receive, send)
+        elif method == "POST" and (found := _DEVICE_LOGIN.fullmatch(path)) is not None:
+            await self._poll_device_login(found[1], scope, receive, send, peer, entry)
         elif (method, path) == ("GET", LISTING_PATH) and peer.is_local:
             await self._list_jobs(scope, receive, send, peer, entry)
         elif method in ("PUT", "DELETE") and peer.is_local and (found := _TOKENS.fullmatch(path)) is not None:
@@ -100,12 +115,33 @@ class OwnRoutes:
             uid = await asyncio.to_thread(self._logins.verify, nonce, to_hub)
         except Refused as error:
             raise self._limits.refuse_unidentified(peer.name, error) from error
+        await self._pass_login(uid, b"/api/v1/logins", {"credential": to_daemon}, (scope, receive, send), peer, entry)
+
+    async def _poll_device_login(
+        self, key: str, scope: Scope, receive: Receive, send: Send, peer: Peer, entry: Entry
+    ) -> None:
+        """Let the daemon of the user whom the OpenID provider names store the login's token."""
+        try:
+            found = await self._device_logins.poll(key)
+        except Refused as error:
+            is_wrong = error.status in (401, 403)
+            raise self._limits.refuse_unidentified(peer.name, error) if is_wrong else error from error
+        if isinstance(found, float):
+            await PlainReply({"schema": SCHEMA, "interval_s": found}, status_code=202)(scope, receive, send)
+            return
+        uid, login = found
+        await self._pass_login(uid, b"/api/v1/trusted-logins", {"login": login}, (scope, receive, send), peer, entry)
+
+    async def _pass_login(
+        self, uid: int, path: bytes, plain: object, ends: tuple[Scope, Receive, Send], peer: Peer, entry: Entry
+    ) -> None:
         entry.caller, entry.user, entry.role = uid, uid, "owner"
+        scope, receive, send = ends
         with self._limits.counted(Caller(uid), peer.name):
-            body = json.dumps({"credential": to_daemon}).encode("ascii")
+            body = json.dumps(plain).encode("ascii")
             headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
             asked = {**scope, "query_string": b"", "headers": headers}
-            head = request_head(asked, b"/api/v1/logins", {"FfDL-Request": entry.request}, with_token=False)
+            head = request_head(asked, path, {"FfDL-Request": entry.request}, with_token=False)
             await self._daemons.forward(uid, asked, _once(body, receive), send, head)
 
 
@@ -130,6 +166,16 @@ async def read_small(receive: Receive) -> bytes:
         if len(body) > SMALL_BYTES:
             raise Refused(Problem("C101", f"the body is larger than {SMALL_BYTES} bytes", ExitCode.USAGE), 413)
     return body
+
+
+def _read_text(body: bytes, key: str) -> str:
+    try:
+        found = json.loads(body)[key]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        found = None
+    if not isinstance(found, str):
+        raise Refused(Problem("C101", f"{key} must be a text", ExitCode.USAGE), 422)
+    return found
 
 
 def _read_expiry(body: bytes) -> float:

@@ -158,7 +158,7 @@ class _Upgraded(Exception):
     """The daemon has accepted the upgrade. `args` contains the bytes after its answer. Not an error."""
 
 
-class _Answer:
+class Answer:
     """Collects the parsed parts of an HTTP response. Interim answers (RFC 9110, section 15.2) are dropped."""
 
     def __init__(self) -> None:
@@ -209,7 +209,7 @@ class _Answer:
 
 async def _pass_answer(scope: Scope, daemon: socket.socket, send: Send) -> int:
     loop = asyncio.get_running_loop()
-    answer = _Answer()
+    answer = Answer()
     is_begun = False
     while not (answer.is_complete or (is_begun and scope["method"] == "HEAD")):
         try:

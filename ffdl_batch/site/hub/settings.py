@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -12,8 +13,12 @@ from pathlib import Path
 from typing import Any
 
 SITE_FILE = Path("/etc/ffdl/site.toml")
-_PATHS = ("socket", "certificate", "key", "audit_file", "run_dir")
+_PATHS = ("socket", "certificate", "key", "audit_file", "run_dir", "oidc_ca")
+_OF_SPAWNER, _OF_SITE = ("run_dir", "min_uid"), ("trust_hub_sessions",)
+"""Settings of the hub from the table `[spawner]`, and from the beginning of the site file."""
 _MOST_PORTS = 1 << 16
+_ISSUER = re.compile(r"https://[A-Za-z0-9.:\[\]-]+(?:/[!-~]*)?", re.ASCII)
+_KINDS = {bool: "true or false", int: "a number", str: "a text"}
 
 
 class SettingsRefused(Exception):
@@ -49,8 +54,22 @@ class HubSettings:
     """Seconds between two queries to slurmctld for the jobs of all users; 0: none."""
     trusted_proxies: list[str] | tuple[()] = ()
     """Addresses and networks of proxies in front of the hub. They put the client's address in X-Forwarded-For."""
+    oidc_issuer: str = ""
+    """Address of the site's OpenID provider, exactly as it names itself; "" = no login by OpenID Connect."""
+    oidc_client_id: str = ""
+    """The hub's own client at the provider: a public one that may use device authorization."""
+    oidc_claim: str = "preferred_username"
+    """Claim of the ID token that is the name of the user's account."""
+    oidc_scope: str = "openid profile"
+    """Scopes to request, so that the ID token has the claim."""
+    oidc_ca: str = ""
+    """PEM file with the authority of the provider's certificate; "" = the system's authorities."""
     run_dir: str = "/run/ffdl"
     """Directory with the sockets of the spawner and of the daemons; from the table `[spawner]`."""
+    min_uid: int = 1000
+    """The smallest uid of a user; from the table `[spawner]`."""
+    trust_hub_sessions: bool = False
+    """Whether daemons accept logins that only the hub has checked. They read it from the same file."""
 
     def __post_init__(self) -> None:
         for name in _PATHS:
@@ -68,6 +87,10 @@ class HubSettings:
                 raise ValueError(f"trusted_proxies: {error}") from error
         if bool(self.certificate) != bool(self.key):
             raise ValueError("certificate and key must be set together")
+        if bool(self.oidc_issuer) != bool(self.oidc_client_id):
+            raise ValueError("oidc_issuer and oidc_client_id must be set together")
+        if self.oidc_issuer and not _ISSUER.fullmatch(self.oidc_issuer):
+            raise ValueError(f"oidc_issuer must be an address as https://HOST, not {self.oidc_issuer!r}")
         if self.listen and not (self.certificate or _is_loopback(self.listen_address[0])):
             raise ValueError("listen must be a loopback address, for a proxy, if no certificate is set")
 
@@ -100,9 +123,11 @@ def load(path: Path = SITE_FILE) -> HubSettings:
     if not isinstance(table, dict) or not isinstance(spawner, dict):
         raise SettingsRefused(f"{path}: hub and spawner must be tables")
     try:
-        if "run_dir" in table:
-            raise ValueError("run_dir belongs in [spawner]")
-        values = {**table, **({"run_dir": spawner["run_dir"]} if "run_dir" in spawner else {})}
+        for key in table.keys() & {*_OF_SPAWNER, *_OF_SITE}:
+            raise ValueError(f"{key} belongs {'in [spawner]' if key in _OF_SPAWNER else 'before all tables'}")
+        others = {key: spawner[key] for key in _OF_SPAWNER if key in spawner}
+        others |= {key: site[key] for key in _OF_SITE if key in site}
+        values = table | others
         _check_types(values)
         return HubSettings(**values)
     except ValueError as error:
@@ -119,4 +144,4 @@ def _check_types(table: Mapping[str, Any]) -> None:
             if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
                 raise ValueError(f'{key} must be a list of texts, such as ["a", "b"]')
         elif type(value) is not type(known[key]):
-            raise ValueError(f"{key} must be {'a number' if isinstance(known[key], int) else 'a text'}")
+            raise ValueError(f"{key} must be {_KINDS[type(known[key])]}")

@@ -129,7 +129,57 @@ def test_login_by_munge_without_munged_says_how_to_log_in_with_token(
     program.chmod(0o755)
     done = laptop.ffdl("login", hub.url, "--ca", hub.ca, PATH=f"{tmp_path}:{os.environ['PATH']}")
     assert (done.returncode, laptop.tokens.exists()) == (69, False)
-    assert "you cannot log in by munge: Failed to access socket (on a machine without munge: " in done.stderr
+    assert "you cannot log in by munge: Failed to access socket (on a machine of no cluster: " in done.stderr
+
+
+BEGUN = {
+    "login": NONCE, "user_code": "WDJB-MJHT", "verification_uri": "https://id.example.org/activate",
+    "verification_uri_complete": "", "interval_s": 0, "seconds": 600,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [(), ("--browser",)])
+def test_login_by_browser_shows_address_and_code_and_waits(
+    laptop: Laptop, hub: FakeHub, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    hub.valid.clear()
+    hub.on_login = lambda: hub.valid.add("*")
+    hub.device_login = BEGUN | ({"verification_uri_complete": f"{BEGUN['verification_uri']}?code=1"} if words else {})
+    done = laptop.ffdl("login", hub.url, "--ca", hub.ca, *words, PATH=str(tmp_path))
+    assert (done.returncode, done.stdout.startswith(f"logged in to {hub.url} as ada")) == (0, True), done.stderr
+    address = "https://id.example.org/activate" + ("?code=1" if words else "")
+    assert f"open {address} in a browser on any machine, and compare or enter the code WDJB-MJHT" in done.stderr
+    stored = re.search(r"token = '([^']*)'", laptop.tokens.read_text())
+    assert stored is not None and (token := parse_token(stored[1])) is not None
+    (sent,) = hub.logins
+    assert sent["login"].startswith(f"ffdl-token {token.id} {token.digest} login on ")
+    assert token.secret not in str(sent) + done.stderr and hub.pending == 0
+
+
+def test_login_by_browser_is_refused_by_hub_that_offers_none(laptop: Laptop, hub: FakeHub, tmp_path: Path) -> None:
+    done = laptop.ffdl("login", hub.url, "--ca", hub.ca, "--browser", PATH=str(tmp_path))
+    assert (done.returncode, "this hub offers no login by OpenID Connect" in done.stderr) == (69, True), done.stderr
+    done = laptop.ffdl("login", hub.url, "--ca", hub.ca, PATH=str(tmp_path), text="")
+    assert (done.returncode, "to read the token from it: --token-stdin" in done.stderr) == (2, True), done.stderr
+    assert not laptop.tokens.exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"verification_uri": "javascript:x"},
+        {"verification_uri": "https://x/\x1b[2J"},
+        {"login": "../x"},
+        {"seconds": "x"},
+    ],
+)
+def test_login_by_browser_refuses_answer_that_is_none_of_a_hub(
+    laptop: Laptop, hub: FakeHub, tmp_path: Path, change: dict[str, object]
+) -> None:
+    hub.device_login = BEGUN | change
+    done = laptop.ffdl("login", hub.url, "--ca", hub.ca, "--browser", PATH=str(tmp_path))
+    assert (done.returncode, "does not answer like a hub" in done.stderr) == (69, True), done.stderr
+    assert "\x1b" not in done.stderr and not laptop.tokens.exists()
 
 
 @pytest.mark.parametrize(

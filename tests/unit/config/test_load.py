@@ -54,6 +54,21 @@ def test_egress_bounds_daemons_of_site_and_only_site_file_sets_it(
             load(tmp_path, text, **variables)
 
 
+def test_only_site_file_makes_daemons_trust_sessions_of_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "site.toml"
+    monkeypatch.setattr("ffdl_batch.config.load.SITE_FILES", (file,))
+    assert load(tmp_path).trust_hub_sessions is False
+    file.write_text("trust_hub_sessions = true\n")
+    assert load(tmp_path).trust_hub_sessions is True
+    file.write_text("trust_hub_sessions = 1\n")
+    with pytest.raises(ConfigError, match="trust_hub_sessions must be true or false, not 1"):
+        load(tmp_path)
+    file.unlink()
+    for files in ({"user": "trust_hub_sessions = true\n"}, {"FFDL_TRUST_HUB_SESSIONS": "true"}):
+        with pytest.raises(ConfigError, match=r"only .*site\.toml may set trust_hub_sessions"):
+            load(tmp_path, "", **files)
+
+
 def test_settings_place_default_paths_below_home_and_find_it_without_environment(tmp_path: Path) -> None:
     settings = load(tmp_path)
     assert settings.state_dir == str(tmp_path / ".local/state/ffdl")

@@ -8,13 +8,14 @@ import socket
 import socketserver
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.access import parse_token
+from ffdl_batch.domain.access import new_token, parse_token, write_login
 from ffdl_batch.services import hub as hub_module
 from ffdl_batch.services import tokens as token_service
 from ffdl_batch.services.hub import Hub
@@ -103,6 +104,40 @@ def test_token_is_registered_used_listed_and_revoked(desk: Desk, hub: HubServer)
         assert (revoked.status, revoked.json) == (200, {"token": view, "hub_informed": True, "schema": 1})
     assert hub.requests[1:] == [("DELETE", f"/api/site/v1/tokens/{token.id}", None)] * 2
     assert listed(desk) == [] and status_with(desk, secret) == 401
+
+
+def trust_hub(desk: Desk) -> None:
+    desk.platform.settings = replace(desk.platform.settings, trust_hub_sessions=True)
+
+
+def log_in(desk: Desk, text: str, uid: int | None = None) -> Answer:
+    return desk.ask("POST", "/api/v1/trusted-logins", {"login": text}, uid=os.getuid() if uid is None else uid)
+
+
+def test_login_that_hub_has_checked_stores_token_for_8_hours_without_scope_tokens(desk: Desk, hub: HubServer) -> None:
+    trust_hub(desk)
+    token, now = new_token(), desk.platform.storage.clock.now()
+    answer = log_in(desk, write_login(token, "login on laptop").decode())
+    view = {"id": token.id, "name": "login on laptop", "scopes": ["read", "write"], "created_at": now}
+    assert answer.json["token"] == view | {"expires_at": now + 8 * 3600}
+    assert hub.requests == [("PUT", f"/api/site/v1/tokens/{token.id}", {"expires_at": now + 8 * 3600})]
+    assert status_with(desk, token.text) == 200
+    again = log_in(desk, write_login(replace(new_token(), id=token.id), "other").decode())
+    assert_refused(again, 401, 77, "its token already exists")
+    for text in ("", "ffdl-token x", f"ffdl-token {token.id} {'0' * 64} a\x1b", "é"):
+        assert log_in(desk, text).status in (400, 401)
+    assert listed(desk) == [answer.json["token"]] and len(hub.requests) == 1
+
+
+def test_login_on_word_of_hub_is_refused_unless_site_trusts_it(desk: Desk, hub: HubServer) -> None:
+    text = write_login(new_token(), "login on laptop").decode()
+    for uid in (os.getuid(), OWN_UID):
+        assert_refused(log_in(desk, text, uid), 403, 77, "trust_hub_sessions is not set in the site file")
+    assert hub.requests == [] and listed(desk) == []
+    trust_hub(desk)
+    assert log_in(desk, text, OWN_UID + 5).status == 403
+    desk.context.hub = None
+    assert_refused(log_in(desk, text, OWN_UID), 422, 69, "no site's spawner has started this daemon")
 
 
 def test_database_has_no_secret(desk: Desk, hub: HubServer, tmp_path: Path) -> None:

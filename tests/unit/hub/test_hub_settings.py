@@ -19,6 +19,8 @@ def test_settings_have_defaults_and_the_directory_of_the_spawner(tmp_path: Path)
     settings = load(file)
     assert (settings.run_dir, settings.listen_address) == ("/run/other", ("::1", 80))
     assert (settings.operators, settings.auditors) == (["ada", "@staff"], ())
+    file.write_text("trust_hub_sessions = true\n[spawner]\nmin_uid = 5000\n[hub]\n")
+    assert (load(file).trust_hub_sessions, load(file).min_uid) == (True, 5000)
 
 
 @pytest.mark.parametrize(
@@ -36,6 +38,11 @@ def test_settings_have_defaults_and_the_directory_of_the_spawner(tmp_path: Path)
         ("requests_at_once = true", "requests_at_once must be a number"),
         ("socket = 1", "socket must be a text"),
         ("run_dir = '/run/x'", "run_dir belongs in [spawner]"),
+        ("min_uid = 1", "min_uid belongs in [spawner]"),
+        ("trust_hub_sessions = true", "trust_hub_sessions belongs before all tables"),
+        ("oidc_issuer = 'https://id'", "oidc_issuer and oidc_client_id must be set together"),
+        ("oidc_issuer = 'http://id'\noidc_client_id = 'x'", "oidc_issuer must be an address as https://HOST"),
+        ("oidc_ca = 'ca.pem'", "oidc_ca must be an absolute path"),
         ("x = ", "cannot be read"),
     ],
 )

@@ -94,6 +94,9 @@ SHOWN_BY = {
         "test_open_platform_rejects_other_jobs_dir_while_a_job_is_live": "jobs_dir",
     },
     "client/test_site_mode.py": {"test_nearest_named_way_wins": "hub_url"},
+    "daemon/test_token_routes.py": {
+        "test_login_on_word_of_hub_is_refused_unless_site_trusts_it": "trust_hub_sessions",
+    },
     "daemon/test_keeper.py": {"test_keeper_ends_daemon_after_idle_time": "idle_exit_s"},
     "daemon/test_loops.py": {"test_silence_loop_derives_pause_from_silence_limit": "silent_s"},
     "daemon/test_outlets.py": {"test_metrics_textfile_of_killed_daemon_is_replaced_and_removed": "metrics_textfile"},
