@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.rig import Cluster
+from tests.slow_machine import without_waits
 
 EXAMPLE = "/opt/ffdl/src/docs/examples/digits"
 Completed = subprocess.CompletedProcess[str]
@@ -46,7 +47,7 @@ class Person:
         timeout_s: float = 300.0,
     ) -> Completed:
         """One command."""
-        return self.cluster.run(
+        done = self.cluster.run(
             node,
             list(argv),
             user=self.name,
@@ -55,6 +56,8 @@ class Person:
             cwd=cwd or self.home,
             timeout_s=timeout_s,
         )
+        done.stderr = without_waits(done.stderr)
+        return done
 
     def popen(self, *argv: str, node: str = "ctl", env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         """Start a command and go on; both outputs come in one pipe. End it with `Cluster.kill`."""

@@ -21,6 +21,7 @@ from pathlib import Path
 from ffdl_batch.domain.job.views import JobView
 from tests import preloaded
 from tests.crash.world import World, WorldOptions
+from tests.slow_machine import without_waits
 
 LIMIT_S = 120.0
 PROGRAM = ("-m", "ffdl_batch.daemon.main", "--personal")
@@ -185,7 +186,7 @@ class FaultWorld(World):
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=LIMIT_S,
             preexec_fn=_restrict(limits) if limits else None,
         )  # fmt: skip
-        return Said(done.returncode, done.stdout, time.monotonic() - began)
+        return Said(done.returncode, without_waits(done.stdout), time.monotonic() - began)
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         """Until the condition holds."""

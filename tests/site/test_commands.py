@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tests.site.rig import ADA, BOB, OUTSIDER, Host, Hub, Spawner, until
+from tests.slow_machine import without_waits
 
 FFDL = "from ffdl_batch.cli.main import main; main()"
 
@@ -29,10 +30,12 @@ class Shell:
     def ffdl(self, *words: str, text: str = "") -> subprocess.CompletedProcess[str]:
         named = [f"{name}={value}" for name, value in self.env.items()]
         argv = ["env", "-i", *named, sys.executable, "-I", "-c", FFDL, *words]
-        return subprocess.run(
+        done = subprocess.run(
             self.host.inside(argv, self.uid), input=text, capture_output=True, text=True, timeout=180, cwd="/",
             check=False,
         )  # fmt: skip
+        done.stderr = without_waits(done.stderr)
+        return done
 
 
 @pytest.fixture
@@ -44,8 +47,7 @@ def test_commands_on_host_of_hub_use_daemon_of_spawner(host: Host, spawner: Spaw
     assert ada.ffdl("daemon", "status").returncode == 1
     assert spawner.daemons() == []
     listed = ada.ffdl("list")
-    reported = [line for line in listed.stderr.splitlines() if "has not answered for" not in line]  # a busy machine
-    assert (listed.returncode, reported) == (0, [])
+    assert (listed.returncode, listed.stderr) == (0, "")
     status = ada.ffdl("daemon", "status")
     (pid,) = spawner.daemons()
     assert f"Daemon:              process {pid} on " in status.stdout
