@@ -73,7 +73,7 @@ def serve(connection: socket.socket) -> None:
         for number in ready:
             if number == waking:
                 continue
-            data, descriptors, _, _ = socket.recv_fds(clients[number], LARGEST_REQUEST, 64)
+            data, descriptors = _read_request(clients[number])
             if not data:
                 clients.pop(number).close()
                 continue
@@ -81,7 +81,7 @@ def serve(connection: socket.socket) -> None:
             if "signal" in request:
                 if request["pid"] in running:
                     os.kill(request["pid"], request["signal"])
-                clients[number].send(b"0")
+                _answer(clients[number], 0)
                 continue
             if request["kind"] != "program" and not has_programs_below:
                 _load_programs_below()
@@ -98,7 +98,22 @@ def serve(connection: socket.socket) -> None:
             running[pid] = descriptors.pop()
             for descriptor in descriptors:
                 os.close(descriptor)
-            clients[number].send(str(pid).encode())
+            _answer(clients[number], pid)
+
+
+def _read_request(client: socket.socket) -> tuple[bytes, list[int]]:
+    """Return a request and its descriptors; empty if the client has ended, also before it read an answer."""
+    try:
+        data, descriptors, _, _ = socket.recv_fds(client, LARGEST_REQUEST, 64)
+    except ConnectionResetError:
+        return b"", []
+    return data, descriptors
+
+
+def _answer(client: socket.socket, number: int) -> None:
+    """Send an answer, unless the client was killed meanwhile."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        client.send(str(number).encode())
 
 
 def _load(modules: Iterable[str]) -> None:
