@@ -209,7 +209,6 @@ class Spawner:
         make_root_directory(own)
         place = own / "daemon.sock"
         with (own / "lock").open("ab") as lock:
-            os.fchmod(lock.fileno(), 0o600)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._make_state(account)
             if not is_listening(place):
@@ -218,11 +217,11 @@ class Spawner:
         return str(place)
 
     def _count_start(self, own: Path) -> None:
-        """Record the start. Raises Refused if there were too many."""
+        """Record the start. Raises OSError if there were too many."""
         file, now = own / "starts", time.monotonic()
         recent = [t for t in (file.read_text().split() if file.exists() else []) if 0 <= now - float(t) < WINDOW_S]
         if len(recent) >= self.site.starts_per_minute:
-            raise Refused(f"the daemon was started {len(recent)} times within a minute; read its log, then wait")
+            raise OSError(errno.EAGAIN, f"it was started {len(recent)} times within a minute; read its log")
         file.write_text(" ".join([*recent, f"{now:.3f}"]))
 
     def _make_state(self, account: pwd.struct_passwd) -> None:
@@ -243,10 +242,9 @@ class Spawner:
         argv = [sys.executable, "-I", "-m", "ffdl_batch.site.spawner", str(self.config), str(account.pw_uid)]
         unit = f"ffdl-user-{account.pw_uid}-{os.getpid()}.service"  # not an earlier daemon's, whose jobs may run
         if self.site.systemd:
-            names = [f"--unit={unit}", f"--slice=ffdl-users-{account.pw_uid}.slice", "--collect"]
-            properties = ["Type=notify", "KillMode=process", f"TimeoutStartSec={CHILD_S}"]
-            options = [*names, "--no-ask-password", *(f"--property={one}" for one in properties)]
-            argv = ["/usr/bin/systemd-run", *options, "--", *argv]
+            names = [f"--unit={unit}", f"--slice=ffdl-users-{account.pw_uid}.slice", "--collect", "--no-ask-password"]
+            properties = ["-pType=notify", "-pKillMode=process", f"-pTimeoutStartSec={CHILD_S}"]
+            argv = ["/usr/bin/systemd-run", *names, *properties, "--", *argv]
         no, pipe = subprocess.DEVNULL, subprocess.PIPE
         process = subprocess.Popen(argv, stdin=no, stdout=no, stderr=pipe, env={"LC_ALL": "C"}, start_new_session=True)
 
@@ -257,7 +255,9 @@ class Spawner:
         signal.signal(signal.SIGALRM, end)
         while not is_listening(place):
             time.sleep(0.01)
-            if process.poll() is not None and not is_listening(place):
+            if (status := process.poll()) is not None and not is_listening(place):
+                if status < 0:
+                    raise OSError(errno.EINTR, f"signal {-status} ended it")
                 said = b"" if process.stderr is None else os.read(process.stderr.fileno(), 4096)
                 why = " ".join(said.decode("ascii", "replace").split())[-400:] or "it ended at once"
                 raise Refused(f"the daemon of user {account.pw_uid} could not be started: {why}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -146,11 +148,40 @@ def test_daemon_that_is_killed_or_hangs_costs_its_user_alone(host: Host, spawner
     assert Path(f"/proc/{bob}").exists()
 
 
-def test_spawner_refuses_start_when_daemon_started_too_often(host: Host, spawner: Spawner) -> None:
+def test_spawner_puts_off_start_when_daemon_started_too_often(host: Host, spawner: Spawner) -> None:
     for _ in range(6):
         assert ensure(host, ADA).startswith("ok ")
         os.kill(spawner.daemons()[-1], signal.SIGKILL)
-    assert ensure(host, ADA).startswith("refused the daemon was started 6 times within a minute")
+    assert ensure(host, ADA) == (
+        "later the daemon could not be started: it was started 6 times within a minute; read its log"
+    )
+    assert ensure(host, BOB).startswith("ok ")
+
+
+def starting(host: Host, uid: int) -> list[int]:
+    """Processes of the spawner that are to become the daemon of a user."""
+    words = f"{host.place}/site.toml\0{uid}\0".encode()
+    found = []
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if place.read_bytes().endswith(words):
+                found.append(int(place.parent.name))
+    return found
+
+
+def test_start_that_a_signal_ends_can_be_requested_again(host: Host, spawner: Spawner) -> None:
+    """As the kernel ends it if memory runs out."""
+    pam = host.place / "etc/pam.d/ffdl-user"
+    text = pam.read_text()
+    pam.write_text(f"{text}session requisite pam_exec.so /bin/sleep 15\n")
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(ensure, host, BOB)
+            until(lambda: starting(host, BOB), "the start")
+            os.kill(starting(host, BOB)[0], signal.SIGKILL)
+            assert answer.result() == "later the daemon could not be started: signal 9 ended it"
+    finally:
+        pam.write_text(text)
     assert ensure(host, BOB).startswith("ok ")
 
 
