@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 from ffdl_batch import __version__
+from ffdl_batch.domain.network_address import parse_url
 from ffdl_batch.domain.terminal_text import quoted
 from ffdl_batch.site.hub.proxy import BLOCK, Answer
 from ffdl_batch.site.hub.settings import HubSettings, SettingsRefused
@@ -128,12 +129,14 @@ class Provider:
     async def _ask(self, url: str, form: Mapping[str, str] | None = None) -> tuple[int, Mapping[str, Any]]:
         """Send a request; return the status and the object of the answer. Redirects are not followed, and no proxy of
         the environment is used. Raises ProviderFailed."""
-        parts = urlsplit(url)
-        target = parts._replace(scheme="", netloc="", fragment="").geturl()
+        parts = parse_url(url)
+        if parts is None:
+            raise ProviderFailed(f"the provider names an address that is malformed: {quoted(url)}")
+        target = url[len(f"{parts.scheme}://{parts.authority}") :].partition("#")[0]
         body = b"" if form is None else urlencode(form).encode("ascii")
         lines = [
             f"{'GET' if form is None else 'POST'} {target or '/'} HTTP/1.1",
-            f"Host: {parts.netloc.rpartition('@')[2]}",
+            f"Host: {parts.authority.rpartition('@')[2]}",
             f"User-Agent: ffdl-hub/{__version__}",
             "Accept: application/json",
             "Connection: close",
@@ -143,10 +146,10 @@ class Provider:
         request = "\r\n".join([*lines, "", ""]).encode("ascii") + body
         try:
             async with asyncio.timeout(LONGEST_S):
-                status, reply = await self._exchange(parts.hostname or "", parts.port or 443, request)
+                status, reply = await self._exchange(parts.host, parts.port or 443, request)
         except (OSError, ValueError) as error:  # TimeoutError and ssl.SSLError are OSError
             why = str(error) or f"no answer within {LONGEST_S:g} s"
-            raise ProviderFailed(f"{parts.scheme}://{parts.netloc} does not answer: {why}") from error
+            raise ProviderFailed(f"{parts.scheme}://{parts.authority} does not answer: {why}") from error
         try:
             found = json.loads(reply)
         except (ValueError, RecursionError):

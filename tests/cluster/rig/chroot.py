@@ -12,6 +12,9 @@ from pathlib import Path
 
 from .command import bare_environment, proxy_environment, run, run_logged
 
+BUILD_S = 2700.0
+"""How long a step of a build may take, also on a busy machine."""
+
 
 @dataclass(frozen=True, slots=True)
 class Chroot:
@@ -21,7 +24,7 @@ class Chroot:
     log: Path
     binds: tuple[tuple[Path, str], ...] = ()
 
-    def run(self, script: str, *, env: Mapping[str, str] | None = None, timeout_s: float = 900.0) -> None:
+    def run(self, script: str, *, env: Mapping[str, str] | None = None, timeout_s: float = BUILD_S) -> None:
         """Run a shell script (`sh -eu`) inside, with the network of the host; output goes to the log."""
         full_env = bare_environment(**proxy_environment(), DEBIAN_FRONTEND="noninteractive", **(env or {}))
         run_logged(self._argv(script), self.log, env=full_env, timeout_s=timeout_s)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import layers
-from .chroot import Chroot
+from .chroot import BUILD_S, Chroot
 from .command import bare_environment, proxy_environment, run_logged, tail_of
 from .errors import Exit, RigError
 from .layers import Layer
@@ -166,7 +166,7 @@ def debootstrap(root: Path, log: Path, recipe: Recipe, origin: Origin) -> None:
         *script,
     ]
     try:
-        run_logged(argv, log, env=env, timeout_s=900)
+        run_logged(argv, log, env=env, timeout_s=BUILD_S)
     except RigError as error:
         detail = tail_of(root / "debootstrap" / "debootstrap.log")
         raise RigError(

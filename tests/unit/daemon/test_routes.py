@@ -311,6 +311,7 @@ EXPECTED = """
 /tokens GET POST
 /tokens/{token_id} DELETE
 /logins POST
+/trusted-logins POST
 /whoami GET
 """
 
