@@ -110,7 +110,7 @@ proof-convert: venv ## a corpus of sbatch scripts, converted and written again: 
 proof-faults: venv ## faults of 15 kinds planted among 20 healthy jobs on the real cluster: precision and recall by kind
 	@$(BIN)/python -m tests.proof.faults $(PROOF)
 
-proof-site: venv ## site mode: three users, two login nodes, hub and daemons killed: results, lists and audit compared
+proof-site: venv ## site mode: three users, two login nodes, programs killed: results, lists, audit; PROOF="--kills 60"
 	@$(BIN)/python -m tests.proof.site $(PROOF)
 
 fuzz-api: venv ## 6000 requests from the OpenAPI document to a real daemon on both databases; any server error fails

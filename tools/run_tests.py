@@ -216,10 +216,12 @@ def pytest_tier(
 def proof_tier(name: str, *arguments: str, lane: Lane = Lane.CLUSTER) -> Tier:
     """Run a proof of the Makefile, once for each commit. The proofs of the cluster's lane need root."""
 
-    def run(of: Run) -> Tally:
-        return run_checks(proof(name, *arguments), passed=of.results / f"proof-{name}.passed")
+    label = "-".join(("proof", name, *(word.strip("-") for word in arguments)))
 
-    return Tier(f"proof-{name}", lane, run, needs_root=lane is Lane.CLUSTER)
+    def run(of: Run) -> Tally:
+        return run_checks(proof(name, *arguments), passed=of.results / f"{label}.passed")
+
+    return Tier(label, lane, run, needs_root=lane is Lane.CLUSTER)
 
 
 def conformance_tier(suite: str) -> Tier:
@@ -267,6 +269,7 @@ SHARDS = {
     "4": [
         PREPARE,
         *(proof_tier(name) for name in ("main", "resume", "isolation", "data", "convert", "faults", "site")),
+        proof_tier("site", "--kills", "60"),
     ],
     "5": [PREPARE, proof_tier("crash")],
     "6": [conformance_tier(suite) for suite in ("bullseye", "bookworm")],

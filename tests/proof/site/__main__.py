@@ -1,9 +1,10 @@
 """`make proof-site`: three users of the real cluster submit through hub, tokens and munge, under faults.
 
-    python -m tests.proof.site [--break roles|audit|twice]
+    python -m tests.proof.site [--kills N] [--break roles|audit|twice]
 
-Results, owners, lists, Slurm's accounting and the audit are compared with values that are computed here. Prints one
-line. Exit status 1 if something differs; the differences are on standard error.
+`--kills` kills hub, spawner and daemons N times at random moments while the users work. Results, owners, lists, Slurm's
+accounting and the audit are compared with values that are computed here. Prints one line. Exit status 1 if something
+differs; the differences are on standard error.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the proof on the cluster that is up, or on a new one."""
     parser = argparse.ArgumentParser(prog="python -m tests.proof.site", description=__doc__.partition("\n")[0])
     parser.add_argument("--break", dest="broken", choices=["roles", "audit", "twice"], help="break it: must end with 1")
-    broken = parser.parse_args(arguments).broken or ""
+    parser.add_argument("--kills", type=int, default=0, metavar="N", help="kill programs at N random moments")
+    options = parser.parse_args(arguments)
+    broken = options.broken or ""
     began = time.monotonic()
 
     def say(what: str) -> None:
@@ -37,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         operators = tuple(USERS) if broken == "roles" else ()
         audit = "" if broken == "audit" else AUDIT
         with running_site(cluster, Path(place), operators=operators, audit=audit) as site:
-            scene = Scene(cluster, site, broken, say)
+            scene = Scene(cluster, site, broken, options.kills, say)
             try:
                 found = scene.run()
             finally:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
 import shlex
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from tests.cluster.people import Completed, Person
 from tests.cluster.rig import Cluster
@@ -51,6 +54,10 @@ done
 SEED = 25
 EACH = 4
 """Jobs of each user."""
+UNDER_KILLS = 10
+"""The same while programs are killed at random moments."""
+BETWEEN_S = (0.1, 3.0)
+"""Seconds between two of these moments."""
 PATIENCE_S = 420
 FAULTS = ("hub", "spawner", "daemon")
 Say = Callable[[str], None]
@@ -58,10 +65,11 @@ Say = Callable[[str], None]
 
 class Scene:
     """`broken` names the check that is taken away: `roles`, everybody is an operator; `audit`, no audit is written;
-    `twice`, one of the jobs is sent twice."""
+    `twice`, one of the jobs is sent twice. `kills` is the number of kills at random moments; 0: one of each program,
+    and then no request may fail that is repeated once."""
 
-    def __init__(self, cluster: Cluster, site: Site, broken: str, say: Say) -> None:
-        self.cluster, self.site, self._broken, self._say = cluster, site, broken, say
+    def __init__(self, cluster: Cluster, site: Site, broken: str, kills: int, say: Say) -> None:
+        self.cluster, self.site, self._broken, self._kills, self._say = cluster, site, broken, kills, say
         self.people = {name: Person(cluster, name) for name in USERS}
         self.sent: list[Sent] = []
         self.secrets = {name: f"planted-{random.Random(f'{SEED}{name}').randbytes(8).hex()}" for name in USERS}
@@ -73,14 +81,13 @@ class Scene:
             self._say(f"{name} logs in")
             self._log_in(name, person)
         begun_at = time.time()
-        for number in range(EACH):
-            for name, person in self.people.items():
-                self._send(name, person, number)
-            if number < len(FAULTS):
-                self._say(f"kills: {FAULTS[number]}")
-                self._kill(FAULTS[number])
-        self._say("restarts the hub while it is asked")
-        self._restart_hub_under_load()
+        if self._kills:
+            self._say(f"kills {self._kills} times at random moments")
+            self._work_under_kills()
+        else:
+            self._work_under_faults()
+        named = {name: self._listed(person) for name, person in self.people.items()}
+        self.sent = [found for one in self.sent if (found := _resolve(one, named[one.user]))]
         self._say("waits for the jobs")
         for name, person in self.people.items():
             ids = [one.job for one in self.sent if one.user == name]
@@ -89,7 +96,7 @@ class Scene:
         return Found(
             sent=self.sent,
             results={one.job: self._result(one) for one in self.sent},
-            listed={name: self._listed(person) for name, person in self.people.items()},
+            listed={name: sorted(self._listed(person)) for name, person in self.people.items()},
             trespasses=list(self._trespass()),
             audited=[line for line in self.site.audit() if float(line["audit"]) >= begun_at],
             slurm_jobs={name: self._slurm_jobs(name) for name in USERS},
@@ -102,6 +109,44 @@ class Scene:
         """Cancel what still runs."""
         for name in USERS:
             self.cluster.run("ctl", ["scancel", "-u", name], check=False)
+
+    def _work_under_faults(self) -> None:
+        """Send all jobs, and kill each program once."""
+        for number in range(EACH):
+            for name, person in self.people.items():
+                self._send(name, person, number)
+            if number < len(FAULTS):
+                self._say(f"kills: {FAULTS[number]}")
+                self._kill(FAULTS[number])
+        self._say("restarts the hub while it is asked")
+        self._restart_hub_under_load()
+
+    def _work_under_kills(self) -> None:
+        """Send jobs, and then ask for lists, until all kills are over. A request may fail with 75 here. A submission
+        that fails so is not repeated: it has made one job, or none."""
+        over = threading.Event()
+        killer = threading.Thread(target=self._kill_at_random, args=(over,))
+        killer.start()
+        try:
+            for number in itertools.count():
+                for name, person in self.people.items():
+                    if number < UNDER_KILLS:
+                        self._send(name, person, number)
+                    else:
+                        self._note(person, on_login2(person, "ffdl", "list", check=False), "list")
+                if over.is_set() and number >= UNDER_KILLS:
+                    return
+        finally:
+            killer.join()
+
+    def _kill_at_random(self, over: threading.Event) -> None:
+        chance = random.Random(SEED)
+        try:
+            for _ in range(self._kills):
+                time.sleep(chance.uniform(*BETWEEN_S))
+                self._kill(chance.choice(FAULTS))
+        finally:
+            over.set()
 
     # --- what the users do ---------------------------------------------------------------------------------------
 
@@ -128,8 +173,17 @@ class Scene:
         through_hub = number % 2 == 0
         times = 2 if self._broken == "twice" and (name, number) == ("bob", 1) else 1
         for _ in range(times):
-            done = self._ask(person, *argv) if through_hub else person.run(*argv)
+            if self._kills:
+                done = on_login2(person, *argv, check=False) if through_hub else person.run(*argv, check=False)
+                self._note(person, done, "submit")
+            else:
+                done = self._ask(person, *argv) if through_hub else person.run(*argv)
         self.sent.append(Sent(name, done.stdout.strip(), value, through_hub))
+
+    def _note(self, person: Person, done: Completed, what: str) -> None:
+        """Note a request that failed in another way than one may under kills."""
+        if done.returncode not in (0, 75):
+            self.failed_requests.append(f"{person.name}: {what}: {done.returncode} {done.stderr[-300:]}")
 
     def _ask(self, person: Person, *argv: str) -> Completed:
         """A command on login2, which may be repeated once: then the hub or a daemon was just starting."""
@@ -178,9 +232,10 @@ class Scene:
             "owner": self.cluster.run("ctl", ["stat", "-c", "%U", results], check=False).stdout.strip(),
         }
 
-    def _listed(self, person: Person) -> list[str]:
+    def _listed(self, person: Person) -> dict[str, str]:
+        """The names of a user's jobs, by id."""
         lines = on_login2(person, "ffdl", "list", "--limit=999", "--json", check=False).stdout
-        return sorted(job["id"] for line in lines.splitlines() for job in _jobs(json.loads(line)))
+        return {job["id"]: job["name"] for line in lines.splitlines() for job in _jobs(json.loads(line))}
 
     def _trespass(self) -> Iterable[str]:
         """What a user got of another one."""
@@ -215,3 +270,15 @@ class Scene:
 def _jobs(document: dict[str, object]) -> list[dict[str, str]]:
     found = document.get("jobs") or [document.get("job")]
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def _resolve(one: Sent, listed: Mapping[str, str]) -> Sent | None:
+    """Return a submission with the job that it has made, although that was not reported; None if it has made none.
+
+    Nobody is sure then that the hub has passed it on, so the audit need not have it.
+    """
+    name = one.value.rpartition("-")[0]
+    made = [job for job, of in listed.items() if of == name]
+    if one.job or len(made) > 1:
+        return one
+    return replace(one, job=made[0], through_hub=False) if made else None
