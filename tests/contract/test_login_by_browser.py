@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ffdl_batch.services.hub import Hub
-from ffdl_batch.site.hub import device_logins
+from ffdl_batch.site.hub import daemons, device_logins
 from tests.fakes.certificates import certificate_for
 from tests.fakes.oidc_provider import USER_CODE, OidcProvider
 from tests.unit.cli.programs import FFDL, run
@@ -65,6 +65,7 @@ def place(
     """A site that trusts its hub. The tests may run as root, whom the hub logs in as little as any system account: so
     `find_user`, of which the unit tests show everything, finds the user of the tests."""
     monkeypatch.setattr(device_logins, "find_user", lambda claims, _: {"ada": OWN}[claims["preferred_username"]])
+    monkeypatch.setattr(daemons, "ask_spawner", lambda *_: ("ok", ""))
     daemon = desk
     daemon.platform.settings = replace(daemon.platform.settings, trust_hub_sessions=True)
     clock: Any = daemon.platform.storage.clock

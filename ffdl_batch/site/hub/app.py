@@ -109,7 +109,9 @@ class Hub:
             peer.abort()
             await asyncio.sleep(0)  # uvicorn must notice it, or it reports an incomplete answer
         except Refused as error:
-            await problem_reply(error.problem, error.status)(scope, receive, send_entry)
+            is_counted = entry.caller is None and error.status != HTTPStatus.TOO_MANY_REQUESTS
+            refusal = self._limits.refuse_unidentified(peer.name, error) if is_counted else error
+            await problem_reply(refusal.problem, refusal.status)(scope, receive, send_entry)
         except StoreError as error:
             log.error("%s", error)
             problem = Problem("S210", "the hub's database does not answer", ExitCode.TRY_AGAIN, "try again")
@@ -120,10 +122,10 @@ class Hub:
                 self._audit.write(entry)
 
     def _write_audit(self, scope: Scope, entry: Entry) -> None:
-        """Write the request to the audit, unless it only reads the caller's own data, exceeds a limit, or polls a login
-        that is not complete."""
-        is_pending_login = entry.status == HTTPStatus.ACCEPTED and entry.user is None  # a daemon may answer 202, too
-        if entry.status == HTTPStatus.TOO_MANY_REQUESTS or is_pending_login:
+        """Write the request to the audit, unless it only reads the caller's own data, exceeds a limit, polls a login
+        that is not complete, or is abandoned by a caller who is not identified."""
+        is_without_result = entry.status in (HTTPStatus.ACCEPTED, _GONE) and entry.user is None  # not a daemon's 202
+        if entry.status == HTTPStatus.TOO_MANY_REQUESTS or is_without_result:
             return
         is_read = scope["method"] in _READS and entry.role == "owner"
         if is_read and entry.status not in (*_REFUSALS, HTTPStatus.SWITCHING_PROTOCOLS):
@@ -138,7 +140,7 @@ class Hub:
         own, other = _OWN_API.fullmatch(path), _USERS_API.fullmatch(path)
         if own is None and other is None:
             unknown = Problem("C101", f"the hub has no {scope['method']} {scope['path']}", ExitCode.USAGE)
-            raise self._limits.refuse_unidentified(peer.name, Refused(unknown, 404))
+            raise Refused(unknown, 404)
         caller = await self._identify(scope, peer)
         entry.caller = caller.uid
         with self._limits.counted(caller, entry.origin) as note:
@@ -170,15 +172,14 @@ class Hub:
             return Caller(peer.uid)
         cure = "ffdl login, on a login node or with a token"
         if not given:
-            raise self._limits.refuse_unidentified(peer.name, refuse(401, "the request has no token", cure))
+            raise refuse(401, "the request has no token", cure)
         bearer = _BEARER.fullmatch(given[0]) if len(given) == 1 else None
         token = parse_token(bearer[1]) if bearer is not None else None
         loop = asyncio.get_running_loop()
         # Separate threads: name services, munge and the spawner may occupy the others for many seconds.
         owner = await loop.run_in_executor(self._lookups, self._tokens.owner, token.id) if token is not None else None
         if owner is None or token is None:
-            wrong = refuse(401, "the token is not valid: it was revoked, has expired, or was mistyped", cure)
-            raise self._limits.refuse_unidentified(peer.name, wrong)
+            raise refuse(401, "the token is not valid: it was revoked, has expired, or was mistyped", cure)
         return Caller(owner, token.digest)
 
     async def _act_for(self, caller: Caller, scope: Scope, entry: Entry, note: Callable[[int], None]) -> dict[str, str]:

@@ -62,6 +62,17 @@ class Daemons:
             if why or failure == errno.EAGAIN:
                 await asyncio.sleep(growing_pause(attempt, 0.05, 2.0))
 
+    async def admit(self, uid: int) -> None:
+        """Have the spawner check the account, also if the daemon runs: it may have been locked since it was started.
+        Raises Refused."""
+        deadline = asyncio.get_running_loop().time() + START_S
+        attempt = 0
+        while why := await self._ensure(uid):
+            if asyncio.get_running_loop().time() >= deadline:
+                raise unavailable(f"the account of user {uid} cannot be checked: {why}")
+            attempt += 1
+            await asyncio.sleep(growing_pause(attempt, 0.05, 2.0))
+
     async def forward(self, uid: int, scope: Scope, receive: Receive, send: Send, head: bytes) -> int:
         """Pass a request on to the user's daemon; return the status of the answer. Raises Refused, CallerGone,
         AnswerBroken. If a daemon ends before it answers, the request is sent to the next one."""

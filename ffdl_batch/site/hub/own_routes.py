@@ -75,8 +75,7 @@ class OwnRoutes:
         elif method in ("PUT", "DELETE") and peer.is_local and (found := _TOKENS.fullmatch(path)) is not None:
             await self._register(found[1], scope, receive, send, peer, entry)
         else:
-            unknown = Refused(Problem("C101", f"the hub has no {method} {path}", ExitCode.USAGE), 404)
-            raise self._limits.refuse_unidentified(peer.name, unknown)
+            raise Refused(Problem("C101", f"the hub has no {method} {path}", ExitCode.USAGE), 404)
 
     async def _register(
         self, token_id: str, scope: Scope, receive: Receive, send: Send, peer: Peer, entry: Entry
@@ -110,26 +109,21 @@ class OwnRoutes:
     async def _login(self, nonce: str, scope: Scope, receive: Receive, send: Send, peer: Peer, entry: Entry) -> None:
         """Verify the first credential, and pass the second one on to the daemon of its user."""
         to_hub, to_daemon = read_login(await read_small(receive))
-        try:
-            self._logins.take(nonce)
-            uid = await asyncio.to_thread(self._logins.verify, nonce, to_hub)
-        except Refused as error:
-            raise self._limits.refuse_unidentified(peer.name, error) from error
+        self._logins.take(nonce)
+        uid = await asyncio.to_thread(self._logins.verify, nonce, to_hub)
         await self._pass_login(uid, b"/api/v1/logins", {"credential": to_daemon}, (scope, receive, send), peer, entry)
 
     async def _poll_device_login(
         self, key: str, scope: Scope, receive: Receive, send: Send, peer: Peer, entry: Entry
     ) -> None:
         """Let the daemon of the user whom the OpenID provider names store the login's token."""
-        try:
-            found = await self._device_logins.poll(key)
-        except Refused as error:
-            is_wrong = error.status in (401, 403)
-            raise self._limits.refuse_unidentified(peer.name, error) if is_wrong else error from error
+        found = await self._device_logins.poll(key)
         if isinstance(found, float):
             await PlainReply({"schema": SCHEMA, "interval_s": found}, status_code=202)(scope, receive, send)
             return
         uid, login = found
+        entry.caller = entry.user = uid
+        await self._daemons.admit(uid)
         await self._pass_login(uid, b"/api/v1/trusted-logins", {"login": login}, (scope, receive, send), peer, entry)
 
     async def _pass_login(

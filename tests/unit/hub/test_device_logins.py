@@ -21,11 +21,13 @@ from joserfc.jwk import ECKey
 
 from ffdl_batch.domain.access import new_token, write_login
 from ffdl_batch.services.refusals import Refused
-from ffdl_batch.site.hub import device_logins, oidc
+from ffdl_batch.site.hub import daemons, device_logins, oidc
+from ffdl_batch.site.hub.app import Hub
 from ffdl_batch.site.hub.device_logins import DeviceLogins, find_user
 from ffdl_batch.site.hub.settings import HubSettings, SettingsRefused
 from tests.fakes.oidc_provider import CLIENT, KEY, OTHER_KEY, USER_CODE, OidcProvider
 from tests.unit.hub.conftest import OWN, Reply, Site, answer
+from tests.unit.hub.test_hub import audit, until
 
 StartHub = Callable[..., Site]
 ACCOUNTS = {"ada": 7001, "Ada": 7001, "root": 0, "kid": 500, "nobody": 65534, "mapped": 100005, "ffdl": 7000}
@@ -56,7 +58,8 @@ def accounts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def ada(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user who runs the tests, who may be root, has the account `ada`."""
+    """The user who runs the tests, who may be root, has the account `ada`, which the spawner admits."""
+    monkeypatch.setattr(daemons, "ask_spawner", lambda *_: ("ok", ""))
     monkeypatch.setattr(device_logins, "find_user", lambda claims, _: {"ada": OWN}[claims["preferred_username"]])
 
 
@@ -100,8 +103,7 @@ def test_login_asks_provider_and_passes_token_to_daemon_of_named_user_once(
     assert asked["POST /token"]["grant_type"] == "urn:ietf:params:oauth:grant-type:device_code"
     again = poll(site, begun)
     assert again.status == 401 and "completed before" in again.message and len(seen) == 1
-    lines = [json.loads(line) for line in (site.place / "audit").read_text().splitlines()]
-    assert [(line["caller"], line["status"]) for line in lines] == [(None, 200), (OWN, 200), (None, 401)]
+    assert [(line["caller"], line["status"]) for line in audit(site)] == [(None, 200), (OWN, 200), (None, 401)]
 
 
 def forged(claims: dict[str, Any], header: dict[str, Any], key: Any) -> str:
@@ -223,6 +225,63 @@ def test_root_is_not_logged_in_by_provider(start_hub: StartHub, provider: OidcPr
     assert poll(site, begun).status == 429  # the address has used up its wrong logins
 
 
+def test_account_that_has_been_locked_is_not_logged_in_although_its_daemon_runs(
+    start_hub: StartHub, provider: OidcProvider, ada: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, answers = start(start_hub, provider), iter([("later", "it is busy"), ("refused", "the account is locked")])
+    site.serve_daemon(lambda _: pytest.fail("reached"))
+    monkeypatch.setattr(daemons, "ask_spawner", lambda *_: next(answers))
+    refused = poll(site, begin(site))
+    assert refused.status == 403 and "the account is locked" in refused.message
+    assert [line["caller"] for line in audit(site)] == [None, OWN]
+
+
+def test_login_waits_no_longer_for_spawner_than_for_daemon(
+    start_hub: StartHub, provider: OidcProvider, ada: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = start(start_hub, provider)
+    monkeypatch.setattr(daemons, "START_S", 0.0)
+    monkeypatch.setattr(daemons, "ask_spawner", lambda *_: ("later", "it is busy"))
+    refused = poll(site, begin(site))
+    assert refused.status == 503 and "cannot be checked: it is busy" in refused.message
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("device-logins", "{}", 422),
+        ("device-logins", "x" * 40_000, 413),
+        ("device-logins", json.dumps({"login": LOGIN}), 503),
+        (f"device-logins/{'x' * 32}", "", 401),
+        (f"logins/{'x' * 32}", "{}", 422),
+    ],
+)
+def test_refusals_without_token_fill_neither_audit_nor_provider(
+    start_hub: StartHub, provider: OidcProvider, path: str, body: str, status: int
+) -> None:
+    site = start(start_hub, provider, wrong_tokens_per_minute=2)
+    provider.answers["/.well-known/openid-configuration"] = (500, b"")
+    replies = [site.ask(f"/api/site/v1/{path}", "POST", token="", body=body).status for _ in range(4)]
+    assert replies == [status, status, 429, 429] and len(audit(site)) == 2
+
+
+def test_request_that_caller_without_token_abandons_is_not_in_audit(
+    start_hub: StartHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, seen = start_hub(), list[int]()
+    write = Hub._write_audit
+
+    def write_audit(hub: Hub, scope: Any, entry: Any) -> None:
+        write(hub, scope, entry)
+        seen.append(entry.status)
+
+    monkeypatch.setattr(Hub, "_write_audit", write_audit)
+    with socket.create_connection(("127.0.0.1", site.port)) as caller:
+        caller.sendall(b"POST /api/site/v1/device-logins HTTP/1.1\r\nHost: hub\r\nContent-Length: 9\r\n\r\n{")
+    until(lambda: seen == [499])
+    assert audit(site) == []
+
+
 @pytest.mark.parametrize(
     ("changes", "missing"),
     [({"trust_hub_sessions": False}, "trust_hub_sessions"), ({"oidc_issuer": ""}, "oidc_issuer")],
@@ -263,6 +322,8 @@ CONFIGURATION = "/.well-known/openid-configuration"
         ({"configuration": {"issuer": "https://other.example"}}, "issuer 'https://other.example'"),
         ({"configuration": {"token_endpoint": "http://127.0.0.1/token"}}, "no usable token_endpoint"),
         ({"configuration": {"jwks_uri": None}}, "no usable jwks_uri"),
+        ({"configuration": {"device_authorization_endpoint": "https://[x"}}, "that is malformed"),
+        ({"configuration": {"device_authorization_endpoint": "https://x:99999"}}, "that is malformed"),
         ({"configuration": {"device_authorization_endpoint": None}}, "no usable device_authorization_endpoint"),
         ({"answers": {"/device": (400, b'{"error": "unauthorized_client"}')}}, "error 'unauthorized_client'"),
         ({"device": {"user_code": "\x1b[2J"}}, "no usable user_code"),
