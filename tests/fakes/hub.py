@@ -139,7 +139,7 @@ def _handler(hub: FakeHub) -> type[BaseHTTPRequestHandler]:
                 self.reply(b'{"interval_s": 0}', 202)
             else:
                 hub.on_login()
-                self.reply(b'{"token": {}}')
+                self.reply(b'{"account": "ada"}')
 
         def answer_tokens(self, body: bytes) -> None:
             if self.command == "POST":

@@ -63,14 +63,17 @@ def login(context: click.Context, url: str, way: str | None, ca_file: str | None
     if ca_file is not None:
         place = replace(place, ca=_read_ca(ca_file))
     forbid_core_dumps()
-    name = f"login on {os.uname().nodename}"[:80]
+    name, account = f"login on {os.uname().nodename}"[:80], ""
     if not way and shutil.which("munge"):
         place = replace(place, token=obtain_token(place, name, complain))
     elif way == "browser" or (not way and offers_device_logins(place, complain)):
-        place = replace(place, token=obtain_token_by_browser(place, name, complain, _show_address))
+        token, account = obtain_token_by_browser(place, name, complain, _show_address)
+        place = replace(place, token=token)
     else:
         place = replace(place, token=_read_token(place, from_stdin=way == "token-stdin"))
     identity = _identify(place)
+    if account:  # if another user has confirmed the login, it is that user's daemon, which may lie
+        identity = replace(identity, account=account)
     hubs = {**logins.hubs, place.url: Login(place.token, place.ca, identity.account)}
     path = write_logins(os.environ, Logins(place.url, hubs))
     if as_json:

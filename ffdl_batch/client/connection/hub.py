@@ -116,9 +116,10 @@ def offers_device_logins(place: HubPlace, report: Callable[[str], None]) -> bool
 
 def obtain_token_by_browser(
     place: HubPlace, name: str, report: Callable[[str], None], show: Callable[[str, str], None]
-) -> str:
+) -> tuple[str, str]:
     """Make a token, and wait until the user has confirmed the login in a browser; see docs/decisions/0019-oidc.md.
-    `show` gets the address to open and the code to enter. Return the token's text. Raises ClientError."""
+    `show` gets the address to open and the code to enter. Return the token's text, and the account that the hub names.
+    Raises ClientError."""
     token = new_token()
     with closing(_unidentified(place, report)) as wire:
         login = write_login(token, name).decode("ascii")
@@ -132,10 +133,10 @@ def obtain_token_by_browser(
             raise _no_hub(place)
         show(address, printable(str(code), one_line=True))
         deadline = time.monotonic() + seconds
-        while "token" not in begun:
+        while "account" not in begun:
             time.sleep(min(_LONGEST_PAUSE_S, max(0.0, float(begun.get("interval_s", _LONGEST_PAUSE_S)))))
             begun = wire.ask_until(Request("POST", f"{_DEVICE_LOGINS}/{key}"), deadline)
-    return token.text
+    return token.text, printable(str(begun["account"]), one_line=True)
 
 
 def _unidentified(place: HubPlace, report: Callable[[str], None]) -> Wire:

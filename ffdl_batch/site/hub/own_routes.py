@@ -7,6 +7,9 @@ import json
 import math
 import re
 import time
+from collections.abc import MutableMapping
+from http import HTTPStatus
+from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -26,7 +29,7 @@ from ffdl_batch.site.hub.device_logins import DeviceLogins
 from ffdl_batch.site.hub.listing import JobListing
 from ffdl_batch.site.hub.logins import Logins, read_login
 from ffdl_batch.site.hub.proxy import CallerGone, request_head
-from ffdl_batch.site.hub.token_index import IndexRefused, TokenIndex
+from ffdl_batch.site.hub.token_index import IndexRefused, TokenIndex, account_name
 
 PREFIX = "/api/site/v1"
 SMALL_BYTES = 32 * 1024
@@ -116,7 +119,10 @@ class OwnRoutes:
     async def _poll_device_login(
         self, key: str, scope: Scope, receive: Receive, send: Send, peer: Peer, entry: Entry
     ) -> None:
-        """Let the daemon of the user whom the OpenID provider names store the login's token."""
+        """Let the daemon of the user whom the OpenID provider names store the login's token.
+
+        The hub itself names the account. Another user may have confirmed the login, and that user's daemon may lie.
+        """
         found = await self._device_logins.poll(key)
         if isinstance(found, float):
             await PlainReply({"schema": SCHEMA, "interval_s": found}, status_code=202)(scope, receive, send)
@@ -124,7 +130,18 @@ class OwnRoutes:
         uid, login = found
         entry.caller = entry.user = uid
         await self._daemons.admit(uid)
-        await self._pass_login(uid, b"/api/v1/trusted-logins", {"login": login}, (scope, receive, send), peer, entry)
+        account, statuses = await asyncio.to_thread(account_name, uid), list[int]()
+
+        async def send_refusal(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
+            if statuses[0] >= HTTPStatus.BAD_REQUEST:
+                await send(message)
+
+        ends = scope, receive, send_refusal
+        await self._pass_login(uid, b"/api/v1/trusted-logins", {"login": login}, ends, peer, entry)
+        if statuses[0] < HTTPStatus.BAD_REQUEST:
+            await PlainReply({"schema": SCHEMA, "account": account})(scope, receive, send)
 
     async def _pass_login(
         self, uid: int, path: bytes, plain: object, ends: tuple[Scope, Receive, Send], peer: Peer, entry: Entry

@@ -143,6 +143,7 @@ def test_login_by_browser_shows_address_and_code_and_waits(
     laptop: Laptop, hub: FakeHub, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     hub.valid.clear()
+    hub.whoami["account"] = "eve"  # as her daemon says; the hub says ada
     hub.on_login = lambda: hub.valid.add("*")
     hub.device_login = BEGUN | ({"verification_uri_complete": f"{BEGUN['verification_uri']}?code=1"} if words else {})
     done = laptop.ffdl("login", hub.url, "--ca", hub.ca, *words, PATH=str(tmp_path))

@@ -25,6 +25,7 @@ from ffdl_batch.site.hub import daemons, device_logins, oidc
 from ffdl_batch.site.hub.app import Hub
 from ffdl_batch.site.hub.device_logins import DeviceLogins, find_user
 from ffdl_batch.site.hub.settings import HubSettings, SettingsRefused
+from ffdl_batch.site.hub.token_index import account_name
 from tests.fakes.oidc_provider import CLIENT, KEY, OTHER_KEY, USER_CODE, OidcProvider
 from tests.unit.hub.conftest import OWN, Reply, Site, answer
 from tests.unit.hub.test_hub import audit, until
@@ -86,7 +87,7 @@ def test_login_asks_provider_and_passes_token_to_daemon_of_named_user_once(
     def script(handler: Any) -> None:
         body = handler.rfile.read(int(handler.headers["Content-Length"]))
         seen.append((handler.command, handler.path, json.loads(body), handler.headers["Authorization"]))
-        answer(handler, b'{"token": {}}')
+        answer(handler, b'{"account": "whom the daemon likes"}')
 
     site.serve_daemon(script)
     assert json.loads(site.ask("/api/site/v1/health", token="").body)["device_logins"] is True
@@ -96,7 +97,8 @@ def test_login_asks_provider_and_passes_token_to_daemon_of_named_user_once(
     pending = poll(site, begun)
     assert (pending.status, json.loads(pending.body)["interval_s"], seen) == (202, 0, [])
     provider.confirmed = True
-    assert poll(site, begun).status == 200
+    completed = poll(site, begun)
+    assert (completed.status, json.loads(completed.body)) == (200, {"schema": 1, "account": account_name(OWN)})
     assert seen == [("POST", "/api/v1/trusted-logins", {"login": LOGIN}, None)]
     asked = dict(provider.requests)
     assert asked["POST /device"] == {"client_id": CLIENT, "scope": "openid profile"}
