@@ -75,7 +75,7 @@ def undisturbed(hub: Hub, token: str) -> Iterator[None]:
         is_over.set()
         victim.join()
     assert expected[0] == 200 and [one["name"] for one in expected[1]["secrets"]] == ["of-ada"]
-    assert answers == [expected] * len(answers)
+    assert [answer for answer in answers if answer != expected][:3] == []
 
 
 @pytest.fixture
@@ -217,7 +217,7 @@ def test_links_and_fifos_of_one_user_change_nothing_of_another(
     with undisturbed(hub, ada):
         arguments = (str(host.place / f"run/users/{BOB}"), str(own), str(jobs), str(theirs))
         assert host.python(PLANT, *arguments, uid=BOB).split() == ["PermissionError"] * 5
-        for _ in range(3):
+        for _ in range(2):  # each starts his daemon twice, and only so many starts are permitted within a minute
             assert hub.ask(bob, "/api/v1/jobs")[0] != 200
     assert {path.stat().st_uid for path in theirs.iterdir()} == {ADA}
     assert set(before) <= set(theirs.iterdir())
