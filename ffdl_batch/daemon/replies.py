@@ -89,7 +89,7 @@ class LoginRequest:
 
 @dataclass(frozen=True, slots=True)
 class TrustedLoginRequest:
-    """A token of the daemon's user, whom the hub has identified. The text has no secret."""
+    """A token of the daemon's user. The hub has identified the user. The text has no secret."""
 
     login: Annotated[str, Field(min_length=1, max_length=200)]
 

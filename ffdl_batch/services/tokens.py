@@ -49,8 +49,7 @@ def create_token(
 ) -> CreatedToken:
     """Create a token, and register it at the hub before it is stored and returned. Raises :class:`Refused`,
     StoreError."""
-    if hub is None:
-        raise unavailable("tokens need a site's hub, but this daemon was not started by a site's spawner")
+    hub = _hub_of_site(hub)
     if refused := set(scopes) - GRANTED:
         raise not_allowed(f"only `ffdl login` on a login node grants the scope {', '.join(sorted(refused))}")
     now, token = storage.clock.now(), new_token()
@@ -67,8 +66,7 @@ def create_token(
 def admit_login(storage: JobStorage, hub: Hub | None, credential: str) -> TokenView:
     """Store the token that a munge credential of the daemon's user names. `ffdl login` created the token, so the hub
     sees neither its secret nor a way to make one (docs/decisions/0017-hub.md). Raises :class:`Refused`, StoreError."""
-    if hub is None:
-        raise unavailable("logins need a site's hub, but this daemon was not started by a site's spawner")
+    hub = _hub_of_site(hub)
     try:
         found = munge.decode(credential)
         login = read_login(found.payload)
@@ -82,10 +80,11 @@ def admit_login(storage: JobStorage, hub: Hub | None, credential: str) -> TokenV
 def admit_trusted_login(storage: JobStorage, hub: Hub | None, text: str, *, is_trusted: bool) -> TokenView:
     """Store the token of a login that only the hub has checked, if the site trusts the hub with that (`is_trusted`,
     docs/decisions/0019-oidc.md). The hub has not seen the token's secret. Raises :class:`Refused`, StoreError."""
-    if hub is None:
-        raise unavailable("logins are for the hub of a site, and no site's spawner has started this daemon")
+    hub = _hub_of_site(hub)
     if not is_trusted:
-        raise not_allowed("the hub alone cannot log anybody in: trust_hub_sessions is not set in the site file")
+        raise not_allowed(
+            "the site permits no login that only the hub has checked: trust_hub_sessions is not set in the site file"
+        )
     try:
         login = read_login(text.encode("ascii"))
     except ValueError as error:
@@ -103,6 +102,12 @@ def _store_login(storage: JobStorage, hub: Hub, login: Login, scopes: Collection
     if not storage.store.tokens.add(stored, MOST_LIVE):
         raise _too_many()
     return _view(stored)
+
+
+def _hub_of_site(hub: Hub | None) -> Hub:
+    if hub is None:
+        raise unavailable("tokens need a site's hub, but this daemon was not started by a site's spawner")
+    return hub
 
 
 def _wrong_login(why: str) -> Refused:

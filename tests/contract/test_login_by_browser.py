@@ -62,8 +62,8 @@ def place(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Place]:
-    """A site that trusts its hub. The tests may run as root, whom the hub logs in as little as any system account: so
-    `find_user`, of which the unit tests show everything, finds the user of the tests."""
+    """A site that trusts its hub. The tests may run as root, which the hub refuses like every system account. So
+    `find_user`, which the unit tests cover, is replaced and finds the user of the tests."""
     monkeypatch.setattr(device_logins, "find_user", lambda claims, _: {"ada": OWN}[claims["preferred_username"]])
     monkeypatch.setattr(daemons, "ask_spawner", lambda *_: ("ok", ""))
     daemon = desk
@@ -112,7 +112,10 @@ def test_daemon_that_does_not_trust_hub_refuses_login_that_hub_offers(place: Pla
     place.daemon.platform.settings = replace(place.daemon.platform.settings, trust_hub_sessions=False)
     done = place.log_in()
     assert (done.returncode, place.tokens.exists()) == (77, False)
-    assert "the hub alone cannot log anybody in: trust_hub_sessions is not set in the site file" in done.stderr
+    assert (
+        "the site permits no login that only the hub has checked: trust_hub_sessions is not set in the site file"
+        in done.stderr
+    )
 
 
 def test_login_that_provider_denies_stores_nothing(place: Place) -> None:

@@ -47,7 +47,7 @@ class OidcProvider:
     """Of the user who confirms; beside the usual ones, or instead of them."""
     confirmed: bool = True
     error: str = "authorization_pending"
-    """The answer of the token endpoint as long as nobody has confirmed."""
+    """The answer of the token endpoint until a user has confirmed."""
     key: Any = field(default_factory=lambda: KEY)
     """Signs ID tokens."""
     published: list[Any] = field(default_factory=lambda: [KEY])

@@ -95,7 +95,7 @@ class DeviceLogins:
         }
 
     async def poll(self, key: str) -> tuple[int, str] | float:
-        """Return the uid of the user who has confirmed the login, and the login's token. If nobody has yet, return
+        """Return the uid of the user who has confirmed the login, and the login's token. If no user has yet, return
         after how many seconds to ask again. Raises Refused; then the login has ended, unless the status is 503."""
         provider, begun = self._offered(), self._open.get(key)
         if begun is None or begun.device is None or begun.until <= self._clock():

@@ -102,7 +102,7 @@ class Provider:
         )
 
     async def poll(self, login: DeviceLogin) -> Mapping[str, Any] | None:
-        """Return the claims of the user who has confirmed the login; None if nobody has yet. Raises ProviderFailed,
+        """Return the claims of the user who has confirmed the login; None if no user has yet. Raises ProviderFailed,
         LoginDenied."""
         client_id = self._settings.oidc_client_id
         asked = {"grant_type": _GRANT, "device_code": login.device_code, "client_id": client_id}

@@ -119,7 +119,7 @@ class OwnRoutes:
     async def _poll_device_login(
         self, key: str, scope: Scope, receive: Receive, send: Send, peer: Peer, entry: Entry
     ) -> None:
-        """Let the daemon of the user whom the OpenID provider names store the login's token.
+        """Have the token of a login stored by the daemon of the user that the OpenID provider names.
 
         The hub itself names the account. Another user may have confirmed the login, and that user's daemon may lie.
         """

@@ -275,7 +275,7 @@ def _jobs(document: dict[str, object]) -> list[dict[str, str]]:
 def _resolve(one: Sent, listed: Mapping[str, str]) -> Sent | None:
     """Return a submission with the job that it has made, although that was not reported; None if it has made none.
 
-    Nobody is sure then that the hub has passed it on, so the audit need not have it.
+    It is unknown then whether the hub has passed it on, so the audit need not have it.
     """
     name = one.value.rpartition("-")[0]
     made = [job for job, of in listed.items() if of == name]

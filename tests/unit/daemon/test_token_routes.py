@@ -129,7 +129,7 @@ def test_login_that_hub_has_checked_stores_token_for_8_hours_without_scope_token
     assert listed(desk) == [answer.json["token"]] and len(hub.requests) == 1
 
 
-def test_login_on_word_of_hub_is_refused_unless_site_trusts_it(desk: Desk, hub: HubServer) -> None:
+def test_login_that_only_hub_has_checked_is_refused_unless_site_trusts_it(desk: Desk, hub: HubServer) -> None:
     text = write_login(new_token(), "login on laptop").decode()
     for uid in (os.getuid(), OWN_UID):
         assert_refused(log_in(desk, text, uid), 403, 77, "trust_hub_sessions is not set in the site file")
@@ -137,7 +137,7 @@ def test_login_on_word_of_hub_is_refused_unless_site_trusts_it(desk: Desk, hub: 
     trust_hub(desk)
     assert log_in(desk, text, OWN_UID + 5).status == 403
     desk.context.hub = None
-    assert_refused(log_in(desk, text, OWN_UID), 422, 69, "no site's spawner has started this daemon")
+    assert_refused(log_in(desk, text, OWN_UID), 422, 69, "was not started by a site's spawner")
 
 
 def test_database_has_no_secret(desk: Desk, hub: HubServer, tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ SHOWN_BY = {
     },
     "client/test_site_mode.py": {"test_nearest_named_way_wins": "hub_url"},
     "daemon/test_token_routes.py": {
-        "test_login_on_word_of_hub_is_refused_unless_site_trusts_it": "trust_hub_sessions",
+        "test_login_that_only_hub_has_checked_is_refused_unless_site_trusts_it": "trust_hub_sessions",
     },
     "daemon/test_keeper.py": {"test_keeper_ends_daemon_after_idle_time": "idle_exit_s"},
     "daemon/test_loops.py": {"test_silence_loop_derives_pause_from_silence_limit": "silent_s"},
