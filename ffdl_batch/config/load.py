@@ -45,7 +45,7 @@ _PATHS = ("state_dir", "jobs_dir", "metrics_textfile", "cache_dir")
 _TEXTS = ("backend", "database_url", "host", "host_program", "hub_url", "default_memory", "log_file_size", "log_rate")
 _SWITCHES = ("check_images", "trust_hub_sessions")
 _OF_SITE = ("egress", "trust_hub_sessions")
-"""Settings that only the site's files may have."""
+"""Settings that only the site file may have: spawner and hub read them from there too."""
 _SIZES = {"default_memory": 1, "log_file_size": 64 * 1024, "log_rate": 1024, "cache_bytes": 0}
 """Sizes, and the least that each may be."""
 _NUMBERS = {"log_files": (1, 1000), "metrics_port": (0, 65535)}
@@ -373,7 +373,7 @@ def _check(key: str, value: Any, origin: str, home: Path) -> Any:
         return value
     if key in (*_SECONDS, *_SECONDS_OR_OFF, *_NUMBERS, "default_cpus"):
         return _check_number(key, value, need)
-    if key in _OF_SITE and origin not in map(str, SITE_FILES):
+    if key in _OF_SITE and origin != str(SITE_FILES[0]):
         raise ConfigError(f"{origin}: only {SITE_FILES[0]} may set {key}")
     if key in _SWITCHES:
         need(isinstance(value, bool), "true or false")

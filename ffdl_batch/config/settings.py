@@ -92,9 +92,9 @@ class Settings:
     """Address of the site's hub, as https://HOST[:PORT]; "" = none."""
     egress: tuple[str, ...] | None = None
     """Networks that the daemon connects to for webhooks and stores of manifests, as
-    :data:`ffdl_batch.host.egress.Networks`; None = all. Only the site's files may set it."""
+    :data:`ffdl_batch.host.egress.Networks`; None = all. Only the site file may set it."""
     trust_hub_sessions: bool = False
-    """Whether the daemon accepts logins that only the site's hub has checked. Only the site's files may set it."""
+    """Whether the daemon accepts logins that only the site's hub has checked. Only the site file may set it."""
     cache_dir: str = ""
     """Each node's cache; "" = none."""
     cache_bytes: int = 0

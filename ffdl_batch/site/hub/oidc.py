@@ -9,6 +9,7 @@ import asyncio
 import json
 import re
 import ssl
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -27,8 +28,9 @@ MOST_BYTES = 256 * 1024
 """Maximum size of an answer."""
 LEEWAY_S = 60
 """By how much the provider's clock may differ."""
-ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519")
-"""Signatures with a key pair. `none` and those with a shared secret are no proof of the provider."""
+ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519", "EdDSA")
+"""Signatures with a key pair. `none` and those with a shared secret are no proof of the provider. Most providers still
+use the older name `EdDSA` (RFC 9864)."""
 _URL = re.compile(r"https://[!-~]{1,2000}", re.ASCII)
 _USER_CODE, _DEVICE_CODE = re.compile(r"[ -~]{1,100}", re.ASCII), re.compile(r"[ -~]{1,4000}", re.ASCII)
 _GRANT = "urn:ietf:params:oauth:grant-type:device_code"
@@ -179,7 +181,7 @@ def verify_id_token(
     """Return the claims of an ID token that a key of the provider has signed for this client (OpenID Connect Core,
     section 3.1.3.7). Raises LoginDenied."""
     from joserfc import jwt
-    from joserfc.errors import JoseError
+    from joserfc.errors import JoseError, SecurityWarning
     from joserfc.jwk import KeySet
 
     rules = jwt.JWTClaimsRegistry(
@@ -192,7 +194,10 @@ def verify_id_token(
         iat={"essential": True},
     )
     try:
-        claims = jwt.decode(id_token, KeySet.import_key_set({"keys": keys["keys"]}), ALGORITHMS).claims
+        known = KeySet([key for one in keys["keys"] for key in _known_keys(one)])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SecurityWarning)  # of the name EdDSA, at each login
+            claims = jwt.decode(id_token, known, ALGORITHMS).claims
         rules.validate(claims)
     except (JoseError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise LoginDenied(f"the ID token is not valid: {quoted(str(error))}") from error
@@ -200,6 +205,17 @@ def verify_id_token(
     if claims.get("azp", client_id if is_for_us_alone else None) != client_id:
         raise LoginDenied("the ID token is not valid: it is for another client")
     return claims
+
+
+def _known_keys(key: Any) -> list[Any]:
+    """Return a key of the provider's set; [] for one that the library cannot read, because others may have signed."""
+    from joserfc.errors import JoseError
+    from joserfc.jwk import KeySet
+
+    try:
+        return list(KeySet.import_key_set({"keys": [key]}).keys)
+    except (JoseError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return []
 
 
 def _text(found: Mapping[str, Any], key: str, form: re.Pattern[str]) -> str:

@@ -128,8 +128,6 @@ class OwnRoutes:
             await PlainReply({"schema": SCHEMA, "interval_s": found}, status_code=202)(scope, receive, send)
             return
         uid, login = found
-        entry.caller = entry.user = uid
-        await self._daemons.admit(uid)
         account, statuses = await asyncio.to_thread(account_name, uid), list[int]()
 
         async def send_refusal(message: MutableMapping[str, Any]) -> None:
@@ -146,9 +144,11 @@ class OwnRoutes:
     async def _pass_login(
         self, uid: int, path: bytes, plain: object, ends: tuple[Scope, Receive, Send], peer: Peer, entry: Entry
     ) -> None:
+        """Have the user's daemon store the token of a login, if the spawner admits the account."""
         entry.caller, entry.user, entry.role = uid, uid, "owner"
         scope, receive, send = ends
         with self._limits.counted(Caller(uid), peer.name):
+            await self._daemons.admit(uid)
             body = json.dumps(plain).encode("ascii")
             headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
             asked = {**scope, "query_string": b"", "headers": headers}

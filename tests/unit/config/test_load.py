@@ -55,8 +55,8 @@ def test_egress_bounds_daemons_of_site_and_only_site_file_sets_it(
 
 
 def test_only_site_file_makes_daemons_trust_sessions_of_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "site.toml"
-    monkeypatch.setattr("ffdl_batch.config.load.SITE_FILES", (file,))
+    file, other = tmp_path / "site.toml", tmp_path / "xdg.toml"
+    monkeypatch.setattr("ffdl_batch.config.load.SITE_FILES", (file, other))
     assert load(tmp_path).trust_hub_sessions is False
     file.write_text("trust_hub_sessions = true\n")
     assert load(tmp_path).trust_hub_sessions is True
@@ -64,6 +64,10 @@ def test_only_site_file_makes_daemons_trust_sessions_of_hub(tmp_path: Path, monk
     with pytest.raises(ConfigError, match="trust_hub_sessions must be true or false, not 1"):
         load(tmp_path)
     file.unlink()
+    other.write_text("trust_hub_sessions = true\n")
+    with pytest.raises(ConfigError, match=r"xdg\.toml: only .*site\.toml may set trust_hub_sessions"):
+        load(tmp_path)
+    other.unlink()
     for files in ({"user": "trust_hub_sessions = true\n"}, {"FFDL_TRUST_HUB_SESSIONS": "true"}):
         with pytest.raises(ConfigError, match=r"only .*site\.toml may set trust_hub_sessions"):
             load(tmp_path, "", **files)

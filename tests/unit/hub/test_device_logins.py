@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hmac
 import json
 import re
@@ -17,7 +18,8 @@ from typing import Any
 
 import pytest
 from joserfc import jwt
-from joserfc.jwk import ECKey
+from joserfc.errors import SecurityWarning
+from joserfc.jwk import ECKey, OKPKey
 
 from ffdl_batch.domain.access import new_token, write_login
 from ffdl_batch.services.refusals import Refused
@@ -185,6 +187,33 @@ def test_renewed_key_is_used_at_once_and_removed_key_no_longer(
     provider.key, provider.published = KEY, [OTHER_KEY]
     refused = poll(site, begin(site))
     assert refused.status == 401 and "No key for kid" in refused.message
+
+
+UNREADABLE_KEYS: list[Any] = [
+    {"kty": "EC", "crv": "brainpoolP256r1", "kid": "two", "x": "AA", "y": "AA"},
+    {"kty": "AKP", "alg": "ML-DSA-44", "kid": "two", "pub": "AA"},
+    {"kty": ["RSA"], "kid": "two"},
+    {"kty": "RSA", "kid": "one", "n": 1},
+    "text",
+]
+
+
+@pytest.mark.parametrize("key", UNREADABLE_KEYS, ids=repr)
+def test_key_that_cannot_be_read_prevents_no_login_with_another(provider: OidcProvider, key: Any) -> None:
+    keys = provider.keys()["keys"]
+    for of_provider in ([key, *keys], [*keys, key]):
+        found = oidc.verify_id_token(provider.id_token(), {"keys": of_provider}, provider.issuer, CLIENT)
+        assert found["sub"] == "u-1"
+
+
+@pytest.mark.parametrize("alg", ["Ed25519", "EdDSA"])
+def test_both_names_of_eddsa_signatures_are_accepted(provider: OidcProvider, alg: str) -> None:
+    key = OKPKey.generate_key("Ed25519", {"kid": "three"})
+    provider.published = [KEY, key]
+    provider.sign = lambda claims: forged(claims, {"alg": alg, "kid": "three"}, key)
+    with pytest.warns(SecurityWarning) if alg == "EdDSA" else contextlib.nullcontext():
+        token = provider.id_token()
+    assert oidc.verify_id_token(token, provider.keys(), provider.issuer, CLIENT)["sub"] == "u-1"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes
 from ffdl_batch.domain.access import login_payload
 from ffdl_batch.host.munge import Decoded, MungeFailed
 from ffdl_batch.services.refusals import Refused
-from ffdl_batch.site.hub import logins
+from ffdl_batch.site.hub import daemons, logins
 from ffdl_batch.site.hub.logins import fingerprint
 from tests.fakes.certificates import certificate_for
 from tests.unit.hub.conftest import OWN, Site, answer
@@ -45,6 +45,14 @@ def finish(site: Site, nonce: str, to_hub: str = "MUNGE:H:", to_daemon: str = "M
     return site.ask(f"/api/site/v1/logins/{nonce}", "POST", token="", body=body)
 
 
+def begin_proven(site: Site, sha256: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Begin a login for which every credential is valid."""
+    nonce = begin(site)
+    proven = Decoded(OWN, os.geteuid(), 60, login_payload(nonce, sha256))
+    monkeypatch.setattr(logins, "decode", lambda _: proven)
+    return nonce
+
+
 def test_fingerprint_is_that_of_the_first_certificate(certificate: tuple[Path, str]) -> None:
     assert fingerprint(certificate[0]) == certificate[1]
 
@@ -60,9 +68,8 @@ def test_login_passes_credential_to_daemon_of_proven_user_once(
         answer(handler, b'{"token": "t"}')
 
     site.serve_daemon(script)
-    nonce = begin(site)
-    payload = login_payload(nonce, certificate[1])
-    monkeypatch.setattr(logins, "decode", lambda text: Decoded(OWN, os.geteuid(), 60, payload))
+    monkeypatch.setattr(daemons, "ask_spawner", lambda *_: ("ok", ""))
+    nonce = begin_proven(site, certificate[1], monkeypatch)
     reply = finish(site, nonce)
     assert (reply.status, reply.body) == (200, b'{"token": "t"}')
     assert seen == [("POST", "/api/v1/logins", {"credential": "MUNGE:D:"}, None)]
@@ -71,6 +78,16 @@ def test_login_passes_credential_to_daemon_of_proven_user_once(
     lines = [json.loads(line) for line in (site.place / "audit").read_text().splitlines()]
     assert [(line["caller"], line["status"]) for line in lines] == [(None, 200), (OWN, 200), (None, 401)]
     assert "MUNGE" not in (site.place / "audit").read_text()
+
+
+def test_locked_account_is_not_logged_in_although_its_daemon_runs(
+    start_hub: StartHub, certificate: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = start_hub(certificate=str(certificate[0]), key="/key")
+    site.serve_daemon(lambda _: pytest.fail("reached"))
+    monkeypatch.setattr(daemons, "ask_spawner", lambda *_: ("refused", "the account is locked"))
+    refused = finish(site, begin_proven(site, certificate[1], monkeypatch))
+    assert refused.status == 403 and "the account is locked" in refused.message
 
 
 @pytest.mark.parametrize("change", ["reader", "anybody", "ttl", "nonce", "certificate", "invalid"])
