@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from ffdl_batch.domain.toml_text import toml_text
+from tests.fakes.certificates import certificate_for
 from tests.site.booted import SystemdHost
-from tests.site.rig import ADA, BOB, LIMITS, ROOT, until
+from tests.site.rig import ADA, BOB, EXPIRED, LIMITS, ROOT, until
 
 SITE = """\
 [spawner]
@@ -27,6 +30,7 @@ listen = "127.0.0.1:8443"
 requests_per_minute = 1000000
 wrong_tokens_per_minute = 1000000
 """
+WRITE = "import sys; open('/etc/ffdl/site.toml', 'w').write(sys.argv[1])"
 LOGIN_PAM = "account required pam_permit.so\nsession required pam_systemd.so\n"
 LOGIN = """
 import subprocess, sys
@@ -110,8 +114,7 @@ class Site(SystemdHost):
 
     def restart(self, idle_s: int = 1000) -> None:
         """Restart the spawner; daemons that it starts end when they are idle for so long."""
-        write = "import sys; open('/etc/ffdl/site.toml', 'w').write(sys.argv[1])"
-        self.python(write, SITE % idle_s, uid=0)
+        self.python(WRITE, SITE % idle_s, uid=0)
         self.run("systemctl", "restart", "ffdl-spawner.service")
         self._wait()
 
@@ -336,6 +339,82 @@ def test_hub_as_unit_reaches_daemon_of_user_through_spawner(site: Site) -> None:
     assert site.finish(["test", "-e", "/run/ffdl-hub/hub.sock"]).returncode == 1
     audit = site.run("journalctl", "--no-pager", "--unit", "ffdl-hub.service", "--output=cat")
     assert f'"caller":{ADA},"from":"user {ADA}","user":{BOB},"role":"operator"' in audit
+
+
+PROVIDER = """
+import json, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from tests.fakes.oidc_provider import OidcProvider
+provider = OidcProvider(Path(sys.argv[2]), {}).start()
+print(json.dumps(provider.settings()), flush=True)
+for line in sys.stdin:
+    provider.claims = {"preferred_username": line.strip()}
+    print(flush=True)
+"""
+"""An OpenID provider. Whoever it reads the name of has confirmed all logins."""
+
+
+@contextmanager
+def openid_provider(site: Site) -> Iterator[Callable[[str], None]]:
+    """Start a provider and a hub that uses it; the function sets who has confirmed."""
+    own = site.place / "provider"
+    argv = site.inside([sys.executable, "-I", "-c", PROVIDER, str(ROOT), str(own)])
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/") as process:
+        assert process.stdin is not None and process.stdout is not None
+        asked = json.loads(process.stdout.readline())
+        certificate_for("127.0.0.1", site.place)
+        for name, file in (("hub.pem", "cert.pem"), ("hub.key", "key.pem"), ("provider.pem", "provider/cert.pem")):
+            site.run(
+                "install",
+                "-o",
+                "ffdl",
+                "-m",
+                "0444" if file != "key.pem" else "0400",
+                f"{site.place}/{file}",
+                f"/etc/ffdl/{name}",
+            )
+        trust = {"trust_hub_sessions": asked.pop("trust_hub_sessions")}
+        hub = asked | {
+            "oidc_ca": "/etc/ffdl/provider.pem",
+            "certificate": "/etc/ffdl/hub.pem",
+            "key": "/etc/ffdl/hub.key",
+        }
+        before, after = ["".join(f"{k} = {toml_text(v)}\n" for k, v in one.items()) for one in (trust, hub)]
+        site.python(WRITE, before + SITE % 1000 + after, uid=0)
+        site.run("systemctl", "start", "ffdl-hub.service")
+
+        def confirm_as(name: str) -> None:
+            print(name, file=process.stdin, flush=True)
+            assert process.stdout is not None and process.stdout.readline() == "\n"
+
+        try:
+            yield confirm_as
+        finally:
+            process.stdin.close()
+            site.run("systemctl", "stop", "ffdl-hub.service")
+            site.restart()
+
+
+def test_login_by_openid_connect_through_hub_and_spawner_as_units(site: Site) -> None:
+    nowhere = [f"{name}=/nonexistent" for name in ("FFDL_SITE_RUN", "FFDL_HUB_SOCKET", "PATH")]
+    laptop = ["env", "--chdir=/mnt/bob", "-i", "HOME=/mnt/bob", *nowhere, str(Path(sys.executable).parent / "ffdl")]
+    login = [*laptop, "login", "https://127.0.0.1:8443", "--ca", "/etc/ffdl/hub.pem"]
+    with openid_provider(site) as confirm_as:
+        for name, why in (("eve", "PAM does not admit the account"), ("root", "'root' is not the account of a user")):
+            confirm_as(name)
+            done = site.finish(login, BOB)
+            assert (done.returncode, why in done.stderr) == (77, True), done
+        confirm_as("ada")
+        done = site.finish(login, BOB)
+        assert (done.returncode, "logged in to https://127.0.0.1:8443 as ada" in done.stdout) == (0, True), done
+        done = site.finish([*laptop, "list", "--json"], BOB)
+        assert (done.returncode, json.loads(done.stdout)["jobs"]) == (0, []), done
+        assert [len(site.units(uid)) for uid in (ADA, BOB)] == [1, 0]
+    audit = site.run("journalctl", "--no-pager", "--unit", "ffdl-hub.service", "--output=cat")
+    logins = [json.loads(line) for line in audit.splitlines() if "/device-logins/" in line]
+    assert [(one["caller"], one["status"]) for one in logins] == [(EXPIRED, 403), (None, 403), (ADA, 200)]
+    assert "eyJ" not in audit
 
 
 def test_systemd_accepts_units_and_root_program_is_confined(site: Site) -> None:
