@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import signal
+import socket
+import ssl
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from http.client import HTTPSConnection
 from pathlib import Path
 
 import pytest
 
+from tests import preloaded
 from tests.command_lines import command_lines
 from tests.contract.daemon_rig import LIMIT_S, PLAIN, site_in, until
 from tests.contract.test_daemon_logs import Desk, end_jobs
@@ -39,7 +44,11 @@ from tests.contract.test_debugging import (  # noqa: F401 - run here again
     test_top_lists_processes_of_every_learner_once_without_terminal,
 )
 from tests.fakes.certificates import certificate_for
+from tests.preloaded import FFDL
 from tests.unit.hub.conftest import OWN, TOKEN, serving_hub
+
+ROOT = Path(__file__).parents[2]
+NGINX_DIRECTORIES = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 
 
 @dataclass
@@ -67,7 +76,9 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     logins.parent.mkdir(parents=True)
     environment = {"FFDL_BACKEND": "local", "FFDL_CONFIG": str(config)}
     with site_in(base, more_environment=environment) as site, ExitStack() as stack:
-        hub = stack.enter_context(serving_hub(base, tls=True, certificate=str(certificate), key=str(key)))
+        hub = stack.enter_context(
+            serving_hub(base, tls=True, certificate=str(certificate), key=str(key), trusted_proxies=["127.0.0.1"])
+        )
         made = HubDesk(site, base, audit=base / "audit", end_hub=stack.close)
         site.launch(program=PLAIN, start=subprocess.Popen)  # it waits for the helpers that it starts
         until(site.is_served, lambda: f"the daemon to answer; its log:\n{site.log}")
@@ -84,6 +95,66 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         yield made
         site.more_environment = environment
         end_jobs(made)
+
+
+@pytest.fixture
+def behind_nginx(desk: HubDesk) -> Iterator[int]:
+    """The port of an nginx in front of the hub, with the configuration of docs/security/hub.md. Commands use it."""
+    place, before = desk.base / "nginx", desk.site.more_environment
+    url = before["FFDL_HUB"]
+    place.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    text = (ROOT / "docs/security/hub.md").read_text().split("```nginx\n")[1].split("```")[0]
+    for old, new in {
+        "listen 443": f"listen 127.0.0.1:{port}", "hub.example.org:8443": url.removeprefix("https://"),
+        "ffdl.example.org": "127.0.0.1", "/etc/nginx/ffdl.pem": f"{desk.base}/cert.pem",
+        "/etc/nginx/ffdl.key": f"{desk.base}/key.pem",
+    }.items():  # fmt: skip
+        assert old in text
+        text = text.replace(old, new)
+    directories = "".join(f"{name}_temp_path {place}/{name};\n" for name in NGINX_DIRECTORIES)
+    main = f"daemon off;\nuser {pwd.getpwuid(OWN).pw_name};\npid {place}/pid;\nerror_log {place}/errors;\nevents {{}}\n"
+    (place / "conf").write_text(f"{main}http {{\naccess_log off;\n{directories}{text}}}\n")
+    logins = desk.base / "config/ffdl/tokens.toml"
+    own = f"https://127.0.0.1:{port}"
+    kept = logins.read_text()
+    logins.write_text(kept + kept.splitlines()[-1].replace(url, own) + "\n")
+    with subprocess.Popen(["/usr/sbin/nginx", "-e", f"{place}/errors", "-c", f"{place}/conf"]) as nginx:
+        try:
+            until((place / "pid").exists, (place / "errors").read_text)
+            desk.site.more_environment = {**before, "FFDL_HUB": own}
+            yield port
+        finally:
+            desk.site.more_environment = before
+            logins.write_text(kept)
+            nginx.terminate()
+
+
+def test_commands_work_through_nginx_as_documented_and_audit_has_address_of_client(
+    desk: HubDesk,
+    lone: str,  # noqa: F811
+    behind_nginx: int,
+) -> None:
+    test_exec_passes_large_stdin_and_stdout_unchanged(desk, lone)
+    (desk.base / "model/large").write_bytes(os.urandom(3 << 20))  # more than nginx accepts by default
+    goes_on = desk.base / "goes-on"
+    job_id = desk.submit("waits", f"echo first; while ! [ -e {goes_on} ]; do sleep 0.1; done; echo last")
+    with preloaded.Popen(
+        [*FFDL, "logs", "-f", job_id], env=desk.site.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as following:
+        assert following.stdout is not None
+        lines = [following.stdout.readline()]
+        goes_on.touch()
+        lines.append(following.stdout.readline())
+    assert (lines, following.returncode) == ([b"first\n", b"last\n"], 0)
+    context = ssl.create_default_context(cafile=desk.base / "cert.pem")
+    client = HTTPSConnection("127.0.0.1", behind_nginx, timeout=60, context=context, source_address=("127.0.0.7", 0))
+    client.request("GET", "/api/v1/jobs", headers={"Authorization": "Bearer wrong", "X-Forwarded-For": "192.0.2.1"})
+    assert client.getresponse().status == 401
+    client.close()
+    until(lambda: '"from":"address 127.0.0.7"' in desk.audit.read_text(), "the request in the audit")
+    assert "192.0.2.1" not in desk.audit.read_text()
 
 
 def test_exec_breaks_off_with_killed_helper_and_audit_has_both_ends(desk: HubDesk, lone: str) -> None:  # noqa: F811
