@@ -54,7 +54,8 @@ class PeerGate:
         here.note_request()
         # Starlette copies the scope for mounted applications but keeps "state": the caller is put there once.
         scope.setdefault("state", {})["caller"] = caller
-        await self._app(scope, receive, send)
+        with here.in_use(caller, peer_of(scope)):
+            await self._app(scope, receive, send)
 
 
 async def _identify(here: Context, scope: Scope) -> Caller:
@@ -86,7 +87,10 @@ async def _identify_by_headers(here: Context, headers: Headers) -> Caller:
     if authorization[: len(_BEARER)].lower() != _BEARER:
         raise unauthenticated("the request has no token")
     text = authorization[len(_BEARER) :].strip()
-    return await in_thread(here.limits.quick, verify_token, here.platform.storage, text, request_id)
+    caller = await in_thread(here.limits.quick, verify_token, here.platform.storage, text, request_id)
+    if caller.token_id in here.revoked:  # while it was verified
+        raise unauthenticated(f"token {caller.token_id} was revoked")
+    return caller
 
 
 def _only(headers: Headers, name: str) -> str:

@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import Receive
 
+from ffdl_batch.daemon.connections import Peer
 from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.services.hub import Hub
@@ -125,6 +126,9 @@ class Context:
     requests: int = 0
     streams: int = 0
     figures: Figures = field(init=False)
+    revoked: set[str] = field(default_factory=set)
+    """Ids of the tokens that this daemon has revoked."""
+    _users_of_tokens: dict[str, list[Peer]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.figures = Figures(
@@ -154,6 +158,31 @@ class Context:
 
     def _end_stream(self) -> None:
         self.streams -= 1
+
+    @contextmanager
+    def in_use(self, caller: Caller, peer: Peer | None) -> Iterator[None]:
+        """Drop the connection of a request if its token expires or is revoked before the block ends."""
+        if caller.expires_at is None or peer is None:
+            yield
+            return
+        left = caller.expires_at - self.platform.storage.clock.now()
+        timer = asyncio.get_running_loop().call_later(left, peer.abort)
+        users = self._users_of_tokens.setdefault(caller.token_id, [])
+        users.append(peer)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            users.remove(peer)
+            if not users:
+                self._users_of_tokens.pop(caller.token_id, None)
+
+    def note_revoked(self, token_id: str, by: Peer | None) -> None:
+        """Drop all connections that use a token, except that of the peer who has revoked it."""
+        self.revoked.add(token_id)
+        for peer in self._users_of_tokens.get(token_id, ()):
+            if peer is not by:
+                peer.abort()
 
     def note_request(self) -> None:
         """Count one more admitted request."""

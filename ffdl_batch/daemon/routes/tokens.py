@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Annotated
 
-from fastapi import Path
+from fastapi import Path, Request
 
+from ffdl_batch.daemon.connections import peer_of
 from ffdl_batch.daemon.openapi import Routes
 from ffdl_batch.daemon.replies import (
     LoginReply,
@@ -75,8 +76,10 @@ async def read_tokens(here: Here) -> PlainReply:
 
 
 @router.delete("/tokens/{token_id}", response_model=RevokedReply, responses=answers(404), operation_id="revoke_token")
-async def delete_token(token_id: Annotated[Word, Path()], here: Here, caller: Asking) -> PlainReply:
-    """Revoke a token. Idempotent. The daemon refuses it from now on, even if the hub could not be informed."""
+async def delete_token(token_id: Annotated[Word, Path()], here: Here, caller: Asking, request: Request) -> PlainReply:
+    """Revoke a token, and end the requests that use it. Idempotent. The daemon refuses it from now on, even if the hub
+    could not be informed."""
     found = await in_thread(here.limits.slow, revoke_token, here.platform.storage, here.hub, token_id)
+    here.note_revoked(found.token.id, by=peer_of(request.scope))
     log.info("%s: revoked token %s", caller, found.token.id)
     return PlainReply(RevokedReply(found.token, found.hub_informed))

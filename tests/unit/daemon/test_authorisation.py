@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +17,7 @@ from sqlalchemy import text
 from starlette.types import Receive, Scope, Send
 
 from ffdl_batch.daemon import peer_gate
-from ffdl_batch.daemon.connections import Peer, PeerProtocol
+from ffdl_batch.daemon.connections import Peer, PeerProtocol, with_peer
 from ffdl_batch.daemon.server import Server
 from ffdl_batch.domain.access import Role, Token, new_token
 from ffdl_batch.domain.access import Scope as TokenScope
@@ -206,6 +208,50 @@ def test_operation_that_is_not_in_table_is_refused_to_everybody() -> None:
         assert not may(caller, "unheard_of")
         with pytest.raises(Refused, match="may not do unheard_of: no right permits it"):
             refuse_unless_allowed(caller, "unheard_of")
+
+
+async def wait_with(desk: Desk, token: Token, job_id: str, dropped: list[Token]) -> asyncio.Task[None]:
+    """Send a request of the hub that waits for a job which does not end; return when the daemon has admitted it. The
+    request ends when its connection is dropped."""
+    incoming = asyncio.Queue[Any]()
+    incoming.put_nowait({"type": "http.request", "body": b"", "more_body": False})
+
+    def abort() -> None:
+        dropped.append(token)
+        incoming.put_nowait({"type": "http.disconnect"})
+
+    async def send(_: object) -> None: ...
+
+    scope = desk.scope("GET", f"/api/v1/jobs/{job_id}/wait?wait_s=30", HUB_UID, bearer(token))
+    with_peer(scope, Peer(1, HUB_UID, abort))
+    before = desk.context.requests
+    task = asyncio.ensure_future(desk.app(scope, incoming.get, send))
+    while desk.context.requests == before:
+        await asyncio.sleep(0.001)
+    return task
+
+
+def test_requests_of_revoked_and_expired_tokens_are_dropped_and_no_others(site: Site) -> None:
+    desk, job_id, dropped = site.desk, submit(site.desk)["id"], list[Token]()
+    stolen, other = (add_token(desk, TokenScope.READ, TokenScope.TOKENS) for _ in range(2))
+    short = add_token(desk, TokenScope.READ, lifetime_s=0.2)
+
+    async def scenario() -> None:
+        tasks = [await wait_with(desk, token, job_id, dropped) for token in (stolen, other, stolen, short)]
+        revoked = await desk._ask("DELETE", f"/api/v1/tokens/{stolen.id}", b"", HUB_UID, bearer(stolen))
+        assert revoked.status == 200
+        await asyncio.gather(tasks[0], *tasks[2:])
+        tasks[1].cancel()
+        assert Counter(token.id for token in dropped) == {stolen.id: 2, short.id: 1}
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_token_that_is_revoked_while_it_is_verified_is_refused(site: Site) -> None:
+    token = add_token(site.desk, TokenScope.READ)
+    site.desk.context.note_revoked(token.id, None)  # after the look into the database
+    refused = site.desk.ask("GET", "/api/v1/jobs", uid=HUB_UID, headers=bearer(token))
+    assert (refused.status, refused.json["problem"]["message"]) == (401, f"token {token.id} was revoked")
 
 
 def test_refusals_name_right_and_cure_in_usual_form(site: Site) -> None:
