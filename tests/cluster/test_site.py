@@ -100,3 +100,62 @@ print(json.dumps([login(os.getuid()), login(2001)]))
     own, other = json.loads(done.stdout)
     assert own == [200, 401]  # the second is another login, and a replayed credential
     assert other == [401, 401]  # bob's daemon cannot decode what alice's could
+
+
+DAMAGE = """
+import os, random, sys
+among, (own, other) = random.Random(7), sys.argv[1:]
+
+def replace(path, make):
+    try:
+        os.unlink(path)
+        make(path)
+    except OSError:
+        pass  # its directory has become something else, or it is a directory
+
+def fill(path):
+    with open(path, "wb") as file:
+        file.write(among.randbytes(5000))
+
+def enlarge(path):
+    with open(path, "wb") as file:
+        file.truncate(1 << 40)
+
+ways = [lambda path: os.symlink(other, path), os.mkfifo, os.mkdir, fill, enlarge]
+for _ in range(400):
+    files = [os.path.join(place, name) for place, _, names in os.walk(own) for name in names]
+    replace(among.choice(sorted(files)), among.choice(ways))
+"""
+"""Replaces files of a user's own jobs, also by links to another user's."""
+
+
+def test_forged_job_names_and_damaged_attempts_change_nothing_for_another_user(
+    site: Site, alice: Person, bob: Person, ca: str
+) -> None:
+    for person in (alice, bob):
+        on_login2(person, "ffdl", "login", URL, "--ca", ca if person is alice else site.certificate(person))
+    command = "echo begun; while [ ! -e $RESULT_DIR/go ]; do sleep 1; done"
+    victim, own = (
+        person.submit(person.manifest("waits", command, gpus=0), person.model("empty", {"README": ""}), node="login2")
+        for person in (alice, bob)
+    )
+    alice.until(victim, {"PROCESSING"})
+    bob.until(own, {"PROCESSING"})
+    row = bob.run("squeue", "-h", "-n", f"{victim}-1", "-o", "%A|%k|%u").stdout.strip()
+    native, comment, user = row.split("|")
+    assert (user, bool(comment)) == ("alice", True)
+    line_of_alice = f"x\n2001|{native}|{victim}-1|FAILED|1:0"
+    for name in (f"{victim}-1", f"{victim}-2", line_of_alice):
+        bob.run("sbatch", "--mem=10M", f"--job-name={name}", f"--comment={comment}", "--wrap=exit 1", node="login2")
+    logs = {person: Path(person.show(job)["logs"]).parent for person, job in ((alice, victim), (bob, own))}
+    bob.run("/opt/ffdl/venv/bin/python3", "-c", DAMAGE, str(logs[bob].parent), str(logs[alice] / "results"))
+    for _ in range(5):
+        assert json.loads(on_login2(alice, "ffdl", "show", "--json", victim).stdout)["job"]["state"] == "PROCESSING"
+        on_login2(bob, "ffdl", "show", own, check=False)
+    assert set(alice.run("find", str(logs[alice]), "-printf", "%u\n").stdout.split()) == {"alice"}
+    alice.run("touch", str(logs[alice] / "results/go"))
+    ended = alice.finish(victim)
+    assert (ended["state"], ended["exit_code"], ended["attempt"]) == ("COMPLETED", 0, 1), ended
+    assert on_login2(alice, "ffdl", "logs", victim).stdout == "begun\n"
+    assert own not in on_login2(alice, "ffdl", "list").stdout
+    bob.run("scancel", f"--name={own}-1")

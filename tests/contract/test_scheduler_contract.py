@@ -6,6 +6,7 @@ With FFDL_CONTRACT_BACKENDS=slurm-cli,slurm-pyslurm the same file runs on a real
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 import zipfile
@@ -40,7 +41,7 @@ from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observatio
 from ffdl_batch.domain.outcome.verdict import judge
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.plugins import adapter_names
-from ffdl_batch.ports.capabilities import ForgetsJobs, SubmitsArrays
+from ffdl_batch.ports.capabilities import ForgetsJobs, SharesListing, SubmitsArrays
 from ffdl_batch.runtimes.launch_request import AttemptNode, LaunchPlan
 from tests.contract.scheduler_harness import Harness, open_harness, real_backends
 
@@ -423,6 +424,9 @@ def test_scheduler_reports_running_job_until_cancel_which_may_be_repeated(world:
     program = world.scheduler.beside(AttemptNode(native, plan.attempt_dir, "", 0), ["echo", "hello"])
     assert program.argv[-2:] == ("echo", "hello")
     assert world.scheduler.find(plan.token, plan.attempt_dir) == {native}
+    if isinstance(world.scheduler, SharesListing):
+        (row,) = [row for row in world.scheduler.list_all_users()[os.getuid()] if re.match(rf"{native}\b", row)]
+        assert "RUNNING" in row and world.scheduler.explain_blindness() == ""
     world.scheduler.cancel(native)
     world.scheduler.cancel(native)
     assert world.await_end(native).end is EndCause.CANCELLED
