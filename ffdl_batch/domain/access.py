@@ -1,4 +1,5 @@
-"""Roles and scopes of a daemon's callers, and the format of tokens. Daemon, hub and client share them."""
+"""Roles and scopes of a daemon's callers, the format of tokens, and where the hub has its own routes. Daemon, hub and
+client share them."""
 
 from __future__ import annotations
 
@@ -31,6 +32,8 @@ class Scope(StrEnum):
     TOKENS = "tokens"
 
 
+HUB_API = "/api/site/v1"
+"""Prefix of the hub's own routes. It passes all others on to daemons."""
 ID_LENGTH = 12
 _ID = string.ascii_lowercase + string.digits
 _TOKEN = re.compile(r"ffdl_([0-9a-z]{12})_([A-Za-z0-9_-]{43})", re.ASCII)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 
+from ffdl_batch.domain.access import HUB_API
 from ffdl_batch.domain.outcome.shared_listing import SharedRows
 from ffdl_batch.host.backoff import growing_pause
 from ffdl_batch.host.users import read_credentials
@@ -27,9 +28,9 @@ LONGEST_ANSWER_S = 15.0
 """Maximum time for a whole request. A hub that sends byte by byte must not block a loop of the daemon."""
 LONGEST_MESSAGE = 300
 USUAL_SOCKET = "/run/ffdl-hub/hub.sock"
-_PATH = "/api/site/v1/tokens/"
+_PATH = f"{HUB_API}/tokens/"
 _REPLY_BYTES = 64 * 1024
-LISTING_PATH = "/api/site/v1/listing"
+LISTING_PATH = f"{HUB_API}/listing"
 MAX_LISTING_BYTES = 4 * 1024**2
 """Maximum size of one user's listing, about 30,000 jobs."""
 LISTING_HEADER, AGE_HEADER = "FfDL-Listing", "FfDL-Age-Ms"

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from ffdl_batch.client.connection.http_client import DirectChannel, HubLogin, Request, Wire, json_request
 from ffdl_batch.client.errors import DaemonUnreachable
-from ffdl_batch.domain.access import login_payload, new_token, write_login
+from ffdl_batch.domain.access import HUB_API, login_payload, new_token, write_login
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.terminal_text import printable, quoted
 from ffdl_batch.host.munge import MungeFailed, encode
@@ -31,7 +31,7 @@ _URL = re.compile(r"https://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(?::([0-9]{1,5})
 _NONCE = re.compile(r"[A-Za-z0-9_-]{32}", re.ASCII)
 _PORT = 443
 _CONNECT_S = 15.0
-_LOGINS, _DEVICE_LOGINS = "/api/site/v1/logins", "/api/site/v1/device-logins"
+_LOGINS, _DEVICE_LOGINS = f"{HUB_API}/logins", f"{HUB_API}/device-logins"
 _VERIFICATION_URL = re.compile(r"https://[!-~]+", re.ASCII)
 _LONGEST_PAUSE_S = 60.0
 
@@ -111,7 +111,7 @@ def obtain_token(place: HubPlace, name: str, report: Callable[[str], None]) -> s
 def offers_device_logins(place: HubPlace, report: Callable[[str], None]) -> bool:
     """Return whether the hub logs users in by the site's OpenID provider. Raises ClientError."""
     with closing(_unidentified(place, report)) as wire:
-        return wire.ask(Request("GET", "/api/site/v1/health")).get("device_logins") is True
+        return wire.ask(Request("GET", f"{HUB_API}/health")).get("device_logins") is True
 
 
 def obtain_token_by_browser(

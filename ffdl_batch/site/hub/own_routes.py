@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from ffdl_batch import __version__
 from ffdl_batch.daemon.connections import Peer
 from ffdl_batch.daemon.replies import PlainReply
+from ffdl_batch.domain.access import HUB_API
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import SCHEMA, Problem
 from ffdl_batch.services.hub import AGE_HEADER, LISTING_HEADER, LISTING_PATH
@@ -31,14 +32,13 @@ from ffdl_batch.site.hub.logins import Logins, read_login
 from ffdl_batch.site.hub.proxy import CallerGone, request_head
 from ffdl_batch.site.hub.token_index import IndexRefused, TokenIndex, account_name
 
-PREFIX = "/api/site/v1"
 SMALL_BYTES = 32 * 1024
 """Maximum size of a body; two munge credentials are the largest."""
 LONGEST_S = 367 * 86400
 """Maximum lifetime of a token: a year, and a margin for clocks that differ."""
-_TOKENS = re.compile(PREFIX + r"/tokens/([0-9a-z]{12})", re.ASCII)
-_LOGIN = re.compile(PREFIX + r"/logins/([A-Za-z0-9_-]{32})", re.ASCII)
-_DEVICE_LOGIN = re.compile(PREFIX + r"/device-logins/([A-Za-z0-9_-]{32})", re.ASCII)
+_TOKENS = re.compile(HUB_API + r"/tokens/([0-9a-z]{12})", re.ASCII)
+_LOGIN = re.compile(HUB_API + r"/logins/([A-Za-z0-9_-]{32})", re.ASCII)
+_DEVICE_LOGIN = re.compile(HUB_API + r"/device-logins/([A-Za-z0-9_-]{32})", re.ASCII)
 
 
 class OwnRoutes:
@@ -59,15 +59,15 @@ class OwnRoutes:
     async def answer(self, scope: Scope, receive: Receive, send: Send, peer: Peer, entry: Entry) -> None:
         """Answer one request. Raises Refused, CallerGone, AnswerBroken, StoreError."""
         method, path = scope["method"], scope["path"]
-        if (method, path) == ("GET", f"{PREFIX}/health"):
+        if (method, path) == ("GET", f"{HUB_API}/health"):
             entry.role = "owner"  # the answer contains nothing about a user
             offers = {"device_logins": self._device_logins.are_offered}
             await PlainReply({"schema": SCHEMA, "version": __version__, **offers})(scope, receive, send)
-        elif (method, path) == ("POST", f"{PREFIX}/logins"):
+        elif (method, path) == ("POST", f"{HUB_API}/logins"):
             await PlainReply({"schema": SCHEMA, **self._logins.begin(peer.name)})(scope, receive, send)
         elif method == "POST" and (found := _LOGIN.fullmatch(path)) is not None:
             await self._login(found[1], scope, receive, send, peer, entry)
-        elif (method, path) == ("POST", f"{PREFIX}/device-logins"):
+        elif (method, path) == ("POST", f"{HUB_API}/device-logins"):
             login = _read_text(await read_small(receive), "login")
             begun = await self._device_logins.begin(peer.name, login)
             await PlainReply({"schema": SCHEMA, **begun})(scope, receive, send)
