@@ -1,4 +1,4 @@
-"""Where the nodes of a job are, as this node's resolver, Slurm and routes say."""
+"""Find the addresses of a job's nodes with this node's resolver, Slurm and routes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ _NODE_ADDRESS = re.compile(r"NodeName=(\S+) .*?NodeAddr=(\S+)")
 
 
 def find(job: Job, settings: Settings, overhead_bytes: int) -> Underlay:
-    """The addresses of all nodes, and the MTU that a packet to each of them may have, of which the job's network takes
-    `overhead_bytes`."""
+    """Return the addresses of all nodes, and the largest MTU of packets to all of them.
+
+    Raises Trouble if an address is wrong, or if the MTU is too small for the job's network, which needs
+    `overhead_bytes` of each packet.
+    """
     if len(job.nodes) == 1:
         return Underlay(("",), 0)
     addresses = _resolve(job.nodes, settings)
@@ -27,7 +30,10 @@ def find(job: Job, settings: Settings, overhead_bytes: int) -> Underlay:
     for rank, address in enumerate(addresses):
         name = job.nodes[rank]
         if address.startswith("127.") or addresses.count(address) > 1:
-            raise Trouble(f"{name} has the address {address}, which is not its alone: mend the resolver (/etc/hosts)")
+            raise Trouble(
+                f"node {name} has the address {address}, a loopback address or the address of another node: correct "
+                "the resolver (/etc/hosts)"
+            )
     mtu = min(_mtu_to(own, address, settings) for address in addresses if address != own)
     if mtu - overhead_bytes < MTU_LEAST_BYTES:
         raise Trouble(f"the network between the nodes has an MTU of {mtu}, too small for one network in another")
@@ -56,7 +62,7 @@ def _look_up(name: str) -> str:
 
 
 def _source_to(address: str) -> str:
-    """The address that this node sends from; no packet is sent."""
+    """Return the address that this node sends from. Sends no packet."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((address, 9))
         return str(probe.getsockname()[0])
@@ -67,7 +73,10 @@ def _mtu_to(own: str, address: str, settings: Settings) -> int:
         try:
             probe.bind((own, 0))
         except OSError as error:
-            raise Trouble(f"{own}, by its name this node's address, is none: mend the resolver (/etc/hosts)") from error
+            raise Trouble(
+                f"the name of this node has the address {own}, which the node does not have: correct the resolver "
+                "(/etc/hosts)"
+            ) from error
         try:
             probe.connect((address, settings.udp_port))
         except OSError as error:
