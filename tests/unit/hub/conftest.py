@@ -157,10 +157,12 @@ def serving_hub(
 ) -> Iterator[Site]:
     """A hub with these settings and one registered token of this user. Its port speaks TLS if `tls` is set. `source`
     lists the jobs of all users."""
-    settings = HubSettings(
-        run_dir=str(directory), socket=str(directory / "hub.sock"), audit_file=str(directory / "audit"), **changes
-    )
-    database = connect(f"sqlite:///{directory}/hub.db", False, SystemClock())
+    usual = {
+        "run_dir": f"{directory}", "socket": f"{directory}/hub.sock", "audit_file": f"{directory}/audit",
+        "database_url": f"sqlite:///{directory}/hub.db",
+    }  # fmt: skip
+    settings = HubSettings(**(usual | changes))
+    database = connect(settings.database_url, False, SystemClock())
     tokens = TokenIndex(database, account=lambda uid: f"user{uid}" if uid < 60000 else "")
     tokens.put(ID, OWN, time.time() + 1000)
     site = Site(directory, settings, tokens)
