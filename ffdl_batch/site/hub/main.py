@@ -119,12 +119,12 @@ def _check(settings: HubSettings) -> int:
 async def _serve(hub: Hub, settings: HubSettings) -> None:
     asyncio.get_running_loop().set_exception_handler(PeerProtocol.limits.on_exception)
     local, remote = make_servers(hub, settings, Shares.of_process())
+    servers = [local, remote] if settings.listen else [local]
+    _on_signals(servers, settings)  # before a client can connect
     passed = passed_sockets(os.environ)
     refuse_others(passed, settings)
-    servers = [local]
     sockets = [passed.get(settings.socket) or _bind_socket(Path(settings.socket))]
     if settings.listen:
-        servers.append(remote)
         address = settings.listen_address
         sockets.append(passed.get(address) or _bind_address(*address))
     for listening in sockets:
@@ -133,7 +133,6 @@ async def _serve(hub: Hub, settings: HubSettings) -> None:
             # Without it, the second part of each answer waits 40 ms for an acknowledgement.
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listening.listen(BACKLOG)  # also a passed one: SO_PEERCRED then shows its clients the hub's account
-    _on_signals(servers, settings)
     try:
         await asyncio.gather(
             *(server.serve(sockets=[listening]) for server, listening in zip(servers, sockets, strict=True))

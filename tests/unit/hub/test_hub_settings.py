@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import socket
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ffdl_batch.host.running_clock import SystemClock
+from ffdl_batch.site.hub import main as hub_main
+from ffdl_batch.site.hub.app import Hub
+from ffdl_batch.site.hub.audit import Audit
 from ffdl_batch.site.hub.main import main, passed_sockets, refuse_others
 from ffdl_batch.site.hub.settings import HubSettings, SettingsRefused, load
+from ffdl_batch.site.hub.token_index import TokenIndex
+from ffdl_batch.store.database import connect
 
 
 def test_settings_have_defaults_and_the_directory_of_the_spawner(tmp_path: Path) -> None:
@@ -61,6 +69,28 @@ def test_hub_refuses_to_run_as_root(capfd: pytest.CaptureFixture[str], monkeypat
     monkeypatch.setattr("os.umask", lambda _: 0)  # it would be that of the tests that follow
     assert main(["--site-file", "/nonexistent"]) == 77
     assert "run it under its own account" in capfd.readouterr().err
+
+
+def test_hub_that_must_end_as_soon_as_clients_can_connect_ends_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, unhandled, bind = HubSettings(socket=str(tmp_path / "hub.sock")), list[int](), hub_main._bind_socket
+
+    def bind_and_end(place: Path) -> socket.socket:
+        listening = bind(place)
+        signal.raise_signal(signal.SIGTERM)
+        return listening
+
+    monkeypatch.setattr(hub_main, "_bind_socket", bind_and_end)
+    database = connect(f"sqlite:///{tmp_path}/hub.db", False, SystemClock())
+    before = signal.signal(signal.SIGTERM, lambda number, _: unhandled.append(number))
+    try:
+        hub = Hub(settings, TokenIndex(database), Audit())
+        asyncio.run(asyncio.wait_for(hub_main._serve(hub, settings), 60))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        database.close()
+    assert unhandled == [] and not (tmp_path / "hub.sock").exists()
 
 
 PASSED = 200
