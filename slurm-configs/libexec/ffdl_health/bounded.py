@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import NamedTuple, Sequence
 
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/bin", "LC_ALL": "C"}
-"""What programs are started with."""
+"""The environment of all programs."""
 MOST_BYTES = 4 << 20
 
 
 class Answer(NamedTuple):
-    """What a program printed, on both outputs together, and its exit status; None: it did not end in time, and `pid`
-    may live on."""
+    """The output of a program on both streams, and its exit status. None: it did not end in time, and may still run."""
 
     text: str
     status: int | None
@@ -31,12 +30,12 @@ class Answer(NamedTuple):
 
 
 def is_installed(program: str) -> bool:
-    """Whether `ask` would find it."""
+    """Return whether `ask` would find the program."""
     return shutil.which(program, path=ENVIRONMENT["PATH"]) is not None
 
 
 def ask(argv: Sequence[str], timeout_s: float) -> Answer:
-    """The program's answer; of more than MOST_BYTES the first ones. Raises OSError where it cannot be started."""
+    """Run a program and return its answer, at most MOST_BYTES of it. Raises OSError if it cannot be started."""
     deadline = time.monotonic() + timeout_s
     child = subprocess.Popen(
         argv,
@@ -56,13 +55,16 @@ def ask(argv: Sequence[str], timeout_s: float) -> Answer:
             os.killpg(child.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(0.2)
-        child.returncode = child.returncode or -signal.SIGKILL  # so that nothing waits for it at the end
+        child.returncode = child.returncode or -signal.SIGKILL  # so that Python does not wait for it at exit
     return Answer(text, status, child.pid)
 
 
 def ask_once(name: str, argv: Sequence[str], timeout_s: float, stuck: dict[str, list[int]]) -> Answer | None:
-    """As `ask`; None: it did not answer in time, or the one that was asked before under that name hangs still. Then no
-    further one is started: each would hang as well. `stuck` remembers them. Raises OSError."""
+    """Do the same as `ask`, but start no program while an earlier one of that name hangs: it would hang, too.
+
+    Return None if the program did not answer in time, or an earlier one still hangs. `stuck` has the programs that
+    hang. Raises OSError.
+    """
     pid, start = stuck.pop(name, [0, 0])
     if start and _started(pid) == start:
         stuck[name] = [pid, start]
@@ -76,7 +78,7 @@ def ask_once(name: str, argv: Sequence[str], timeout_s: float, stuck: dict[str, 
 
 
 def _started(pid: int) -> int:
-    """When a process began, in clock ticks after boot; 0 = it is not there, or has ended."""
+    """Return when a process started, in clock ticks after boot; 0 if it does not exist or has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -85,7 +87,7 @@ def _started(pid: int) -> int:
 
 
 def _read(descriptor: int, deadline: float) -> str:
-    """All that comes until the end of the output or the deadline."""
+    """Read until the end of the output, the deadline, or MOST_BYTES."""
     found = b""
     with selectors.DefaultSelector() as ready:
         ready.register(descriptor, selectors.EVENT_READ)

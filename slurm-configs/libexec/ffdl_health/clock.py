@@ -1,4 +1,4 @@
-"""Whether the node's clock is right, by chrony where it runs, else by the kernel."""
+"""Checks the node's clock with chrony if it runs, else with the kernel."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def look(most_s: float, memory: dict[str, Any], timeout_s: float = TIMEOUT_S) ->
 
 
 def _by_chrony(most_s: float, stuck: dict[str, list[int]], timeout_s: float) -> str | None:
-    """What is wrong, "" = nothing; None: chrony does not say. Its fields are those of `chronyc tracking`."""
+    """Return what is wrong; "" if nothing is; None if chrony gives no answer (`chronyc tracking`)."""
     if not bounded.is_installed("chronyc"):
         return None
     answer = bounded.ask_once("chronyc", ["chronyc", "-n", "-c", "tracking"], timeout_s, stuck)

@@ -26,13 +26,15 @@ _OUT = ("DRAIN", "FAIL", "DOWN", "MAINT")
 
 
 def node_name(environ: Mapping[str, str]) -> str:
-    """What Slurm calls this node: slurmd says it to the program in some releases; else the short host name."""
+    """Return Slurm's name of this node: the variable that some releases of slurmd set, else the short host name."""
     return environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
 
 
 def act(site: Settings, node: str, bad: Sequence[str]) -> str:
-    """Drain the node where something is `bad`, else resume what was drained so; both as the site allows. What was done,
-    in a sentence ("" = nothing)."""
+    """Drain the node if there are `bad` findings, else resume it if this program drained it.
+
+    Both happen only if the site allows it. Return a sentence about what was done; "" if nothing was.
+    """
     if not site.drain or not (bad or site.resume):
         return ""
     shown = _scontrol(site, "-o", "show", "node", node)

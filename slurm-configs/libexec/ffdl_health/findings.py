@@ -1,4 +1,4 @@
-"""One sign of a sick node. Pure."""
+"""Defines a finding: one sign of a sick node. Pure."""
 
 from __future__ import annotations
 
@@ -10,23 +10,26 @@ DEVICE_MOST = 80
 
 
 class Finding(NamedTuple):
-    """`at` is when it happened, in seconds since the epoch, as far as the source knows. `kind` is a word of
-    docs/node-health.md; `device` is what it befell ("" = the node). `badly`: with it the node is not fit for jobs.
-    `standing` names a state that lasts: while it does it is found once ("" = an event)."""
+    """One sign of a sick node."""
 
     at: float
+    """When it happened, in seconds since the epoch. If the source does not have the time, when it was found."""
     kind: str
+    """A kind of docs/node-health.md."""
     device: str
+    """The affected device; "" for the node."""
     text: str
     badly: bool = False
+    """Whether it makes the node unfit for jobs."""
     standing: str = ""
+    """The name of a lasting state, which is reported once while it lasts; "" for an event."""
 
     def line(self, boot_id: str) -> str:
-        """As it stands in the file of incidents, with the line's end."""
+        """Return its line in the file of incidents, with the newline."""
         return line_of(self.record(boot_id))
 
     def record(self, boot_id: str) -> dict[str, Any]:
-        """Return its record. The text is one line, whatever was logged."""
+        """Return its record. The text is always one line."""
         text = " ".join(self.text.split())
         return {
             "at": round(self.at, 3),

@@ -1,6 +1,6 @@
-"""What NVIDIA's own program says of the GPUs: errors that they count, pages that they retire, whether all are there.
+"""Checks GPUs with nvidia-smi: error counters, retired pages, and missing GPUs.
 
-Counters that grew since the last look are a finding; what they were at the first look is where they begin.
+A counter that grew since the last check is a finding. The first check only records the counters.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _NOT_FOUND = 6
 _ADDRESS = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}")
 _LINK = re.compile(r"\s+Link (\d+): (Replay|Recovery|CRC)[A-Za-z ]* Errors?: (\d+)")
 _MANY = 100
-"""Errors of a link that are put right by repeating come now and then; this many between two looks are a sign."""
+"""Links repeat some transfers after errors in normal operation. This many errors between two checks are a finding."""
 
 
 def look(memory: dict[str, Any], timeout_s: float = TIMEOUT_S) -> Iterator[Finding]:
-    """Findings about the GPUs of this node; none where there is no such program. Raises OSError."""
+    """Yield findings about the GPUs of this node; none if nvidia-smi is not installed. Raises OSError."""
     if not bounded.is_installed(PROGRAM):
         return
     stuck = memory.setdefault("stuck", {})
@@ -41,7 +41,7 @@ def look(memory: dict[str, Any], timeout_s: float = TIMEOUT_S) -> Iterator[Findi
         text = "an nvidia-smi of an earlier check cannot be killed: a GPU or its driver hangs"
         yield Finding(time.time(), "gpu", "", text, badly=True, standing="gpu:hangs")
         return
-    if answer is None:  # on a busy node, too
+    if answer is None:  # this also happens on a busy node
         text = f"nvidia-smi did not answer within {timeout_s:g} s"
         yield Finding(time.time(), "gpu", "", text, standing="gpu:slow")
         return
@@ -77,7 +77,7 @@ def is_faulty(device: str, timeout_s: float = TIMEOUT_S) -> bool:
 
 
 def _missing(answer: bounded.Answer, count: int, memory: dict[str, Any]) -> Iterator[Finding]:
-    """GPUs that were there at an earlier look. A node without any that has the program is no sick node."""
+    """Yield a finding if GPUs of an earlier check are missing. A node with nvidia-smi but without GPUs is not sick."""
     before = int(memory.get("count", 0))
     memory["count"] = max(before, count)
     if answer.status == _FELL_OFF or count < before:
@@ -87,7 +87,7 @@ def _missing(answer: bounded.Answer, count: int, memory: dict[str, Any]) -> Iter
 
 
 def _grown(memory: dict[str, Any], name: str, device: str, text: str) -> Iterator[Finding]:
-    if not text.isdecimal():  # [N/A]: it counts none
+    if not text.isdecimal():  # [N/A]: the GPU has no such counter
         return
     counts, now = memory.setdefault(name, {}), int(text)
     before = counts.get(device, now)

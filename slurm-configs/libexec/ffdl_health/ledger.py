@@ -1,9 +1,9 @@
-"""What was found on this node since its boot: `incidents`, a line each, and `lasting`, what lasts now, for everybody to
-read; `state.json`, root's.
+"""Stores the findings of this node since its boot.
 
-A line of `incidents` is there once, also where a run was killed while it wrote: what is to be appended is remembered
-first, together with how long the file is. Two files of BYTES_MOST are kept at most, the older one as `incidents.1`.
-`lasting` is replaced as a whole when something begins to last or is over, and follows from what is remembered.
+All users can read `incidents`, with one line per finding, and `lasting`, with those that still last. Only root can read
+`state.json`. Each line is written once, even if a run is killed while it writes: `state.json` first gets the new lines
+and the size of the file. At most two files of BYTES_MOST are kept, the older one as `incidents.1`. `lasting` is derived
+from `state.json`, and replaced as a whole when a state begins or ends.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from .findings import Finding, line_of
 
 BYTES_MOST = 256 << 10
 ALIKE_MOST = 10
-"""So many findings of one kind and device are written down at one look; of further ones, how many they were."""
+"""Maximum number of findings of one kind and device that one check records. The last one has the number of the rest."""
 LASTING_MOST = 64
-"""So many lines `lasting` has at most; what the node is not fit with comes first."""
+"""Maximum number of lines of `lasting`. Findings that make the node unfit come first."""
 _FORMAT = 1
 
 
 @contextlib.contextmanager
 def held(place: Path) -> Iterator[bool]:
-    """Whether this is the only look at the node now. Raises OSError."""
+    """Hold the lock, and yield whether no other check runs on this node. Raises OSError."""
     place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     place.mkdir(mode=0o755, exist_ok=True)
     descriptor = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -44,7 +44,7 @@ def held(place: Path) -> Iterator[bool]:
 
 
 class Ledger:
-    """These files. No other process writes them while it is `held`."""
+    """The files of findings. No other process writes them while the lock is `held`."""
 
     def __init__(self, place: Path, boot_id: str) -> None:
         self._file, self._state_file, self._boot_id = place / "incidents", place / "state.json", boot_id
@@ -52,8 +52,10 @@ class Ledger:
         self._state: dict[str, Any] = {"format": _FORMAT, "boot_id": boot_id}
 
     def load(self) -> None:
-        """What earlier looks of this boot remembered. Of another boot, or of another release, nothing is believed, and
-        nothing lasts until it is found again. Raises OSError."""
+        """Load the state of earlier checks since this boot. Raises OSError.
+
+        State of another boot or of another release is ignored. Then nothing lasts until it is found again.
+        """
         try:
             state = json.loads(self._state_file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -64,12 +66,12 @@ class Ledger:
         self._publish()
 
     def memory(self, source: str) -> dict[str, Any]:
-        """What a source remembers; what it changes there is kept with the next `add`."""
+        """Return the memory of a source. The next `add` stores its changes."""
         memory: dict[str, Any] = self._state.setdefault("sources", {}).setdefault(source, {})
         return memory
 
     def is_time_for_all(self, pause_s: float) -> bool:
-        """Whether what is not looked at each time was looked at `pause_s` ago or longer. It is from now on."""
+        """Return whether the last check of all sources is `pause_s` ago or longer, and if so, record a new one."""
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
         if now - self._state.get("looked_at_all", -pause_s) < pause_s:
             return False
@@ -77,7 +79,7 @@ class Ledger:
         return True
 
     def note_look(self, interval_s: int, at: float) -> None:
-        """Say to everybody that the kernel's log was read, of which all is found that was logged until `at`."""
+        """Publish to all users that the kernel log has been read up to the time `at`."""
         looked = self._file.with_name("looked")
         new = looked.with_name(".looked.new")
         new.write_text(f"{interval_s}\n", encoding="ascii")
@@ -87,12 +89,14 @@ class Ledger:
 
     @property
     def bad(self) -> list[str]:
-        """What was found since the boot that keeps the node from being fit: what lasts, and what happened."""
+        """The findings since the boot that make the node unfit: lasting states and events."""
         return [*self._state.get("standing_badly", {}).values(), *self._state.get("happened_badly", [])]
 
     def add(self, source: str, found: Sequence[Finding], *, looked: bool = True) -> list[Finding]:
-        """Write down what is new of `source`; returns that. `looked`: the source was looked at to its end, so what
-        lasts and is not among `found` lasts no longer."""
+        """Record and return the new findings of `source`.
+
+        `looked`: the source was checked completely, so lasting states that are not in `found` have ended.
+        """
         standing = self._state.setdefault("standing", {})
         before = set(standing.get(source, ()))
         now = {one.standing for one in found if one.standing}
@@ -105,7 +109,7 @@ class Ledger:
             lasting.pop(key, None)
         badly.update({one.standing: words(one) for one in found if one.badly and one.standing})
         for one in found:
-            if one.standing:  # as it was when it began
+            if one.standing:  # keep the record of its beginning
                 lasting.setdefault(one.standing, self._lasting_words(one))
         happened = [one for one in fresh if one.badly and not one.standing]
         self._remember("happened_badly", [words(one) for one in happened])
@@ -134,14 +138,14 @@ class Ledger:
             _replace(self._lasting_file, text, 0o644)
 
     def _append(self) -> None:
-        """What is still to be appended of what was remembered."""
+        """Append the pending lines that are not yet in the file."""
         pending = self._state.pop("pending", "").encode()
         written = _size(self._file) - int(self._state.pop("size", 0))
         if not pending or not 0 <= written < len(pending):
             return
         descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
-            os.fchmod(descriptor, 0o644)  # whatever the umask
+            os.fchmod(descriptor, 0o644)  # regardless of the umask
             os.write(descriptor, pending[written:])
         finally:
             os.close(descriptor)
@@ -151,7 +155,7 @@ class Ledger:
 
 
 def bounded(found: Sequence[Finding]) -> list[Finding]:
-    """At most ALIKE_MOST of each kind and device; the last of them says how many more there were."""
+    """Return at most ALIKE_MOST findings of each kind and device. The last one has the number of the rest."""
     alike: dict[tuple[str, str], list[Finding]] = {}
     for one in found:
         alike.setdefault((one.kind, one.device), []).append(one)
@@ -165,16 +169,16 @@ def bounded(found: Sequence[Finding]) -> list[Finding]:
 
 
 def words(finding: Finding) -> str:
-    """A finding in the words of a drain's reason."""
+    """Return a finding as the reason of a drain."""
     return " ".join(f"{finding.kind} {finding.device} {finding.text}".split())[:120]
 
 
 def _replace(path: Path, text: str, mode: int) -> None:
-    """Write a file as a whole, in place of the one that is there."""
+    """Replace a file atomically."""
     new = path.with_name(f".{path.name}.new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        os.fchmod(file.fileno(), mode)  # whatever the umask
+        os.fchmod(file.fileno(), mode)  # regardless of the umask
         file.write(text)
     new.replace(path)
 

@@ -1,8 +1,7 @@
-"""New lines of a log since the last look: the kernel's own buffer, its journal, or a file that somebody rotates.
+"""Reads the new lines of a log since the last check: the kernel's buffer, its journal, or a file that is rotated.
 
-Each reader takes what is remembered of its source (a dictionary, which JSON can hold) and changes it to where the next
-look goes on. A line comes once; one of a source that is looked at for the first time comes if it says itself when it
-was logged, and that was since the node's boot.
+Each reader takes the memory of its source (a dictionary that JSON can represent) and stores in it where the next check
+continues. Each line is returned once. The first check of a source returns only lines with a time since the node's boot.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from . import bounded
 Memory = dict  # of JSON: Python 3.9 knows no recursive alias
 RECORDS_MOST = 20_000
 BYTES_MOST = 4 << 20
-"""So much of a log is read at one look: of more, the newest."""
+"""Maximum size of a log that one check reads. If there is more, it reads the newest part."""
 FIRST_BYTES = 256 << 10
-"""So much of a file's end is read at the first look."""
+"""Size of the end of a file that the first check reads."""
 _ISO = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)\s+(?:\S+\s+kernel:\s*)?")
 _SLURM = re.compile(r"\[(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)\]\s+")
 _SYSLOG = re.compile(r"([A-Z][a-z]{2}) +(\d+) (\d\d:\d\d:\d\d)\s+(?:\S+\s+kernel:\s*)?")
@@ -31,15 +30,17 @@ _UPTIME = re.compile(r"\[ *\d+\.\d+\]\s*")
 
 
 class Line(NamedTuple):
-    """`at` in seconds since the epoch."""
+    """A line of a log. `at` is in seconds since the epoch."""
 
     at: float
     text: str
 
 
 def of_kmsg(path: str, memory: Memory) -> Iterator[Line]:
-    """Records of the kernel's buffer (Linux, Documentation/ABI/testing/dev-kmsg): priority, number, microseconds since
-    boot; text. Raises OSError."""
+    """Yield records of the kernel's buffer. Raises OSError.
+
+    A record has priority, number, microseconds since boot; text (Linux, Documentation/ABI/testing/dev-kmsg).
+    """
     last = int(memory.get("seq", -1))
     offset_s = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -61,7 +62,7 @@ def of_kmsg(path: str, memory: Memory) -> Iterator[Line]:
 
 
 def _record(descriptor: int) -> str | None:
-    """The next one, None after the last. Those that were overwritten meanwhile are passed over."""
+    """Return the next record; None after the last. Skips records that were overwritten."""
     while True:
         try:
             return os.read(descriptor, 1 << 14).decode("utf-8", errors="replace") or None
@@ -73,14 +74,16 @@ def _record(descriptor: int) -> str | None:
 
 
 def of_journal(memory: Memory, timeout_s: float) -> Iterator[Line]:
-    """The kernel's lines since the boot in systemd's journal (journalctl(1); `--cursor-file` is not in all releases).
-    Raises OSError."""
+    """Yield the kernel's lines since the boot in systemd's journal. Raises OSError.
+
+    See journalctl(1). Not all releases have `--cursor-file`.
+    """
     argv = ["journalctl", "-k", "-q", "--no-pager", "-o", "short-unix", "--show-cursor", "-n", str(RECORDS_MOST)]
     if memory.get("cursor"):
         argv += ["--after-cursor", str(memory["cursor"])]
     answer = bounded.ask(argv, timeout_s)
     if answer.status != 0:
-        memory.clear()  # a cursor that the journal does not know any more
+        memory.clear()  # the journal may not have the cursor any more
         raise OSError(f"journalctl ended with {answer.status}: {answer.text[-200:].strip()}")
     for line in answer.text.split("\n"):  # str.splitlines would also split at other characters in a message
         if line.startswith("-- cursor: "):
@@ -92,8 +95,10 @@ def of_journal(memory: Memory, timeout_s: float) -> Iterator[Line]:
 
 
 def of_file(path: str, memory: Memory, boot_at: float) -> Iterator[Line]:
-    """New lines of a file, and what was written into it before somebody moved it to `<path>.1`. `boot_at`: since when
-    this boot is up. Raises OSError."""
+    """Yield the new lines of a file, and those of `<path>.1` if the file was moved there. Raises OSError.
+
+    `boot_at` is the time of the boot.
+    """
     known = (memory.get("device"), memory.get("inode"))
     first = known == (None, None)
     for name in (f"{path}.1", path):
@@ -113,8 +118,8 @@ def of_file(path: str, memory: Memory, boot_at: float) -> Iterator[Line]:
             memory["device"], memory["inode"] = stat.st_dev, stat.st_ino
 
 
-class _opened:  # noqa: N801 - a function to who uses it
-    """A file for reading, None where an `optional` one is not there."""
+class _opened:  # noqa: N801 - used as a function
+    """Open a file for reading; None if an `optional` file does not exist."""
 
     def __init__(self, path: str, *, optional: bool) -> None:
         self._path, self._optional, self._file = path, optional, None
@@ -133,11 +138,11 @@ class _opened:  # noqa: N801 - a function to who uses it
 
 
 def _lines(file: Any, begin: int, memory: Memory, boot_at: float | None) -> Iterator[Line]:
-    """Whole lines from `begin` on. `boot_at`: only those that say that they were logged since then."""
+    """Yield complete lines from `begin` on. With `boot_at`, only lines that have a time since then."""
     file.seek(begin)
     position = begin
     for raw in file:
-        if not raw.endswith(b"\n"):  # it is being written
+        if not raw.endswith(b"\n"):  # it is still being written
             break
         position += len(raw)
         memory["position"] = position
@@ -149,8 +154,11 @@ def _lines(file: Any, begin: int, memory: Memory, boot_at: float | None) -> Iter
 
 
 def timed(line: str, now: float) -> tuple[float | None, str]:
-    """When a line of a file was logged, where it says so, and its text. rsyslog and journalctl (ISO or the old form,
-    which has no year), slurmd's brackets, dmesg's seconds since boot (passed over)."""
+    """Return when a line was logged, if it has a time, and its text.
+
+    The formats are those of rsyslog and journalctl (ISO or the old one without year), and of slurmd (in brackets). The
+    seconds since boot of dmesg are skipped.
+    """
     found = _SLURM.match(line)
     if found is not None:  # a following [49.0] is a step, not an uptime
         return _iso(found.group(1)), line[found.end() :]
@@ -164,7 +172,7 @@ def timed(line: str, now: float) -> tuple[float | None, str]:
 
 
 def _iso(text: str) -> float | None:
-    """Without a zone it is the node's own time."""
+    """Return the time of an ISO text. Without a zone it is the node's local time."""
     text = re.sub(r"([+-]\d\d)(\d\d)$", r"\1:\2", text.replace(",", ".").replace("Z", "+00:00"))
     text = re.sub(r"\.(\d+)", lambda found: "." + found.group(1)[:6].ljust(6, "0"), text)
     try:
@@ -174,7 +182,10 @@ def _iso(text: str) -> float | None:
 
 
 def _syslog(month: str, day: str, clock: str, *, now: float) -> float | None:
-    """The year is this one, or the last one where the line would be of tomorrow."""
+    """Return the time of the old format.
+
+    The year is the current one, or the previous one if the time would be more than a day in the future.
+    """
     if month not in _MONTHS:
         return None
     year = datetime.fromtimestamp(now).year

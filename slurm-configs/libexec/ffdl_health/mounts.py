@@ -1,6 +1,6 @@
-"""Mounts that hang or are stale, local file systems that became read-only, and such as are full.
+"""Finds mounts that hang or are stale, and local file systems that became read-only or are full.
 
-A file system that hangs keeps who asks it for ever, so only children ask, all at once.
+A process that accesses a file system that hangs may never return, so only child processes do this, in parallel.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STALE = ("Stale file handle", "Input/output error", "Transport endpoint is not 
 
 
 def table() -> list[Mount]:
-    """Return all mounts. If several are at one place, return only the uppermost. Raises OSError."""
+    """Return all mounts. Of several at one path, return only the uppermost. Raises OSError."""
     return list({one.place: one for one in ffdl_mounts.table()}.values())
 
 
@@ -35,7 +35,7 @@ def local() -> list[Mount]:
 
 
 def stale(mounts: Sequence[Mount], named: Sequence[str], memory: dict[str, Any]) -> Iterator[Finding]:
-    """Those of `named` places, or of file systems of the network where none is named, that do not answer."""
+    """Yield findings for mounts that do not answer: those in `named`, or all network file systems if it is empty."""
     places = list(named) or [one.place for one in mounts if one.kind in _NETWORKED]
     sources = {one.place: f"{one.source} ({one.kind})" for one in mounts}
     for place, wrong, _ in _asked(places, "mount", memory):
@@ -45,7 +45,7 @@ def stale(mounts: Sequence[Mount], named: Sequence[str], memory: dict[str, Any])
 
 
 def read_only(mounts: Sequence[Mount], memory: dict[str, Any]) -> Iterator[Finding]:
-    """Local file systems that could be written to at an earlier look, and are mounted read-only now."""
+    """Yield findings for local file systems that were writable at an earlier check and are now read-only."""
     known = set(memory.get("writable", ()))
     for one in mounts:
         if one.kind not in _LOCAL:
@@ -59,11 +59,11 @@ def read_only(mounts: Sequence[Mount], memory: dict[str, Any]) -> Iterator[Findi
 
 
 def full(places: Sequence[str], percent: int, memory: dict[str, Any]) -> Iterator[Finding]:
-    """Those of `places` whose file system is filled to `percent` or more, by blocks or by files."""
+    """Yield findings for `places` whose file system uses `percent` or more of its blocks or files."""
     for place, _, shown in _asked(places, "disk", memory):
         numbers = shown.split()
         if len(numbers) != 4 or not all(one.isdecimal() for one in numbers):
-            continue  # not there, or it hangs: then it is a mount's matter
+            continue  # it does not exist, or it hangs, which `stale` reports
         blocks, blocks_free, files, files_free = map(int, numbers)
         filled = [
             f"{100 * (whole - free) // whole} % of its {name}"
@@ -76,7 +76,7 @@ def full(places: Sequence[str], percent: int, memory: dict[str, Any]) -> Iterato
 
 
 def _asked(places: Sequence[str], name: str, memory: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Of each place what is wrong with it ("" = nothing), and what `stat -f` printed of it."""
+    """Return each place with its fault ("" if none) and the output of `stat -f`."""
     stuck: dict[str, list[int]] = memory.setdefault("stuck", {})
 
     def ask(place: str) -> tuple[str, str, str]:

@@ -1,7 +1,7 @@
-"""The program `health`: looks at all sources in turn, and writes down what each says before it asks the next one.
+"""Implements the program `health`. It checks the sources one by one, and records the findings of each before the next.
 
 Slurm kills a HealthCheckProgram after a minute, and a node whose check hangs gets no jobs. So everything that may hang
-is a child's, and the whole has an alarm.
+runs in a child process, and an alarm limits the whole program.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from .findings import Finding
 from .settings import Settings
 
 WHOLE_S = 45
-"""How long it takes at most: Slurm gives a HealthCheckProgram 60 s."""
+"""Maximum duration. Slurm gives a HealthCheckProgram 60 s."""
 _USAGE = "usage: health [--print]"
 SELDOM_S = 55.0
-"""What is no log is looked at once in so many seconds."""
+"""The interval in seconds between checks of sources that are not logs."""
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
@@ -31,7 +31,7 @@ class _OutOfTime(Exception):
 
 
 class _Source(NamedTuple):
-    """`look` takes what the source remembers. `often`: it is looked at each time."""
+    """A source of findings. `look` takes its memory. `often`: every run checks it."""
 
     name: str
     look: Callable[[dict[str, Any]], Iterable[Finding]]
@@ -39,8 +39,7 @@ class _Source(NamedTuple):
 
 
 def main(argv: Sequence[str]) -> int:
-    """0, whatever is found or goes wrong: Slurm could do nothing with another status. 64 for words that it does not
-    know."""
+    """Run the program. Return 0 even after an error, as other statuses do not help Slurm; 64 for unknown arguments."""
     if list(argv) not in ([], ["--print"]):
         print(_USAGE, file=sys.stderr)
         return 64
@@ -68,7 +67,7 @@ def _write_down(site: Settings) -> None:
     book.load()
     sources = _sources(site)
     whole_look = book.is_time_for_all(SELDOM_S)
-    must_act = whole_look  # not every node asks slurmctld at every check
+    must_act = whole_look  # so that nodes do not contact slurmctld at every check
     for source in sources if whole_look else [one for one in sources if one.often]:
         began_at = time.time()
         found, whole = _look(source, book.memory(source.name))
@@ -90,10 +89,10 @@ def _print(site: Settings) -> None:
 
 
 def _look(source: _Source, memory: dict[str, Any]) -> tuple[list[Finding], bool]:
-    """What the source says, and whether it was asked to the end."""
+    """Return the findings of a source, and whether it was checked completely."""
     found: list[Finding] = []
     try:
-        found.extend(source.look(memory))  # what came before an error stays
+        found.extend(source.look(memory))  # keeps the findings before an error
     except (OSError, ValueError) as error:
         _complain(f"{source.name}: {' '.join(str(error).split())}")
         return found, False
@@ -101,7 +100,7 @@ def _look(source: _Source, memory: dict[str, Any]) -> tuple[list[Finding], bool]
 
 
 def _sources(site: Settings) -> list[_Source]:
-    """Those that the site wants, the quick ones first."""
+    """Return the sources that the site has enabled, fast ones first."""
     chosen = [_Source("kernel", lambda memory: _of_kernel(site, memory), often=True)]
     for path in site.slurmd_logs:
         look = functools.partial(_of_slurmd, path)

@@ -1,4 +1,4 @@
-"""The site's values, filled in by render.py."""
+"""Reads the site's values. render.py fills them in."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from . import values
 
 
 class Settings(NamedTuple):
-    """See values.env for what each means."""
+    """The site's values. values.env explains them."""
 
-    place: Path  # where the incidents are
+    place: Path  # the directory of the incidents
     slurm_conf: Path
     kernel_log: str
     slurmd_logs: tuple[str, ...]
@@ -45,7 +45,7 @@ _SITE = {
 
 
 def load() -> Settings:
-    """The values of this site. ValueError names all that are not what they should be."""
+    """Return the values of this site. Raises ValueError with all invalid ones."""
     if any(text.startswith("@") for text in _SITE.values()):
         raise ValueError(f"{__file__} has no values of a site: run what render.py has made of it (docs/node-health.md)")
     wrong = values.wrong_in(_SITE)

@@ -1,4 +1,4 @@
-"""What the site's values for the health of nodes must be. Pure; render.py asks, and the program asks again."""
+"""Checks the site's values for the health of nodes, in render.py and again in the program. Pure."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ RULES: Mapping[str, Rule] = {
         lambda text: re.fullmatch(r"[A-Z_]+(,[A-Z_]+)*", text) is not None, "states as slurm.conf has them, e.g. ANY"
     ),
 }
-"""Every value that the program reads, and what slurm.conf and the timer have of them."""
+"""The rule of every value that the program, slurm.conf and the timer use."""
 
 
 def wrong_in(values: Mapping[str, str]) -> list[Wrong]:
-    """All that is wrong, each value for itself first; values that are right are then held against each other."""
+    """Return all faults: first those of single values, then contradictions between valid values."""
     wrong = wrong_alone(RULES, values)
     if not wrong and values["HEALTH_RESUME"] == "yes" and values["HEALTH_DRAIN"] == "no":
         wrong.append(

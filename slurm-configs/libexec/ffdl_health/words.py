@@ -1,4 +1,4 @@
-"""Which lines of a log are signs of a sick node, and of what. Pure.
+"""Recognises log lines that are signs of a sick node. Pure.
 
 Each pattern matches a message of a driver or of the kernel from the first character of the line. Lines that match no
 pattern are not reported.
@@ -20,13 +20,13 @@ from .findings import Finding
 from .xids import UNKNOWN, XIDS
 
 LINE_MOST = 2000
-"""So much of a line is looked at: patterns never see more."""
+"""The maximum length of a line. Patterns never see more."""
 _XID = re.compile(
     r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.[0-7])?)\): ?([0-9]{1,5})\b"
 )
 _QUOTE = re.compile("['\"`]")
 _QUOTED_BY_KERNEL = re.compile(r"""'<unknown>'|"[\w.]+\+0x[0-9a-f]+/0x[0-9a-f]+(?: \[\w+\])?\"""")
-"""Quoted text that is not a user's: a process unknown to NVIDIA's driver, a place in the kernel's code."""
+"""Quoted text that does not come from a user: a process unknown to NVIDIA's driver, an address in kernel code."""
 _SLURMD = r"(?:(?:[\w.-]+ )?slurmd(?:\[\d+\])?: )?(?:slurmd(?:-[\w.-]+)?: )?"
 """Text that may precede the word error: the host that syslog adds, and slurmd's name. Never a step, as [49.batch]."""
 
@@ -42,7 +42,7 @@ def _rule(kind: str, pattern: str, *, badly: bool = False) -> _Rule:
 
 
 KERNEL = (
-    # A correctable error of memory is a sign; after an uncorrected one the node is not fit.
+    # A corrected memory error is only a sign. After an uncorrected one the node is unfit for jobs.
     _rule("memory", r"EDAC (?P<device>MC\d+): \d+ UE (?:[^\[]* )?on ", badly=True),
     _rule("memory", r"(?:\{\d+\})?\[Hardware Error\]: (?:Uncorrected|event severity: fatal)", badly=True),
     _rule("memory", r"(?:mce: )?Uncorrected hardware memory error", badly=True),
@@ -58,7 +58,7 @@ KERNEL = (
     _rule("io", r"(?:\w+_re(?:quest|q_error): )?(?:Buffer )?I/O error(?:,| on) dev(?:ice)? (?P<device>[\w-]+)"),
     _rule("io", r"nvme (?P<device>nvme\d+): (?:I/O [^\[]* timeout|controller is down)"),
     _rule("io", r"(?P<device>ata[\d.]+): (?:exception Emask|failed command)"),
-    # The kernel says it in other words where a job reached its own limit.
+    # The kernel uses another message if a job reaches its own limit.
     _rule("out_of_memory", r"Out of memory: Kill(?:ed)? process \d+ \((?P<device>[^)]*)\)"),
     _rule("network", r"mlx[45]_core \S+?(?: (?P<device>[\w.]+))?: Link down"),
     _rule("network", r"mlx[45]_core (?P<device>[0-9a-f]{4}:[0-9a-f:.]{7}): "
@@ -84,7 +84,7 @@ _SLURMD_ERRORS = (
     r"unable to mount \w+ cgroup namespace: ",
     "slurmd initialization failed",
 )
-"""How slurmd's messages about its node begin in Slurm's source: before these words it prints no text of a user."""
+"""The beginnings of slurmd's messages about its node in Slurm's source. No text of a user comes before these words."""
 SLURMD = (_rule("slurmd", f"{_SLURMD}(?:fatal: |error: (?:{'|'.join(_SLURMD_ERRORS)}))"),)
 
 

@@ -1,7 +1,7 @@
-"""What NVIDIA's driver means by the number of an Xid: a sick GPU, or a program that did wrong. Pure.
+"""Lists the meanings of Xid numbers of NVIDIA's driver: a sick GPU, or an error of a program. Pure.
 
-Source: NVIDIA, "Xid Errors" (docs.nvidia.com/deploy/xid-errors), its catalogue and its table of common ones. A number
-that is not here is reported, and neither the GPU nor the program is blamed.
+Source: NVIDIA, "Xid Errors" (docs.nvidia.com/deploy/xid-errors), its catalogue and its table of common ones. Other
+numbers are reported without blaming the GPU or the program.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Mapping, NamedTuple
 
 
 class Meaning(NamedTuple):
-    """`kind` as in findings; `badly`: the GPU is of no use until somebody acts."""
+    """`kind` is that of the finding. `badly`: the GPU cannot be used until it is repaired."""
 
     kind: str
     words: str
@@ -18,7 +18,7 @@ class Meaning(NamedTuple):
 
 
 USERS = "gpu_program"
-"""The word for what a program on the GPU did wrong. It says nothing against the node."""
+"""The kind of errors that a program on the GPU caused. They are no sign of a sick node."""
 UNKNOWN = Meaning("gpu_other", "not in the table of ffdl_batch")
 XIDS: Mapping[int, Meaning] = {
     13: Meaning(USERS, "graphics engine exception"),

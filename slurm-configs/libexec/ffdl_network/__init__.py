@@ -1,5 +1,5 @@
-"""The root side of network level `job`: what prolog, epilog, boot and check have in common.
+"""Makes and removes networks of jobs as root: the code that prolog, epilog, boot and check share.
 
-Runs on compute nodes as root, with the system's Python (3.9 or newer) and its standard library. It believes what Slurm
-says (job id, uid, node list, node name) and the site's values; of a user's it reads the mark in the comment alone.
+Runs on compute nodes as root, with the system's Python (3.9 or newer) and its standard library. It trusts the values of
+Slurm (job id, uid, node list, node name) and of the site. The only input of a user is the mark in the job's comment.
 """

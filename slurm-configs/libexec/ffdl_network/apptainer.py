@@ -1,7 +1,7 @@
 """Check that Apptainer on this node is configured so that a user without privileges may join a slot.
 
-Apptainer 1.4: `allow netns paths` is compared as text, one path a line or with commas between; there is no pattern.
-Joining needs the setuid starter, and the user in `allow net users` or in a group of `allow net groups`.
+Apptainer 1.4 compares `allow netns paths` as text, one path per line or separated by commas, without patterns. To join,
+it needs the setuid starter, and the user must be in `allow net users` or in a group of `allow net groups`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from .settings import Settings
 
 
 def wanted_lines(settings: Settings) -> list[str]:
-    """The lines to append to apptainer.conf."""
+    """Return the lines to append to apptainer.conf."""
     lines = [f"allow net groups = {settings.groups}"] if settings.groups else []
     return [*lines, *(f"allow netns paths = {settings.namespace(k)}" for k in range(1, settings.slots + 1))]
 
 
 def require_members(settings: Settings) -> None:
-    """Trouble: neither the site's values nor apptainer.conf name anybody who may join a slot."""
+    """Raise Trouble if neither the site's values nor apptainer.conf let any user join a slot."""
     if settings.groups:
         return
     file = settings.apptainer_conf
@@ -37,12 +37,12 @@ def require_members(settings: Settings) -> None:
 
 
 def missing(settings: Settings) -> list[str]:
-    """What is wrong, a sentence each."""
+    """Return what is wrong, one sentence for each fault."""
     return [text for text in (_starter(settings), *_configuration(settings)) if text]
 
 
 def refused(settings: Settings, uid: int) -> str:
-    """Why Apptainer would not let this user join a slot; "" when it would. Reads the node's users and groups."""
+    """Return why Apptainer would not let this user join a slot; "" if it would. Reads the node's users and groups."""
     if uid == 0:
         return ""
     found = _directives(settings.apptainer_conf.read_text(encoding="utf-8", errors="replace"))

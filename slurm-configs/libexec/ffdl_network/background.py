@@ -1,8 +1,8 @@
-"""A program that outlives the prolog which starts it: the WireGuard of a job's network on a kernel that has none.
+"""Starts and stops the WireGuard program of a job's network, on kernels without WireGuard. It outlives the prolog.
 
-Its record is the line of /proc/<pid>/stat, with its number and the time of its start. The process writes it itself
-before it becomes the program, while it still has the job's lock. So a process that gets the lock of a killed prolog
-finds the record, or there is no program.
+The record of the program is the line of /proc/<pid>/stat, with the process id and the start time. The process writes it
+before it executes the program, while it still holds the job's lock. So if a process gets the lock of a killed prolog
+and finds no record, the program is not running.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Callable, Sequence
 from .commands import ENVIRONMENT, Trouble
 
 _SOCKETS = Path("/var/run/wireguard")
-"""Where such programs listen for wg; the name of the file is that of the device."""
+"""The sockets on which such programs listen for wg. The name of the file is that of the device."""
 _START, _STATE = 19, 0
-"""Fields of /proc/<pid>/stat behind the name (proc(5): 22 and 3)."""
+"""Fields of /proc/<pid>/stat after the name (proc(5): 22 and 3)."""
 _REST_S = 0.02
 _CONNECT_S = 1.0
 
 
 def start(program: str, name: str, record: Path, limit_s: float) -> int:
-    """Start a program that makes the device `name`, in a session of its own. Only `stop` ends it.
+    """Start a program that makes the device `name`, in its own session, and return its process id when wg can use it.
 
-    Return its process id when wg can talk to it.
+    Only `stop` ends it.
     """
 
     def write_record() -> None:
@@ -48,7 +48,7 @@ def start(program: str, name: str, record: Path, limit_s: float) -> int:
             stdout=quiet,
             stderr=quiet,
             start_new_session=True,
-            # Before close_fds, which gives the job's lock up. No thread runs beside this one.
+            # This runs before close_fds releases the job's lock. This process has no other thread.
             preexec_fn=write_record,  # noqa: PLW1509
             close_fds=True,
         )
@@ -65,29 +65,29 @@ def start(program: str, name: str, record: Path, limit_s: float) -> int:
 
 
 def stop(record: Path, patience_s: float) -> None:
-    """End the program of a record. Trouble: it does not die."""
+    """Kill the program of a record. Raises Trouble if it does not end."""
     try:
         line = record.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return
     number, _, rest = line.partition(" ")
-    if number.isdigit():  # else its process was killed before it could write
+    if number.isdigit():  # else the process was killed before it wrote the record
         _kill(int(number), _fields(rest)[_START], patience_s)
     record.unlink()
 
 
 def socket_of(name: str) -> Path:
-    """Where the program of a device listens for wg."""
+    """Return the socket on which the program of a device listens for wg."""
     return _SOCKETS / f"{name}.sock"
 
 
 def sockets(prefix: str) -> list[Path]:
-    """Those of devices whose names begin so."""
+    """Return the sockets of devices whose names begin with `prefix`."""
     return sorted(_SOCKETS.glob(f"{prefix}*.sock"))
 
 
 def remove_socket(path: Path, patience_s: float) -> None:
-    """Remove the socket of a program, and end the program if it still listens."""
+    """Remove the socket of a program, and kill the program if it still listens."""
     if not path.is_socket():
         return
     pid = _listener(path)
@@ -102,7 +102,7 @@ def remove_socket(path: Path, patience_s: float) -> None:
 
 
 def await_port(pid: int, port: int, limit_s: float) -> None:
-    """Wait until the program has opened its UDP port on this node. Trouble: it does not."""
+    """Wait until the program has opened its UDP port on this node. Raises Trouble after `limit_s`."""
 
     def has_opened() -> bool:
         return _has_one(Path(f"/proc/{pid}"), _names(_bound_to(port)))
@@ -111,7 +111,7 @@ def await_port(pid: int, port: int, limit_s: float) -> None:
 
 
 def bound(port: int) -> bool:
-    """Whether somebody on this node has a UDP port."""
+    """Return whether a process on this node has opened the UDP port."""
     return bool(_bound_to(port))
 
 
@@ -149,8 +149,10 @@ def _kill(pid: int, started: str, patience_s: float) -> None:
 
 
 def _is_alive(pid: int, started: str) -> bool:
-    """Whether the process is there, and no other one with its number. Its first thread may have ended before others,
-    which have its files and so its device as long as they are there."""
+    """Return whether this process is alive, and not another one with the same id.
+
+    If its first thread has ended, the other threads still keep its files open, and so its device.
+    """
     process = Path(f"/proc/{pid}")
     try:
         fields = _fields((process / "stat").read_text(encoding="utf-8", errors="replace"))
@@ -161,12 +163,12 @@ def _is_alive(pid: int, started: str) -> bool:
 
 
 def _fields(stat: str) -> Sequence[str]:
-    """The name may have blanks and brackets."""
+    """Return the fields after the name, which may contain blanks and brackets."""
     return stat.rpartition(")")[2].split()
 
 
 def _bound_to(port: int) -> set[str]:
-    """The inodes of the UDP sockets of this node with that port."""
+    """Return the inodes of this node's UDP sockets with this port."""
     rows = (line.split() for file in ("udp", "udp6") for line in _lines(Path("/proc/net", file)))
     return {row[9] for row in rows if row[1].endswith(f":{port:04X}")}
 

@@ -1,7 +1,9 @@
-"""The program `boot`: what an earlier boot left is removed, once in each boot; what the node can do is written down.
+"""Implements the program `boot`. Once after each boot, it removes networks of an earlier boot.
 
-Who comes first in a boot, this program or a prolog, removes, and leaves `<run>/booted`. So a restart of the service
-while jobs run leaves their networks alone, and puts back what is gone of their packet filters.
+It also records what the node can do.
+
+The first of this program and the prologs after a boot removes them, and writes `<run>/booted`. So a restart of the
+service does not touch the networks of running jobs, and restores their packet filters if they are missing.
 """
 
 from __future__ import annotations
@@ -21,8 +23,11 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def main(argv: Sequence[str]) -> int:
-    """0; 1 when something of a job is left, a job's filter cannot be put back, they could not be looked at, or values
-    are wrong; 64 for words that it does not know. What is wrong stands on standard error."""
+    """Run the program. Return its exit status, and print errors on standard error.
+
+    Status 1: part of a network remains, a filter cannot be checked or restored, or the site's values are wrong. Status
+    64: unknown arguments.
+    """
     if list(argv) not in ([], ["--force"]):
         print("usage: boot [--force]", file=sys.stderr)
         return 64
@@ -78,13 +83,13 @@ def _read(mark: Path) -> str:
 
 
 def _all_of(site: Settings) -> set[int]:
-    """Every job of which something is here."""
+    """Return the ids of all jobs that have files or slots on this node."""
     found = {int(path.name[4:]) for path in site.run.glob("job-*") if path.name[4:].isdigit()}
     return found | set(slots.claims(site).values())
 
 
 def _has_just_begun(job_id: int, site: Settings) -> bool:
-    """Whether all there is of the job is a directory that its hook has made in this boot: its prolog waits, or asks."""
+    """Return whether the job has only a directory that its hook made since the boot: its prolog has just started."""
     directory = site.job(job_id)
     if job_id in slots.claims(site).values() or (directory / "ended").exists():
         return False
@@ -96,7 +101,7 @@ def _has_just_begun(job_id: int, site: Settings) -> bool:
 
 
 def _clean(site: Settings, jobs: Collection[int]) -> list[str]:
-    """Remove all networks, and what else there is of these jobs."""
+    """Remove all networks, and all other files of these jobs. Return what could not be removed."""
     troubles = []
     for job_id in sorted(jobs):
         left = network.remove(job_id, site)

@@ -1,4 +1,4 @@
-"""The program `check`."""
+"""Implements the program `check`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _USAGE = "usage: check [--quiet | --apptainer-conf]"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print each item; 0 when all is well, 1 when not, 64 for words that it does not know, 77 when not root."""
+    """Print each item. Return 0 if nothing is wrong, 1 if something is, 64 for unknown arguments, 77 if not root."""
     if list(argv) not in ([], ["--quiet"], ["--apptainer-conf"]):
         print(_USAGE, file=sys.stderr)
         return 64

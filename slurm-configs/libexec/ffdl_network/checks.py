@@ -19,26 +19,26 @@ _STALE_AFTER_S = 3600.0
 
 
 class Item(NamedTuple):
-    """One thing that is needed. `wrong` says what to do; "" when all is well."""
+    """One requirement. `wrong` is the fault and its cure; "" if there is none."""
 
     name: str
     wrong: str
 
 
 class State(NamedTuple):
-    """What network level `job` needs, and whether `egress` can be had besides; None: the site does not offer it."""
+    """The requirements of network level `job`, and that of level `egress`; None: the site does not offer `egress`."""
 
     items: tuple[Item, ...]
     egress: Item | None
 
     @property
     def wrong(self) -> list[str]:
-        """What is wrong with level `job`."""
+        """The faults of level `job`."""
         return [item.wrong for item in self.items if item.wrong]
 
 
 def look(settings: Settings) -> State:
-    """Try all of it. Forwarding is switched on where the site offers level `egress`."""
+    """Test all requirements. If the site offers level `egress`, this enables forwarding."""
     tried: list[tuple[str, Callable[[], None]]] = [
         (settings.mechanism, lambda: _MECHANISMS[settings.mechanism](settings)),
         ("filter", lambda: _try_filter(settings)),
@@ -52,7 +52,7 @@ def look(settings: Settings) -> State:
 
 
 def refresh(settings: Settings, most_s: float = _STALE_AFTER_S) -> None:
-    """Write `<run>/capabilities` where it is older than that, or older than these programs."""
+    """Write `<run>/capabilities` again if it is older than `most_s`, or older than these programs or their settings."""
     file = settings.run / "capabilities"
     try:
         written_at = file.stat().st_mtime
@@ -65,8 +65,11 @@ def refresh(settings: Settings, most_s: float = _STALE_AFTER_S) -> None:
 
 
 def publish_state(settings: Settings, state: State) -> None:
-    """Write the file: `<name>=yes|no` and `<name>_problem` for each item and for `egress`; `network` for all that level
-    `job` needs, and `problem` for the first of it that is wrong; where these programs are."""
+    """Write `<run>/capabilities`.
+
+    It has `<name>=yes|no` and `<name>_problem` for each item and for `egress`, `network` for level `job` as a whole,
+    `problem` for the first fault of that level, and the path of these programs.
+    """
     lines = ["format=1", f"checked_at={int(time.time())}", f"network={'no' if state.wrong else 'yes'}"]
     lines += [f"mechanism={settings.mechanism}", f"slots={settings.slots}", f"prefix={settings.prefix}"]
     lines += _fingerprint(settings)
@@ -85,7 +88,7 @@ def publish_refusal(error: WrongValues) -> None:
         problem = " ".join(str(error).split())
         lines = ["format=1", f"checked_at={int(time.time())}", "network=no", _programs(), f"problem={problem}"]
         lines += ["values=no", f"values_problem={problem}", "egress=no", f"egress_problem={problem}"]
-        with contextlib.suppress(Trouble):  # `error` is what the operator has to read
+        with contextlib.suppress(Trouble):  # the operator needs to read `error`
             _write(error.run, lines)
 
 
@@ -101,7 +104,7 @@ def _write(run_dir: Path, lines: Sequence[str]) -> None:
 
 
 def _fingerprint(settings: Settings) -> list[str]:
-    with contextlib.suppress(Trouble):  # it is what is wrong, and said there
+    with contextlib.suppress(Trouble):  # the item of the mechanism reports it
         if settings.mechanism == "wireguard":
             return [f"secret={wireguard.fingerprint(secret.read(settings))}"]
     return []
@@ -112,7 +115,7 @@ def _programs() -> str:
 
 
 def _changed_at(path: Path) -> float:
-    """A file that was moved into its place keeps its own time; the move is a change, too."""
+    """Return when the file changed. A moved file keeps its mtime, so the ctime counts, too."""
     try:
         state = path.stat()
         return max(state.st_mtime, state.st_ctime)
@@ -193,7 +196,7 @@ def _try_apptainer(settings: Settings) -> None:
 
 
 def _look_at_hooks(settings: Settings) -> None:
-    """Trouble: Slurm does not run our prolog or epilog here, or fails all of them and drains the node."""
+    """Raise Trouble if Slurm does not run our prolog or epilog, or would drain the node because a hook cannot run."""
     wrong = []
     for folder in (settings.slurm_etc / "prolog.d", settings.slurm_etc / "epilog.d"):
         hook = folder / "50-ffdl"
@@ -207,8 +210,10 @@ def _look_at_hooks(settings: Settings) -> None:
 
 
 def look_at_ports(settings: Settings) -> None:
-    """Trouble: what the packet filter takes for a sign of root is none, or any user can take the networks' port; with
-    WireGuard: programs draw its ports by chance."""
+    """Raise Trouble if users can open the port of the networks, or a source port that is to prove that root sends.
+
+    With WireGuard: raise Trouble if programs can get its ports by chance.
+    """
     if settings.mechanism == "wireguard":
         _look_at_drawn_ports(settings)
         return

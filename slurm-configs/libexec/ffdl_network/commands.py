@@ -1,4 +1,7 @@
-"""Runs the system's programs: argv lists, a bare environment, a limit of time. A failure is one sentence."""
+"""Runs programs of the system from argv lists, with a minimal environment and a time limit.
+
+Each failure is reported in one sentence.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,21 @@ import sys
 from typing import Callable, Sequence
 
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
-"""What programs are started with."""
+"""The environment of all programs."""
 _SAID_MOST = 1000
 
 
 class Trouble(Exception):
-    """What is wrong on this node, and what an operator can do about it."""
+    """A fault of this node, and what an operator can do about it."""
 
 
 def is_installed(program: str) -> bool:
-    """Whether `run` would find it."""
+    """Return whether `run` would find the program."""
     return shutil.which(program, path=ENVIRONMENT["PATH"]) is not None
 
 
 def run(argv: Sequence[str], timeout_s: float, text: str | None = None) -> str:
-    """The output of a program that ended with 0; `text` is its standard input."""
+    """Run a program and return its output. `text` is its standard input. Raises Trouble if its exit status is not 0."""
     try:
         done = subprocess.run(
             argv,
@@ -32,7 +35,7 @@ def run(argv: Sequence[str], timeout_s: float, text: str | None = None) -> str:
             text=True,
             errors="replace",
             timeout=timeout_s,
-            close_fds=False,  # what is not to be inherited says so; that of locks.held is
+            close_fds=False,  # so that it inherits the lock of locks.held; no other descriptor is inheritable
             check=False,
         )
     except FileNotFoundError as error:
@@ -48,7 +51,7 @@ def run(argv: Sequence[str], timeout_s: float, text: str | None = None) -> str:
 
 
 def status_of(program: str, work: Callable[[], int]) -> int:
-    """What `work` ends with; 1 and one sentence on standard error for what it cannot go on with."""
+    """Return the status of `work`. If it raises, print one sentence on standard error and return 1."""
     try:
         return work()
     except (Trouble, OSError, ValueError) as error:

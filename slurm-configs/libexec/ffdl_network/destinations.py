@@ -1,4 +1,4 @@
-"""Where the destinations of a job are, as this node's resolver says, and whether the site lets jobs go there."""
+"""Looks up the addresses of a job's destinations, and checks whether the site allows them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .mark import Destination
 from .settings import Settings
 
 _ADDRESSES_MOST = 8
-"""Of one name; more are left out."""
+"""The maximum number of addresses of a name. Further ones are ignored."""
 _LOOK_UP = """
 import socket, sys
 try:
@@ -33,7 +33,7 @@ _NEVER = (
 
 
 def find(destinations: Sequence[Destination], settings: Settings) -> Targets:
-    """Addresses and ports. Trouble: a name has no address, or an address may not be a destination."""
+    """Return addresses and ports. Raises Trouble if a name has no address, or an address must not be a destination."""
     allowed = values.networks_of(settings.egress_to)
     if not allowed:
         raise Trouble(
@@ -49,7 +49,7 @@ def find(destinations: Sequence[Destination], settings: Settings) -> Targets:
             wrong = _why_not(ipaddress.IPv4Address(address), allowed, settings)
             if wrong:
                 named = host if host == address else f"{host} ({address})"
-                # By these words the controller knows that another node would say the same.
+                # The controller matches these words: another node would give the same result.
                 raise Trouble(f"{named} cannot be a destination: {wrong}")
     names = ((host, address) for host in hosts for address in found[host] if host != address)
     pairs = ((address, to.port) for to in destinations for address in found[to.host])
@@ -57,13 +57,13 @@ def find(destinations: Sequence[Destination], settings: Settings) -> Targets:
 
 
 def _look_up(host: str, settings: Settings) -> list[str]:
-    """By a program that can be ended: a resolver whose servers are silent takes its time."""
+    """Look up a name in a child process, which can be killed if the servers of the resolver do not answer."""
     try:
         found = run([sys.executable, "-I", "-S", "-c", _LOOK_UP, host], settings.command_timeout_s).split()
     except Trouble as error:
         raise Trouble(f"the destination {host} cannot be looked up: {' '.join(str(error).split()[-80:])}") from error
     if not found or found[0] == "no":
-        # By these words the controller knows that another node would say the same.
+        # The controller matches these words: another node would give the same result.
         why = f" ({' '.join(found[1:])})" if found[1:] else ""
         raise Trouble(f"no IPv4 address for the destination {host}{why}: correct batch.network.allow in the manifest")
     return found[:_ADDRESSES_MOST]

@@ -1,8 +1,8 @@
-"""Level `egress`: the way out of a job's network to the destinations that it named, as text for ip and nft. Pure.
+"""Writes the input of ip and nft for level `egress`, which lets a job reach the destinations that it named. Pure.
 
-A pair of devices joins the job's namespace (<egress prefix>.<slot>.2) and the node (.1). The namespace has one route
-for each destination and no other; a filter in the namespace and one on the node let the named pairs of address and
-port through, and what answers them. The node sends under its own address.
+A pair of devices connects the job's namespace (<egress prefix>.<slot>.2) with the node (.1). The namespace has only one
+route for each destination. A filter in the namespace and one on the node accept the named pairs of address and port,
+and the answers to them. The node sends the packets from its own address.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from .settings import Settings
 
 INSIDE = "eth1"
 OUTSIDE = "ffdl-out"
-"""The beginning of the names of the nodes' ends; the slot's number follows."""
+"""The beginning of the device names on the node. The number of the slot follows."""
 NODE_TABLE = "ffdl_node"
 
 
 class Targets(NamedTuple):
-    """Where a job may go: names with an address each, and pairs of address and port."""
+    """The destinations of a job: names with one address each, and pairs of address and port."""
 
     names: tuple[tuple[str, str], ...]
     pairs: tuple[tuple[str, int], ...]
 
 
 def device(slot: int) -> str:
-    """The node's end of a slot's pair."""
+    """Return the name of a slot's device on the node."""
     return f"{OUTSIDE}{slot}"
 
 
 def node_rules(job_id: int, slot: int, settings: Settings, targets: Targets) -> str:
-    """Input of nft on the node. What comes from the job passes to its targets; what goes to it is an answer."""
+    """Return the input of nft on the node. The job may send only to its targets, and gets only answers."""
     name, own, table = device(slot), f"{settings.egress_prefix}.{slot}.2", table_of(job_id)
     return f"""\
 add table ip {table}
@@ -68,7 +68,7 @@ table ip {table} {{
 
 
 def inner_chains(targets: Targets) -> str:
-    """Return the same for the namespace, which a reload of the node's rules does not reach."""
+    """Return the same rules for the namespace, where a reload of the node's rules does not remove them."""
     return f"""\
     {_target_set(targets)}
     chain egress_input {{
@@ -87,7 +87,7 @@ def inner_chains(targets: Targets) -> str:
 
 
 def forward_rules() -> str:
-    """Return the input of nft for a node that forwarded nothing before: it forwards only for jobs."""
+    """Return the input of nft for a node that did not forward before, so that it forwards only for jobs."""
     return f"""\
 add table ip {NODE_TABLE}
 delete table ip {NODE_TABLE}
@@ -103,7 +103,7 @@ table ip {NODE_TABLE} {{
 
 
 def node_lines(slot: int, settings: Settings, namespace: str) -> str:
-    """Input of ``ip -batch`` on the node: the pair, and the node's end."""
+    """Return the input of ``ip -batch`` on the node, which makes the pair and configures the device on the node."""
     name, net = device(slot), f"{settings.egress_prefix}.{slot}"
     return f"""\
 link add {name} address {_mac(slot, 1)} type veth peer name {INSIDE} address {_mac(slot, 2)} netns {namespace}
@@ -115,14 +115,14 @@ neigh replace {net}.2 lladdr {_mac(slot, 2)} dev {name} nud permanent
 
 
 def node_sysctls(slot: int) -> tuple[tuple[str, str], ...]:
-    """What the node's end is not to inherit, below /proc/sys/net."""
+    """Return settings below /proc/sys/net that the device on the node must not inherit."""
     name = device(slot)
     ipv4 = (("forwarding", "1"), ("rp_filter", "1"), ("accept_redirects", "0"), ("send_redirects", "0"))
     return (*((f"ipv4/conf/{name}/{key}", value) for key, value in ipv4), (f"ipv6/conf/{name}/disable_ipv6", "1"))
 
 
 def inside_lines(slot: int, settings: Settings, targets: Targets) -> str:
-    """Input of ``ip -batch`` in the namespace: its end, and a route for each destination."""
+    """Return the input of ``ip -batch`` in the namespace: its device, and a route for each destination."""
     net = f"{settings.egress_prefix}.{slot}"
     lines = [f"link set {INSIDE} arp off", f"link set {INSIDE} up", f"addr add {net}.2/32 dev {INSIDE}"]
     lines.append(f"neigh replace {net}.1 lladdr {_mac(slot, 1)} dev {INSIDE} nud permanent")

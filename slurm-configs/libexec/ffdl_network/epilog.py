@@ -1,4 +1,4 @@
-"""The program `epilog`: removing what is a job's; and what other ended jobs left."""
+"""Implements the program `epilog`, which removes the network of a job. Also removes those that other epilogs left."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SWEEP_PATIENCE_S = 0.5
 
 
 def main(environment: Mapping[str, str]) -> int:
-    """Remove all of a job; 1 when something is left. The sentence is for the system's log."""
+    """Remove everything of a job. If something remains, print a sentence for the system log and return 1."""
     try:
         return _remove(int(environment["SLURM_JOB_ID"]), settings.load())
     except (Trouble, ValueError, OSError) as error:
@@ -33,13 +33,13 @@ def _remove(job_id: int, site: Settings) -> int:
 
 
 def sweep(site: Settings) -> None:
-    """Take up what epilogs could not finish: the hook leaves `ended` in the directories of such jobs."""
+    """Finish the work of earlier epilogs that failed. The hook leaves `ended` in the directories of such jobs."""
     for mark in sorted(site.run.glob("job-*/ended"))[:_SWEPT_MOST]:
         number = mark.parent.name.partition("-")[2]
         if not number.isdigit():
             continue
-        # Trouble: its epilog is at work.
+        # Trouble: its epilog is running.
         with contextlib.suppress(Trouble), locks.held(int(number), site, wait_s=0):
-            # The same job may have been started again on this node meanwhile.
+            # Meanwhile, the same job may have been started again on this node.
             if mark.exists() and not network.remove(int(number), site, _SWEEP_PATIENCE_S):
                 network.forget(int(number), site)

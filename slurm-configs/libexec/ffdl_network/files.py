@@ -1,4 +1,4 @@
-"""Files that are there as a whole or not at all."""
+"""Writes files atomically."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def publish(path: Path, text: str, mode: int = 0o644) -> None:
-    """Write a file; for everybody to read, where nothing else is said."""
+    """Write a file, by default readable for all users."""
     new = path.with_name(f".{path.name}.{os.getpid()}")
     new.write_text(text, encoding="utf-8")
     new.chmod(mode)

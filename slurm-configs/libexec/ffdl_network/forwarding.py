@@ -1,4 +1,4 @@
-"""Level `egress` needs a node that forwards packets. A node that did not forward before then forwards only for jobs."""
+"""Enables packet forwarding, which level `egress` needs. A node that did not forward before forwards only for jobs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ _RECORD = "forwarding"
 
 
 def ensure(settings: Settings) -> None:
-    """Switch IPv4 forwarding on, with the filter first. `<run>/forwarding` says that the filter is to be there: a node
-    that forwarded before is left as it is."""
+    """Load the filter and then enable IPv4 forwarding, unless the node already forwards.
+
+    The file `<run>/forwarding` records that this node needs the filter.
+    """
     if _SWITCH.read_text().strip() != "0":
         reassert(settings)
         return
@@ -28,7 +30,7 @@ def ensure(settings: Settings) -> None:
 
 
 def reassert(settings: Settings) -> list[str]:
-    """Put the filter back where somebody removed it; the sentence that says so."""
+    """Restore the filter if it was removed. Return a sentence if it was."""
     if not (settings.run / _RECORD).exists() or _is_filtered(settings):
         return []
     _filter(settings)

@@ -1,4 +1,4 @@
-"""The jobs' rules in the node's packet filter. Who administers it may flush them; they are put back."""
+"""Restores the rules of jobs in the node's packet filter, which an administrator may have flushed."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from .settings import Settings
 
 
 class Looked(NamedTuple):
-    """What became of filters that were gone, a sentence for each: those that are there again, those that are not."""
+    """A sentence for each missing filter: `again` for those that were restored, `gone` for those that were not."""
 
     again: list[str]
     gone: list[str]
 
 
 def rules_of(directory: Path) -> Path:
-    """The input of nft for all rules of a job on this node."""
+    """Return the path of the input of nft for all rules of a job on this node."""
     return directory / "rules"
 
 
 def tables(settings: Settings) -> list[tuple[str, str]]:
-    """Family and name of the jobs' tables that this node has. Trouble: nft does not say."""
+    """Return family and name of the tables of jobs on this node. Raises Trouble if nft cannot list them."""
     if not is_installed("nft"):
         return []
     try:
@@ -39,7 +39,7 @@ def tables(settings: Settings) -> list[tuple[str, str]]:
 
 
 def reassert(settings: Settings) -> Looked:
-    """Put back the rules of every job whose tables are gone, and those of the node."""
+    """Restore the rules of every job whose tables are missing, and those of the node."""
     owners = set(slots.claims(settings).values())
     there = set(tables(settings)) if owners else set()
     looked = Looked([], [])
@@ -48,7 +48,7 @@ def reassert(settings: Settings) -> Looked:
     except Trouble as error:
         looked.gone.append(f"the filter of what this node forwards cannot be looked at or put back: {error}")
     for job_id in sorted(owners):
-        # Trouble: its prolog or epilog is at work.
+        # Trouble: its prolog or epilog is running.
         with contextlib.suppress(Trouble), locks.held(job_id, settings, wait_s=0):
             _reassert_job(job_id, settings, there, looked)
     return looked
@@ -58,7 +58,7 @@ def _reassert_job(job_id: int, settings: Settings, there: Collection[tuple[str, 
     directory, name = settings.job(job_id), layout.table_of(job_id)
     try:
         rules = rules_of(directory).read_text(encoding="utf-8")
-    except FileNotFoundError:  # its prolog had not come so far
+    except FileNotFoundError:  # its prolog did not reach this step
         return
     wanted = [(family, name) for family in ("inet", "ip") if f"\ntable {family} {name} {{" in rules]
     if all(table in there for table in wanted) or (directory / "ended").exists():

@@ -1,6 +1,6 @@
-"""Slurm's compressed lists of nodes, `n[1-3,07],login` and `r[0-1]n[01-16]`, as `scontrol show hostnames` expands them.
+"""Expands Slurm's compressed node lists, `n[1-3,07],login` and `r[0-1]n[01-16]`, like `scontrol show hostnames`.
 
-A prolog expands the list of its environment itself, without a call of Slurm. Pure.
+So the prolog can expand the list in its environment without calling Slurm. Pure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ NODES_MOST = 250
 
 
 def expand(text: str) -> tuple[str, ...]:
-    """The nodes in order. ValueError: no such list, or more than fit into the range of addresses."""
+    """Return the nodes in order. Raises ValueError for an invalid list, or if there are more nodes than addresses."""
     names: list[str] = []
     for part in _parts(text):
         names += _expand_part(part)
@@ -28,7 +28,7 @@ def expand(text: str) -> tuple[str, ...]:
 
 
 def _parts(text: str) -> list[str]:
-    """Split at commas that stand outside brackets."""
+    """Split at commas outside brackets."""
     parts, depth, current = [], 0, ""
     for character in text:
         if character == "," and depth == 0:
@@ -45,7 +45,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _expand_part(part: str) -> list[str]:
-    """One name with any number of brackets; the last bracket counts fastest."""
+    """Expand one name with any number of brackets. The last bracket varies fastest."""
     head, bracket, rest = part.partition("[")
     if not bracket:
         return [part]

@@ -1,8 +1,8 @@
-"""What a job's network is, whatever joins its nodes, as values and as text. Pure.
+"""Describes a job's network, independently of the mechanism that connects its nodes. Pure.
 
-Node r of a job has the addresses <prefix>.r.1 and up, one a learner. Each node knows the others' addresses and places
-beforehand, and there is no route elsewhere. By what the nodes are joined is said in vxlan.py and wireguard.py, which
-have the same names: OVERHEAD_BYTES, guard_rules, inner_rules, address_lines.
+Node r of a job has the addresses <prefix>.r.1 and up, one for each learner. Each node knows the addresses and locations
+of the others beforehand, and has no route elsewhere. The mechanisms are in vxlan.py and wireguard.py. Both define
+OVERHEAD_BYTES, guard_rules, inner_rules and address_lines.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SYSCTLS = (
 
 
 class Job(NamedTuple):
-    """What Slurm and the mark say. `rank` is this node's place in the list of nodes, as SLURM_NODEID."""
+    """A job according to Slurm and the mark. `rank` is the index of this node in the list of nodes, as SLURM_NODEID."""
 
     job_id: int
     uid: int
@@ -58,7 +58,7 @@ class Job(NamedTuple):
 
 
 class Underlay(NamedTuple):
-    """How the nodes reach each other: addresses by rank, and the least MTU on the way to a peer (0: no peer)."""
+    """The network between the nodes: addresses by rank, and the smallest MTU to a peer (0: no peer)."""
 
     addresses: tuple[str, ...]
     mtu: int
@@ -69,18 +69,18 @@ class Underlay(NamedTuple):
 
 
 def table_of(job_id: int) -> str:
-    """The name of a job's table of packet filter rules."""
+    """Return the name of a job's table of packet filter rules."""
     return f"ffdl_{job_id}"
 
 
 def namespace_script() -> str:
-    """Shell text that is run in the new namespace: what the kernel lacks (IPv6) needs no switching off."""
+    """Return the shell script for the new namespace. It skips settings that the kernel does not have (IPv6)."""
     lines = [f'[ ! -e /proc/sys/net/{name} ] || echo "{value}" >/proc/sys/net/{name}' for name, value in _SYSCTLS]
     return "\n".join(["set -e", *lines]) + "\n"
 
 
 def guard_table(job: Job, underlay: Underlay, rules: Sequence[str]) -> str:
-    """Input of nft on the node: a table with these rules for what comes in, which may name the set `peers`."""
+    """Return the input of nft on the node: a table with these rules for incoming packets and the set `peers`."""
     peers = [underlay.addresses[rank] for rank in job.peers]
     return f"add table inet {job.table}\ndelete table inet {job.table}\n" + _table(
         job.table, f"type ipv4_addr\n        {elements_of(peers)}", rules
@@ -88,12 +88,12 @@ def guard_table(job: Job, underlay: Underlay, rules: Sequence[str]) -> str:
 
 
 def inner_table(peers: str, rule: str, more_chains: str) -> str:
-    """Input of nft in the job's namespace, where no reload of the node's rules reaches it."""
+    """Return the input of nft in the job's namespace, where a reload of the node's rules does not remove it."""
     return _table("ffdl", peers, [rule], more_chains)
 
 
 def elements_of(words: Sequence[str]) -> str:
-    """The elements of a set of nft; nothing for none."""
+    """Return the elements of an nft set; "" if there are none."""
     return f"elements = {{ {', '.join(words)} }}" if words else ""
 
 
@@ -113,13 +113,13 @@ table inet {name} {{
 
 
 def own_address_lines(job: Job, settings: Settings) -> list[str]:
-    """Lines for ``ip -batch``: the addresses of the learners here."""
+    """Return lines for ``ip -batch`` with the addresses of the learners on this node."""
     own = f"{settings.prefix}.{job.rank}"
     return [f"addr add {own}.{i}/16 dev {DEVICE} noprefixroute" for i in range(1, job.learners + 1)]
 
 
 def facts(job: Job, settings: Settings, mtu_bytes: int, namespace: str, names: Sequence[tuple[str, str]] | None) -> str:
-    """What the job's controller reads. `names`: those of the destinations at level `egress`, with their addresses."""
+    """Return the file for the job's controller. `names` are the destinations of level `egress` with their addresses."""
     pairs = {
         "job": job.job_id,
         "netns": namespace,

@@ -1,7 +1,7 @@
-"""Locks of the networks of jobs on this node: one program at a time may change one.
+"""Locks the networks of jobs on this node, so that only one program at a time changes a network.
 
-The lock is a file of root's outside the job's directory. The holder that removes the rest of the job also
-removes the lock file, so a process that waited for it checks that the name still is the locked file.
+The lock is a file of root outside the job's directory. The holder that removes the rest of the job also removes
+the lock file. So a process that waited for the lock checks that the path still names the locked file.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ _PATIENCE_S = 15.0
 
 @contextlib.contextmanager
 def held(job_id: int, settings: Settings, wait_s: float = _PATIENCE_S) -> Iterator[None]:
-    """Be the only one who makes or removes the job's network: the prolog of a dead slurmd may still be at work when the
-    epilog comes, and so may a program that a killed prolog had started, which therefore inherits the lock. Trouble:
-    somebody else is, for longer than that."""
+    """Hold the lock of the job's network. Raises Trouble if another process holds it for longer than `wait_s`.
+
+    When the epilog runs, the prolog of a dead slurmd may still be running. So may a program that a killed prolog
+    started, and therefore such programs inherit the lock.
+    """
     path = _path(job_id, settings)
     with _locked(path, wait_s) as descriptor:
         try:
             yield
         finally:
-            # Who puts back or sweeps may come when the epilog has just removed the job, its lock included. A file that
-            # came to the place of a removed one is another's lock.
+            # The epilog may have just removed the job and its lock before a sweep or a restore of filters got here. If
+            # another file is at the path now, it is the lock of another process.
             left = settings.job(job_id).exists() or job_id in slots.claims(settings).values()
             if not left and _is_still(descriptor, path):
                 path.unlink(missing_ok=True)
@@ -39,13 +41,13 @@ def held(job_id: int, settings: Settings, wait_s: float = _PATIENCE_S) -> Iterat
 
 @contextlib.contextmanager
 def node_held(settings: Settings) -> Iterator[None]:
-    """Be the only one who does what is done once per boot."""
+    """Hold the lock for the work that is done once per boot."""
     with _locked(settings.run / "locks" / "node", _PATIENCE_S):
         yield
 
 
 def remove(job_id: int, settings: Settings) -> None:
-    """Remove the lock of a job of which nothing is left."""
+    """Remove the lock of a job that has nothing else left."""
     _path(job_id, settings).unlink(missing_ok=True)
 
 

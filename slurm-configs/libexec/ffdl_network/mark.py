@@ -1,9 +1,9 @@
-"""What a job asks for: the mark at the beginning of its comment, up to the first blank. Pure.
+"""Reads the network request of a job: the mark at the beginning of its comment, up to the first space. Pure.
 
     <mark>job/<most learners on a node>
     <mark>egress/<most learners on a node>/<host>:<port>[,<host>:<port>...]
 
-A mark that is anything else is refused, so that no job gets another network than it asked for. The text is a user's.
+Any other mark is refused, so that no job gets another network than it requested. The text comes from a user.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 
 
 class Destination(NamedTuple):
-    """A host by name or IPv4 address, and a port of it."""
+    """A host name or IPv4 address, and a port."""
 
     host: str
     port: int
 
 
 class NetworkRequest(NamedTuple):
-    """A network for so many learners on a node, and where they may go besides; no destination: level `job`."""
+    """The maximum number of learners on a node, and their destinations. Without destinations, the level is `job`."""
 
     learners: int
     destinations: tuple[Destination, ...]

@@ -1,8 +1,8 @@
 """Makes and removes a job's network on this node.
 
-Making is a list of steps. Whatever it makes is found again by the job's id alone: the claim of a slot, which is made
-first and given back last, says where, and the tables of rules are named after the job. So removing needs no record of
-how far making came, and may be repeated.
+Everything that is made can be found by the job's id: the claim of a slot, which is made first and removed last, gives
+the slot, and the tables of rules are named after the job. So removing needs no record of the completed steps, and may
+be repeated.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from .settings import Settings
 
 After = Callable[[str], None]
 KILL_PATIENCE_S = 5.0
-"""How long processes may take to die."""
+"""Maximum time until killed processes end."""
 
 
 def create(job: Job, settings: Settings, underlay: Underlay, targets: Targets | None, after: After) -> None:
     """Make the network and publish it to the controller. `after` gets the name of each completed step; `targets` are
     those of level `egress`.
 
-    The job's user is let in when everything else is there; the facts come last.
+    The user gets access when everything else is made. The facts are written last.
     """
     limit_s, directory = settings.command_timeout_s, settings.job(job.job_id)
     number = slots.claim(settings, job.job_id)
     after("claim")
     net = str(settings.namespace(number))
     inside = ["nsenter", f"--net={net}"]
-    _clear(settings, number)  # the claim shows that no job has it
+    _clear(settings, number)  # the claim shows that no other job uses it
     slots.prepare(settings, number)
     after("slot")
     run(["unshare", f"--net={net}", "/bin/sh", "-s"], limit_s, layout.namespace_script())
@@ -70,13 +70,13 @@ def _make_way_out(settings: Settings, number: int, targets: Targets, net: str) -
     run(["ip", "-batch", "-"], limit_s, egress.node_lines(number, settings, net))
     for name, value in egress.node_sysctls(number):
         file = Path("/proc/sys/net", name)
-        if file.exists():  # a kernel without IPv6 has none of its own
+        if file.exists():  # a kernel without IPv6 does not have the file
             file.write_text(f"{value}\n")
     run(["nsenter", f"--net={net}", "ip", "-batch", "-"], limit_s, egress.inside_lines(number, settings, targets))
 
 
 def remove(job_id: int, settings: Settings, patience_s: float = KILL_PATIENCE_S) -> list[str]:
-    """Remove all that a job has on this node, its directory excepted; what could not be done, a sentence each."""
+    """Remove everything of a job on this node except its directory. Return a sentence for each failure."""
     troubles: list[str] = []
 
     def attempt(action: Callable[[], None]) -> None:
@@ -98,13 +98,13 @@ def remove(job_id: int, settings: Settings, patience_s: float = KILL_PATIENCE_S)
 
 
 def forget(job_id: int, settings: Settings) -> None:
-    """Remove the job's directory and lock, of which nothing is needed any more. The caller holds the lock."""
+    """Remove the job's directory and lock, which are not needed any more. The caller holds the lock."""
     shutil.rmtree(settings.job(job_id), ignore_errors=True)
     locks.remove(job_id, settings)
 
 
 def drop_tables(name: str, settings: Settings) -> None:
-    """Remove the tables of rules of that name. A node without nft has none, and its slots must be given back, too."""
+    """Remove the tables of rules with this name. A node without nft has none, but must still release its slots."""
     if not is_installed("nft"):
         return
     lines = [f"{verb} table {family} {name}\n" for family in ("inet", "ip") for verb in ("add", "delete")]
@@ -112,15 +112,15 @@ def drop_tables(name: str, settings: Settings) -> None:
 
 
 def drop_way_out(name: str, settings: Settings) -> None:
-    """Remove a pair of devices by the node's end, if it is there."""
+    """Remove a pair of devices by its device on the node, if it exists."""
     if name in (known for _, known in socket.if_nameindex()):
         run(["ip", "link", "del", name], settings.command_timeout_s)
 
 
 def _clear(settings: Settings, number: int, patience_s: float = KILL_PATIENCE_S) -> None:
-    """Empty a slot: close it, end its processes, remove the device, then the namespace.
+    """Empty a slot: close it, kill its processes, remove the device, then the namespace.
 
-    The device goes first and by itself, because the namespace lives on for as long as anybody holds a socket of it.
+    The device is removed separately, because the namespace exists as long as any process has one of its sockets.
     """
     directory, net = settings.slot(number), settings.namespace(number)
     if not directory.is_dir():
@@ -139,7 +139,7 @@ def _clear(settings: Settings, number: int, patience_s: float = KILL_PATIENCE_S)
 
 
 def is_namespace(net: Path) -> bool:
-    """Whether something is mounted over the file."""
+    """Return whether a namespace is mounted on the file."""
     try:
         return net.stat().st_dev != net.parent.stat().st_dev
     except FileNotFoundError:
@@ -147,7 +147,7 @@ def is_namespace(net: Path) -> bool:
 
 
 def _kill_inside(net: Path, patience_s: float) -> list[int]:
-    """Kill every process in the namespace; those that are still there when the patience is over."""
+    """Kill every process in the namespace. Return those that are still alive after `patience_s`."""
     deadline = time.monotonic() + patience_s
     while True:
         found = _processes_inside(net)

@@ -1,4 +1,4 @@
-"""The program `prolog`."""
+"""Implements the program `prolog`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .settings import Settings
 
 
 def main(argv: Sequence[str], environment: Mapping[str, str], began: float) -> int:
-    """Make the job's network if it wants one; its steps are printed with the milliseconds since the start."""
+    """Make the job's network if it requests one. Print each step with the milliseconds since the start."""
 
     def after(step: str) -> None:
         print(f"{(time.monotonic() - began) * 1000:6.1f} ms  {step}", flush=True)
@@ -44,7 +44,7 @@ def main(argv: Sequence[str], environment: Mapping[str, str], began: float) -> i
 
 
 def work(comment: str, environment: Mapping[str, str], site: Settings, after: network.After) -> None:
-    """What the prolog does. Raises for what is wrong, after it has removed what it had made."""
+    """Do the work of the prolog. If a step fails, remove the network and raise."""
     for text in boot.once(site):
         after(f"of an earlier boot: {text}")
     epilog.sweep(site)
@@ -61,7 +61,7 @@ def work(comment: str, environment: Mapping[str, str], site: Settings, after: ne
     job = job_of(environment, request.learners)
     with locks.held(job.job_id, site):
         site.job(job.job_id).mkdir(mode=0o755, exist_ok=True)
-        left = network.remove(job.job_id, site)  # of an earlier start of the same job
+        left = network.remove(job.job_id, site)  # from an earlier start of the same job
         if left:
             raise Trouble(f"what an earlier start of this job left cannot be removed: {'; '.join(left)}")
         checks.look_at_ports(site)

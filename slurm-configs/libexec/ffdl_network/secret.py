@@ -1,4 +1,4 @@
-"""The site's secret, from which the keys of jobs' networks are made. It never leaves this node's memory."""
+"""Reads the site's secret, from which the keys of jobs' networks are derived. The secret never leaves this node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LEAST_BYTES, _MOST_BYTES = 32, 4096
 
 
 def read(settings: Settings) -> bytes:
-    """The secret. Trouble: it is not there, or not root's alone."""
+    """Return the secret. Raises Trouble if it is missing, or if users other than root can read it."""
     path = settings.secret
     cure = "copy the site's secret to it, owner root, mode 600, on every node the same (NETWORK_SECRET of values.env)"
     try:

@@ -1,4 +1,4 @@
-"""The site's values, filled in by render.py."""
+"""Reads the site's values. render.py fills them in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CURE = "; correct the site's values, render them and install again (docs/networ
 
 
 class Settings(NamedTuple):
-    """See values.env for what each means."""
+    """The site's values. values.env explains them."""
 
     run: Path
     mark: str
@@ -25,7 +25,7 @@ class Settings(NamedTuple):
     wireguard_ports: tuple[int, int]  # first and last
     secret: Path
     groups: str
-    egress_to: str  # networks, with commas between
+    egress_to: str  # networks, separated by commas
     egress_prefix: str
     apptainer_conf: Path
     starters: tuple[str, ...]  # patterns
@@ -33,15 +33,15 @@ class Settings(NamedTuple):
     command_timeout_s: float
 
     def slot(self, number: int) -> Path:
-        """The directory of a slot."""
+        """Return the directory of a slot."""
         return self.run / str(number)
 
     def namespace(self, number: int) -> Path:
-        """What a learner of the slot's job is started with; the exact text stands in apptainer.conf."""
+        """Return the path of the slot's namespace, which learners join. apptainer.conf has exactly this text."""
         return self.slot(number) / "net"
 
     def job(self, job_id: int) -> Path:
-        """What is known of a job."""
+        """Return the directory with the files of a job."""
         return self.run / f"job-{job_id}"
 
 
@@ -71,7 +71,7 @@ _SITE = {
 
 
 class WrongValues(Trouble):
-    """Values that cannot be. `run` is FFDL_RUN, where that one is right."""
+    """Invalid values. `run` is FFDL_RUN if that value is valid."""
 
     def __init__(self, wrong: Sequence[values.Wrong]) -> None:
         super().__init__("; ".join(_with_place(one) for one in wrong) + _CURE)
@@ -79,7 +79,7 @@ class WrongValues(Trouble):
 
 
 def load() -> Settings:
-    """The values of this site. WrongValues names all that are not what they should be."""
+    """Return the values of this site. Raises WrongValues with all invalid ones."""
     wrong = values.wrong_in(_SITE)
     if wrong:
         raise WrongValues(wrong)

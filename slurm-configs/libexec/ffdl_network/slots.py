@@ -1,7 +1,7 @@
-"""Slots: the few paths that Apptainer is allowed to join, and which job has which.
+"""Assigns slots to jobs. The slots are the paths that Apptainer may join.
 
-A claim is a symbolic link `<run>/slots/<k>` to the job's directory: made in one step, it cannot be half there, and it
-says who must give the slot back. It is made before anything else and removed after everything else.
+A claim is a symbolic link `<run>/slots/<k>` to the job's directory. It is made atomically, and names the job that must
+release the slot. It is made before anything else and removed after everything else.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SEARCH, _ALL = 1, 7
 
 
 def claim(settings: Settings, job_id: int) -> int:
-    """A free slot, which is the job's from now on. Two prologs at once get two."""
+    """Claim a free slot for the job and return it. Concurrent prologs get different slots."""
     claims = settings.run / "slots"
     claims.mkdir(mode=0o755, parents=True, exist_ok=True)
     for number in range(1, settings.slots + 1):
@@ -39,13 +39,13 @@ def claim(settings: Settings, job_id: int) -> int:
 
 
 def claims(settings: Settings) -> dict[int, int]:
-    """Which job has which slot; slots that the site has no more are among them."""
+    """Return the job of each claimed slot, including slots above the site's present number."""
     found: dict[int, int] = {}
     directory = settings.run / "slots"
     for link in directory.iterdir() if directory.is_dir() else ():
         try:
             job = re.fullmatch(r"\.\./job-([0-9]+)", str(link.readlink()))
-        except FileNotFoundError:  # another job has just given it back
+        except FileNotFoundError:  # another process has just released it
             continue
         if link.name.isdigit() and job:
             found[int(link.name)] = int(job.group(1))
@@ -53,12 +53,12 @@ def claims(settings: Settings) -> dict[int, int]:
 
 
 def give_back(settings: Settings, number: int) -> None:
-    """End a claim."""
+    """Release a slot."""
     (settings.run / "slots" / str(number)).unlink(missing_ok=True)
 
 
 def prepare(settings: Settings, number: int) -> None:
-    """Make the slot's directory, which only root may enter, and the file that the namespace will cover."""
+    """Make the slot's directory, which only root may enter, and the file on which the namespace is mounted."""
     directory = settings.slot(number)
     directory.mkdir(mode=0o700)
     directory.chmod(0o700)
@@ -66,9 +66,9 @@ def prepare(settings: Settings, number: int) -> None:
 
 
 def admit(directory: Path, uid: int) -> None:
-    """Let one user pass through a directory, and no group: an ACL, because users may share their groups.
+    """Let one user search a directory, by an ACL, because users may share their groups.
 
-    Written as the kernel has it: not every node has setfacl.
+    This writes the kernel's format, because not every node has setfacl.
     """
     entries = (
         (_OWNER, _ALL, _NOBODY),
@@ -89,7 +89,7 @@ def admit(directory: Path, uid: int) -> None:
 
 
 def shut(directory: Path) -> None:
-    """Let only root enter."""
+    """Let only root enter a directory."""
     try:
         os.removexattr(directory, _ACL)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The device of a job's network, by either mechanism: makes it, and removes whatever there is of it on the node."""
+"""Makes the device of a job's network with either mechanism, and removes it."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from .layout import Job, Underlay
 from .settings import Settings
 
 _PUBLIC_KEYS = 'while read -r key; do printf "%s\\n" "$key" | wg pubkey; done'
-"""Shell text, so that keys are on no command line."""
+"""A shell script, so that keys are not on a command line."""
 
 
 def overhead_bytes(settings: Settings) -> int:
-    """By how much its packets are smaller than those of the nodes' network."""
+    """Return the bytes of a packet on the nodes' network that the job's network cannot use."""
     return wireguard.OVERHEAD_BYTES if settings.mechanism == "wireguard" else vxlan.OVERHEAD_BYTES
 
 
 def guard_rules(job: Job, settings: Settings, underlay: Underlay) -> str:
-    """Input of nft on the node."""
+    """Return the input of nft on the node."""
     mechanism = wireguard if settings.mechanism == "wireguard" else vxlan
     return mechanism.guard_rules(job, settings, underlay)
 
 
 def inner_rules(job: Job, settings: Settings, more_chains: str) -> str:
-    """Input of nft in the job's namespace."""
+    """Return the input of nft in the job's namespace."""
     mechanism = wireguard if settings.mechanism == "wireguard" else vxlan
     return mechanism.inner_rules(job, settings, more_chains)
 
 
 def make(job: Job, settings: Settings, underlay: Underlay, number: int, after: Callable[[str], None]) -> None:
-    """Make it in the namespace of the slot, with its addresses. `after` gets the name of each completed step."""
+    """Make the device in the namespace of the slot, with its addresses. `after` gets each completed step."""
     made = _make_wireguard if settings.mechanism == "wireguard" else _make_vxlan
     made(job, settings, underlay, number, after)
 
@@ -83,7 +83,7 @@ def _configuration(job: Job, settings: Settings, underlay: Underlay) -> str:
 
 
 def _make_device(name: str, settings: Settings, record: Path) -> int:
-    """The number of the program that makes it; 0: the kernel does."""
+    """Make the device. Return the process id of the program that serves it; 0 if the kernel does."""
     try:
         run(["ip", "link", "add", name, "type", "wireguard"], settings.command_timeout_s)
     except Trouble as error:
@@ -100,7 +100,7 @@ NO_WIREGUARD = (
 
 
 def _configure(name: str, text: str, limit_s: float) -> None:
-    """The keys come on standard input, and what wg says of them goes no further."""
+    """Configure the device. The keys go to standard input of wg, and are removed from its error messages."""
     try:
         run(["wg", "setconf", name, "/proc/self/fd/0"], limit_s, text)
     except Trouble as error:
@@ -111,7 +111,7 @@ def _configure(name: str, text: str, limit_s: float) -> None:
 
 
 def remove_inside(net: Path, settings: Settings) -> None:
-    """Remove it from a namespace, if it is there."""
+    """Remove the device from a namespace, if it exists."""
     listed = run(["nsenter", f"--net={net}", "ip", "-o", "link", "show"], settings.command_timeout_s).splitlines()
     names = {line.split()[1].rstrip(":").partition("@")[0] for line in listed}
     if layout.DEVICE in names:
@@ -119,14 +119,14 @@ def remove_inside(net: Path, settings: Settings) -> None:
 
 
 def remove_outside(settings: Settings, number: int, patience_s: float) -> None:
-    """Remove what is of a slot's device on the node: its program, the program's socket, a device that was not moved."""
+    """Remove a slot's program, the program's socket, and a device that is still on the node."""
     background.stop(_record(settings, number), patience_s)
     background.remove_socket(background.socket_of(wireguard.device(number)), patience_s)
     _remove_device(wireguard.device(number), settings)
 
 
 def remove_all_outside(settings: Settings, patience_s: float) -> None:
-    """The same of slots of which nothing else is known."""
+    """Remove the sockets and devices of all slots, including unknown ones."""
     for path in background.sockets(wireguard.OUTSIDE):
         background.remove_socket(path, patience_s)
     for _, name in socket.if_nameindex():

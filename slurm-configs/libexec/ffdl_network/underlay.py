@@ -1,4 +1,4 @@
-"""Find the addresses of a job's nodes with this node's resolver, Slurm and routes."""
+"""Finds the addresses of a job's nodes with this node's resolver, Slurm and routes."""
 
 from __future__ import annotations
 

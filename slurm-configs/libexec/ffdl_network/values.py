@@ -1,7 +1,7 @@
-"""What the site's values for networks of jobs must be. Pure.
+"""Checks the site's values for networks of jobs. Pure.
 
-render.py asks before it writes anything, and the programs ask again when they start: what is on a node may have been
-changed there.
+render.py checks them before it writes anything. The programs check them again when they start, because the files on a
+node may have been changed there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from typing import Callable, Mapping, NamedTuple
 
 HOOK_S = 17
-"""What a hook may take besides NETWORK_TIMEOUT_S: 12 s for the question to slurmctld, 5 s until KILL."""
+"""Seconds that a hook may take in addition to NETWORK_TIMEOUT_S: 12 s for the request to slurmctld, 5 s until KILL."""
 _SLOTS_MOST = 4096
 _EGRESS_SLOTS_MOST = 254
 _PLACE = re.compile(r"(/[A-Za-z0-9._+-]+)+")
@@ -23,21 +23,21 @@ MECHANISMS = ("vxlan", "wireguard")
 
 
 class Wrong(NamedTuple):
-    """A value that cannot be, and a sentence that says why and what it must be."""
+    """The name of an invalid value, and a sentence with the reason and what the value must be."""
 
     name: str
     text: str
 
 
 class Rule(NamedTuple):
-    """Whether a text fits, and what it must be, in words."""
+    """A test of a value, and a description of valid values."""
 
     fits: Callable[[str], bool]
     words: str
 
 
 def wrong_in(values: Mapping[str, str]) -> list[Wrong]:
-    """All that is wrong, each value for itself first; values that are right are then held against each other."""
+    """Return all faults: first those of single values, then contradictions between valid values."""
     alone = wrong_alone(RULES, values)
     known = {one.name for one in alone}
     return alone + [
@@ -48,7 +48,7 @@ def wrong_in(values: Mapping[str, str]) -> list[Wrong]:
 
 
 def wrong_alone(rules: Mapping[str, Rule], values: Mapping[str, str]) -> list[Wrong]:
-    """Those values of `rules` that do not fit."""
+    """Return the values that do not match their rule."""
     return [
         Wrong(name, f"{name} is {values[name]!r}: it must be {rule.words}")
         for name, rule in rules.items()
@@ -57,7 +57,7 @@ def wrong_alone(rules: Mapping[str, Rule], values: Mapping[str, str]) -> list[Wr
 
 
 def ports_of(text: str) -> tuple[int, int]:
-    """The first and the last of a range of ports. ValueError: it is none."""
+    """Return the first and the last port of a range. Raises ValueError if it is invalid."""
     found = _PORTS.fullmatch(text)
     if found is None:
         raise ValueError(text)
@@ -65,17 +65,17 @@ def ports_of(text: str) -> tuple[int, int]:
 
 
 def networks_of(text: str) -> list[ipaddress.IPv4Network]:
-    """The networks of a list with commas between. ValueError: one is none."""
+    """Return the networks of a list separated by commas. Raises ValueError if one is invalid."""
     return [ipaddress.IPv4Network(word.strip()) for word in text.split(",") if word.strip()]
 
 
 def _is_plain(text: str) -> bool:
-    """Whether it can stand between quotes in a program."""
+    """Return whether the text can be written between quotes in a program."""
     return text.isprintable() and not set(text) & {'"', "\\"}
 
 
 def whole_number(least: int, most: int) -> Rule:
-    """The rule of a number."""
+    """Return the rule of a whole number."""
 
     def fits(text: str) -> bool:
         return text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most
@@ -183,7 +183,7 @@ RULES: Mapping[str, Rule] = {
         lambda text: _PATTERNS.fullmatch(text) is not None, "absolute paths or patterns, with colons between"
     ),
 }
-"""Every value that hooks and programs read, and what slurm.conf must agree with."""
+"""The rule of every value that hooks, programs and slurm.conf use."""
 _RELATIONS: tuple[tuple[str, tuple[str, ...], Callable[[Mapping[str, str]], bool], str], ...] = (
     ("NETWORK_UDP_PORT", ("NETWORK_SOURCE_PORTS",), _is_in_range, "it must not be in NETWORK_SOURCE_PORTS"),
     (

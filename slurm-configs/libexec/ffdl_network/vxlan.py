@@ -1,8 +1,8 @@
-"""Nodes of a job joined by VXLAN, as the input of ip, bridge and nft. Pure.
+"""Writes the input of ip, bridge and nft that connects the nodes of a job by VXLAN. Pure.
 
-Each node has one MAC address. Nothing is asked on the wire: each node knows the others' addresses (a route and a
-permanent neighbour) and places (a static entry of the forwarding table). There is no entry for broadcast or for unknown
-addresses, so such frames go nowhere.
+Each node has one MAC address. Nodes send no discovery packets: each node knows the addresses of the others (a route and
+a permanent neighbour) and their locations (a static entry of the forwarding table). There is no entry for broadcast or
+for unknown addresses, so such frames are dropped.
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ OVERHEAD_BYTES = 50
 
 
 def vni(job: Job) -> int:
-    """The number of the job's network. Job ids have more than 24 bits; if two jobs with
-    the same number meet on a node, the kernel refuses the second."""
+    """Return the number of the job's network.
+
+    Job ids have more than 24 bits. If two jobs with the same number are on a node, the kernel refuses the second.
+    """
     return job.job_id % (2**24 - 1) + 1
 
 
 def mac(job: Job, rank: int) -> str:
-    """The MAC address of a node: locally administered, the job's number, the node's."""
+    """Return the MAC address of a node: locally administered, with the numbers of the network and the node."""
     number = vni(job) << 16 | rank
     return "02:" + ":".join(f"{number >> shift & 255:02x}" for shift in (32, 24, 16, 8, 0))
 
 
 def guard_rules(job: Job, settings: Settings, underlay: Underlay) -> str:
-    """Input of nft: packets of this job's network are taken from its nodes alone, and from ports that only root opens.
+    """Return the input of nft that accepts packets of this job's network only from its nodes and from ports of root.
 
-    VXLAN has no authentication: without this any user of any machine could send frames into the job.
+    VXLAN has no authentication. Without these rules, any user of any machine could send frames into the job.
     """
     ours = f"udp dport {settings.udp_port} @th,96,24 {vni(job):#x}"
     first, last = settings.source_ports
@@ -41,7 +43,7 @@ def guard_rules(job: Job, settings: Settings, underlay: Underlay) -> str:
 
 
 def device_argv(job: Job, settings: Settings, underlay: Underlay, namespace: str) -> Sequence[str]:
-    """Makes the device in the job's namespace; its outer packets stay in the namespace where this is run."""
+    """Return the command that makes the device in the job's namespace. Outer packets stay in the caller's namespace."""
     first, last = settings.source_ports
     mtu = underlay.inner_mtu(OVERHEAD_BYTES)
     argv = ["ip", "link", "add", DEVICE, "netns", namespace, "address", mac(job, job.rank), "mtu", str(mtu)]
@@ -49,20 +51,20 @@ def device_argv(job: Job, settings: Settings, underlay: Underlay, namespace: str
     argv += ["srcport", str(first), str(last + 1)]
     if len(job.nodes) == 1:
         return [*argv, "nolearning"]
-    # A device that learns drops what has the MAC address of a permanent entry and comes from another node. It is given
-    # room for no more than these entries, and inner_rules drops what has any other MAC address.
+    # With "learning", the device drops packets that have the MAC address of a permanent entry but come from another
+    # node. It has space only for these entries, and inner_rules drops packets with any other MAC address.
     return [*argv, "learning", "maxaddress", str(len(job.nodes) - 1), "local", underlay.addresses[job.rank]]
 
 
 def inner_rules(job: Job, _settings: Settings, more_chains: str = "") -> str:
-    """Input of nft in the job's namespace: frames of peers alone."""
+    """Return the input of nft in the job's namespace, which accepts only frames of peers."""
     peers = layout.elements_of([mac(job, rank) for rank in job.peers])
     rule = f'iifname "{DEVICE}" ether saddr != @peers drop'
     return layout.inner_table(f"type ether_addr\n        {peers}", rule, more_chains)
 
 
 def address_lines(job: Job, settings: Settings) -> str:
-    """Input of ``ip -batch``: own addresses, and one route and one neighbour for each other node."""
+    """Return the input of ``ip -batch``: own addresses, and one route and one neighbour for each other node."""
     lines = ["link set lo up", f"link set {DEVICE} arp off", f"link set {DEVICE} up"]
     lines += layout.own_address_lines(job, settings)
     own = f"{settings.prefix}.{job.rank}"
@@ -74,7 +76,7 @@ def address_lines(job: Job, settings: Settings) -> str:
 
 
 def forwarding_lines(job: Job, underlay: Underlay) -> str:
-    """Input of ``bridge -batch``: at which node each MAC address is."""
+    """Return the input of ``bridge -batch``: the node of each MAC address."""
     return "".join(
         f"fdb replace {mac(job, rank)} dev {DEVICE} dst {underlay.addresses[rank]} self permanent\n"
         for rank in job.peers
