@@ -111,7 +111,7 @@ def replace(path, make):
         os.unlink(path)
         make(path)
     except OSError:
-        pass  # its directory has become something else, or it is a directory
+        pass  # a controller replaces it at the same time
 
 def fill(path):
     with open(path, "wb") as file:
@@ -122,9 +122,9 @@ def enlarge(path):
         file.truncate(1 << 40)
 
 ways = [lambda path: os.symlink(other, path), os.mkfifo, os.mkdir, fill, enlarge]
-for _ in range(400):
-    files = [os.path.join(place, name) for place, _, names in os.walk(own) for name in names]
-    replace(among.choice(sorted(files)), among.choice(ways))
+for _ in range(60):
+    found = [os.path.join(place, name) for place, below, names in os.walk(own) for name in (*below, *names)]
+    replace(among.choice([path for path in found if os.path.islink(path) or not os.path.isdir(path)]), among.choice(ways))
 """
 """Replaces files of a user's own jobs, also by links to another user's."""
 
