@@ -124,7 +124,8 @@ def enlarge(path):
 ways = [lambda path: os.symlink(other, path), os.mkfifo, os.mkdir, fill, enlarge]
 for _ in range(60):
     found = [os.path.join(place, name) for place, below, names in os.walk(own) for name in (*below, *names)]
-    replace(among.choice([path for path in found if os.path.islink(path) or not os.path.isdir(path)]), among.choice(ways))
+    files = [path for path in found if os.path.islink(path) or not os.path.isdir(path)]
+    replace(among.choice(files), among.choice(ways))
 """
 """Replaces files of a user's own jobs, also by links to another user's."""
 
