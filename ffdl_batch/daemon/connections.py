@@ -201,8 +201,15 @@ class PeerProtocol(HttpToolsProtocol):
         super().on_message_begin()
         with_peer(cast(Scope, self.scope), self.peer)
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Drop trailers, which uvicorn would add to the headers of the request."""
+        if not self._in_body:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """End the limits of the request head; offer the upgrade that the request asks for."""
+        if self.is_answering:
+            raise ValueError("pipelined requests would be queued without limit; this is answered with 400")
         self._unparsed, self._in_body = 0, True
         self._unlimit_head_time()
         if self.parser.should_upgrade() and any(name in _OF_BODY for name, _ in self.headers):
@@ -220,6 +227,12 @@ class PeerProtocol(HttpToolsProtocol):
         """Prepare the limits of the next request head."""
         self._unparsed, self._in_body = 0, False
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Limit the time for the rest of a body whose request is answered, and for the head that follows it."""
+        super().on_response_complete()
+        if self._in_body and not self.transport.is_closing():
+            self._limit_head_time()
 
     def send_400_response(self, msg: str) -> None:
         """Answer a request that the parser refuses, in the common form of errors."""

@@ -35,15 +35,6 @@ class CreatedToken:
     secret: str
 
 
-@dataclass(frozen=True, slots=True)
-class RevokedToken:
-    """A token that is refused from now on."""
-
-    token: TokenView
-    hub_informed: bool
-    """Whether the hub refuses it, too. The daemon refuses it in any case."""
-
-
 def create_token(
     storage: JobStorage, hub: Hub | None, name: str, scopes: Collection[Scope], lifetime_s: float
 ) -> CreatedToken:
@@ -129,18 +120,23 @@ def list_tokens(storage: JobStorage) -> list[TokenView]:
     return [_view(token) for token in storage.store.tokens.live(storage.clock.now())]
 
 
-def revoke_token(storage: JobStorage, hub: Hub | None, token_id: str) -> RevokedToken:
+def revoke_token(storage: JobStorage, token_id: str) -> TokenView:
     """Revoke a token. Idempotent. Raises :class:`Refused` if it does not exist, and StoreError."""
     token = storage.store.tokens.revoke(token_id, storage.clock.now())
     if token is None:
         cure = "`ffdl token list` shows the existing ones"
         raise Refused(Problem("C101", f"there is no token {token_id[:80]!r}", ExitCode.FAILED, cure), 404)
+    return _view(token)
+
+
+def inform_hub(hub: Hub | None, token_id: str) -> bool:
+    """Return whether the hub refuses a revoked token, too. The daemon refuses it in any case."""
     try:
         if hub is not None:
-            hub.forget(token.id)
+            hub.forget(token_id)
     except (HubUnavailable, HubRefused):
-        return RevokedToken(_view(token), hub_informed=False)
-    return RevokedToken(_view(token), hub_informed=True)
+        return False
+    return True
 
 
 def verify_token(storage: JobStorage, text: str, request_id: str = "") -> Caller:

@@ -36,7 +36,7 @@ from typing import NoReturn
 LISTENING = 3  # the descriptor of the daemon's socket, as in sd_listen_fds(3)
 REQUEST_BYTES, REQUEST_S, CHILD_S = 32, 2.0, 20
 """Limits of a request's size, the time to receive it, and the total time of a child: name services may hang."""
-CHILDREN, CHILDREN_OF_PEER, WINDOW_S = 64, 4, 60.0
+CHILDREN, CHILDREN_OF_PEER, WINDOW_S = 32, 4, 60.0
 NO_UIDS = (0, 65534, 65535, 0xFFFFFFFF)  # root, the overflow uid, and the two values that mean "no user" (chown(2))
 _REQUEST = re.compile(rb"ensure ([1-9][0-9]{0,9})\n")
 _SUBUID = re.compile(rb"^[^:\n]*:([0-9]+):([0-9]+)\s*$", re.MULTILINE)
@@ -137,11 +137,10 @@ class Spawner:
         if time.monotonic() - self.window >= WINDOW_S:
             self.requests, self.window = Counter(), time.monotonic()
         self.requests[uid] += 1
-        running = list(self.children.values())
         if uid != self.hub_uid and self.requests[uid] > 10 * self.site.starts_per_minute:
             return "you sent too many requests; wait a minute"
-        most = CHILDREN if uid == self.hub_uid else CHILDREN // 2
-        if len(running) >= most or (uid != self.hub_uid and running.count(uid) >= CHILDREN_OF_PEER):
+        running = [one for one in self.children.values() if (one == self.hub_uid) == (uid == self.hub_uid)]
+        if len(running) >= CHILDREN or (uid != self.hub_uid and running.count(uid) >= CHILDREN_OF_PEER):
             return "too many requests are being handled"
         return ""
 

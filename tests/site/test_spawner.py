@@ -185,8 +185,9 @@ def test_start_that_a_signal_ends_can_be_requested_again(host: Host, spawner: Sp
     assert ensure(host, BOB).startswith("ok ")
 
 
-def test_slow_and_many_clients_do_not_delay_another_user(host: Host, spawner: Spawner) -> None:
-    argv = host.inside(["python3", "-c", HOLDS, str(host.place / "run/spawner.sock"), "100"], BOB)
+@pytest.mark.parametrize("holder", [BOB, HUB], ids=["user", "hub"])
+def test_slow_and_many_clients_do_not_delay_another_user(host: Host, spawner: Spawner, holder: int) -> None:
+    argv = host.inside(["python3", "-c", HOLDS, str(host.place / "run/spawner.sock"), "100"], holder)
     with subprocess.Popen(argv, stdout=subprocess.PIPE, cwd="/") as slow:
         assert slow.stdout is not None and slow.stdout.readline() == b"held\n"
         assert ensure(host, ADA).startswith("ok ")

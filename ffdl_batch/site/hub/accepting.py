@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import resource
 import socket
 import ssl
@@ -23,6 +24,7 @@ from ffdl_batch.daemon.connections import ConnectionLimits, PeerProtocol, most_c
 from ffdl_batch.daemon.quiet_server import QuietServer
 from ffdl_batch.host.users import read_credentials
 from ffdl_batch.site.hub.callers import TrustedProxies
+from ffdl_batch.site.spawner import is_subordinate
 
 _LACKS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _PAUSE_S = 1.0
@@ -49,6 +51,15 @@ class Shares:
     def of_process(cls) -> Shares:
         """Return the shares for this process."""
         return cls.of(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+@functools.lru_cache(4096)
+def _is_subordinate(uid: int | None, minute: int) -> bool:
+    """Return whether this is one of the thousands of uids that a user has in user namespaces; none has a daemon."""
+    del minute  # the file is read again then
+    with suppress(OSError):
+        return uid is not None and is_subordinate(uid)
+    return False
 
 
 class HubLimits(ConnectionLimits):
@@ -108,8 +119,9 @@ class HubServer(QuietServer):
                     protocol.limits.on_exception(loop, {"message": "accept failed", "exception": error})
                     await asyncio.sleep(_PAUSE_S)
                 continue
-            name = str(address[0]) if address else str(read_credentials(connection).uid)
-            if self._may_open(name, protocol.limits):
+            uid = None if address else read_credentials(connection).uid
+            name = str(address[0] if address else uid)
+            if self._may_open(name, protocol.limits) and not _is_subordinate(uid, int(loop.time() // 60)):
                 self._opening[name] += 1
                 self._start(self._open(connection, name, create_protocol))
             else:

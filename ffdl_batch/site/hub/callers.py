@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import grp
 import ipaddress
+import math
 import os
 import pwd
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -20,6 +21,8 @@ from ffdl_batch.services.refusals import Refused
 from ffdl_batch.site.hub.settings import HubSettings
 
 _WINDOW_S = 60.0
+_ALL_TOKENS = "tokens"
+"""Name of the count of all requests of a user that have a token."""
 MOST_ACCEPTED = 10_000
 """Maximum number of accepted tokens whose hashes are kept. A dropped one must be accepted again."""
 
@@ -118,39 +121,53 @@ class Limits:
     def counted(self, caller: Caller, address: str) -> Iterator[Callable[[int], None]]:
         """Count a request until it is answered. Raises Refused (429) if there are too many.
 
+        A token may have half of what its user may have, so that a stolen one leaves the other half to its owner.
+        Requests without a token, such as logins and registrations, do not count for the tokens.
+
         Token ids are not secret. A request whose token no daemon has accepted yet therefore counts for its address and
         this user, not for the limits of the user's other requests. Call the yielded function with the status of the
         answer of the caller's own daemon: if the daemon has accepted the token, the request counts for the user.
         """
         self._renew()
         is_proven = not caller.digest or caller.digest in self._accepted
-        key = (caller.uid, "" if is_proven else address)
+        keys = self._keys_of(caller) if is_proven else {(caller.uid, address): 1.0}
         whose = f"user {caller.uid}" if is_proven else f"{address} for user {caller.uid}"
-        self._sent[key] += 1
-        if self._sent[key] > self._settings.requests_per_minute:
-            raise _too_many(f"{whose} has sent {self._settings.requests_per_minute} requests within a minute")
-        if self._running[key] >= self._settings.requests_at_once:
-            raise _too_many(f"{self._running[key]} requests of {whose} are being answered")
-        self._running[key] += 1
+        self._sent.update(keys.keys())
+        for key, share in keys.items():
+            most_sent = math.ceil(self._settings.requests_per_minute * share)
+            if self._sent[key] > most_sent:
+                raise _too_many(f"{whose} has sent {most_sent} requests within a minute" + _of_token(share))
+            if self._running[key] >= math.ceil(self._settings.requests_at_once * share):
+                raise _too_many(f"{self._running[key]} requests of {whose} are being answered" + _of_token(share))
+        self._running.update(keys.keys())
 
         def note(status: int) -> None:
-            nonlocal key
+            nonlocal keys, is_proven
             self._note_answer(caller, address, status)
-            if key[1] and caller.digest in self._accepted:
-                self._end(key)
-                key = (caller.uid, "")
-                self._sent[key] += 1
-                self._running[key] += 1
+            if not is_proven and caller.digest in self._accepted:
+                is_proven = True
+                self._end(keys)
+                keys = self._keys_of(caller)
+                self._sent.update(keys.keys())
+                self._running.update(keys.keys())
 
         try:
             yield note
         finally:
-            self._end(key)
+            self._end(keys)
 
-    def _end(self, key: tuple[int, str]) -> None:
-        self._running[key] -= 1
-        if not self._running[key]:
-            del self._running[key]
+    @staticmethod
+    def _keys_of(caller: Caller) -> Mapping[tuple[int, str], float]:
+        """Return what the requests of an identified caller count for, with the share of the limits."""
+        if not caller.digest:
+            return {(caller.uid, ""): 1.0}
+        return {(caller.uid, _ALL_TOKENS): 1.0, (caller.uid, caller.digest): 0.5}
+
+    def _end(self, keys: Iterable[tuple[int, str]]) -> None:
+        for key in keys:
+            self._running[key] -= 1
+            if not self._running[key]:
+                del self._running[key]
 
     def _note_answer(self, caller: Caller, address: str, status: int) -> None:
         if status == HTTPStatus.UNAUTHORIZED:
@@ -171,13 +188,27 @@ class Limits:
         """Count such a request. Return `refusal`, or another one (429) if there were too many from this address.
         Requests with a valid token are not affected."""
         self.note_unidentified(address)
-        if self._wrong[address] > self._settings.wrong_tokens_per_minute:
-            return _too_many(f"too many requests without a valid token from {address}")
-        return refusal
+        return self._why_excessive(address) or refusal
+
+    def check_address(self, address: str) -> None:
+        """Raise Refused (429) if there were too many such requests from this address. Call it before work is done for a
+        caller who is not identified."""
+        self._renew()
+        if (refusal := self._why_excessive(address)) is not None:
+            raise refusal
+
+    def _why_excessive(self, address: str) -> Refused | None:
+        if self._wrong[address] <= self._settings.wrong_tokens_per_minute:
+            return None
+        return _too_many(f"too many requests without a valid token from {address}")
 
     def _renew(self) -> None:
         if self._clock() - self._since >= _WINDOW_S:
             self._sent, self._wrong, self._since = Counter(), Counter(), self._clock()
+
+
+def _of_token(share: float) -> str:
+    return " with this token" if share < 1 else ""
 
 
 def _too_many(message: str) -> Refused:

@@ -175,6 +175,7 @@ def _on_signals(servers: Sequence[QuietServer], settings: HubSettings) -> None:
         for server in servers:
             if isinstance(context := server.config.ssl, ssl.SSLContext):
                 try:
+                    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.certificate, settings.key)
                     context.load_cert_chain(settings.certificate, settings.key)
                 except OSError as error:  # ssl.SSLError is one
                     _say(f"the certificate was not renewed: {error}")

@@ -32,8 +32,8 @@ from ffdl_batch.site.hub.logins import Logins, read_login
 from ffdl_batch.site.hub.proxy import CallerGone, request_head
 from ffdl_batch.site.hub.token_index import IndexRefused, TokenIndex, account_name
 
-SMALL_BYTES = 32 * 1024
-"""Maximum size of a body; two munge credentials are the largest."""
+SMALL_BYTES, SMALL_S = 32 * 1024, 10.0
+"""Maximum size of a body, and time to receive it. Two munge credentials are the largest."""
 LONGEST_S = 367 * 86400
 """Maximum lifetime of a token: a year, and a margin for clocks that differ."""
 _TOKENS = re.compile(HUB_API + r"/tokens/([0-9a-z]{12})", re.ASCII)
@@ -63,22 +63,30 @@ class OwnRoutes:
             entry.role = "owner"  # the answer contains nothing about a user
             offers = {"device_logins": self._device_logins.are_offered}
             await PlainReply({"schema": SCHEMA, "version": __version__, **offers})(scope, receive, send)
-        elif (method, path) == ("POST", f"{HUB_API}/logins"):
-            await PlainReply({"schema": SCHEMA, **self._logins.begin(peer.name)})(scope, receive, send)
-        elif method == "POST" and (found := _LOGIN.fullmatch(path)) is not None:
-            await self._login(found[1], scope, receive, send, peer, entry)
-        elif (method, path) == ("POST", f"{HUB_API}/device-logins"):
-            login = _read_text(await read_small(receive), "login")
-            begun = await self._device_logins.begin(peer.name, login)
-            await PlainReply({"schema": SCHEMA, **begun})(scope, receive, send)
-        elif method == "POST" and (found := _DEVICE_LOGIN.fullmatch(path)) is not None:
-            await self._poll_device_login(found[1], scope, receive, send, peer, entry)
+        elif method == "POST" and path.startswith((f"{HUB_API}/logins", f"{HUB_API}/device-logins")):
+            self._limits.check_address(peer.name)
+            await self._answer_login(scope, receive, send, peer, entry)
         elif (method, path) == ("GET", LISTING_PATH) and peer.is_local:
             await self._list_jobs(scope, receive, send, peer, entry)
         elif method in ("PUT", "DELETE") and peer.is_local and (found := _TOKENS.fullmatch(path)) is not None:
             await self._register(found[1], scope, receive, send, peer, entry)
         else:
-            raise Refused(Problem("C101", f"the hub has no {method} {path}", ExitCode.USAGE), 404)
+            raise _unknown(scope)
+
+    async def _answer_login(self, scope: Scope, receive: Receive, send: Send, peer: Peer, entry: Entry) -> None:
+        path = scope["path"]
+        if path == f"{HUB_API}/logins":
+            await PlainReply({"schema": SCHEMA, **self._logins.begin(peer.name)})(scope, receive, send)
+        elif (found := _LOGIN.fullmatch(path)) is not None:
+            await self._login(found[1], scope, receive, send, peer, entry)
+        elif path == f"{HUB_API}/device-logins":
+            login = _read_text(await read_small(receive), "login")
+            begun = await self._device_logins.begin(peer.name, login)
+            await PlainReply({"schema": SCHEMA, **begun})(scope, receive, send)
+        elif (found := _DEVICE_LOGIN.fullmatch(path)) is not None:
+            await self._poll_device_login(found[1], scope, receive, send, peer, entry)
+        else:
+            raise _unknown(scope)
 
     async def _register(
         self, token_id: str, scope: Scope, receive: Receive, send: Send, peer: Peer, entry: Entry
@@ -156,6 +164,10 @@ class OwnRoutes:
             await self._daemons.forward(uid, asked, _once(body, receive), send, head)
 
 
+def _unknown(scope: Scope) -> Refused:
+    return Refused(Problem("C101", f"the hub has no {scope['method']} {scope['path']}", ExitCode.USAGE), 404)
+
+
 def _once(body: bytes, receive: Receive) -> Receive:
     """Return a `receive` that yields `body`, then what `receive` yields."""
     messages = iter(({"type": "http.request", "body": body, "more_body": False},))
@@ -167,15 +179,19 @@ def _once(body: bytes, receive: Receive) -> Receive:
 
 
 async def read_small(receive: Receive) -> bytes:
-    """Return a body. Raises Refused if it is too large, and CallerGone."""
+    """Return a body. Raises Refused if it is too large, and CallerGone, also if it is not complete after SMALL_S."""
     body, more = b"", True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise CallerGone
-        body, more = body + message.get("body", b""), message.get("more_body", False)
-        if len(body) > SMALL_BYTES:
-            raise Refused(Problem("C101", f"the body is larger than {SMALL_BYTES} bytes", ExitCode.USAGE), 413)
+    try:
+        async with asyncio.timeout(SMALL_S):
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise CallerGone
+                body, more = body + message.get("body", b""), message.get("more_body", False)
+                if len(body) > SMALL_BYTES:
+                    raise Refused(Problem("C101", f"the body is larger than {SMALL_BYTES} bytes", ExitCode.USAGE), 413)
+    except TimeoutError as error:
+        raise CallerGone from error
     return body
 
 

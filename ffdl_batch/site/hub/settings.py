@@ -17,6 +17,7 @@ _PATHS = ("socket", "certificate", "key", "audit_file", "run_dir", "oidc_ca")
 _OF_SPAWNER, _OF_SITE = ("run_dir", "min_uid"), ("trust_hub_sessions",)
 """Settings of the hub from the table `[spawner]`, and from the beginning of the site file."""
 _MOST_PORTS = 1 << 16
+_PASSWORD = re.compile(r"://[^/?#]*:[^/?#]*@|[?&]password=", re.ASCII)
 _ISSUER = re.compile(r"https://[A-Za-z0-9.:\[\]-]+(?:/[!-~]*)?", re.ASCII)
 _KINDS = {bool: "true or false", int: "a number", str: "a text"}
 
@@ -85,6 +86,8 @@ class HubSettings:
                 ipaddress.ip_network(network)
             except ValueError as error:
                 raise ValueError(f"trusted_proxies: {error}") from error
+        if _PASSWORD.search(self.database_url):
+            raise ValueError("database_url must have no password, because all users read this file: use PGPASSFILE")
         if bool(self.certificate) != bool(self.key):
             raise ValueError("certificate and key must be set together")
         if bool(self.oidc_issuer) != bool(self.oidc_client_id):

@@ -178,6 +178,49 @@ def test_protocol_does_not_limit_time_of_body_and_reply(connect: Any, monkeypatc
     asyncio.run(send())
 
 
+def test_protocol_ends_connection_whose_body_is_late_after_the_answer(
+    connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "HEAD_S", 0.0)
+
+    async def refuse(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def send() -> None:
+        protocol, transport = connect()
+        protocol.app = refuse
+        protocol.data_received(HEAD + b"Content-Length: 9\r\n\r\n")
+        await asyncio.gather(*protocol.tasks)
+        protocol.data_received(b"x")  # after this, uvicorn has no timer
+        await asyncio.wait_for(transport.closed.wait(), 60)
+        assert transport.written.startswith(b"HTTP/1.1 401")
+
+    asyncio.run(send())
+
+
+def test_protocol_queues_no_request_behind_one_that_is_not_answered(connect: Any) -> None:
+    async def send() -> None:
+        protocol, transport = connect()
+        protocol.data_received(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
+        assert refusal(transport) == (400, "the request is not valid HTTP/1.1")
+        assert len(protocol.tasks) == 1 and not protocol.pipeline
+        await asyncio.gather(*protocol.tasks)
+
+    asyncio.run(send())
+
+
+def test_protocol_drops_trailers(connect: Any) -> None:
+    async def send() -> None:
+        protocol, transport = connect()
+        protocol.data_received(CHUNKED + b"2\r\nxy\r\n0\r\nX-Forwarded-For: 192.0.2.1\r\nX: y\r\n\r\n")
+        await asyncio.gather(*protocol.tasks)
+        assert transport.written.endswith(b"\r\n\r\n2")
+        assert {name for name, _ in protocol.scope["headers"]} == {b"host", b"transfer-encoding"}
+
+    asyncio.run(send())
+
+
 def test_crowd_reserves_connections_for_other_users(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     crowd = ConnectionLimits()
     crowd.most, crowd.most_of_user = 6, 3

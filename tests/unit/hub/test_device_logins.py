@@ -294,6 +294,7 @@ def test_refusals_without_token_fill_neither_audit_nor_provider(
     provider.answers["/.well-known/openid-configuration"] = (500, b"")
     replies = [site.ask(f"/api/site/v1/{path}", "POST", token="", body=body).status for _ in range(4)]
     assert replies == [status, status, 429, 429] and len(audit(site)) == 2
+    assert len(provider.requests) == (3 if status == 503 else 0)  # not for the fourth
 
 
 def test_request_that_caller_without_token_abandons_is_not_in_audit(

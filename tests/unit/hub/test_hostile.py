@@ -6,13 +6,15 @@ import json
 import pwd
 import socket
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ffdl_batch.site.hub import daemons
+from ffdl_batch.domain.access import new_token
+from ffdl_batch.site.hub import accepting, daemons, own_routes
 from ffdl_batch.site.hub.accepting import Shares
 from ffdl_batch.site.hub.callers import TrustedProxies
 from tests.fakes.certificates import certificate_for
@@ -87,8 +89,54 @@ def test_flood_of_many_addresses_is_closed_before_descriptors_run_out(start_hub:
     until(lambda: site.ask("/api/site/v1/health").status == 200)
 
 
+def test_request_whose_body_does_not_come_is_dropped(start_hub: StartHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_routes, "SMALL_S", 0.2)
+    site = start_hub()
+    with connect(site) as slow:
+        slow.sendall(b"POST /api/site/v1/device-logins HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
+        assert slow.recv(1) == b""
+
+
+def test_uid_of_a_user_namespace_reaches_nothing_of_the_hub(
+    start_hub: StartHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = start_hub()
+    assert site.ask("/api/site/v1/health", local=True, token="").status == 200
+    accepting._is_subordinate.cache_clear()
+    monkeypatch.setattr(accepting, "is_subordinate", lambda uid: uid == OWN)
+    with pytest.raises(ConnectionError):
+        site.ask("/api/site/v1/health", local=True, token="")
+    accepting._is_subordinate.cache_clear()
+
+
+def test_token_takes_half_of_the_limits_and_leaves_the_rest_to_its_owner(start_hub: StartHub) -> None:
+    site, go_on, own = start_hub(requests_at_once=4), threading.Event(), new_token()
+    site.tokens.put(own.id, OWN, time.time() + 1000)
+    held: list[str] = []
+
+    def script(handler: Any) -> None:
+        if handler.path == "/api/v1/slow":
+            held.append(handler.path)
+            assert go_on.wait(60)
+        answer(handler)
+
+    site.serve_daemon(script)
+    assert [site.ask("/api/v1/jobs", token=token).status for token in (TOKEN, own.text)] == [200, 200]
+    waiting = [threading.Thread(target=site.ask, args=("/api/v1/slow",)) for _ in range(2)]
+    for number, thread in enumerate(waiting, 1):
+        thread.start()
+        until(lambda number=number: len(held) == number)  # type: ignore[misc]
+    refused = site.ask("/api/v1/jobs")
+    assert (refused.status, f"2 requests of user {OWN} are" in refused.message) == (429, True)
+    assert refused.message.endswith("with this token")
+    assert site.ask("/api/v1/jobs", token=own.text).status == 200
+    go_on.set()
+    for thread in waiting:
+        thread.join()
+
+
 def test_wrong_secret_uses_up_nothing_of_the_owner(start_hub: StartHub) -> None:
-    site, go_on = start_hub(requests_per_minute=5, requests_at_once=2), threading.Event()
+    site, go_on = start_hub(requests_per_minute=9, requests_at_once=2), threading.Event()
 
     def script(handler: Any) -> None:
         is_right = handler.headers["Authorization"] == f"Bearer {TOKEN}"
@@ -105,10 +153,10 @@ def test_wrong_secret_uses_up_nothing_of_the_owner(start_hub: StartHub) -> None:
     go_on.set()
     for thread in waiting:
         thread.join()
-    for _ in range(6):
+    for _ in range(10):
         site.ask("/api/v1/jobs", token=WRONG)
     assert site.ask("/api/v1/jobs", token=WRONG).status == 429
-    assert [site.ask("/api/v1/jobs").status for _ in range(4)] == [200, 200, 200, 429]
+    assert [site.ask("/api/v1/jobs").status for _ in range(4)] == [200, 200, 200, 429]  # a token has half, rounded up
 
 
 def test_refusal_before_the_token_was_checked_does_not_prove_it(start_hub: StartHub) -> None:

@@ -51,6 +51,8 @@ def test_settings_have_defaults_and_the_directory_of_the_spawner(tmp_path: Path)
         ("oidc_issuer = 'https://id'", "oidc_issuer and oidc_client_id must be set together"),
         ("oidc_issuer = 'http://id'\noidc_client_id = 'x'", "oidc_issuer must be an address as https://HOST"),
         ("oidc_ca = 'ca.pem'", "oidc_ca must be an absolute path"),
+        ("database_url = 'postgresql+psycopg://ffdl:secret@db/hub'", "database_url must have no password"),
+        ("database_url = 'postgresql+psycopg://@/hub?host=db&password=secret'", "database_url must have no password"),
         ("x = ", "cannot be read"),
     ],
 )

@@ -112,6 +112,10 @@ def test_credential_for_anything_else_reaches_no_daemon(
     assert reply.status == 401
     assert ("Expired" if change == "invalid" else "for another login, hub or certificate") in reply.message
     assert finish(site, nonce).status == 429  # the address has used up its wrong credentials
+    monkeypatch.setattr(logins, "decode", lambda _: pytest.fail("decoded"))
+    assert [site.ask(f"/api/site/v1/{path}", "POST", token="").status for path in ("logins", f"logins/{nonce}")] == [
+        429
+    ] * 2
 
 
 @pytest.mark.parametrize("body", ["", "[]", "{}", '{"to_hub": 1, "to_daemon": "x"}', "[" * 9000])

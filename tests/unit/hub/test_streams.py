@@ -137,7 +137,7 @@ def test_silent_client_is_dropped_and_daemon_that_reads_nothing(
 
 
 def test_streams_count_as_requests_of_their_user(start_hub: StartHub) -> None:
-    site, end = start_hub(requests_at_once=2), threading.Event()
+    site, end = start_hub(requests_at_once=4), threading.Event()
     serve_raw(site, lambda _: hold(end))
     streams = [ask(site) for _ in range(2)]
     assert [status for status, _ in streams] == [101, 101]
