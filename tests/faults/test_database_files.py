@@ -56,7 +56,7 @@ def await_word(world: FaultWorld, words: str) -> str:
 
 def listing(world: FaultWorld, *options: str) -> str:
     """What `ffdl list` prints. It fails while the daemon needs one more connection to a file that cannot be opened."""
-    found = []
+    found = [""]
 
     def is_listed() -> bool:
         listed = world.run("ffdl", "list", *options)
@@ -64,7 +64,7 @@ def listing(world: FaultWorld, *options: str) -> str:
         assert listed.code in (0, 75), listed
         return listed.code == 0
 
-    world.wait(is_listed, "a listing")
+    world.wait(is_listed, lambda: f"a listing, after {len(found) - 1} attempts; the last printed {found[-1]!r}")
     return found[-1]
 
 
