@@ -128,7 +128,7 @@ class Context:
     figures: Figures = field(init=False)
     revoked: set[str] = field(default_factory=set)
     """Ids of the tokens that this daemon has revoked."""
-    _users_of_tokens: dict[str, list[Peer]] = field(default_factory=dict)
+    _peers_of_tokens: dict[str, list[Peer]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.figures = Figures(
@@ -167,20 +167,20 @@ class Context:
             return
         left = caller.expires_at - self.platform.storage.clock.now()
         timer = asyncio.get_running_loop().call_later(left, peer.abort)
-        users = self._users_of_tokens.setdefault(caller.token_id, [])
-        users.append(peer)
+        peers = self._peers_of_tokens.setdefault(caller.token_id, [])
+        peers.append(peer)
         try:
             yield
         finally:
             timer.cancel()
-            users.remove(peer)
-            if not users:
-                self._users_of_tokens.pop(caller.token_id, None)
+            peers.remove(peer)
+            if not peers:
+                self._peers_of_tokens.pop(caller.token_id, None)
 
     def note_revoked(self, token_id: str, by: Peer | None) -> None:
         """Drop all connections that use a token, except that of the peer who has revoked it."""
         self.revoked.add(token_id)
-        for peer in self._users_of_tokens.get(token_id, ()):
+        for peer in self._peers_of_tokens.get(token_id, ()):
             if peer is not by:
                 peer.abort()
 

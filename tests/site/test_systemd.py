@@ -352,7 +352,7 @@ for line in sys.stdin:
     provider.claims = {"preferred_username": line.strip()}
     print(flush=True)
 """
-"""An OpenID provider. Whoever it reads the name of has confirmed all logins."""
+"""An OpenID provider. The user whose name it reads last has confirmed all logins."""
 
 
 @contextmanager

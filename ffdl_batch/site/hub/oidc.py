@@ -9,7 +9,6 @@ import asyncio
 import json
 import re
 import ssl
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -181,7 +180,7 @@ def verify_id_token(
     """Return the claims of an ID token that a key of the provider has signed for this client (OpenID Connect Core,
     section 3.1.3.7). Raises LoginDenied."""
     from joserfc import jwt
-    from joserfc.errors import JoseError, SecurityWarning
+    from joserfc.errors import JoseError
     from joserfc.jwk import KeySet
 
     rules = jwt.JWTClaimsRegistry(
@@ -195,9 +194,7 @@ def verify_id_token(
     )
     try:
         known = KeySet([key for one in keys["keys"] for key in _known_keys(one)])
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SecurityWarning)  # of the name EdDSA, at each login
-            claims = jwt.decode(id_token, known, ALGORITHMS).claims
+        claims = jwt.decode(id_token, known, ALGORITHMS).claims
         rules.validate(claims)
     except (JoseError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise LoginDenied(f"the ID token is not valid: {quoted(str(error))}") from error
