@@ -329,7 +329,6 @@ def test_restarts_of_hub_fail_no_request_of_clients_that_repeat_it_once(site: Si
 
 def test_hub_as_unit_reaches_daemon_of_user_through_spawner(site: Site) -> None:
     site.run("systemctl", "start", "ffdl-hub.service")
-    until(lambda: site.finish(["test", "-S", "/run/ffdl-hub/hub.sock"]).returncode == 0, "the hub's socket")
     assert site.units(BOB) == []
     assert site.python(OPERATE, str(BOB), uid=ADA) == "200\n"
     assert len(site.units(BOB)) == 1

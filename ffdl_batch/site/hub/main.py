@@ -16,6 +16,7 @@ from ffdl_batch import __version__
 from ffdl_batch.daemon.connections import Peer, PeerProtocol
 from ffdl_batch.daemon.log_file import log_to
 from ffdl_batch.daemon.quiet_server import QuietServer, uvicorn_config
+from ffdl_batch.daemon.socket_file import report_readiness
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.host.core_dumps import hide_memory
@@ -133,6 +134,7 @@ async def _serve(hub: Hub, settings: HubSettings) -> None:
             # Without it, the second part of each answer waits 40 ms for an acknowledgement.
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listening.listen(BACKLOG)  # also a passed one: SO_PEERCRED then shows its clients the hub's account
+    report_readiness(os.environ)
     try:
         await asyncio.gather(
             *(server.serve(sockets=[listening]) for server, listening in zip(servers, sockets, strict=True))
