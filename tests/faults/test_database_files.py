@@ -21,7 +21,7 @@ from ffdl_batch.store import open_store
 from tests import preloaded
 from tests.crash.fuzz.companions import fork_child
 from tests.crash.world import WorldOptions
-from tests.faultfs import CHANGING, Fault, fault_fs
+from tests.faultfs import CHANGING, Fault, FaultFs, fault_fs
 from tests.faults.fault_rig import LIMIT_S, FaultWorld, fault_world, typed
 from tests.private_mounts import SmallDisk
 from tests.unit.store.jobs import add_job
@@ -112,11 +112,33 @@ def test_daemon_refuses_writes_after_database_is_deleted_and_restore_recovers(
     assert told < 30 + 0.7 * seconds, "it is not logged every second"
 
 
+READ_ONLY_FAULT = Fault(CHANGING, error=errno.EROFS, below="ffdl.sqlite3")
+
+
+def make_read_only(world: FaultWorld, fs: FaultFs) -> None:
+    """Make the database read-only while no transaction is being written."""
+    tasks = Path(f"/proc/{world.daemon_pid}/task")
+    journal = fs.behind / "state/ffdl.sqlite3-journal"  # SQLite truncates it at the end of each transaction
+
+    def is_done() -> bool:
+        os.kill(world.daemon_pid, signal.SIGSTOP)
+        try:  # a task that waits for the file system stops after its answer
+            stats = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks.iterdir()]
+            if set(stats) != {"T"} or journal.stat().st_size > 0:
+                return False
+            fs.befall(READ_ONLY_FAULT)
+            return True
+        finally:
+            os.kill(world.daemon_pid, signal.SIGCONT)
+
+    world.wait(is_done, "a moment between two transactions")
+
+
 def test_commands_report_read_only_database_with_same_message(tmp_path: Path, own_mounts: None) -> None:
     with fault_fs(tmp_path) as fs, fault_world(tmp_path, WorldOptions("local"), state=fs.point / "state") as world:
         world.start()
         running = world.submit_running()
-        fs.befall(Fault(CHANGING, error=errno.EROFS, below="ffdl.sqlite3"))
+        make_read_only(world, fs)
         world.tell()  # an end that cannot be written
         line = await_word(world, READ_ONLY)
         told = f"the database {file_of(world)} {READ_ONLY}; the daemon continues by itself"
@@ -130,6 +152,25 @@ def test_commands_report_read_only_database_with_same_message(tmp_path: Path, ow
         fs.clear()
         world.await_ends(running, world.submit())
         world.wait(lambda: READ_ONLY not in world.run("ffdl", "list").text, "the end of the warning")
+
+
+def test_database_that_becomes_read_only_within_a_transaction_is_unreadable_until_it_is_writable(
+    tmp_path: Path, own_mounts: None
+) -> None:
+    """SQLite has to undo the transaction before it reads, and cannot write."""
+    with fault_fs(tmp_path) as fs, fault_world(tmp_path, WorldOptions("local"), state=fs.point / "state") as world:
+        world.start()
+        running = world.submit_running()
+        # Truncating the journal is the last step of a commit.
+        fs.befall(Fault(("truncate", "create"), error=errno.EROFS, below="ffdl.sqlite3"))
+        world.tell()
+        world.wait(lambda: READ_ONLY in world.run("ffdl", "daemon", "status").text, "the daemon's notice")
+        fs.befall(READ_ONLY_FAULT)
+        for words in (["list"], ["show", running], ["cancel", running]):
+            refused = world.run("ffdl", *words)
+            assert (refused.code, READ_ONLY in refused.text) == (75, True), refused
+        fs.clear()
+        world.await_ends(running, world.submit())
 
 
 def admin(state: Path, *words: object, url: str = "") -> tuple[int, str]:
