@@ -46,13 +46,13 @@ class Lane(Enum):
     CHECKS = "checks"
     """What is no test, and the tests of site mode, which end much earlier than the other lanes."""
     HOST = "host"
-    """Commands, daemons and controllers on this machine that are at work."""
+    """Daemons that are killed at every step."""
     DAEMONS = "daemons"
     """Daemons and controllers that wait for each other most of the time."""
     FAULTS = "faults"
-    """Those that wait for something that does not answer."""
+    """Those that wait for something that does not answer, and the tests of networks."""
     CLUSTER = "cluster"
-    """What needs root on Debian: the test clusters, of which a machine can hold two."""
+    """What needs root on Debian: the test clusters, of which a machine can hold two, and an older Debian."""
     UNIT = "unit"
     """Tests that do not wait."""
 
@@ -234,7 +234,7 @@ LINT_TIER = Tier("lint", Lane.CHECKS, lambda _: run_checks(*LINT))
 QUICKSTART_TIER = Tier("quickstart", Lane.CHECKS, lambda _: run_checks(*QUICKSTART))
 DOCS_TIER = Tier("docs", Lane.CHECKS, lambda _: run_checks(*DOCS))
 CRASH = pytest_tier("crash", Lane.HOST, "tests/crash")
-OVERLAY = pytest_tier("overlay", Lane.HOST, "tests/overlay")
+OVERLAY = pytest_tier("overlay", Lane.FAULTS, "tests/overlay")
 CONTRACT = pytest_tier("contract", Lane.DAEMONS, "tests/contract", runs=4)
 FAULTS = pytest_tier("faults", Lane.FAULTS, "tests/faults", runs=3)
 PREPARE = Tier("prepare", Lane.CLUSTER, prepare_cluster, needs_root=True)
@@ -246,20 +246,20 @@ CLUSTER = pytest_tier(
     needs_root=True,
 )
 SITE = pytest_tier("site", Lane.CHECKS, "tests/site", needs_root=True)
-PYTHON39 = pytest_tier("python39", Lane.HOST, "tests/python39", needs_root=True)
+PYTHON39 = pytest_tier("python39", Lane.CLUSTER, "tests/python39", needs_root=True)
 UNIT = pytest_tier("unit", Lane.UNIT, "tests/unit", "tests/golden", runs=3)
 TIERS = (
+    SITE,
     LINT_TIER,
     QUICKSTART_TIER,
     DOCS_TIER,
     CRASH,
-    OVERLAY,
-    SITE,
-    PYTHON39,
     CONTRACT,
     FAULTS,
+    OVERLAY,
     PREPARE,
     CLUSTER,
+    PYTHON39,
     UNIT,
 )
 SHARDS = {
