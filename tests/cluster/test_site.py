@@ -55,6 +55,7 @@ def test_user_of_other_login_node_logs_in_by_munge_and_runs_job(
     assert any(line["caller"] == 2001 and line["what"] == "POST /api/v1/jobs" for line in site.audit())
 
 
+@pytest.mark.full
 def test_operator_sees_and_cancels_job_of_another_user_and_reads_no_log(
     site: Site, alice: Person, bob: Person, ca: str
 ) -> None:

@@ -9,6 +9,8 @@ import pytest
 from tests.cluster.people import Person
 
 SECRET = "alices-secret-7d1f"
+READING = (["show"], ["logs"], ["events"], ["wait", "--timeout=1"])
+"""Commands that change nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,7 @@ def test_jobs_run_under_their_owner_in_slurm(alice: Person, bob: Person, running
     assert users == ["alice\n", "bob\n"]
 
 
-@pytest.mark.parametrize("verb", [["show"], ["logs"], ["events"], ["cancel"], ["wait", "--timeout=1"]])
+@pytest.mark.parametrize("verb", [["cancel"], *(pytest.param(verb, marks=pytest.mark.full) for verb in READING)])
 def test_job_commands_report_unknown_job_for_job_of_another_user(
     alice: Person, bob: Person, running: tuple[str, str], verb: list[str]
 ) -> None:

@@ -71,6 +71,7 @@ def test_why_explains_resources_with_free_gpus_and_expected_start(alice: Person,
     assert "0 of 8 GPUs of type v100 in main are free" in shown and "May start:" in shown
 
 
+@pytest.mark.full
 def test_why_suggests_alternative_that_starts_sooner(alice: Person, next_one: str) -> None:
     found = why(alice, next_one, "Resources")
     options = {one["options"]: one for one in found["alternatives"]}
@@ -82,6 +83,7 @@ def test_why_suggests_alternative_that_starts_sooner(alice: Person, next_one: st
     assert alice.show(next_one)["state"] == "QUEUED"
 
 
+@pytest.mark.full
 def test_why_counts_jobs_ahead_for_pending_reason_priority(alice: Person, next_one: str) -> None:
     behind = alice.start("behind", "true", "--time=60", "--partition=main", "--gpus=v100:2")
     found = why(alice, behind, "Priority", "--no-alternatives")
@@ -101,6 +103,7 @@ def test_why_reports_qos_limit_and_alternative_within_it(alice: Person, crowd: l
     assert alice.finish(kept)["state"] == "COMPLETED"
 
 
+@pytest.mark.full
 def test_why_explains_dependency_begin_time_and_hold(alice: Person, crowd: list[str]) -> None:
     native = alice.run("sbatch", "--parsable", "--hold", "--wrap=true").stdout.strip()
     depends = alice.start("depends", "true", f"--dependency=afterok:{native}")
@@ -117,6 +120,7 @@ def test_why_explains_dependency_begin_time_and_hold(alice: Person, crowd: list[
     alice.run("scancel", native)  # without a time limit: whoever asks when it is over hears of the next century
 
 
+@pytest.mark.full
 def test_why_names_drained_node_with_drain_reason(cluster: Cluster, alice: Person) -> None:
     cluster.scontrol("update", "NodeName=n3", "State=DRAIN", "Reason=fan is broken")
     try:
