@@ -82,6 +82,7 @@ def test_sweep_runs_as_one_native_array_with_one_job_per_element(alice: Person) 
         assert (state, code) == ("COMPLETED", "0:0")
 
 
+@pytest.mark.full
 def test_array_element_failure_leaves_other_elements_completed(alice: Person) -> None:
     array, _ = submit_array(alice, "one-fails", "exit $((FFDL_ARRAY_INDEX == 7 ? 3 : 0))", "--array=5-9:2")
     jobs = finish(alice, array)
@@ -116,6 +117,7 @@ def test_array_limit_is_enforced_by_native_array_throttle(alice: Person) -> None
     assert [executions(alice, job_id) for job_id in ids] == [1] * 6
 
 
+@pytest.mark.full
 def test_array_uses_positions_as_task_ids_for_indexes_above_max_array_size(alice: Person) -> None:
     text = alice.run("scontrol", "show", "config").stdout
     size = int(re.search(r"MaxArraySize\s*=\s*(\d+)", text)[1])  # type: ignore[index]
@@ -221,6 +223,7 @@ def test_array_elements_keep_their_outcome_when_siblings_are_interrupted(interru
     assert [(job["state"], job["attempt"]) for job in interrupted[2:]] == [("CANCELLED", 1), ("COMPLETED", 1)]
 
 
+@pytest.mark.full
 def test_array_element_continues_automatically_after_time_limit(alice: Person) -> None:
     """The head's successor depends on the end of its task: ``afterany:123_1``.
 
@@ -239,6 +242,7 @@ def test_array_element_continues_automatically_after_time_limit(alice: Person) -
         assert [begin["RESUME"] for begin in begins(alice.run("ffdl", "logs", "--attempt=2", job_id).stdout)] == ["1"]
 
 
+@pytest.mark.full
 def test_dependent_job_starts_after_all_array_elements_end(alice: Person) -> None:
     array, _ = submit_array(alice, "first", "sleep $FFDL_ARRAY_INDEX", "--array=0-3")
     last = alice.start("last", "true", f"--dependency=afterok:{array}", gpus=0)

@@ -113,6 +113,7 @@ def slow(cluster: Cluster, alice: Person) -> Iterator[Mapping[str, str]]:
     cluster.power_on(nodes["lost"])
 
 
+@pytest.mark.full
 def test_warned_job_continues_from_checkpoint_in_new_native_job(alice: Person) -> None:
     job_id = begin(alice, "warned", "--time=10")
     warn(alice, native_id(alice, job_id))
@@ -124,6 +125,7 @@ def test_warned_job_continues_from_checkpoint_in_new_native_job(alice: Person) -
     assert begins(attempt_log(alice, job, 2))[0]["RESUME"] == "1"
 
 
+@pytest.mark.full
 def test_job_continues_twice_while_daemon_is_down(alice: Person) -> None:
     extra = "batch: {checkpoint: {grace_s: 60}, env: {PACE: '0.2', STEPS: '150', HOLD: '20'}}"
     job_id = begin(alice, "alone", "--time=30", extra=extra)
