@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -117,21 +117,26 @@ def test_submit_rejects_zip_that_would_unpack_to_gigabytes(alice: Person, good: 
     assert done.returncode == 78 and "would unpack to 4294967280 bytes" in done.stderr
 
 
+IMPOSSIBLE: Sequence[tuple[dict[str, object], Sequence[str], str]] = (
+    ({"cpus": 9}, (), "9 CPUs per learner, but no node here has more than 8"),
+    ({"memory": "64GiB"}, (), "per learner, but no node here has more than"),
+    ({"gpu_type": "h100"}, (), "there is no GPU of type 'h100' here; known: a100, v100"),
+    ({"gpus": 1.5}, (), "shares of a GPU"),
+    ({"gpus": -1}, (), "gpus"),
+    ({"learners": 2.5}, (), "learners"),
+    ({"memory": "lots"}, (), "lots"),
+    ({}, ("--partition=nowhere",), "there is no partition 'nowhere'; known: main, short, spot, urgent"),
+    ({}, ("--dependency=afterok:training-00000000z",), "there is no training training-00000000z"),
+    ({}, ("--backend=pbs",), "pbs"),
+)
+
+
 @pytest.mark.parametrize(
     ("fields", "options", "said"),
     [
         ({"gpus": 5}, (), "5 GPUs per learner, but no node here has more than 4"),
-        ({"cpus": 9}, (), "9 CPUs per learner, but no node here has more than 8"),
-        ({"memory": "64GiB"}, (), "per learner, but no node here has more than"),
-        ({"gpu_type": "h100"}, (), "there is no GPU of type 'h100' here; known: a100, v100"),
-        ({"gpus": 1.5}, (), "shares of a GPU"),
-        ({"gpus": -1}, (), "gpus"),
-        ({"learners": 2.5}, (), "learners"),
-        ({"memory": "lots"}, (), "lots"),
-        ({}, ("--partition=nowhere",), "there is no partition 'nowhere'; known: main, short, spot, urgent"),
         ({}, ("--partition=short", "--time=1-0"), "is over the limit of short"),
-        ({}, ("--dependency=afterok:training-00000000z",), "there is no training training-00000000z"),
-        ({}, ("--backend=pbs",), "pbs"),
+        *(pytest.param(*case, marks=pytest.mark.full) for case in IMPOSSIBLE),
     ],
 )  # fmt: skip
 def test_submit_exits_78_for_impossible_resources_or_options(
@@ -202,11 +207,13 @@ def test_submit_rejects_binary_malformed_or_empty_manifest(alice: Person, model:
     assert done.returncode == 78 and name in done.stderr
 
 
+@pytest.mark.full
 def test_submit_test_only_rejects_invalid_slurm_account(alice: Person, good: str, model: str) -> None:
     done = submit(alice, good, model, "--test-only", "--account=nobodys")
     assert done.returncode == 78 and "nvalid account" in done.stderr
 
 
+@pytest.mark.full
 def test_submit_reports_missing_slurm_command_and_creates_no_job(alice: Person, good: str, model: str) -> None:
     """No sbatch on the PATH of a daemon that is to use Slurm: what is missing is named, and it may come back."""
     other = alice.at("no-slurm", "")
