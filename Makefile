@@ -18,6 +18,7 @@ CONFORMANCE ?=
 # The Debian release whose Slurm `make conformance` uses.
 SUITE ?= sid
 
+MAKE_VENV = $(PYTHON) tools/make_venv.py --venv $(VENV) --extras examples,test,lint,docs
 # What builds the package is locked too, for pip's --no-build-isolation.
 LOCKED_EXTRAS = postgres tensorboard s3 gcs http swift fsspec sftp ssh plots parquet debug kubernetes oidc
 LOCK = printf '%s\n' 'hatchling>=1.27' 'editables>=0.5' | uv pip compile - pyproject.toml --quiet --universal \
@@ -37,7 +38,7 @@ python:
 		exit 1; }
 
 venv: python ## .venv with everything that development needs
-	@$(PYTHON) tools/make_venv.py --venv $(VENV) --extras examples,test,lint,docs
+	@$(MAKE_VENV)
 
 venv-run: python
 	@$(PYTHON) tools/make_venv.py --venv $(VENV) --extras examples
@@ -51,8 +52,8 @@ check: venv ## format, lint, types, import layers, unit tests: before every comm
 lint: venv
 	@$(BIN)/python -m tools.run_tests --tier lint
 
-test: venv ## what CI runs, with a real Slurm cluster (that part needs root on Debian)
-	@$(BIN)/python -m tools.run_tests $(TESTS)
+test: python ## what CI runs, with a real Slurm cluster (that part needs root on Debian)
+	@$(PYTHON) -m tools.packages & $(MAKE_VENV) && wait && $(BIN)/python -m tools.run_tests $(TESTS)
 
 test-full: venv ## all tests, proofs and releases of Slurm, for hours: SHARD=1, or SHARD=list; can be resumed
 	@$(BIN)/python -m tools.run_tests --full $(if $(SHARD),--shard $(SHARD))

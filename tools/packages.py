@@ -1,4 +1,7 @@
-"""The Debian packages that tests need (debian-packages.txt), installed where that can be done."""
+"""The Debian packages that tests need (debian-packages.txt), installed where that can be done.
+
+`make test` runs this program while the virtual environment is made, and installs then what it could not.
+"""
 
 from __future__ import annotations
 
@@ -49,3 +52,7 @@ def is_installed(package: str) -> bool:
 def quiet(argv: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """Run and keep the output."""
     return subprocess.run(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+
+
+if __name__ == "__main__":
+    install_packages()

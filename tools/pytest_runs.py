@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.sharing import read_results
 from tools.processes import ROOT, call, say
-from tools.tally import Tally, count_results, refuse
+from tools.tally import Tally, on_ci, refuse
 
 PYTEST_OK, PYTEST_TESTS_FAILED, PYTEST_NOTHING_COLLECTED = 0, 1, 5
 
@@ -67,3 +67,18 @@ def _run_pytest(under: Sequence[str], paths: Sequence[str], logs: list[Path], op
     elif status != PYTEST_TESTS_FAILED:
         return Tally(failed=1, cpu_s=cpu_s, troubles=[f"pytest of {logs[0].stem} ended with exit status {status}"])
     return Tally(cpu_s=cpu_s)
+
+
+def count_results(shares: Path) -> Tally:
+    """Count what pytest stored for each file (see tests/sharing.py)."""
+    tally = Tally()
+    for name, result in read_results(shares).items():
+        if result is None:
+            tally.failed += 1
+            tally.troubles.append(f"failed: {name}: its tests did not all run")
+            continue
+        tally.passed += result.passed
+        tally.failed += len(result.failed) + (len(result.skipped) if on_ci() else 0)
+        tally.skipped += len(result.skipped)
+        tally.troubles += [f"failed: {test}" for test in result.failed] + result.skipped
+    return tally

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
-
-from tests.sharing import read_results
 
 
 @dataclass
@@ -41,18 +38,3 @@ def refuse(sentence: str) -> Tally:
 def on_ci() -> bool:
     """Whether this is the run that must leave nothing out."""
     return os.environ.get("CI", "").lower() not in ("", "0", "false")
-
-
-def count_results(shares: Path) -> Tally:
-    """Count what pytest stored for each file (see tests/sharing.py)."""
-    tally = Tally()
-    for name, result in read_results(shares).items():
-        if result is None:
-            tally.failed += 1
-            tally.troubles.append(f"failed: {name}: its tests did not all run")
-            continue
-        tally.passed += result.passed
-        tally.failed += len(result.failed) + (len(result.skipped) if on_ci() else 0)
-        tally.skipped += len(result.skipped)
-        tally.troubles += [f"failed: {test}" for test in result.failed] + result.skipped
-    return tally

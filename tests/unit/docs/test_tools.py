@@ -27,7 +27,7 @@ from tests.unit.docs.shown import ROOT
 from tools import mutations, pytest_runs
 from tools.checks import run_checks
 from tools.processes import compile_sources, prefer_interpreter
-from tools.tally import count_results, refuse
+from tools.tally import refuse
 
 
 def load(path: str) -> ModuleType:
@@ -48,7 +48,7 @@ def test_tally_counts_stored_results_and_skips_fail_on_ci_only(
     monkeypatch.setenv("CI", ci)
     (tmp_path / "test_a.py").write_text(json.dumps(asdict(Result(3, ["a::bad"], ["a::left: no root"]))))
     (tmp_path / "test_b.py").touch()
-    tally = count_results(tmp_path)
+    tally = pytest_runs.count_results(tmp_path)
     assert (tally.passed, tally.failed, tally.skipped) == (3, failed, 1)
     assert tally.troubles == ["failed: a::bad", "a::left: no root", "failed: test_b.py: its tests did not all run"]
 
