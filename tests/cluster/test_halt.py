@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -44,20 +44,36 @@ GRACE_S = 120
 PATIENT = f"batch: {{checkpoint: {{grace_s: {GRACE_S}}}}}"
 """Of those that answer: many learners with PyTorch at once are slow on two cores."""
 REFUSING = {"deaf": DEAF, "stubborn": STUBBORN, "unheard": "python3 train.py --deaf"}
+ALWAYS = ("plain", "stubborn")
+"""Those of `make test`; tests/contract has the others without Slurm and containers."""
 Jobs = Mapping[str, Mapping[str, Any]]
+
+
+def kinds(names: Iterable[str]) -> list[Any]:
+    """The names, of which `make test` runs those in ALWAYS."""
+    return [pytest.param(name, marks=[] if name in ALWAYS else [pytest.mark.full]) for name in names]
 
 
 @pytest.fixture(scope="module")
 def halted(alice: Person) -> Jobs:
-    """Those that need no PyTorch: submitted together, halted together, as they are then."""
-    return halt_all(alice, {**{name: ANSWERING[name] for name in ANSWERING if name not in IN_PYTORCH}, **REFUSING})
+    """Those of `make test`: submitted together, halted together, as they are then."""
+    return halt_all(alice, {name: command for name, command in {**ANSWERING, **REFUSING}.items() if name in ALWAYS})
 
 
 @pytest.fixture(scope="module")
-def halted_in_pytorch(cluster: Cluster, alice: Person) -> Jobs:
-    """The others."""
+def halted_in_full(cluster: Cluster, alice: Person) -> Jobs:
+    """The others; first those that need no PyTorch."""
+    others = {name: command for name, command in {**ANSWERING, **REFUSING}.items() if name not in ALWAYS}
+    plain = halt_all(alice, {name: command for name, command in others.items() if name not in IN_PYTORCH})
     provide_image(cluster, "pytorch")
-    return halt_all(alice, {name: ANSWERING[name] for name in IN_PYTORCH})
+    return {**plain, **halt_all(alice, {name: others[name] for name in IN_PYTORCH})}
+
+
+@pytest.fixture
+def job(request: pytest.FixtureRequest, name: str) -> Mapping[str, Any]:
+    """The job of that name, halted."""
+    found: Jobs = request.getfixturevalue("halted" if name in ALWAYS else "halted_in_full")
+    return found[name]
 
 
 def halt_all(alice: Person, commands: Mapping[str, str]) -> Jobs:
@@ -81,13 +97,8 @@ def halt_all(alice: Person, commands: Mapping[str, str]) -> Jobs:
     return dict(zip(ids, alice.finish_all(list(ids.values())), strict=True))
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.full] if name in IN_PYTORCH else []) for name in ANSWERING]
-)
-def test_halt_confirms_checkpoint_of_learner_that_handles_the_request(
-    alice: Person, request: pytest.FixtureRequest, name: str
-) -> None:
-    job = request.getfixturevalue("halted_in_pytorch" if name in IN_PYTORCH else "halted")[name]
+@pytest.mark.parametrize("name", kinds(ANSWERING))
+def test_halt_confirms_checkpoint_of_learner_that_handles_the_request(alice: Person, job: Mapping[str, Any]) -> None:
     assert job["state"] == "HALTED", job
     (attempt,) = job["attempts"]
     assert (attempt["interruption"], attempt["checkpoint_asked"]) == ("halt", True), attempt
@@ -97,9 +108,8 @@ def test_halt_confirms_checkpoint_of_learner_that_handles_the_request(
     assert job["native_id"] not in alice.queue()
 
 
-@pytest.mark.parametrize("name", REFUSING)
-def test_halt_ends_learner_that_ignores_checkpoint_request(alice: Person, halted: Jobs, name: str) -> None:
-    job = halted[name]
+@pytest.mark.parametrize("name", kinds(REFUSING))
+def test_halt_ends_learner_that_ignores_checkpoint_request(alice: Person, job: Mapping[str, Any]) -> None:
     assert job["state"] == "HALTED", job
     (attempt,) = job["attempts"]
     assert attempt["checkpoint_asked"] and not attempt["checkpoint_confirmed"], attempt
@@ -131,6 +141,7 @@ def test_resume_continues_halted_job_from_checkpoint_with_new_resources(alice: P
     assert alice.batch_fields(job["native_id"])["TimeLimit"] == "00:05:00"
 
 
+@pytest.mark.full
 def test_resume_rejects_completed_job(alice: Person, halted: Jobs) -> None:
     job_id = alice.start("done", "true")
     alice.finish(job_id)
@@ -152,6 +163,7 @@ def test_halt_removes_queued_job_from_slurm_and_resume_queues_it(alice: Person) 
     assert alice.finish(job_id)["state"] == "CANCELLED"
 
 
+@pytest.mark.full
 def test_halt_right_after_submit_halts_every_job(alice: Person) -> None:
     """Whatever state it is in by then, it ends halted, or was done before."""
     model = saver_model(alice)
@@ -161,6 +173,7 @@ def test_halt_right_after_submit_halts_every_job(alice: Person) -> None:
     assert {job["state"] for job in alice.finish_all(ids)} == {"HALTED"}
 
 
+@pytest.mark.full
 def test_halt_and_resume_preserve_steps_of_both_learners(alice: Person) -> None:
     job_id = alice.submit(training(alice, "two-learners", extra=ANSWERED, learners=2), saver_model(alice))
     until_logged(alice, job_id, "step 3")

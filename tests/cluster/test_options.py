@@ -81,7 +81,7 @@ def site(cluster: Cluster) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def exported(alice: Person, site: None, slow_jobs: object) -> dict[str, str]:
+def exported(alice: Person, site: None) -> dict[str, str]:
     """Jobs that print their environment, by the value of --export; all submitted from the same shell."""
     model = alice.model("empty", {"README": "nothing here\n"})
     manifest = alice.manifest("environment", REPORT)
@@ -94,11 +94,12 @@ def exported(alice: Person, site: None, slow_jobs: object) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def parent(alice: Person, exported: dict[str, str]) -> tuple[str, str]:
+def parent(alice: Person, site: None, slow_jobs: object) -> tuple[str, str]:
     """What to depend on: a training that has completed, and a held job of sbatch's."""
     native = alice.run("sbatch", "--parsable", "--hold", "--wrap=true").stdout.strip()
-    assert alice.finish(exported[""])["state"] == "COMPLETED"
-    return exported[""], native
+    completed = alice.start("parent", "true")
+    assert alice.finish(completed)["state"] == "COMPLETED"
+    return completed, native
 
 
 def compare(alice: Person, ours: tuple[str, ...], theirs: tuple[str, ...]) -> dict[str, str]:
@@ -128,6 +129,7 @@ def test_submit_long_options_match_sbatch_job_fields(alice: Person, parent: tupl
     assert fields["Reservation"] == RESERVATION
 
 
+@pytest.mark.full
 def test_submit_short_options_match_sbatch_job_fields(alice: Person, parent: tuple[str, str]) -> None:
     _, native = parent
     # What the manifest asks for besides (256 MiB, one GPU) is said to sbatch too; -G counts per learner here.
@@ -174,6 +176,7 @@ def test_submit_job_name_option_overrides_manifest_name(alice: Person) -> None:
     assert alice.show(job_id)["sources"]["name"] == "command line"
 
 
+@pytest.mark.full
 def test_submit_applies_sbatch_variables_below_manifest_and_options(alice: Person) -> None:
     model, manifest = alice.model("empty", {"README": "nothing here\n"}), alice.manifest("variables", "true")
     env = {"SBATCH_PARTITION": "short", "SBATCH_TIMELIMIT": "1:30", "SBATCH_GRES": "gpu:4", "SBATCH_QOS": "high"}
@@ -208,6 +211,7 @@ def test_submit_rejects_unsupported_sbatch_option_by_name(alice: Person, given: 
     assert alice.job_ids() == before
 
 
+@pytest.mark.full
 def test_submit_output_path_is_relative_to_submission_directory(alice: Person) -> None:
     model, manifest = alice.model("empty", {"README": "nothing here\n"}), alice.manifest("output", "echo in the file")
     alice.run("mkdir", "-p", "with blank")
@@ -298,7 +302,7 @@ def test_submit_test_only_prints_sbatch_estimate_without_submission(alice: Perso
 
 
 @pytest.fixture(scope="module")
-def environments(alice: Person, exported: dict[str, str], parent: object) -> dict[str, dict[str, str]]:
+def environments(alice: Person, exported: dict[str, str]) -> dict[str, dict[str, str]]:
     """The environment that each learner saw."""
     found = {}
     for text, job in zip(exported, alice.finish_all(list(exported.values())), strict=True):
@@ -309,18 +313,21 @@ def environments(alice: Person, exported: dict[str, str], parent: object) -> dic
 
 
 @pytest.mark.parametrize("text", ["", "NONE"])
+@pytest.mark.full
 def test_export_default_or_none_passes_no_shell_variable_to_learner(
     environments: dict[str, dict[str, str]], text: str
 ) -> None:
     assert not {"MARK_A", "MARK_B"} & environments[text].keys()
 
 
+@pytest.mark.full
 def test_export_all_passes_shell_variables_except_slurm_and_apptainer(environments: dict[str, dict[str, str]]) -> None:
     seen = environments["ALL"]
     assert (seen["MARK_A"], seen["MARK_B"]) == (SHELL["MARK_A"], SHELL["MARK_B"])
     assert seen.get("APPTAINER_CACHEDIR") is None and seen.get("SLURM_JOB_ID") is None
 
 
+@pytest.mark.full
 def test_export_list_passes_only_named_variables(environments: dict[str, dict[str, str]]) -> None:
     seen = environments["MARK_A,EXTRA=a=b c,UNSET_HERE"]
     assert (seen["MARK_A"], seen["EXTRA"]) == (SHELL["MARK_A"], "a=b c")
