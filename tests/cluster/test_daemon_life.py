@@ -27,6 +27,7 @@ def stopped(bob: Person) -> Person:
     return bob
 
 
+@pytest.mark.full
 def test_daemon_starts_from_cron_environment_and_runs_submitted_job(stopped: Person) -> None:
     model = stopped.model("empty", {"README": "nothing here\n"})
     manifest = stopped.manifest("from-cron", counted(0))
@@ -82,6 +83,7 @@ def test_client_on_other_login_node_restarts_dead_daemon_on_its_host(bob: Person
     assert risen["host"] == "ctl" and risen["pid"] != dead["pid"]
 
 
+@pytest.mark.full
 def test_daemon_takes_over_dead_daemon_of_other_host_only_with_force(cluster: Cluster, bob: Person) -> None:
     job_id = bob.start("taken-over", counted(0), "--hold")
     job = bob.until(job_id, {"QUEUED"})

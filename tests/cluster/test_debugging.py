@@ -6,7 +6,8 @@ import json
 import re
 import subprocess
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -93,9 +94,22 @@ def hang(alice: Person, job_id: str, learners: int) -> bool:
 
 @pytest.fixture(scope="module")
 def jobs(alice: Person) -> Iterator[dict[str, Hanging]]:
-    """A job of each level, `job` with two learners on two nodes; all of them hang."""
+    """A job of level `job` with two learners on two nodes, which hang."""
+    with hanging(alice, {"job": 2}) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def others(alice: Person) -> Iterator[dict[str, Hanging]]:
+    """A job of each of the other levels; both hang."""
+    with hanging(alice, {"none": 1, "host": 1}) as found:
+        yield found
+
+
+@contextmanager
+def hanging(alice: Person, wanted: Mapping[str, int]) -> Iterator[dict[str, Hanging]]:
+    """A job of each level with so many learners, on as many nodes."""
     model = alice.model("hang", {"hang.py": HANG})
-    wanted = {"none": 1, "job": 2, "host": 1}
     ids = {}
     for level, learners in wanted.items():
         extra = f"batch: {{network: {level}, placement: spread}}" if learners > 1 else f"batch: {{network: {level}}}"
@@ -119,12 +133,18 @@ def execute(alice: Person, *words: str, node: str = "ctl") -> subprocess.Complet
 
 
 @pytest.mark.parametrize(
-    ("level", "learner", "node"), [("none", 1, "ctl"), ("job", 1, "login2"), ("job", 2, "ctl"), ("host", 1, "login2")]
+    ("fixture", "level", "learner", "node"),
+    [
+        ("jobs", "job", 1, "login2"),
+        pytest.param("jobs", "job", 2, "ctl", marks=pytest.mark.full),
+        pytest.param("others", "none", 1, "ctl", marks=pytest.mark.full),
+        pytest.param("others", "host", 1, "login2", marks=pytest.mark.full),
+    ],
 )
 def test_exec_runs_command_inside_learner_container(
-    alice: Person, jobs: dict[str, Hanging], level: str, learner: int, node: str
+    alice: Person, request: pytest.FixtureRequest, fixture: str, level: str, learner: int, node: str
 ) -> None:
-    job = jobs[level]
+    job = request.getfixturevalue(fixture)[level]
     done = execute(alice, f"--learner={learner}", job.id, "--", "bash", "-c", ASK, node=node)
     assert (done.returncode, done.stderr) == (7, "")
     net, pid, directory, user, hanging, *rest = done.stdout.splitlines()
@@ -154,9 +174,9 @@ def test_stack_shows_function_and_line_of_hanging_learner(alice: Person, jobs: d
 
 
 @pytest.mark.full
-def test_shell_forwards_terminal_size_ctrl_c_and_exit_status(alice: Person, jobs: dict[str, Hanging]) -> None:
+def test_shell_forwards_terminal_size_ctrl_c_and_exit_status(alice: Person, others: dict[str, Hanging]) -> None:
     script = alice.write("~/drive.py", textwrap.dedent(DRIVER))
-    assert alice.run("python3", script, jobs["none"].id, node="login2").stdout == "ended with 9\n"
+    assert alice.run("python3", script, others["none"].id, node="login2").stdout == "ended with 9\n"
 
 
 def test_exec_ends_remote_processes_and_step_when_client_is_killed(
@@ -183,14 +203,15 @@ def test_exec_ends_remote_processes_and_step_when_client_is_killed(
     wait_until(is_gone, "the step to be gone")
 
 
-def test_exec_rejects_job_of_another_user(bob: Person, jobs: dict[str, Hanging]) -> None:
-    done = execute(bob, jobs["none"].id, "--", "true")
+@pytest.mark.full
+def test_exec_rejects_job_of_another_user(bob: Person, others: dict[str, Hanging]) -> None:
+    done = execute(bob, others["none"].id, "--", "true")
     assert (done.returncode, "there is no job" in done.stderr) == (1, True)
 
 
 @pytest.mark.full
-def test_exec_command_ends_when_job_is_cancelled(cluster: Cluster, alice: Person, jobs: dict[str, Hanging]) -> None:
-    job = jobs["host"].id
+def test_exec_command_ends_when_job_is_cancelled(cluster: Cluster, alice: Person, others: dict[str, Hanging]) -> None:
+    job = others["host"].id
     with alice.popen("ffdl", "exec", job, "--", "bash", "-c", "trap '' HUP; echo up; exec sleep 8400") as started:
         assert started.stdout is not None
         assert started.stdout.readline() == "up\n"
