@@ -52,30 +52,47 @@ def small(cluster: Cluster) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def failed(alice: Person, slow_jobs: object, small: str) -> dict[str, dict[str, Any]]:
-    """All failing jobs, started together."""
-    alice.run("bash", "-c", WITHOUT_BASH)
+def failed(alice: Person) -> dict[str, dict[str, Any]]:
+    """Failing jobs of `make test`, started together."""
     alice.write("~/not-an-image.sif", "this is a text\n")
     alice.run("sh", "-c", "mkdir -p failures/in failures/out")
-    model = alice.model("empty", {"README": "nothing here\n"})
-
-    def image(path: str) -> str:
-        fields = {"framework": f"{{name: custom, version: {path}, command: 'true'}}"}
-        text = "\n".join([f"name: {path}", "cpus: 1", "memory: 64MiB", *(f"{k}: {v}" for k, v in fields.items())])
-        return alice.write(f"~/manifests/image-{path.rpartition('/')[2]}.yml", text + "\n")
-
     manifests = {
         "exit": alice.manifest("exit", FAILING, STORE.format(path="../failures")),
-        "killed": alice.manifest("killed", "echo here; kill -SEGV $$"),
         "memory": alice.manifest("memory", HUNGRY, memory="128MiB"),
         "second": alice.manifest("second", SECOND_FAILS, learners=2),
-        "command": alice.manifest("command", "no-such-program --at-all"),
-        "no-bash": image(f"{alice.home}/nobash.sif"),
-        "no-image": image(f"{alice.home}/not-an-image.sif"),
+        "no-image": with_image(alice, f"{alice.home}/not-an-image.sif"),
     }
-    ids = dict(zip(manifests, alice.submit_all(list(manifests.values()), model), strict=True))
-    full = alice.manifest("full", "head -c 3000000 /dev/zero > $RESULT_DIR/big", STORE.format(path=small))
-    ids["full"] = alice.submit(full, model, f"--nodelist={SMALL_NODE}")
+    return ended(alice, submitted(alice, manifests))
+
+
+@pytest.fixture(scope="module")
+def failed_in_full(alice: Person, small: str) -> dict[str, dict[str, Any]]:
+    """The others, started together."""
+    alice.run("bash", "-c", WITHOUT_BASH)
+    manifests = {
+        "killed": alice.manifest("killed", "echo here; kill -SEGV $$"),
+        "command": alice.manifest("command", "no-such-program --at-all"),
+        "no-bash": with_image(alice, f"{alice.home}/nobash.sif"),
+    }
+    full = {"full": alice.manifest("full", "head -c 3000000 /dev/zero > $RESULT_DIR/big", STORE.format(path=small))}
+    return ended(alice, submitted(alice, manifests) | submitted(alice, full, f"--nodelist={SMALL_NODE}"))
+
+
+def with_image(alice: Person, path: str) -> str:
+    """A manifest for that image."""
+    fields = {"framework": f"{{name: custom, version: {path}, command: 'true'}}"}
+    text = "\n".join([f"name: {path}", "cpus: 1", "memory: 64MiB", *(f"{k}: {v}" for k, v in fields.items())])
+    return alice.write(f"~/manifests/image-{path.rpartition('/')[2]}.yml", text + "\n")
+
+
+def submitted(alice: Person, manifests: dict[str, str], *options: str) -> dict[str, str]:
+    """The ids of the jobs by the names of their manifests."""
+    model = alice.model("empty", {"README": "nothing here\n"})
+    return dict(zip(manifests, alice.submit_all(list(manifests.values()), model, *options), strict=True))
+
+
+def ended(alice: Person, ids: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """The jobs, which have failed."""
     jobs = dict(zip(ids, alice.finish_all(list(ids.values())), strict=True))
     for name, job in jobs.items():
         assert job["state"] == "FAILED", (name, job)
@@ -109,9 +126,10 @@ def test_failed_job_stores_results_logs_and_checkpoint(alice: Person, failed: di
     assert list(job["timestamps"])[-2:] == ["STORING", "FAILED"]
 
 
-def test_job_reports_signal_that_killed_its_learner(failed: dict[str, dict[str, Any]]) -> None:
+@pytest.mark.full
+def test_job_reports_signal_that_killed_its_learner(failed_in_full: dict[str, dict[str, Any]]) -> None:
     """The shell in the container dies of it; Apptainer hands it on as the exit code that a shell would give."""
-    job = failed["killed"]
+    job = failed_in_full["killed"]
     assert job["error_code"] == "C201"
     assert (job["exit_signal"] or job["exit_code"] - 128) == 11
     assert "SIGSEGV" in job["message"]
@@ -135,14 +153,16 @@ def test_learner_failure_terminates_the_other_learner(alice: Person, failed: dic
     assert job["native_id"] not in alice.queue()
 
 
-def test_job_fails_with_status_127_when_command_is_missing(failed: dict[str, dict[str, Any]]) -> None:
-    job = failed["command"]
+@pytest.mark.full
+def test_job_fails_with_status_127_when_command_is_missing(failed_in_full: dict[str, dict[str, Any]]) -> None:
+    job = failed_in_full["command"]
     assert (job["error_code"], job["exit_code"]) == ("C201", 127)
     assert "no-such-program: command not found" in job["log_tail"][-1]
 
 
-def test_job_fails_with_container_error_when_image_has_no_bash(failed: dict[str, dict[str, Any]]) -> None:
-    job = failed["no-bash"]
+@pytest.mark.full
+def test_job_fails_with_container_error_when_image_has_no_bash(failed_in_full: dict[str, dict[str, Any]]) -> None:
+    job = failed_in_full["no-bash"]
     assert job["error_code"] in ("S103", "S105"), job
     assert "bash" in job["message"] and job["nodes"] in job["message"]
 
@@ -153,6 +173,7 @@ def test_job_fails_with_s103_when_image_is_not_a_sif_file(alice: Person, failed:
     assert f"{alice.home}/not-an-image.sif" in job["message"] and job["nodes"] in job["message"]
 
 
+@pytest.mark.full
 def test_submit_rejects_results_store_that_is_not_writable(alice: Person) -> None:
     alice.run("sh", "-c", "mkdir -p locked/in locked/out && chmod a-w locked/out")
     manifest = alice.manifest("locked", "echo x > $RESULT_DIR/x", STORE.format(path="../locked"))
@@ -160,10 +181,11 @@ def test_submit_rejects_results_store_that_is_not_writable(alice: Person) -> Non
     assert (done.returncode, f"you may not write in {alice.home}/locked/out" in done.stderr) == (78, True), done
 
 
+@pytest.mark.full
 def test_job_fails_with_s303_and_keeps_results_when_store_is_full(
-    alice: Person, failed: dict[str, dict[str, Any]], small: str
+    alice: Person, failed_in_full: dict[str, dict[str, Any]], small: str
 ) -> None:
-    job = failed["full"]
+    job = failed_in_full["full"]
     assert job["error_code"] == "S303", job
     assert f"{small}/out/{job['id']}" in job["message"] and "No space left on device" in job["message"]
     # What the learner wrote is still where it wrote it.
@@ -171,7 +193,8 @@ def test_job_fails_with_s303_and_keeps_results_when_store_is_full(
     assert size == "3000000\n"
 
 
-def test_job_fails_with_s105_when_node_has_no_apptainer(alice: Person, failed: object) -> None:
+@pytest.mark.full
+def test_job_fails_with_s105_when_node_has_no_apptainer(alice: Person) -> None:
     other = alice.at(
         "no-apptainer",
         textwrap.dedent("""\
@@ -191,7 +214,11 @@ def test_job_fails_with_s105_when_node_has_no_apptainer(alice: Person, failed: o
     assert "/nonexistent/apptainer" in job["message"] and job["nodes"] in job["message"]
 
 
-def test_failed_job_has_one_incident_with_cause_and_evidence(alice: Person, failed: dict[str, dict[str, Any]]) -> None:
+@pytest.mark.full
+def test_failed_job_has_one_incident_with_cause_and_evidence(
+    alice: Person, failed: dict[str, dict[str, Any]], failed_in_full: dict[str, dict[str, Any]]
+) -> None:
+    jobs = failed | failed_in_full
     kinds = {
         "exit": "user.exit",
         "killed": "user.signal",
@@ -201,7 +228,7 @@ def test_failed_job_has_one_incident_with_cause_and_evidence(alice: Person, fail
         "no-image": "container.image_missing",
         "full": "data.disk_full",
     }
-    found = {name: alice.show(failed[name]["id"])["incidents"] for name in kinds}
+    found = {name: alice.show(jobs[name]["id"])["incidents"] for name in kinds}
     assert {name: [one["kind"] for one in told] for name, told in found.items()} == {
         name: [kind] for name, kind in kinds.items()
     }
