@@ -66,6 +66,7 @@ def test_doctor_checks_own_node_when_run_on_compute_node(cluster: Cluster, alice
     assert cluster.run("n1", [ADMIN, "doctor"]).stdout.splitlines()[-7:] == tried
 
 
+@pytest.mark.full
 def test_doctor_names_node_and_file_when_apptainer_network_slot_is_missing(cluster: Cluster, alice: Person) -> None:
     with slot_missing(cluster, "n3"):
         code, lines = doctor(alice, "--nodes", "all")
@@ -180,6 +181,7 @@ def test_doctor_exits_2_for_malformed_or_unknown_node_list(alice: Person) -> Non
         assert (done.returncode, done.stdout, said in done.stderr) == (2, "", True), done
 
 
+@pytest.mark.full
 def test_doctor_skips_drained_node_with_note_and_exits_75(cluster: Cluster, alice: Person) -> None:
     cluster.scontrol("update", "NodeName=n2", "State=DRAIN", "Reason=test")
     try:

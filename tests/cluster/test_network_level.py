@@ -102,6 +102,7 @@ def test_job_network_gives_learners_on_same_node_separate_addresses(alice: Perso
         assert "unreachable" in said["slurmctld"]
 
 
+@pytest.mark.full
 def test_auto_network_gives_single_learner_no_network(alice: Person) -> None:
     job_id = alice.start("alone", "cat /proc/net/dev; sleep 2", gpus=0)
     job = alice.finish(job_id)
@@ -143,6 +144,7 @@ def test_auto_network_is_none_when_daemon_host_has_no_apptainer(cluster: Cluster
     assert re.findall(r"^ *(\w+): ", attempt_log(lone, job, 1), re.MULTILINE) == ["lo"]
 
 
+@pytest.mark.full
 def test_network_host_gives_learner_the_node_network(alice: Person) -> None:
     job = alice.finish(alice.start("hosted", "cat /proc/net/dev; sleep 2", gpus=0, extra="batch: {network: host}"))
     assert (job["network"], job["network_by"], job["state"]) == ("host", "none", "COMPLETED")
@@ -293,6 +295,7 @@ def test_job_fails_with_s107_when_apptainer_rejects_job_network(cluster: Cluster
     assert "refused network level job on n3" in job["message"] and "apptainer.conf" in job["message"]
 
 
+@pytest.mark.full
 def test_submit_rejects_network_level_that_a_node_does_not_offer(cluster: Cluster, alice: Person) -> None:
     cluster.scontrol("update", "NodeName=n3", "AvailableFeatures=other", "ActiveFeatures=other")
     try:

@@ -94,6 +94,7 @@ def test_node_check_passes_and_capabilities_list_vxlan_and_egress(cluster: Clust
         assert known["egress"] == "yes"
 
 
+@pytest.mark.full
 def test_overlay_connects_srun_tasks_on_two_nodes_and_blocks_slurm_daemons(cluster: Cluster, alice: Person) -> None:
     path = alice.write("~/talk.py", TALK)
     script = f'{FACTS} rank=$(sed -n s/^rank=//p $job/network); echo "place $rank $SLURM_NODEID $(hostname)"; '
@@ -116,6 +117,7 @@ def test_overlay_connects_srun_tasks_on_two_nodes_and_blocks_slurm_daemons(clust
 CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 3); print('in')"
 
 
+@pytest.mark.full
 def test_overlay_egress_reaches_only_destination_in_job_comment(cluster: Cluster, alice: Person) -> None:
     comment = "--comment=ffdl-batch:egress/1/ctl:6817 and my own words"
     script = f"{FACTS} cat $job/network; for to in 'ctl 6817' 'ctl 22' 'n2 6818'; do set -- $to; "
@@ -185,6 +187,7 @@ def test_prolog_writes_error_and_keeps_node_in_service_when_slot_is_missing(clus
     nothing_left(cluster, "n3")
 
 
+@pytest.mark.full
 def test_node_has_no_network_of_previous_job_after_power_cycle(cluster: Cluster, alice: Person) -> None:
     script = alice.write("~/sleep.sh", "#!/bin/sh\nsleep 300\n", executable=True)
     options = ("--no-requeue", "-N2", "-w", "n1,n2", "--mem=100", "-o", "/dev/null")
@@ -209,6 +212,7 @@ def test_node_has_no_network_of_previous_job_after_power_cycle(cluster: Cluster,
         nothing_left(cluster, node)
 
 
+@pytest.mark.full
 def test_boot_service_restart_restores_filter_and_keeps_running_network(cluster: Cluster, alices_job: str) -> None:
     cluster.run("n1", ["nft", "flush", "ruleset"])
     cluster.run("n1", [f"{LIBEXEC}/boot"])
@@ -216,6 +220,7 @@ def test_boot_service_restart_restores_filter_and_keeps_running_network(cluster:
     assert f"table inet ffdl_{alices_job}" in cluster.run("n1", ["nft", "list", "tables"]).stdout
 
 
+@pytest.mark.full
 def test_array_task_gets_network_of_its_own_comment(cluster: Cluster, alice: Person) -> None:
     """The last task's number is the array's: slurmctld, asked for it, tells of all tasks."""
     place = f"{alice.home}/array"
@@ -234,6 +239,7 @@ def test_array_task_gets_network_of_its_own_comment(cluster: Cluster, alice: Per
     nothing_left(cluster, "n3")
 
 
+@pytest.mark.full
 def test_prolog_creates_no_network_for_job_without_ffdl_comment(cluster: Cluster, alice: Person) -> None:
     for options in ((), ("--comment=my run",)):
         printed = learners(

@@ -46,6 +46,7 @@ def test_wireguard_network_connects_learners_and_blocks_cluster_hosts(
         nothing_left(cluster, node)
 
 
+@pytest.mark.full
 def test_wireguard_peers_survive_slurmd_restart(cluster: Cluster, alice: Person, site: None) -> None:
     """It is no child of slurmd's that slurmd would end, and none of the job's that Slurm would."""
     script = alice.write("~/sleep.sh", "#!/bin/sh\nsleep 300\n", executable=True)
@@ -68,6 +69,7 @@ def test_wireguard_peers_survive_slurmd_restart(cluster: Cluster, alice: Person,
         nothing_left(cluster, node)
 
 
+@pytest.mark.full
 def test_doctor_names_node_with_different_wireguard_secret(cluster: Cluster, alice: Person, site: None) -> None:
     secret = cluster.run("n3", ["cat", SECRET]).stdout
 
