@@ -126,7 +126,11 @@ KINDS = [
     Kind("copied-1", 1, True, COPIED),
     Kind("copied-2", 2, True, COPIED),
 ]
-each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+each_kind = pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[pytest.mark.full] if kind.copied else [], id=kind.name) for kind in KINDS],
+)
+Jobs = dict[str, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -155,8 +159,8 @@ def store(alice: Person, copied: bool) -> str:
 
 
 @pytest.fixture(scope="module")
-def jobs(alice: Person, canaries: None) -> dict[str, dict[str, Any]]:
-    """One job of every kind, and two that must be on one node at the same time."""
+def model(alice: Person, canaries: None) -> str:
+    """The program that reports, and what it is given."""
     alice.run("rm", "-rf", "contract")
     alice.write(f"~/contract/{DATA}/deep/x.txt", "17\n")
     alice.run("mkdir", f"contract/{RESULTS}")
@@ -165,21 +169,60 @@ def jobs(alice: Person, canaries: None) -> dict[str, dict[str, Any]]:
     files = {"report.py": REPORT_PY, "report.sh": REPORT_SH, "sub/data.txt": "in a directory\n"}
     model = alice.model("contract", files)
     alice.run("chmod", "-R", "a-x,u+X", model)
+    return model
+
+
+def submitted(alice: Person, model: str, copied: bool) -> dict[str, str]:
+    """A job of each number of learners, in one of the two forms."""
     export = "--export=" + ",".join(f"{name}=own" for name in OWN)
-    ids = {}
-    for kind in KINDS:
-        manifest = alice.manifest(kind.name, COMMAND, store(alice, kind.copied), learners=kind.learners, gpus=2)
-        ids[kind.name] = alice.submit(manifest, model, export)
-    meeting = alice.manifest("meeting", COMMAND, store(alice, copied=False), gpus=2)
-    for name in ("first", "second"):
-        ids[name] = alice.submit(meeting, model, "--export=MEETING=meeting", "--nodelist=n3")
-    umask = alice.manifest("umask", f"umask; {COMMAND}", store(alice, copied=True))
-    submit = ("ffdl-submit", "--parsable", umask, model)
-    ids["umask"] = alice.run("sh", "-c", 'umask 027; exec "$@"', "sh", *submit).stdout.strip()
+    return {
+        kind.name: alice.submit(
+            alice.manifest(kind.name, COMMAND, store(alice, kind.copied), learners=kind.learners, gpus=2), model, export
+        )
+        for kind in KINDS
+        if kind.copied is copied
+    }
+
+
+def completed(alice: Person, ids: dict[str, str]) -> Jobs:
+    """The jobs, once they have."""
     ended = dict(zip(ids, alice.finish_all(list(ids.values())), strict=True))
     for name, job in ended.items():
         assert job["state"] == "COMPLETED", (name, job, alice.logs(job["id"]))
     return ended
+
+
+@pytest.fixture(scope="module")
+def mounted(alice: Person, model: str) -> Jobs:
+    """Jobs in the mounted form."""
+    return completed(alice, submitted(alice, model, copied=False))
+
+
+@pytest.fixture(scope="module")
+def copied(alice: Person, model: str) -> Jobs:
+    """Jobs in the copied form, one of them with another umask."""
+    ids = submitted(alice, model, copied=True)
+    umask = alice.manifest("umask", f"umask; {COMMAND}", store(alice, copied=True))
+    submit = ("ffdl-submit", "--parsable", umask, model)
+    ids["umask"] = alice.run("sh", "-c", 'umask 027; exec "$@"', "sh", *submit).stdout.strip()
+    return completed(alice, ids)
+
+
+@pytest.fixture(scope="module")
+def meeting(alice: Person, model: str) -> Jobs:
+    """Two jobs that must be on one node at the same time."""
+    manifest = alice.manifest("meeting", COMMAND, store(alice, copied=False), gpus=2)
+    ids = {
+        name: alice.submit(manifest, model, "--export=MEETING=meeting", "--nodelist=n3") for name in ("first", "second")
+    }
+    return completed(alice, ids)
+
+
+@pytest.fixture
+def jobs(request: pytest.FixtureRequest, kind: Kind) -> Jobs:
+    """The jobs in the form of the kind."""
+    found: Jobs = request.getfixturevalue("copied" if kind.copied else "mounted")
+    return found
 
 
 def seen(alice: Person, job: dict[str, Any], learner: int = 1) -> dict[str, Any]:
@@ -188,15 +231,13 @@ def seen(alice: Person, job: dict[str, Any], learner: int = 1) -> dict[str, Any]
     return dict(json.loads(alice.read(path)))
 
 
-def reports(alice: Person, kind: Kind, jobs: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+def reports(alice: Person, kind: Kind, jobs: Jobs) -> list[dict[str, Any]]:
     """What every learner of the job reported."""
     return [seen(alice, jobs[kind.name], learner) for learner in range(1, kind.learners + 1)]
 
 
 @each_kind
-def test_learner_environment_holds_ffdl_and_rendezvous_variables(
-    alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind
-) -> None:
+def test_learner_environment_holds_ffdl_and_rendezvous_variables(alice: Person, jobs: Jobs, kind: Kind) -> None:
     for number, report in enumerate(reports(alice, kind, jobs), 1):
         values = {"id": jobs[kind.name]["id"], "learners": kind.learners, "learner": number, "rank": number - 1}
         expected = {
@@ -208,17 +249,13 @@ def test_learner_environment_holds_ffdl_and_rendezvous_variables(
 
 
 @each_kind
-def test_learner_environment_keeps_variables_of_user_with_any_name(
-    alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind
-) -> None:
+def test_learner_environment_keeps_variables_of_user_with_any_name(alice: Person, jobs: Jobs, kind: Kind) -> None:
     for report in reports(alice, kind, jobs):
         assert {name: report["env"].get(name) for name in OWN} == dict.fromkeys(OWN, "own")
 
 
 @each_kind
-def test_learner_environment_excludes_slurm_and_platform_variables(
-    alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind
-) -> None:
+def test_learner_environment_excludes_slurm_and_platform_variables(alice: Person, jobs: Jobs, kind: Kind) -> None:
     for report in reports(alice, kind, jobs):
         foreign = ("SLURM_", "SBATCH_", "FFDL_", "DATA_STORE_", "RESULT_STORE_", "MODEL_STORE_")
         found = [name for name in report["env"] if name.startswith(foreign)]
@@ -226,9 +263,7 @@ def test_learner_environment_excludes_slurm_and_platform_variables(
 
 
 @each_kind
-def test_learner_command_runs_as_shell_text_in_model_directory(
-    alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind
-) -> None:
+def test_learner_command_runs_as_shell_text_in_model_directory(alice: Person, jobs: Jobs, kind: Kind) -> None:
     for number in range(1, kind.learners + 1):
         lines = alice.logs(jobs[kind.name]["id"], f"--learner={number}").splitlines()
         words = ["word:first", "word:two  words", f"word:{number}"]
@@ -236,15 +271,13 @@ def test_learner_command_runs_as_shell_text_in_model_directory(
 
 
 @each_kind
-def test_learner_model_files_are_executable(alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind) -> None:
+def test_learner_model_files_are_executable(alice: Person, jobs: Jobs, kind: Kind) -> None:
     for report in reports(alice, kind, jobs):
         assert set(report["modes"].values()) == {0o100}
 
 
 @each_kind
-def test_learner_reads_training_data_writable_only_when_copied(
-    alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind
-) -> None:
+def test_learner_reads_training_data_writable_only_when_copied(alice: Person, jobs: Jobs, kind: Kind) -> None:
     for report in reports(alice, kind, jobs):
         assert (report["input"], report["data"]) == ("17\n", ["deep"])
         assert report["data_writable"] is kind.copied
@@ -252,7 +285,7 @@ def test_learner_reads_training_data_writable_only_when_copied(
 
 
 @each_kind
-def test_learner_container_has_literal_ffdl_paths(alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind) -> None:
+def test_learner_container_has_literal_ffdl_paths(alice: Person, jobs: Jobs, kind: Kind) -> None:
     for report in reports(alice, kind, jobs):
         files = {"load-model.start", "load-model.exit", "load-data.exit", "learner.start_time", "latest-log", "logs"}
         assert {*files, "model-code", jobs[kind.name]["id"]} <= set(report["job"])
@@ -260,9 +293,7 @@ def test_learner_container_has_literal_ffdl_paths(alice: Person, jobs: dict[str,
 
 
 @each_kind
-def test_job_stores_results_logs_model_and_checkpoints(
-    alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind
-) -> None:
+def test_job_stores_results_logs_model_and_checkpoints(alice: Person, jobs: Jobs, kind: Kind) -> None:
     kept = f"{alice.home}/contract/{RESULTS}/{jobs[kind.name]['id']}"
     assert jobs[kind.name]["results"] == kept
     names = set(alice.run("find", kept, "-type", "f", "-printf", "%P\n").stdout.split())
@@ -276,18 +307,14 @@ def test_job_stores_results_logs_model_and_checkpoints(
 
 
 @each_kind
-def test_learner_has_private_empty_tmp_and_shared_memory(
-    alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind
-) -> None:
+def test_learner_has_private_empty_tmp_and_shared_memory(alice: Person, jobs: Jobs, kind: Kind) -> None:
     for report in reports(alice, kind, jobs):
         assert report["tmp_space"] > 64 << 20
         assert (report["tmp"], report["shm"]) == ([], [])
 
 
 @each_kind
-def test_learner_container_hides_home_and_shared_directories_of_node(
-    alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind
-) -> None:
+def test_learner_container_hides_home_and_shared_directories_of_node(alice: Person, jobs: Jobs, kind: Kind) -> None:
     for report in reports(alice, kind, jobs):
         assert report["home"] in ("ENOENT", [])
         assert (report["shared"], report["opt"]) == ("ENOENT", "ENOENT")
@@ -295,11 +322,13 @@ def test_learner_container_hides_home_and_shared_directories_of_node(
         assert report["uid"] == USERS["alice"]
 
 
-@pytest.mark.parametrize("name", ["mounted-2", "copied-2"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(KINDS[1]), pytest.param(KINDS[3], marks=pytest.mark.full)], ids=lambda kind: kind.name
+)
 def test_two_learners_run_on_two_nodes_of_one_allocation_over_vxlan(
-    alice: Person, jobs: dict[str, dict[str, Any]], name: str
+    alice: Person, jobs: Jobs, mounted: Jobs, kind: Kind
 ) -> None:
-    job = jobs[name]
+    job = jobs[kind.name]
     hosts = [seen(alice, job, learner)["host"] for learner in (1, 2)]
     assert hosts == [f"learner-{job['id']}-{number}" for number in (0, 1)]
     (master,) = {seen(alice, job, learner)["env"]["MASTER_ADDR"] for learner in (1, 2)}
@@ -308,27 +337,29 @@ def test_two_learners_run_on_two_nodes_of_one_allocation_over_vxlan(
     assert nodes == "2" and {"gres/gpu=4", "cpu=2", "mem=512M"} <= set(tres.split(","))
     # They have to reach each other, and nobody else.
     assert (job["network"], job["network_by"]) == ("job", "vxlan")
-    assert jobs["mounted-1"]["network"] == "none"
+    assert mounted["mounted-1"]["network"] == "none"
 
 
-def test_two_jobs_on_one_node_open_only_their_own_gpus(alice: Person, jobs: dict[str, dict[str, Any]]) -> None:
+@pytest.mark.full
+def test_two_jobs_on_one_node_open_only_their_own_gpus(alice: Person, meeting: Jobs) -> None:
     """The device files have no driver: an allowed one says ENXIO, one that the device cgroup denies EPERM."""
     allowed = []
     for name in ("first", "second"):
-        report = seen(alice, jobs[name])
-        assert jobs[name]["nodes"] == "n3"
-        assert report["host"] == f"learner-{jobs[name]['id']}-0"
+        report = seen(alice, meeting[name])
+        assert meeting[name]["nodes"] == "n3"
+        assert report["host"] == f"learner-{meeting[name]['id']}-0"
         assert len(report["env"]["CUDA_VISIBLE_DEVICES"].split(",")) == 2
         assert sorted(report["devices"].values()) == ["ENXIO", "ENXIO", "EPERM", "EPERM"]
         allowed.append({path for path, said in report["devices"].items() if said == "ENXIO"})
     assert not allowed[0] & allowed[1]
 
 
+@pytest.mark.full
 def test_learner_and_stored_results_have_umask_of_submitting_shell_and_group_of_setgid_directory(
-    alice: Person, jobs: dict[str, dict[str, Any]]
+    alice: Person, copied: Jobs
 ) -> None:
     for name, modes in (("umask", ["2750", "640"]), ("copied-1", ["2755", "644"])):
-        kept = f"contract/{RESULTS}/{jobs[name]['id']}"
+        kept = f"contract/{RESULTS}/{copied[name]['id']}"
         found = alice.run("stat", "--format=%a %G", kept, f"{kept}/seen-1.json").stdout.splitlines()
         assert found == [f"{mode} {GROUP}" for mode in modes]
-    assert alice.logs(jobs["umask"]["id"]).splitlines()[0].endswith("0027")
+    assert alice.logs(copied["umask"]["id"]).splitlines()[0].endswith("0027")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, decode_events
 from tests.cluster.images import CHECKOUT
-from tests.cluster.people import EXAMPLE, Person
+from tests.cluster.people import EXAMPLE, Completed, Person
 from tests.cluster.rig import Cluster
 
 STATES = ["PENDING", "DEPLOYING", "QUEUED", "DOWNLOADING", "PROCESSING", "STORING", "COMPLETED"]
@@ -41,9 +40,9 @@ print("PROBE" + json.dumps({"reach": found, "interfaces": interfaces, "image": c
 
 @dataclass(frozen=True)
 class Walk:
-    """What the module's jobs became: by name, the command that submitted or waited for it, and the job."""
+    """What the module's jobs became, by name, and the command that submitted digits."""
 
-    said: dict[str, subprocess.CompletedProcess[str]]
+    said: Completed
     jobs: dict[str, dict[str, Any]]
 
 
@@ -72,24 +71,15 @@ def listener(cluster: Cluster) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def walk(alice: Person, listener: str) -> Walk:
-    """All jobs of this module: digits, three that are waited for, and two that look for the network."""
+    """Digits, and two jobs that look for the network."""
     fetch_digits()
     copy = f"rm -rf digits && mkdir -p digits/data && cd {EXAMPLE} && cp -r manifest.yml model ~/digits"
     alice.run("sh", "-c", f"{copy} && cp -r data/digits ~/digits/data && chmod -R u+w ~/digits")
-    empty = alice.model("empty", {"README": "nothing here\n"})
-    codes = {"wait-good": "true", "wait-three": "exit 3", "wait-term": "kill -TERM $$"}
-    waiting = {
-        name: alice.popen("ffdl-submit", "--wait", alice.manifest(name, command), empty)
-        for name, command in codes.items()
-    }
-    said = {"digits": alice.run("ffdl-submit", "manifest.yml", "model", cwd=f"{alice.home}/digits")}
+    said = alice.run("ffdl-submit", "manifest.yml", "model", cwd=f"{alice.home}/digits")
     model = alice.model("probe", {"probe.py": PROBE})
     probe = alice.manifest("probe", f"python3 probe.py {listener} {SLURMCTLD}")
     ids = {level: alice.submit(probe, model, f"--network={level}") for level in ("auto", "host")}
-    for name, process in waiting.items():
-        text, _ = process.communicate(timeout=600)
-        said[name] = subprocess.CompletedProcess([], process.returncode, text, "")
-    ids |= {name: found[0] for name, done in said.items() if (found := re.findall("training-[0-9a-z]{9}", done.stdout))}
+    (ids["digits"],) = re.findall("training-[0-9a-z]{9}", said.stdout)
     return Walk(said, dict(zip(ids, alice.finish_all(list(ids.values())), strict=True)))
 
 
@@ -99,18 +89,29 @@ def events(alice: Person, job: dict[str, Any], source: str) -> list[Event]:
 
 
 def test_submit_prints_submitted_batch_job_line_like_sbatch(walk: Walk) -> None:
-    assert re.fullmatch(r"Submitted batch job training-[0-9a-z]{9}\n", walk.said["digits"].stdout)
-    assert walk.said["digits"].returncode == 0
+    assert re.fullmatch(r"Submitted batch job training-[0-9a-z]{9}\n", walk.said.stdout)
+    assert walk.said.returncode == 0
 
 
 def test_submit_parsable_prints_bare_job_id(walk: Walk) -> None:
     assert re.fullmatch("training-[0-9a-z]{9}", walk.jobs["auto"]["id"])  # Person.submit uses --parsable
 
 
-@pytest.mark.parametrize(("name", "code"), [("wait-good", 0), ("wait-three", 3), ("wait-term", 143)])
-def test_submit_wait_exits_with_exit_status_of_job(walk: Walk, name: str, code: int) -> None:
-    assert walk.said[name].returncode == code, walk.said[name]
-    assert walk.said[name].stdout.startswith(f"Submitted batch job {walk.jobs[name]['id']}\n")
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        pytest.param("true", 0, marks=pytest.mark.full),
+        pytest.param("exit 3", 3, marks=pytest.mark.full),
+        ("kill -TERM $$", 143),
+    ],
+)
+def test_submit_wait_exits_with_exit_status_of_job(alice: Person, command: str, code: int) -> None:
+    model = alice.model("empty", {"README": "nothing here\n"})
+    done = alice.run("ffdl-submit", "--wait", alice.manifest("waited", command), model, check=False, timeout_s=600)
+    assert done.returncode == code, done
+    (job_id,) = re.findall("^Submitted batch job (training-[0-9a-z]{9})$", done.stdout, re.MULTILINE)
+    assert done.stdout.startswith(f"Submitted batch job {job_id}\n")
+    assert alice.show(job_id)["ended_at"]
 
 
 def test_completed_job_has_ordered_timestamp_for_every_state(walk: Walk) -> None:
