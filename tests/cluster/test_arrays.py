@@ -200,6 +200,7 @@ def interrupted(alice: Person) -> list[dict[str, Any]]:
     return [alice.show(job_id) for job_id in ids]
 
 
+@pytest.mark.full
 def test_array_element_continues_in_same_attempt_after_scontrol_requeue(
     alice: Person, interrupted: Sequence[dict[str, Any]]
 ) -> None:
@@ -208,6 +209,7 @@ def test_array_element_continues_in_same_attempt_after_scontrol_requeue(
     assert [begin["FFDL_RESTART"] for begin in begins(alice.logs(job["id"]))] == ["0", "1"]
 
 
+@pytest.mark.full
 def test_halted_array_element_resumes_as_single_job_without_losing_steps(
     alice: Person, interrupted: Sequence[dict[str, Any]]
 ) -> None:
@@ -219,6 +221,7 @@ def test_halted_array_element_resumes_as_single_job_without_losing_steps(
     assert told == list(range(1, 101)), "no step twice, none left out"
 
 
+@pytest.mark.full
 def test_array_elements_keep_their_outcome_when_siblings_are_interrupted(interrupted: Sequence[dict[str, Any]]) -> None:
     assert [(job["state"], job["attempt"]) for job in interrupted[2:]] == [("CANCELLED", 1), ("COMPLETED", 1)]
 

@@ -82,35 +82,43 @@ def patient(alice: Person) -> Iterator[Person]:
 
 @pytest.fixture(scope="module", autouse=True)
 def slow(cluster: Cluster, alice: Person) -> Iterator[Mapping[str, str]]:
-    """Trainings that meet something slow: a limit of a minute, a node without power, a node without its link."""
+    """Trainings that meet something slow: a limit of a minute, a node without power."""
     deaf, endless = "python3 train.py --deaf", "batch: {checkpoint: {grace_s: 4}, env: {STEPS: '100000'}}"
     # Who answers has half of the grace period, which is more than what is left of the lead for that.
     answers = "batch: {checkpoint: {lead_s: 14, grace_s: 24}, env: {STEPS: '400'}}"
-    long = "batch: {env: {SAVE_EVERY: '2', STEPS: '1200'}}"
     idle = ["n1 idle", "n2 idle", "n3 idle"]
     wait_until(lambda: sorted(set(alice.run("sinfo", "-hNo", "%N %T").stdout.splitlines())) == idle, "idle nodes")
-    cut = alice.submit(
-        training(alice, "cut-off", extra=long, gpus=0), saver_model(alice), "--exclude=n1", "--no-requeue"
-    )
     lost = alice.submit(
         training(alice, "lost", extra=SAVING, gpus=0), saver_model(alice), "--exclude=n2", "--no-requeue"
     )
     ids = {
         "deaf": submit(alice, "limit-deaf", "--time=1", extra=endless, command=deaf),
         "limit": submit(alice, "limit", "--time=1", extra=answers),
-        "cut": cut,
         "lost": lost,
     }
-    nodes = {}
-    for name in ("cut", "lost"):
-        until_logged(alice, ids[name], "step 5")
-        nodes[name] = started(alice, ids[name])["nodes"]
-    assert len({BUSY, *nodes.values()}) == 3, nodes
-    cluster.power_off(nodes["lost"])
-    cluster.cut(nodes["cut"])
-    yield ids | {f"node of {name}": node for name, node in nodes.items()}
-    cluster.heal(nodes["cut"])
-    cluster.power_on(nodes["lost"])
+    node = node_of(alice, lost)
+    assert node != BUSY
+    cluster.power_off(node)
+    yield ids | {"node of lost": node}
+    cluster.power_on(node)
+
+
+@pytest.fixture
+def cut_off(cluster: Cluster, alice: Person) -> Iterator[tuple[str, str]]:
+    """A training, and its node, which has lost its link."""
+    long = "batch: {env: {SAVE_EVERY: '2', STEPS: '1200'}}"
+    manifest = training(alice, "cut-off", extra=long, gpus=0)
+    job_id = alice.submit(manifest, saver_model(alice), "--exclude=n1", "--no-requeue")
+    node = node_of(alice, job_id)
+    cluster.cut(node)
+    yield job_id, node
+    cluster.heal(node)
+
+
+def node_of(alice: Person, job_id: str) -> str:
+    """The node of a training, which has made some steps."""
+    until_logged(alice, job_id, "step 5")
+    return str(started(alice, job_id)["nodes"])
 
 
 @pytest.mark.full
@@ -150,13 +158,25 @@ def test_job_continues_twice_while_daemon_is_down(alice: Person) -> None:
 
 @pytest.fixture(scope="module")
 def preempted(alice: Person, bob: Person) -> Mapping[str, Mapping[str, Any]]:
-    """Four trainings with a GPU each, and what they became after somebody more important took all GPUs."""
+    """Three trainings with a GPU each, and what they became."""
     ids = {
         "warned": submit(alice, "warned", "--partition=main", extra=HELD, gpus=1),
         "term": submit(alice, "term", "--partition=main", extra=TERM_ONLY, gpus=1),
-        "deaf": submit(alice, "deaf", "--partition=main", extra=TERM_ONLY, command="python3 train.py --deaf", gpus=1),
         "spot": submit(alice, "spot", "--partition=spot", extra=TERM_ONLY, gpus=1),
     }
+    return preempt(alice, bob, ids)
+
+
+@pytest.fixture(scope="module")
+def preempted_deaf(alice: Person, bob: Person) -> Mapping[str, Mapping[str, Any]]:
+    """A training that hears nothing, and what it became."""
+    command = "python3 train.py --deaf"
+    ids = {"deaf": submit(alice, "deaf", "--partition=main", extra=TERM_ONLY, command=command, gpus=1)}
+    return preempt(alice, bob, ids)
+
+
+def preempt(alice: Person, bob: Person, ids: Mapping[str, str]) -> Mapping[str, Mapping[str, Any]]:
+    """What these trainings became after somebody more important took all GPUs."""
     for job_id in ids.values():
         until_logged(alice, job_id, "step 5")
     first = {name: native_id(alice, job_id) for name, job_id in ids.items()}
@@ -176,12 +196,15 @@ def test_preempted_job_with_warning_continues_without_losing_steps(alice: Person
     assert all_steps(alice, job) == list(range(1, LAST + 1))
 
 
-@pytest.mark.parametrize("name", ["term", pytest.param("deaf", marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    ("fixture", "name"),
+    [("preempted", "term"), pytest.param("preempted_deaf", "deaf", marks=pytest.mark.full)],
+)
 def test_preempted_job_requeued_by_slurm_keeps_attempt_and_native_id(
-    alice: Person, preempted: Mapping[str, Any], name: str
+    alice: Person, request: pytest.FixtureRequest, fixture: str, name: str
 ) -> None:
     """Whether it saved and ended at TERM, or heard nothing and was killed: Slurm starts the same job again."""
-    job = preempted[name]
+    job = request.getfixturevalue(fixture)[name]
     assert (job["native_id"], len(job["attempts"])) == (job["first"], 1), job
     assert alice.run("squeue", "-h", "--states=all", "-o", "%A", "-n", f"{job['id']}-2").stdout == ""
     log = alice.logs(job["id"])
@@ -312,12 +335,14 @@ def test_job_continues_on_another_node_after_node_power_loss(alice: Person, slow
     assert saved >= 4 and all_steps(alice, job, since=2) == list(range(saved + 1, LAST + 1)), job["attempts"]
 
 
+@pytest.mark.full
 def test_reconnected_node_writes_nothing_to_log_of_lost_attempt(
-    cluster: Cluster, alice: Person, slow: Mapping[str, str]
+    cluster: Cluster, alice: Person, cut_off: tuple[str, str]
 ) -> None:
-    until_logged(alice, slow["cut"], "step", attempt=2)
-    cluster.heal(slow["node of cut"])
-    job = alice.finish(slow["cut"])
+    job_id, node = cut_off
+    until_logged(alice, job_id, "step", attempt=2)
+    cluster.heal(node)
+    job = alice.finish(job_id)
     assert job["state"] == "COMPLETED", job
     assert causes(job)[0] == "node_failure", job["attempts"]
     first = attempt_log(alice, job, 1)
