@@ -264,6 +264,7 @@ def test_job_continues_on_another_node_when_prolog_fails(
 # ------------------------------------------------------------------------------- other daemons
 
 
+@pytest.mark.full
 def test_continuation_in_place_keeps_native_job_until_budget_is_used(alice: Person) -> None:
     other = alice.at("in-place", "[backend.slurm]\ncontinue_in_place = true\n")
     try:

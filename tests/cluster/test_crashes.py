@@ -13,6 +13,8 @@ from tests.cluster.executions import HELD, attempt_directory, counted, execution
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
 
+pytestmark = pytest.mark.full
+
 WALK = ["PENDING", "DEPLOYING", "QUEUED", "DOWNLOADING", "PROCESSING", "STORING", "COMPLETED"]
 CLAIMED_BY_ANOTHER = "73:0"
 SPOILT = """\
@@ -53,7 +55,6 @@ def killed(bob: Person) -> Killed:
     return Killed(waiting, running, storing)
 
 
-@pytest.mark.full
 def test_running_and_storing_jobs_complete_once_while_daemon_is_down(bob: Person, killed: Killed) -> None:
     listed = bob.run("ffdl", "list").stdout  # starts the next daemon
     assert killed.running in listed
@@ -65,7 +66,6 @@ def test_running_and_storing_jobs_complete_once_while_daemon_is_down(bob: Person
         assert executions(bob, job_id) == 1
 
 
-@pytest.mark.full
 def test_held_job_stays_queued_after_daemon_kill_and_runs_once(bob: Person, killed: Killed) -> None:
     job = bob.show(killed.waiting)
     assert job["state"] == "QUEUED"
@@ -75,7 +75,6 @@ def test_held_job_stays_queued_after_daemon_kill_and_runs_once(bob: Person, kill
     assert (done["state"], done["native_id"], executions(bob, killed.waiting)) == ("COMPLETED", job["native_id"], 1)
 
 
-@pytest.mark.full
 def test_daemon_adopts_duplicate_that_starts_first_and_cancels_known_native_job(bob: Person) -> None:
     job_id = bob.start("copy-first", counted(2), "--hold")
     known = bob.until(job_id, {"QUEUED"})["native_id"]
@@ -124,7 +123,6 @@ def accounted(person: Person, job_id: str) -> list[str]:
     return rows()
 
 
-@pytest.mark.full
 def test_submit_runs_each_job_once_when_sbatch_answer_is_lost(spoilt: Person) -> None:
     jobs = [spoilt.start(f"spoilt-{fault}", counted(0)) for fault in ("drop", "hang", "die")]
     for job_id in jobs:
@@ -134,7 +132,6 @@ def test_submit_runs_each_job_once_when_sbatch_answer_is_lost(spoilt: Person) ->
     assert spoilt.read("~/bin/faults".replace("~", spoilt.home)) == ""
 
 
-@pytest.mark.full
 def test_acknowledged_jobs_run_once_when_daemon_is_killed_immediately(bob: Person) -> None:
     """Five times, as early as a kill can come from outside; the next command starts the next daemon."""
     model = bob.model("empty", {"README": "nothing here\n"})

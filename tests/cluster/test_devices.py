@@ -152,6 +152,7 @@ def broken_node(cluster: Cluster) -> Iterator[str]:
     cluster.run("n1", ["mknod", "-m", "666", "/dev/nvidia3", "c", str(FAKE_MAJOR), "3"])
 
 
+@pytest.mark.full
 def test_job_moves_to_another_node_before_learner_start_when_gpu_device_is_missing(
     alice: Person, model: str, broken_node: str
 ) -> None:
@@ -167,7 +168,9 @@ def test_job_moves_to_another_node_before_learner_start_when_gpu_device_is_missi
     assert list(seen(alice, job)["gpus"].values()) == ["ENXIO"] * 4
 
 
-@pytest.mark.parametrize("gres", ["gpu:1,shard:1", "shard:3", "tpu:1"])
+@pytest.mark.parametrize(
+    "gres", ["gpu:1,shard:1", *(pytest.param(gres, marks=pytest.mark.full) for gres in ("shard:3", "tpu:1"))]
+)
 def test_sbatch_rejects_gres_combination_that_submit_rejects(alice: Person, gres: str) -> None:
     """Whole GPUs beside shares, and more shares than a GPU has: what is refused here would never run."""
     argv = ("sbatch", "--test-only", "--nodelist=n3", "--nodes=1", "--wrap=true")

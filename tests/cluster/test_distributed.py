@@ -189,10 +189,20 @@ SMALL: Mapping[str, Callable[[Person], str]] = {
 }
 
 
+ALWAYS = "told, 0 GPUs, job"
+"""The one of `make test`."""
+
+
 @pytest.fixture(scope="module")
 def small(runner: Person) -> Mapping[str, Mapping[str, Any]]:
-    """Jobs that are short: most of what each takes is waiting for Slurm, so they wait together."""
-    ids = {name: submit(runner) for name, submit in SMALL.items()}
+    """The short job of `make test`."""
+    return {ALWAYS: runner.finish(SMALL[ALWAYS](runner), timeout_s=PATIENCE_S)}
+
+
+@pytest.fixture(scope="module")
+def small_in_full(runner: Person) -> Mapping[str, Mapping[str, Any]]:
+    """The others: most of what each takes is waiting for Slurm, so they wait together."""
+    ids = {name: submit(runner) for name, submit in SMALL.items() if name != ALWAYS}
     return dict(zip(ids, runner.finish_all(list(ids.values()), timeout_s=PATIENCE_S), strict=True))
 
 
@@ -221,10 +231,11 @@ def test_distributed_job_on_two_nodes_matches_losses_of_single_process(
     assert network == (("host", "none") if way == ON_HOSTS else ("job", "vxlan"))
 
 
+@pytest.mark.full
 def test_parameter_server_example_trains_expected_weights(
-    runner: Person, small: Mapping[str, Mapping[str, Any]]
+    runner: Person, small_in_full: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    job = small["parameter servers"]
+    job = small_in_full["parameter servers"]
     assert job["state"] == "COMPLETED", (job["message"], attempt_log(runner, job, 1, 2))
     assert "serving on learner-" in attempt_log(runner, job, 1, 1)
     for worker in (1, 2):
@@ -232,20 +243,30 @@ def test_parameter_server_example_trains_expected_weights(
         assert weights == pytest.approx([3.0, -2.0, 0.5, 1.0], abs=0.2)  # the other's last gradient may be an old one
 
 
-def test_learners_reach_all_peers_through_tf_config(runner: Person, small: Mapping[str, Mapping[str, Any]]) -> None:
-    job = small["TF_CONFIG"]
+@pytest.mark.full
+def test_learners_reach_all_peers_through_tf_config(
+    runner: Person, small_in_full: Mapping[str, Mapping[str, Any]]
+) -> None:
+    job = small_in_full["TF_CONFIG"]
     assert job["state"] == "COMPLETED", (job["message"], attempt_log(runner, job, 1))
     for learner in range(1, 5):
         others = [number for number in range(4) if number != learner - 1]
         assert f"heard {others}" in attempt_log(runner, job, 1, learner)
 
 
-@pytest.mark.parametrize(("gpus", "level"), [(0, "host"), (1, "host"), (0, "job")])
+@pytest.mark.parametrize(
+    ("fixture", "gpus", "level"),
+    [
+        ("small", 0, "job"),
+        pytest.param("small_in_full", 0, "host", marks=pytest.mark.full),
+        pytest.param("small_in_full", 1, "host", marks=pytest.mark.full),
+    ],
+)
 def test_learner_environment_holds_ranks_names_and_master_address(
-    runner: Person, small: Mapping[str, Mapping[str, Any]], gpus: int, level: str
+    runner: Person, request: pytest.FixtureRequest, fixture: str, gpus: int, level: str
 ) -> None:
     """Three learners, two of them on one node."""
-    job = small[f"told, {gpus} GPUs, {level}"]
+    job = request.getfixturevalue(fixture)[f"told, {gpus} GPUs, {level}"]
     assert job["state"] == "COMPLETED", (job["message"], attempt_log(runner, job, 1))
     logs = [attempt_log(runner, job, 1, learner) for learner in (1, 2, 3)]
     told = [json.loads(re.findall(r"^told (\{.*\})$", log, re.MULTILINE)[0]) for log in logs]
@@ -287,21 +308,24 @@ def test_learner_environment_holds_ranks_names_and_master_address(
     }
 
 
-def test_job_fails_with_exit_status_of_failed_learner(small: Mapping[str, Mapping[str, Any]]) -> None:
-    job = small["one fails"]
+@pytest.mark.full
+def test_job_fails_with_exit_status_of_failed_learner(small_in_full: Mapping[str, Mapping[str, Any]]) -> None:
+    job = small_in_full["one fails"]
     assert (job["state"], job["exit_code"], job["error_code"]) == ("FAILED", 7, "C201"), job
 
 
+@pytest.mark.full
 def test_restart_learner_policy_restarts_only_the_failed_learner(
-    runner: Person, small: Mapping[str, Mapping[str, Any]]
+    runner: Person, small_in_full: Mapping[str, Mapping[str, Any]]
 ) -> None:
     """The others go on meanwhile."""
-    job = small["one fails once"]
+    job = small_in_full["one fails once"]
     assert (job["state"], len(job["attempts"])) == ("COMPLETED", 1), job
     runs = [attempt_log(runner, job, 1, learner).count("run of") for learner in (1, 2, 3)]
     assert runs == [1, 2, 1]
 
 
+@pytest.mark.full
 def test_roles_run_their_own_commands_and_workers_get_one_gpu_each(runner: Person) -> None:
     extra = (
         "batch:\n  placement: pack\n  roles:\n"
@@ -318,6 +342,7 @@ def test_roles_run_their_own_commands_and_workers_get_one_gpu_each(runner: Perso
     assert all(len(found) == 1 for found in seen), (seen, workers)
 
 
+@pytest.mark.full
 def test_submit_rejects_more_learners_than_nodes_and_suggests_pack_placement(runner: Person) -> None:
     manifest = runner.manifest("too-many", "true", gpus=0, learners=4)
     result = runner.run("ffdl-submit", manifest, runner.model("empty", {"README": "nothing\n"}), check=False)

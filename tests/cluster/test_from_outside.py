@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.cluster.people import Person
+
+pytestmark = pytest.mark.full
 
 LAPTOP = ("env", "FFDL_HOST=ctl", "FFDL_HOST_PROGRAM=/opt/ffdl/venv/bin/ffdl", "FFDL_STATE_DIR=/tmp/laptop")
 """A state directory of its own, which stays empty, and a program that no login's PATH has."""

@@ -11,6 +11,8 @@ from tests.cluster.images import CHECKOUT, provide_image
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
 
+pytestmark = pytest.mark.full
+
 TORCH = (
     "import torch; torch.manual_seed(1); x = torch.randn(64, 3); y = x @ torch.tensor([[1.], [2.], [3.]]); "
     "w = torch.zeros(3, 1, requires_grad=True); o = torch.optim.SGD([w], lr=0.1); "
@@ -32,7 +34,6 @@ def model(alice: Person) -> str:
     return alice.model("empty", {"README": "nothing here\n"})
 
 
-@pytest.mark.full
 def test_built_pytorch_and_numpy_images_run_learner_commands(cluster: Cluster, alice: Person, model: str) -> None:
     provide_image(cluster, "pytorch")
     ids = [
@@ -45,14 +46,12 @@ def test_built_pytorch_and_numpy_images_run_learner_commands(cluster: Cluster, a
     assert alice.logs(ids[1]) == "solved [1.0, 2.0]\n"
 
 
-@pytest.mark.full
 def test_submit_names_missing_framework_image_and_directory(alice: Person, model: str) -> None:
     done = alice.run("ffdl-submit", framework(alice, "jax", "debian"), model, check=False)
     assert done.returncode == 78
     assert "jax.sif" in done.stderr and "/shared/images" in done.stderr
 
 
-@pytest.mark.full
 def test_submit_lists_known_frameworks_for_unknown_framework(alice: Person, model: str) -> None:
     done = alice.run("ffdl-submit", framework(alice, "theano", "1.0"), model, check=False)
     assert done.returncode == 78
@@ -60,7 +59,6 @@ def test_submit_lists_known_frameworks_for_unknown_framework(alice: Person, mode
 
 
 @pytest.mark.parametrize("name", ["tensorflow", "jax", "caffe"])
-@pytest.mark.full
 def test_image_build_rejects_definition_that_is_not_built(name: str) -> None:
     argv = [sys.executable, str(CHECKOUT / "containers" / "build.py"), "--out", "/nonexistent", name]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)

@@ -15,6 +15,8 @@ from tests.cluster.executions import let_go
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
 
+pytestmark = pytest.mark.full
+
 TICKS = 12
 COMMAND = (
     f"for i in $(seq {TICKS}); do [ $i -lt {TICKS} ] || until [ -e $JOB_STATE_DIR/go ]; do sleep 0.1; done; "
@@ -111,7 +113,6 @@ def test_logs_follow_prints_every_line_and_exits_0_when_job_ends(followed: Follo
         assert [line for line in lines if line.startswith(mark)] == ticks(learner, mark=mark)
 
 
-@pytest.mark.full
 def test_logs_follow_interleaves_lines_of_both_learners(followed: Followed) -> None:
     """Both ran at once, and their last lines came when first ones of both had been seen."""
     lines = followed.text.splitlines()
@@ -119,7 +120,6 @@ def test_logs_follow_interleaves_lines_of_both_learners(followed: Followed) -> N
     assert lines.index("[1] tick 1 of 1") < lines.index(f"[2] tick {TICKS} of 2")
 
 
-@pytest.mark.full
 def test_logs_follow_detaches_on_ctrl_c_while_job_continues(alice: Person, followed: Followed) -> None:
     assert followed.detached_code == 130
     assert f"detached; {followed.job_id} continues" in followed.detached
@@ -132,25 +132,21 @@ def test_logs_follow_prints_all_lines_of_ended_job(alice: Person, followed: Foll
     assert sorted(lines) == sorted(ticks(1, mark="[1] ") + ticks(2, mark="[2] "))
 
 
-@pytest.mark.full
 def test_logs_learner_option_prints_lines_of_one_learner(alice: Person, followed: Followed) -> None:
     assert alice.logs(followed.job_id, "--learner=2").splitlines() == ticks(2)
 
 
-@pytest.mark.full
 def test_logs_by_learner_option_groups_lines_by_learner(alice: Person, followed: Followed) -> None:
     expected = ticks(1, mark="[1] ") + ticks(2, mark="[2] ")
     assert alice.logs(followed.job_id, "--by-learner").splitlines() == expected
 
 
-@pytest.mark.full
 def test_logs_tail_option_limits_lines_per_learner(alice: Person, followed: Followed) -> None:
     assert alice.logs(followed.job_id, "--tail=2", "--learner=1").splitlines() == ticks(1)[-2:]
     assert sorted(alice.logs(followed.job_id, "--tail=1").splitlines()) == ["[1] unfinished", "[2] unfinished"]
     assert alice.logs(followed.job_id, "--tail=0") == ""
 
 
-@pytest.mark.full
 def test_logs_since_option_filters_lines_by_time(alice: Person, followed: Followed) -> None:
     lines = [json.loads(line)["line"] for line in alice.logs(followed.job_id, "--json", "--learner=1").splitlines()]
     assert [line["line"] for line in lines] == ticks(1)
@@ -163,7 +159,6 @@ def test_logs_since_option_filters_lines_by_time(alice: Person, followed: Follow
     assert len(alice.logs(followed.job_id, "--since=1h").splitlines()) == 2 * len(lines)
 
 
-@pytest.mark.full
 def test_loglines_prints_numbered_page_of_lines_in_ffdl_format(alice: Person, followed: Followed) -> None:
     lines = alice.run("ffdl", "loglines", followed.job_id, "--pos=3", "--pagesize=2").stdout.splitlines()
     assert [re.fullmatch(r"(\d+) \d{13} (.*)", line).groups() for line in lines] == [  # type: ignore[union-attr]
@@ -174,7 +169,6 @@ def test_loglines_prints_numbered_page_of_lines_in_ffdl_format(alice: Person, fo
     assert re.fullmatch(rf"{TICKS + 1} \d{{13}} unfinished\n", last)
 
 
-@pytest.mark.full
 def test_logs_report_unknown_job(alice: Person) -> None:
     done = alice.run("ffdl", "logs", "training-00000000z", check=False)
     assert (done.returncode, done.stderr) == (
@@ -183,7 +177,6 @@ def test_logs_report_unknown_job(alice: Person) -> None:
     )
 
 
-@pytest.mark.full
 def test_logs_grep_options_select_matching_lines_and_context(alice: Person, followed: Followed) -> None:
     lines = alice.logs(followed.job_id, "--grep", r"tick (3|7) of \d", "--learner=1").splitlines()
     assert lines == ["tick 3 of 1", "tick 7 of 1"]
@@ -191,7 +184,6 @@ def test_logs_grep_options_select_matching_lines_and_context(alice: Person, foll
     assert lines == [f"tick {TICKS} of 2", "unfinished"]
 
 
-@pytest.mark.full
 def test_learner_log_is_truncated_at_size_limit_and_keeps_last_line(cluster: Cluster, alice: Person) -> None:
     """By the defaults: 64 MiB at any speed, and 1 MiB a second from then on."""
     job_id = alice.start("flood", "yes $(printf '%0120d' 7) | head -c 1000000000; echo; echo the last word; exit 3")
