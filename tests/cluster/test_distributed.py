@@ -194,9 +194,9 @@ ALWAYS = "told, 0 GPUs, job"
 
 
 @pytest.fixture(scope="module")
-def small(runner: Person) -> Mapping[str, Mapping[str, Any]]:
+def small(alice: Person) -> Mapping[str, Mapping[str, Any]]:
     """The short job of `make test`."""
-    return {ALWAYS: runner.finish(SMALL[ALWAYS](runner), timeout_s=PATIENCE_S)}
+    return {ALWAYS: alice.finish(SMALL[ALWAYS](alice), timeout_s=PATIENCE_S)}
 
 
 @pytest.fixture(scope="module")
@@ -263,12 +263,12 @@ def test_learners_reach_all_peers_through_tf_config(
     ],
 )
 def test_learner_environment_holds_ranks_names_and_master_address(
-    runner: Person, request: pytest.FixtureRequest, fixture: str, gpus: int, level: str
+    alice: Person, request: pytest.FixtureRequest, fixture: str, gpus: int, level: str
 ) -> None:
     """Three learners, two of them on one node."""
     job = request.getfixturevalue(fixture)[f"told, {gpus} GPUs, {level}"]
-    assert job["state"] == "COMPLETED", (job["message"], attempt_log(runner, job, 1))
-    logs = [attempt_log(runner, job, 1, learner) for learner in (1, 2, 3)]
+    assert job["state"] == "COMPLETED", (job["message"], attempt_log(alice, job, 1))
+    logs = [attempt_log(alice, job, 1, learner) for learner in (1, 2, 3)]
     told = [json.loads(re.findall(r"^told (\{.*\})$", log, re.MULTILINE)[0]) for log in logs]
     names = [json.loads(re.findall(r"^names (\[.*\])$", log, re.MULTILINE)[0]) for log in logs]
     prefix = f"learner-{job['id']}"
