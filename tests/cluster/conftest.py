@@ -90,17 +90,3 @@ def alice(cluster: Cluster) -> Iterator[Person]:
 def bob(cluster: Cluster) -> Iterator[Person]:
     """Another one."""
     yield from _person(cluster, "bob")
-
-
-@pytest.fixture(scope="session")
-def slow_jobs(alice: Person) -> dict[str, str]:
-    """Two jobs with a limit, started long before they are looked at: Slurm looks every half minute.
-
-    `overdue` sleeps through its limit; `signalled` asks for a signal before it, and ends with that. Slurm may send it
-    30 s early: its learner has had 45 s to begin by then, and would not hear it before.
-    """
-    trap = "trap 'echo signalled; exit 0' USR1; echo ready; while :; do sleep 0.2; done"
-    return {
-        "overdue": alice.start("overdue", "echo begun; echo half > $RESULT_DIR/partial.txt; sleep 300", "--time=1"),
-        "signalled": alice.start("signalled", trap, "--time=2", "--signal=USR1@45"),
-    }

@@ -94,7 +94,17 @@ def exported(alice: Person, site: None) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def parent(alice: Person, site: None, slow_jobs: object) -> tuple[str, str]:
+def signalled(alice: Person) -> str:
+    """A job that asks for a signal before its limit, and ends with that; started long before it is looked at.
+
+    Slurm may send it 30 s early: the learner has had 45 s to begin by then, and would not hear it before.
+    """
+    trap = "trap 'echo signalled; exit 0' USR1; echo ready; while :; do sleep 0.2; done"
+    return alice.start("signalled", trap, "--time=2", "--signal=USR1@45")
+
+
+@pytest.fixture(scope="module")
+def parent(alice: Person, site: None, signalled: str) -> tuple[str, str]:
     """What to depend on: a training that has completed, and a held job of sbatch's."""
     native = alice.run("sbatch", "--parsable", "--hold", "--wrap=true").stdout.strip()
     completed = alice.start("parent", "true")
@@ -334,14 +344,16 @@ def test_export_list_passes_only_named_variables(environments: dict[str, dict[st
     assert "MARK_B" not in seen and "UNSET_HERE" not in seen
 
 
-def test_submit_signal_option_delivers_signal_before_time_limit(alice: Person, slow_jobs: dict[str, str]) -> None:
-    job = alice.finish(slow_jobs["signalled"])
+def test_submit_signal_option_delivers_signal_before_time_limit(alice: Person, signalled: str) -> None:
+    job = alice.finish(signalled)
     assert alice.logs(job["id"]).splitlines() == ["ready", "signalled"]
     assert job["state"] == "COMPLETED", job
 
 
-def test_job_fails_with_c203_at_time_limit_and_keeps_partial_results(alice: Person, slow_jobs: dict[str, str]) -> None:
-    job = alice.finish(slow_jobs["overdue"])
+@pytest.mark.full
+def test_job_fails_with_c203_at_time_limit_and_keeps_partial_results(alice: Person) -> None:
+    command = "echo begun; echo half > $RESULT_DIR/partial.txt; sleep 300"
+    job = alice.finish(alice.start("overdue", command, "--time=1"))
     assert (job["state"], job["error_code"]) == ("FAILED", "C203"), job
     assert "time limit" in job["message"] and "ask for more time" in job["cure"]
     assert alice.logs(job["id"]).splitlines() == ["begun"], (job, alice.run("ffdl", "events", job["id"]).stdout)
