@@ -21,6 +21,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from tools.processes import call, end_on_sigterm
+
 BETWEEN_S = 60.0
 
 
@@ -31,10 +33,11 @@ def main() -> int:
     parser.add_argument("--stops", type=float, metavar="SECONDS", help="stop all its processes now and then")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
+    end_on_sigterm()
     with busy(options.busy):
         if options.stops is not None:
             return run_stopped(options.command, options.stops)
-        return subprocess.call(options.command)
+        return call(options.command)[0]
 
 
 @contextlib.contextmanager
@@ -58,7 +61,7 @@ def run_stopped(command: list[str], seconds: float) -> int:
     stopping = threading.Thread(target=stop_now_and_then, args=(group / "cgroup.freeze", seconds, over))
     stopping.start()
     try:
-        status = subprocess.call([*enter, *command])
+        status = call([*enter, *command])[0]
     finally:
         over.set()
         stopping.join()
