@@ -48,7 +48,6 @@ def make_plan(request: LaunchRequest, settings: LocalSettings, queue: str, packa
     """
     spec, facts = request.spec, request.facts
     _refuse(spec)
-    refuse_unsupported(spec)
     if not facts.python or not facts.nodes:
         raise InvalidRequest("this machine was not examined yet; nothing can be planned")
     machine = facts.nodes[0]
@@ -116,6 +115,7 @@ def _refuse(spec: JobSpec) -> None:
         raise RequestRefused([refusal(f"batch.{name}", message, "leave it out, or use Slurm") for name in asked])
     if spec.batch.slurm_args:
         raise RequestRefused([refusal("batch.slurm", "this is the local backend", "leave it out, or use Slurm")])
+    refuse_unsupported(spec)
 
 
 def _refuse_crowd(spec: JobSpec, machine: NodeShape) -> None:

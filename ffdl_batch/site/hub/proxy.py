@@ -171,6 +171,7 @@ class Answer:
 
     @property
     def status(self) -> int:
+        """The status of the answer, of an interim one before the last."""
         return int(self.parser.get_status_code())
 
     def feed(self, data: bytes) -> bytes | None:
@@ -188,9 +189,11 @@ class Answer:
         return rest
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """Called by httptools."""
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
+        """Called by httptools. Raises ValueError, which becomes an HttpParserError."""
         if not HTTPStatus.CONTINUE <= self.status <= _LAST_STATUS:
             raise ValueError("the status does not exist")
         self.has_head = self.status >= HTTPStatus.OK or self.status == HTTPStatus.SWITCHING_PROTOCOLS
@@ -198,10 +201,12 @@ class Answer:
             self.unparsed = 0
 
     def on_body(self, body: bytes) -> None:
+        """Called by httptools."""
         self.unparsed = 0
         self.pieces.append(body)
 
     def on_message_complete(self) -> None:
+        """Called by httptools."""
         self.is_complete = self.has_head
         if not self.has_head:
             self.headers.clear()
