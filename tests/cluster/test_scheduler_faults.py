@@ -101,7 +101,6 @@ def test_list_and_daemon_status_report_outage_while_slurmctld_is_down(outage: Ou
     assert re.search(r"^Backend: +slurm .*unreachable since .*asked again at", outage.status, re.MULTILINE)
 
 
-@pytest.mark.full
 def test_cancel_stops_learners_during_outage_and_ends_job_afterwards(bob: Person, outage: Outage) -> None:
     assert outage.obeyed
     assert bob.finish(outage.cancelled)["state"] == "CANCELLED"
