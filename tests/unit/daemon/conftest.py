@@ -28,6 +28,8 @@ from tests.fakes.scheduler import FakeScheduler
 from tests.first_start import new_store
 
 OWN_UID = 1000
+_BUILT: dict[str, Any] = {}
+"""The OpenAPI document once a test has requested it. It depends on the routes alone, and takes a second to build."""
 
 
 @dataclass(frozen=True)
@@ -116,5 +118,8 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     platform = Platform(settings, JobStorage(store, root, clock, "alice", OWN_UID), adapters, owner="test")
     pokes: list[str] = []
     context = Context(platform, clock.now(), log_name="/x/daemon.log", poke=lambda: pokes.append("poke"))
-    yield Desk(create_app(platform, context), context, platform, pokes)
+    app = create_app(platform, context)
+    app.openapi_schema = _BUILT or None
+    yield Desk(app, context, platform, pokes)
+    _BUILT.update(app.openapi_schema or {})
     platform.close()
