@@ -20,7 +20,7 @@ from tests import preloaded
 from tests.cache_rig import until
 from tests.contract.linked_tree import check_back, lay
 from tests.fakes.fault_proxy import Rule
-from tests.file_modes import AS_OTHERS
+from tests.file_modes import FFDL_AS_OTHERS
 from tests.preloaded import FFDL
 from tests.staging_rig import KEY, MIB, SECRET, StagingRig, rig
 
@@ -74,7 +74,7 @@ class Person:
     def start(self, *words: str | Path, **changes: Any) -> subprocess.Popen[str]:
         """``ffdl data ...`` in a process group of its own."""
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": self.environ, **changes}
-        argv = [*options.pop("under", ()), *FFDL, "data", *map(str, words)]
+        argv = [*options.pop("program", FFDL), "data", *map(str, words)]
         return self.popen(argv, text=True, cwd=self.home, start_new_session=True, **options)
 
     def run(self, *words: str | Path, code: int = 0, **changes: Any) -> tuple[str, str]:
@@ -372,7 +372,7 @@ def test_data_put_reports_unreadable_files_and_stores_other_files(person: Person
     mine = person.lay({"a": b"1", "shut": b"2", "closed/in": b"3", "large": NOISE * 4, "z/z": b"4"})
     for name in ("shut", "large", "closed"):
         (mine / name).chmod(0)
-    said = person.run("put", mine, person.url("x"), code=1, under=AS_OTHERS)[1]
+    said = person.run("put", mine, person.url("x"), code=1, program=FFDL_AS_OTHERS)[1]
     (mine / "closed").chmod(0o755)
     assert sorted(person.rig.keys()) == ["x/.ffdl-index.json", "x/a", "x/z/z"]
     for name in ("shut", "large", "closed"):
@@ -380,7 +380,7 @@ def test_data_put_reports_unreadable_files_and_stores_other_files(person: Person
     *_, last = said.splitlines()
     assert "3 files or directories were not read (" in last
     assert "all others are stored; make them readable, or leave them out" in last
-    alone = person.run("put", mine / "shut", person.url("y"), code=1, under=AS_OTHERS)[1]
+    alone = person.run("put", mine / "shut", person.url("y"), code=1, program=FFDL_AS_OTHERS)[1]
     assert "1 file or directory was not read (shut: Permission denied)" in alone
 
 
@@ -393,8 +393,8 @@ def test_data_get_and_ls_copy_and_list_all_files_but_unreadable_ones(person: Per
     mine, got = person.lay(files), person.directory / "got"
     for name, mode in reversed(shut.items()):
         (mine / name).chmod(mode)
-    said = person.run("get", mine.as_uri(), "--out", got, code=1, under=AS_OTHERS)[1]
-    listed, also = person.run("ls", mine.as_uri(), code=1, under=AS_OTHERS) if "d0" in shut else ("", "")
+    said = person.run("get", mine.as_uri(), "--out", got, code=1, program=FFDL_AS_OTHERS)[1]
+    listed, also = person.run("ls", mine.as_uri(), code=1, program=FFDL_AS_OTHERS) if "d0" in shut else ("", "")
     for name in shut:
         (mine / name).chmod(0o755)
     named = {"d0/a" if mode == 0o444 else name for name, mode in shut.items() if name != "d1/a"}
@@ -430,7 +430,7 @@ def test_data_commands_name_directory_that_denies_access(
         "ls": (f"{shut.as_uri()}{rest}",),
         "put": (f"{shut}{rest}", person.url("x")),
     }[words_of]
-    said = person.run(words_of, *arguments, code=1, under=AS_OTHERS)[1]
+    said = person.run(words_of, *arguments, code=1, program=FFDL_AS_OTHERS)[1]
     shut.chmod(0o755)
     assert words.format(shut=shut) in said.splitlines()[-1], said
     assert "defect" not in said
@@ -441,7 +441,7 @@ def test_data_commands_report_directory_errors_without_bucket_terms(person: Pers
     missing = person.run("get", (mine / "none").as_uri(), "--out", "got", code=66)[1]
     assert f"directory {mine}/none: there is no such directory on this machine; check the path" in missing
     mine.chmod(0o555)
-    refused = person.run("put", person.lay({"b": b"1"}, "more"), mine.as_uri(), code=1, under=AS_OTHERS)[1]
+    refused = person.run("put", person.lay({"b": b"1"}, "more"), mine.as_uri(), code=1, program=FFDL_AS_OTHERS)[1]
     mine.chmod(0o755)
     assert f"{mine}/b on this machine: Permission denied; you own {mine}, and it has mode 0555" in refused
     assert refused.endswith(f"; chmod u+rwx {mine}\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pytest
 from ffdl_batch.attempt.layout import Root
 from tests import preloaded
 from tests.contract.daemon_rig import PLAIN, Site, site_in, until
-from tests.file_modes import AS_OTHERS
+from tests.file_modes import FFDL_AS_OTHERS
 from tests.preloaded import FFDL
 
 TRAIN = """\
@@ -63,18 +63,13 @@ class Desk:
     jobs: dict[str, Path] = field(default_factory=dict)
     """What lets each of them end."""
 
-    def ask(self, *words: str, code: int = 0, under: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-        """One command, which ends with that code. `under` is a command that starts it."""
+    def ask(self, *words: str, code: int = 0, program: Sequence[str] = FFDL) -> subprocess.CompletedProcess[str]:
+        """One command, which ends with that code."""
         env = {**self.site.environment(), "XDG_CACHE_HOME": str(self.base / "home")}
-        done = preloaded.run(
-            [*under, *FFDL, *words],
-            cwd=self.base / "desk",
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        argv, pipe = [*program, *words], subprocess.PIPE
+        with preloaded.PopenTree(argv, cwd=self.base / "desk", env=env, stdout=pipe, stderr=pipe, text=True) as process:
+            said = process.communicate(timeout=300)
+        done = subprocess.CompletedProcess(argv, process.returncode, *said)
         assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}\n{self.site.log}"
         return done
 
@@ -236,7 +231,9 @@ def test_download_tries_all_kinds_and_reports_incomplete_ones_at_the_end(
     for kind in moved:
         directories[kind].rename(tmp_path / kind)
     try:
-        ran = desk.ask("download", ended, *FLAGS, "--out", str(tmp_path / "out"), "--json", code=1, under=AS_OTHERS)
+        ran = desk.ask(
+            "download", ended, *FLAGS, "--out", str(tmp_path / "out"), "--json", code=1, program=FFDL_AS_OTHERS
+        )
     finally:
         for name in shut:
             places[name].chmod(0o755)
