@@ -164,7 +164,9 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ffdl_kubernetes.observing.network_canary.POLL_S", 0.05)
 
 
-def test_shipped_kubernetes_role_allows_all_daemon_operations(tmp_path: Path, k8s: FakeCluster) -> None:
+def test_shipped_kubernetes_role_allows_all_daemon_operations_and_nothing_else(
+    tmp_path: Path, k8s: FakeCluster
+) -> None:
     walk = Walk(tmp_path, k8s, "all-of-it", None)
     try:
         assert all(may(walk.adapter._client, verb, group, resource) for group, resource, verb in EACH)
@@ -176,10 +178,13 @@ def test_shipped_kubernetes_role_allows_all_daemon_operations(tmp_path: Path, k8
         walk.admin.delete("ResourceQuota", "none")
         with kubelet(walk.site, enforced, walk.namespace):
             walk.await_(lambda: NetworkLevel.NONE in adapter.probe().network_levels, "the canary is back")
+        used = {tuple(one) for one in k8s.do("used", user="user-all-of-it")}
+        assert used == set(EACH)
     finally:
         walk.close()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("without", EACH, ids=["-".join(part or "core" for part in one) for one in EACH])
 def test_daemon_operations_fail_without_any_one_permission_of_the_role(
     tmp_path: Path, k8s: FakeCluster, without: tuple[str, str, str]

@@ -35,6 +35,8 @@ class Wanted:
 class Authorizer:
     def __init__(self, store: Store, tokens: dict[str, tuple[str, list[str]]]) -> None:
         self._store, self.tokens = store, tokens
+        self.used: set[tuple[str, str, str, str]] = set()
+        """User, API group, resource and verb of each request that was permitted."""
 
     def user_of(self, request: Request) -> User:
         kind, _, token = request.headers.get("authorization", "").partition(" ")
@@ -49,6 +51,7 @@ class Authorizer:
 
     def demand(self, user: User, wanted: Wanted, kind: Kind) -> None:
         if self.may(user, wanted):
+            self.used.add((user.name, wanted.group, wanted.resource, wanted.verb))
             return
         shown = kind.resource + (f' "{wanted.name}"' if wanted.name else "")
         where = f'in the namespace "{wanted.namespace}"' if wanted.namespace else "at the cluster scope"

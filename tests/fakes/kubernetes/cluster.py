@@ -92,6 +92,7 @@ class Control:
             "fault": lambda **fault: api.faults.append(Fault(**fault)),
             "clear_faults": api.faults.clear,
             "counts": self._counts,
+            "used": lambda user: [rest for name, *rest in cluster.authorizer.used if name == user],
             "expire": cluster.store.expire,
             "close_watches": api.watches.close,
             "webhook": lambda plural, name, message: registry.admission.webhooks.append((plural, name, message)),
