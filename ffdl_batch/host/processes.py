@@ -12,6 +12,8 @@ from typing import Collection, Dict, List, Mapping, Optional, Union
 NAME = "ffdl-controller"
 """The name of controllers in process lists; the kernel keeps 15 bytes."""
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_STAT_BYTES = 4096
+"""/proc/PID/stat is a line of 52 numbers and a short name."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 
 
@@ -60,12 +62,16 @@ def name_of(pid: int) -> str:
 def read_process(pid: int) -> Optional[Process]:
     """Return the process, which may be a zombie; None if it does not exist."""
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            text = file.read()
+        # Without a file object, which takes as long as the reading: callers look at all processes of the machine.
+        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+        try:
+            text = os.read(descriptor, _STAT_BYTES)
+        finally:
+            os.close(descriptor)
     except (FileNotFoundError, ProcessLookupError):
         return None
-    rest = text[text.rindex(")") + 2 :].split()
-    return Process(pid, rest[0], int(rest[1]), int(rest[2]), int(rest[3]), int(rest[19]))
+    rest = text[text.rindex(b")") + 2 :].split()
+    return Process(pid, rest[0].decode(), int(rest[1]), int(rest[2]), int(rest[3]), int(rest[19]))
 
 
 def read_living(pid: int) -> Optional[Process]:
