@@ -17,6 +17,7 @@ import pytest
 
 from ffdl_batch.domain.data.staging_protocol import Cache, Cached, Done, Note, StageTask
 from ffdl_batch.staging.cache.user_cache import Shelf
+from tests import preloaded
 from tests.staging_rig import MIB, StagingRig, lines_of
 
 NOISE = random.Random(11).randbytes(3 * MIB + 17)
@@ -79,7 +80,7 @@ class Job:
         staging.written(task).rename(written)
         argv = [sys.executable, "-m", "ffdl_batch.staging", str(written)]
         with self.output.open("w") as output:
-            self.process = subprocess.Popen(argv, stdout=output, stderr=subprocess.STDOUT)
+            self.process = preloaded.PopenTree(argv, stdout=output, stderr=subprocess.STDOUT)
 
     def done(self) -> Done:
         assert self.process.wait(timeout=180) == 0, self.output.read_text()

@@ -35,6 +35,7 @@ BELOW = ("ffdl_batch.collectors", "ffdl_batch.staging")
 OTHERS = (*BELOW, "ffdl_batch.store.migrations")
 """And scripts of Alembic."""
 LIBRARIES = (
+    "anyio._backends._asyncio",
     "httptools",
     "paramiko",
     "psycopg",

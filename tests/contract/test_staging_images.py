@@ -71,7 +71,7 @@ class ImageRig:
         argv = [sys.executable, "-m", "ffdl_batch.staging", "--image", str(path)]
         with output.open("wb") as file:
             whole = {**os.environ, **(env or {})}
-            return preloaded.Popen(argv, stdout=file, stderr=subprocess.STDOUT, env=whole), output
+            return preloaded.PopenTree(argv, stdout=file, stderr=subprocess.STDOUT, env=whole), output
 
     def run(self, task: ImageTask, env: Mapping[str, str] | None = None) -> tuple[int, list[Line]]:
         process, output = self.start(task, env)

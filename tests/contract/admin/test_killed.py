@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from tests import preloaded
 from tests.contract.admin.conftest import Desk
 from tests.contract.admin.test_db import jobs_of
 from tests.contract.admin.test_refusals import on_postgres
@@ -50,7 +51,7 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
 
 def start(command: str, file: Path) -> subprocess.Popen[bytes]:
     argv = [sys.executable, "-m", "ffdl_batch.admin.main", "db", command, str(file), "--force"]
-    return subprocess.Popen(argv, env=dict(os.environ))
+    return preloaded.Popen(argv, env=dict(os.environ))
 
 
 def kill(admin: subprocess.Popen[bytes], how: signal.Signals) -> None:
