@@ -173,7 +173,9 @@ def test_sigterm_requests_checkpoint_and_confirms_it(run: Rig, caught: str) -> N
     assert (run.final().outcome, run.final().stored, run.asked()) == (Outcome.CANCELLED, True, ["term"])
 
 
-@pytest.mark.parametrize("by_signal", [True, False], ids=["with TERM", "cell alone"])
+@pytest.mark.parametrize(
+    "by_signal", [True, pytest.param(False, marks=pytest.mark.full)], ids=["with TERM", "cell alone"]
+)
 def test_cancel_ends_learner_without_checkpoint_request(run: Rig, by_signal: bool) -> None:
     head = up(run, "python3 main.py")
     run.say("cancel")
@@ -202,6 +204,7 @@ def test_early_warning_is_timeout_when_time_limit_was_shortened(run: Rig) -> Non
     assert (run.final().outcome, run.final().interruption) == (Outcome.HALTED, "timeout")
 
 
+@pytest.mark.full
 def test_halt_after_warning_is_recorded_as_halt(run: Rig) -> None:
     limits = dataclasses.replace(SHORT, lead_s=600)
     head = up(run, "python3 main.py", IGNORES, limits)
@@ -257,14 +260,6 @@ def test_controller_ends_learners_when_newer_run_is_claimed_elsewhere(run: Rig) 
     assert "run 2" in run.final().message
     assert not (run.store / "learner-1").exists()
     assert run.processes() == []
-
-
-def test_ended_event_is_last_and_unique(run: Rig) -> None:
-    run.write("sleep 300 & echo done")
-    assert run.run() == 0
-    kinds = [event.kind for event in run.events()]
-    assert kinds[-1] is EventKind.ENDED
-    assert kinds.count(EventKind.ENDED) == kinds.count(EventKind.CHECKPOINT) == 1
 
 
 def test_results_of_earlier_attempt_are_copied_and_left_unchanged(run: Rig) -> None:
@@ -382,7 +377,9 @@ def test_halt_request_reaches_all_nodes_and_each_confirms_its_checkpoint(run: Ri
     assert run.final().checkpoint.confirmed
 
 
-@pytest.mark.parametrize(("number", "reason"), [(signal.SIGURG, "warned"), (signal.SIGTERM, "term")])
+@pytest.mark.parametrize(
+    ("number", "reason"), [pytest.param(signal.SIGURG, "warned", marks=pytest.mark.full), (signal.SIGTERM, "term")]
+)
 def test_warning_of_one_node_asks_learners_of_all_nodes(run: Rig, number: int, reason: str) -> None:
     two_nodes(run, "python3 main.py", {"main.py": CATCHES})
     head = run.start_until("up")

@@ -63,24 +63,23 @@ def test_final_record_has_exit_status_and_log_tail_of_failed_learner(run: Rig) -
     assert (Path(run.attempt.state) / "learner.exit").read_text() == "3\n"
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
+DAMAGES = (
+    (
         "cd state; rm .began-1; mkfifo .began-1",
-        "cd state; rm .began-1; mkdir .began-1",
-        "ln -sf /dev/zero state/.began-1",
-        "rm -r state",
         "rm events/node-0.jsonl; mkfifo events/node-0.jsonl",
-        "rm events/node-0.jsonl; mkdir events/node-0.jsonl",
-        "yes >events/node-0.jsonl & sleep 0.1; kill $!",
-        "rm -r events; ln -s /dev events",
         "rm events/head.jsonl; mkfifo events/head.jsonl",
-        "mkdir final.json",
         "for name in stop.json control.json launch.json; do rm $name; mkfifo $name; done",
-    ],
+    ),
+    ("cd state; rm .began-1; mkdir .began-1", "rm events/node-0.jsonl; mkdir events/node-0.jsonl", "mkdir final.json"),
+    ("ln -sf /dev/zero state/.began-1", "yes >events/node-0.jsonl & sleep 0.1; kill $!"),
+    ("rm -r state", "rm -r events; ln -s /dev events"),
 )
-def test_failure_is_attributed_to_learner_that_replaced_files_of_attempt(run: Rig, damage: str) -> None:
-    run.write(f'cd "$JOB_STATE_DIR/.."; ({damage}); exit 3')
+"""What a learner does to the files of its attempt, all of a row in one attempt."""
+
+
+@pytest.mark.parametrize("damages", DAMAGES)
+def test_failure_is_attributed_to_learner_that_replaced_files_of_attempt(run: Rig, damages: tuple[str, ...]) -> None:
+    run.write('cd "$JOB_STATE_DIR/.."; ' + "".join(f"({damage}); " for damage in damages) + "exit 3")
     assert run.run() == 3, run.errors
     final = run.final()
     assert (final.outcome, final.exit_code, final.error_code) == (Outcome.FAILED, 3, "C201"), final.message
@@ -92,28 +91,28 @@ from ffdl_batch.controller.head import step
 step.LOOK_S, step.LINGERS_S = 0.1, 0.5
 """
 """The head waits for a lingering launcher a second, so the learner need not live for long."""
-FORGED = {
-    "end of the controller": '"kind":"ended"',
-    "end of the controller with a code": '"kind":"ended","x_code":"S106"',
-    "end of the learner": '"kind":"learner_ended","x_learner_id":1,"x_exit_code":0',
-    "fault": '"kind":"fault","x_code":"S106","x_message":"m"',
-    "phase": '"kind":"phase","x_phase":"load-data","x_status":"ended","x_exit":0',
-    "stored": '"kind":"stored","x_learner_id":1',
-    "final": '"kind":"final","x_outcome":"COMPLETED"',
-}
+FORGED = (
+    '"kind":"stored","x_learner_id":1',
+    '"kind":"phase","x_phase":"load-data","x_status":"ended","x_exit":0',
+    '"kind":"fault","x_code":"S106","x_message":"m"',
+    '"kind":"learner_ended","x_learner_id":1,"x_exit_code":0',
+    '"kind":"ended"',
+    '"kind":"ended","x_code":"S106"',
+    '"kind":"final","x_outcome":"COMPLETED"',
+)
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-@pytest.mark.parametrize("kind", FORGED)
-def test_failure_is_attributed_to_learner_that_appended_events(run: Rig, kind: str, nodes: int) -> None:
+def test_failure_is_attributed_to_learner_that_appended_events(run: Rig, nodes: int) -> None:
     """The step is not ended before its time, and only the controllers' own events count."""
     run.have_controllers_do(HASTY)
     forge = (
         "import os, time\n"
         "for name in ('node-0', 'node-1', 'head'):\n"
-        f'    line = \'{{"seq":99,"at":%f,"source":"%s",{FORGED[kind]},"format":1}}\\n\'\n'
         "    path = f'{os.environ[\"JOB_STATE_DIR\"]}/../events/{name}.jsonl'\n"
-        "    open(path, 'a').write(line % (time.time(), name))\n"
+        f"    for number, forged in enumerate({FORGED}):\n"
+        '        line = \'{"seq":%d,"at":%f,"source":"%s",%s,"format":1}\\n\'\n'
+        "        open(path, 'a').write(line % (99 + number, time.time(), name, forged))\n"
     )
     command = "python3 forge.py; sleep 3; exit 3"
     if nodes == 2:
@@ -125,7 +124,7 @@ def test_failure_is_attributed_to_learner_that_appended_events(run: Rig, kind: s
     assert (final.outcome, final.exit_code, final.error_code) == (Outcome.FAILED, 3, "C201"), final.message
     assert "is killed" not in run.errors
     for source in ("head", *(f"node-{number}" for number in range(nodes))):
-        assert 99 not in [event.seq for event in run.events(source)], source
+        assert all(event.seq < 99 for event in run.events(source)), source
 
 
 def test_final_record_names_signal_that_killed_learner(run: Rig) -> None:
@@ -231,11 +230,14 @@ def test_sigterm_ends_learner_and_stores_partial_results(run: Rig) -> None:
     assert run.processes() == []
 
 
-def test_background_processes_end_with_learner(run: Rig) -> None:
+def test_background_processes_end_with_learner_and_ended_event_is_last_and_unique(run: Rig) -> None:
     run.write("sleep 300 & (setsid sleep 301 &) ; trap '' TERM; (while :; do sleep 0.1; done) & echo done")
     assert run.run() == 0
     assert run.log().startswith("done\n")
     assert run.processes() == []
+    kinds = [event.kind for event in run.events()]
+    assert kinds[-1] is EventKind.ENDED
+    assert kinds.count(EventKind.ENDED) == kinds.count(EventKind.CHECKPOINT) == 1
 
 
 def test_learners_get_their_ids_ranks_and_assigned_gpus(run: Rig) -> None:
