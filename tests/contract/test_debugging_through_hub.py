@@ -5,6 +5,7 @@ The tests of :mod:`tests.contract.test_debugging` run again, on a client that kn
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pwd
@@ -17,11 +18,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from http.client import HTTPSConnection
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from tests import preloaded
 from tests.command_lines import command_lines
+from tests.contract import test_debugging
 from tests.contract.daemon_rig import LIMIT_S, PLAIN, site_in, until
 from tests.contract.test_daemon_logs import Desk, end_jobs
 from tests.contract.test_debugging import (  # noqa: F401 - run here again
@@ -33,21 +36,33 @@ from tests.contract.test_debugging import (  # noqa: F401 - run here again
     sleepers,
     test_exec_ends_when_command_does_not_read_stdin,
     test_exec_ends_when_learner_ends,
-    test_exec_enters_selected_learner_and_rejects_unknown_one,
-    test_exec_forwards_interrupt_to_command,
     test_exec_leaves_no_process_after_exit_client_kill_or_second_interrupt,
     test_exec_passes_large_stdin_and_stdout_unchanged,
     test_exec_runs_command_in_learner_network_directory_and_environment,
     test_shell_ends_when_terminal_is_closed,
     test_shell_provides_resizable_terminal_with_interrupt_key,
-    test_stack_prints_function_in_which_learner_hangs,
-    test_top_lists_processes_of_every_learner_once_without_terminal,
 )
 from tests.fakes.certificates import certificate_for
 from tests.preloaded import FFDL
 from tests.unit.hub.conftest import OWN, TOKEN, serving_hub
 
 ROOT = Path(__file__).parents[2]
+
+
+def in_full(test: Callable[..., None]) -> Callable[..., None]:
+    """A test that runs here in `make test-full` only, and in its own module always."""
+
+    @functools.wraps(test)
+    def again(**fixtures: object) -> None:
+        test(**fixtures)
+
+    return cast("Callable[..., None]", pytest.mark.full(again))
+
+
+test_exec_enters_selected_learner = in_full(test_debugging.test_exec_enters_selected_learner_and_rejects_unknown_one)
+test_exec_forwards_interrupt = in_full(test_debugging.test_exec_forwards_interrupt_to_command)
+test_stack_prints_function = in_full(test_debugging.test_stack_prints_function_in_which_learner_hangs)
+test_top_lists_processes = in_full(test_debugging.test_top_lists_processes_of_every_learner_once_without_terminal)
 NGINX_DIRECTORIES = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 
 
@@ -80,7 +95,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
             serving_hub(base, tls=True, certificate=str(certificate), key=str(key), trusted_proxies=["127.0.0.1"])
         )
         made = HubDesk(site, base, audit=base / "audit", end_hub=stack.close)
-        site.launch(program=PLAIN, start=subprocess.Popen)  # it waits for the helpers that it starts
+        site.launch(program=PLAIN, start=preloaded.Popen)  # it waits for the helpers that it starts
         until(site.is_served, lambda: f"the daemon to answer; its log:\n{site.log}")
         (base / "users" / str(OWN)).mkdir(parents=True)
         (base / "users" / str(OWN) / "daemon.sock").symlink_to(site.socket)
