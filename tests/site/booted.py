@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from uuid import uuid4
 
-from tests.site.rig import PASSWD, Host, until
+from tests.site.rig import LIMIT_S, PASSWD, Host, until
 
 UNITS = Path("/usr/lib/systemd/system")
 BOOTED = (
@@ -109,7 +109,7 @@ class SystemdHost(Host):
         argv = self.inside(argv, uid)
         pipe = subprocess.PIPE
         return subprocess.run(
-            argv, check=False, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, timeout=120, cwd="/"
+            argv, check=False, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, timeout=LIMIT_S, cwd="/"
         )
 
     def properties(self, unit: str) -> dict[str, str]:

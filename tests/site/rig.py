@@ -22,6 +22,8 @@ from tests.fakes.certificates import certificate_for
 
 ADDRESS = "127.0.0.1"
 ROOT = Path(__file__).parents[2]
+LIMIT_S = 300.0
+"""Time for what takes seconds, on a machine however busy."""
 HUB, ADA, BOB, EXPIRED, OUTSIDER, GONE = 7000, 7001, 7002, 7003, 7004, 7005
 """Uids. OUTSIDER is in no allowed group; GONE has no account."""
 CROWD = 8000
@@ -152,7 +154,7 @@ class Host:
     def python(self, code: str, *arguments: str, uid: int) -> str:
         """The output of a program of a user."""
         argv = self.inside([sys.executable, "-I", "-c", code, *arguments], uid)
-        return subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True, timeout=120, cwd="/").stdout
+        return subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S, cwd="/").stdout
 
     def ask(self, uid: int, request: str) -> str:
         """The spawner's answer to a user."""
@@ -178,7 +180,7 @@ class Spawner:
         with self.log.open("ab") as output:
             argv = host.inside(self.argv(host))
             self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=output, cwd="/")
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + LIMIT_S
         while "serving" not in self.log.read_text():
             assert self.process.poll() is None and time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.02)
@@ -203,7 +205,7 @@ class Spawner:
 
 def until(condition: Callable[[], object], what: str) -> None:
     """Wait for a condition."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + LIMIT_S
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.05)
@@ -234,7 +236,7 @@ class Hub:
             self.process = subprocess.Popen(
                 self.host.inside(argv, HUB), stdin=subprocess.DEVNULL, stderr=output, cwd="/"
             )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + LIMIT_S
         while True:
             assert self.process.poll() is None and time.monotonic() < deadline, self.log.read_text()
             with suppress(OSError), socket.create_connection((ADDRESS, self.port)):
@@ -244,7 +246,7 @@ class Hub:
     def ask(self, token: str, path: str, method: str = "GET", body: object = None) -> tuple[int, Any]:
         """Send a request over HTTPS; the status and the reply."""
         context = ssl.create_default_context(cafile=str(self.certificate))
-        connection = HTTPSConnection(ADDRESS, self.port, timeout=120, context=context)
+        connection = HTTPSConnection(ADDRESS, self.port, timeout=LIMIT_S, context=context)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         text = json.dumps(body) if body is not None else None
         try:
@@ -261,7 +263,7 @@ class Hub:
     def close(self) -> None:
         """End it in order."""
         self.process.terminate()
-        assert self.process.wait(60) == 0, self.log.read_text()
+        assert self.process.wait(LIMIT_S) == 0, self.log.read_text()
 
 
 def _closed(path: Path) -> list[Path]:

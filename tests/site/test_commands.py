@@ -31,7 +31,7 @@ class Shell:
         named = [f"{name}={value}" for name, value in self.env.items()]
         argv = ["env", "-i", *named, sys.executable, "-I", "-c", FFDL, *words]
         done = subprocess.run(
-            self.host.inside(argv, self.uid), input=text, capture_output=True, text=True, timeout=180, cwd="/",
+            self.host.inside(argv, self.uid), input=text, capture_output=True, text=True, timeout=300, cwd="/",
             check=False,
         )  # fmt: skip
         done.stderr = without_waits(done.stderr)

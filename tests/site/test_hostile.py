@@ -42,7 +42,7 @@ def ask(
     hub: Hub, token: str, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
 ) -> int | None:
     """The status of a request from the attacker's address; None if the connection was dropped."""
-    connection = HTTPSConnection(ADDRESS, hub.port, timeout=120)
+    connection = HTTPSConnection(ADDRESS, hub.port, timeout=300)
     try:
         connection.sock = connect(hub)
         connection.request(method, path, body or None, {"Authorization": f"Bearer {token}", **(headers or {})})
@@ -300,7 +300,7 @@ for method, path, body in (
     ("PUT", f"/api/v1/archives/{digest}", packed.getvalue()),
     ("POST", "/api/v1/jobs", json.dumps({"submissions": [job]})),
 ):
-    connection = http.client.HTTPConnection("x", timeout=120)
+    connection = http.client.HTTPConnection("x", timeout=300)
     connection.sock = socket.socket(socket.AF_UNIX)
     connection.sock.connect(place)
     connection.request(method, path, body, {"Content-Type": "application/json"} if isinstance(body, str) else {})

@@ -17,7 +17,7 @@ from tests.site.rig import ADA, ADDRESS, BOB, HUB, OUTSIDER, Host, Hub, Spawner
 ASK = """
 import http.client, json, socket, sys
 place, method, path, body, *headers = sys.argv[1:]
-connection = http.client.HTTPConnection("x", timeout=120)
+connection = http.client.HTTPConnection("x", timeout=300)
 connection.sock = socket.socket(socket.AF_UNIX)
 connection.sock.connect(place)
 more = json.loads(headers[0]) if headers else {}
@@ -120,7 +120,7 @@ def test_daemon_that_was_killed_and_hub_that_was_restarted_answer_the_next_reque
 
 LISTING = """
 import http.client, json, socket, sys
-connection = http.client.HTTPConnection("x", timeout=120)
+connection = http.client.HTTPConnection("x", timeout=300)
 connection.sock = socket.socket(socket.AF_UNIX)
 connection.sock.connect(sys.argv[1])
 connection.request("GET", "/api/site/v1/listing")
@@ -151,7 +151,7 @@ def test_users_get_rows_of_their_own_slurm_jobs_from_one_squeue_of_the_hub(
 
 def test_connection_without_handshake_ends_and_others_are_served(host: Host, hub: Hub, spawner: Spawner) -> None:
     began = time.monotonic()
-    with socket.create_connection((ADDRESS, hub.port), timeout=60) as silent:
+    with socket.create_connection((ADDRESS, hub.port), timeout=300) as silent:
         assert hub.ask("", "/api/site/v1/health")[0] == 200
         assert silent.recv(1) == b""
     assert time.monotonic() - began < 50  # asyncio's own limit is 60 s

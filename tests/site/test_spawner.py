@@ -17,7 +17,7 @@ GET = """
 import socket, struct, sys
 path, headers = sys.argv[2:] or ("jobs", "")
 with socket.socket(socket.AF_UNIX) as s:
-    s.settimeout(120)
+    s.settimeout(300)
     s.connect(sys.argv[1])
     print(struct.unpack("=iII", s.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1])
     s.sendall(f"GET /api/v1/{path} HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n{headers}\\r\\n".encode())

@@ -54,7 +54,7 @@ print(subprocess.Popen(["sleep", "1000"], stdin=nowhere, stdout=nowhere, stderr=
 ASK = """
 import socket, sys
 with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
-    s.settimeout(60)
+    s.settimeout(300)
     s.connect("/run/ffdl/spawner.sock")
     s.send(f"ensure {sys.argv[1]}\\n".encode())
     print(s.recv(600).decode(), end="")
@@ -62,7 +62,7 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
 GET = """
 import socket, struct, sys
 with socket.socket(socket.AF_UNIX) as s:
-    s.settimeout(60)
+    s.settimeout(300)
     s.connect(f"/run/ffdl/users/{sys.argv[1]}/daemon.sock")
     s.sendall(b"GET /api/v1/jobs HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n")
     print(struct.unpack("=iII", s.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1], s.recv(15).decode())
@@ -254,7 +254,7 @@ def test_start_that_hangs_ends_and_can_be_requested_again(site: Site) -> None:
 
 OPERATE = """
 import http.client, socket, sys
-connection = http.client.HTTPConnection("hub", timeout=60)
+connection = http.client.HTTPConnection("hub", timeout=300)
 connection.sock = socket.socket(socket.AF_UNIX)
 connection.sock.connect("/run/ffdl-hub/hub.sock")
 connection.request("GET", f"/users/{sys.argv[1]}/api/v1/jobs")
@@ -270,7 +270,7 @@ def connect(place):
     connection = http.client.HTTPConnection("hub")
     connection.auto_open = False
     connection.sock = socket.socket(socket.AF_UNIX if place == "socket" else socket.AF_INET)
-    connection.sock.settimeout(60)
+    connection.sock.settimeout(300)
     connection.sock.connect("/run/ffdl-hub/hub.sock" if place == "socket" else ("127.0.0.1", 8443))
     return connection
 
@@ -297,7 +297,7 @@ threads = [threading.Thread(target=ask, args=(*asked[n % 2], one)) for n, one in
 for thread in threads:
     thread.start()
 for one in events:
-    one.wait(60)
+    one.wait(300)
 print("answered", flush=True)
 sys.stdin.read()
 over.set()
