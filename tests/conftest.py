@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 POSTGRES = pytest.param("postgresql", marks=pytest.mark.postgres)
 DATABASES = {"sqlite", "postgresql"}
-IN_TURN = ("tests/crash/", "tests/unit/services/")
-"""Tests of behaviour that does not depend on the database; tests/unit/store shows what does, on both."""
+_ADMIN = ("test_check.py", "test_left_out.py", "test_refusals.py", "test_targets.py")
+IN_TURN = ("tests/crash/", "tests/unit/services/", *(f"tests/contract/admin/{name}" for name in _ADMIN))
+"""Tests of behaviour that does not depend on the database; tests/unit/store and tests/contract/admin/test_db.py show
+what does, on both."""
 
 
 def pytest_configure() -> None:

@@ -127,13 +127,3 @@ def test_db_check_reports_damaged_file_with_path_and_cure(
         assert {fault["about"] for fault in json.loads(out)["faults"]} == {"file"}
     else:
         assert " in 0 jobs, " in out and "  file: " in out
-
-
-def test_db_check_and_current_report_database_without_tables(desk: Desk) -> None:
-    if not desk.is_postgres:
-        desk.state.mkdir()
-        desk.file.touch()
-    code, _, err = desk.run("db", "check")
-    assert (code, "is empty; the daemon makes its tables" in err) == (66, True)
-    code, out, _ = desk.run("db", "current")
-    assert (code, "none: the database is empty" in out) == (1, True)

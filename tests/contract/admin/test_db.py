@@ -101,6 +101,16 @@ def test_db_current_prints_schema_revision_and_missing_upgrades(old: Desk) -> No
         assert code == 69 and "made by a newer release" in err
 
 
+def test_db_check_and_current_report_database_without_tables(desk: Desk) -> None:
+    if not desk.is_postgres:
+        desk.state.mkdir()
+        desk.file.touch()
+    code, _, err = desk.run("db", "check")
+    assert (code, "is empty; the daemon makes its tables" in err) == (66, True)
+    code, out, _ = desk.run("db", "current")
+    assert (code, "none: the database is empty" in out) == (1, True)
+
+
 def test_db_upgrade_prints_and_applies_missing_revisions_once(old: Desk) -> None:
     out = old.done("db", "upgrade", "--dry-run")
     assert [line.split()[2] for line in out.splitlines() if "apply" in line] == list(LATER)
