@@ -191,6 +191,12 @@ def check_resumed(training: Plain, seen: set[int]) -> None:
         assert not seen & {*training.steps}, "no step ran twice"
 
 
+@pytest.mark.parametrize(
+    "example",
+    [ALL[0], *(pytest.param(one, marks=pytest.mark.full) for one in ALL[1:])],
+    indirect=True,
+    ids=[one.name for one in ALL],
+)
 def test_example_resumes_in_next_attempt_after_halt_by_controllers(
     tmp_path: Path, example: Example, whole_result: str
 ) -> None:

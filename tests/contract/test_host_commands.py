@@ -38,12 +38,12 @@ number = 0
 while not finish.exists():
     number += 1
     print("line", number, "x" * int(sys.argv[2]), flush=True)
-    time.sleep(0.02)
+    time.sleep(float(sys.argv[3]))
 print("goodbye", flush=True)
 """
 MANIFEST = """\
 name: far
-framework: {{name: custom, version: python-numpy, command: python3 train.py '{finish}' {width}}}
+framework: {{name: custom, version: python-numpy, command: python3 train.py '{finish}' {width} {pause_s}}}
 cpus: 1
 memory: 100MB
 batch:
@@ -64,13 +64,15 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoginNode]:
         found.stop()
 
 
-def make_laptop(directory: Path, node: LoginNode, width: int = 10) -> Laptop:
+def make_laptop(directory: Path, node: LoginNode, width: int = 10, pause_s: float = 0.2) -> Laptop:
     """With a manifest and a model that the node does not see. The job prints lines of that width until `finish`."""
     made = Laptop(directory / "laptop", node.config())
     made.environ["OWN_WORD"] = "the laptop"
     (made.directory / "model").mkdir()
     (made.directory / "model" / "train.py").write_text(TRAIN)
-    (made.directory / "manifest.yml").write_text(MANIFEST.format(finish=directory / "finish", width=width))
+    (made.directory / "manifest.yml").write_text(
+        MANIFEST.format(finish=directory / "finish", width=width, pause_s=pause_s)
+    )
     return made
 
 
@@ -198,7 +200,7 @@ def test_remote_logs_detach_on_ctrl_c_and_job_keeps_running(laptop: Laptop, job:
 def test_remote_logs_continue_without_loss_after_broken_connection(
     tmp_path: Path, node: LoginNode, program: str
 ) -> None:
-    laptop = make_laptop(tmp_path, node, width=2000)
+    laptop = make_laptop(tmp_path, node, width=2000, pause_s=0.02)
     laptop.environ["FFDL_SSH"] = program
     with running_job(laptop) as job, BreakingWire(node.server.port, breaks=2, after_bytes=60_000) as wire:
         laptop.write_config(wired(node, wire))
@@ -221,7 +223,10 @@ def wired(node: LoginNode, wire: BreakingWire, **options: str) -> str:
     return node.config(Port=str(wire.port), HostKeyAlias=f"[127.0.0.1]:{node.server.port}", **options)
 
 
-@pytest.mark.parametrize("after_bytes", [6_000, 9_000, 14_000, 24_000])
+@pytest.mark.parametrize(
+    "after_bytes",
+    [pytest.param(6_000, marks=pytest.mark.full), 9_000, pytest.param(14_000, marks=pytest.mark.full), 24_000],
+)
 def test_remote_submit_creates_at_most_one_job_when_connection_breaks(
     home: Laptop, laptop: Laptop, node: LoginNode, after_bytes: int
 ) -> None:

@@ -229,11 +229,11 @@ def test_metrics_writes_self_contained_html_and_valid_png(jobs: FakeDaemon, tmp_
 @pytest.mark.parametrize(
     "values",
     [
-        ("1e17",),
-        ("1e308",),
+        pytest.param(("1e17",), marks=pytest.mark.full),
+        pytest.param(("1e308",), marks=pytest.mark.full),
         ("-1e308", "1e308"),
         ("5e-324", "0"),
-        ("9" * 400, "1"),
+        pytest.param(("9" * 400, "1"), marks=pytest.mark.full),
         ("9" * 5000,),
         ("1.7976931348623157e308",),
     ],
