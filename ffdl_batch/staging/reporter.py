@@ -59,6 +59,7 @@ class Reporter:
         self._counts, self._lock = Counts(), threading.Lock()
         self._notes = 0
         self._end = threading.Event()
+        self._ticking = threading.Thread(target=self._tick, daemon=True)
         self._began = time.monotonic()
         self._passed = 0  # bytes that moved, those too that did a second time
         self._expected_again = 0
@@ -68,7 +69,7 @@ class Reporter:
 
     def begin(self) -> None:
         """Start to report progress."""
-        threading.Thread(target=self._tick, daemon=True).start()
+        self._ticking.start()
 
     def expect(self, files: int, size: int) -> None:
         """Set the totals."""
@@ -173,7 +174,7 @@ class Reporter:
 
     def done(self) -> None:
         """Report success. This is the last line."""
-        self._end.set()
+        self._end_ticking()
         if self._notes > MOST_NOTES:
             self.say(Note(f"{self._notes - MOST_NOTES} more notes like these are not shown"))
         self.progress()
@@ -183,7 +184,7 @@ class Reporter:
 
     def failed(self, line: Failed) -> None:
         """Report failure. This is the last line."""
-        self._end.set()
+        self._end_ticking()
         self.say(line)
 
     def say(self, line: Line) -> None:
@@ -200,6 +201,12 @@ class Reporter:
                 write_all(self._descriptor, data)
         except BrokenPipeError:
             os._exit(BROKEN_PIPE)  # who started this is gone; the journal has what is done
+
+    def _end_ticking(self) -> None:
+        """Wait for a line of progress that is being written: the last line must follow it."""
+        self._end.set()
+        if self._ticking.ident is not None:
+            self._ticking.join()
 
     def _tick(self) -> None:
         while not self._end.wait(self._each_s):

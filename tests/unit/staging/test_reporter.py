@@ -117,3 +117,16 @@ def test_progress_estimates_remaining_time_by_file_rate_for_many_files(watched: 
     line = watched.line_after(2.0, 400)
     assert (line.files_rate, line.files) == (10.0, 520)
     assert line.left_s == 48.0, "by its files, not by its bytes"
+
+
+def test_last_line_follows_all_lines_of_progress() -> None:
+    for _ in range(100):
+        read, write = os.pipe()
+        with os.fdopen(read, "rb") as lines_of, os.fdopen(write, "wb") as output:
+            reporter = Reporter(output.fileno(), str, 1e-6)
+            reporter.begin()
+            first = lines_of.readline()
+            reporter.done()
+            output.close()
+            lines = [first, *lines_of.readlines()]
+        assert [b'"done"' in line for line in lines] == [False] * (len(lines) - 1) + [True]
