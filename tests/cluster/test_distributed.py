@@ -183,13 +183,13 @@ ONE_FAILS_ONCE = (
 SMALL: Mapping[str, Callable[[Person], str]] = {
     "parameter servers": lambda runner: _example(runner, "parameter-servers/manifest.yml", "parameter-servers", {}),
     "TF_CONFIG": _reads_tf_config,
-    **{f"told, {gpus} GPUs, {level}": _told(gpus, level) for gpus, level in ((0, "host"), (1, "host"), (0, "job"))},
+    **{f"shown, {gpus} GPUs, {level}": _told(gpus, level) for gpus, level in ((0, "host"), (1, "host"), (0, "job"))},
     "one fails": _three("one-fails", ONE_FAILS, "batch: {placement: spread}"),
     "one fails once": _three("restarts", ONE_FAILS_ONCE, "batch: {placement: spread, restart: learner}"),
 }
 
 
-ALWAYS = "told, 0 GPUs, job"
+ALWAYS = "shown, 0 GPUs, job"
 """The one of `make test`."""
 
 
@@ -266,7 +266,7 @@ def test_learner_environment_holds_ranks_names_and_master_address(
     alice: Person, request: pytest.FixtureRequest, fixture: str, gpus: int, level: str
 ) -> None:
     """Three learners, two of them on one node."""
-    job = request.getfixturevalue(fixture)[f"told, {gpus} GPUs, {level}"]
+    job = request.getfixturevalue(fixture)[f"shown, {gpus} GPUs, {level}"]
     assert job["state"] == "COMPLETED", (job["message"], attempt_log(alice, job, 1))
     logs = [attempt_log(alice, job, 1, learner) for learner in (1, 2, 3)]
     told = [json.loads(re.findall(r"^told (\{.*\})$", log, re.MULTILINE)[0]) for log in logs]

@@ -188,13 +188,11 @@ class FaultWorld(World):
         )  # fmt: skip
         return Said(done.returncode, without_waits(done.stdout), time.monotonic() - began)
 
-    def wait(self, condition: Callable[[], bool], what: str | Callable[[], str]) -> None:
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
         """Until the condition holds."""
         deadline = time.monotonic() + LIMIT_S
         while not condition():
-            assert time.monotonic() < deadline, (
-                f"{what if isinstance(what, str) else what()} did not happen; {self.log[-3000:]}"
-            )
+            assert time.monotonic() < deadline, f"{what} did not happen; {self.log[-3000:]}"
             time.sleep(0.05)
 
     def await_state(self, job_id: str, *states: str) -> JobView:
