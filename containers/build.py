@@ -26,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass  # noqa: TID251 - the standard library alone
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -11,6 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from ffdl_batch.domain.conversion import CannotConvert
 from ffdl_batch.domain.job.past_job import HistoryMissing
 from ffdl_batch.domain.scheduler_errors import InvalidRequest
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.ports.conversion import ExportsJobs, History, WritesScripts
 from ffdl_batch.ports.scheduler import Scheduler
 from ffdl_batch.ports.shared_listing import SharedListing

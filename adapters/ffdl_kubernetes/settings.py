@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, field, fields, replace
 from decimal import Decimal
 from types import MappingProxyType
 
@@ -13,6 +13,7 @@ from ffdl_batch.domain.harmless_settings import HARMLESS, harmless_keys
 from ffdl_batch.domain.number_text import size_text
 from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.domain.toml_text import toml_text
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.plugins import unknown_setting
 from ffdl_kubernetes.quantities import amount
 

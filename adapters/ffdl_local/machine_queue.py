@@ -11,8 +11,10 @@ import contextlib
 import fcntl
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
+
+from ffdl_batch.host.fast_dataclass import dataclass
 
 
 @dataclass

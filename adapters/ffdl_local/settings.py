@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from types import MappingProxyType
 
 from ffdl_batch.domain.harmless_settings import HARMLESS, harmless_keys
 from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.domain.toml_text import toml_text
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.plugins import unknown_setting
 
 _TABLE = "[backend.local]"

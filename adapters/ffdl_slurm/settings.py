@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import TypeVar
 
@@ -14,6 +14,7 @@ from ffdl_batch.domain.job.spec import BatchOptions
 from ffdl_batch.domain.launch.devices import AMD, INTEL, NVIDIA, VENDORS
 from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.domain.toml_text import toml_text
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.plugins import unknown_setting
 
 E = TypeVar("E", bound=StrEnum)

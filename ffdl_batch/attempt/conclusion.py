@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from ffdl_batch.attempt.learner_endings import Answer, answer, endings_of_run, failing, learner_status, since_start
@@ -25,6 +25,7 @@ from ffdl_batch.domain.outcome.controller_events import (
     is_final,
     node_source,
 )
+from ffdl_batch.host.fast_dataclass import dataclass
 
 EXIT_PLATFORM = 74
 """The platform failed and no learner's exit code is to blame (sysexits.h EX_IOERR)."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Mapping, Optional
 
 from ffdl_batch.attempt.layout import AttemptDir, JobDir
@@ -11,6 +10,7 @@ from ffdl_batch.attempt.reader import find_object
 from ffdl_batch.domain.file_format import FORMAT
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.outcome.controller_events import AbandonMark
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.processes import boot_id
 
 RUN = "FFDL_RUN"

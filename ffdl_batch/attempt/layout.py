@@ -46,10 +46,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 from ffdl_batch.attempt import log_paths
 from ffdl_batch.domain.launch.launch_file import TEMPLATE
+from ffdl_batch.host.fast_dataclass import dataclass
 
 BATCH_LOG = "batch.log"
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Dict, Iterable, List, Optional, Sequence, Set
 
 from ffdl_batch.attempt.phase_files import PhaseFiles
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.outcome.continuation import UNFIT_NODE, Checkpoint
 from ffdl_batch.domain.outcome.controller_events import HALT, TERM, TIME, WARNED, Event, EventKind, Scalar, node_source
+from ffdl_batch.host.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import re
 import stat
 import zipfile
 import zlib
-from dataclasses import dataclass
 from typing import IO, Dict, Iterator, List, Tuple
 
 from ffdl_batch.domain.terminal_text import quoted
+from ffdl_batch.host.fast_dataclass import dataclass
 
 MAX_UNPACKED_BYTES = 20 * 1000**3
 MAX_ENTRIES = 200_000

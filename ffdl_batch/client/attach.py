@@ -19,7 +19,7 @@ import time
 from codecs import getincrementaldecoder
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NoReturn, Protocol
 
 from ffdl_batch.client.errors import RequestRefused
@@ -51,6 +51,7 @@ from ffdl_batch.domain.launch.attach_protocol import (
 )
 from ffdl_batch.domain.terminal_text import printable
 from ffdl_batch.host.descriptors import write_all
+from ffdl_batch.host.fast_dataclass import dataclass
 
 READY_S = 90.0
 """Maximum time for the start of a job step, also if the scheduler is busy."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -21,6 +21,7 @@ from ffdl_batch.domain.job.views import (
     Problem,
     SecretView,
 )
+from ffdl_batch.host.fast_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ffdl_batch.client.api import Client

@@ -9,10 +9,10 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from ffdl_batch.attempt.reader import DamagedFile, open_regular
+from ffdl_batch.host.fast_dataclass import dataclass
 
 MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES)
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ffdl_batch.collectors.record_file import Ledger
 from ffdl_batch.collectors.source import Harvest, Notes, Source
 from ffdl_batch.domain.metrics.records import CollectorSpec
+from ffdl_batch.host.fast_dataclass import dataclass
 
 EXIT_DONE, EXIT_CANNOT_WRITE, EXIT_CANNOT_READ, EXIT_ALONE = 0, 73, 74, 70
 LEAST_PAUSE_S, MOST_PAUSE_S, SLICE_S = 1.0, 5.0, 0.5

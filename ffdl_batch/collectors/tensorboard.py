@@ -11,7 +11,6 @@ import heapq
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
@@ -20,6 +19,7 @@ from ffdl_batch.collectors.source import Clock, Harvest, Notes, State, label_of,
 from ffdl_batch.collectors.tensorboard_events import Damaged, Event, EventReader, read_record
 from ffdl_batch.collectors.timestamps import record_ms, rfc3339
 from ffdl_batch.domain.metrics.records import FLOAT, INT, STRING, CollectorSpec, Measure, MetricRecord, float_text
+from ffdl_batch.host.fast_dataclass import dataclass
 
 SETTLED_S = 2.0
 DEPTH, MOST_FILES, MOST_OPEN = 12, 4096, 128

@@ -21,7 +21,7 @@ import shlex
 import socket
 import stat
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from ffdl_batch.attempt.reader import SMALL_BYTES, DamagedFile, read_whole
 from ffdl_batch.domain.codec import CodecError, from_plain
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.untrusted_json import parse_json
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.processes import boot_id
 from ffdl_batch.host.users import base_directory
 

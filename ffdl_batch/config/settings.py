@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from ffdl_batch.domain.harmless_settings import HARMLESS
 from ffdl_batch.domain.incidents.site_settings import FaultPolicy, NodeRules, NoticeSettings
 from ffdl_batch.domain.launch.network_level import NetworkLevel
 from ffdl_batch.domain.metrics.rates import Rates
+from ffdl_batch.host.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import os
 import stat
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Dict, List, Mapping, Optional, Tuple
 
 from ffdl_batch.attempt.directory_tree import Directories, Gone, Parts
@@ -22,6 +22,7 @@ from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.launch.limits import Limits
 from ffdl_batch.domain.outcome.continuation import Checkpoint
 from ffdl_batch.domain.outcome.controller_events import HALT, TERM, WARNED
+from ffdl_batch.host.fast_dataclass import dataclass
 
 FROM_OUTSIDE = (WARNED, TERM)
 """Reasons that may affect one node alone, which then asks the others."""

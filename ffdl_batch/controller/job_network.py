@@ -9,7 +9,6 @@ check reads nothing on the shared file system.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ffdl_batch.attempt.phase_files import PhaseFailed
@@ -17,6 +16,7 @@ from ffdl_batch.controller.learner.learner import Learner
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.launch.network_level import OVERLAYS
 from ffdl_batch.domain.outcome.controller_events import Scalar
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.processes import Process, all_processes, descendants
 
 FAULT = "S107"

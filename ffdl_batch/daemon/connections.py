@@ -15,7 +15,6 @@ import resource
 import select
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 from starlette.types import Scope
@@ -25,6 +24,7 @@ from ffdl_batch.daemon.replies import raw_problem_reply
 from ffdl_batch.daemon.upgrades import RawStream, Upgrade, with_upgrade
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import Problem
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.users import read_credentials
 from ffdl_batch.services.os_errors import explain
 

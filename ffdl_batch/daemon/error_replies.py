@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from http import HTTPMethod
 
 from fastapi import FastAPI
@@ -25,6 +25,7 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.findings import Severity
 from ffdl_batch.domain.job.views import Problem
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.resource_exhaustion import WHOSE_LIMITS, WRAPPED, explain_lack
 from ffdl_batch.services.os_errors import explain
 from ffdl_batch.services.refusals import Refused

@@ -6,12 +6,13 @@ import errno
 import os
 import pwd
 import socket
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from ffdl_batch.attempt.layout import Root
 from ffdl_batch.config import Settings
 from ffdl_batch.config.daemon_location import check_own_directory, make_own_directory
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.running_clock import SystemClock
 from ffdl_batch.plugins import AdapterContext
 from ffdl_batch.ports.clock import Clock

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -33,6 +33,7 @@ from ffdl_batch.domain.launch.attach_protocol import AttachPlan
 from ffdl_batch.domain.metrics.usage_report import Agreement, UsageReport
 from ffdl_batch.domain.outcome.continuation import DrillEvent
 from ffdl_batch.domain.pending.explanation import Outlook, WhyView
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.munge import LONGEST
 from ffdl_batch.services.tokens import LONGEST_S, SHORTEST_S, USUAL_S
 

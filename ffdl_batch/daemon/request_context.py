@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Annotated, ParamSpec, TypeVar
 
@@ -22,6 +22,7 @@ from starlette.types import Receive
 from ffdl_batch.daemon.connections import Peer
 from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.domain.job.submission import Caller
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.hub import Hub
 from ffdl_batch.services.job_storage import FRESH_S
 from ffdl_batch.services.refusals import try_again

@@ -14,7 +14,6 @@ import os
 import signal
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import uvicorn
 from fastapi import FastAPI
@@ -32,6 +31,7 @@ from ffdl_batch.daemon.quiet_server import QuietServer, uvicorn_config
 from ffdl_batch.daemon.request_context import Context
 from ffdl_batch.daemon.routes import attach, job_output, jobs, logs, pending, reports, tokens, uploads
 from ffdl_batch.daemon.socket_file import Listener
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.resource_exhaustion import explain_lack
 from ffdl_batch.services.daemon_lock import Hold
 from ffdl_batch.services.hub import hub_of

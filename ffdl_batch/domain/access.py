@@ -7,8 +7,10 @@ import hashlib
 import re
 import secrets
 import string
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
+
+from ffdl_batch.host.fast_dataclass import dataclass
 
 
 class Role(StrEnum):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.launch.network_level import NetworkLevel
 from ffdl_batch.domain.outcome.observation import NativeId
+from ffdl_batch.host.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

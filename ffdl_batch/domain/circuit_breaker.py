@@ -8,7 +8,9 @@ again. A result of a request that was sent before the circuit last changed is ig
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from ffdl_batch.host.fast_dataclass import dataclass
 
 _LOG_AGAIN = 4
 _KINDS = 8

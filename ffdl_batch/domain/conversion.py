@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from ffdl_batch.domain.job.spec import JobSpec
+from ffdl_batch.host.fast_dataclass import dataclass
 
 _GIVEN = re.compile(r"manifest:(\d+)")
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ffdl_batch.domain.job.views import SCHEMA
+from ffdl_batch.host.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import ipaddress
 import re
 import urllib.parse
-from dataclasses import dataclass
+
+from ffdl_batch.host.fast_dataclass import dataclass
 
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(?:\.{_LABEL})*\.?", re.ASCII)

@@ -13,10 +13,10 @@ import os
 import posixpath
 import re
 import stat
-from dataclasses import dataclass
 from itertools import accumulate, dropwhile
 from typing import Callable, Optional, Sequence, Tuple
 
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.permissions import is_default_mode
 
 CHUNK_BYTES = 4 * 1024 * 1024

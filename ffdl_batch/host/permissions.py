@@ -12,9 +12,10 @@ import pwd
 import shlex
 import stat
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Iterator, List, Optional, Sequence
+
+from ffdl_batch.host.fast_dataclass import dataclass
 
 PRIVATE_UMASK = 0o077
 """The umask of the platform's own processes: other users cannot read job directories, state and secrets."""

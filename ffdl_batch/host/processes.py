@@ -6,8 +6,9 @@ import os
 import signal
 import subprocess
 import time
-from dataclasses import dataclass
 from typing import Collection, Dict, List, Mapping, Optional, Union
+
+from ffdl_batch.host.fast_dataclass import dataclass
 
 NAME = "ffdl-controller"
 """The name of controllers in process lists; the kernel keeps 15 bytes."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from ffdl_batch.host.fast_dataclass import dataclass
 
 _CODE = re.compile(
     r"(?P<line>\n)|(?P<blank>[ \t]+)|(?P<continuation>\\\n)|(?P<comment>\#)"

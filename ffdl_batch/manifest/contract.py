@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ffdl_batch.domain.findings import Finding
 from ffdl_batch.domain.job.spec import JobSpec
+from ffdl_batch.host.fast_dataclass import dataclass
 
 NO_JOB = "no job is taken with"
 """In warnings about what every backend refuses when it plans a job. `ffdl validate` reports them as errors."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ffdl_batch.domain.findings import Finding, Severity
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.manifest.document.tree import Mapping, Mark, Node, Origin, Place, Unreadable, locate, path_text
 
 MAX_FINDINGS = 100

@@ -7,12 +7,12 @@ import json
 import posixpath
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 from ffdl_batch.domain.data.store_kinds import FSSPEC_PROTOCOLS, KINDS, StoreKind, is_version_1
 from ffdl_batch.domain.job.data_stores import REMOTE, StoreRefused, address_of, kind_of
 from ffdl_batch.domain.job.secret_references import MOVED, REFERENCE
 from ffdl_batch.domain.job.spec import DataStore, StoreType
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.manifest.checks.templates import is_placeholder
 from ffdl_batch.manifest.contract import NO_JOB
 from ffdl_batch.manifest.credentials import (

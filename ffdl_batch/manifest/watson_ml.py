@@ -8,10 +8,11 @@ manifest names secrets, and the report says how to set them. Their values are st
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ffdl_batch.domain.conversion import CannotConvert, Conversion, Fate, Judged, Origin, Source
 from ffdl_batch.domain.job.secret_references import REFERENCE, reference
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.manifest.checks.templates import WML_KEYS
 from ffdl_batch.manifest.credentials import is_secret, secret_name
 from ffdl_batch.manifest.document.composer import compose

@@ -12,9 +12,10 @@ import smtplib
 import ssl
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
 from email.message import EmailMessage
 from pathlib import Path
+
+from ffdl_batch.host.fast_dataclass import dataclass
 
 TIMEOUT_S = 60.0
 SMTP_PORT, SMTPS_PORT = 25, 465

@@ -10,11 +10,11 @@ name stays the node's). A bind over /etc/hosts is made after Apptainer's own, so
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from ffdl_batch.domain.launch.devices import DEVICE_OPTIONS
 from ffdl_batch.domain.launch.placeholders import literal
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.runtimes.learner_contract import SHELL, Bind
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ffdl_batch.attempt.layout import AttemptDir, JobDir
 from ffdl_batch.domain.data.mounts import Brought, Mounting, Mounts, why_brought
@@ -19,6 +19,7 @@ from ffdl_batch.domain.job.learner_layout import Gang
 from ffdl_batch.domain.job.spec import DataStore, JobSpec, Staging, StoreType
 from ffdl_batch.domain.launch.launch_file import Copy, LaunchFile, Stores
 from ffdl_batch.domain.launch.placeholders import literal
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.runtimes.learner_contract import SHARED_CHECKPOINTS, Input, Places
 
 SUBMITTED = "_submitted_code"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from importlib.metadata import version
 
@@ -16,6 +16,7 @@ from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.launch.launch_file import LaunchFile, Succession, encode
 from ffdl_batch.domain.launch.limits import Limits
 from ffdl_batch.domain.metrics.records import Collecting
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest, PlannedFile
 from ffdl_batch.runtimes.learner_start import (
     RequestRefused,

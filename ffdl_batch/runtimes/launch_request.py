@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ffdl_batch.attempt.layout import ArrayDir, AttemptDir, JobDir
 from ffdl_batch.domain.backend_facts import BackendFacts
@@ -14,6 +14,7 @@ from ffdl_batch.domain.launch.launch_file import LaunchFile, Network
 from ffdl_batch.domain.launch.limits import LeadFrom, LogLimits
 from ffdl_batch.domain.outcome.continuation import Budget, Spent
 from ffdl_batch.domain.outcome.observation import NativeId
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.permissions import PRIVATE_UMASK
 
 

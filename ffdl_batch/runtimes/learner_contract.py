@@ -7,11 +7,12 @@ scripts of ``learner-configmap.yml``). Where ours differ, ``docs/reference/contr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ffdl_batch.attempt.layout import AttemptDir, JobDir
 from ffdl_batch.domain.launch.launch_file import EXPORTS_VARIABLE
 from ffdl_batch.domain.launch.placeholders import literal
+from ffdl_batch.host.fast_dataclass import dataclass
 
 DEFAULT_RESULTS_CONTAINER = "dlaas-trained-models"
 """The bucket in which FfDL stores results if the manifest names none."""

@@ -6,7 +6,7 @@ All backends use it, so a manifest means the same on all of them.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 
 from ffdl_batch.domain.data.image_task import is_convertible
@@ -22,6 +22,7 @@ from ffdl_batch.domain.launch.launch_file import EnvDelivery, LearnerCommand, Ne
 from ffdl_batch.domain.launch.network_level import OVERLAYS, NetworkLevel
 from ffdl_batch.domain.launch.placeholders import literal
 from ffdl_batch.domain.scheduler_errors import InvalidRequest
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.runtimes.apptainer import Container, GpuLibraries, NetworkMode, apptainer_argv
 from ffdl_batch.runtimes.data import Data, place_data, plan_mounts
 from ffdl_batch.runtimes.data import Subject as Subject  # noqa: PLC0414 - offered to modules that plan a start

@@ -6,8 +6,6 @@ everywhere (:data:`ffdl_batch.runtimes.learner_contract.WRAPPER`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.domain.launch.placeholders import literal
 from ffdl_batch.domain.launch.pod_protocol import (
@@ -23,6 +21,7 @@ from ffdl_batch.domain.launch.pod_protocol import (
     SHIM,
     TERMINATING,
 )
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.runtimes.learner_contract import SHELL, Layout
 
 WORKING_DIR = "/job"

@@ -19,11 +19,12 @@ import re
 import shlex
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ffdl_batch.domain.job.learner_layout import LAUNCHER, WORKER, Gang, starts_mpi
 from ffdl_batch.domain.job.spec import JobSpec, Restart
 from ffdl_batch.domain.launch.launch_file import RESTART_LEARNER
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.runtimes.slurm_steps import runs_alone
 
 HOST_FILE, HYDRA_HOST_FILE, LAUNCH_AGENT = ".hostfile", ".machinefile", ".launch-agent"

@@ -24,7 +24,7 @@ import json
 import os
 import socket
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ffdl_batch import __version__
@@ -45,6 +45,7 @@ from ffdl_batch.config.daemon_location import (
 )
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.host.fast_dataclass import dataclass
 
 FLOCK_NAME = "daemon.flock"
 PATIENCE_S = 20.0

@@ -11,13 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 
 from ffdl_batch.domain.access import HUB_API
 from ffdl_batch.domain.outcome.shared_listing import SharedRows
 from ffdl_batch.host.backoff import growing_pause
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.users import read_credentials
 
 log = logging.getLogger(__name__)

@@ -8,10 +8,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from ffdl_batch.attempt.layout import Root
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.ports.clock import Clock
 from ffdl_batch.store import Store, StoreUnavailable
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.ports.clock import Clock
 from ffdl_batch.store import Store
 

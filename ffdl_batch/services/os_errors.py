@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass
 from pathlib import Path
 
 from ffdl_batch.attempt.layout import Root
+from ffdl_batch.host.fast_dataclass import dataclass
 
 AWAY = frozenset(
     {errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.ESHUTDOWN, errno.ECONNABORTED, errno.ECONNREFUSED, errno.ETIMEDOUT}

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from ffdl_batch.domain.access import Login, Role, Scope, TokenView, new_token, parse_token, read_login
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import Problem
 from ffdl_batch.host import munge
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.hub import Hub, HubRefused, HubUnavailable
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.refusals import Refused, not_allowed, try_again, unavailable, wrong_state

@@ -29,7 +29,7 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field  # noqa: TID251 - the standard library alone
 from pathlib import Path
 from typing import NoReturn
 

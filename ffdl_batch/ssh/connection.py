@@ -13,10 +13,10 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import IO, Protocol
 
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.ssh.errors import CommandLost, ProgramMissing, SshFailed
 from ffdl_batch.ssh.framing import FrameMissing, at_login, framed, read_frame
 from ffdl_batch.ssh.host_config import PARAMIKO, read_destination, read_host

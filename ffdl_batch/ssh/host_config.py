@@ -15,10 +15,10 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.ssh.errors import SshFailed
 
 ALIVE_INTERVAL_S, ALIVE_COUNT = 15, 3

@@ -13,11 +13,11 @@ import hashlib
 import hmac
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.ssh.errors import SshFailed
 from ffdl_batch.ssh.host_config import HostConfig
 

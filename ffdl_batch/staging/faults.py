@@ -8,13 +8,13 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TypeVar
 
 from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.host.backoff import growing_pause
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.file_attributes import shown as shown  # noqa: PLC0414 - other modules of staging have it from here
 from ffdl_batch.host.permissions import explain_denial
 

@@ -15,11 +15,11 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ffdl_batch.domain.data.staging_protocol import Direction, Transfer
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.filesystem import why_unwritable
 from ffdl_batch.host.processes import boot_id
 from ffdl_batch.staging.stores.store import Item

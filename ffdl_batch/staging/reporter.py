@@ -7,10 +7,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ffdl_batch.domain.data.staging_protocol import Done, Failed, Line, Note, Progress, Retry, write_line
 from ffdl_batch.host.descriptors import write_all
+from ffdl_batch.host.fast_dataclass import dataclass
 
 MOST_NOTES = 50
 RATE_OVER_S = 10.0

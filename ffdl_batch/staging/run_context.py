@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ffdl_batch.domain.data.staging_protocol import Direction, FaultClass, StageTask, Transfer
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.staging.faults import ERRORS_OF_ONE, NAMED, UNREAD_CURE, Denied, Fault, Retries, shown, unread_text
 from ffdl_batch.staging.journal import Journal, place_of
 from ffdl_batch.staging.reporter import Reporter

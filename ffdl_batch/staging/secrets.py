@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.domain.data.store_kinds import StoreAddress
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.staging.faults import Fault
 
 SHORTEST = 4

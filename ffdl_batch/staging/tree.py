@@ -12,11 +12,11 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from types import TracebackType
 
 from ffdl_batch.attempt.directory_tree import Directories, Gone, Parts, status_of, unlock, walk
 from ffdl_batch.attempt.reader import kind_of
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.file_attributes import inner_target, permission_bits, set_permissions
 from ffdl_batch.host.permissions import read_umask
 from ffdl_batch.staging.faults import Skip, shown

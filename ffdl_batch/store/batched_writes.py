@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import bindparam, delete, insert, update
@@ -16,6 +16,7 @@ from sqlalchemy.sql.dml import Update
 
 from ffdl_batch.domain.incidents.incident import Incident
 from ffdl_batch.domain.job.job import HistoryEntry, Job, JobId
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.store.errors import StoreError
 from ffdl_batch.store.incidents import add_incidents, incident_row
 from ffdl_batch.store.records import JOB_FIELDS, encode_columns

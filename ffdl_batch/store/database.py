@@ -18,7 +18,6 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -31,6 +30,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 from sqlalchemy.sql import ColumnElement
 
 from ffdl_batch.domain.daemon_health import DatabaseOutage
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.filesystem import is_network
 from ffdl_batch.ports.clock import Clock
 from ffdl_batch.store.errors import (

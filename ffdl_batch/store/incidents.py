@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import func, insert, select, update
@@ -15,6 +14,7 @@ from sqlalchemy.engine import Connection
 from ffdl_batch.domain.incidents.incident import LINE_CHARS, LINES, Evidence, Incident, Origin
 from ffdl_batch.domain.incidents.site_settings import Channel, Notice
 from ffdl_batch.domain.job.job import JobId
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.queries import chunks
 from ffdl_batch.store.schema import INCIDENTS, JOBS, NOTICES

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import BigInteger, and_, func, literal, or_, select
 from sqlalchemy.engine import Connection
@@ -12,6 +11,7 @@ from sqlalchemy.sql import ColumnElement
 
 from ffdl_batch.domain.job.job import HistoryEntry, Job, JobId
 from ffdl_batch.domain.job_state import LIVE, JobState
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.store.records import (
     ATTEMPT_COLUMNS,
     HISTORY_COLUMNS,

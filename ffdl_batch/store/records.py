@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar
 
 from ffdl_batch.domain.codec import from_plain, to_plain
@@ -14,6 +14,7 @@ from ffdl_batch.domain.job.job import AttemptEnd, HistoryEntry, Job, JobId, Over
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.continuation import Checkpoint, Spent
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.store.errors import ROW_ERRORS, RowDamaged
 from ffdl_batch.store.schema import ATTEMPTS, HISTORY, JOBS
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +35,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import Connection
 
 from ffdl_batch import __version__
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.errors import Conflict, SchemaTooNew, StoreError
 from ffdl_batch.store.existing_database import connect_file

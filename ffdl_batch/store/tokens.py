@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from sqlalchemy import delete, func, insert, select, update
 
 from ffdl_batch.domain.access import Scope
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.schema import TOKENS
 

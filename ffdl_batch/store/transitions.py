@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import func, select, update
@@ -17,6 +17,7 @@ from sqlalchemy.engine import Connection
 from ffdl_batch.domain.job.job import Change, HistoryEntry, Job, JobId, attempt_token
 from ffdl_batch.domain.job_state import DEPLOYED, Cause, JobState, RequestedAction, advance, is_legal
 from ffdl_batch.domain.outcome.continuation import Spent
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.store.batched_writes import Step, Writes, add_entry
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.queries import chunks

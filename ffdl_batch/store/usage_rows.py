@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import and_, or_, select
@@ -18,6 +17,7 @@ from sqlalchemy.engine import Connection
 from ffdl_batch.domain.job.spec import Staging
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.metrics.usage_timeline import Asked, AttemptRecord, Step
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.schema import ATTEMPTS, HISTORY, JOBS
 

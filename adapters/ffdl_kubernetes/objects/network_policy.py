@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ffdl_batch.domain.data.staging_protocol import Transfer
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.domain.job.spec import Egress
 from ffdl_batch.domain.launch.network_level import NetworkLevel
 from ffdl_batch.domain.network_address import parse_url
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_kubernetes.objects.names import Plain, labels, metadata
 from ffdl_kubernetes.settings import KubernetesSettings
 
 _PORTS = {"https": 443, "http": 80, "ssh": 22}
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Place:
+class Place(NamedTuple):
     """A host ("" = the store itself names it) and a TCP port (0 = likewise)."""
 
     host: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ffdl_batch.domain.job.spec import Placement
 from ffdl_batch.domain.launch.pod_protocol import (
@@ -21,6 +21,7 @@ from ffdl_batch.domain.launch.pod_protocol import (
     TREE,
     PodAnnotation,
 )
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_kubernetes.objects.names import CONTROLLER, LEARNER, Plain, image_secret, labels, model_part, of_storing
 from ffdl_kubernetes.objects.pod_files import MODEL_KEY
 from ffdl_kubernetes.settings import KubernetesSettings, parse_toleration

@@ -10,11 +10,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ffdl_batch.domain.launch.pod_protocol import ATTEMPT_LABEL, JOB_LABEL
 from ffdl_batch.domain.scheduler_errors import SchedulerError, SchedulerMissing, SchedulerUnreachable
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_kubernetes.client import TAKEN, UNAUTHORIZED, ClusterClient, Expired, Refused
 from ffdl_kubernetes.objects.names import MANAGER, MANAGER_LABEL, STORES_LABEL, STORING
 from ffdl_kubernetes.observing.cures import name_controllers_part

@@ -6,12 +6,13 @@ Sources: kubernetes.io, "Jobs", "Pod Lifecycle", "Pod failure policy", "Disrupti
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
 from ffdl_batch.domain.outcome.observation import EndCause, Observation, Phase
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_kubernetes.objects.names import CONTROLLER, LEARNER, QUEUE_LABEL
 from ffdl_kubernetes.observing.cures import about_container, about_image, about_volume, reasons_alone, what_to_do
 from ffdl_kubernetes.observing.disruptions import disruption_of, why_leaving

@@ -12,13 +12,14 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ffdl_batch.attempt.file_writer import write_text
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerError
 from ffdl_batch.domain.untrusted_json import parse_json
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.objects.canary import (
     BOUND,

@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.pending.node_fit import Node, read_node
 from ffdl_kubernetes.pending.queues import Queue

@@ -6,13 +6,14 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from ffdl_batch.domain.backend_facts import WaitingRequest
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.pending.explanation import Explanation, Reason, WaitKind
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.runtimes.learner_start import RequestRefused
 from ffdl_kubernetes.objects.job import job as job_of
 from ffdl_kubernetes.objects.names import QUEUE_LABEL

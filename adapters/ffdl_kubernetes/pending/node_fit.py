@@ -6,12 +6,13 @@ It does not repeat the scheduler's work: what is in use, affinities and volumes 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.pending.explanation import Capacity, NodeAway
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_kubernetes.quantities import NOTHING, Amounts, amount_text, asked_of, read_amounts
 from ffdl_kubernetes.settings import KubernetesSettings
 

@@ -7,11 +7,11 @@ in v1beta1 and v1beta2.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.pending.explanation import Reason, WaitKind
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_kubernetes.observing.kueue import condition
 from ffdl_kubernetes.quantities import NOTHING, read_amounts
 

@@ -7,12 +7,13 @@ has the job's files, other pods load and store them. Otherwise the level is one 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ffdl_batch.domain.backend_facts import BackendFacts
 from ffdl_batch.domain.findings import Finding
 from ffdl_batch.domain.launch.launch_file import Network
 from ffdl_batch.domain.launch.network_level import NetworkLevel
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.runtimes.data import Data
 from ffdl_batch.runtimes.launch_request import LaunchRequest
 from ffdl_batch.runtimes.learner_start import RequestRefused, choose_network, refusal

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, NotOurs, NotPermitted, SchedulerUnreachable
 from ffdl_batch.domain.tenant import Done, Tenant, TenantStep
 from ffdl_batch.domain.terminal_text import json_text, printable
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.objects.names import MANAGER, MANAGER_LABEL
 from ffdl_kubernetes.quantities import amount

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_slurm.convert.shell_syntax import Word, words_from
 
 _PROGRAM = re.compile(r"(?<![\w.-])(apptainer|singularity|docker|podman|enroot)(?=\s)")

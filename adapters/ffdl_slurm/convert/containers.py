@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ffdl_batch.domain.conversion import Fate, Judged, Origin
 from ffdl_batch.domain.sbatch.option_table import Takes
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_slurm.convert.container_programs import started_in, variables_in
 from ffdl_slurm.convert.directives import IMAGE, MOUNTS, PLUGINS
 from ffdl_slurm.convert.executed_text import executed

@@ -8,11 +8,12 @@ letter as it is, within quotes, too. Names may be shortened if they stay unique.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ffdl_batch.domain.conversion import CannotConvert, Fate, Judged, Origin
 from ffdl_batch.domain.sbatch.option_table import BY_LETTER, BY_NAME, BY_VARIABLE, OptionRow, Takes
 from ffdl_batch.domain.sbatch.values import is_flag_set
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_slurm.sbatch_script import MARK, comments_of, split_line
 
 IMAGE = "container-image"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_slurm.convert.container_programs import started_in
 from ffdl_slurm.convert.shell_syntax import Word, expanded
 from ffdl_slurm.convert.shell_variables import Known, defaults_in, literal, why_default

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ffdl_batch.domain.conversion import Fate, Judged, Origin
 from ffdl_batch.domain.job.environment_variables import why_refused
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.runtimes.learner_contract import PROTECTED
 from ffdl_slurm.convert.executed_text import executed
 from ffdl_slurm.convert.launch_command import Launch, NotUnderstood, check_same, read_launch, reads_arguments

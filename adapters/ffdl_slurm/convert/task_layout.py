@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ffdl_batch.domain.conversion import CannotConvert, Origin
 from ffdl_batch.domain.quantity import parse_slurm_memory
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_slurm.convert.directives import Given, Options, whole
 from ffdl_slurm.convert.output_variables import OF_MEMORY, OPTION_OF
 

@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,6 +16,7 @@ from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.examination import Item, Verdict
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.scheduler_errors import SchedulerMissing, SchedulerUnreachable
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_slurm.doctor.data_checks import data_items
 from ffdl_slurm.doctor.node_checks import (
     KILL_S,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ffdl_batch.domain.examination import Item, Verdict
 from ffdl_batch.domain.scheduler_errors import InvalidRequest
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_slurm.doctor.data_checks import LOOK
 from ffdl_slurm.gateways.command_runner import CommandResult
 from ffdl_slurm.hostlist import expand

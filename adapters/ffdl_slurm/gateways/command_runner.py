@@ -13,11 +13,11 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from ffdl_batch.attempt.reader import DamagedFile, read_head
 from ffdl_batch.domain.scheduler_errors import SchedulerMissing, SchedulerUnreachable
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.permissions import PRIVATE_UMASK
 from ffdl_slurm.gateways.submission_files import Hold
 from ffdl_slurm.output_text import shorten

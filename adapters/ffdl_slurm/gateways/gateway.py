@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.domain.backend_facts import AccountingOutage, NodeShape, PartitionShape
 from ffdl_batch.domain.scheduler_errors import NotNow
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_slurm.observing.accounted_runs import RunRecord
 from ffdl_slurm.observing.parsers import JobRecord, SiteConfig
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from ffdl_batch.domain.backend_facts import AccountedRun
 from ffdl_batch.domain.job.job import Token
 from ffdl_batch.domain.outcome.observation import NativeId, Phase
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_slurm.commands import RUN_FIELDS, SEPARATOR
 from ffdl_slurm.observing.parsers import Garbled, JobRow, may_be_row, parse_row, read_lines
 from ffdl_slurm.output_text import begin

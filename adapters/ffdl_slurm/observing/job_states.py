@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 
 from ffdl_batch.domain.outcome.observation import EndCause, Phase
+from ffdl_batch.host.fast_dataclass import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -11,11 +11,11 @@ import math
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_slurm.commands import ACCOUNT_FIELDS, EXCLUDED_FIELDS, QUEUE_FIELDS, SEPARATOR, is_job_id
 from ffdl_slurm.observing.job_states import has_nowhere_to_run, interpret_state, is_held_for_good
 from ffdl_slurm.output_text import begin

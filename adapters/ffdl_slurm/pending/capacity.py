@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ffdl_batch.domain.backend_facts import BackendFacts
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.pending.explanation import Ahead, Capacity, NodeAway, WaitKind
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.runtimes.learner_start import RequestRefused
 from ffdl_slurm.hostlist import expand
 from ffdl_slurm.pending.parsers import NodeNow

@@ -8,13 +8,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TypeVar
 
 from ffdl_batch.domain.backend_facts import WaitingRequest
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.pending.explanation import Blocker, BlockerKind, Explanation, Factor, Foretold, Reason, WaitKind
 from ffdl_batch.domain.scheduler_errors import NotNow, SchedulerUnreachable
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.users import user_name
 from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_slurm.gateways.gateway import SlurmGateway

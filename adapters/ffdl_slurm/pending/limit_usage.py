@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ffdl_batch.domain.pending.explanation import Limit, Measure, Per
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_slurm.pending.parsers import LimitRecord
 
 _FIGURE = re.compile(r"(N|[\d.]+)?(?:\(([\d.]+)\))?")

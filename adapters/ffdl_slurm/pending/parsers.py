@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ffdl_batch.domain.pending.explanation import Blocker, BlockerKind, Factor, Foretold
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_slurm.commands import SEPARATOR
 from ffdl_slurm.observing.parsers import Garbled, count_nodes, parse_gpus, parse_time
 from ffdl_slurm.output_text import begin

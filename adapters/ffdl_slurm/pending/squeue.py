@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ffdl_batch.domain.outcome.observation import NativeId, Phase
 from ffdl_batch.domain.quantity import parse_time_limit
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_slurm.commands import SEPARATOR
 from ffdl_slurm.observing.accounted_runs import parse_tres
 from ffdl_slurm.observing.job_states import interpret_state

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from ffdl_batch import domain
 from ffdl_batch.domain.scheduler_errors import NotNow
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.filesystem import filesystem_type
 from ffdl_batch.runtimes.learner_start import controller_arguments, staging_arguments
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 
 from ffdl_batch.domain.backend_facts import BackendFacts, NodeShape
 from ffdl_batch.domain.job.spec import BatchOptions
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_slurm.hostlist import expand
 from ffdl_slurm.observing.parsers import count_nodes
 

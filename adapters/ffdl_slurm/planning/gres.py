@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ffdl_batch.domain.backend_facts import NodeShape
 from ffdl_batch.domain.findings import Finding
 from ffdl_batch.domain.job.learner_layout import Load, Part
 from ffdl_batch.domain.job.spec_errors import SHARING, is_share
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.runtimes.learner_start import refusal
 
 _MIG = re.compile(r"\d+g\.\d+gb[\w.+-]*", re.IGNORECASE | re.ASCII)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ffdl_batch.domain.backend_facts import NodeShape
 from ffdl_batch.domain.findings import Finding
 from ffdl_batch.domain.job.learner_layout import Gang
 from ffdl_batch.domain.job.spec import Egress, JobSpec, NetworkLevel
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.runtimes.learner_start import refusal
 from ffdl_slurm.planning.eligible_nodes import narrow
 from ffdl_slurm.settings import SlurmSettings

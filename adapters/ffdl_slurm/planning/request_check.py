@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from ffdl_batch.domain.backend_facts import BackendFacts, NodeShape, PartitionShape
 from ffdl_batch.domain.findings import Finding
@@ -11,6 +10,7 @@ from ffdl_batch.domain.job.learner_layout import Gang, Load, Part, largest, lay_
 from ffdl_batch.domain.job.spec import SITE_DEFAULT, JobSpec, Placement
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.quantity import format_size, format_time_limit
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.runtimes.learner_start import RequestRefused, refusal
 from ffdl_slurm.hostlist import expand
 from ffdl_slurm.planning.eligible_nodes import Group, count_named, narrow, node_constraints

@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import func, select
@@ -17,6 +16,7 @@ from ffdl_batch.config import ConfigError, load_settings
 from ffdl_batch.config.daemon_location import PlaceRefused, check_own_directory, this_machine
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.exit_handling import Stop
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.filesystem import is_network, is_read_only
 from ffdl_batch.services.daemon_lock import AlreadyServed, HeldElsewhere, acquire, own_record
 from ffdl_batch.services.job_files.database_binding import refuse_to_forget

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any, TypeVar, cast
 
 from sqlalchemy import ColumnElement, Table, UniqueConstraint, func, inspect, select
@@ -12,6 +12,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DatabaseError
 
 from ffdl_batch.admin.database.row_rules import LONGEST_LEASE_S, AttemptRow, HistoryRow, JobRow, faults_of
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.store import DatabaseDamaged, StoreError
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.errors import ROW_ERRORS

@@ -6,11 +6,11 @@ The rules use only columns that every schema revision has.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from ffdl_batch.domain.job.job import JobId, attempt_token
 from ffdl_batch.domain.job_state import DEPLOYED, TERMINAL, Cause, JobState, RequestedAction, is_legal
+from ffdl_batch.host.fast_dataclass import dataclass
 
 LONGEST_LEASE_S = 3600.0
 """Leases last for minutes: a longer one comes from a wrong clock."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sqlalchemy.engine import Connection
 
@@ -11,6 +10,7 @@ from ffdl_batch.admin.database.access import Place
 from ffdl_batch.attempt.layout import Root
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.exit_handling import Stop
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.job_files.database_binding import find_unknown
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.leases import leave_out, left_out

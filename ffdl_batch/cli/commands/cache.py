@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +14,7 @@ from ffdl_batch.cli.render.formatting import format_time, print_json, print_line
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.number_text import counted, size_text
 from ffdl_batch.exit_handling import Stop, complain
+from ffdl_batch.host.fast_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ffdl_batch.staging.cache.capacity import CachedEntry

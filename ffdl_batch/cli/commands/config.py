@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +14,7 @@ from ffdl_batch.cli.render.formatting import print_json, print_table
 from ffdl_batch.domain.codec import CodecError, to_plain
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.exit_handling import Stop, complain
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.users import user_name
 
 if TYPE_CHECKING:

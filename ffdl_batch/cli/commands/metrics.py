@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -31,6 +31,7 @@ from ffdl_batch.cli.render.metric_tables import (
 )
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.exit_handling import complain, detachable
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.option_types import WholeNumber
 from ffdl_batch.output import echo_styled
 

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,6 +22,7 @@ from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.quantity import format_size
 from ffdl_batch.domain.terminal_text import quoted
 from ffdl_batch.exit_handling import Stop, complain
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.option_types import WholeNumber
 from ffdl_batch.output import echo_styled
 

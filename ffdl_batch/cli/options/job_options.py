@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from ffdl_batch.domain.sbatch.option_table import BY_NAME, BY_VARIABLE, TABLE
 from ffdl_batch.domain.sbatch.values import is_flag_set
+from ffdl_batch.host.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

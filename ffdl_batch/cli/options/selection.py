@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,6 +13,7 @@ import click
 from ffdl_batch.cli.render.formatting import read_moment
 from ffdl_batch.domain.terminal_text import quoted
 from ffdl_batch.exit_handling import complain
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.option_types import WholeNumber
 
 if TYPE_CHECKING:

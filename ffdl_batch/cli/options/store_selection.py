@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from ffdl_batch.domain.job.data_stores import REMOTE, StoreRefused, place_in
 from ffdl_batch.domain.job.secret_references import without_line_end
 from ffdl_batch.domain.terminal_text import quoted
 from ffdl_batch.exit_handling import Stop, complain
+from ffdl_batch.host.fast_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ffdl_batch.client.stores.credentials import Access

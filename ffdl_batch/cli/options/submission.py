@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from ffdl_batch.cli.options.job_options import JOB_OPTIONS, FromEnvironment, abs
 from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.domain.sbatch.option_table import BY_LETTER, BY_NAME
 from ffdl_batch.exit_handling import complain
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.option_types import TrueOrFalse
 
 if TYPE_CHECKING:

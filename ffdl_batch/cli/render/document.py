@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import IO
 
 from ffdl_batch.domain.terminal_text import printable
+from ffdl_batch.host.fast_dataclass import dataclass
 
 Cell = str | float | None
 """Text, a number, or None for an unknown value."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from ffdl_batch.cli.render.formatting import format_time, is_colourful, print_ta
 from ffdl_batch.domain.metrics.records import FLOAT, INT
 from ffdl_batch.domain.metrics.series import Curves, Series, sparkline
 from ffdl_batch.domain.terminal_text import printable
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.output import echo_styled
 
 if TYPE_CHECKING:

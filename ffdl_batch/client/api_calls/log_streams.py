@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from urllib.parse import urlencode
 
 from ffdl_batch.client.api_calls.requests import (
@@ -23,6 +23,7 @@ from ffdl_batch.client.errors import WaitTimedOut
 from ffdl_batch.domain.codec import CodecError
 from ffdl_batch.domain.job.log_text import Grep, LogText, decode_text
 from ffdl_batch.domain.job.views import AttemptChoice, EventView, LogLine
+from ffdl_batch.host.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
@@ -14,6 +13,7 @@ from ffdl_batch.domain.codec import CodecError
 from ffdl_batch.domain.job.views import AttemptChoice
 from ffdl_batch.domain.metrics.records import MetricRecord, RecordError, read_record
 from ffdl_batch.domain.metrics.usage import UsageSample, read_sample
+from ffdl_batch.host.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

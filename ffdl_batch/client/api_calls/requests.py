@@ -7,7 +7,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -17,6 +17,7 @@ from ffdl_batch.domain.codec import CodecError, from_plain
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import Problem
 from ffdl_batch.host.backoff import growing_pause
+from ffdl_batch.host.fast_dataclass import dataclass
 
 V = TypeVar("V")
 LONG_POLL_S = 30

@@ -6,13 +6,13 @@ It only reads and checks. The rules are shared with the daemon (:mod:`ffdl_batch
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ffdl_batch.client.errors import DaemonUnreachable
 from ffdl_batch.config.daemon_location import PlaceRefused, SocketPlace, socket_place
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.users import base_directory
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ffdl_batch import __version__
 from ffdl_batch.client.connection.daemon_location import read_settings
 from ffdl_batch.config.daemon_location import DaemonLock, LockUnreadable, SocketPlace, read_lock
+from ffdl_batch.host.fast_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ffdl_batch.config import Settings

@@ -14,7 +14,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,7 @@ from ffdl_batch.config.daemon_location import (
 )
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.host.core_dumps import core_limits, restore_core_limits
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.resource_exhaustion import find_lack
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from ffdl_batch.client.errors import DaemonUnreachable
 from ffdl_batch.config.daemon_location import DaemonLock
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.host.descriptors import write_all
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.ssh.connection import END_S, START_S, Completed, Connector, RemoteCommand
 from ffdl_batch.ssh.errors import CommandLost, ProgramMissing, SshFailed
 from ffdl_batch.ssh.framing import read_through

@@ -13,7 +13,7 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import IO, Any, Protocol, cast
@@ -23,6 +23,7 @@ from ffdl_batch.client.errors import ClientError, DaemonUnreachable, NotAllowed,
 from ffdl_batch.domain.codec import CodecError, from_plain
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import SCHEMA, Problem
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.users import read_credentials
 
 REQUEST_TIMEOUT_S = 120.0

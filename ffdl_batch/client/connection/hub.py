@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -21,6 +21,7 @@ from ffdl_batch.client.errors import DaemonUnreachable
 from ffdl_batch.domain.access import HUB_API, login_payload, new_token, write_login
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.terminal_text import printable, quoted
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.munge import MungeFailed, encode
 from ffdl_batch.host.resource_exhaustion import explain_lack
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from ffdl_batch.client.errors import DaemonUnreachable
 from ffdl_batch.config.daemon_location import find_other_writers
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.toml_text import parse_toml, toml_text
+from ffdl_batch.host.fast_dataclass import dataclass
 
 _HEADER = "# Written by `ffdl login`. Anyone who has a token can act as you; `ffdl token revoke` revokes it.\n"
 

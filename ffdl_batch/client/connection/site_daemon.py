@@ -13,7 +13,6 @@ import stat
 import struct
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from ffdl_batch.client.connection.http_client import DirectChannel
@@ -22,6 +21,7 @@ from ffdl_batch.client.errors import DaemonUnreachable
 from ffdl_batch.config.daemon_location import SocketPlace
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.host.backoff import growing_pause
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.users import read_credentials
 
 RUN_VARIABLE = "FFDL_SITE_RUN"

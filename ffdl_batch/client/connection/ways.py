@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Union
 
@@ -23,6 +22,7 @@ from ffdl_batch.config.daemon_location import LOCK_NAME, Holder, Machine, Socket
 from ffdl_batch.config.load import SITE_FILES
 from ffdl_batch.config.settings import database_file
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.host.fast_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ffdl_batch.client.connection.hub import HubPlace

@@ -7,7 +7,6 @@ import json
 import tarfile
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,6 +15,7 @@ from ffdl_batch.client.setup import installer
 from ffdl_batch.client.setup.wheels import Target, WheelsUnavailable, download_wheels, pack_wheel
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import Problem
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.ssh.connection import Completed, Connector
 from ffdl_batch.ssh.errors import ProgramMissing, SshFailed
 

@@ -12,10 +12,11 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from importlib.metadata import Distribution
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
+
+from ffdl_batch.host.fast_dataclass import dataclass
 
 _NOT_PACKED = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
 _DOWNLOAD_S = 600.0

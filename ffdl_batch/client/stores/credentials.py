@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from ffdl_batch.client.errors import InputUnusable
@@ -18,6 +18,7 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.secret_references import ENV, FILE, UNREAD, why_no_name
 from ffdl_batch.domain.terminal_text import quoted
 from ffdl_batch.host.core_dumps import forbid_core_dumps
+from ffdl_batch.host.fast_dataclass import dataclass
 
 _OF_STORE = {
     StoreKind.S3: "or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",

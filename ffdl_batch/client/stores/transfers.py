@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from ffdl_batch.client.errors import ClientError
@@ -35,6 +34,7 @@ from ffdl_batch.domain.data.staging_protocol import (
 )
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import Problem
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.resource_exhaustion import explain_disk
 from ffdl_batch.host.users import base_directory
 

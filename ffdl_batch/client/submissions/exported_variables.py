@@ -16,9 +16,9 @@ There are four differences:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ffdl_batch.domain.job.environment_variables import why_refused
+from ffdl_batch.host.fast_dataclass import dataclass
 
 _NEVER = ("SLURM_", "SBATCH_")
 _OF_THIS_MACHINE = frozenset(

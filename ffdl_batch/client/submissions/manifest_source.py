@@ -14,7 +14,7 @@ import shlex
 import stat
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePath
 
 from ffdl_batch.attempt.reader import DamagedFile, read_head
@@ -22,6 +22,7 @@ from ffdl_batch.client.errors import InputUnusable
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.job.secret_references import ENV, FILE, MAX_BYTES, REFERENCE, UNREAD
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.users import user_name
 
 MAX_MANIFEST_BYTES = 1 << 20

@@ -14,7 +14,6 @@ import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -22,6 +21,7 @@ from ffdl_batch.attempt.model_archive import MAX_DEPTH, ArchiveError, ModelArchi
 from ffdl_batch.client.errors import InputUnusable
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.terminal_text import quoted
+from ffdl_batch.host.fast_dataclass import dataclass
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip can hold."""

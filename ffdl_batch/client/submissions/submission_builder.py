@@ -7,7 +7,7 @@ import re
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ffdl_batch.client.errors import InputUnusable
 from ffdl_batch.client.submissions.exported_variables import ExportError, select_variables
@@ -21,6 +21,7 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.findings import Finding
 from ffdl_batch.domain.job.submission import Expected, Submission
 from ffdl_batch.domain.job.views import Problem
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.permissions import read_umask
 from ffdl_batch.host.time_zone import read_utc_offsets
 

@@ -7,7 +7,6 @@ import os
 import select
 import signal
 import subprocess
-from dataclasses import dataclass
 from typing import Callable, Dict, Optional, Tuple, Union
 
 from ffdl_batch.attempt.file_writer import open_own, write_text
@@ -28,6 +27,7 @@ from ffdl_batch.domain.data.staging_protocol import (
     fault_code,
     read_line,
 )
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.processes import end_child
 
 TICK_S = 0.2

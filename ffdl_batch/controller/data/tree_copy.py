@@ -9,12 +9,12 @@ import errno
 import os
 import re
 import stat
-from dataclasses import dataclass
 from typing import Callable, List, Optional, Sequence
 
 from ffdl_batch.attempt.directory_tree import Directories, Gone, Parts, is_file, is_in, remove_name, status_of, walk
 from ffdl_batch.attempt.file_writer import NEW
 from ffdl_batch.attempt.reader import NO_FILE, kind_of, open_regular
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.file_attributes import (
     ONE_FILE,
     Inheritance,

@@ -11,13 +11,13 @@ import json
 import os
 import shutil
 import time
-from dataclasses import dataclass
 from typing import Any, Dict, Optional
 
 from ffdl_batch.attempt.file_writer import sync_directory, write_cell
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.reader import DamagedFile, read_object
 from ffdl_batch.domain.file_format import require_known
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.processes import identity, lives_here
 
 

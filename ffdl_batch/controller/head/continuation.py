@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Optional
 
 from ffdl_batch.attempt.conclusion import Conclusion
@@ -20,6 +20,7 @@ from ffdl_batch.domain.outcome.continuation import (
     describe_interruption,
 )
 from ffdl_batch.domain.outcome.controller_events import FinalRecord, GoesOn, Outcome
+from ffdl_batch.host.fast_dataclass import dataclass
 
 CONTINUED_BY_HEAD = (Interruption.TIMEOUT.value, Interruption.PREEMPTION.value, Interruption.STAGED.value)
 """Interruptions after which a head continues the job. The daemon decides about all others."""

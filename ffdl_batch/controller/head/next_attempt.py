@@ -11,7 +11,7 @@ import fcntl
 import os
 import stat
 import subprocess
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 from ffdl_batch.attempt.file_writer import open_own, write_cell, write_text
@@ -22,6 +22,7 @@ from ffdl_batch.domain.launch.limits import Lead, LeadFrom, needed_lead_s
 from ffdl_batch.domain.launch.placeholders import LaunchFileError, fill
 from ffdl_batch.domain.outcome.continuation import Spent
 from ffdl_batch.host.core_dumps import hide_memory
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.signals import release_signals
 
 BEGUN = "begun\n"

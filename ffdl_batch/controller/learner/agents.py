@@ -9,10 +9,10 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ffdl_batch.domain.number_text import counted
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.processes import Process, all_processes, name_of, read_living, session_members, status_field
 
 NAME = "ffdl-agent"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Collection, Dict, List, Mapping, Optional, Protocol, Sequence, Set
 
 from ffdl_batch.attempt.file_writer import remove
@@ -19,6 +19,7 @@ from ffdl_batch.controller.learner.pod_exchange import PodExchange
 from ffdl_batch.controller.logs.output_pipe import LogPlace, Output
 from ffdl_batch.domain.launch.learner_text import KILLED_FOR_MEMORY
 from ffdl_batch.host.core_dumps import open_proc_files
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.processes import (
     Process,
     all_processes,

@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from dataclasses import dataclass
 from typing import List, Optional, Tuple
 
 from ffdl_batch.host.cgroups import group_paths, read_field, read_number
+from ffdl_batch.host.fast_dataclass import dataclass
 
 VICTIM_SCORE = 500
 """Added to ``oom_score_adj`` of learners: half of the memory limit counts as theirs on top of what they use (proc(5)).

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from dataclasses import dataclass
 from typing import Callable, Collection, Dict, List, Mapping, Optional, Tuple
 
 from ffdl_batch.attempt.file_writer import touch
@@ -20,6 +19,7 @@ from ffdl_batch.attempt.reader import find_text
 from ffdl_batch.controller.learner.out_of_memory import OomCounters
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.launch.pod_protocol import BEGUN, BELL, ENDED, OPEN, OUTPUT, TERMINATING
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.processes import Process, all_processes, descendants, read_living, session_members
 
 SEAT = "seat"

@@ -12,11 +12,11 @@ import fcntl
 import os
 import subprocess
 import time
-from dataclasses import dataclass
 from typing import List, Optional, Tuple
 
 from ffdl_batch.controller.own_program import module_argv
 from ffdl_batch.domain.launch.limits import LogLimits
+from ffdl_batch.host.fast_dataclass import dataclass
 
 WRITER_MARK = "FFDL_LOG_OF"
 """Variable in the environment of the process, so that the next run of the attempt can wait for its end."""

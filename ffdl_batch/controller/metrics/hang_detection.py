@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from dataclasses import dataclass
 from typing import Deque, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ffdl_batch.attempt.event_journal import Journal
@@ -17,6 +16,7 @@ from ffdl_batch.domain.metrics.records import MetricRecord, RecordError, decode_
 from ffdl_batch.domain.metrics.usage import UsageSample
 from ffdl_batch.domain.outcome.controller_events import EventKind
 from ffdl_batch.domain.untrusted_json import MAX_DIGITS
+from ffdl_batch.host.fast_dataclass import dataclass
 
 IDLE_SHARE = 0.01
 """Share of one core below which a learner counts as idle. Waiting threads of libraries wake up now and then."""

@@ -18,7 +18,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from typing import Any, Collection, Dict, List, Optional
 
 from ffdl_batch.attempt.log_tail import last_line
@@ -29,6 +28,7 @@ from ffdl_batch.domain.codec import from_plain
 from ffdl_batch.domain.data.mounts import MountOwner, Mounts, read_source
 from ffdl_batch.domain.data.staging_protocol import Transfer
 from ffdl_batch.host.core_dumps import hide_memory
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.filesystem import mount_point
 from ffdl_batch.host.processes import end_child, end_with_parent, read_living
 from ffdl_batch.host.signals import HANDLED, release_signals

@@ -10,12 +10,13 @@ import json
 import os
 import pwd
 import subprocess
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Callable, Dict, List, Mapping, Sequence, Tuple
 
 from ffdl_batch.domain.data.mounts import Mounts, why_brought
 from ffdl_batch.domain.data.staging_protocol import Transfer
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
+from ffdl_batch.host.fast_dataclass import dataclass
 
 GOOGLE = "https://storage.googleapis.com"
 KNOWN_HOSTS = "known_hosts"

@@ -25,11 +25,12 @@ import re
 import select
 import signal
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Callable, Dict, Iterable, List, Mapping, Sequence, Tuple
 
 from ffdl_batch.attempt.phase_files import PhaseFailed
 from ffdl_batch.domain.launch.devices import INTEL, NVIDIA, VENDORS, Devices
+from ffdl_batch.host.fast_dataclass import dataclass
 
 CODE = "S108"
 LOOK_S = 60.0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import List, Mapping, Optional, Sequence
 
 from ffdl_batch.attempt.learner_endings import endings_of_run, last_endings, learner_status
 from ffdl_batch.controller.rendezvous.node_barrier import OtherNodes
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.outcome.controller_events import Event
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.nonblocking_stderr import ErrorReporter
 from ffdl_batch.host.worker_thread import WorkerThread
 

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import stat
-from dataclasses import dataclass
 from typing import List
 
 from ffdl_batch.attempt.file_writer import read_text, rewrite_text, write_text
@@ -16,6 +15,7 @@ from ffdl_batch.controller.data.job_directories import make_places
 from ffdl_batch.controller.learner.pod_exchange import SEAT, PodExchange
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.launch.pod_protocol import ANNOTATIONS_DIR, BELL, HOSTS, MODEL_DIR, OUTPUT, PRIVATE_DIR, SHIM
+from ffdl_batch.host.fast_dataclass import dataclass
 
 LAUNCH = "launch.json"
 NODE_HOSTS = "/etc/hosts"

@@ -29,7 +29,7 @@ import errno
 import json
 import os
 import socket
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Callable, Dict, List, Sequence, Tuple
 
 from ffdl_batch.attempt.layout import AttemptDir
@@ -37,6 +37,7 @@ from ffdl_batch.attempt.phase_files import PhaseFailed
 from ffdl_batch.controller.learner.environment import EnvironmentRefused, read_file, read_user_environment
 from ffdl_batch.domain.launch.launch_file import LaunchFile, Seat
 from ffdl_batch.domain.launch.network_level import OVERLAYS
+from ffdl_batch.host.fast_dataclass import dataclass
 
 LOOPBACK = "127.0.0.1"
 FIRST_PORT = 29500

@@ -11,7 +11,6 @@ import os
 import socket
 import sys
 import time
-from dataclasses import dataclass
 from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ffdl_batch.attempt.event_journal import Journal
@@ -23,6 +22,7 @@ from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, find_object, find_text
 from ffdl_batch.controller.rendezvous.learner_addresses import LOOPBACK
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Phase, decode_events, merge, node_source
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.processes import boot_id
 
 SILENCE_MARGIN_S = 5.0

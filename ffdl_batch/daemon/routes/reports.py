@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated
 
 from anyio import CapacityLimiter
@@ -23,6 +22,7 @@ from ffdl_batch.domain.incidents.node_score import NodesReport
 from ffdl_batch.domain.incidents.report import FaultsReport
 from ffdl_batch.domain.job.views import SCHEMA
 from ffdl_batch.domain.metrics.usage_report import JobUse
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.reports.accounting_comparison import find_agreement
 from ffdl_batch.services.reports.incident_report import FaultsAsked, report_faults, report_nodes
 from ffdl_batch.services.reports.usage import Period, job_uses, report_usage

@@ -8,11 +8,12 @@ used as it is; or ``failed``, if the registry has no such image, or refuses the 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Mapping
 
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
 from ffdl_batch.domain.data.staging_protocol import Cache, StageTaskError
+from ffdl_batch.host.fast_dataclass import dataclass
 
 SIF = "image.sif"
 NO_IMAGE = "S103"

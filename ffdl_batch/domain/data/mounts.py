@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from ffdl_batch.domain.data.store_kinds import KINDS, StoreAddress, StoreKind
+from ffdl_batch.host.fast_dataclass import dataclass
 
 SFTP = ("sftp", "ssh")
 """Protocols of fsspec that are the same."""

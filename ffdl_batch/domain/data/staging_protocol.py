@@ -8,12 +8,12 @@ a task names secrets, whose values are in `secrets_file`.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from enum import Enum
 from typing import Dict, Mapping, Optional, Tuple, Type, Union
 
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
 from ffdl_batch.domain.data.store_kinds import StoreAddress
+from ffdl_batch.host.fast_dataclass import dataclass
 
 
 class StageTaskError(ValueError):

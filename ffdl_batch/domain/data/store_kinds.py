@@ -10,11 +10,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from ffdl_batch.domain.network_address import is_authority, parse_url
 from ffdl_batch.domain.number_text import whole_number
+from ffdl_batch.host.fast_dataclass import dataclass
 
 
 class StoreKind(str, Enum):

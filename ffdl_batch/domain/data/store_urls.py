@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import urllib.parse
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ffdl_batch.domain.data.store_kinds import (
     BUCKETS,
@@ -19,6 +19,7 @@ from ffdl_batch.domain.data.store_kinds import (
     why_unknown,
 )
 from ffdl_batch.domain.network_address import is_authority
+from ffdl_batch.host.fast_dataclass import dataclass
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/]*)(?:/(.*))?", re.IGNORECASE | re.DOTALL)
 _OF_HOSTS = frozenset({"sftp", "ssh", "ftp", "smb", "hdfs", "arrow_hdfs", "webhdfs"})

@@ -17,7 +17,7 @@ program on the node, which such messages then confirm, count.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ffdl_batch.domain.incidents.incident import LINE_CHARS, LINES, Evidence, Incident, Origin
 from ffdl_batch.domain.incidents.kinds import KINDS, UNKNOWN, kind_of
@@ -28,6 +28,7 @@ from ffdl_batch.domain.launch.network_level import is_unreachable
 from ffdl_batch.domain.outcome.continuation import Interruption
 from ffdl_batch.domain.outcome.error_codes import NOT_STORED
 from ffdl_batch.domain.outcome.observation import EndCause, Observation
+from ffdl_batch.host.fast_dataclass import dataclass
 
 _AROUND = 6
 """Lines of a log that are kept before the one that decides."""

@@ -6,8 +6,9 @@ or one that makes all others wait. `docs/faults.md` has the kinds with their cur
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from ffdl_batch.host.fast_dataclass import dataclass
 
 LINES = 20
 """Maximum number of lines of evidence of an incident."""

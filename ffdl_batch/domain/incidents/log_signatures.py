@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from ffdl_batch.host.fast_dataclass import dataclass
 
 AFTERWORDS = 60
 """So many lines may follow a traceback that ended the learner: messages of launchers and other ranks."""

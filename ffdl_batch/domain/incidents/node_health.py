@@ -12,10 +12,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from ffdl_batch.domain.incidents.incident import Evidence, Origin
 from ffdl_batch.domain.incidents.kinds import KINDS
+from ffdl_batch.host.fast_dataclass import dataclass
 
 HEALTH_S = 60.0
 """A finding about a node is evidence for the end of an attempt that ended so soon before or after it."""

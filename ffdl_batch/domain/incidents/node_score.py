@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ffdl_batch.domain.incidents.incident import Incident, Origin
 from ffdl_batch.domain.incidents.kinds import kind_of
 from ffdl_batch.domain.incidents.site_settings import NodeRules
+from ffdl_batch.host.fast_dataclass import dataclass
 
 DAY_S = 86400.0
 HALF_LIFE_S = 14 * DAY_S

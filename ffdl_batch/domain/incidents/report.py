@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ffdl_batch.domain.incidents.incident import IncidentRow, Origin
 from ffdl_batch.domain.incidents.kinds import kind_of
+from ffdl_batch.host.fast_dataclass import dataclass
 
 HOUR_S = 3600.0
 BINS = 24

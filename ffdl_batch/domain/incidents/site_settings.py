@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from ffdl_batch.domain.incidents.incident import Origin
+from ffdl_batch.host.fast_dataclass import dataclass
 
 POLICY = "policy "
 """Prefix of the source of evidence that names a policy."""

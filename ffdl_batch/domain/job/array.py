@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import NewType
 
 from ffdl_batch.domain.job.job import Token, draw_characters
 from ffdl_batch.domain.job.spec import Element, JobSpec
+from ffdl_batch.host.fast_dataclass import dataclass
 
 ArrayId = NewType("ArrayId", str)
 """`array-` and nine characters: also a DNS label and a directory name."""

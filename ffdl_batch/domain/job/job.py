@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import secrets
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NewType
 
 from ffdl_batch.domain.incidents.incident import Incident
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.job_state import Cause, JobState, RequestedAction
 from ffdl_batch.domain.outcome.continuation import Checkpoint, Spent
+from ffdl_batch.host.fast_dataclass import dataclass
 
 JobId = NewType("JobId", str)
 """`training-` and nine characters, as FfDL's: also a DNS label and a directory name."""

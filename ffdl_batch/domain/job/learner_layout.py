@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ffdl_batch.domain.job.spec import JobSpec, Placement, Resources, Role
 from ffdl_batch.domain.launch.launch_file import Seat
 from ffdl_batch.domain.number_text import whole_number
+from ffdl_batch.host.fast_dataclass import dataclass
 
 PARAMETER_SERVER, WORKER, LAUNCHER = "ps", "worker", "launcher"
 MPI_FRAMEWORKS = frozenset({"horovod", "pytorchmpi"})

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ffdl_batch.domain.job.views import LearnerState, LearnerView
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.launch.learner_text import describe_end, name_learner
 from ffdl_batch.domain.outcome.attempt_reports import latest_run
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, node_source
+from ffdl_batch.host.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
 from ffdl_batch.domain.job.views import LogLine
+from ffdl_batch.host.fast_dataclass import dataclass
 
 _ENCODE = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.quantity import format_time_limit
+from ffdl_batch.host.fast_dataclass import dataclass
 
 _MIB_PER_GIB = 1024
 

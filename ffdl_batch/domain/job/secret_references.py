@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from ffdl_batch.domain.job.spec import JobSpec, StoreType
+from ffdl_batch.host.fast_dataclass import dataclass
 
 REFERENCE = re.compile(r"\$\{(secret|env|file):([^{}\s]+)\}")
 """A reference in a manifest to a value that is stored elsewhere; it must be the whole value."""

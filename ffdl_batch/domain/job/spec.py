@@ -7,11 +7,12 @@ changed; changes by a resume are stored beside it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.launch.network_level import NetworkLevel as NetworkLevel  # noqa: PLC0414 - it belongs to the spec
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.permissions import PRIVATE_UMASK
 
 SITE_DEFAULT = "site default"

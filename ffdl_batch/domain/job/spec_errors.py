@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ffdl_batch.domain.job.environment_variables import why_too_long, why_too_many
 from ffdl_batch.domain.job.learner_layout import Part, parts_of
 from ffdl_batch.domain.job.spec import JobSpec, NetworkLevel
 from ffdl_batch.domain.launch.egress_destination import DESTINATIONS_MOST, why_no_destination
+from ffdl_batch.host.fast_dataclass import dataclass
 
 INTO_A_FILE = "put the value into a file of the model, or into a data store"
 MOST_LEARNERS = 4096

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from ffdl_batch.domain.access import Role, Scope
 from ffdl_batch.domain.job.views import Problem
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.time_zone import UtcOffsets
 
 

@@ -7,13 +7,14 @@ the epoch, UTC. The client reads these with :mod:`ffdl_batch.domain.codec`, so i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Literal
 
 from ffdl_batch.domain.data.store_kinds import StoreAddress
 from ffdl_batch.domain.findings import Finding
 from ffdl_batch.domain.incidents.incident import IncidentRow
+from ffdl_batch.host.fast_dataclass import dataclass
 
 SCHEMA = 1
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-from dataclasses import dataclass
 from typing import Dict, List, Mapping, Optional, Tuple
+
+from ffdl_batch.host.fast_dataclass import dataclass
 
 # From the command.
 BEGIN, INPUT, INPUT_END, SIGNAL, WINDOW, PING, LOOK = "B", "I", "E", "S", "W", "P", "L"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Mapping, Tuple
+
+from ffdl_batch.host.fast_dataclass import dataclass
 
 NVIDIA, AMD, INTEL = "nvidia", "amd", "intel"
 VENDORS = (NVIDIA, AMD, INTEL)

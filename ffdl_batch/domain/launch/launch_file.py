@@ -19,7 +19,7 @@ brace is doubled. The word ``{device_options}`` of a learner's argv becomes any 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Mapping, Optional, Tuple
 
@@ -33,6 +33,7 @@ from ffdl_batch.domain.launch.placeholders import LaunchFileError
 from ffdl_batch.domain.metrics.records import Collecting
 from ffdl_batch.domain.outcome.continuation import Budget, Spent
 from ffdl_batch.domain.untrusted_json import parse_json
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.permissions import PRIVATE_UMASK
 
 TEMPLATE = "next"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from enum import Enum
 from typing import Optional
+
+from ffdl_batch.host.fast_dataclass import dataclass
 
 
 class LeadFrom(str, Enum):

@@ -16,11 +16,12 @@ import base64
 import binascii
 import json
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
 
 from ffdl_batch.domain.untrusted_json import parse_json
+from ffdl_batch.host.fast_dataclass import dataclass
 
 PREFIX = "@ffdl "
 LINE_BYTES = 12 * 1024

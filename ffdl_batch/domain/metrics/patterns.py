@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import List, Mapping, Optional, Pattern, Sequence, Tuple
 
 from ffdl_batch.domain.metrics.records import (
@@ -21,6 +20,7 @@ from ffdl_batch.domain.metrics.records import (
     nearest_kind,
 )
 from ffdl_batch.domain.terminal_text import quoted
+from ffdl_batch.host.fast_dataclass import dataclass
 
 MACROS: Mapping[str, str] = {
     "INT": r"[-+]?\d+",

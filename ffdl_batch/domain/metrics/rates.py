@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from ffdl_batch.host.fast_dataclass import dataclass
 
 _HOUR_S = 3600.0
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
 from ffdl_batch.domain.terminal_text import quoted
 from ffdl_batch.domain.untrusted_json import MAX_WHOLE, parse_json
+from ffdl_batch.host.fast_dataclass import dataclass
 
 STRING, JSONSTRING, INT, FLOAT = "STRING", "JSONSTRING", "INT", "FLOAT"
 TYPES = (STRING, JSONSTRING, INT, FLOAT)

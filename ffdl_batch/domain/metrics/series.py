@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 
 from ffdl_batch.domain.metrics.records import FLOAT, INT, MetricRecord
 from ffdl_batch.domain.metrics.usage import UsageSample, Use
+from ffdl_batch.host.fast_dataclass import dataclass
 
 MOST_POINTS = 4000
 """A curve with more points than this loses every second one."""

@@ -6,12 +6,13 @@ Numbers that end in `_s` and `_bytes` grow from sample to sample, except those o
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from ffdl_batch.domain.codec import from_plain, to_plain
 from ffdl_batch.domain.outcome.controller_events import is_time
 from ffdl_batch.domain.untrusted_json import parse_json
+from ffdl_batch.host.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from ffdl_batch.host.fast_dataclass import dataclass
 
 HOUR_S = 3600.0
 

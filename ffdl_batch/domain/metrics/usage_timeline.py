@@ -7,11 +7,12 @@ state. If the scheduler starts an attempt again under the same id, that is a sec
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ffdl_batch.domain.job_state import TERMINAL, Cause, JobState
 from ffdl_batch.domain.outcome.continuation import Interruption
 from ffdl_batch.domain.outcome.error_codes import UNSTORED
+from ffdl_batch.host.fast_dataclass import dataclass
 
 RUNNING = (JobState.DOWNLOADING, JobState.PROCESSING, JobState.STORING)
 _BESIDE = frozenset({Cause.RESTARTED.value, Cause.STORED.value})

@@ -7,9 +7,11 @@ progress ends.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import Dict, FrozenSet, Optional
+
+from ffdl_batch.host.fast_dataclass import dataclass
 
 
 class Interruption(str, Enum):

@@ -7,7 +7,7 @@ A torn last line is ignored by readers; a writer that restarts continues after t
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import TYPE_CHECKING, Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
@@ -15,6 +15,7 @@ from ffdl_batch.domain.codec import from_plain
 from ffdl_batch.domain.file_format import FORMAT, require_known
 from ffdl_batch.domain.outcome.continuation import UNFIT_NODE, Checkpoint, Spent
 from ffdl_batch.domain.untrusted_json import parse_json
+from ffdl_batch.host.fast_dataclass import dataclass
 
 if TYPE_CHECKING:
     from typing import TypeGuard  # Python 3.10

@@ -7,10 +7,10 @@ platform's side, C the user's, as in FfDL.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from enum import StrEnum
 
 from ffdl_batch.domain.outcome.continuation import GPU_HOURS, UNFIT_NODE
+from ffdl_batch.host.fast_dataclass import dataclass
 
 
 class Party(StrEnum):

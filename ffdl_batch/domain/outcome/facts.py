@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.attempt_reports import find_interruption, latest_run, run_number
@@ -18,6 +18,7 @@ from ffdl_batch.domain.outcome.controller_events import (
     is_final,
 )
 from ffdl_batch.domain.outcome.observation import Observation, Phase
+from ffdl_batch.host.fast_dataclass import dataclass
 
 _REQUEUABLE = (JobState.QUEUED, JobState.DOWNLOADING, JobState.PROCESSING, JobState.STORING)
 WHOLE_SECOND_S = 1.0

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from ffdl_batch.domain.outcome.controller_events import AbandonMark
 from ffdl_batch.domain.outcome.observation import Phase
+from ffdl_batch.host.fast_dataclass import dataclass
 
 WARNING_SHARE = 0.5
 """The owner is warned after this share of the time."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
+
+from ffdl_batch.host.fast_dataclass import dataclass
 
 
 class Phase(StrEnum):

@@ -22,7 +22,7 @@ Whether a next attempt follows is decided in :mod:`ffdl_batch.domain.outcome.con
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
 from ffdl_batch.domain.job_state import Cause, JobState, RequestedAction, is_legal
@@ -59,6 +59,7 @@ from ffdl_batch.domain.outcome.error_codes import Fault, Party
 from ffdl_batch.domain.outcome.facts import AttemptFacts
 from ffdl_batch.domain.outcome.heartbeat_loss import abandon_reason
 from ffdl_batch.domain.outcome.observation import EndCause, Observation, Phase
+from ffdl_batch.host.fast_dataclass import dataclass
 
 
 class VerdictKind(StrEnum):

@@ -7,8 +7,9 @@ variables are those of sbatch(1), INPUT ENVIRONMENT VARIABLES.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from ffdl_batch.host.fast_dataclass import dataclass
 
 ARGS = "batch.slurm.args"
 """The manifest key of options that are passed to sbatch unchanged."""

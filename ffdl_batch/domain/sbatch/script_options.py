@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 
 from ffdl_batch.domain.findings import Finding, Severity
@@ -11,6 +11,7 @@ from ffdl_batch.domain.job.spec import BatchOptions
 from ffdl_batch.domain.quantity import format_time_limit
 from ffdl_batch.domain.sbatch.begin_time import EXAMPLES, read_absolute, sbatch_time, to_absolute
 from ffdl_batch.domain.sbatch.option_table import ARGS, BY_NAME, PATTERNS, TABLE, Form, Takes
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.time_zone import UtcOffsets
 
 _LONG_OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?:=(.*))?", re.ASCII)

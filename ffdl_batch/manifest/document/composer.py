@@ -3,10 +3,11 @@ aliases."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import yaml
 
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.manifest.document.syntax_errors import explain, name_template
 from ffdl_batch.manifest.document.tree import Entry, Mapping, Mark, Node, Origin, Scalar, Sequence, Unreadable
 

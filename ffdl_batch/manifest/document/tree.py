@@ -7,7 +7,9 @@ raw text (FfDL's string fields never see YAML's type guessing), depth and the ex
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from ffdl_batch.host.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 
 from ffdl_batch import __version__
@@ -23,6 +22,7 @@ from ffdl_batch.attempt.reader import MAX_TEXT_BYTES, read_whole
 from ffdl_batch.domain.backend_facts import BackendFacts
 from ffdl_batch.domain.codec import from_plain, to_plain
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.ports.clock import Clock
 
 log = logging.getLogger(__name__)

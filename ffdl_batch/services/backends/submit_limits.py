@@ -14,13 +14,14 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 
 from ffdl_batch.domain.circuit_breaker import Circuit, Permit
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.scheduler_errors import NotTaken, NotUnderstood, TooMany
 from ffdl_batch.host.backoff import growing_pause
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.ports.clock import Clock
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 15.0, 300.0

@@ -8,7 +8,7 @@ it fails too often, it is abandoned, and the job ends without what has not been 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ffdl_batch.attempt.file_writer import write_cell
 from ffdl_batch.attempt.layout import AttemptDir
@@ -17,6 +17,7 @@ from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.job.job import attempt_token
 from ffdl_batch.domain.outcome.controller_events import FinalRecord, Outcome
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerError, SchedulerUnreachable, SubmissionUncertain
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.ports.capabilities import StoresApart
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.outcome.attempt_records import read_final, read_launch

@@ -8,13 +8,13 @@ import stat
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.job.data_stores import REMOTE, stores_with_input
 from ffdl_batch.domain.job.spec import DataStore
 from ffdl_batch.domain.launch.launch_file import EnvDelivery, LaunchFile
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.file_attributes import inner_target, shown
 from ffdl_batch.host.filesystem import is_network, is_read_only
 from ffdl_batch.host.permissions import explain_denial

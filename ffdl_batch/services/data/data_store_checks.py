@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ffdl_batch.domain.data.staging_protocol import (
@@ -35,6 +35,7 @@ from ffdl_batch.domain.job.data_stores import REMOTE, stores_with_input
 from ffdl_batch.domain.job.spec import DataStore
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.host.egress import Networks, child_environment
+from ffdl_batch.host.fast_dataclass import dataclass
 
 SURE = {
     FaultClass.CREDENTIALS: "correct user_name and password of the store, or what they refer to",

@@ -16,7 +16,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
@@ -29,6 +28,7 @@ from ffdl_batch.domain.job.job import Job, JobId
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.host.backoff import growing_pause
 from ffdl_batch.host.egress import Networks, child_environment
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.data.backend_uploads import INTERRUPTED, NotBegun, SeparateUpload, is_apart
 from ffdl_batch.services.data.controller_fence import fenced_s

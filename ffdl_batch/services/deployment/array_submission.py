@@ -14,7 +14,7 @@ import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
 from ffdl_batch.domain.job.array import chunk_name, mark_of, why_elements_wait
@@ -28,6 +28,7 @@ from ffdl_batch.domain.scheduler_errors import (
     SchedulerUnreachable,
     TooMany,
 )
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.ports.capabilities import SubmitsArrays
 from ffdl_batch.ports.scheduler import Scheduler
 from ffdl_batch.runtimes.launch_request import ArrayPlan, Chunk

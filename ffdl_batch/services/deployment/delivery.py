@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ffdl_batch.domain.job.job import Change, Job, Token
 from ffdl_batch.domain.outcome.observation import NativeId
@@ -22,6 +22,7 @@ from ffdl_batch.domain.scheduler_errors import (
     SubmissionUncertain,
     TooMany,
 )
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.ports.scheduler import Scheduler
 from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_batch.services.backends.adapters import Adapters

@@ -16,7 +16,6 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 from ffdl_batch.config.images import UnknownImage
 from ffdl_batch.domain.job.job import Job
@@ -24,6 +23,7 @@ from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.controller_events import GoesOn
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.domain.scheduler_errors import InvalidRequest
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.backends.node_exclusion import NodeExclusion
 from ffdl_batch.services.deployment.array_submission import ArraySubmission

@@ -15,11 +15,11 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from ffdl_batch.domain.job.job import Change, Job, JobId
 from ffdl_batch.domain.job_state import JobState, RequestedAction
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.deployment.step_lease import Delay, StepLease
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.store import StoreError

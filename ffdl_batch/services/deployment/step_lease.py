@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 
 from ffdl_batch.domain.job.job import Change, Job, JobId
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.store import Store, StoreUnavailable
 
 log = logging.getLogger(__name__)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ffdl_batch.domain.job.array import why_elements_wait
 from ffdl_batch.domain.job.job import Change, Job, JobId
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.host.backoff import growing_pause
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.ports.capabilities import SubmitsArrays
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.backends.submit_limits import LONGEST_PAUSE_S

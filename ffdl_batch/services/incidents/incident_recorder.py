@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ffdl_batch.attempt.layout import AttemptDir, Root
@@ -28,6 +28,7 @@ from ffdl_batch.domain.outcome.facts import AttemptFacts
 from ffdl_batch.domain.outcome.observation import EndCause, Observation
 from ffdl_batch.domain.outcome.verdict import Verdict, VerdictKind
 from ffdl_batch.domain.untrusted_json import parse_json
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.logs.line_search import matching
 from ffdl_batch.services.logs.log_reader import LogReader
 from ffdl_batch.services.outcome.ended_attempt import Remains, gpus_of

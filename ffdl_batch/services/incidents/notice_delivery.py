@@ -5,7 +5,6 @@ from __future__ import annotations
 import email.policy
 import json
 import socket
-from dataclasses import dataclass
 from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from ffdl_batch.domain.incidents.incident import IncidentRow
 from ffdl_batch.domain.incidents.site_settings import Channel, Notice, NoticeSettings
 from ffdl_batch.domain.job.views import SCHEMA
 from ffdl_batch.host.egress import Networks, bounded
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.notify.mail import MailNotSent, Relay, read_login, read_relay, send
 from ffdl_batch.notify.webhook import WebhookRefused, post
 

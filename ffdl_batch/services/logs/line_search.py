@@ -9,10 +9,10 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ffdl_batch.domain.job.log_text import Grep, LogText
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.logs.log_reader import LogReader
 from ffdl_batch.services.logs.regex_process import HEAD, SIZE
 from ffdl_batch.services.refusals import wrong_usage

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 
 from ffdl_batch.attempt.layout import AttemptDir, Root
@@ -16,6 +16,7 @@ from ffdl_batch.domain.job.log_text import Grep, LogText
 from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import AttemptChoice
 from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.logs.line_search import Match, Search, Since, check, find_tail, matching
 from ffdl_batch.services.logs.log_reader import LogReader, has_log

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from ffdl_batch.attempt.layout import AttemptDir
@@ -31,6 +30,7 @@ from ffdl_batch.domain.outcome.heartbeat_loss import (
 )
 from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.job_files.control_cell import mark_abandoned, newest_run, read_abandon_mark
 from ffdl_batch.services.job_storage import JobStorage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ffdl_batch.attempt.layout import AttemptDir
@@ -20,6 +20,7 @@ from ffdl_batch.domain.outcome.facts import AttemptFacts
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.domain.outcome.verdict import Verdict, VerdictKind, judge
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.ports.capabilities import AvoidsNodes
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.backends.node_exclusion import KEPT_OFF

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ffdl_batch.attempt.layout import Root
 from ffdl_batch.domain.backend_facts import Absent
@@ -18,6 +18,7 @@ from ffdl_batch.domain.job.job import Job, JobId
 from ffdl_batch.domain.job_state import RequestedAction
 from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, NotNow, SchedulerUnreachable
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.ports.capabilities import AvoidsNodes, ForgetsJobs, SharesListing, StopsMany
 from ffdl_batch.ports.scheduler import Scheduler
 from ffdl_batch.services.backends.adapters import Adapters, NotAsked

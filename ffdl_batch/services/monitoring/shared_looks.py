@@ -7,10 +7,11 @@ shows anything else, omits a job or is missing, the daemon queries the scheduler
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
 from ffdl_batch.domain.outcome.shared_listing import SharedView
+from ffdl_batch.host.fast_dataclass import dataclass
 
 SLOW_S = 60.0
 """Average interval of own queries while the hub has no listing."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from dataclasses import dataclass
 
 from ffdl_batch.domain.job.job import Job, JobId
 from ffdl_batch.domain.outcome.observation import Observation, Phase
+from ffdl_batch.host.fast_dataclass import dataclass
 
 
 @dataclass(slots=True)

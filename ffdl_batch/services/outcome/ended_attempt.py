@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from ffdl_batch.attempt.layout import AttemptDir, JobDir, Root
@@ -14,6 +14,7 @@ from ffdl_batch.domain.outcome.controller_events import FinalRecord
 from ffdl_batch.domain.outcome.facts import AttemptFacts
 from ffdl_batch.domain.outcome.observation import Observation, Phase
 from ffdl_batch.domain.outcome.verdict import Verdict, VerdictKind
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.job_files.attempt_directory import begun_at
 from ffdl_batch.services.outcome.attempt_records import (
     gone_first,

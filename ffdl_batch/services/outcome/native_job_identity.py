@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ffdl_batch.attempt.layout import Root
 from ffdl_batch.domain.job.job import Job, JobId, is_token
 from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.ports.scheduler import Scheduler
 from ffdl_batch.services.outcome.attempt_records import claimed_at
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ffdl_batch.config.images import UnknownImage
 from ffdl_batch.domain.backend_facts import WaitingRequest
@@ -31,6 +31,7 @@ from ffdl_batch.domain.pending.explanation import (
 )
 from ffdl_batch.domain.pending.reason_text import actions_of, sentence_of, span_text
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, NotNow, SchedulerUnreachable
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.permissions import find_old_groups
 from ffdl_batch.ports.capabilities import ForetellsStart
 from ffdl_batch.runtimes.launch_request import LaunchPlan

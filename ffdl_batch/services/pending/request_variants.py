@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ffdl_batch.domain.backend_facts import BackendFacts, PartitionShape
 from ffdl_batch.domain.job.job import JobId
@@ -16,6 +16,7 @@ from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.pending.explanation import Alternative, Explanation, Foretold, Limit, Measure, Per, WaitKind
 from ffdl_batch.domain.quantity import format_time_limit
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.ports.capabilities import ForetellsStart
 from ffdl_batch.ports.clock import Clock
 from ffdl_batch.runtimes.launch_request import LaunchPlan

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from ffdl_batch.attempt.layout import AttemptDir
@@ -14,6 +13,7 @@ from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import AttemptChoice
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.untrusted_json import parse_json
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.queries.jobs import own_job, require_learner
 from ffdl_batch.services.refusals import stop_if, wrong_usage

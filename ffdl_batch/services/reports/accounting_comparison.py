@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from ffdl_batch.domain.backend_facts import AccountedRun
 from ffdl_batch.domain.job.job import Token
@@ -16,6 +15,7 @@ from ffdl_batch.domain.metrics.usage_report import HOUR_S, Agreement, AgreementR
 from ffdl_batch.domain.metrics.usage_timeline import Run
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.ports.capabilities import HasAccounting
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.job_storage import JobStorage

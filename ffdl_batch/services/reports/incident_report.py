@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from ffdl_batch.config import Settings
 from ffdl_batch.domain.incidents.incident import EvidenceRow, IncidentRow
@@ -12,6 +11,7 @@ from ffdl_batch.domain.incidents.node_score import NodesReport
 from ffdl_batch.domain.incidents.report import HOUR_S, FaultsReport, Scope, make_report
 from ffdl_batch.domain.job.job import Job, JobId
 from ffdl_batch.domain.job.submission import Caller
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.backends.node_exclusion import NodeExclusion
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.refusals import not_allowed, wrong_usage

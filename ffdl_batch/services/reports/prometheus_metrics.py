@@ -10,13 +10,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from ffdl_batch import __version__
 from ffdl_batch.domain.job.job import HistoryEntry, JobId
 from ffdl_batch.domain.job_state import TERMINAL, Cause, JobState
 from ffdl_batch.domain.metrics.prometheus_text import Family, Histogram, render
 from ffdl_batch.domain.outcome.continuation import Interruption
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.job_storage import JobStorage
 

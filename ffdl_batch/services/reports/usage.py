@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ffdl_batch.config import Settings
 from ffdl_batch.domain.incidents.incident import Incident
@@ -36,6 +36,7 @@ from ffdl_batch.domain.metrics.usage_report import (
 from ffdl_batch.domain.metrics.usage_timeline import AttemptRecord, Loss, Timeline, losses, overlap, timeline
 from ffdl_batch.domain.outcome.continuation import Interruption
 from ffdl_batch.domain.outcome.error_codes import FAULTS, NORMAL
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.refusals import not_allowed, wrong_usage
 from ffdl_batch.services.reports.gpu_efficiency import HeldAttempt, read_efficiency

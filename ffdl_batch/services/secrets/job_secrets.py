@@ -9,7 +9,7 @@ whose directories may have secrets, so that no search is needed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ffdl_batch.attempt.file_writer import sync_directory, write_text
@@ -34,6 +34,7 @@ from ffdl_batch.domain.job.secret_references import (
 )
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.job_storage import JobStorage
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
 from ffdl_batch.domain.findings import Finding, Severity
@@ -21,6 +21,7 @@ from ffdl_batch.domain.job.job import HistoryEntry, Job, JobId
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.scheduler_errors import InvalidRequest
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.job_storage import JobStorage
 
 SHOWN = 3

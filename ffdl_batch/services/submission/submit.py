@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ffdl_batch.attempt.file_writer import write_text
@@ -15,6 +15,7 @@ from ffdl_batch.domain.job.array import MAX_ELEMENTS, expand, is_array, new_arra
 from ffdl_batch.domain.job.job import Job, new_job_id
 from ffdl_batch.domain.job.submission import Caller, Expected, Submission, SubmissionResult
 from ffdl_batch.domain.scheduler_errors import InvalidRequest
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_batch.services.authorisation import refuse_local_backend
 from ffdl_batch.services.backends.adapters import Adapters

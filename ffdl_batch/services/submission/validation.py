@@ -7,7 +7,6 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from ffdl_batch.config.images import known_frameworks
 from ffdl_batch.domain.findings import Finding, Severity
@@ -17,6 +16,7 @@ from ffdl_batch.domain.job.submission import Submission
 from ffdl_batch.domain.quantity import parse_size
 from ffdl_batch.domain.sbatch.script_options import with_absolute_times
 from ffdl_batch.domain.scheduler_errors import InvalidRequest
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.permissions import (
     MAX_GID,
     MAX_UMASK,

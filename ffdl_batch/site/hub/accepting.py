@@ -15,13 +15,13 @@ import ssl
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
 
 from ffdl_batch.daemon.connections import ConnectionLimits, PeerProtocol, most_connections
 from ffdl_batch.daemon.quiet_server import QuietServer
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.users import read_credentials
 from ffdl_batch.site.hub.callers import TrustedProxies
 from ffdl_batch.site.spawner import is_subordinate

@@ -6,8 +6,9 @@ import json
 import logging
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
+
+from ffdl_batch.host.fast_dataclass import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -11,12 +11,12 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from http import HTTPStatus
 
 from ffdl_batch.domain.access import Role
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import Problem
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.site.hub.settings import HubSettings
 

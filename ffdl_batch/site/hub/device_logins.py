@@ -10,13 +10,13 @@ import pwd
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ffdl_batch.domain.access import read_login
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import Problem
 from ffdl_batch.domain.terminal_text import quoted
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.site.hub.callers import refuse
 from ffdl_batch.site.hub.daemons import unavailable

@@ -12,12 +12,12 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import Problem
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.host.backoff import growing_pause
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.users import user_name
 from ffdl_batch.plugins import AdapterContext, adapter_names, create_adapter
 from ffdl_batch.ports.capabilities import SharesListing

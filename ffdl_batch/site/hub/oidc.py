@@ -10,7 +10,7 @@ import json
 import re
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
@@ -18,6 +18,7 @@ from urllib.parse import urlencode
 from ffdl_batch import __version__
 from ffdl_batch.domain.network_address import parse_url
 from ffdl_batch.domain.terminal_text import quoted
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.site.hub.proxy import BLOCK, Answer
 from ffdl_batch.site.hub.settings import HubSettings, SettingsRefused
 

@@ -8,9 +8,11 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
+
+from ffdl_batch.host.fast_dataclass import dataclass
 
 SITE_FILE = Path("/etc/ffdl/site.toml")
 _PATHS = ("socket", "certificate", "key", "audit_file", "run_dir", "oidc_ca")

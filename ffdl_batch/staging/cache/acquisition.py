@@ -6,10 +6,10 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 from ffdl_batch.domain.data.staging_protocol import Cache, FaultClass, Progress
 from ffdl_batch.domain.number_text import size_text
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.staging.cache.capacity import discard, reserve_space
 from ffdl_batch.staging.cache.election import FillRight, Heartbeat, Owner, Watch, try_for
 from ffdl_batch.staging.cache.entry import Damaged, check, note_checked, read_entry, was_checked_here

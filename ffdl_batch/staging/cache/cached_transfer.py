@@ -10,11 +10,12 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
 from ffdl_batch.domain.data.staging_protocol import Cache, Cached, Direction, FaultClass, Transfer
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.staging.cache.acquisition import Wanted, obtain
 from ffdl_batch.staging.cache.capacity import free_space
 from ffdl_batch.staging.cache.election import BEATS, JOURNAL, FillRight, Heartbeat

@@ -10,8 +10,8 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.staging.cache.election import remove_abandoned, reserve, reserved
 from ffdl_batch.staging.cache.entry import Damaged, Entry, read_entry
 from ffdl_batch.staging.cache.eviction_policy import Held, Need, choose_victims

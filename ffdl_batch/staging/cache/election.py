@@ -16,12 +16,13 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ffdl_batch.attempt.file_writer import write_text
 from ffdl_batch.attempt.reader import NO_FILE, find_object, find_text, read_head
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
 from ffdl_batch.domain.untrusted_json import parse_json
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.processes import boot_id
 from ffdl_batch.staging.cache.user_cache import Shelf, drop, lock, locked
 

@@ -10,11 +10,11 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from ffdl_batch.attempt.reader import read_object
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.processes import boot_id
 from ffdl_batch.staging.stores.digests import file_chunks
 from ffdl_batch.staging.tree import Tree

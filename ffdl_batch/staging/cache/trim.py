@@ -11,8 +11,9 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.staging.cache.capacity import discard, entries, most_of
 from ffdl_batch.staging.cache.election import remove_abandoned
 from ffdl_batch.staging.cache.eviction_policy import Held, Need, choose_victims

@@ -14,12 +14,12 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 
 from ffdl_batch.attempt.directory_tree import remove_tree
 from ffdl_batch.attempt.file_writer import write_text
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
 from ffdl_batch.domain.untrusted_json import parse_json
+from ffdl_batch.host.fast_dataclass import dataclass
 
 
 def lock(path: str, *, exclusive: bool, wait: bool) -> int | None:

@@ -12,11 +12,11 @@ import platform
 import re
 import urllib.parse
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.staging.faults import Fault, TemporaryFailure
 from ffdl_batch.staging.stores.http import HttpClient, basic_authorization
 

@@ -14,10 +14,11 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ffdl_batch.domain.data.image_task import SIF
 from ffdl_batch.domain.data.staging_protocol import FaultClass
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.staging.cache.election import FillRight, Heartbeat
 from ffdl_batch.staging.cache.entry import new_entry, seal, write_entry
 from ffdl_batch.staging.faults import Fault

@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from typing import Any, BinaryIO, Protocol, runtime_checkable
 
 from ffdl_batch.domain.data.staging_protocol import FaultClass
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.staging.faults import Fault
 from ffdl_batch.staging.tree import TreeEntry
 

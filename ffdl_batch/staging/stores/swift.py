@@ -13,12 +13,12 @@ import urllib.parse
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, BinaryIO
 
 from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.domain.data.store_kinds import StoreAddress, is_version_1
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.staging.faults import Denied, Fault, TemporaryFailure
 from ffdl_batch.staging.stores.http import HttpClient, etag_of, time_of
 from ffdl_batch.staging.stores.store import Item, Sent

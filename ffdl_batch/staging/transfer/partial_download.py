@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ffdl_batch.attempt.directory_tree import Parts
 from ffdl_batch.domain.data.staging_protocol import FaultClass
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.staging.faults import Fault, Mismatch, ObjectChanged, shown
 from ffdl_batch.staging.run_context import Route
 from ffdl_batch.staging.stores.digests import (

@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import os
 import threading
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.staging.faults import Stopped, UnknownUpload
 from ffdl_batch.staging.stores.digests import ranges
 from ffdl_batch.staging.stores.store import CHUNK_BYTES

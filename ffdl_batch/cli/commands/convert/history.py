@@ -8,7 +8,6 @@ import io
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -22,6 +21,7 @@ from ffdl_batch.domain.metrics.rates import Rates
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.terminal_text import json_text, printable
 from ffdl_batch.exit_handling import Stop, complain
+from ffdl_batch.host.fast_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ffdl_batch.config import Settings

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ffdl_batch.cli.render.formatting import format_time, print_line
 from ffdl_batch.domain.exit_codes import ExitCode
@@ -11,6 +10,7 @@ from ffdl_batch.domain.job.views import AttemptView, EventView, JobView
 from ffdl_batch.domain.job_state import TERMINAL, Cause, JobState
 from ffdl_batch.domain.launch.limits import Lead, LeadFrom, needed_lead_s
 from ffdl_batch.domain.outcome.continuation import DrillEvent
+from ffdl_batch.host.fast_dataclass import dataclass
 
 _STARTED = frozenset({JobState.PROCESSING, JobState.STORING, JobState.COMPLETED})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from ffdl_batch.attempt.layout import JobDir
@@ -19,6 +19,7 @@ from ffdl_batch.domain.launch.limits import Lead
 from ffdl_batch.domain.launch.placeholders import LaunchFileError
 from ffdl_batch.domain.outcome.continuation import DrillEvent
 from ffdl_batch.exit_handling import Stop
+from ffdl_batch.host.fast_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client

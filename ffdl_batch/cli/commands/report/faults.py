@@ -6,7 +6,6 @@ import io
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from ffdl_batch.cli.options.output import FORMATS, check_written, chosen_format,
 from ffdl_batch.cli.render.formatting import print_json, read_moment
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.exit_handling import Stop, complain
+from ffdl_batch.host.fast_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ffdl_batch.cli.commands.report.faults_document import Reported

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from ffdl_batch.cli.options.output import replacing
@@ -21,6 +21,7 @@ from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.quantity import format_time_limit
 from ffdl_batch.domain.terminal_text import printable
 from ffdl_batch.exit_handling import Stop
+from ffdl_batch.host.fast_dataclass import dataclass
 
 FORMAT = 1
 LAG_S = 300.0

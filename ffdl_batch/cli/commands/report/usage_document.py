@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 import click
@@ -33,6 +32,7 @@ from ffdl_batch.domain.metrics.usage_report import (
 )
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.terminal_text import quoted
+from ffdl_batch.host.fast_dataclass import dataclass
 
 _MONTH = re.compile(r"(\d{4})-(\d{1,2})", re.ASCII)
 
