@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from sqlalchemy import insert
 from sqlalchemy.engine import Engine
@@ -12,6 +12,7 @@ from sqlalchemy.engine import Engine
 from ffdl_batch.domain.job.job import JobId, attempt_token
 from ffdl_batch.domain.job.spec import BatchOptions, Element, Framework, JobSpec, Resources
 from ffdl_batch.domain.job_state import TERMINAL, JobState
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.store.records import encode_spec
 from ffdl_batch.store.schema import ATTEMPTS, HISTORY, JOBS
 

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from ffdl_batch.domain.data.staging_protocol import (
     read_line,
 )
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.staging.program import run_program
 from tests.fakes.fault_proxy import FaultProxy
 from tests.fakes.s3_server import S3Server

@@ -1,177 +1,35 @@
-"""``ffdl-controller``: head, node, upload, pod, stand-in, attach, isolate, become, probe-isolation.
+"""``ffdl-controller``: head, node, upload, pod, stand-in, attach, isolate, probe-isolation.
 
-Users do not start it.
+Users do not start it. Each command loads only its own modules.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
-from typing import List, Optional
+from importlib import import_module
 
-from ffdl_batch.attempt.filesystem_retry import patiently
-from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, DamagedFile, read_whole
-from ffdl_batch.domain.launch.launch_file import LaunchFile, decode
-from ffdl_batch.domain.launch.placeholders import LaunchFileError
-from ffdl_batch.host import nonblocking_stderr
-from ffdl_batch.host.permissions import PRIVATE_UMASK
-from ffdl_batch.host.processes import name_process
-
-EXIT_BAD_LAUNCH_FILE = 78
-EXIT_UNAVAILABLE = 69
-EXIT_PLATFORM = 74
-LAUNCH_PATIENCE_S = 120.0
-"""Seconds to wait for a file system that does not answer. The launch file, which has this time, cannot be read yet."""
+_MODULES = {
+    "attach": "ffdl_batch.controller.attach.helper",
+    "isolate": "ffdl_batch.controller.loopback_namespace",
+    "pod": "ffdl_batch.controller.pod.entry",
+    "stand-in": "ffdl_batch.controller.pod.learner_proxy",
+}
+"""Each has ``main(arguments)``; the other commands are those of :mod:`ffdl_batch.controller.attempt_commands`."""
 
 
-def main(arguments: Optional[List[str]] = None) -> int:
+def main() -> int:
     """Run one command. Return the exit code."""
-    argv = sys.argv[1:] if arguments is None else arguments
-    if arguments is None:
+    words = sys.argv[1:]
+    if words[:1] != ["isolate"]:  # it is about to become a learner
+        from ffdl_batch.host.processes import name_process
+
         name_process()
-    whole = {"isolate": _isolate, "become": _become, "attach": _attach, "pod": _pod, "stand-in": _stand_in}
-    if argv and argv[0] in whole:
-        return whole[argv[0]](argv[1:])
-    if arguments is None:
-        os.umask(PRIVATE_UMASK)  # sbatch and kubelets start it with another one
-        nonblocking_stderr.install()
-    parser = argparse.ArgumentParser(prog="ffdl-controller", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    for name, text in (
-        ("head", "execute an attempt"),
-        ("node", "run the learners of one node"),
-        ("upload", "store the pending uploads of an attempt that has ended"),
-    ):
-        command = commands.add_parser(name, help=text)
-        command.add_argument("--launch", required=True, help="the launch file")
-        if name == "node":
-            command.add_argument("--rank", type=int, help="the node's rank; else from the scheduler's variable")
-        if name == "upload":
-            words = "write the final record if a killed head wrote none: if everything is stored, or always"
-            command.add_argument("--final-record", choices=("when-stored", "always"), default="", help=words)
-    commands.add_parser("probe-isolation", help="check whether this kernel lets users isolate a learner's network")
-    options = parser.parse_args(argv)
-    if options.command == "probe-isolation":
-        return _probe()
-    path = os.path.abspath(options.launch)
-    try:
-        launch = _read_launch(path)
-    except (LaunchFileError, OSError, UnicodeDecodeError) as error:
-        sys.stderr.write(f"ffdl-controller: {path}: {error}\n")
-        return EXIT_BAD_LAUNCH_FILE
-    try:
-        if options.command == "upload":
-            return _upload(launch, options.final_record)
-        return _head(launch, path) if options.command == "head" else _node(launch, path, options.rank)
-    except LaunchFileError as error:
-        sys.stderr.write(f"ffdl-controller: {error}\n")
-        return EXIT_BAD_LAUNCH_FILE
-    except OSError as error:
-        sys.stderr.write(f"ffdl-controller: {launch.attempt_dir}: {error}\n")
-        return EXIT_PLATFORM
+    if words and words[0] in _MODULES:
+        status: int = import_module(_MODULES[words[0]]).main(words[1:])
+        return status
+    from ffdl_batch.controller.attempt_commands import main as attempt
 
-
-def _read_launch(path: str) -> LaunchFile:
-    real = os.path.realpath(path)  # in a pod the path is a link that the kubelet made
-
-    def read() -> bytes:
-        return read_whole(real, MAX_EVENT_BYTES)
-
-    try:
-        return decode(patiently(read, os.sep, LAUNCH_PATIENCE_S).decode("utf-8"))
-    except DamagedFile as error:
-        raise LaunchFileError(str(error)) from None
-
-
-def _head(launch: LaunchFile, path: str) -> int:
-    from ffdl_batch.controller.head.head_controller import run_head
-
-    return run_head(launch, path)
-
-
-def _node(launch: LaunchFile, path: str, rank: Optional[int]) -> int:
-    from ffdl_batch.controller.node.entry import run_node
-
-    if rank is None:
-        text = os.environ.get(launch.host.node_rank, "")
-        if not text.isdigit():
-            raise LaunchFileError(f"{launch.host.node_rank} is {text!r}; set it to the node's rank, or use --rank")
-        rank = int(text)
-    if not 0 <= rank < launch.nodes:
-        raise LaunchFileError(f"node rank {rank} is not one of the {launch.nodes} nodes of this attempt")
-    return run_node(launch, path, rank)
-
-
-def _upload(launch: LaunchFile, write_record: str) -> int:
-    from ffdl_batch.controller.head.pending_uploads import upload
-
-    return upload(launch, write_record)
-
-
-def _attach(argv: List[str]) -> int:
-    from ffdl_batch.controller.attach.helper import attach
-
-    parser = argparse.ArgumentParser(prog="ffdl-controller attach")
-    parser.add_argument("--job", required=True, help="the job's id")
-    parser.add_argument("--attempt", required=True, type=int, help="the attempt that runs")
-    parser.add_argument("--learners", required=True, help="numbers, with commas between")
-    options = parser.parse_args(argv)
-    return attach(options.job, options.attempt, [int(number) for number in options.learners.split(",")])
-
-
-def _pod(argv: List[str]) -> int:
-    from ffdl_batch.controller.pod.entry import main as pod
-
-    return pod(argv)
-
-
-def _stand_in(argv: List[str]) -> int:
-    from ffdl_batch.controller.pod.learner_proxy import main as stand_in
-
-    return stand_in(argv)
-
-
-def _isolate(argv: List[str]) -> int:
-    from ffdl_batch.controller.loopback_namespace import isolate
-
-    command = argv[1:] if argv[:1] == ["--"] else argv
-    if not command:
-        sys.stderr.write("ffdl-controller isolate: no command given\n")
-        return 2
-    return isolate(command)
-
-
-def _become(argv: List[str]) -> int:
-    """Become the command after ``--``, with no signal blocked. Return only if that fails. With ``--victim``, the kernel
-    kills it first if memory is exhausted."""
-    from ffdl_batch.controller.learner.out_of_memory import prefer_as_victim
-    from ffdl_batch.controller.own_program import VICTIM
-    from ffdl_batch.host.signals import release_signals
-
-    if argv[:1] == [VICTIM]:
-        prefer_as_victim()
-        argv = argv[1:]
-    command = argv[1:] if argv[:1] == ["--"] else argv
-    if not command:
-        sys.stderr.write("ffdl-controller become: no command given\n")
-        return 2
-    release_signals()
-    try:
-        os.execvp(command[0], command)  # noqa: S606 - the argv of the launch file, no shell wanted
-    except OSError as error:
-        sys.stderr.write(f"ffdl-controller: cannot start {command[0]!r}: {error}\n")
-        return 127
-
-
-def _probe() -> int:
-    from ffdl_batch.controller.loopback_namespace import probe
-
-    reason = probe()
-    if reason:
-        sys.stderr.write(f"ffdl-controller: {reason}\n")
-        return EXIT_UNAVAILABLE
-    return 0
+    return attempt(words)
 
 
 if __name__ == "__main__":

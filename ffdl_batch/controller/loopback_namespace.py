@@ -14,7 +14,6 @@ import signal
 import socket
 import struct
 import sys
-from typing import Sequence
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000  # <linux/sched.h>
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 0x1  # <linux/sockios.h>, <net/if.h>
@@ -25,15 +24,16 @@ NOT_ISOLATED = 125
 """Exit code if the namespaces cannot be created. The learner's program was not started."""
 
 
-def isolate(argv: Sequence[str]) -> int:
-    """Become `argv` inside the namespaces. Return only if that fails."""
+def main(arguments: list[str]) -> int:
+    """Become the command after ``--`` inside the namespaces. Return only if that fails."""
+    argv = arguments[1:]
     try:
         enter()
     except OSError as error:
         sys.stderr.write(f"ffdl-controller: no network namespace for the learner: {error}; use network: host\n")
         return NOT_ISOLATED
     try:
-        os.execvp(argv[0], list(argv))  # noqa: S606 - the argv of the launch file, no shell wanted
+        os.execvp(argv[0], argv)  # noqa: S606 - the argv of the launch file, no shell wanted
     except OSError as error:
         sys.stderr.write(f"ffdl-controller: cannot start {argv[0]!r}: {error}\n")
         return 127

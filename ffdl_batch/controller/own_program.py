@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import List
+from typing import TYPE_CHECKING
 
-from ffdl_batch.domain.launch.launch_file import LaunchFile
+if TYPE_CHECKING:
+    from ffdl_batch.domain.launch.launch_file import LaunchFile
 
 _START = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); from ffdl_batch.controller.__main__ import main; sys.exit(main())"
 )
-VICTIM = "--victim"
-"""Option of ``become``."""
 
 
 def machine_of(launch: LaunchFile) -> str:
@@ -25,7 +24,7 @@ def controller_path() -> str:
     return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
-def own_argv() -> List[str]:
+def own_argv() -> list[str]:
     """Return the argv that starts this program with this interpreter. Arguments follow it."""
     flags = [flag for flag, on in (("-I", sys.flags.isolated), ("-S", sys.flags.no_site)) if on]
     path = controller_path()
@@ -34,16 +33,7 @@ def own_argv() -> List[str]:
     return [sys.executable, *flags, "-c", _START, path]
 
 
-def module_argv(module: str) -> List[str]:
+def module_argv(module: str) -> list[str]:
     """Return the argv that runs ``main(arguments)`` of one module without loading the rest. Arguments follow it."""
     start = f"import sys; sys.path.insert(0, sys.argv[1]); from {module} import main; sys.exit(main(sys.argv[2:]))"
     return [sys.executable, "-I", "-S", "-c", start, controller_path()]
-
-
-def starter_argv(*options: str) -> List[str]:
-    """Return the argv of a program that unblocks signals and becomes the command after it.
-
-    `options` are those of ``become``."""
-    path = controller_path()
-    code = [path] if os.path.isfile(path) else ["-c", _START, path]
-    return [sys.executable, "-I", "-S", *code, "become", *options, "--"]

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import AbstractSet, Optional
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
 
 FORWARDED = frozenset({signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU})
 """Signals that mean nothing to controllers and are passed on to the learners, because a user requested them."""
@@ -36,7 +39,7 @@ def release_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def wait_for_signal(signals: AbstractSet[signal.Signals], timeout_s: float) -> Optional[signal.struct_siginfo]:
+def wait_for_signal(signals: AbstractSet[signal.Signals], timeout_s: float) -> signal.struct_siginfo | None:
     """Take one of these signals, which are blocked. Return None after `timeout_s` seconds.
 
     If the process was stopped until after the timeout (``scontrol suspend``, a frozen cgroup), CPython returns what is
@@ -48,7 +51,7 @@ def wait_for_signal(signals: AbstractSet[signal.Signals], timeout_s: float) -> O
     return info
 
 
-def next_signal(timeout_s: float) -> Optional[int]:
+def next_signal(timeout_s: float) -> int | None:
     """Return the next signal, or None after `timeout_s` seconds."""
     info = wait_for_signal(HANDLED, timeout_s)
     if info is None or (_senders["only_family"] and _is_of_learner(info)):

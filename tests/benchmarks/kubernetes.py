@@ -12,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from ffdl_batch.client import Client
 from ffdl_batch.client.api import JobFilter
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.outcome.controller_events import FinalRecord, Outcome
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_kubernetes.client import ClusterClient
 from ffdl_kubernetes.settings import read_settings
 from tests.benchmarks.figures import Figure

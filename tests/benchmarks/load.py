@@ -13,10 +13,10 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from ffdl_batch.client.api import JobFilter
 from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_slurm.commands import squeue_argv
 from tests.benchmarks.counted_daemon import read_counts
 from tests.benchmarks.figures import Figure

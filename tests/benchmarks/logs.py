@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from ffdl_batch.attempt.layout import AttemptDir
@@ -23,6 +23,7 @@ from ffdl_batch.client.api import JobFilter
 from ffdl_batch.controller.logs.rotated_log import LogFiles
 from ffdl_batch.controller.own_program import module_argv
 from ffdl_batch.domain.launch.limits import LogLimits
+from ffdl_batch.host.fast_dataclass import dataclass
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.knobs import Knobs
 from tests.benchmarks.load import fill

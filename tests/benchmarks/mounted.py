@@ -10,7 +10,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from ffdl_batch.controller.mounts.mount_process import END
@@ -18,6 +17,7 @@ from ffdl_batch.controller.own_program import module_argv
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.data.mounts import Mounts
 from ffdl_batch.domain.data.staging_protocol import Transfer
+from ffdl_batch.host.fast_dataclass import dataclass
 
 CACHE_BYTES = 6 * 10**9
 """As a job with one GPU has."""

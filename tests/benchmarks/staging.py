@@ -17,12 +17,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ffdl_batch.controller.mounts.node_mounts import lacking
 from ffdl_batch.domain.data.staging_protocol import Direction, StageTask, Transfer, encode_task
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
+from ffdl_batch.host.fast_dataclass import dataclass
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.knobs import Knobs
 from tests.benchmarks.mounted import Read, mounted, read_all

@@ -12,13 +12,13 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from ffdl_batch.domain.data.image_task import SIF, ImageTask, encode_image_task
 from ffdl_batch.domain.data.staging_protocol import Cache, Cached
+from ffdl_batch.host.fast_dataclass import dataclass
 from tests.cluster.images import CHECKOUT, cache_directory
 from tests.cluster.rig.builder import build
 from tests.fakes.registry import Pusher

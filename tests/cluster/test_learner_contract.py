@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from ipaddress import ip_address
 from typing import Any
 
 import pytest
 
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.runtimes.rendezvous import first_port
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster

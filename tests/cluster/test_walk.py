@@ -6,13 +6,13 @@ import importlib.util
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, decode_events
+from ffdl_batch.host.fast_dataclass import dataclass
 from tests.cluster.images import CHECKOUT
 from tests.cluster.people import EXAMPLE, Completed, Person
 from tests.cluster.rig import Cluster

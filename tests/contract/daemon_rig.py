@@ -15,10 +15,11 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.processes import lives_here
 from tests import preloaded
 from tests.first_start import write_schema

@@ -15,13 +15,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ffdl_batch.attempt.layout import Root
+from ffdl_batch.host.fast_dataclass import dataclass
 from tests import preloaded
 from tests.conftest import POSTGRES
 from tests.contract.daemon_rig import LIMIT_S, MANIFEST, PLAIN, Site, UnixHttp, model_zip, site_in, until

@@ -6,13 +6,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ffdl_batch.attempt.layout import Root
+from ffdl_batch.host.fast_dataclass import dataclass
 from tests import preloaded
 from tests.contract.daemon_rig import PLAIN, Site, site_in, until
 from tests.file_modes import FFDL_AS_OTHERS

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import pytest
 from ffdl_batch.attempt.layout import AttemptDir, JobDir
 from ffdl_batch.domain.job_state import TERMINAL
 from ffdl_batch.domain.launch.launch_file import LaunchFile, decode
+from ffdl_batch.host.fast_dataclass import dataclass
 from tests import preloaded
 from tests.contract.daemon_rig import LIMIT_S, PLAIN, Site, site_in, until
 from tests.preloaded import FFDL

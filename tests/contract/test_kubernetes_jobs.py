@@ -14,7 +14,7 @@ import signal
 import sys
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from ffdl_batch.domain.launch.pod_protocol import FINALIZER
+from ffdl_batch.host.fast_dataclass import dataclass
 from tests.contract import daemon_rig
 from tests.contract.daemon_rig import PLAIN, Site, site_in, until
 from tests.contract.kubernetes_harness import CONTROLLER_IMAGE, IMAGE, images, printed_in

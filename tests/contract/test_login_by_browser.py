@@ -7,12 +7,13 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.hub import Hub
 from ffdl_batch.site.hub import daemons, device_logins
 from tests.fakes.certificates import certificate_for

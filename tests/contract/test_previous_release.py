@@ -15,7 +15,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,12 @@ from sqlalchemy import inspect
 from ffdl_batch import __version__
 from ffdl_batch.admin.database.check import check
 from ffdl_batch.attempt.layout import AttemptDir, JobDir
-from ffdl_batch.controller.__main__ import EXIT_BAD_LAUNCH_FILE, EXIT_PLATFORM
+from ffdl_batch.controller.attempt_commands import EXIT_BAD_LAUNCH_FILE, EXIT_PLATFORM
 from ffdl_batch.domain.file_format import FORMAT
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.launch.launch_file import decode, encode, succeed
 from ffdl_batch.domain.outcome.controller_events import EventKind, GoesOn, Outcome, decode_events
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.running_clock import SystemClock
 from ffdl_batch.store import Store, open_store
 from ffdl_batch.store.database import connect

@@ -11,7 +11,7 @@ import re
 import time
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ from ffdl_batch.domain.outcome.facts import AttemptFacts
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.domain.outcome.verdict import judge
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.plugins import adapter_names
 from ffdl_batch.ports.capabilities import ForgetsJobs, SharesListing, SubmitsArrays
 from ffdl_batch.runtimes.launch_request import AttemptNode, LaunchPlan

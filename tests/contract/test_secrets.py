@@ -12,7 +12,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import pytest
 
 from ffdl_batch.attempt.layout import AttemptDir, Root
 from ffdl_batch.domain.outcome.controller_events import EventKind, decode_events
+from ffdl_batch.host.fast_dataclass import dataclass
 from tests import preloaded
 from tests.contract.daemon_rig import LIMIT_S, PLAIN, Site, model_zip, site_in, submission, until
 from tests.preloaded import FFDL, FFDL_SUBMIT

@@ -7,7 +7,7 @@ import hashlib
 import os
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import pytest
 
 from ffdl_batch.domain.data.staging_protocol import Direction, FaultClass, Note, Retry
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
+from ffdl_batch.host.fast_dataclass import dataclass
 from tests.fakes.fault_proxy import FaultProxy, Rule
 from tests.fakes.serving import serving, serving_files
 from tests.staging_rig import MIB, StagingRig, rig

@@ -162,6 +162,6 @@ WITHOUT_CLAIM = textwrap.dedent(f"""\
     claim.claim_attempt = lambda attempt, native_id: claim.Claim(1, {{}})
     orphans.living_controller = lambda events: 0
     orphans.end_learners = lambda *what: None
-    from ffdl_batch.controller.__main__ import main
+    from ffdl_batch.controller.attempt_commands import main
     sys.exit(main(sys.argv[at + 1:]))
     """)

@@ -18,7 +18,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from ffdl_batch.attempt.layout import Root
@@ -28,6 +27,7 @@ from ffdl_batch.config import load_settings
 from ffdl_batch.daemon.platform import Platform, open_platform
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.store import Store, open_store
 from tests import preloaded
 from tests.crash.driver import LIMIT_S, be_driver

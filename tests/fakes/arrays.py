@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from ffdl_batch.attempt.layout import AttemptDir
@@ -20,6 +20,7 @@ from ffdl_batch.domain.scheduler_errors import (
     SubmissionUncertain,
     TooMany,
 )
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.runtimes.launch_request import ArrayPlan, Chunk, LaunchPlan, LaunchRequest, PlannedFile
 from tests.fakes.scheduler import FakeScheduler
 

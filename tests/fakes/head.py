@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ffdl_batch.attempt.file_writer import write_text
@@ -22,6 +22,7 @@ from ffdl_batch.domain.outcome.controller_events import (
     Scalar,
     encode_event,
 )
+from ffdl_batch.host.fast_dataclass import dataclass
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.domain.backend_facts import Absent, BackendFacts, BackendTraits, WaitingRequest
@@ -22,6 +22,7 @@ from ffdl_batch.domain.scheduler_errors import (
     SubmissionUncertain,
     TooMany,
 )
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.runtimes.launch_request import AttemptNode, LaunchPlan, LaunchRequest, NodeProgram, PlannedFile
 
 

@@ -15,10 +15,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from ffdl_batch.domain.job.views import JobView
+from ffdl_batch.host.fast_dataclass import dataclass
 from tests import preloaded
 from tests.crash.world import World, WorldOptions
 from tests.slow_machine import without_waits

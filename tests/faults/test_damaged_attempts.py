@@ -10,7 +10,6 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import pytest
 
 from ffdl_batch.attempt.layout import AttemptDir, Root
 from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_local.launch_plan import BACKEND
 from ffdl_local.records import EXIT, JOB_FILE, LOCK, STARTED, STATE, local_directory
 from tests.contract.daemon_rig import PLAIN, Site, site_in, until

@@ -8,13 +8,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 import pytest
 
 from ffdl_batch.client import ClientError
 from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.host.fast_dataclass import dataclass
 from tests import preloaded
 from tests.crash.driver import LIMIT_S
 from tests.crash.world import Findings

@@ -9,7 +9,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from ffdl_batch.domain.job.spec import Framework, JobSpec, Resources
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.shared_listing import SharedRows
 from ffdl_batch.domain.scheduler_errors import SchedulerUnreachable
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.job_files.attempt_directory import mark_begun
 from ffdl_batch.services.monitoring.watcher import ACCOUNTING_LAG_S, FORGOTTEN_AFTER, Watcher
 from ffdl_batch.store import NewJob

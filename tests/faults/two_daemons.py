@@ -11,13 +11,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from ffdl_batch.client import Client, ClientError
 from ffdl_batch.client.connection.daemon_start import Dialling
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.job import Job
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.store import Store
 from tests import preloaded
 from tests.crash.driver import LIMIT_S

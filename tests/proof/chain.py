@@ -8,11 +8,12 @@ import re
 import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from ffdl_batch.domain.outcome.continuation import Interruption, describe_interruption
+from ffdl_batch.host.fast_dataclass import dataclass
 from tests.cluster.rig import Cluster
 from tests.proof.continuity import Record, Session, sessions_in
 from tests.proof.desk import LOGIN_NODE, Desk

@@ -5,6 +5,7 @@ A table shows CPU, memory, and GPUs if the learner has nvidia-smi. Nothing is me
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import select
@@ -163,6 +164,16 @@ def _command(pid: int) -> str:
 PATIENCE_S = 5.0
 """Seconds to wait for a learner, whose job is PROCESSING a moment before it starts."""
 EXIT_GONE, EXIT_REFUSED = 0, 69
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve the command that asks. Return the exit code."""
+    parser = argparse.ArgumentParser(prog="ffdl-controller attach")
+    parser.add_argument("--job", required=True, help="the job's id")
+    parser.add_argument("--attempt", required=True, type=int, help="the attempt that runs")
+    parser.add_argument("--learners", required=True, help="numbers, with commas between")
+    options = parser.parse_args(arguments)
+    return attach(options.job, options.attempt, [int(number) for number in options.learners.split(",")])
 
 
 def attach(job_id: str, attempt: int, learners: Sequence[int]) -> int:

@@ -13,7 +13,7 @@ from ffdl_batch.attempt.file_writer import open_own, write_text
 from ffdl_batch.attempt.log_tail import last_line
 from ffdl_batch.attempt.phase_files import PhaseFailed
 from ffdl_batch.controller.learner.orphans import MARK
-from ffdl_batch.controller.own_program import starter_argv
+from ffdl_batch.controller.own_program import module_argv
 from ffdl_batch.domain.data.image_task import ImageTask, encode_image_task
 from ffdl_batch.domain.data.staging_protocol import (
     EXIT_STATUS,
@@ -97,7 +97,7 @@ def _run_call(program: Program, call: _Call, go_on: Callable[[], None], report: 
     os.makedirs(call.directory, mode=0o700, exist_ok=True)
     path = os.path.join(call.directory, TASK)
     write_text(path, call.text)
-    argv = [*starter_argv(), *program.argv, path, *call.options]
+    argv = [*module_argv("ffdl_batch.controller.become"), *program.argv, path, *call.options]
     start = 0
     while True:
         start += 1

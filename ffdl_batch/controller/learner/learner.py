@@ -8,10 +8,10 @@ from dataclasses import field
 from typing import Collection, Dict, List, Mapping, Optional, Protocol, Sequence, Set
 
 from ffdl_batch.attempt.file_writer import remove
+from ffdl_batch.controller.become import prefer_as_victim
 from ffdl_batch.controller.learner.out_of_memory import (
     OomCounters,
     describe_memory,
-    prefer_as_victim,
     read_counters,
     was_out_of_memory,
 )

@@ -1,4 +1,4 @@
-"""Find out whether the kernel killed a learner for memory, and let it choose learners before controllers.
+"""Find out whether the kernel killed a learner for memory.
 
 The counter is ``oom_kill`` of ``memory.events`` (cgroup v2) or ``memory.oom_control`` (v1, Linux 4.13+) of the
 controller's own cgroup, which its learners share. If neither can be read, it is ``oom_kill`` of /proc/vmstat (Linux
@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from typing import List, Optional, Tuple
 
 from ffdl_batch.host.cgroups import group_paths, read_field, read_number
 from ffdl_batch.host.fast_dataclass import dataclass
 
-VICTIM_SCORE = 500
-"""Added to ``oom_score_adj`` of learners: half of the memory limit counts as theirs on top of what they use (proc(5)).
-Files in /dev/shm belong to no process, so that a controller may be the largest process of a job that fills it."""
 _V2 = ("", "memory.events", "memory.max", "memory.stat", "shmem")
 _V1 = ("memory", "memory.oom_control", "memory.limit_in_bytes", "memory.stat", "total_shmem")
 _UNLIMITED = 1 << 60
@@ -32,18 +28,6 @@ class OomCounters:
     """In the own cgroup."""
     node: Optional[int]
     """On the whole node."""
-
-
-def prefer_as_victim(proc: str = "/proc") -> None:
-    """Make this process, and what it starts, the first that the kernel kills if memory is used up. For a child between
-    fork and exec. Any process may raise its own score (proc(5), oom_score_adj); if it fails, the score stays."""
-    try:
-        with open(os.path.join(proc, "self/oom_score_adj"), "rb+", buffering=0) as file:
-            score = int(file.read())
-            file.seek(0)
-            file.write(b"%d" % min(1000, score + VICTIM_SCORE))
-    except (OSError, ValueError) as error:
-        sys.stderr.write(f"ffdl-controller: oom_score_adj of the learner cannot be raised: {error}\n")
 
 
 def read_counters(proc: str = "/proc", cgroups: str = "/sys/fs/cgroup") -> OomCounters:

@@ -9,6 +9,7 @@ from typing import Dict, Sequence, Tuple
 
 from ffdl_batch.attempt.log_tail import tail
 from ffdl_batch.attempt.phase_files import Fenced
+from ffdl_batch.controller.become import VICTIM
 from ffdl_batch.controller.checkpoints import PATIENCE_S, CheckpointRecord
 from ffdl_batch.controller.data.result_storage import Uploading
 from ffdl_batch.controller.job_network import FAULT, HOST, NamespaceCheck
@@ -23,7 +24,7 @@ from ffdl_batch.controller.node.control_poller import ControlPoller
 from ffdl_batch.controller.node.learner_requests import FILES_S, HURRY_S, LearnerRequests
 from ffdl_batch.controller.node.learner_setup import LearnerSetup
 from ffdl_batch.controller.node.service_learners import DOUBT_S, SERVICE, Failed, Services
-from ffdl_batch.controller.own_program import VICTIM, starter_argv
+from ffdl_batch.controller.own_program import module_argv
 from ffdl_batch.controller.rendezvous.node_barrier import OtherNodes, notify_others
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.launch.launch_file import EnvDelivery, LaunchFile
@@ -133,7 +134,7 @@ class Supervisor:
         end_leftovers(learner_id)
         start = self.seats.start(learner_id, self.restarts.of(learner_id))
         options = (VICTIM,) if start.seat is None else ()
-        return Learner.spawn(start, self.clock, self.watch, starter_argv(*options))
+        return Learner.spawn(start, self.clock, self.watch, [*module_argv("ffdl_batch.controller.become"), *options])
 
     def _not_started(self, learner_id: int, error: Exception) -> None:
         detail = f"learner {learner_id} cannot be started on {os.uname().nodename}: {error}"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 from sqlalchemy.engine import Connection
 
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.store import Store, open_store
 from ffdl_batch.store.existing_database import connect_existing
 from tests.conftest import POSTGRES

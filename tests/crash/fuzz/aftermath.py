@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ffdl_batch.domain.job.array import read_marks
+from ffdl_batch.host.fast_dataclass import dataclass
 
 _RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?", re.ASCII)
 Marks = Mapping[str, Sequence[tuple[str, str]]]

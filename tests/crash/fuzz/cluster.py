@@ -18,7 +18,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -26,6 +26,7 @@ from random import Random
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.domain.job.job import is_token
 from ffdl_batch.domain.outcome.observation import EndCause, Phase
+from ffdl_batch.host.fast_dataclass import dataclass
 from tests.crash.fuzz.companions import Message, read_line, send_line
 from tests.crash.fuzz.heads import CANCEL, Fate, Head, HeadEnd, Run, run_head
 from tests.crash.fuzz.steps import Plan, Steps

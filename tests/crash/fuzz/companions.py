@@ -11,10 +11,10 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.processes import all_processes, descendants
 
 PR_SET_PDEATHSIG = 1

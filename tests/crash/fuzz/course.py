@@ -10,11 +10,12 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from random import Random
 
 from ffdl_batch.config import load_settings
+from ffdl_batch.host.fast_dataclass import dataclass
 from tests.crash.fuzz.companions import Companion, fork_companion, kill_children
 from tests.crash.fuzz.diary import Diary
 from tests.crash.fuzz.examiner import Examiner

@@ -14,7 +14,7 @@ import sqlite3
 import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from sqlalchemy import Connection, Double, Engine, NullPool, create_engine, event, func, make_url, select, type_coerce
@@ -24,6 +24,7 @@ from ffdl_batch.config import Settings
 from ffdl_batch.daemon.platform import open_platform
 from ffdl_batch.domain.job.job import HistoryEntry, JobId
 from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.job_files.orphan_cleanup import ARCHIVE_AGE_S, ORPHAN_AGE_S, sweep
 from ffdl_batch.store.queries import histories
 from ffdl_batch.store.schema import ATTEMPTS, JOBS, LEASES

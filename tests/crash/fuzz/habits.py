@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ffdl_batch.client.connection.daemon_start import Dialling
 from ffdl_batch.client.connection.http_client import Channel
 from ffdl_batch.client.errors import DaemonUnreachable
+from ffdl_batch.host.fast_dataclass import dataclass
 
 DIAL_S = 120.0
 """How long somebody waits for the next daemon."""

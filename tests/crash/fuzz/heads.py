@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 from random import Random
@@ -33,6 +33,7 @@ from ffdl_batch.domain.launch.launch_file import LaunchFile, decode
 from ffdl_batch.domain.outcome.continuation import Checkpoint, Interruption
 from ffdl_batch.domain.outcome.controller_events import HEAD, EventKind, FinalRecord, GoesOn, Outcome, node_source
 from ffdl_batch.domain.outcome.observation import EndCause
+from ffdl_batch.host.fast_dataclass import dataclass
 
 __all__ = ["CANCEL", "Fate", "HeadEnd", "Run", "claim_attempt", "run_head"]
 RECORD, RESULT = "executions", "result-of-"

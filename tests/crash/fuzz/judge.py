@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from itertools import pairwise
 
 from ffdl_batch.domain.job.job import HistoryEntry
 from ffdl_batch.domain.job_state import DEPLOYED, TERMINAL, Cause, JobState, is_legal
+from ffdl_batch.host.fast_dataclass import dataclass
 from tests.crash.fuzz.diary import Promises
 from tests.crash.fuzz.heads import Fate
 

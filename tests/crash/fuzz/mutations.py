@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from sqlalchemy import Engine, insert
@@ -17,6 +17,7 @@ from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.controller.head.claim import Claim
 from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.domain.job.job import Job, Token
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.data.pending_uploads import PendingUploads, Start, Upload, WriteFinalRecord, start_upload
 from ffdl_batch.services.deployment import array_submission

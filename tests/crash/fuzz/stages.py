@@ -7,9 +7,9 @@ import os
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.ports.scheduler import Scheduler
 from ffdl_batch.services.data.pending_uploads import LOCK
 from tests.crash.fuzz.cluster import Cluster

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -24,6 +24,7 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.submission import SubmissionResult
 from ffdl_batch.domain.job.views import JobView
 from ffdl_batch.domain.job_state import TERMINAL, JobState
+from ffdl_batch.host.fast_dataclass import dataclass
 from tests.crash.fuzz.diary import Diary, Note
 from tests.crash.fuzz.habits import DIAL_PAUSE_S, LASTING, SWEEP, SWEPT, Habits, Patient
 

@@ -14,7 +14,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from http import HTTPStatus
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,6 +29,7 @@ from ffdl_batch.daemon import main as daemon
 from ffdl_batch.daemon.connections import Peer, with_peer
 from ffdl_batch.daemon.platform import Platform, open_platform
 from ffdl_batch.daemon.request_context import Context
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.ports.scheduler import Scheduler
 from ffdl_batch.services.backends import adapters
 from ffdl_batch.services.data import controller_fence, pending_uploads

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from types import FrameType
@@ -19,6 +18,7 @@ from ffdl_batch.attempt import file_writer
 from ffdl_batch.attempt.file_writer import put
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.daemon.platform import Platform
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.ports import capabilities
 from ffdl_batch.ports.scheduler import Scheduler
 from ffdl_batch.services.data.pending_uploads import Upload, WriteFinalRecord, start_upload

@@ -6,13 +6,14 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import pytest
 
 from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.examination import Item, Verdict
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_slurm.doctor.cluster_checks import parse_config
 from ffdl_slurm.doctor.data_checks import data_items
 from tests.unit.admin.conftest import run_admin

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 import yaml
 
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.plugins import GROUP
 from ffdl_kubernetes.client import ClusterClient
 from ffdl_kubernetes.settings import read_settings

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ffdl_batch.domain.job.views import AttemptView, EventView
+from ffdl_batch.host.fast_dataclass import dataclass
 from tests import preloaded
 from tests.unit.cli.programs import FFDL, environment
 from tests.unit.client.fake_daemon import FakeDaemon, make_job

@@ -9,7 +9,7 @@ import threading
 import zipfile
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingUnixStreamServer
@@ -32,6 +32,7 @@ from ffdl_batch.domain.job.views import (
     Problem,
 )
 from ffdl_batch.domain.pending.explanation import Outlook, WhyView
+from ffdl_batch.host.fast_dataclass import dataclass
 
 
 def make_job(job_id: str = "training-000000001", **changes: Any) -> JobView:

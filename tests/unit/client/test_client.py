@@ -7,7 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import ClassVar
 
@@ -35,6 +35,7 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.job.submission import Expected, SubmissionResult
 from ffdl_batch.domain.job.views import EventView, JobView, LogLine, Problem
+from ffdl_batch.host.fast_dataclass import dataclass
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from ffdl_batch.collectors.source import Notes, Source, State
 from ffdl_batch.domain.metrics.records import CollectorSpec, ExtractionGroup, MetricRecord
+from ffdl_batch.host.fast_dataclass import dataclass
 
 NOW_S = 1_790_000_000.5
 

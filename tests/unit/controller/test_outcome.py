@@ -11,16 +11,16 @@ import pytest
 
 from ffdl_batch.attempt.conclusion import StepEnd, conclude, exit_status, may_run_again
 from ffdl_batch.attempt.event_journal import Journal
+from ffdl_batch.controller.become import VICTIM, VICTIM_SCORE
 from ffdl_batch.controller.head.final_record import left_to_others
 from ffdl_batch.controller.learner.learner import first_host, placeholder_devices
 from ffdl_batch.controller.learner.out_of_memory import (
-    VICTIM_SCORE,
     OomCounters,
     describe_memory,
     read_counters,
     was_out_of_memory,
 )
-from ffdl_batch.controller.own_program import VICTIM, starter_argv
+from ffdl_batch.controller.own_program import module_argv
 from ffdl_batch.domain.data.staging_protocol import Transfer
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.domain.launch.launch_file import LaunchFile, Pod
@@ -274,7 +274,7 @@ def test_describe_memory_reads_smallest_limit_of_job_and_files_in_memory(
 @pytest.mark.parametrize(("options", "more"), [((), 0), ((VICTIM,), VICTIM_SCORE)])
 def test_program_that_becomes_restarted_learner_is_preferred_victim(options: tuple[str, ...], more: int) -> None:
     own = int(Path("/proc/self/oom_score_adj").read_text())
-    argv = [*starter_argv(*options), "cat", "/proc/self/oom_score_adj"]
+    argv = [*module_argv("ffdl_batch.controller.become"), *options, "cat", "/proc/self/oom_score_adj"]
     assert int(subprocess.run(argv, check=True, capture_output=True).stdout) == min(1000, own + more)
 
 

@@ -107,14 +107,14 @@ def test_hide_memory_disables_core_dumps_for_process_and_children() -> None:
 def test_learner_of_controller_with_secrets_is_preferred_victim_of_kernel() -> None:
     look = (
         "import ctypes, os\n"  # while this user can still read the interpreter's files
-        "from ffdl_batch.controller.learner import out_of_memory as memory\n"
+        "from ffdl_batch.controller.become import VICTIM_SCORE\n"
         "from ffdl_batch.controller.learner import learner\n"
         "from ffdl_batch.host.core_dumps import hide_memory\n"
         "before = int(open('/proc/self/oom_score_adj').read())\n"
         "os.getuid() or os.setresuid(4321, 4321, 4321)\n"
         "hide_memory()\n"
         "learner._prepare()\n"
-        "print(int(open('/proc/self/oom_score_adj').read()) == min(1000, before + memory.VICTIM_SCORE))\n"
+        "print(int(open('/proc/self/oom_score_adj').read()) == min(1000, before + VICTIM_SCORE))\n"
     )
     said = subprocess.run([sys.executable, "-c", look], check=True, capture_output=True, text=True)
     assert (said.stdout, said.stderr) == ("True\n", "")

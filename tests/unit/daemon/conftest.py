@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -20,6 +19,7 @@ from ffdl_batch.daemon.connections import Peer, with_peer
 from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.daemon.request_context import Context
 from ffdl_batch.daemon.server import create_app
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.plugins import AdapterContext
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.job_storage import JobStorage

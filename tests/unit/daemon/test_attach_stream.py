@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from ffdl_batch.daemon.connections import Peer, PeerProtocol
 from ffdl_batch.daemon.quiet_server import QuietServer, uvicorn_config
 from ffdl_batch.daemon.routes import attach
 from ffdl_batch.domain.launch.attach_protocol import EXIT, OUTPUT, READY, UPGRADE, AttachPlan, encode_frame
+from ffdl_batch.host.fast_dataclass import dataclass
 from tests.command_lines import command_lines
 from tests.contract.daemon_rig import until
 from tests.unit.daemon.conftest import OWN_UID, Desk

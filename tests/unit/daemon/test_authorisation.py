@@ -7,7 +7,6 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,6 +21,7 @@ from ffdl_batch.daemon.server import Server
 from ffdl_batch.domain.access import Role, Token, new_token
 from ffdl_batch.domain.access import Scope as TokenScope
 from ffdl_batch.domain.job.submission import Caller
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.users import user_name
 from ffdl_batch.services.authorisation import OPERATIONS, may, refuse_unless_allowed
 from ffdl_batch.services.hub import Hub, hub_of

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from ffdl_batch.daemon.server import Keeper
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.store import Store, open_store
 from tests.unit.store.jobs import FakeClock, add_job
 

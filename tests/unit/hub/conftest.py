@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from ffdl_batch.daemon.quiet_server import QuietServer
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.running_clock import SystemClock
 from ffdl_batch.ports.capabilities import SharesListing
 from ffdl_batch.site.hub.accepting import Shares

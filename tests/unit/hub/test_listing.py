@@ -9,13 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
 from ffdl_batch.domain.scheduler_errors import SchedulerUnreachable
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services import hub as services_hub
 from ffdl_batch.services.hub import Hub, HubListing, HubRefused
 from ffdl_batch.services.refusals import Refused

@@ -7,7 +7,7 @@ import io
 import os
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from ffdl_batch.domain.job.views import JobView, LogLine, Problem
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, Outcome, encode_event
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.plugins import AdapterContext
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.data.model_archives import receive_archive

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from ffdl_batch.domain.launch.launch_file import Seat, decode, encode
 from ffdl_batch.domain.outcome.controller_events import EventKind as K
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerError, SchedulerMissing, SchedulerUnreachable
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.runtimes.launch_request import AttemptNode, NodeProgram
 from ffdl_batch.services.queries.attach_plan import plan_attach
 from ffdl_batch.services.refusals import Refused

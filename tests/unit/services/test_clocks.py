@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.continuation import Spent
 from ffdl_batch.domain.outcome.controller_events import EventKind, Outcome
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.running_clock import SystemClock
 from ffdl_batch.services.job_storage import ASK_EVERY_S, SharedClock, SteadyClock, file_time
 from ffdl_batch.services.monitoring.watcher import ACCOUNTING_LAG_S, FORGOTTEN_AFTER, SETTLE_S

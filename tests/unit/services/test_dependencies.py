@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from unittest.mock import Mock
 
 import pytest
@@ -12,6 +11,7 @@ from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job.views import Resume
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.scheduler_errors import InvalidRequest
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.deployment.deployer import BATCH
 from ffdl_batch.services.deployment.waiting_jobs import LONGEST_DEPENDENCY_PAUSE_S
 from ffdl_batch.services.job_control.resume import resume_job

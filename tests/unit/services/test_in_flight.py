@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from sqlalchemy import update
 from ffdl_batch.domain.job.job import Change, Job, Token
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.observation import NativeId
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.runtimes.launch_request import ArrayPlan, LaunchPlan, LaunchRequest
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.deployment.deployer import WORKERS

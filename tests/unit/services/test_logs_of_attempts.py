@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 
 from ffdl_batch.domain.job.views import LogLine, Resume
 from ffdl_batch.domain.job_state import Cause, JobState
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.job_control.resume import resume_job
 from ffdl_batch.services.logs import log_reader, log_stream
 from ffdl_batch.services.logs.log_stream import GROWS_S, LogQuery, read_texts

@@ -8,7 +8,7 @@ import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from ffdl_batch.domain.incidents.incident import Evidence, Incident, Origin
 from ffdl_batch.domain.incidents.site_settings import FaultPolicy, NoticeSettings
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.network_address import without_query
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.notify.webhook import WebhookRefused, post
 from ffdl_batch.services.incidents.notices import FIRST_PAUSE_S, LONGEST_DELAY_S, Notifier
 from tests.fakes.certificates import certificate_for

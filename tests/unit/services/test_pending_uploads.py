@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from ffdl_batch.domain.launch.launch_file import LaunchFile, LearnerCommand, Pod
 from ffdl_batch.domain.outcome.controller_events import EventKind, FinalRecord, Outcome
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerError, SubmissionUncertain, TooMany
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.processes import identity
 from ffdl_batch.services.data.backend_uploads import unstored
 from ffdl_batch.services.data.controller_fence import TWO_BEATS_S

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import pytest
 
@@ -11,6 +11,7 @@ from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.controller_events import Outcome
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.domain.outcome.shared_listing import SharedView
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.job_control.stop import cancel_job
 from ffdl_batch.services.monitoring.shared_looks import LONGEST_S, SLOW_S, TOO_OLD_S, SharedLooks
 from tests.fakes.scheduler import FakeScheduler

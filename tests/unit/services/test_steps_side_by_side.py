@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from ffdl_batch.domain.job.job import Job, Token
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.observation import NativeId
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.runtimes.launch_request import ArrayPlan, LaunchPlan
 from ffdl_batch.services.deployment.deployer import WORKERS, Deployer
 from tests.fakes.arrays import ArrayScheduler

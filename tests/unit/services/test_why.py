@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import pytest
@@ -26,6 +26,7 @@ from ffdl_batch.domain.pending.explanation import (
     WaitKind,
 )
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerMissing, SchedulerUnreachable, TooMany
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest
 from ffdl_batch.services.pending.pending_time_history import (
     FEWEST,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from threading import Thread
 
 from sqlalchemy import event
@@ -12,6 +11,7 @@ from sqlalchemy import event
 from ffdl_batch.domain.job.job import Change, Job, JobId, new_job_id
 from ffdl_batch.domain.job.spec import Framework, JobSpec
 from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.store import NewJob, Store
 
 SUBMITTED_AT = 1000.0

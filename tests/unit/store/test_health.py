@@ -8,13 +8,13 @@ import os
 import sqlite3
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from sqlalchemy.exc import OperationalError
 
 from ffdl_batch.domain.job_state import RequestedAction
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.filesystem import why_unwritable
 from ffdl_batch.store import DatabaseDamaged, Store, StoreUnavailable, errors, open_store
 from ffdl_batch.store.database import WriteHealth

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import pytest
 
@@ -15,6 +15,7 @@ from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.metrics.usage_report import Agreement
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.domain.scheduler_errors import AccountingUnreachable
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.services.reports import accounting_comparison
 from ffdl_batch.services.reports.accounting_comparison import find_agreement
