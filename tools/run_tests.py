@@ -235,7 +235,7 @@ QUICKSTART_TIER = Tier("quickstart", Lane.CHECKS, lambda _: run_checks(*QUICKSTA
 DOCS_TIER = Tier("docs", Lane.CHECKS, lambda _: run_checks(*DOCS))
 CRASH = pytest_tier("crash", Lane.HOST, "tests/crash")
 OVERLAY = pytest_tier("overlay", Lane.FAULTS, "tests/overlay")
-CONTRACT = pytest_tier("contract", Lane.DAEMONS, "tests/contract", runs=4)
+CONTRACT = pytest_tier("contract", Lane.DAEMONS, "tests/contract", runs=3)
 FAULTS = pytest_tier("faults", Lane.FAULTS, "tests/faults", runs=3)
 PREPARE = Tier("prepare", Lane.CLUSTER, prepare_cluster, needs_root=True)
 CLUSTER = pytest_tier(
@@ -247,7 +247,7 @@ CLUSTER = pytest_tier(
 )
 SITE = pytest_tier("site", Lane.CHECKS, "tests/site", needs_root=True)
 PYTHON39 = pytest_tier("python39", Lane.CLUSTER, "tests/python39", needs_root=True)
-UNIT = pytest_tier("unit", Lane.UNIT, "tests/unit", "tests/golden", runs=3)
+UNIT = pytest_tier("unit", Lane.UNIT, "tests/unit", "tests/golden", runs=2)
 TIERS = (
     SITE,
     LINT_TIER,
