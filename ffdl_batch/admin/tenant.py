@@ -44,7 +44,10 @@ def _with_who(command: Any) -> Any:
 
 @click.group()
 def tenant() -> None:
-    """Manage the tenants of a cluster: a namespace each, with limits and users."""
+    """Manage tenants: those of a site share quotas; those of a Kubernetes cluster have a namespace each.
+
+    `add`, `list`, `remove` and `slurm` are for operators, on the hub's host. `create` and `permissions` need no hub.
+    """
 
 
 @tenant.command()

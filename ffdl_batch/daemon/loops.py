@@ -143,6 +143,7 @@ class Loops:
         self._silence = self._loop("silence", self._silence_turn, first_s=look_every_s(settings.silent_s))
         self._notifier = platform.notifier()
         self._notify = self._loop("notices", self._notifier.step)
+        self._report = [self._loop("admissions", platform.admission.report_ended)] if platform.hub is not None else []
         self._poked = threading.Event()
         self._caught_up = threading.Event()
 
@@ -195,7 +196,16 @@ class Loops:
                 log.warning("a lease could not be released (%s) and expires by itself: %s", names, error)
 
     def _all(self) -> tuple[StepThread, ...]:
-        return (*self._deploys, self._watch, self._listen, self._sweep, self._uploads, self._silence, self._notify)
+        return (
+            *self._deploys,
+            self._watch,
+            self._listen,
+            self._sweep,
+            self._uploads,
+            self._silence,
+            self._notify,
+            *self._report,
+        )
 
     def _deploy_turn(self) -> float:
         try:
@@ -273,6 +283,8 @@ class Loops:
         if changed:
             self._deploys[-1].wake()
             self._notify.wake()  # there may be an incident
+            for loop in self._report:
+                loop.wake()
             self._uploads.wake()  # an attempt may have ended with a pending upload, or after an upload
 
     def _uploads_turn(self) -> float:

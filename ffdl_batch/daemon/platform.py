@@ -20,8 +20,9 @@ from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.backends.node_exclusion import NodeExclusion
 from ffdl_batch.services.data.data_store_checks import StoreChecks
 from ffdl_batch.services.data.pending_uploads import PendingUploads, Start
+from ffdl_batch.services.deployment.admission import Admission
 from ffdl_batch.services.deployment.deployer import Deployer
-from ffdl_batch.services.hub import HubListing, hub_of
+from ffdl_batch.services.hub import Hub, HubListing, hub_of
 from ffdl_batch.services.incidents.notices import Notifier
 from ffdl_batch.services.job_files.database_binding import bind_tree, leave_out_earlier, refuse_older, refuse_to_forget
 from ffdl_batch.services.job_storage import JobStorage, SharedClock, SteadyClock
@@ -48,6 +49,9 @@ class Platform:
     followed_jobs: FollowedJobs = field(init=False)
     node_exclusion: NodeExclusion = field(init=False)
     explainer: Explainer = field(init=False)
+    hub: Hub | None = None
+    """The site's hub; None in personal mode."""
+    admission: Admission = field(init=False)
 
     def __post_init__(self) -> None:
         store, clock = self.storage.store, self.storage.clock
@@ -55,10 +59,11 @@ class Platform:
         self.followed_jobs = FollowedJobs(store)
         self.node_exclusion = NodeExclusion(store, self.adapters, clock)
         self.explainer = Explainer(self.storage, self.adapters)
+        self.admission = Admission(self.storage, self.hub)
 
     def deployer(self, reached: Reached = lambda _step: None) -> Deployer:
         """Return the service that hands jobs to schedulers. It calls `reached` at each step."""
-        return Deployer(self.storage, self.adapters, self.node_exclusion, self.leases, reached)
+        return Deployer(self.storage, self.adapters, self.node_exclusion, self.leases, self.admission, reached)
 
     def watcher(self, reached: Reached = lambda _step: None) -> Watcher:
         """Return the service that follows jobs. It calls `reached` at each step."""
@@ -115,7 +120,7 @@ def open_platform(settings: Settings, clock: Clock | None = None) -> Platform:
     listing = HubListing(hub) if hub is not None else None
     adapters = Adapters(settings, AdapterContext(root=root.path, user=user, uid=uid, shared=listing), own)
     storage = JobStorage(store, root, shared, user, uid)
-    return Platform(settings, storage, adapters, owner, StoreChecks(egress=settings.egress))
+    return Platform(settings, storage, adapters, owner, StoreChecks(egress=settings.egress), hub=hub)
 
 
 def _look_at_tree(store: Store, root: Root) -> None:

@@ -1,20 +1,24 @@
-"""Sends requests of this daemon to the site's hub: it registers the ids of tokens, never their secrets, and reads the
-hub's listing of the scheduler's jobs."""
+"""Sends requests of this daemon to the site's hub: it registers the ids of tokens, never their secrets, reads the hub's
+listing of the scheduler's jobs, and asks which new jobs may be handed over to a scheduler."""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
+from typing import Any
+from urllib.parse import quote
 
 from ffdl_batch.domain.access import HUB_API
+from ffdl_batch.domain.admission import MOST_JOBS, Answer, Claim, encode_claims, read_answers
 from ffdl_batch.domain.outcome.shared_listing import SharedRows
 from ffdl_batch.host.backoff import growing_pause
 from ffdl_batch.host.fast_dataclass import dataclass
@@ -30,7 +34,9 @@ LONGEST_MESSAGE = 300
 USUAL_SOCKET = "/run/ffdl-hub/hub.sock"
 _PATH = f"{HUB_API}/tokens/"
 _REPLY_BYTES = 64 * 1024
-LISTING_PATH = f"{HUB_API}/listing"
+LISTING_PATH, ADMISSIONS_PATH = f"{HUB_API}/listing", f"{HUB_API}/admissions"
+MAX_ADMISSIONS_BYTES = 1 << 20
+"""Maximum size of an answer about MOST_JOBS jobs."""
 MAX_LISTING_BYTES = 4 * 1024**2
 """Maximum size of one user's listing, about 30,000 jobs."""
 LISTING_HEADER, AGE_HEADER = "FfDL-Listing", "FfDL-Age-Ms"
@@ -45,6 +51,11 @@ class HubUnavailable(Exception):
 
 class HubRefused(Exception):
     """The hub refuses the request; the text is the hub's message."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+        """The HTTP status of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +96,44 @@ class Hub:
             raise HubUnavailable(f"the hub's listing cannot be read: {error!r}") from error
         return Listing(digest, max(0, age_ms) / 1000, rows)
 
+    def admit(self, claims: Sequence[Claim]) -> dict[str, Answer]:
+        """Return which of these jobs may be handed over to a scheduler. Raises :class:`HubUnavailable`,
+        :class:`HubRefused`."""
+        reply = self._post(ADMISSIONS_PATH, encode_claims(claims))
+        try:
+            return read_answers(json.loads(reply))
+        except (ValueError, RecursionError) as error:
+            raise HubUnavailable(f"the hub's answer cannot be read: {error}") from error
+
+    def live_jobs(self) -> list[str]:
+        """Return the jobs of this user that the hub counts as live. Raises as :meth:`admit`."""
+        _, _, reply = self._exchange("GET", ADMISSIONS_PATH, None, {}, MAX_LISTING_BYTES)
+        try:
+            return [str(job) for job in json.loads(reply)["live"]]
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise HubUnavailable(f"the hub's answer cannot be read: {error!r}") from error
+
+    def end_jobs(self, jobs: Sequence[str]) -> None:
+        """Let the hub count these jobs no longer. Raises as :meth:`admit`."""
+        for start in range(0, len(jobs), MOST_JOBS):
+            self._post(f"{ADMISSIONS_PATH}/ended", {"ended": list(jobs[start : start + MOST_JOBS])})
+
+    def manage(self, method: str, path: str, plain: Mapping[str, object] | None = None) -> Mapping[str, Any]:
+        """Send an operator's request to a route of :mod:`ffdl_batch.site.hub.tenant_routes`; return the answer. Raises
+        as :meth:`admit`."""
+        body = None if plain is None else json.dumps(plain)
+        headers = {} if plain is None else {"Content-Type": "application/json"}
+        reply = self._exchange(method, HUB_API + quote(path), body, headers, MAX_LISTING_BYTES)[2]
+        try:
+            found: Mapping[str, Any] = dict(json.loads(reply))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise HubUnavailable(f"the hub's answer cannot be read: {error!r}") from error
+        return found
+
+    def _post(self, path: str, plain: object) -> bytes:
+        headers = {"Content-Type": "application/json"}
+        return self._exchange("POST", path, json.dumps(plain), headers, MAX_ADMISSIONS_BYTES)[2]
+
     def _ask(self, method: str, token_id: str, body: str | None = None) -> None:
         headers = {"Content-Type": "application/json"} if body is not None else {}
         self._exchange(method, _PATH + token_id, body, headers, _REPLY_BYTES)
@@ -108,7 +157,7 @@ class Hub:
             guard.cancel()
             connection.close()
         if 400 <= status < 500 and status != HTTPStatus.TOO_MANY_REQUESTS:
-            raise HubRefused(_message(reply) or f"status {status}")
+            raise HubRefused(_message(reply) or f"status {status}", status)
         if not (200 <= status < 300 or status == HTTPStatus.NOT_MODIFIED):
             why = _message(reply)
             raise HubUnavailable(f"the hub answered with status {status}" + (f": {why}" if why else ""))
@@ -163,6 +212,15 @@ def hub_of(environ: Mapping[str, str]) -> Hub | None:
     uid = environ.get("FFDL_HUB_UID", "")
     socket_path = environ.get("FFDL_HUB_SOCKET") or USUAL_SOCKET
     return Hub(int(uid), socket_path) if uid.isascii() and uid.isdecimal() else None
+
+
+def hub_here(environ: Mapping[str, str]) -> Hub:
+    """Return the hub of this host, for its operators. Raises :class:`HubUnavailable` if there is none."""
+    path = environ.get("FFDL_HUB_SOCKET") or USUAL_SOCKET
+    try:
+        return Hub(os.stat(path).st_uid, path)  # noqa: PTH116 - a socket, not a file
+    except OSError as error:
+        raise HubUnavailable(f"this host has no hub: {path}: {error.strerror}") from error
 
 
 def _message(reply: bytes) -> str:

@@ -36,6 +36,7 @@ _BY_CODE = {
     "C102": "user.model",
     "C103": "data.missing",
     "C105": "user.dependency",
+    "C106": "user.resources",
     "C202": "user.memory",
     "C204": "user.storage",
     "C205": "user.results",

@@ -107,6 +107,11 @@ FAULTS: dict[str, FaultKind] = {
             "ffdl show the job that it waits for; where that one FAILED, resume it and then this one, else submit "
             "again without it",
         ),
+        _user(
+            "C106",
+            "a quota of the tenant can never hold the job",
+            "ask for fewer GPUs, or choose another account; ffdl-admin quota shows operators the limits",
+        ),
         _user("C201", "the learner ended with an error", "read its log with ffdl logs, and correct the training"),
         _user(
             OUT_OF_MEMORY,

@@ -26,6 +26,7 @@ from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.backends.node_exclusion import NodeExclusion
+from ffdl_batch.services.deployment.admission import Admission
 from ffdl_batch.services.deployment.array_submission import ArraySubmission
 from ffdl_batch.services.deployment.attempt_planning import plan_attempt, plan_template
 from ffdl_batch.services.deployment.delivery import Delivery, Member, Reached
@@ -89,11 +90,13 @@ class Deployer:
         adapters: Adapters,
         node_exclusion: NodeExclusion,
         leases: Leases,
+        admission: Admission,
         reached: Reached = lambda _step: None,
     ) -> None:
         self._storage, self._adapters, self._node_exclusion, self._leases = storage, adapters, node_exclusion, leases
         self._reached = reached
         self._waiting = Waiting(storage)
+        self._admission = admission
         self._throttle = Throttle(storage.store, adapters)
         self._lock = threading.Lock()
         self._tokens: set[str] = set()
@@ -125,6 +128,8 @@ class Deployer:
             try:
                 ready, done = self._waiting.sort_out(lease, leased)
                 ready = hold_back(lease, self._adapters, self._throttle.sort_out(lease, ready))
+                ready, refused = self._admission.sort_out(lease, ready)
+                done += refused
             except BaseException:
                 lease.release(one.job for one in leased)
                 raise

@@ -36,7 +36,8 @@ from ffdl_batch.site.hub.logins import Logins
 from ffdl_batch.site.hub.own_routes import OwnRoutes
 from ffdl_batch.site.hub.proxy import AnswerBroken, CallerGone, request_head
 from ffdl_batch.site.hub.settings import HubSettings
-from ffdl_batch.site.hub.token_index import TokenIndex
+from ffdl_batch.site.hub.store import HubStore
+from ffdl_batch.site.hub.tenant_routes import TenantRoutes
 from ffdl_batch.store import StoreError
 
 log = logging.getLogger(__name__)
@@ -57,20 +58,21 @@ class Hub:
     """The application. Use it in one event loop."""
 
     def __init__(
-        self, settings: HubSettings, tokens: TokenIndex, audit: Audit, source: SharesListing | None = None
+        self, settings: HubSettings, store: HubStore, audit: Audit, source: SharesListing | None = None
     ) -> None:
         """`source` lists the jobs of all users; None if this hub asks no scheduler. Raises SettingsRefused."""
-        self._settings, self._tokens, self._audit = settings, tokens, audit
+        self._settings, self._tokens, self._audit = settings, store.tokens, audit
         self._daemons = Daemons(Path(settings.run_dir))
         self._limits = Limits(settings)
         self._proxies = TrustedProxies(settings.trusted_proxies)
         self._lookups = ThreadPoolExecutor(LOOKUPS, "lookup")
         self._own_routes = OwnRoutes(
-            tokens,
+            store.tokens,
             (Logins(settings.certificate), DeviceLogins(settings)),
             self._limits,
             self._daemons,
             JobListing(source, settings.listing_interval_s),
+            TenantRoutes(settings, store),
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -27,7 +27,7 @@ from ffdl_batch.site.hub.audit import Audit
 from ffdl_batch.site.hub.callers import TrustedProxies
 from ffdl_batch.site.hub.listing import open_source
 from ffdl_batch.site.hub.settings import SITE_FILE, HubSettings, SettingsRefused, load
-from ffdl_batch.site.hub.token_index import TokenIndex
+from ffdl_batch.site.hub.store import open_hub_store
 from ffdl_batch.store import StoreError
 from ffdl_batch.store.database import connect
 
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         database = connect(settings.database_url, None, SystemClock())
         try:
             source = open_source() if settings.listing_interval_s else None
-            hub = Hub(settings, TokenIndex(database), Audit(settings.audit_file), source)
+            hub = Hub(settings, open_hub_store(database), Audit(settings.audit_file), source)
             with asyncio.Runner() as runner:
                 runner.run(_serve(hub, settings))
         finally:

@@ -1,4 +1,4 @@
-"""The hub's own routes: its health, tokens that daemons register, logins, and the listing of jobs."""
+"""The hub's own routes: its health, tokens that daemons register, logins, the listing of jobs, and tenants."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from ffdl_batch.domain.job.views import SCHEMA, Problem
 from ffdl_batch.services.hub import AGE_HEADER, LISTING_HEADER, LISTING_PATH
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.site.hub.audit import Entry
+from ffdl_batch.site.hub.bodies import read_small
 from ffdl_batch.site.hub.callers import Caller, Limits, refuse
 from ffdl_batch.site.hub.daemons import Daemons
 from ffdl_batch.site.hub.device_logins import DeviceLogins
 from ffdl_batch.site.hub.listing import JobListing
 from ffdl_batch.site.hub.logins import Logins, read_login
-from ffdl_batch.site.hub.proxy import CallerGone, request_head
+from ffdl_batch.site.hub.proxy import request_head
+from ffdl_batch.site.hub.tenant_routes import TenantRoutes
 from ffdl_batch.site.hub.token_index import IndexRefused, TokenIndex, account_name
 
-SMALL_BYTES, SMALL_S = 32 * 1024, 10.0
-"""Maximum size of a body, and time to receive it. Two munge credentials are the largest."""
 LONGEST_S = 367 * 86400
 """Maximum lifetime of a token: a year, and a margin for clocks that differ."""
 _TOKENS = re.compile(HUB_API + r"/tokens/([0-9a-z]{12})", re.ASCII)
@@ -51,10 +51,11 @@ class OwnRoutes:
         limits: Limits,
         daemons: Daemons,
         listing: JobListing,
+        tenant_routes: TenantRoutes,
     ) -> None:
         self._tokens, self._limits, self._daemons = tokens, limits, daemons
         self._logins, self._device_logins = logins
-        self._listing = listing
+        self._listing, self._tenant_routes = listing, tenant_routes
 
     async def answer(self, scope: Scope, receive: Receive, send: Send, peer: Peer, entry: Entry) -> None:
         """Answer one request. Raises Refused, CallerGone, AnswerBroken, StoreError."""
@@ -70,6 +71,10 @@ class OwnRoutes:
             await self._list_jobs(scope, receive, send, peer, entry)
         elif method in ("PUT", "DELETE") and peer.is_local and (found := _TOKENS.fullmatch(path)) is not None:
             await self._register(found[1], scope, receive, send, peer, entry)
+        elif peer.is_local and self._tenant_routes.has(path):
+            entry.caller = peer.uid
+            with self._limits.counted(Caller(peer.uid), peer.name):
+                await self._tenant_routes.answer(scope, receive, send, entry)
         else:
             raise _unknown(scope)
 
@@ -176,23 +181,6 @@ def _once(body: bytes, receive: Receive) -> Receive:
         return next(messages, None) or dict(await receive())
 
     return receive_next
-
-
-async def read_small(receive: Receive) -> bytes:
-    """Return a body. Raises Refused if it is too large, and CallerGone, also if it is not complete after SMALL_S."""
-    body, more = b"", True
-    try:
-        async with asyncio.timeout(SMALL_S):
-            while more:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise CallerGone
-                body, more = body + message.get("body", b""), message.get("more_body", False)
-                if len(body) > SMALL_BYTES:
-                    raise Refused(Problem("C101", f"the body is larger than {SMALL_BYTES} bytes", ExitCode.USAGE), 413)
-    except TimeoutError as error:
-        raise CallerGone from error
-    return body
 
 
 def _read_text(body: bytes, key: str) -> str:

@@ -5,19 +5,11 @@ from __future__ import annotations
 import pwd
 from collections.abc import Callable
 
-from sqlalchemy import BigInteger, Column, Double, MetaData, Table, Text, delete, func, insert, select, update
+from sqlalchemy import delete, func, insert, select, update
 
+from ffdl_batch.site.hub.schema import TOKENS
 from ffdl_batch.store.database import Database
 
-METADATA = MetaData()
-TOKENS = Table(
-    "token_owners",
-    METADATA,
-    Column("id", Text, primary_key=True),
-    Column("uid", BigInteger, nullable=False, index=True),
-    Column("account", Text, nullable=False),
-    Column("expires_at", Double, nullable=False),
-)
 MOST_OF_USER = 200
 """Maximum number of valid tokens of a user."""
 
@@ -38,9 +30,8 @@ class TokenIndex:
     """Maps token ids to users. Safe in every thread. Methods raise StoreError."""
 
     def __init__(self, database: Database, account: Callable[[int], str] = account_name) -> None:
+        """`database` has the hub's tables."""
         self._database, self._account = database, account
-        with database.writing(begin="EXCLUSIVE") as connection:
-            METADATA.create_all(connection)
 
     def put(self, token_id: str, uid: int, expires_at: float) -> None:
         """Register a token, or change its expiry. Raises IndexRefused if another user has the id, or if the user has

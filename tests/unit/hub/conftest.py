@@ -28,6 +28,7 @@ from ffdl_batch.site.hub.app import Hub
 from ffdl_batch.site.hub.audit import Audit
 from ffdl_batch.site.hub.main import make_servers
 from ffdl_batch.site.hub.settings import HubSettings
+from ffdl_batch.site.hub.store import HubStore, open_hub_store
 from ffdl_batch.site.hub.token_index import TokenIndex
 from ffdl_batch.store.database import connect
 
@@ -103,11 +104,15 @@ class Site:
 
     place: Path
     settings: HubSettings
-    tokens: TokenIndex
+    store: HubStore
     port: int = 0
     end: Callable[[], object] = lambda: None
     """Ends the hub in order."""
     _servers: list[_Server] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> TokenIndex:
+        return self.store.tokens
 
     def serve_daemon(self, script: Callable[[Any], None], uid: int = OWN) -> None:
         """Let a daemon of this user run `script` for each request."""
@@ -164,14 +169,14 @@ def serving_hub(
     }  # fmt: skip
     settings = HubSettings(**(usual | changes))
     database = connect(settings.database_url, False, SystemClock())
-    tokens = TokenIndex(database, account=lambda uid: f"user{uid}" if uid < 60000 else "")
-    tokens.put(ID, OWN, time.time() + 1000)
-    site = Site(directory, settings, tokens)
+    store = open_hub_store(database, lambda uid: f"user{uid}" if uid < 60000 else "")
+    store.tokens.put(ID, OWN, time.time() + 1000)
+    site = Site(directory, settings, store)
     loop, ready = asyncio.new_event_loop(), threading.Event()
     servers: list[QuietServer] = []
 
     async def serve() -> None:
-        hub = Hub(settings, tokens, Audit(settings.audit_file), source)
+        hub = Hub(settings, store, Audit(settings.audit_file), source)
         local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         local.bind(settings.socket)
         remote = socket.create_server(("127.0.0.1", 0))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ffdl_batch.domain.access import new_token
-from ffdl_batch.site.hub import accepting, daemons, own_routes
+from ffdl_batch.site.hub import accepting, bodies, daemons
 from ffdl_batch.site.hub.accepting import Shares
 from ffdl_batch.site.hub.callers import TrustedProxies
 from tests.fakes.certificates import certificate_for
@@ -90,7 +90,7 @@ def test_flood_of_many_addresses_is_closed_before_descriptors_run_out(start_hub:
 
 
 def test_request_whose_body_does_not_come_is_dropped(start_hub: StartHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_routes, "SMALL_S", 0.2)
+    monkeypatch.setattr(bodies, "SMALL_S", 0.2)
     site = start_hub()
     with connect(site) as slow:
         slow.sendall(b"POST /api/site/v1/device-logins HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")

@@ -17,7 +17,7 @@ from ffdl_batch.site.hub.app import Hub
 from ffdl_batch.site.hub.audit import Audit
 from ffdl_batch.site.hub.main import main, passed_sockets, refuse_others
 from ffdl_batch.site.hub.settings import HubSettings, SettingsRefused, load
-from ffdl_batch.site.hub.token_index import TokenIndex
+from ffdl_batch.site.hub.store import open_hub_store
 from ffdl_batch.store.database import connect
 
 
@@ -87,7 +87,7 @@ def test_hub_that_must_end_as_soon_as_clients_can_connect_ends_in_order(
     database = connect(f"sqlite:///{tmp_path}/hub.db", False, SystemClock())
     before = signal.signal(signal.SIGTERM, lambda number, _: unhandled.append(number))
     try:
-        hub = Hub(settings, TokenIndex(database), Audit())
+        hub = Hub(settings, open_hub_store(database), Audit())
         asyncio.run(asyncio.wait_for(hub_main._serve(hub, settings), 60))
     finally:
         signal.signal(signal.SIGTERM, before)

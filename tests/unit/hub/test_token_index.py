@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from ffdl_batch.site.hub import token_index
+from ffdl_batch.site.hub.schema import create_tables
 from ffdl_batch.site.hub.token_index import IndexRefused, TokenIndex
 from ffdl_batch.store.database import connect
 from tests.postgres import running_postgres
@@ -26,6 +27,7 @@ def opened(url: str) -> Iterator[TokenIndex]:
     """An index, as a hub has it that starts."""
     database = connect(url, False, FakeClock())
     try:
+        create_tables(database)
         yield TokenIndex(database, account=lambda uid: NAMES[uid])
     finally:
         database.close()

@@ -1,0 +1,227 @@
+"""Implement the commands for operators of a site: ``ffdl-admin tenant``, ``member``, ``quota`` and ``submissions``."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import click
+
+from ffdl_batch.admin.tenant import tenant
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.terminal_text import json_text, printable
+from ffdl_batch.exit_handling import Stop
+from ffdl_batch.option_types import Number
+
+__all__ = ["member", "quota", "submissions", "tenant"]
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_MEMBER = click.option("--user", metavar="NAME", help="The limit is for this member.  [default: for the whole tenant]")
+_EACH = click.option("--each", is_flag=True, help="The limit is for each member that has none of its own.")
+_ONE_USER = click.option("--user", metavar="NAME", help="Only those of this user.")
+_ONE_TENANT = click.option("--tenant", "of_tenant", metavar="NAME", help="Only those of this tenant.")
+
+
+@tenant.command()
+@click.argument("name")
+@click.option(
+    "--account",
+    "accounts",
+    multiple=True,
+    metavar="NAME",
+    help="A Slurm account of the tenant; can be repeated. The named accounts replace those from before.",
+)
+@click.option("--weight", type=Number(0), metavar="N", help="Share of the tenant beside others.  [default: 1]")
+def add(name: str, accounts: Sequence[str], weight: float | None) -> None:
+    """Add the tenant NAME to this site, or change its accounts or its weight.
+
+    Its members choose it with --account, if they are members of several tenants.
+    """
+    _ask("PUT", f"/tenants/{name}", {"weight": weight, "accounts": list(accounts) or None})
+
+
+@tenant.command("list")
+@_JSON
+def list_tenants(as_json: bool) -> None:
+    """List the tenants of this site: accounts, members, and quotas with their present use."""
+    tenants = _ask("GET", "/tenants")["tenants"]
+    if as_json:
+        click.echo(json_text({"schema": 1, "tenants": tenants}, indent=2))
+        return
+    for one in tenants:
+        click.echo(f"{one['name']}  weight {one['weight']:g}")
+        click.echo(f"  accounts  {', '.join(one['accounts']) or '-'}")
+        click.echo(f"  members   {', '.join(one['members']) or '-'}")
+        for limit in one["quotas"]:
+            used = "" if limit["used"] is None else f", in use {limit['used']:g}"
+            click.echo(f"  quota     {limit['resource']} {limit['amount']:g} for {_whose(limit['member'])}{used}")
+
+
+@tenant.command()
+@click.argument("name")
+def remove(name: str) -> None:
+    """Remove the tenant NAME with its quotas. It must have no live jobs."""
+    _ask("DELETE", f"/tenants/{name}")
+
+
+@tenant.command()
+@click.option("--print", "as_text", is_flag=True, help="Print the commands; ffdl does not change Slurm's database.")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+def slurm(names: Sequence[str], as_text: bool) -> None:
+    """Print the sacctmgr commands that give Slurm's associations the limits of the site's tenants.
+
+    With them the limits hold for plain sbatch, too. Limits of each member become those of its users. A tenant without
+    an account has no limits in Slurm.
+    """
+    if not as_text:
+        raise click.UsageError("add --print, and run what it prints as an administrator of Slurm")
+    tenants = {one["name"]: one for one in _ask("GET", "/tenants")["tenants"]}
+    if missing := [name for name in names if name not in tenants]:
+        raise Stop(ExitCode.FAILED, f"there is no tenant {missing[0]}")
+    for name in names or tenants:
+        for line in sacctmgr_lines(tenants[name]):
+            click.echo(line)
+
+
+@click.group()
+def member() -> None:
+    """Manage the members of this site's tenants, as an operator on the hub's host."""
+
+
+@member.command("add")
+@click.argument("name", metavar="TENANT")
+@click.argument("users", nargs=-1, required=True, metavar="USER...")
+def add_members(name: str, users: Sequence[str]) -> None:
+    """Add users to a tenant."""
+    for user in users:
+        _ask("PUT", f"/tenants/{name}/members/{user}")
+
+
+@member.command("remove")
+@click.argument("name", metavar="TENANT")
+@click.argument("users", nargs=-1, required=True, metavar="USER...")
+def remove_members(name: str, users: Sequence[str]) -> None:
+    """Remove users from a tenant. Their admitted jobs continue."""
+    for user in users:
+        _ask("DELETE", f"/tenants/{name}/members/{user}")
+
+
+@click.group()
+def quota() -> None:
+    """Manage the quotas of this site's tenants, as an operator on the hub's host.
+
+    A quota limits what live jobs use at any time: `jobs`, `gpus`, or `gpus:TYPE`. `ffdl-admin tenant list` shows them.
+    """
+
+
+@quota.command("set")
+@click.argument("name", metavar="TENANT")
+@click.argument("resource")
+@click.argument("amount", type=Number(0))
+@_MEMBER
+@_EACH
+def set_quota(name: str, resource: str, amount: float, user: str | None, each: bool) -> None:
+    """Limit RESOURCE of a tenant, or of members of it, to AMOUNT. Admitted jobs continue."""
+    _ask("PUT", f"/tenants/{name}/quotas/{resource}", {"member": _member_of(user, each), "amount": amount})
+
+
+@quota.command("remove")
+@click.argument("name", metavar="TENANT")
+@click.argument("resource")
+@_MEMBER
+@_EACH
+def remove_quota(name: str, resource: str, user: str | None, each: bool) -> None:
+    """Remove the limit of RESOURCE."""
+    _ask("DELETE", f"/tenants/{name}/quotas/{resource}", {"member": _member_of(user, each)})
+
+
+@click.group()
+def submissions() -> None:
+    """Stop and permit submissions, as an operator on the hub's host.
+
+    New jobs then wait, and show the reason. Jobs that the scheduler has got are not affected.
+    """
+
+
+@submissions.command()
+@_ONE_USER
+@_ONE_TENANT
+@click.option("--why", default="", metavar="TEXT", help="The reason that users see.")
+def stop(user: str | None, of_tenant: str | None, why: str) -> None:
+    """Stop the submissions of the site, of a user or of a tenant."""
+    _ask("PUT", _subject(user, of_tenant), {"why": why})
+
+
+@submissions.command()
+@_ONE_USER
+@_ONE_TENANT
+def permit(user: str | None, of_tenant: str | None) -> None:
+    """Permit submissions that were stopped."""
+    _ask("DELETE", _subject(user, of_tenant))
+
+
+@submissions.command("list")
+@_JSON
+def list_stops(as_json: bool) -> None:
+    """List whose submissions are stopped, since when, by whom and why."""
+    stops = _ask("GET", "/stops")["stops"]
+    if as_json:
+        click.echo(json_text({"schema": 1, "stops": stops}, indent=2))
+        return
+    for one in stops:
+        since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(one["set_at"]))
+        what = " ".join(filter(None, (one["kind"], one["subject"])))
+        click.echo(f"{what}  since {since}, by {one['set_by']}" + (f": {printable(one['why'])}" if one["why"] else ""))
+
+
+def sacctmgr_lines(one: Mapping[str, Any]) -> Iterable[str]:
+    """Yield the commands for a tenant as the hub describes it. Limits of associations are those of sacctmgr(1)."""
+    for account in one["accounts"]:
+        limits = (f"Fairshare={one['weight']:g}", *_limits(one["quotas"], ""))
+        yield f"sacctmgr -i modify account name={account} set {' '.join(limits)}"
+        for user in one["members"]:
+            own = {limit["resource"] for limit in one["quotas"] if limit["member"] == user}
+            for_each = [limit for limit in one["quotas"] if limit["member"] == "*" and limit["resource"] not in own]
+            if limits := (*_limits(one["quotas"], user), *_limits(for_each, "*")):
+                yield f"sacctmgr -i modify user name={user} account={account} set {' '.join(limits)}"
+
+
+def _limits(quotas: Sequence[Mapping[str, Any]], whose: str) -> tuple[str, ...]:
+    amounts = {limit["resource"]: limit["amount"] for limit in quotas if limit["member"] == whose}
+    jobs = amounts.pop("jobs", None)
+    gpus = ",".join(
+        f"gres/gpu{resource.removeprefix('gpus')}={amount:g}" for resource, amount in sorted(amounts.items())
+    )
+    return (*((f"GrpTRES={gpus}",) if gpus else ()), *((f"GrpSubmitJobs={jobs:g}",) if jobs is not None else ()))
+
+
+def _whose(name: str) -> str:
+    return {"": "the tenant", "*": "each member"}.get(name, name)
+
+
+def _member_of(user: str | None, each: bool) -> str:
+    if user and each:
+        raise click.UsageError("--user and --each: give one of them")
+    return "*" if each else user or ""
+
+
+def _subject(user: str | None, of_tenant: str | None) -> str:
+    if user and of_tenant:
+        raise click.UsageError("--user and --tenant: give one of them")
+    if user or of_tenant:
+        return f"/stops/user/{user}" if user else f"/stops/tenant/{of_tenant}"
+    return "/stops/site"
+
+
+def _ask(method: str, path: str, plain: Mapping[str, object] | None = None) -> Mapping[str, Any]:
+    """Return the hub's answer. A refusal ends the command with 1, or 77 if the caller is no operator."""
+    from ffdl_batch.services.hub import HubRefused, HubUnavailable, hub_here
+
+    try:
+        return hub_here(os.environ).manage(method, path, plain)
+    except HubRefused as error:
+        code = ExitCode.NOT_ALLOWED if error.status == 403 else ExitCode.FAILED
+        raise Stop(code, str(error)) from error
+    except HubUnavailable as error:
+        raise Stop(ExitCode.UNAVAILABLE, str(error)) from error

@@ -1,0 +1,95 @@
+"""The question of a user's daemon to the hub: which new jobs may be handed over to a scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+from ffdl_batch.host.fast_dataclass import dataclass
+
+MOST_JOBS = 1000
+"""Jobs in one request."""
+LONGEST_TEXT = 200
+LONGEST_REASON = 500
+
+
+class Word(StrEnum):
+    """The hub's answer about a job."""
+
+    GO = "go"
+    WAIT = "wait"
+    REFUSE = "refuse"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A job, and what it will use."""
+
+    job: str
+    account: str = ""
+    """The scheduler's account of the job; "" = none is given."""
+    gpus: float = 0.0
+    """GPUs of all learners."""
+    gpu_type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What may happen to a job, and why not; `reason` is "" for GO."""
+
+    word: Word
+    reason: str = ""
+
+
+GO = Answer(Word.GO)
+
+
+def encode_claims(claims: Sequence[Claim]) -> dict[str, Any]:
+    """Return the body of a request."""
+    return {"jobs": [[one.job, one.account, one.gpus, one.gpu_type] for one in claims]}
+
+
+def read_claims(plain: object) -> list[Claim]:
+    """Read the body of a request. Raises ValueError."""
+    rows = plain.get("jobs") if isinstance(plain, dict) else None
+    if not isinstance(rows, list) or len(rows) > MOST_JOBS:
+        raise ValueError(f"jobs must be a list of at most {MOST_JOBS} jobs")
+    return [_read_claim(row) for row in rows]
+
+
+def _read_claim(row: object) -> Claim:
+    match row:
+        case [str(job), str(account), float() | int() as gpus, str(gpu_type)] if (
+            job and max(map(len, (job, account, gpu_type))) <= LONGEST_TEXT and 0 <= gpus < float("inf")
+        ):
+            return Claim(job, account, float(gpus), gpu_type)
+    raise ValueError("a job must be its id, its account, its number of GPUs, and their type")
+
+
+def encode_answers(answers: Mapping[str, Answer]) -> dict[str, Any]:
+    """Return the body of an answer."""
+    return {"jobs": {job: [answer.word.value, answer.reason] for job, answer in answers.items()}}
+
+
+def read_answers(plain: object) -> dict[str, Answer]:
+    """Read the body of an answer. Raises ValueError."""
+    rows = plain.get("jobs") if isinstance(plain, dict) else None
+    if not isinstance(rows, dict):
+        raise ValueError("the hub's answer has no jobs")
+    found: dict[str, Answer] = {}
+    for job, row in rows.items():
+        match row:
+            case [str(word), str(reason)]:
+                found[job] = Answer(Word(word), reason[:LONGEST_REASON])
+            case _:
+                raise ValueError(f"the hub's answer about {job} is not readable")
+    return found
+
+
+def read_ids(plain: object, key: str) -> list[str]:
+    """Read a list of ids of jobs. Raises ValueError."""
+    ids = plain.get(key) if isinstance(plain, dict) else None
+    if not isinstance(ids, list) or len(ids) > MOST_JOBS or not all(isinstance(one, str) for one in ids):
+        raise ValueError(f"{key} must be a list of at most {MOST_JOBS} texts")
+    return ids

@@ -1,0 +1,154 @@
+"""Asks the site's hub which new jobs may be handed over to a scheduler, and reports jobs that have ended.
+
+A job is new once for each submission and each resume. Its continuations do not ask. The hub remembers what it has
+admitted, so it is asked again after a restart of the daemon, and gives the same answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+
+from ffdl_batch.domain.admission import MOST_JOBS, Answer, Claim, Word
+from ffdl_batch.domain.job.job import Change, Job, JobId
+from ffdl_batch.domain.job.learner_layout import count_gpus
+from ffdl_batch.domain.job_state import JobState, RequestedAction
+from ffdl_batch.domain.outcome.continuation import Spent
+from ffdl_batch.host.backoff import growing_pause
+from ffdl_batch.services.deployment.step_lease import Delay, StepLease
+from ffdl_batch.services.hub import Hub, HubRefused, HubUnavailable
+from ffdl_batch.services.incidents.incident_recorder import refusal
+from ffdl_batch.services.job_storage import JobStorage
+from ffdl_batch.store import LeasedJob
+
+log = logging.getLogger(__name__)
+
+CODE = "C106"
+AGAIN_S = 2.0
+"""Pause of a job for which its tenant has no quota left, or whose submissions are stopped."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 15.0
+"""Pauses between two requests to a hub that does not answer."""
+
+
+class Admission:
+    """Lets jobs wait, or ends them, as the hub answers. One per daemon. Without a hub, all jobs may go."""
+
+    def __init__(self, storage: JobStorage, hub: Hub | None) -> None:
+        self._storage, self._hub = storage, hub
+        self._failures, self._again_at = 0, 0.0
+        self._why = ""
+        self._lock = threading.Lock()
+        self._live: set[str] | None = None
+        """Admitted jobs that had not ended when they were last read; None until the hub has named them."""
+        self._changed_at = 0.0
+
+    def sort_out(self, lease: StepLease, leased: Sequence[LeasedJob]) -> tuple[list[LeasedJob], int]:
+        """Return those of `leased` that may be handed over, and how many jobs ended because the hub refuses them. The
+        others are put off."""
+        new = [one.job for one in leased if _is_new(one.job)] if self._hub is not None else []
+        if not new:
+            return list(leased), 0
+        answers = self._ask([_claim(job) for job in new])
+        if answers is None:
+            reason = f"the site's hub does not answer, and new jobs wait: {self._why}"
+            waits = dict.fromkeys((job.id for job in new), Answer(Word.WAIT, reason))
+        else:
+            waits = {job.id: answers.get(job.id, _NO_ANSWER) for job in new}
+        held = {job_id: answer for job_id, answer in waits.items() if answer.word is not Word.GO}
+        late = [job for job in new if job.id in held and held[job.id].word is Word.WAIT]
+        lease.put_off([Delay(job, self._pause_s(), held[job.id].reason) for job in late])
+        ended = self._end([(job, held[job.id].reason) for job in new if job.id in held and job not in late])
+        return [one for one in leased if one.job.id not in held], ended
+
+    def report_ended(self) -> float:
+        """Let the hub count jobs no longer that have ended. Return the seconds until it is to be called again if no job
+        changes."""
+        if self._hub is None:
+            return LONGEST_PAUSE_S
+        now, store = self._storage.clock.now(), self._storage.store
+        try:
+            with self._lock:
+                live = self._live
+            if live is None:
+                live = set(self._hub.live_jobs())
+                with self._lock:
+                    self._live = live | (self._live or set())
+                ids = live
+            else:
+                ids = (
+                    live & store.changed_since(self._storage.uid, self._changed_at - _OVERLAP_S).keys()
+                    if live
+                    else set()
+                )
+            known = {job.id: job for job in store.get_many(ids)}
+            ended = [one for one in ids if (job := known.get(JobId(one))) is None or job.state.is_terminal]
+            if ended:
+                self._hub.end_jobs(ended)
+                with self._lock:
+                    assert self._live is not None
+                    self._live -= set(ended)
+        except (HubUnavailable, HubRefused) as error:
+            self._note_failure(str(error))
+            return self._pause_s()
+        self._changed_at = now
+        return LONGEST_PAUSE_S
+
+    def _ask(self, claims: Sequence[Claim]) -> dict[str, Answer] | None:
+        """Return the hub's answers; None if it does not answer, or did not a moment ago."""
+        assert self._hub is not None
+        if self._failures and self._storage.clock.monotonic() < self._again_at:
+            return None
+        answers: dict[str, Answer] = {}
+        try:
+            for start in range(0, len(claims), MOST_JOBS):
+                answers |= self._hub.admit(claims[start : start + MOST_JOBS])
+        except (HubUnavailable, HubRefused) as error:
+            self._note_failure(str(error))
+            return None
+        self._failures, self._why = 0, ""
+        with self._lock:
+            if self._live is not None:
+                self._live |= {job for job, answer in answers.items() if answer.word is Word.GO}
+        return answers
+
+    def _note_failure(self, why: str) -> None:
+        self._failures += 1
+        self._again_at = self._storage.clock.monotonic() + self._pause_s()
+        if why != self._why:
+            self._why = why
+            log.warning("the hub admits no new jobs: %s", why)
+
+    def _pause_s(self) -> float:
+        return growing_pause(self._failures, FIRST_PAUSE_S, LONGEST_PAUSE_S) if self._failures else AGAIN_S
+
+    def _end(self, refused: Sequence[tuple[Job, str]]) -> int:
+        now = self._storage.clock.now()
+        changes = [
+            (
+                job,
+                Change(
+                    ((JobState.FAILED, now),),
+                    message=reason,
+                    error_code=CODE,
+                    incidents=(refusal(job, CODE, reason, now),),
+                ),
+            )
+            for job, reason in refused
+        ]
+        return len(self._storage.store.apply_many(changes)) if changes else 0
+
+
+_NO_ANSWER = Answer(Word.WAIT, "the site's hub did not answer about this job")
+_OVERLAP_S = 60.0
+"""Changes are read again for this long, because clocks of daemon and database may differ."""
+
+
+def _is_new(job: Job) -> bool:
+    """Return whether the job has had no attempt since its submission or its last resume."""
+    return job.state is JobState.PENDING and job.requested_action is RequestedAction.NONE and job.spent == Spent()
+
+
+def _claim(job: Job) -> Claim:
+    spec = job.effective_spec
+    return Claim(job.id, spec.batch.account, count_gpus(spec), spec.resources.gpu_type)

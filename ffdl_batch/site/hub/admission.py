@@ -1,0 +1,178 @@
+"""Decides which new jobs may be handed over to a scheduler, by quotas of tenants and by what operators have stopped.
+
+A request is decided in one transaction. Two hub processes, as during a restart, decide one after the other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from sqlalchemy import delete, func, insert, literal, select
+from sqlalchemy.engine import Connection
+
+from ffdl_batch.domain.admission import GO, Answer, Claim, Word
+from ffdl_batch.host.fast_dataclass import dataclass
+from ffdl_batch.site.hub.schema import ADMISSIONS
+from ffdl_batch.site.hub.tenants import EACH, WHOLE, Lever, LeverKind, Quota, Tenant, read_levers, read_tenants
+from ffdl_batch.site.hub.token_index import account_name
+from ffdl_batch.store.database import Database
+
+_LOCK = 0x66666468
+"""Number of the hub's advisory lock on PostgreSQL: any that no other program uses in the database."""
+
+
+@dataclass(slots=True)
+class Use:
+    """What live jobs of a tenant use: of all members, and of each uid."""
+
+    whole: Counter[str]
+    of_uid: dict[int, Counter[str]]
+
+    def add(self, uid: int, amounts: Mapping[str, float]) -> None:
+        """Count amounts of a user."""
+        self.whole.update(amounts)
+        self.of_uid.setdefault(uid, Counter()).update(amounts)
+
+    def of(self, quota: Quota, uid: int) -> float:
+        """Return what counts for a quota of this user, or of the tenant."""
+        return (self.whole if quota.member == WHOLE else self.of_uid.get(uid, Counter()))[quota.resource]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asker:
+    """The user who asks. `name` is that of the account."""
+
+    uid: int
+    name: str
+
+
+class Admission:
+    """Admits jobs. Safe in every thread. Methods raise StoreError."""
+
+    def __init__(self, database: Database, account: Callable[[int], str] = account_name) -> None:
+        """`database` has the hub's tables."""
+        self._database, self._account = database, account
+
+    def decide(self, uid: int, claims: Sequence[Claim]) -> dict[str, Answer]:
+        """Return an answer for each job of this user, in order. A job that was admitted before may go again."""
+        asker = _Asker(uid, self._account(uid))
+        answers: dict[str, Answer] = {}
+        with self._database.writing(begin="EXCLUSIVE") as connection:
+            if self._database.is_postgres:
+                connection.execute(select(func.pg_advisory_xact_lock(literal(_LOCK))))
+            known = frozenset(connection.execute(select(ADMISSIONS.c.job).where(ADMISSIONS.c.uid == uid)).scalars())
+            tenants, levers = read_tenants(connection), read_levers(connection)
+            uses: dict[str, Use] = {}
+            rows, now = [], self._database.now(connection)
+            for claim in claims:
+                if claim.job in known:
+                    answers[claim.job] = GO
+                    continue
+                found = _tenant_of(claim, asker, tenants)
+                if isinstance(found, Answer):
+                    answers[claim.job] = found
+                    continue
+                tenant, amounts = found, _amounts(claim)
+                name = tenant.name if tenant is not None else ""
+                answer = _stopped(levers, asker, name)
+                if answer is None and tenant is not None:
+                    if name not in uses:
+                        uses[name] = _use_of(connection, name)
+                    answer = _limited(tenant, uses[name], asker, amounts)
+                    if answer is None:
+                        uses[name].add(uid, amounts)
+                if answer is None:
+                    rows.append(
+                        {
+                            "uid": uid, "job": claim.job, "tenant": name, "gpus": claim.gpus,
+                            "gpu_type": claim.gpu_type, "admitted_at": now,
+                        }
+                    )  # fmt: skip
+                answers[claim.job] = answer or GO
+            if rows:
+                connection.execute(insert(ADMISSIONS), rows)
+        return answers
+
+    def use_of(self, tenant: str) -> Use:
+        """Return what the live jobs of a tenant use."""
+        with self._database.reading() as connection:
+            return _use_of(connection, tenant)
+
+    def live(self, uid: int) -> list[str]:
+        """Return the jobs of a user that count as live."""
+        with self._database.reading() as connection:
+            query = select(ADMISSIONS.c.job).where(ADMISSIONS.c.uid == uid).order_by(ADMISSIONS.c.job)
+            return list(connection.execute(query).scalars())
+
+    def end(self, uid: int, jobs: Sequence[str]) -> None:
+        """Count jobs of a user no longer."""
+        with self._database.writing() as connection:
+            connection.execute(delete(ADMISSIONS).where(ADMISSIONS.c.uid == uid, ADMISSIONS.c.job.in_(jobs)))
+
+
+def _tenant_of(claim: Claim, asker: _Asker, tenants: Iterable[Tenant]) -> Tenant | Answer | None:
+    """Return the tenant of a job, None if it belongs to none, or the refusal."""
+    own = [one for one in tenants if one.members.get(asker.uid) == asker.name]
+    if claim.account:
+        owner = next((one for one in tenants if claim.account in one.accounts), None)
+        if owner is None or owner in own:
+            return owner
+        return Answer(
+            Word.REFUSE,
+            f"the account {claim.account} belongs to the tenant {owner.name}, of which {asker.name} is not a member",
+        )
+    if len(own) > 1:
+        names = ", ".join(f"{'/'.join(one.accounts) or 'no account'} ({one.name})" for one in own)
+        return Answer(Word.REFUSE, f"{asker.name} is a member of several tenants; choose one with --account: {names}")
+    return own[0] if own else None
+
+
+def _stopped(levers: Iterable[Lever], asker: _Asker, tenant: str) -> Answer | None:
+    subjects = {LeverKind.SITE: "", LeverKind.USER: asker.name, LeverKind.TENANT: tenant}
+    for lever in levers:
+        if lever.subject == subjects[lever.kind]:
+            whose = {LeverKind.SITE: "all submissions"}.get(
+                lever.kind, f"submissions of the {lever.kind.value} {lever.subject}"
+            )
+            return Answer(Word.WAIT, f"{lever.set_by} has stopped {whose}" + (f": {lever.why}" if lever.why else ""))
+    return None
+
+
+def _limited(tenant: Tenant, use: Use, asker: _Asker, amounts: Mapping[str, float]) -> Answer | None:
+    """Return why the job must wait, or is refused; None if all quotas have room for it."""
+    waits: Answer | None = None
+    own = {quota.resource for quota in tenant.quotas if quota.member == asker.name}
+    for quota in tenant.quotas:
+        asked = amounts.get(quota.resource, 0.0)
+        is_replaced = quota.member == EACH and quota.resource in own
+        if not asked or is_replaced or quota.member not in (WHOLE, EACH, asker.name):
+            continue
+        whose = f"the tenant {tenant.name}" if quota.member == WHOLE else f"{asker.name} in the tenant {tenant.name}"
+        what = quota.resource
+        if asked > quota.amount:
+            return Answer(
+                Word.REFUSE,
+                f"quota of {whose}: {what} {quota.amount:g}; the job asks for {asked:g}, which is never free",
+            )
+        used = use.of(quota, asker.uid)
+        if used + asked > quota.amount and waits is None:
+            waits = Answer(Word.WAIT, f"quota of {whose}: {what} {quota.amount:g}, in use {used:g}, asked {asked:g}")
+    return waits
+
+
+def _amounts(claim: Claim) -> dict[str, float]:
+    amounts = {"jobs": 1.0, "gpus": claim.gpus}
+    if claim.gpu_type:
+        amounts[f"gpus:{claim.gpu_type}"] = claim.gpus
+    return amounts
+
+
+def _use_of(connection: Connection, tenant: str) -> Use:
+    """Return what the live jobs of a tenant use. One statement for any number of jobs."""
+    columns = ADMISSIONS.c
+    query = select(columns.uid, columns.gpu_type, func.count(), func.sum(columns.gpus)).where(columns.tenant == tenant)
+    use = Use(Counter(), {})
+    for uid, gpu_type, jobs, gpus in connection.execute(query.group_by(columns.uid, columns.gpu_type)):
+        use.add(uid, {**_amounts(Claim("", gpus=gpus, gpu_type=gpu_type)), "jobs": jobs})
+    return use

@@ -1,0 +1,80 @@
+"""The tables of the hub. `create_tables` creates those that do not exist."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, Double, ForeignKey, MetaData, Table, Text
+
+from ffdl_batch.store.database import Database
+
+METADATA = MetaData()
+TOKENS = Table(
+    "token_owners",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("uid", BigInteger, nullable=False, index=True),
+    Column("account", Text, nullable=False),
+    Column("expires_at", Double, nullable=False),
+)
+TENANTS = Table(
+    "tenants",
+    METADATA,
+    Column("name", Text, primary_key=True),
+    Column("weight", Double, nullable=False),
+)
+
+
+def _tenant_column(*, primary_key: bool = False) -> Column[str]:
+    return Column(
+        "tenant", Text, ForeignKey("tenants.name", ondelete="CASCADE"), primary_key=primary_key, nullable=False
+    )
+
+
+ACCOUNTS = Table(
+    "tenant_accounts",
+    METADATA,
+    Column("account", Text, primary_key=True),
+    _tenant_column(),
+)
+"""The scheduler's accounts of tenants."""
+MEMBERS = Table(
+    "tenant_members",
+    METADATA,
+    _tenant_column(primary_key=True),
+    Column("uid", BigInteger, primary_key=True, index=True),
+    Column("name", Text, nullable=False),
+)
+QUOTAS = Table(
+    "tenant_quotas",
+    METADATA,
+    _tenant_column(primary_key=True),
+    Column("member", Text, primary_key=True),
+    Column("resource", Text, primary_key=True),
+    Column("amount", Double, nullable=False),
+)
+ADMISSIONS = Table(
+    "admissions",
+    METADATA,
+    Column("uid", BigInteger, primary_key=True),
+    Column("job", Text, primary_key=True),
+    Column("tenant", Text, nullable=False, index=True),
+    Column("gpus", Double, nullable=False),
+    Column("gpu_type", Text, nullable=False),
+    Column("admitted_at", Double, nullable=False),
+)
+"""Jobs that may be handed over to a scheduler, or have been, and have not ended. `tenant` "" = they belong to none."""
+LEVERS = Table(
+    "levers",
+    METADATA,
+    Column("kind", Text, primary_key=True),
+    Column("subject", Text, primary_key=True),
+    Column("set_by", Text, nullable=False),
+    Column("set_at", Double, nullable=False),
+    Column("why", Text, nullable=False),
+)
+"""What operators have stopped: `kind` is site, tenant or user, and `subject` its name."""
+
+
+def create_tables(database: Database) -> None:
+    """Create the tables that do not exist. Raises StoreError."""
+    with database.writing(begin="EXCLUSIVE") as connection:
+        METADATA.create_all(connection)

@@ -1,0 +1,28 @@
+"""What the hub stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ffdl_batch.host.fast_dataclass import dataclass
+from ffdl_batch.site.hub.admission import Admission
+from ffdl_batch.site.hub.schema import create_tables
+from ffdl_batch.site.hub.tenants import Tenants
+from ffdl_batch.site.hub.token_index import TokenIndex, account_name
+from ffdl_batch.store.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class HubStore:
+    """The parts of the hub's database."""
+
+    tokens: TokenIndex
+    tenants: Tenants
+    admission: Admission
+
+
+def open_hub_store(database: Database, account: Callable[[int], str] = account_name) -> HubStore:
+    """Create missing tables, and return the parts. `account` names the account of a uid, "" if there is none. Raises
+    StoreError."""
+    create_tables(database)
+    return HubStore(TokenIndex(database, account), Tenants(database, account), Admission(database, account))

@@ -1,0 +1,205 @@
+"""Routes of admission, for daemons, and of tenants and stopped submissions, for operators on the hub's host."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import pwd
+import re
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from ffdl_batch.daemon.replies import PlainReply
+from ffdl_batch.domain.access import HUB_API, Role
+from ffdl_batch.domain.admission import encode_answers, read_claims, read_ids
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.job.views import SCHEMA, Problem
+from ffdl_batch.services.refusals import Refused
+from ffdl_batch.site.hub.admission import Use
+from ffdl_batch.site.hub.audit import Entry
+from ffdl_batch.site.hub.bodies import read_json, read_small
+from ffdl_batch.site.hub.callers import find_role, refuse
+from ffdl_batch.site.hub.settings import HubSettings
+from ffdl_batch.site.hub.store import HubStore
+from ffdl_batch.site.hub.tenants import EACH, WHOLE, Lever, LeverKind, Quota, Tenant, TenantRefused
+from ffdl_batch.site.hub.token_index import account_name
+
+CLAIMS_BYTES = 1 << 20
+"""Maximum size of a request about jobs."""
+LONGEST_REASON = 200
+_NAME = r"([^/]{1,200})"
+_ADMISSIONS = f"{HUB_API}/admissions"
+_TENANTS, _STOPS = f"{HUB_API}/tenants", f"{HUB_API}/stops"
+_TENANT = re.compile(rf"{_TENANTS}/{_NAME}")
+_MEMBER = re.compile(rf"{_TENANTS}/{_NAME}/members/{_NAME}")
+_QUOTA = re.compile(rf"{_TENANTS}/{_NAME}/quotas/{_NAME}")
+_STOP = re.compile(rf"{_STOPS}/(site|tenant|user)(?:/{_NAME})?")
+
+Act = Callable[[], object]
+
+
+class TenantRoutes:
+    """Answers these routes. The peer of the hub's socket is the caller. Use it in one event loop."""
+
+    def __init__(self, settings: HubSettings, store: HubStore) -> None:
+        self._settings, self._tenants, self._admission = settings, store.tenants, store.admission
+
+    @staticmethod
+    def has(path: str) -> bool:
+        """Return whether a path is one of these."""
+        return path.startswith((_ADMISSIONS, _TENANTS, _STOPS))
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send, entry: Entry) -> None:
+        """Answer a request of the user `entry.caller`. Raises Refused, CallerGone, StoreError."""
+        assert entry.caller is not None
+        if scope["path"].startswith(_ADMISSIONS):
+            entry.user, entry.role = entry.caller, "owner"
+            plain = await self._admit(scope, receive, entry.caller)
+        else:
+            plain = await self._manage(scope, receive, entry)
+        await PlainReply({"schema": SCHEMA, **plain})(scope, receive, send)
+
+    async def _admit(self, scope: Scope, receive: Receive, uid: int) -> dict[str, Any]:
+        method, path = scope["method"], scope["path"]
+        if (method, path) == ("POST", _ADMISSIONS):
+            claims = read_json(await read_small(receive, CLAIMS_BYTES), read_claims)
+            return encode_answers(await asyncio.to_thread(self._admission.decide, uid, claims))
+        if (method, path) == ("GET", _ADMISSIONS):
+            return {"live": await asyncio.to_thread(self._admission.live, uid)}
+        if (method, path) == ("POST", f"{_ADMISSIONS}/ended"):
+            ended = read_json(await read_small(receive, CLAIMS_BYTES), lambda plain: read_ids(plain, "ended"))
+            await asyncio.to_thread(self._admission.end, uid, ended)
+            return {}
+        raise _unknown(scope)
+
+    async def _manage(self, scope: Scope, receive: Receive, entry: Entry) -> dict[str, Any]:
+        assert entry.caller is not None
+        role = await asyncio.to_thread(find_role, self._settings, entry.caller)
+        if role is None or (role is Role.AUDITOR and scope["method"] != "GET"):
+            raise refuse(403, f"user {entry.caller} is not an operator of this site")
+        entry.role = role.value
+        if scope["method"] == "GET":
+            return await asyncio.to_thread(self._read, scope)
+        body = await read_small(receive)
+        plain = read_json(body or b"{}", _read_object)
+        try:
+            await asyncio.to_thread(self._change, scope, plain, entry.caller)
+        except TenantRefused as error:
+            raise Refused(Problem("C101", str(error), ExitCode.FAILED), HTTPStatus.CONFLICT) from error
+        return {}
+
+    def _read(self, scope: Scope) -> dict[str, Any]:
+        if scope["path"] == _TENANTS:
+            return {"tenants": [_describe(one, self._admission.use_of(one.name)) for one in self._tenants.read()]}
+        if scope["path"] == _STOPS:
+            return {"stops": [_describe_stop(one) for one in self._tenants.levers()]}
+        raise _unknown(scope)
+
+    def _change(self, scope: Scope, plain: dict[str, Any], uid: int) -> None:
+        """Make a change. Raises Refused, TenantRefused, StoreError."""
+        key, path = scope["method"], scope["path"]
+        if (found := _TENANT.fullmatch(path)) and key == "PUT":
+            self._tenants.put(found[1], *_read_tenant(plain))
+        elif found and key == "DELETE":
+            self._tenants.remove(found[1])
+        elif (found := _MEMBER.fullmatch(path)) and key == "PUT":
+            self._tenants.add_member(found[1], _uid_of(found[2]))
+        elif found and key == "DELETE":
+            self._tenants.remove_member(found[1], found[2])
+        elif (found := _QUOTA.fullmatch(path)) and key == "PUT":
+            self._tenants.put_quota(found[1], _read_quota(plain, found[2]))
+        elif found and key == "DELETE":
+            self._tenants.remove_quota(found[1], _read_member(plain), found[2])
+        elif (found := _STOP.fullmatch(path)) and key == "PUT":
+            self._tenants.stop(LeverKind(found[1]), found[2] or "", account_name(uid) or str(uid), _read_why(plain))
+        elif found and key == "DELETE":
+            self._tenants.permit(LeverKind(found[1]), found[2] or "")
+        else:
+            raise _unknown(scope)
+
+
+def _describe(tenant: Tenant, use: Use) -> dict[str, Any]:
+    uids = {name: uid for uid, name in tenant.members.items()}
+    return {
+        "name": tenant.name,
+        "weight": tenant.weight,
+        "accounts": list(tenant.accounts),
+        "members": sorted(tenant.members.values()),
+        "quotas": [
+            {
+                "member": one.member,
+                "resource": one.resource,
+                "amount": one.amount,
+                "used": None if one.member == EACH else use.of(one, uids.get(one.member, -1)),
+            }
+            for one in tenant.quotas
+        ],
+    }
+
+
+def _describe_stop(lever: Lever) -> dict[str, Any]:
+    return {
+        "kind": lever.kind.value,
+        "subject": lever.subject,
+        "set_by": lever.set_by,
+        "set_at": lever.set_at,
+        "why": lever.why,
+    }
+
+
+def _unknown(scope: Scope) -> Refused:
+    return Refused(Problem("C101", f"the hub has no {scope['method']} {scope['path']}", ExitCode.USAGE), 404)
+
+
+def _uid_of(name: str) -> int:
+    """Return the uid of an account of this host. Raises TenantRefused."""
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except (KeyError, ValueError):
+        raise TenantRefused(f"this host has no account {name!r}") from None
+
+
+def _read_object(plain: object) -> dict[str, Any]:
+    if not isinstance(plain, dict):
+        raise ValueError("it must be an object")
+    return plain
+
+
+def _bad(message: str) -> Refused:
+    return Refused(Problem("C101", message, ExitCode.USAGE), 422)
+
+
+def _read_number(plain: dict[str, Any], key: str) -> float:
+    found = plain.get(key)
+    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
+        raise _bad(f"{key} must be a number")
+    return float(found)
+
+
+def _read_tenant(plain: dict[str, Any]) -> tuple[float | None, list[str] | None]:
+    accounts = plain.get("accounts")
+    if accounts is not None and not (isinstance(accounts, list) and all(isinstance(one, str) for one in accounts)):
+        raise _bad("accounts must be a list of texts")
+    return _read_number(plain, "weight") if plain.get("weight") is not None else None, accounts
+
+
+def _read_member(plain: dict[str, Any]) -> str:
+    """Return a user's name, EACH or WHOLE."""
+    found = plain.get("member", WHOLE)
+    if not isinstance(found, str):
+        raise _bad(f"member must be the name of a user, {EACH!r} for each member, or {WHOLE!r} for the whole tenant")
+    return found
+
+
+def _read_quota(plain: dict[str, Any], resource: str) -> Quota:
+    return Quota(_read_member(plain), resource, _read_number(plain, "amount"))
+
+
+def _read_why(plain: dict[str, Any]) -> str:
+    found = plain.get("why", "")
+    if not isinstance(found, str) or len(found) > LONGEST_REASON or not found.isprintable():
+        raise _bad(f"why must be a line of at most {LONGEST_REASON} characters")
+    return found

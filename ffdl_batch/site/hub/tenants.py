@@ -1,0 +1,236 @@
+"""Stores tenants, their accounts, members and quotas, and what operators have stopped."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+
+from sqlalchemy import and_, delete, insert, select, update
+from sqlalchemy.engine import Connection
+from sqlalchemy.sql import ColumnElement
+
+from ffdl_batch.domain.number_text import counted
+from ffdl_batch.host.fast_dataclass import dataclass
+from ffdl_batch.site.hub.schema import ACCOUNTS, ADMISSIONS, LEVERS, MEMBERS, QUOTAS, TENANTS
+from ffdl_batch.site.hub.token_index import account_name
+from ffdl_batch.store.database import Database
+
+WHOLE, EACH = "", "*"
+"""Values of `Quota.member`: the tenant as a whole, and each of its members."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII)
+_RESOURCE = re.compile(r"jobs|gpus(?::[A-Za-z0-9][A-Za-z0-9_.-]{0,62})?", re.ASCII)
+_LARGEST = 1e9
+
+
+class TenantRefused(Exception):
+    """The change is not possible; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """The limit of a resource (``gpus``, ``gpus:TYPE`` or ``jobs``) at any time."""
+
+    member: str
+    """A user's name, WHOLE or EACH."""
+    resource: str
+    amount: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A tenant. `members` are the names of users by uid."""
+
+    name: str
+    weight: float
+    accounts: tuple[str, ...]
+    members: Mapping[int, str]
+    quotas: tuple[Quota, ...]
+
+
+class LeverKind(StrEnum):
+    """Whose submissions are stopped."""
+
+    SITE = "site"
+    TENANT = "tenant"
+    USER = "user"
+
+
+@dataclass(frozen=True, slots=True)
+class Lever:
+    """Submissions that an operator has stopped. `subject` is the name of the tenant or user; "" for the site."""
+
+    kind: LeverKind
+    subject: str
+    set_by: str
+    set_at: float
+    why: str
+
+
+class Tenants:
+    """The tenants of a site. Safe in every thread. Methods raise StoreError, and TenantRefused for a change that is
+    not possible."""
+
+    def __init__(self, database: Database, account: Callable[[int], str] = account_name) -> None:
+        """`database` has the hub's tables."""
+        self._database, self._account = database, account
+
+    def read(self) -> list[Tenant]:
+        """Return all tenants, by name."""
+        with self._database.reading() as connection:
+            return read_tenants(connection)
+
+    def put(self, name: str, weight: float | None, accounts: Sequence[str] | None) -> None:
+        """Create a tenant, or change its weight (default 1) or its accounts. None leaves a value as it is."""
+        _check_name("a tenant", name)
+        for account in accounts or ():
+            _check_name("an account", account)
+        if weight is not None and not 0 < weight <= _LARGEST:
+            raise TenantRefused(f"the weight must be a number above 0, not {weight:g}")
+        with self._database.writing() as connection:
+            if not _exists(connection, name):
+                connection.execute(insert(TENANTS).values(name=name, weight=1.0))
+            if weight is not None:
+                connection.execute(update(TENANTS).where(TENANTS.c.name == name).values(weight=weight))
+            if accounts is None:
+                return
+            connection.execute(delete(ACCOUNTS).where(ACCOUNTS.c.tenant == name))
+            for account in dict.fromkeys(accounts):
+                owner = connection.execute(select(ACCOUNTS.c.tenant).where(ACCOUNTS.c.account == account)).scalar()
+                if owner is not None:
+                    raise TenantRefused(f"the account {account} belongs to the tenant {owner}")
+                connection.execute(insert(ACCOUNTS).values(account=account, tenant=name))
+
+    def remove(self, name: str) -> None:
+        """Remove a tenant with its members and quotas. It must have no live jobs."""
+        with self._database.writing() as connection:
+            _require(connection, name)
+            live = len(connection.execute(select(ADMISSIONS.c.job).where(ADMISSIONS.c.tenant == name)).all())
+            if live:
+                raise TenantRefused(
+                    f"the tenant {name} has {counted(live, 'live job')}; stop its submissions, then wait"
+                )
+            for table in (ACCOUNTS, MEMBERS, QUOTAS):
+                connection.execute(delete(table).where(table.c.tenant == name))
+            connection.execute(delete(TENANTS).where(TENANTS.c.name == name))
+
+    def add_member(self, tenant: str, uid: int) -> None:
+        """Add a user. A user may be a member of several tenants."""
+        name = self._account(uid)
+        if not name:
+            raise TenantRefused(f"user {uid} has no account on this host")
+        with self._database.writing() as connection:
+            _require(connection, tenant)
+            connection.execute(delete(MEMBERS).where(MEMBERS.c.tenant == tenant, MEMBERS.c.uid == uid))
+            connection.execute(insert(MEMBERS).values(tenant=tenant, uid=uid, name=name))
+
+    def remove_member(self, tenant: str, name: str) -> None:
+        """Remove a user by name. Admitted jobs continue."""
+        with self._database.writing() as connection:
+            _require(connection, tenant)
+            _require_member(connection, tenant, name)
+            connection.execute(delete(MEMBERS).where(MEMBERS.c.tenant == tenant, MEMBERS.c.name == name))
+            connection.execute(delete(QUOTAS).where(QUOTAS.c.tenant == tenant, QUOTAS.c.member == name))
+
+    def put_quota(self, tenant: str, quota: Quota) -> None:
+        """Set a limit. It does not affect admitted jobs."""
+        if not _RESOURCE.fullmatch(quota.resource):
+            raise TenantRefused(f"a quota limits jobs, gpus or gpus:TYPE, not {quota.resource!r}")
+        if not 0 <= quota.amount <= _LARGEST:
+            raise TenantRefused(f"a limit must be a number from 0 up, not {quota.amount:g}")
+        with self._database.writing() as connection:
+            _require(connection, tenant)
+            if quota.member not in (WHOLE, EACH):
+                _require_member(connection, tenant, quota.member)
+            connection.execute(delete(QUOTAS).where(_is(tenant, quota)))
+            connection.execute(
+                insert(QUOTAS).values(tenant=tenant, member=quota.member, resource=quota.resource, amount=quota.amount)
+            )
+
+    def remove_quota(self, tenant: str, member: str, resource: str) -> None:
+        """Remove a limit."""
+        with self._database.writing() as connection:
+            _require(connection, tenant)
+            if not connection.execute(delete(QUOTAS).where(_is(tenant, Quota(member, resource, 0)))).rowcount:
+                raise TenantRefused(f"the tenant {tenant} has no such quota")
+
+    def levers(self) -> list[Lever]:
+        """Return what is stopped."""
+        with self._database.reading() as connection:
+            return read_levers(connection)
+
+    def stop(self, kind: LeverKind, subject: str, set_by: str, why: str) -> None:
+        """Stop submissions. It does not affect jobs that were handed over."""
+        with self._database.writing() as connection:
+            if kind is LeverKind.TENANT:
+                _require(connection, subject)
+            connection.execute(delete(LEVERS).where(LEVERS.c.kind == kind.value, LEVERS.c.subject == subject))
+            at = self._database.now(connection)
+            connection.execute(
+                insert(LEVERS).values(kind=kind.value, subject=subject, set_by=set_by, set_at=at, why=why)
+            )
+
+    def permit(self, kind: LeverKind, subject: str) -> None:
+        """Permit submissions again."""
+        with self._database.writing() as connection:
+            gone = connection.execute(delete(LEVERS).where(LEVERS.c.kind == kind.value, LEVERS.c.subject == subject))
+            if not gone.rowcount:
+                raise TenantRefused(f"the submissions of {_describe(kind, subject)} are not stopped")
+
+
+def read_tenants(connection: Connection) -> list[Tenant]:
+    """Return all tenants, by name, with four statements."""
+    accounts: dict[str, list[str]] = {}
+    for row in connection.execute(select(ACCOUNTS).order_by(ACCOUNTS.c.account)):
+        accounts.setdefault(row.tenant, []).append(row.account)
+    members: dict[str, dict[int, str]] = {}
+    for row in connection.execute(select(MEMBERS).order_by(MEMBERS.c.name)):
+        members.setdefault(row.tenant, {})[row.uid] = row.name
+    quotas: dict[str, list[Quota]] = {}
+    for row in connection.execute(select(QUOTAS).order_by(QUOTAS.c.member, QUOTAS.c.resource)):
+        quotas.setdefault(row.tenant, []).append(Quota(row.member, row.resource, row.amount))
+    return [
+        Tenant(
+            row.name,
+            row.weight,
+            tuple(accounts.get(row.name, ())),
+            members.get(row.name, {}),
+            tuple(quotas.get(row.name, ())),
+        )
+        for row in connection.execute(select(TENANTS).order_by(TENANTS.c.name))
+    ]
+
+
+def read_levers(connection: Connection) -> list[Lever]:
+    """Return what is stopped."""
+    rows = connection.execute(select(LEVERS).order_by(LEVERS.c.kind, LEVERS.c.subject))
+    return [Lever(LeverKind(row.kind), row.subject, row.set_by, row.set_at, row.why) for row in rows]
+
+
+def _describe(kind: LeverKind, subject: str) -> str:
+    return "the site" if kind is LeverKind.SITE else f"the {kind.value} {subject}"
+
+
+def _check_name(what: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise TenantRefused(f"the name of {what} has letters, digits, '_', '.' and '-' only, 63 at most, not {name!r}")
+
+
+def _exists(connection: Connection, tenant: str) -> bool:
+    return connection.execute(select(TENANTS.c.name).where(TENANTS.c.name == tenant)).first() is not None
+
+
+def _require(connection: Connection, tenant: str) -> None:
+    if not _exists(connection, tenant):
+        raise TenantRefused(f"there is no tenant {tenant!r}")
+
+
+def _require_member(connection: Connection, tenant: str, name: str) -> None:
+    query = select(MEMBERS.c.uid).where(MEMBERS.c.tenant == tenant, MEMBERS.c.name == name)
+    if connection.execute(query).first() is None:
+        raise TenantRefused(f"{name} is not a member of the tenant {tenant}")
+
+
+def _is(tenant: str, quota: Quota) -> ColumnElement[bool]:
+    columns = QUOTAS.c
+    return and_(columns.tenant == tenant, columns.member == quota.member, columns.resource == quota.resource)

@@ -1,0 +1,194 @@
+"""New jobs that wait for the site's hub, which decides by the real rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field, replace
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.admission import Answer, Claim, encode_answers, encode_claims, read_answers, read_claims
+from ffdl_batch.domain.job.job import Job
+from ffdl_batch.domain.job.views import Resume
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.outcome.observation import EndCause
+from ffdl_batch.host.fast_dataclass import dataclass
+from ffdl_batch.services.deployment.admission import AGAIN_S, LONGEST_PAUSE_S
+from ffdl_batch.services.hub import HubUnavailable
+from ffdl_batch.services.job_control.resume import resume_job
+from ffdl_batch.services.job_control.stop import cancel_job
+from ffdl_batch.site.hub.store import HubStore, open_hub_store
+from ffdl_batch.site.hub.tenants import LeverKind, Quota
+from ffdl_batch.store.database import connect
+from tests.unit.services.conftest import Site
+
+UID = 7001
+
+
+@dataclass
+class DirectHub:
+    """A hub in this process; `is_away` = it does not answer."""
+
+    store: HubStore
+    is_away: bool = False
+    asked: list[list[str]] = field(default_factory=list)
+
+    def admit(self, claims: Sequence[Claim]) -> dict[str, Answer]:
+        self.asked.append([one.job for one in claims])
+        self._answers()
+        given = read_claims(encode_claims(claims))
+        return read_answers(encode_answers(self.store.admission.decide(UID, given)))
+
+    def live_jobs(self) -> list[str]:
+        self._answers()
+        return self.store.admission.live(UID)
+
+    def end_jobs(self, jobs: Sequence[str]) -> None:
+        self._answers()
+        self.store.admission.end(UID, jobs)
+
+    def _answers(self) -> None:
+        if self.is_away:
+            raise HubUnavailable("the hub does not answer at hub.sock: refused")
+
+
+@dataclass
+class Tenancy:
+    """A site whose user is a member of a tenant that may have one live job."""
+
+    site: Site
+    hub: DirectHub
+
+    def __post_init__(self) -> None:
+        self.site.platform = replace(self.site.platform, hub=self.hub)  # type: ignore[arg-type]
+        self.deployer = self.site.platform.deployer()
+
+    def accept_two(self) -> tuple[Job, Job]:
+        """Two jobs, of which the first one is older."""
+        first = self.site.accept("a")
+        self.site.clock.tick(1.0)
+        return first, self.site.accept("b")
+
+    def report(self) -> float:
+        return self.site.platform.admission.report_ended()
+
+    def step_after(self, seconds: float) -> int:
+        self.site.clock.tick(seconds)
+        return self.deployer.step()
+
+
+@pytest.fixture
+def tenancy(site: Site, tmp_path: Path) -> Iterator[Tenancy]:
+    database = connect(f"sqlite:///{tmp_path}/hub.db", False, site.clock)
+    store = open_hub_store(database, lambda _: "alice")
+    store.tenants.put("vision", None, ["vis"])
+    store.tenants.add_member("vision", UID)
+    store.tenants.put_quota("vision", Quota("", "jobs", 1))
+    yield Tenancy(site, DirectHub(store))
+    database.close()
+
+
+def test_new_job_waits_for_quota_until_the_end_of_another_is_reported(tenancy: Tenancy) -> None:
+    site = tenancy.site
+    first, second = tenancy.accept_two()
+    tenancy.deployer.step()
+    assert (site.job(first.id).state, site.job(second.id).state) == (JobState.QUEUED, JobState.PENDING)
+    assert site.job(second.id).pending_reason == "quota of the tenant vision: jobs 1, in use 1, asked 1"
+    tenancy.report()
+    site.move(site.job(first.id), JobState.CANCELLED)
+    assert tenancy.step_after(AGAIN_S) == 0
+    tenancy.report()
+    assert tenancy.step_after(AGAIN_S) == 1
+    assert site.job(second.id).state is JobState.QUEUED
+
+
+def test_job_that_no_quota_could_hold_fails_with_limit_and_request(tenancy: Tenancy) -> None:
+    tenancy.hub.store.tenants.put_quota("vision", Quota("", "gpus", 0))
+    job = tenancy.site.accept()
+    assert tenancy.deployer.step() == 1
+    ended = tenancy.site.job(job.id)
+    assert (ended.state, ended.error_code, ended.message) == (
+        JobState.FAILED,
+        "C106",
+        "quota of the tenant vision: gpus 0; the job asks for 1, which is never free",
+    )
+    assert tenancy.site.scheduler.submitted == []
+
+
+def test_daemon_that_starts_reports_jobs_that_ended_while_it_was_away(tenancy: Tenancy) -> None:
+    site = tenancy.site
+    first, second = tenancy.accept_two()
+    tenancy.deployer.step()
+    site.move(site.job(first.id), JobState.CANCELLED)
+    tenancy.hub.store.admission.decide(UID, [Claim("unknown to the daemon", "another")])
+    later = Tenancy(site, tenancy.hub)
+    later.report()
+    assert tenancy.hub.store.admission.live(UID) == []
+    site.clock.tick(AGAIN_S)
+    assert later.deployer.step() == 1
+    assert site.job(second.id).state is JobState.QUEUED
+
+
+def test_new_jobs_wait_while_hub_is_away_and_continuations_do_not(tenancy: Tenancy) -> None:
+    site, hub = tenancy.site, tenancy.hub
+    first = site.accept("a")
+    tenancy.deployer.step()
+    hub.is_away = True
+    second = site.accept("b")
+    continued = site.end(site.job(first.id), EndCause.PREEMPTED)
+    assert continued.state is JobState.PENDING
+    tenancy.deployer.step()
+    assert site.job(continued.id).state is JobState.QUEUED
+    waiting = site.job(second.id)
+    reason = "the site's hub does not answer, and new jobs wait: the hub does not answer at hub.sock: refused"
+    assert (waiting.state, waiting.pending_reason) == (JobState.PENDING, reason)
+    asked = len(hub.asked)
+    site.accept("c")
+    tenancy.deployer.step()
+    assert len(hub.asked) == asked  # not again at once
+    assert 0 < tenancy.report() <= LONGEST_PAUSE_S
+    hub.is_away = False
+    hub.store.tenants.remove_quota("vision", "", "jobs")
+    assert tenancy.step_after(LONGEST_PAUSE_S) == 2
+
+
+def test_resumed_job_asks_again_and_cancelled_one_does_not_wait(tenancy: Tenancy) -> None:
+    site, hub = tenancy.site, tenancy.hub
+    job = site.accept("a")
+    tenancy.deployer.step()
+    site.move(site.job(job.id), JobState.HALTED)
+    tenancy.report()
+    tenancy.report()
+    assert hub.store.admission.live(UID) == []
+    platform = site.platform
+    resume_job(platform.storage, platform.adapters, platform.store_checks, site.caller, job.id, Resume())
+    hub.store.tenants.stop(LeverKind.USER, "alice", "ops", "")
+    tenancy.step_after(AGAIN_S)
+    assert site.job(job.id).pending_reason == "ops has stopped submissions of the user alice"
+    cancel_job(platform.storage, platform.adapters, site.caller, job.id)
+    tenancy.step_after(AGAIN_S)
+    assert site.job(job.id).state is JobState.CANCELLED
+
+
+def test_elements_of_an_array_ask_in_one_request(tenancy: Tenancy) -> None:
+    tenancy.hub.store.tenants.put_quota("vision", Quota("", "jobs", 3))
+    tenancy.site.accept_all(5)
+    tenancy.deployer.step()
+    assert [len(ids) for ids in tenancy.hub.asked] == [5]
+    assert len(tenancy.hub.store.admission.live(UID)) == 3
+
+
+@pytest.mark.parametrize(
+    "read",
+    [read_claims, read_answers],
+)
+@pytest.mark.parametrize(
+    "plain",
+    [None, {}, {"jobs": 1}, {"jobs": [["a"]]}, {"jobs": [["a", "", -1, ""]]}, {"jobs": [["a", "", float("nan"), ""]]},
+     {"jobs": [["", "", 1, ""]]}, {"jobs": [["a" * 201, "", 1, ""]]}, {"jobs": [["a", "", 1, ""]] * 1001},
+     {"jobs": {"a": ["maybe", ""]}}, {"jobs": {"a": "go"}}],
+)  # fmt: skip
+def test_malformed_requests_and_answers_are_refused(read: Callable[[object], object], plain: object) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        read(plain)
