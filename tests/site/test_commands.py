@@ -13,6 +13,7 @@ from tests.site.rig import ADA, BOB, OUTSIDER, Host, Hub, Spawner, until
 from tests.slow_machine import without_waits
 
 FFDL = "from ffdl_batch.cli.main import main; main()"
+FFDL_ADMIN = "from ffdl_batch.admin.main import main; main()"
 
 
 class Shell:
@@ -27,9 +28,9 @@ class Shell:
         far = dict.fromkeys(near, self.home / "none")
         self.env = {"PATH": "/usr/bin:/bin", "HOME": self.home, **(near if is_near else far)}
 
-    def ffdl(self, *words: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    def ffdl(self, *words: str, text: str = "", program: str = FFDL) -> subprocess.CompletedProcess[str]:
         named = [f"{name}={value}" for name, value in self.env.items()]
-        argv = ["env", "-i", *named, sys.executable, "-I", "-c", FFDL, *words]
+        argv = ["env", "-i", *named, sys.executable, "-I", "-c", program, *words]
         done = subprocess.run(
             self.host.inside(argv, self.uid), input=text, capture_output=True, text=True, timeout=300, cwd="/",
             check=False,
@@ -86,6 +87,57 @@ def test_operator_at_host_of_hub_lists_jobs_of_user_without_token(host: Host, hu
     assert (refused.returncode, "training-000000000" in refused.stderr) == (1, True)
     seen = [(line["caller"], line["user"], line["role"]) for line in hub.audit() if line["user"] == ADA]
     assert (OUTSIDER, ADA, "operator") in seen
+
+
+def test_new_jobs_wait_for_quota_and_while_an_operator_stops_submissions(host: Host, hub: Hub, ada: Shell) -> None:
+    operator = Shell(host, OUTSIDER)
+
+    def manage(*words: str) -> None:
+        done = operator.ffdl(*words, program=FFDL_ADMIN)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), words
+
+    def submit() -> str:
+        done = ada.ffdl("submit", "--parsable", "--backend=local", "/mnt/ada/wait.yml", "/mnt/ada/waiting")
+        assert done.returncode == 0, done
+        return done.stdout.strip()
+
+    def state(job_id: str) -> tuple[str, str]:
+        shown = json.loads(ada.ffdl("show", "--json", job_id).stdout)["job"]
+        return shown["state"], shown["pending_reason"]
+
+    files = host.place / "home/ada"
+    (files / "waiting").mkdir()
+    (files / "waiting/empty").touch()
+    (files / "wait.yml").write_text(JOB.replace("finish", "go-on"))
+    try:
+        manage("tenant", "add", "vision")
+        manage("member", "add", "vision", "ada")
+        manage("quota", "set", "vision", "jobs", "1")
+        manage("submissions", "stop", "--why", "power failure")
+        first = submit()
+        until(lambda: state(first) == ("PENDING", "oskar has stopped all submissions: power failure"), "the reason")
+        manage("submissions", "permit")
+        until(lambda: "begun" in ada.ffdl("logs", first).stdout, "the first learner's start")
+        second = submit()
+        until(
+            lambda: state(second) == ("PENDING", "quota of the tenant vision: jobs 1, in use 1, asked 1"), "the reason"
+        )
+    finally:
+        (files / "go-on").touch()
+    for job_id in (first, second):
+        waited = ada.ffdl("wait", "--timeout", "200", job_id)
+        assert waited.returncode == 0, (waited, ada.ffdl("show", job_id))
+    done = [line["what"] for line in hub.audit() if line["role"] == "operator"]
+    assert done == [
+        f"{method} /api/site/v1/{path}"
+        for method, path in (
+            ("PUT", "tenants/vision"),
+            ("PUT", "tenants/vision/members/ada"),
+            ("PUT", "tenants/vision/quotas/jobs"),
+            ("PUT", "stops/site"),
+            ("DELETE", "stops/site"),
+        )
+    ]
 
 
 JOB = """\
