@@ -14,9 +14,9 @@ GROUPS: dict[str, tuple[str, str]] = {
     "cache": ("cache:cache", "Trim the cache of data sets to its limit."),
     "db": ("database.command:db", "Upgrade, check, back up and restore the database."),
     "doctor": ("doctor:doctor", "Find what would make jobs fail."),
+    "emergency": ("site_tenants:emergency", "Stop users, or the whole service of a site."),
     "member": ("site_tenants:member", "Add and remove members of a site's tenants."),
     "quota": ("site_tenants:quota", "Set and remove limits of a site's tenants."),
-    "submissions": ("site_tenants:submissions", "Stop and permit submissions of a site, a tenant or a user."),
     "tenant": ("site_tenants:tenant", "Manage the tenants of a site, and create those of a cluster."),
 }
 

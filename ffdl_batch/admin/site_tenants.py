@@ -1,4 +1,4 @@
-"""Implement the commands for operators of a site: ``ffdl-admin tenant``, ``member``, ``quota`` and ``submissions``."""
+"""Implement the commands for operators of a site: ``ffdl-admin tenant``, ``member``, ``quota`` and ``emergency``."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from ffdl_batch.domain.terminal_text import json_text, printable
 from ffdl_batch.exit_handling import Stop
 from ffdl_batch.option_types import Number
 
-__all__ = ["member", "quota", "submissions", "tenant"]
+__all__ = ["emergency", "member", "quota", "tenant"]
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _MEMBER = click.option("--user", metavar="NAME", help="The limit is for this member.  [default: for the whole tenant]")
 _EACH = click.option("--each", is_flag=True, help="The limit is for each member that has none of its own.")
 _ONE_USER = click.option("--user", metavar="NAME", help="Only those of this user.")
+_WHY = click.option("--why", default="", metavar="TEXT", help="The reason that users see.")
 _ONE_TENANT = click.option("--tenant", "of_tenant", metavar="NAME", help="Only those of this tenant.")
 
 
@@ -137,42 +138,58 @@ def remove_quota(name: str, resource: str, user: str | None, each: bool) -> None
 
 
 @click.group()
-def submissions() -> None:
-    """Stop and permit submissions, as an operator on the hub's host.
+def emergency() -> None:
+    """Stop users, or the whole service, in an emergency, as an operator on the hub's host.
 
-    New jobs then wait, and show the reason. Jobs that the scheduler has got are not affected.
+    Each command takes effect at once and can be undone. Jobs that a scheduler has got are not affected.
     """
 
 
-@submissions.command()
+@emergency.command()
 @_ONE_USER
 @_ONE_TENANT
-@click.option("--why", default="", metavar="TEXT", help="The reason that users see.")
+@_WHY
 def stop(user: str | None, of_tenant: str | None, why: str) -> None:
-    """Stop the submissions of the site, of a user or of a tenant."""
-    _ask("PUT", _subject(user, of_tenant), {"why": why})
+    """Stop the submissions of the site, of a user or of a tenant. New jobs wait, and show the reason."""
+    _ask("PUT", f"/levers/{_subject(user, of_tenant)}", {"why": why})
 
 
-@submissions.command()
+@emergency.command("revoke-tokens")
+@_WHY
+def revoke_tokens(why: str) -> None:
+    """Let the hub refuse all tokens that exist now. Users can log in again."""
+    _ask("PUT", "/levers/tokens", {"why": why})
+
+
+@emergency.command()
+@_WHY
+def drain(why: str) -> None:
+    """Stop all submissions, and refuse all changes through the hub. Reading continues."""
+    _ask("PUT", "/levers/service", {"why": why})
+
+
+@emergency.command()
+@click.argument("what", type=click.Choice(("stop", "revoke-tokens", "drain")))
 @_ONE_USER
 @_ONE_TENANT
-def permit(user: str | None, of_tenant: str | None) -> None:
-    """Permit submissions that were stopped."""
-    _ask("DELETE", _subject(user, of_tenant))
+def undo(what: str, user: str | None, of_tenant: str | None) -> None:
+    """Undo one of the other commands. Tokens that were revoked become valid again."""
+    if what != "stop" and (user or of_tenant):
+        raise click.UsageError("--user and --tenant: give them with stop")
+    kinds = {"revoke-tokens": "tokens", "drain": "service"}
+    _ask("DELETE", f"/levers/{kinds.get(what) or _subject(user, of_tenant)}")
 
 
-@submissions.command("list")
+@emergency.command("list")
 @_JSON
-def list_stops(as_json: bool) -> None:
-    """List whose submissions are stopped, since when, by whom and why."""
-    stops = _ask("GET", "/stops")["stops"]
+def list_levers(as_json: bool) -> None:
+    """List what is stopped: since when, by whom and why."""
+    levers = _ask("GET", "/levers")["levers"]
     if as_json:
-        click.echo(json_text({"schema": 1, "stops": stops}, indent=2))
+        click.echo(json_text({"schema": 1, "levers": levers}, indent=2))
         return
-    for one in stops:
-        since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(one["set_at"]))
-        what = " ".join(filter(None, (one["kind"], one["subject"])))
-        click.echo(f"{what}  since {since}, by {one['set_by']}" + (f": {printable(one['why'])}" if one["why"] else ""))
+    for one in levers:
+        click.echo(f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.localtime(one['set_at']))}  {printable(one['sentence'])}")
 
 
 def sacctmgr_lines(one: Mapping[str, Any]) -> Iterable[str]:
@@ -210,8 +227,8 @@ def _subject(user: str | None, of_tenant: str | None) -> str:
     if user and of_tenant:
         raise click.UsageError("--user and --tenant: give one of them")
     if user or of_tenant:
-        return f"/stops/user/{user}" if user else f"/stops/tenant/{of_tenant}"
-    return "/stops/site"
+        return f"user/{user}" if user else f"tenant/{of_tenant}"
+    return "site"
 
 
 def _ask(method: str, path: str, plain: Mapping[str, object] | None = None) -> Mapping[str, Any]:

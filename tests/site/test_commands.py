@@ -113,10 +113,10 @@ def test_new_jobs_wait_for_quota_and_while_an_operator_stops_submissions(host: H
         manage("tenant", "add", "vision")
         manage("member", "add", "vision", "ada")
         manage("quota", "set", "vision", "jobs", "1")
-        manage("submissions", "stop", "--why", "power failure")
+        manage("emergency", "stop", "--why", "power failure")
         first = submit()
         until(lambda: state(first) == ("PENDING", "oskar has stopped all submissions: power failure"), "the reason")
-        manage("submissions", "permit")
+        manage("emergency", "undo", "stop")
         until(lambda: "begun" in ada.ffdl("logs", first).stdout, "the first learner's start")
         second = submit()
         until(
@@ -134,8 +134,8 @@ def test_new_jobs_wait_for_quota_and_while_an_operator_stops_submissions(host: H
             ("PUT", "tenants/vision"),
             ("PUT", "tenants/vision/members/ada"),
             ("PUT", "tenants/vision/quotas/jobs"),
-            ("PUT", "stops/site"),
-            ("DELETE", "stops/site"),
+            ("PUT", "levers/site"),
+            ("DELETE", "levers/site"),
         )
     ]
 

@@ -129,14 +129,9 @@ def _tenant_of(claim: Claim, asker: _Asker, tenants: Iterable[Tenant]) -> Tenant
 
 
 def _stopped(levers: Iterable[Lever], asker: _Asker, tenant: str) -> Answer | None:
-    subjects = {LeverKind.SITE: "", LeverKind.USER: asker.name, LeverKind.TENANT: tenant}
-    for lever in levers:
-        if lever.subject == subjects[lever.kind]:
-            whose = {LeverKind.SITE: "all submissions"}.get(
-                lever.kind, f"submissions of the {lever.kind.value} {lever.subject}"
-            )
-            return Answer(Word.WAIT, f"{lever.set_by} has stopped {whose}" + (f": {lever.why}" if lever.why else ""))
-    return None
+    subjects = {LeverKind.SITE: "", LeverKind.SERVICE: "", LeverKind.USER: asker.name, LeverKind.TENANT: tenant}
+    stops = (lever for lever in levers if lever.subject == subjects.get(lever.kind))
+    return next((Answer(Word.WAIT, lever.sentence) for lever in stops), None)
 
 
 def _limited(tenant: Tenant, use: Use, asker: _Asker, amounts: Mapping[str, float]) -> Answer | None:

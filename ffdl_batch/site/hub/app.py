@@ -38,6 +38,7 @@ from ffdl_batch.site.hub.proxy import AnswerBroken, CallerGone, request_head
 from ffdl_batch.site.hub.settings import HubSettings
 from ffdl_batch.site.hub.store import HubStore
 from ffdl_batch.site.hub.tenant_routes import TenantRoutes
+from ffdl_batch.site.hub.tenants import LeverKind
 from ffdl_batch.store import StoreError
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ class Hub:
     ) -> None:
         """`source` lists the jobs of all users; None if this hub asks no scheduler. Raises SettingsRefused."""
         self._settings, self._tokens, self._audit = settings, store.tokens, audit
+        self._tenants = store.tenants
         self._daemons = Daemons(Path(settings.run_dir))
         self._limits = Limits(settings)
         self._proxies = TrustedProxies(settings.trusted_proxies)
@@ -149,6 +151,8 @@ class Hub:
             user = int(other[1]) if other is not None else caller.uid
             entry.user, entry.role = user, "owner"
             headers = {"FfDL-Request": entry.request}
+            if scope["method"] not in _READS:
+                await self._refuse_if_drained()
             if user != caller.uid:
                 scope = without_upgrade(scope)  # only owners may enter learners
                 headers |= await self._act_for(caller, scope, entry, note)
@@ -166,6 +170,13 @@ class Hub:
                 await send(message)
 
             await self._daemons.forward(user, scope, receive, send_noted, head)
+
+    async def _refuse_if_drained(self) -> None:
+        """Raise Refused (503) for a change while an operator has drained the service."""
+        levers = await asyncio.get_running_loop().run_in_executor(self._lookups, self._tenants.levers)
+        for lever in levers:
+            if lever.kind is LeverKind.SERVICE:
+                raise unavailable(f"no changes are accepted: {lever.sentence}", "try again later")
 
     async def _identify(self, scope: Scope, peer: Peer) -> Caller:
         """Return the caller: the owner of the token, else the user at the other end of the hub's socket."""

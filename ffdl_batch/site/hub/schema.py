@@ -13,6 +13,7 @@ TOKENS = Table(
     Column("id", Text, primary_key=True),
     Column("uid", BigInteger, nullable=False, index=True),
     Column("account", Text, nullable=False),
+    Column("registered_at", Double, nullable=False),
     Column("expires_at", Double, nullable=False),
 )
 TENANTS = Table(
@@ -71,7 +72,7 @@ LEVERS = Table(
     Column("set_at", Double, nullable=False),
     Column("why", Text, nullable=False),
 )
-"""What operators have stopped: `kind` is site, tenant or user, and `subject` its name."""
+"""What operators have stopped: `kind` is a :class:`~ffdl_batch.site.hub.tenants.LeverKind`, and `subject` a name."""
 
 
 def create_tables(database: Database) -> None:

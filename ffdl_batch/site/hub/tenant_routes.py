@@ -1,4 +1,4 @@
-"""Routes of admission, for daemons, and of tenants and stopped submissions, for operators on the hub's host."""
+"""Routes of admission, for daemons, and of tenants and emergency levers, for operators on the hub's host."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ CLAIMS_BYTES = 1 << 20
 LONGEST_REASON = 200
 _NAME = r"([^/]{1,200})"
 _ADMISSIONS = f"{HUB_API}/admissions"
-_TENANTS, _STOPS = f"{HUB_API}/tenants", f"{HUB_API}/stops"
+_TENANTS, _LEVERS = f"{HUB_API}/tenants", f"{HUB_API}/levers"
 _TENANT = re.compile(rf"{_TENANTS}/{_NAME}")
 _MEMBER = re.compile(rf"{_TENANTS}/{_NAME}/members/{_NAME}")
 _QUOTA = re.compile(rf"{_TENANTS}/{_NAME}/quotas/{_NAME}")
-_STOP = re.compile(rf"{_STOPS}/(site|tenant|user)(?:/{_NAME})?")
+_LEVER = re.compile(rf"{_LEVERS}/(?:(site|tokens|service)|(tenant|user)/{_NAME})")
 
 Act = Callable[[], object]
 
@@ -50,7 +50,7 @@ class TenantRoutes:
     @staticmethod
     def has(path: str) -> bool:
         """Return whether a path is one of these."""
-        return path.startswith((_ADMISSIONS, _TENANTS, _STOPS))
+        return path.startswith((_ADMISSIONS, _TENANTS, _LEVERS))
 
     async def answer(self, scope: Scope, receive: Receive, send: Send, entry: Entry) -> None:
         """Answer a request of the user `entry.caller`. Raises Refused, CallerGone, StoreError."""
@@ -94,8 +94,8 @@ class TenantRoutes:
     def _read(self, scope: Scope) -> dict[str, Any]:
         if scope["path"] == _TENANTS:
             return {"tenants": [_describe(one, self._admission.use_of(one.name)) for one in self._tenants.read()]}
-        if scope["path"] == _STOPS:
-            return {"stops": [_describe_stop(one) for one in self._tenants.levers()]}
+        if scope["path"] == _LEVERS:
+            return {"levers": [_describe_lever(one) for one in self._tenants.levers()]}
         raise _unknown(scope)
 
     def _change(self, scope: Scope, plain: dict[str, Any], uid: int) -> None:
@@ -113,10 +113,14 @@ class TenantRoutes:
             self._tenants.put_quota(found[1], _read_quota(plain, found[2]))
         elif found and key == "DELETE":
             self._tenants.remove_quota(found[1], _read_member(plain), found[2])
-        elif (found := _STOP.fullmatch(path)) and key == "PUT":
-            self._tenants.stop(LeverKind(found[1]), found[2] or "", account_name(uid) or str(uid), _read_why(plain))
-        elif found and key == "DELETE":
-            self._tenants.permit(LeverKind(found[1]), found[2] or "")
+        elif found := _LEVER.fullmatch(path):
+            kind, subject = LeverKind(found[1] or found[2]), found[3] or ""
+            if key == "PUT":
+                self._tenants.stop(kind, subject, account_name(uid) or str(uid), _read_why(plain))
+            elif key == "DELETE":
+                self._tenants.undo(kind, subject)
+            else:
+                raise _unknown(scope)
         else:
             raise _unknown(scope)
 
@@ -140,13 +144,14 @@ def _describe(tenant: Tenant, use: Use) -> dict[str, Any]:
     }
 
 
-def _describe_stop(lever: Lever) -> dict[str, Any]:
+def _describe_lever(lever: Lever) -> dict[str, Any]:
     return {
         "kind": lever.kind.value,
         "subject": lever.subject,
         "set_by": lever.set_by,
         "set_at": lever.set_at,
         "why": lever.why,
+        "sentence": lever.sentence,
     }
 
 

@@ -13,7 +13,7 @@ from sqlalchemy.sql import ColumnElement
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.site.hub.schema import ACCOUNTS, ADMISSIONS, LEVERS, MEMBERS, QUOTAS, TENANTS
-from ffdl_batch.site.hub.token_index import account_name
+from ffdl_batch.site.hub.token_index import ALL_TOKENS, account_name
 from ffdl_batch.store.database import Database
 
 WHOLE, EACH = "", "*"
@@ -49,22 +49,39 @@ class Tenant:
 
 
 class LeverKind(StrEnum):
-    """Whose submissions are stopped."""
+    """What an operator can stop in an emergency."""
 
     SITE = "site"
+    """All submissions."""
     TENANT = "tenant"
+    """The submissions of a tenant."""
     USER = "user"
+    """The submissions of a user."""
+    TOKENS = ALL_TOKENS
+    """The use of all tokens that were registered before."""
+    SERVICE = "service"
+    """All submissions, and all changes through the hub."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lever:
-    """Submissions that an operator has stopped. `subject` is the name of the tenant or user; "" for the site."""
+    """What an operator has stopped. `subject` is the name of the tenant or user, else ""."""
 
     kind: LeverKind
     subject: str
     set_by: str
     set_at: float
     why: str
+
+    @property
+    def sentence(self) -> str:
+        """Who has stopped what, and why."""
+        what = {
+            LeverKind.SITE: "stopped all submissions",
+            LeverKind.TOKENS: "revoked all tokens",
+            LeverKind.SERVICE: "drained the service",
+        }.get(self.kind, f"stopped the submissions of the {self.kind.value} {self.subject}")
+        return f"{self.set_by} has {what}" + (f": {self.why}" if self.why else "")
 
 
 class Tenants:
@@ -160,7 +177,7 @@ class Tenants:
             return read_levers(connection)
 
     def stop(self, kind: LeverKind, subject: str, set_by: str, why: str) -> None:
-        """Stop submissions. It does not affect jobs that were handed over."""
+        """Stop something. It does not affect jobs that were handed over."""
         with self._database.writing() as connection:
             if kind is LeverKind.TENANT:
                 _require(connection, subject)
@@ -170,12 +187,12 @@ class Tenants:
                 insert(LEVERS).values(kind=kind.value, subject=subject, set_by=set_by, set_at=at, why=why)
             )
 
-    def permit(self, kind: LeverKind, subject: str) -> None:
-        """Permit submissions again."""
+    def undo(self, kind: LeverKind, subject: str) -> None:
+        """Undo :meth:`stop`."""
         with self._database.writing() as connection:
             gone = connection.execute(delete(LEVERS).where(LEVERS.c.kind == kind.value, LEVERS.c.subject == subject))
             if not gone.rowcount:
-                raise TenantRefused(f"the submissions of {_describe(kind, subject)} are not stopped")
+                raise TenantRefused(f"there is nothing to undo: {kind.value} {subject}".rstrip())
 
 
 def read_tenants(connection: Connection) -> list[Tenant]:
@@ -205,10 +222,6 @@ def read_levers(connection: Connection) -> list[Lever]:
     """Return what is stopped."""
     rows = connection.execute(select(LEVERS).order_by(LEVERS.c.kind, LEVERS.c.subject))
     return [Lever(LeverKind(row.kind), row.subject, row.set_by, row.set_at, row.why) for row in rows]
-
-
-def _describe(kind: LeverKind, subject: str) -> str:
-    return "the site" if kind is LeverKind.SITE else f"the {kind.value} {subject}"
 
 
 def _check_name(what: str, name: str) -> None:

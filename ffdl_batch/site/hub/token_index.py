@@ -7,9 +7,11 @@ from collections.abc import Callable
 
 from sqlalchemy import delete, func, insert, select, update
 
-from ffdl_batch.site.hub.schema import TOKENS
+from ffdl_batch.site.hub.schema import LEVERS, TOKENS
 from ffdl_batch.store.database import Database
 
+ALL_TOKENS = "tokens"
+"""Kind of the lever with which operators revoke all tokens that exist."""
 MOST_OF_USER = 200
 """Maximum number of valid tokens of a user."""
 
@@ -53,7 +55,8 @@ class TokenIndex:
             own = select(func.count()).select_from(TOKENS).where(TOKENS.c.uid == uid, TOKENS.c.account == account)
             if connection.execute(own).scalar_one() >= MOST_OF_USER:
                 raise IndexRefused(f"you have {MOST_OF_USER} valid tokens; revoke some")
-            connection.execute(insert(TOKENS).values(id=token_id, uid=uid, account=account, expires_at=expires_at))
+            values = {"id": token_id, "uid": uid, "account": account, "registered_at": now, "expires_at": expires_at}
+            connection.execute(insert(TOKENS).values(**values))
 
     def remove(self, token_id: str, uid: int) -> None:
         """Forget a token of this user, if it is known."""
@@ -61,10 +64,14 @@ class TokenIndex:
             connection.execute(delete(TOKENS).where(TOKENS.c.id == token_id, TOKENS.c.uid == uid))
 
     def owner(self, token_id: str) -> int | None:
-        """Return the uid of the token's owner; None for an id that is unknown or expired, or if the uid belongs to
-        another account now."""
+        """Return the uid of the token's owner; None for an id that is unknown, expired or revoked with all others, or
+        if the uid belongs to another account now."""
+        revoked = select(LEVERS.c.set_at).where(LEVERS.c.kind == ALL_TOKENS).scalar_subquery()
         with self._database.reading() as connection:
-            row = connection.execute(select(TOKENS).where(TOKENS.c.id == token_id)).one_or_none()
+            query = select(TOKENS, revoked.label("revoked_at")).where(TOKENS.c.id == token_id)
+            row = connection.execute(query).one_or_none()
             if row is None or row.expires_at <= self._database.now(connection):
+                return None
+            if row.revoked_at is not None and row.registered_at <= row.revoked_at:
                 return None
         return row.uid if self._account(row.uid) == row.account else None

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.admission import Claim
+from ffdl_batch.domain.admission import GO, Answer, Claim, Word
 from tests.unit.admin.conftest import run_admin
-from tests.unit.hub.conftest import serving_hub
+from tests.unit.hub.conftest import answer, serving_hub
 
 NAME = f"user{os.getuid()}"
 """How the hub of the tests names this account."""
@@ -81,22 +82,50 @@ def test_tenant_commands_change_what_the_hub_decides_by(
     assert {one["caller"] for one in audit} == {os.getuid()}
 
 
-def test_submissions_commands_stop_and_permit_submissions(
+def test_emergency_commands_stop_submissions_tokens_and_changes_until_they_are_undone(
     tmp_path: Path, operator: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with serving_hub(tmp_path, operators=[ACCOUNT]) as site:
-        assert run_admin(capsys, operator, "submissions", "stop", "--why", "no power")[0] == 0
-        assert run_admin(capsys, operator, "submissions", "stop", "--user", "eve")[0] == 0
-        answer = site.store.admission.decide(os.getuid(), [Claim("a")])["a"]
-        assert (answer.word, answer.reason) == ("wait", f"{ACCOUNT} has stopped all submissions: no power")
-        _, listed, _ = run_admin(capsys, operator, "submissions", "list")
-        assert [line.split("  ")[0] for line in listed.splitlines()] == ["site", "user eve"]
-        assert listed.splitlines()[0].endswith(f"by {ACCOUNT}: no power")
-        assert run_admin(capsys, operator, "submissions", "permit")[0] == 0
-        assert site.store.admission.decide(os.getuid(), [Claim("a")])["a"].word == "go"
-        code, _, said = run_admin(capsys, operator, "submissions", "permit", "--tenant", "vision")
+        site.serve_daemon(answer)
+
+        def run(*words: str) -> str:
+            code, out, _ = run_admin(capsys, operator, "emergency", *words)
+            assert code == 0, words
+            return out
+
+        def states() -> tuple[str, int, int]:
+            """The hub's answer to a new job, and the statuses of a request that reads and of one that changes."""
+            admitted = site.store.admission.decide(os.getuid(), [Claim("a")])["a"]
+            site.store.admission.end(os.getuid(), ["a"])
+            return str(admitted), site.ask("/api/v1/jobs").status, site.ask("/api/v1/jobs", "POST", body="{}").status
+
+        go = str(GO)
+        assert states() == (go, 200, 200)
+        for words, what, expected in (
+            (("stop", "--why", "no power"), "stopped all submissions: no power", (200, 200)),
+            (("stop", "--user", NAME), f"stopped the submissions of the user {NAME}", (200, 200)),
+            (("revoke-tokens",), "revoked all tokens", (401, 401)),
+            (("drain", "--why", "fire"), "drained the service: fire", (200, 503)),
+        ):
+            assert run(*words) == ""
+            sentence = f"{ACCOUNT} has {what}"
+            assert run("list").split("  ", 1)[1] == f"{sentence}\n"
+            (shown,) = json.loads(run("list", "--json"))["levers"]
+            assert shown["sentence"] == sentence
+            stopped = go if words[0] == "revoke-tokens" else str(Answer(Word.WAIT, sentence))
+            assert states() == (stopped, *expected)
+            if words[0] == "drain":
+                refused = site.ask("/api/v1/jobs", "POST", body="{}")
+                assert refused.message == f"no changes are accepted: {sentence}"
+            if words[0] == "revoke-tokens":
+                later = f"ffdl_{'z' * 12}_{'t' * 43}"
+                site.store.tokens.put("z" * 12, os.getuid(), time.time() + 1000)
+                assert site.ask("/api/v1/jobs", token=later).status == 200
+            assert run("undo", words[0], *(words[1:] if "--user" in words else ())) == ""
+            assert states() == (go, 200, 200)
+        code, _, said = run_admin(capsys, operator, "emergency", "undo", "stop", "--tenant", "vision")
         assert code == 1
-        assert said.endswith("ffdl-admin: the submissions of the tenant vision are not stopped\n")
+        assert said.endswith("ffdl-admin: there is nothing to undo: tenant vision\n")
 
 
 @pytest.mark.parametrize(
@@ -108,7 +137,9 @@ def test_submissions_commands_stop_and_permit_submissions(
         ({"operators": [ACCOUNT]}, ("tenant", "add", "a b"), 1),
         ({"operators": [ACCOUNT]}, ("member", "add", "vision", "no-such-account"), 1),
         ({"operators": [ACCOUNT]}, ("quota", "set", "vision", "gpus", "1"), 1),
-        ({"operators": [ACCOUNT]}, ("submissions", "stop", "--user", "a", "--tenant", "b"), 2),
+        ({"operators": [ACCOUNT]}, ("emergency", "stop", "--user", "a", "--tenant", "b"), 2),
+        ({"operators": [ACCOUNT]}, ("emergency", "undo", "drain", "--user", "a"), 2),
+        ({"auditors": [ACCOUNT]}, ("emergency", "drain"), 77),
         ({"operators": [ACCOUNT]}, ("quota", "set", "vision", "gpus", "1", "--each", "--user", "a"), 2),
         ({"operators": [ACCOUNT]}, ("tenant", "slurm"), 2),
     ],

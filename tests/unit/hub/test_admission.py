@@ -157,12 +157,13 @@ def test_hubs_that_decide_at_once_admit_no_more_than_the_quota(empty_url: str) -
 @pytest.mark.parametrize(
     ("kind", "subject", "whose", "stops"),
     [
-        (LeverKind.SITE, "", "all submissions", (ADA, BOB, EVE)),
-        (LeverKind.TENANT, "vision", "submissions of the tenant vision", (ADA, BOB)),
-        (LeverKind.USER, "bob", "submissions of the user bob", (BOB,)),
+        (LeverKind.SITE, "", "stopped all submissions", (ADA, BOB, EVE)),
+        (LeverKind.SERVICE, "", "drained the service", (ADA, BOB, EVE)),
+        (LeverKind.TENANT, "vision", "stopped the submissions of the tenant vision", (ADA, BOB)),
+        (LeverKind.USER, "bob", "stopped the submissions of the user bob", (BOB,)),
     ],
 )
-def test_stopped_submissions_wait_with_reason_until_they_are_permitted(
+def test_stopped_submissions_wait_with_reason_until_it_is_undone(
     store: HubStore, kind: LeverKind, subject: str, whose: str, stops: tuple[int, ...]
 ) -> None:
     claims = {ADA: Claim("a", "vis"), BOB: Claim("b"), EVE: Claim("c")}
@@ -170,15 +171,15 @@ def test_stopped_submissions_wait_with_reason_until_they_are_permitted(
     store.tenants.stop(kind, subject, "ops", "power failure")
     (lever,) = store.tenants.levers()
     assert (lever.kind, lever.subject, lever.set_by, lever.why) == (kind, subject, "ops", "power failure")
-    said = f"wait: ops has stopped {whose}: power failure"
+    said = f"wait: ops has {whose}: power failure"
     assert [ask(store, uid, claim)[0] for uid, claim in claims.items()] == [
         said if uid in stops else "go" for uid in claims
     ]
     assert ask(store, BOB, Claim("earlier")) == ["go"]
-    store.tenants.permit(kind, subject)
+    store.tenants.undo(kind, subject)
     assert [ask(store, uid, claim)[0] for uid, claim in claims.items()] == ["go"] * 3
-    with pytest.raises(TenantRefused, match="are not stopped"):
-        store.tenants.permit(kind, subject)
+    with pytest.raises(TenantRefused, match="nothing to undo"):
+        store.tenants.undo(kind, subject)
 
 
 def test_tenants_are_described_and_changed_as_a_whole(store: HubStore) -> None:

@@ -165,7 +165,7 @@ def test_resumed_job_asks_again_and_cancelled_one_does_not_wait(tenancy: Tenancy
     resume_job(platform.storage, platform.adapters, platform.store_checks, site.caller, job.id, Resume())
     hub.store.tenants.stop(LeverKind.USER, "alice", "ops", "")
     tenancy.step_after(AGAIN_S)
-    assert site.job(job.id).pending_reason == "ops has stopped submissions of the user alice"
+    assert site.job(job.id).pending_reason == "ops has stopped the submissions of the user alice"
     cancel_job(platform.storage, platform.adapters, site.caller, job.id)
     tenancy.step_after(AGAIN_S)
     assert site.job(job.id).state is JobState.CANCELLED
