@@ -18,6 +18,8 @@ class Word(StrEnum):
     """The hub's answer about a job."""
 
     GO = "go"
+    LATER = "later"
+    """It is not its turn yet; others are being handed over."""
     WAIT = "wait"
     REFUSE = "refuse"
 
@@ -36,18 +38,18 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What may happen to a job, and why not; `reason` is "" for GO."""
+    """What may happen to a job, and why not; `reason` is "" for GO and LATER."""
 
     word: Word
     reason: str = ""
 
 
-GO = Answer(Word.GO)
+GO, LATER = Answer(Word.GO), Answer(Word.LATER)
 
 
-def encode_claims(claims: Sequence[Claim]) -> dict[str, Any]:
-    """Return the body of a request."""
-    return {"jobs": [[one.job, one.account, one.gpus, one.gpu_type] for one in claims]}
+def encode_claims(claims: Sequence[Claim], handed: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the body of a request. `handed` are admitted jobs about which the scheduler has answered."""
+    return {"jobs": [[one.job, one.account, one.gpus, one.gpu_type] for one in claims], "handed": list(handed)}
 
 
 def read_claims(plain: object) -> list[Claim]:

@@ -96,10 +96,10 @@ class Hub:
             raise HubUnavailable(f"the hub's listing cannot be read: {error!r}") from error
         return Listing(digest, max(0, age_ms) / 1000, rows)
 
-    def admit(self, claims: Sequence[Claim]) -> dict[str, Answer]:
-        """Return which of these jobs may be handed over to a scheduler. Raises :class:`HubUnavailable`,
-        :class:`HubRefused`."""
-        reply = self._post(ADMISSIONS_PATH, encode_claims(claims))
+    def admit(self, claims: Sequence[Claim], handed: Sequence[str] = ()) -> dict[str, Answer]:
+        """Return which of these jobs may be handed over to a scheduler. It has answered about the jobs `handed`. Raises
+        :class:`HubUnavailable`, :class:`HubRefused`."""
+        reply = self._post(ADMISSIONS_PATH, encode_claims(claims, handed))
         try:
             return read_answers(json.loads(reply))
         except (ValueError, RecursionError) as error:

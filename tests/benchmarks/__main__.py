@@ -22,6 +22,7 @@ from tests.benchmarks.beginning import measure_beginning
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.caching import measure_cache
 from tests.benchmarks.collecting import measure_collectors
+from tests.benchmarks.fairness import measure_fairness
 from tests.benchmarks.figures import Figure, table
 from tests.benchmarks.footprint import measure_footprint
 from tests.benchmarks.knobs import Knobs
@@ -60,6 +61,7 @@ WITHOUT_CLUSTER: dict[str, Callable[[Knobs], list[Figure]]] = {
     "kubernetes": measure_kubernetes,
     "footprint": measure_footprint,
     "site": measure_site,
+    "fairness": measure_fairness,
 }
 AT_A_DESK: dict[str, Callable[[Bench], list[Figure]]] = {
     "start": measure_start,

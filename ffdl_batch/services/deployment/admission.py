@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 CODE = "C106"
 AGAIN_S = 2.0
 """Pause of a job for which its tenant has no quota left, or whose submissions are stopped."""
+TURN_S, LONGEST_TURN_S = 0.25, 5.0
+"""Pause of the next jobs whose turn it is not yet, and of the last ones."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 15.0
 """Pauses between two requests to a hub that does not answer."""
 
@@ -42,6 +44,8 @@ class Admission:
         self._live: set[str] | None = None
         """Admitted jobs that had not ended when they were last read; None until the hub has named them."""
         self._changed_at = 0.0
+        self._going: set[str] = set()
+        """Jobs that may be handed over, and of which the hub does not know that they were."""
 
     def sort_out(self, lease: StepLease, leased: Sequence[LeasedJob]) -> tuple[list[LeasedJob], int]:
         """Return those of `leased` that may be handed over, and how many jobs ended because the hub refuses them. The
@@ -56,8 +60,9 @@ class Admission:
         else:
             waits = {job.id: answers.get(job.id, _NO_ANSWER) for job in new}
         held = {job_id: answer for job_id, answer in waits.items() if answer.word is not Word.GO}
-        late = [job for job in new if job.id in held and held[job.id].word is Word.WAIT]
-        lease.put_off([Delay(job, self._pause_s(), held[job.id].reason) for job in late])
+        late = [job for job in new if job.id in held and held[job.id].word is not Word.REFUSE]
+        turns = turn_pauses([job.id for job in late if held[job.id].word is Word.LATER], len(new) - len(held))
+        lease.put_off([Delay(job, turns.get(job.id, self._pause_s()), held[job.id].reason) for job in late])
         ended = self._end([(job, held[job.id].reason) for job in new if job.id in held and job not in late])
         return [one for one in leased if one.job.id not in held], ended
 
@@ -81,6 +86,10 @@ class Admission:
                     if live
                     else set()
                 )
+            if handed := self._find_handed():
+                self._hub.admit((), handed)
+                with self._lock:
+                    self._going -= set(handed)
             known = {job.id: job for job in store.get_many(ids)}
             ended = [one for one in ids if (job := known.get(JobId(one))) is None or job.state.is_terminal]
             if ended:
@@ -100,17 +109,29 @@ class Admission:
         if self._failures and self._storage.clock.monotonic() < self._again_at:
             return None
         answers: dict[str, Answer] = {}
+        handed = self._find_handed()
         try:
             for start in range(0, len(claims), MOST_JOBS):
-                answers |= self._hub.admit(claims[start : start + MOST_JOBS])
+                answers |= self._hub.admit(claims[start : start + MOST_JOBS], handed if start == 0 else ())
         except (HubUnavailable, HubRefused) as error:
             self._note_failure(str(error))
             return None
         self._failures, self._why = 0, ""
+        going = {job for job, answer in answers.items() if answer.word is Word.GO}
         with self._lock:
+            self._going = (self._going | going) - set(handed)
             if self._live is not None:
-                self._live |= {job for job, answer in answers.items() if answer.word is Word.GO}
+                self._live |= going
         return answers
+
+    def _find_handed(self) -> list[str]:
+        """Return the admitted jobs about which the scheduler has answered since the last request."""
+        with self._lock:
+            going = sorted(self._going)
+        if not going:
+            return []
+        waiting = {job.id for job in self._storage.store.get_many(going) if job.state in _BEFORE}
+        return [one for one in going if one not in waiting][:MOST_JOBS]
 
     def _note_failure(self, why: str) -> None:
         self._failures += 1
@@ -142,6 +163,14 @@ class Admission:
 _NO_ANSWER = Answer(Word.WAIT, "the site's hub did not answer about this job")
 _OVERLAP_S = 60.0
 """Changes are read again for this long, because clocks of daemon and database may differ."""
+
+
+_BEFORE = (JobState.PENDING, JobState.DEPLOYING)
+
+
+def turn_pauses(jobs: Sequence[str], granted: int) -> dict[str, float]:
+    """Return the pauses of jobs whose turn comes later, if it is the turn of as many each time as now."""
+    return {job: min(LONGEST_TURN_S, TURN_S * (1 + number // max(1, granted))) for number, job in enumerate(jobs)}
 
 
 def _is_new(job: Job) -> bool:

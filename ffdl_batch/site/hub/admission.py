@@ -1,4 +1,4 @@
-"""Decides which new jobs may be handed over to a scheduler, by quotas of tenants and by what operators have stopped.
+"""Decides which new jobs may be handed over to a scheduler, by quotas of tenants, emergency levers and fair shares.
 
 A request is decided in one transaction. Two hub processes, as during a restart, decide one after the other.
 """
@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from sqlalchemy import delete, func, insert, literal, select
 from sqlalchemy.engine import Connection
 
-from ffdl_batch.domain.admission import GO, Answer, Claim, Word
+from ffdl_batch.domain.admission import GO, LATER, Answer, Claim, Word
 from ffdl_batch.host.fast_dataclass import dataclass
+from ffdl_batch.site.hub.fair_window import FairWindow
 from ffdl_batch.site.hub.schema import ADMISSIONS
 from ffdl_batch.site.hub.tenants import EACH, WHOLE, Lever, LeverKind, Quota, Tenant, read_levers, read_tenants
 from ffdl_batch.site.hub.token_index import account_name
@@ -50,49 +51,31 @@ class _Asker:
 class Admission:
     """Admits jobs. Safe in every thread. Methods raise StoreError."""
 
-    def __init__(self, database: Database, account: Callable[[int], str] = account_name) -> None:
-        """`database` has the hub's tables."""
+    def __init__(
+        self, database: Database, account: Callable[[int], str] = account_name, window: FairWindow | None = None
+    ) -> None:
+        """`database` has the hub's tables. `window` shares the stream of submissions."""
         self._database, self._account = database, account
+        self._window = window or FairWindow()
 
-    def decide(self, uid: int, claims: Sequence[Claim]) -> dict[str, Answer]:
-        """Return an answer for each job of this user, in order. A job that was admitted before may go again."""
+    def decide(self, uid: int, claims: Sequence[Claim], handed: Sequence[str] = ()) -> dict[str, Answer]:
+        """Return an answer for each job of this user, in order. A job that was admitted before may go again. The
+        scheduler has answered about the jobs `handed`."""
+        self._window.note_handed(uid, [*handed, *(claim.job for claim in claims)])  # a job that asks again was not
         asker = _Asker(uid, self._account(uid))
-        answers: dict[str, Answer] = {}
         with self._database.writing(begin="EXCLUSIVE") as connection:
             if self._database.is_postgres:
                 connection.execute(select(func.pg_advisory_xact_lock(literal(_LOCK))))
             known = frozenset(connection.execute(select(ADMISSIONS.c.job).where(ADMISSIONS.c.uid == uid)).scalars())
-            tenants, levers = read_tenants(connection), read_levers(connection)
-            uses: dict[str, Use] = {}
-            rows, now = [], self._database.now(connection)
+            decision = _Decision(connection, asker, read_tenants(connection), read_levers(connection))
             for claim in claims:
-                if claim.job in known:
-                    answers[claim.job] = GO
-                    continue
-                found = _tenant_of(claim, asker, tenants)
-                if isinstance(found, Answer):
-                    answers[claim.job] = found
-                    continue
-                tenant, amounts = found, _amounts(claim)
-                name = tenant.name if tenant is not None else ""
-                answer = _stopped(levers, asker, name)
-                if answer is None and tenant is not None:
-                    if name not in uses:
-                        uses[name] = _use_of(connection, name)
-                    answer = _limited(tenant, uses[name], asker, amounts)
-                    if answer is None:
-                        uses[name].add(uid, amounts)
-                if answer is None:
-                    rows.append(
-                        {
-                            "uid": uid, "job": claim.job, "tenant": name, "gpus": claim.gpus,
-                            "gpu_type": claim.gpu_type, "admitted_at": now,
-                        }
-                    )  # fmt: skip
-                answers[claim.job] = answer or GO
-            if rows:
-                connection.execute(insert(ADMISSIONS), rows)
-        return answers
+                decision.consider(claim, is_known=claim.job in known)
+            for group, weight, jobs in decision.groups():
+                room = self._window.room(group, weight, uid, len(jobs))
+                self._window.grant(group, uid, jobs[:room])
+                decision.put_off(jobs[room:])
+            decision.store(known, self._database.now(connection))
+        return decision.answers
 
     def use_of(self, tenant: str) -> Use:
         """Return what the live jobs of a tenant use."""
@@ -109,6 +92,75 @@ class Admission:
         """Count jobs of a user no longer."""
         with self._database.writing() as connection:
             connection.execute(delete(ADMISSIONS).where(ADMISSIONS.c.uid == uid, ADMISSIONS.c.job.in_(jobs)))
+
+
+class _Decision:
+    """The answers to one request."""
+
+    def __init__(
+        self, connection: Connection, asker: _Asker, tenants: Sequence[Tenant], levers: Sequence[Lever]
+    ) -> None:
+        self._connection, self._asker, self._tenants, self._levers = connection, asker, tenants, levers
+        self._uses: dict[str, Use] = {}
+        self._admitted: dict[str, tuple[Claim, Tenant | None]] = {}
+        self.answers: dict[str, Answer] = {}
+
+    def consider(self, claim: Claim, *, is_known: bool) -> None:
+        """Answer by memberships, levers and quotas. A job that was admitted before only waits for its turn."""
+        found = _tenant_of(claim, self._asker, self._tenants)
+        if is_known:
+            tenant = None if isinstance(found, Answer) else found
+        elif isinstance(found, Answer):
+            self.answers[claim.job] = found
+            return
+        else:
+            tenant = found
+            answer = _stopped(self._levers, self._asker, _name(tenant)) or self._check_quotas(claim, tenant)
+            if answer is not None:
+                self.answers[claim.job] = answer
+                return
+        self._admitted[claim.job] = (claim, tenant)
+        self.answers[claim.job] = GO
+
+    def groups(self) -> list[tuple[str, float, list[str]]]:
+        """Return the groups of the admitted jobs: the name, the weight, and the jobs in order."""
+        found: dict[str, tuple[str, float, list[str]]] = {}
+        for job, (_, tenant) in self._admitted.items():
+            name = f"tenant {tenant.name}" if tenant is not None else f"user {self._asker.uid}"
+            found.setdefault(name, (name, tenant.weight if tenant is not None else 1.0, []))[2].append(job)
+        return list(found.values())
+
+    def put_off(self, jobs: Iterable[str]) -> None:
+        """Let admitted jobs wait for their turn."""
+        for job in jobs:
+            del self._admitted[job]
+            self.answers[job] = LATER
+
+    def store(self, known: frozenset[str], at: float) -> None:
+        """Store the new admissions."""
+        rows = [
+            {"uid": self._asker.uid, "job": job, "tenant": _name(tenant), "gpus": claim.gpus,
+             "gpu_type": claim.gpu_type, "admitted_at": at}
+            for job, (claim, tenant) in self._admitted.items()
+            if job not in known
+        ]  # fmt: skip
+        if rows:
+            self._connection.execute(insert(ADMISSIONS), rows)
+
+    def _check_quotas(self, claim: Claim, tenant: Tenant | None) -> Answer | None:
+        if tenant is None:
+            return None
+        if tenant.name not in self._uses:
+            self._uses[tenant.name] = _use_of(self._connection, tenant.name)
+        use, amounts = self._uses[tenant.name], _amounts(claim)
+        answer = _limited(tenant, use, self._asker, amounts)
+        if answer is None:
+            use.add(self._asker.uid, amounts)
+        return answer
+
+
+def _name(tenant: Tenant | None) -> str:
+    return tenant.name if tenant is not None else ""
 
 
 def _tenant_of(claim: Claim, asker: _Asker, tenants: Iterable[Tenant]) -> Tenant | Answer | None:

@@ -65,8 +65,9 @@ class TenantRoutes:
     async def _admit(self, scope: Scope, receive: Receive, uid: int) -> dict[str, Any]:
         method, path = scope["method"], scope["path"]
         if (method, path) == ("POST", _ADMISSIONS):
-            claims = read_json(await read_small(receive, CLAIMS_BYTES), read_claims)
-            return encode_answers(await asyncio.to_thread(self._admission.decide, uid, claims))
+            body = await read_small(receive, CLAIMS_BYTES)
+            claims, handed = read_json(body, lambda plain: (read_claims(plain), read_ids(plain, "handed")))
+            return encode_answers(await asyncio.to_thread(self._admission.decide, uid, claims, handed))
         if (method, path) == ("GET", _ADMISSIONS):
             return {"live": await asyncio.to_thread(self._admission.live, uid)}
         if (method, path) == ("POST", f"{_ADMISSIONS}/ended"):

@@ -8,16 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.admission import Answer, Claim, encode_answers, encode_claims, read_answers, read_claims
+from ffdl_batch.domain.admission import (
+    Answer,
+    Claim,
+    encode_answers,
+    encode_claims,
+    read_answers,
+    read_claims,
+    read_ids,
+)
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job.views import Resume
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.observation import EndCause
 from ffdl_batch.host.fast_dataclass import dataclass
-from ffdl_batch.services.deployment.admission import AGAIN_S, LONGEST_PAUSE_S
+from ffdl_batch.services.deployment.admission import AGAIN_S, LONGEST_PAUSE_S, TURN_S
 from ffdl_batch.services.hub import HubUnavailable
 from ffdl_batch.services.job_control.resume import resume_job
 from ffdl_batch.services.job_control.stop import cancel_job
+from ffdl_batch.site.hub.fair_window import FairWindow
 from ffdl_batch.site.hub.store import HubStore, open_hub_store
 from ffdl_batch.site.hub.tenants import LeverKind, Quota
 from ffdl_batch.store.database import connect
@@ -34,11 +43,13 @@ class DirectHub:
     is_away: bool = False
     asked: list[list[str]] = field(default_factory=list)
 
-    def admit(self, claims: Sequence[Claim]) -> dict[str, Answer]:
-        self.asked.append([one.job for one in claims])
+    def admit(self, claims: Sequence[Claim], handed: Sequence[str] = ()) -> dict[str, Answer]:
+        if claims:
+            self.asked.append([one.job for one in claims])
         self._answers()
-        given = read_claims(encode_claims(claims))
-        return read_answers(encode_answers(self.store.admission.decide(UID, given)))
+        plain = encode_claims(claims, handed)
+        answers = self.store.admission.decide(UID, read_claims(plain), read_ids(plain, "handed"))
+        return read_answers(encode_answers(answers))
 
     def live_jobs(self) -> list[str]:
         self._answers()
@@ -177,6 +188,18 @@ def test_elements_of_an_array_ask_in_one_request(tenancy: Tenancy) -> None:
     tenancy.deployer.step()
     assert [len(ids) for ids in tenancy.hub.asked] == [5]
     assert len(tenancy.hub.store.admission.live(UID)) == 3
+
+
+def test_jobs_whose_turn_comes_later_follow_when_earlier_ones_were_handed_over(tenancy: Tenancy) -> None:
+    tenancy.hub.store.tenants.remove_quota("vision", "", "jobs")
+    tenancy.hub.store.admission._window = FairWindow(2, tenancy.site.clock.monotonic)
+    jobs = tenancy.site.accept_all(7)
+    handed = []
+    for _ in range(4):
+        tenancy.deployer.step()
+        handed.append(sum(tenancy.site.job(job.id).state is JobState.QUEUED for job in jobs))
+        tenancy.site.clock.tick(TURN_S)
+    assert handed == [2, 4, 6, 7]
 
 
 @pytest.mark.parametrize(
