@@ -17,11 +17,11 @@ from ffdl_batch.option_types import Number
 
 __all__ = ["emergency", "member", "quota", "tenant"]
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-_MEMBER = click.option("--user", metavar="NAME", help="The limit is for this member.  [default: for the whole tenant]")
-_EACH = click.option("--each", is_flag=True, help="The limit is for each member that has none of its own.")
-_ONE_USER = click.option("--user", metavar="NAME", help="Only those of this user.")
-_WHY = click.option("--why", default="", metavar="TEXT", help="The reason that users see.")
-_ONE_TENANT = click.option("--tenant", "of_tenant", metavar="NAME", help="Only those of this tenant.")
+_MEMBER = click.option("--user", metavar="NAME", help="Member to limit.  [default: the whole tenant]")
+_EACH = click.option("--each", is_flag=True, help="Limit each member who has no individual limit.")
+_ONE_USER = click.option("--user", metavar="NAME", help="Only submissions of this user.")
+_WHY = click.option("--why", default="", metavar="TEXT", help="The reason, for users and for `emergency list`.")
+_ONE_TENANT = click.option("--tenant", "of_tenant", metavar="NAME", help="Only submissions of this tenant.")
 
 
 @tenant.command()
@@ -31,9 +31,11 @@ _ONE_TENANT = click.option("--tenant", "of_tenant", metavar="NAME", help="Only t
     "accounts",
     multiple=True,
     metavar="NAME",
-    help="A Slurm account of the tenant; can be repeated. The named accounts replace those from before.",
+    help="A Slurm account of the tenant; can be repeated. The given accounts replace the existing ones.",
 )
-@click.option("--weight", type=Number(0), metavar="N", help="Share of the tenant beside others.  [default: 1]")
+@click.option(
+    "--weight", type=Number(0), metavar="N", help="Weight relative to other tenants.  [default: 1 if it is new]"
+)
 def add(name: str, accounts: Sequence[str], weight: float | None) -> None:
     """Add the tenant NAME to this site, or change its accounts or its weight.
 
@@ -70,16 +72,16 @@ def remove(name: str) -> None:
 @click.option("--print", "as_text", is_flag=True, help="Print the commands; ffdl does not change Slurm's database.")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 def slurm(names: Sequence[str], as_text: bool) -> None:
-    """Print the sacctmgr commands that give Slurm's associations the limits of the site's tenants.
+    """Print sacctmgr commands that set the quotas as association limits, so that they also apply to sbatch.
 
-    With them the limits hold for plain sbatch, too. Limits of each member become those of its users. A tenant without
-    an account has no limits in Slurm.
+    Each account gets the full limit of its tenant. Limits of members become limits of their user associations. Nothing
+    is printed for a tenant without accounts.
     """
     if not as_text:
-        raise click.UsageError("add --print, and run what it prints as an administrator of Slurm")
+        raise click.UsageError("this command only prints; add --print, and have a Slurm administrator run the output")
     tenants = {one["name"]: one for one in _ask("GET", "/tenants")["tenants"]}
     if missing := [name for name in names if name not in tenants]:
-        raise Stop(ExitCode.FAILED, f"there is no tenant {missing[0]}")
+        raise Stop(ExitCode.FAILED, f"there is no tenant {missing[0]!r}; `ffdl-admin tenant list` shows all")
     for name in names or tenants:
         for line in sacctmgr_lines(tenants[name]):
             click.echo(line)
@@ -103,7 +105,7 @@ def add_members(name: str, users: Sequence[str]) -> None:
 @click.argument("name", metavar="TENANT")
 @click.argument("users", nargs=-1, required=True, metavar="USER...")
 def remove_members(name: str, users: Sequence[str]) -> None:
-    """Remove users from a tenant. Their admitted jobs continue."""
+    """Remove users and their individual quotas from a tenant. Their admitted jobs continue."""
     for user in users:
         _ask("DELETE", f"/tenants/{name}/members/{user}")
 
@@ -141,7 +143,7 @@ def remove_quota(name: str, resource: str, user: str | None, each: bool) -> None
 def emergency() -> None:
     """Stop users, or the whole service, in an emergency, as an operator on the hub's host.
 
-    Each command takes effect at once and can be undone. Jobs that a scheduler has got are not affected.
+    Each command takes effect at once and can be undone. Jobs that the hub has already admitted continue.
     """
 
 
@@ -157,14 +159,14 @@ def stop(user: str | None, of_tenant: str | None, why: str) -> None:
 @emergency.command("revoke-tokens")
 @_WHY
 def revoke_tokens(why: str) -> None:
-    """Let the hub refuse all tokens that exist now. Users can log in again."""
+    """Revoke all existing tokens. Users can log in again."""
     _ask("PUT", "/levers/tokens", {"why": why})
 
 
 @emergency.command()
 @_WHY
 def drain(why: str) -> None:
-    """Stop all submissions, and refuse all changes through the hub. Reading continues."""
+    """Stop all submissions, and refuse changes sent through the hub. Read-only commands still work."""
     _ask("PUT", "/levers/service", {"why": why})
 
 
@@ -173,9 +175,9 @@ def drain(why: str) -> None:
 @_ONE_USER
 @_ONE_TENANT
 def undo(what: str, user: str | None, of_tenant: str | None) -> None:
-    """Undo one of the other commands. Tokens that were revoked become valid again."""
+    """Undo a previous emergency command. Revoked tokens become valid again, unless they have expired."""
     if what != "stop" and (user or of_tenant):
-        raise click.UsageError("--user and --tenant: give them with stop")
+        raise click.UsageError("--user and --tenant are valid only for `undo stop`")
     kinds = {"revoke-tokens": "tokens", "drain": "service"}
     _ask("DELETE", f"/levers/{kinds.get(what) or _subject(user, of_tenant)}")
 
@@ -183,7 +185,7 @@ def undo(what: str, user: str | None, of_tenant: str | None) -> None:
 @emergency.command("list")
 @_JSON
 def list_levers(as_json: bool) -> None:
-    """List what is stopped: since when, by whom and why."""
+    """List active stops with their time, operator and reason."""
     levers = _ask("GET", "/levers")["levers"]
     if as_json:
         click.echo(json_text({"schema": 1, "levers": levers}, indent=2))
@@ -219,13 +221,13 @@ def _whose(name: str) -> str:
 
 def _member_of(user: str | None, each: bool) -> str:
     if user and each:
-        raise click.UsageError("--user and --each: give one of them")
+        raise click.UsageError("--user and --each are mutually exclusive")
     return "*" if each else user or ""
 
 
 def _subject(user: str | None, of_tenant: str | None) -> str:
     if user and of_tenant:
-        raise click.UsageError("--user and --tenant: give one of them")
+        raise click.UsageError("--user and --tenant are mutually exclusive")
     if user or of_tenant:
         return f"user/{user}" if user else f"tenant/{of_tenant}"
     return "site"

@@ -1,4 +1,4 @@
-"""``ffdl-controller``: head, node, upload, pod, stand-in, attach, isolate, probe-isolation.
+"""Run a command of ``ffdl-controller``: head, node, upload, pod, stand-in, attach, isolate, probe-isolation.
 
 Users do not start it. Each command loads only its own modules.
 """
@@ -20,7 +20,7 @@ _MODULES = {
 def main() -> int:
     """Run one command. Return the exit code."""
     words = sys.argv[1:]
-    if words[:1] != ["isolate"]:  # it is about to become a learner
+    if words[:1] != ["isolate"]:  # its program is the learner's soon, which must not have this name
         from ffdl_batch.host.processes import name_process
 
         name_process()

@@ -1,6 +1,7 @@
-"""Become a command with no signal blocked, between the fork of a controller and the exec of a learner. Python 3.9.
+"""Unblock all signals and exec a command, after a controller has forked. Must run on Python 3.9.
 
-Transfers and restarted learners begin like this, so it loads few modules, and none with dataclasses.
+Every transfer and restarted learner starts through this module, so it imports few modules, and none that define
+dataclasses.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ VICTIM = "--victim"
 """Option: the kernel kills the command first if memory is exhausted."""
 VICTIM_SCORE = 500
 """Added to ``oom_score_adj`` of learners: half of the memory limit counts as theirs on top of what they use (proc(5)).
-Files in /dev/shm belong to no process, so that a controller may be the largest process of a job that fills it."""
+Files in /dev/shm count for no process, so a controller can be the largest process of a job that fills /dev/shm."""
 
 
 def main(argv: list[str]) -> int:
@@ -31,8 +32,8 @@ def main(argv: list[str]) -> int:
 
 
 def prefer_as_victim(proc: str = "/proc") -> None:
-    """Make this process, and what it starts, the first that the kernel kills if memory is used up. For a child between
-    fork and exec. Any process may raise its own score (proc(5), oom_score_adj); if it fails, the score stays."""
+    """Raise oom_score_adj, so that the kernel kills this process and its children first when memory runs out. For a
+    child between fork and exec. Any process may raise its own score (proc(5)); if it fails, the score stays."""
     try:
         with open(os.path.join(proc, "self/oom_score_adj"), "rb+", buffering=0) as file:
             score = int(file.read())

@@ -59,7 +59,10 @@ class Platform:
         self.followed_jobs = FollowedJobs(store)
         self.node_exclusion = NodeExclusion(store, self.adapters, clock)
         self.explainer = Explainer(self.storage, self.adapters)
-        self.admission = Admission(self.storage, self.hub)
+        self.admission = Admission(self.storage, self.hub, self._default_account)
+
+    def _default_account(self, backend: str) -> str:
+        return str(self.settings.backend_settings(backend).get("account", ""))
 
     def deployer(self, reached: Reached = lambda _step: None) -> Deployer:
         """Return the service that hands jobs to schedulers. It calls `reached` at each step."""

@@ -1,4 +1,4 @@
-"""The question of a user's daemon to the hub: which new jobs may be handed over to a scheduler."""
+"""Encode and read the requests in which a daemon asks the hub to admit new jobs, and the answers."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _read_claim(row: object) -> Claim:
             job and max(map(len, (job, account, gpu_type))) <= LONGEST_TEXT and 0 <= gpus < float("inf")
         ):
             return Claim(job, account, float(gpus), gpu_type)
-    raise ValueError("a job must be its id, its account, its number of GPUs, and their type")
+    raise ValueError("each job must be a list: id, account, number of GPUs, GPU type")
 
 
 def encode_answers(answers: Mapping[str, Answer]) -> dict[str, Any]:
@@ -93,5 +93,5 @@ def read_ids(plain: object, key: str) -> list[str]:
     """Read a list of ids of jobs. Raises ValueError."""
     ids = plain.get(key) if isinstance(plain, dict) else None
     if not isinstance(ids, list) or len(ids) > MOST_JOBS or not all(isinstance(one, str) for one in ids):
-        raise ValueError(f"{key} must be a list of at most {MOST_JOBS} texts")
+        raise ValueError(f"{key} must be a list of at most {MOST_JOBS} strings")
     return ids

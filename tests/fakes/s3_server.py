@@ -13,6 +13,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterable
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -60,7 +61,7 @@ class S3Server:
             try:
                 urllib.request.urlopen(f"{self.endpoint}/moto-api/", timeout=5).close()
                 return
-            except OSError:
+            except (OSError, HTTPException):  # a connection to a port without a listener may be one to itself
                 assert self._process.poll() is None, log.read_text()
                 time.sleep(0.1)
         raise TimeoutError(log.read_text())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import signal
 import socket
 import ssl
@@ -230,18 +231,22 @@ class Hub:
 
     def start(self) -> None:
         """Start it and wait until it listens."""
-        with self.log.open("wb") as output:
+        with self.log.open("wb") as output, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
+            place = self.host.place / "hub/ready"
+            place.unlink(missing_ok=True)
+            ready.bind(str(place))
+            place.chmod(0o777)
             program = [sys.executable, "-I", "-m", "ffdl_batch.site.hub.main"]
             argv = [*program, "--site-file", f"{self.host.place}/site.toml"]
             self.process = subprocess.Popen(
-                self.host.inside(argv, HUB), stdin=subprocess.DEVNULL, stderr=output, cwd="/"
-            )
-        deadline = time.monotonic() + LIMIT_S
-        while True:
-            assert self.process.poll() is None and time.monotonic() < deadline, self.log.read_text()
-            with suppress(OSError), socket.create_connection((ADDRESS, self.port)):
-                return
-            time.sleep(0.05)
+                self.host.inside(argv, HUB), stdin=subprocess.DEVNULL, stderr=output, cwd="/",
+                env={**os.environ, "NOTIFY_SOCKET": str(place)},
+            )  # fmt: skip
+            # Not by connections to the port: while no process listens there, one may connect to itself.
+            deadline = time.monotonic() + LIMIT_S
+            while not select.select([ready], [], [], 0.1)[0]:
+                assert self.process.poll() is None and time.monotonic() < deadline, self.log.read_text()
+            assert ready.recv(100) == b"READY=1"
 
     def ask(self, token: str, path: str, method: str = "GET", body: object = None) -> tuple[int, Any]:
         """Send a request over HTTPS; the status and the reply."""

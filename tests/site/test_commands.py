@@ -119,9 +119,8 @@ def test_new_jobs_wait_for_quota_and_while_an_operator_stops_submissions(host: H
         manage("emergency", "undo", "stop")
         until(lambda: "begun" in ada.ffdl("logs", first).stdout, "the first learner's start")
         second = submit()
-        until(
-            lambda: state(second) == ("PENDING", "quota of the tenant vision: jobs 1, in use 1, asked 1"), "the reason"
-        )
+        reason = "waiting for quota of tenant vision: jobs limit 1, in use 1, requested 1"
+        until(lambda: state(second) == ("PENDING", reason), "the reason")
     finally:
         (files / "go-on").touch()
     for job_id in (first, second):

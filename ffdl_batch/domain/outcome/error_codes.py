@@ -109,8 +109,8 @@ FAULTS: dict[str, FaultKind] = {
         ),
         _user(
             "C106",
-            "a quota of the tenant can never hold the job",
-            "ask for fewer GPUs, or choose another account; ffdl-admin quota shows operators the limits",
+            "the job exceeds a quota of its tenant, or its account is missing or belongs to another tenant",
+            "request fewer GPUs, or choose another account; operators see the limits with ffdl-admin tenant list",
         ),
         _user("C201", "the learner ended with an error", "read its log with ffdl logs, and correct the training"),
         _user(

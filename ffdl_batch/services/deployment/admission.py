@@ -1,14 +1,14 @@
 """Asks the site's hub which new jobs may be handed over to a scheduler, and reports jobs that have ended.
 
-A job is new once for each submission and each resume. Its continuations do not ask. The hub remembers what it has
-admitted, so it is asked again after a restart of the daemon, and gives the same answer.
+A job is new after each submission and each resume. Its continuations do not ask. The hub stores the jobs that it has
+admitted. After a restart, the daemon asks again, and admitted jobs do not need quota a second time.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ffdl_batch.domain.admission import MOST_JOBS, Answer, Claim, Word
 from ffdl_batch.domain.job.job import Change, Job, JobId
@@ -26,26 +26,27 @@ log = logging.getLogger(__name__)
 
 CODE = "C106"
 AGAIN_S = 2.0
-"""Pause of a job for which its tenant has no quota left, or whose submissions are stopped."""
+"""Pause before a job asks again if its quota is used up or its submission is stopped."""
 TURN_S, LONGEST_TURN_S = 0.25, 5.0
-"""Pause of the next jobs whose turn it is not yet, and of the last ones."""
+"""Shortest and longest pause of a job answered LATER. It grows with the job's place in the queue of its daemon."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 15.0
 """Pauses between two requests to a hub that does not answer."""
 
 
 class Admission:
-    """Lets jobs wait, or ends them, as the hub answers. One per daemon. Without a hub, all jobs may go."""
+    """Delay or fail new jobs according to the hub's answers. One per daemon. Without a hub, all jobs may go."""
 
-    def __init__(self, storage: JobStorage, hub: Hub | None) -> None:
-        self._storage, self._hub = storage, hub
+    def __init__(self, storage: JobStorage, hub: Hub | None, default_account: Callable[[str], str]) -> None:
+        """`default_account` returns the account of jobs of a backend that name none, "" if there is none."""
+        self._storage, self._hub, self._default_account = storage, hub, default_account
         self._failures, self._again_at = 0, 0.0
         self._why = ""
         self._lock = threading.Lock()
         self._live: set[str] | None = None
-        """Admitted jobs that had not ended when they were last read; None until the hub has named them."""
+        """Admitted jobs that had not ended when they were last read; None until they were read from the hub."""
         self._changed_at = 0.0
         self._going: set[str] = set()
-        """Jobs that may be handed over, and of which the hub does not know that they were."""
+        """Admitted jobs that this daemon has not reported as handed over."""
 
     def sort_out(self, lease: StepLease, leased: Sequence[LeasedJob]) -> tuple[list[LeasedJob], int]:
         """Return those of `leased` that may be handed over, and how many jobs ended because the hub refuses them. The
@@ -53,9 +54,9 @@ class Admission:
         new = [one.job for one in leased if _is_new(one.job)] if self._hub is not None else []
         if not new:
             return list(leased), 0
-        answers = self._ask([_claim(job) for job in new])
+        answers = self._ask([self._claim(job) for job in new])
         if answers is None:
-            reason = f"the site's hub does not answer, and new jobs wait: {self._why}"
+            reason = f"waiting for the site's hub: {self._why}"
             waits = dict.fromkeys((job.id for job in new), Answer(Word.WAIT, reason))
         else:
             waits = {job.id: answers.get(job.id, _NO_ANSWER) for job in new}
@@ -67,8 +68,8 @@ class Admission:
         return [one for one in leased if one.job.id not in held], ended
 
     def report_ended(self) -> float:
-        """Let the hub count jobs no longer that have ended. Return the seconds until it is to be called again if no job
-        changes."""
+        """Report ended and handed-over jobs to the hub. Return the seconds until the next call, if no job changes
+        before."""
         if self._hub is None:
             return LONGEST_PAUSE_S
         now, store = self._storage.clock.now(), self._storage.store
@@ -124,6 +125,11 @@ class Admission:
                 self._live |= going
         return answers
 
+    def _claim(self, job: Job) -> Claim:
+        spec = job.effective_spec
+        account = spec.batch.account or self._default_account(job.backend)
+        return Claim(job.id, account, count_gpus(spec), spec.resources.gpu_type)
+
     def _find_handed(self) -> list[str]:
         """Return the admitted jobs about which the scheduler has answered since the last request."""
         with self._lock:
@@ -169,15 +175,11 @@ _BEFORE = (JobState.PENDING, JobState.DEPLOYING)
 
 
 def turn_pauses(jobs: Sequence[str], granted: int) -> dict[str, float]:
-    """Return the pauses of jobs whose turn comes later, if it is the turn of as many each time as now."""
+    """Return how long each job answered LATER waits before it asks again. Assumes that each request admits as many jobs
+    as this one."""
     return {job: min(LONGEST_TURN_S, TURN_S * (1 + number // max(1, granted))) for number, job in enumerate(jobs)}
 
 
 def _is_new(job: Job) -> bool:
     """Return whether the job has had no attempt since its submission or its last resume."""
     return job.state is JobState.PENDING and job.requested_action is RequestedAction.NONE and job.spent == Spent()
-
-
-def _claim(job: Job) -> Claim:
-    spec = job.effective_spec
-    return Claim(job.id, spec.batch.account, count_gpus(spec), spec.resources.gpu_type)

@@ -54,14 +54,14 @@ class Admission:
     def __init__(
         self, database: Database, account: Callable[[int], str] = account_name, window: FairWindow | None = None
     ) -> None:
-        """`database` has the hub's tables. `window` shares the stream of submissions."""
+        """`database` has the hub's tables. `window` divides the submission rate."""
         self._database, self._account = database, account
         self._window = window or FairWindow()
 
     def decide(self, uid: int, claims: Sequence[Claim], handed: Sequence[str] = ()) -> dict[str, Answer]:
-        """Return an answer for each job of this user, in order. A job that was admitted before may go again. The
-        scheduler has answered about the jobs `handed`."""
-        self._window.note_handed(uid, [*handed, *(claim.job for claim in claims)])  # a job that asks again was not
+        """Return an answer for each claim. A job that was admitted before is not checked against quotas again. `handed`
+        are admitted jobs that the scheduler has accepted or rejected."""
+        self._window.note_handed(uid, [*handed, *(claim.job for claim in claims)])
         asker = _Asker(uid, self._account(uid))
         with self._database.writing(begin="EXCLUSIVE") as connection:
             if self._database.is_postgres:
@@ -89,7 +89,7 @@ class Admission:
             return list(connection.execute(query).scalars())
 
     def end(self, uid: int, jobs: Sequence[str]) -> None:
-        """Count jobs of a user no longer."""
+        """Stop counting these jobs of a user."""
         with self._database.writing() as connection:
             connection.execute(delete(ADMISSIONS).where(ADMISSIONS.c.uid == uid, ADMISSIONS.c.job.in_(jobs)))
 
@@ -172,7 +172,8 @@ def _tenant_of(claim: Claim, asker: _Asker, tenants: Iterable[Tenant]) -> Tenant
             return owner
         return Answer(
             Word.REFUSE,
-            f"the account {claim.account} belongs to the tenant {owner.name}, of which {asker.name} is not a member",
+            f"account {claim.account!r} belongs to tenant {owner.name!r}, but {asker.name} is not a member; "
+            "choose another account with --account, or ask an operator to add you",
         )
     if len(own) > 1:
         names = ", ".join(f"{'/'.join(one.accounts) or 'no account'} ({one.name})" for one in own)
@@ -195,16 +196,20 @@ def _limited(tenant: Tenant, use: Use, asker: _Asker, amounts: Mapping[str, floa
         is_replaced = quota.member == EACH and quota.resource in own
         if not asked or is_replaced or quota.member not in (WHOLE, EACH, asker.name):
             continue
-        whose = f"the tenant {tenant.name}" if quota.member == WHOLE else f"{asker.name} in the tenant {tenant.name}"
+        whose = f"tenant {tenant.name}" if quota.member == WHOLE else f"{asker.name} in tenant {tenant.name}"
         what = quota.resource
         if asked > quota.amount:
             return Answer(
                 Word.REFUSE,
-                f"quota of {whose}: {what} {quota.amount:g}; the job asks for {asked:g}, which is never free",
+                f"{what}: {asked:g} exceeds the quota of {whose} ({quota.amount:g}); request less, or choose another "
+                "account with --account",
             )
         used = use.of(quota, asker.uid)
         if used + asked > quota.amount and waits is None:
-            waits = Answer(Word.WAIT, f"quota of {whose}: {what} {quota.amount:g}, in use {used:g}, asked {asked:g}")
+            waits = Answer(
+                Word.WAIT,
+                f"waiting for quota of {whose}: {what} limit {quota.amount:g}, in use {used:g}, requested {asked:g}",
+            )
     return waits
 
 

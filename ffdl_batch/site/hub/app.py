@@ -151,7 +151,7 @@ class Hub:
             user = int(other[1]) if other is not None else caller.uid
             entry.user, entry.role = user, "owner"
             headers = {"FfDL-Request": entry.request}
-            if scope["method"] not in _READS:
+            if scope["method"] not in _READS or find_upgrade(scope, UPGRADE) is not None:
                 await self._refuse_if_drained()
             if user != caller.uid:
                 scope = without_upgrade(scope)  # only owners may enter learners

@@ -15,12 +15,13 @@ from ffdl_batch.services.refusals import Refused
 from ffdl_batch.site.hub.proxy import CallerGone
 
 SMALL_BYTES, SMALL_S = 32 * 1024, 10.0
-"""Maximum size of a body, and time to receive it. Two munge credentials are the largest."""
+"""Default maximum size of a body, and seconds to receive it. Enough for two munge credentials."""
 T = TypeVar("T")
 
 
 async def read_small(receive: Receive, most_bytes: int = SMALL_BYTES) -> bytes:
-    """Return a body. Raises Refused if it is too large, and CallerGone, also if it is not complete after SMALL_S."""
+    """Return a body. Raises Refused if it is too large, and CallerGone if the caller disconnects or the body is not
+    complete after SMALL_S seconds."""
     body, more = b"", True
     try:
         async with asyncio.timeout(SMALL_S):
@@ -37,7 +38,8 @@ async def read_small(receive: Receive, most_bytes: int = SMALL_BYTES) -> bytes:
 
 
 def read_json(body: bytes, read: Callable[[object], T]) -> T:
-    """Return what `read` returns for the JSON of a body. Raises Refused if it is none, or `read` raises ValueError."""
+    """Return what `read` returns for the JSON of a body. Raises Refused if the body is not JSON, or if `read` raises
+    ValueError."""
     try:
         return read(json.loads(body))
     except (ValueError, RecursionError) as error:

@@ -1,9 +1,8 @@
-"""Shares the stream of submissions to the scheduler between tenants by their weights.
+"""Divide the rate of submissions to the scheduler between tenants by their weights.
 
-A limited number of jobs is handed over at once, site-wide. Each group (a tenant, or a user without one) may have its
-share of them: by weight, but no more than it needs; what it does not need goes to the others (max-min fairness). All
-groups wait equally long for the scheduler, so their rates are as their shares. The scheduler is kept as busy as without
-the limit.
+A limited number of submissions is in progress at any time, site-wide. They are divided between groups (tenants, and
+users without one) by weight: a group gets no more than it needs, and the others share the rest (max-min fairness). Each
+group may always have one. Submissions of all groups take equally long, so their rates follow the shares.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from collections.abc import Callable, Collection, Mapping
 from ffdl_batch.host.fast_dataclass import dataclass
 
 AT_ONCE = 64
-"""Jobs that are handed over at once. Slurm accepts no more per second from more callers than this."""
+"""Submissions in progress. More concurrent submissions do not raise Slurm's throughput."""
 FORGOTTEN_S = 30.0
-"""After this time a job counts as handed over, also if its daemon did not report it."""
+"""After this time a job counts as handed over, even if its daemon did not report it."""
 DEMAND_S = 6.0
 """How long jobs count as waiting after their daemon has asked for them; longer than daemons pause."""
 
@@ -44,13 +43,13 @@ class FairWindow:
         self._weights: dict[str, float] = {}
 
     def note_handed(self, uid: int, jobs: Collection[str]) -> None:
-        """Count jobs of a user no longer, because the scheduler has answered about them."""
+        """Stop counting jobs that the scheduler has accepted or rejected, or that ask again."""
         with self._lock:
             for job in jobs:
                 self._granted.pop((uid, job), None)
 
     def room(self, group: str, weight: float, uid: int, count: int) -> int:
-        """Return how many of `count` jobs of a user may be granted now; the others are remembered as waiting."""
+        """Return how many of `count` jobs of a user may be granted now. The rest count as waiting."""
         with self._lock:
             now = self._clock()
             self._forget(now)

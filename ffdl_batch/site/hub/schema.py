@@ -62,7 +62,7 @@ ADMISSIONS = Table(
     Column("gpu_type", Text, nullable=False),
     Column("admitted_at", Double, nullable=False),
 )
-"""Jobs that may be handed over to a scheduler, or have been, and have not ended. `tenant` "" = they belong to none."""
+"""Admitted jobs that have not ended. `tenant` is empty if the job belongs to none."""
 LEVERS = Table(
     "levers",
     METADATA,

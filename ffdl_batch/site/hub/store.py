@@ -1,4 +1,4 @@
-"""What the hub stores."""
+"""Open the hub's database."""
 
 from __future__ import annotations
 

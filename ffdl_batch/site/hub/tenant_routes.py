@@ -42,7 +42,8 @@ Act = Callable[[], object]
 
 
 class TenantRoutes:
-    """Answers these routes. The peer of the hub's socket is the caller. Use it in one event loop."""
+    """Answers requests for admissions, tenants and levers. The peer of the hub's socket is the caller. Use it in one
+    event loop."""
 
     def __init__(self, settings: HubSettings, store: HubStore) -> None:
         self._settings, self._tenants, self._admission = settings, store.tenants, store.admission
@@ -170,7 +171,7 @@ def _uid_of(name: str) -> int:
 
 def _read_object(plain: object) -> dict[str, Any]:
     if not isinstance(plain, dict):
-        raise ValueError("it must be an object")
+        raise ValueError("it is not a JSON object")
     return plain
 
 
@@ -188,7 +189,7 @@ def _read_number(plain: dict[str, Any], key: str) -> float:
 def _read_tenant(plain: dict[str, Any]) -> tuple[float | None, list[str] | None]:
     accounts = plain.get("accounts")
     if accounts is not None and not (isinstance(accounts, list) and all(isinstance(one, str) for one in accounts)):
-        raise _bad("accounts must be a list of texts")
+        raise _bad("accounts must be a list of strings")
     return _read_number(plain, "weight") if plain.get("weight") is not None else None, accounts
 
 

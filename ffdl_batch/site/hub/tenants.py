@@ -75,7 +75,7 @@ class Lever:
 
     @property
     def sentence(self) -> str:
-        """Who has stopped what, and why."""
+        """Return a sentence with the operator, what is stopped, and the reason."""
         what = {
             LeverKind.SITE: "stopped all submissions",
             LeverKind.TOKENS: "revoked all tokens",
@@ -103,7 +103,7 @@ class Tenants:
         for account in accounts or ():
             _check_name("an account", account)
         if weight is not None and not 0 < weight <= _LARGEST:
-            raise TenantRefused(f"the weight must be a number above 0, not {weight:g}")
+            raise TenantRefused(f"weight: {weight:g} must be greater than 0 and at most {_LARGEST:g}")
         with self._database.writing() as connection:
             if not _exists(connection, name):
                 connection.execute(insert(TENANTS).values(name=name, weight=1.0))
@@ -125,7 +125,8 @@ class Tenants:
             live = len(connection.execute(select(ADMISSIONS.c.job).where(ADMISSIONS.c.tenant == name)).all())
             if live:
                 raise TenantRefused(
-                    f"the tenant {name} has {counted(live, 'live job')}; stop its submissions, then wait"
+                    f"tenant {name!r} has {counted(live, 'live job')}; run `ffdl-admin emergency stop --tenant "
+                    f"{name}`, and try again after they end"
                 )
             for table in (ACCOUNTS, MEMBERS, QUOTAS):
                 connection.execute(delete(table).where(table.c.tenant == name))
@@ -154,7 +155,7 @@ class Tenants:
         if not _RESOURCE.fullmatch(quota.resource):
             raise TenantRefused(f"a quota limits jobs, gpus or gpus:TYPE, not {quota.resource!r}")
         if not 0 <= quota.amount <= _LARGEST:
-            raise TenantRefused(f"a limit must be a number from 0 up, not {quota.amount:g}")
+            raise TenantRefused(f"quota: {quota.amount:g} must be between 0 and {_LARGEST:g}")
         with self._database.writing() as connection:
             _require(connection, tenant)
             if quota.member not in (WHOLE, EACH):
@@ -169,7 +170,9 @@ class Tenants:
         with self._database.writing() as connection:
             _require(connection, tenant)
             if not connection.execute(delete(QUOTAS).where(_is(tenant, Quota(member, resource, 0)))).rowcount:
-                raise TenantRefused(f"the tenant {tenant} has no such quota")
+                raise TenantRefused(
+                    f"tenant {tenant!r} has no such quota of {resource}; `ffdl-admin tenant list` shows all"
+                )
 
     def levers(self) -> list[Lever]:
         """Return what is stopped."""
@@ -177,7 +180,7 @@ class Tenants:
             return read_levers(connection)
 
     def stop(self, kind: LeverKind, subject: str, set_by: str, why: str) -> None:
-        """Stop something. It does not affect jobs that were handed over."""
+        """Stop something. Admitted jobs are not affected."""
         with self._database.writing() as connection:
             if kind is LeverKind.TENANT:
                 _require(connection, subject)
@@ -192,7 +195,8 @@ class Tenants:
         with self._database.writing() as connection:
             gone = connection.execute(delete(LEVERS).where(LEVERS.c.kind == kind.value, LEVERS.c.subject == subject))
             if not gone.rowcount:
-                raise TenantRefused(f"there is nothing to undo: {kind.value} {subject}".rstrip())
+                what = f"{kind.value} {subject}".rstrip()
+                raise TenantRefused(f"nothing to undo for {what}; `ffdl-admin emergency list` shows what is stopped")
 
 
 def read_tenants(connection: Connection) -> list[Tenant]:
@@ -226,7 +230,10 @@ def read_levers(connection: Connection) -> list[Lever]:
 
 def _check_name(what: str, name: str) -> None:
     if not _NAME.fullmatch(name):
-        raise TenantRefused(f"the name of {what} has letters, digits, '_', '.' and '-' only, 63 at most, not {name!r}")
+        raise TenantRefused(
+            f"{name!r} is not a valid name of {what}; use at most 63 letters, digits, '_', '.' or '-', and begin with "
+            "a letter or digit"
+        )
 
 
 def _exists(connection: Connection, tenant: str) -> bool:
@@ -235,7 +242,7 @@ def _exists(connection: Connection, tenant: str) -> bool:
 
 def _require(connection: Connection, tenant: str) -> None:
     if not _exists(connection, tenant):
-        raise TenantRefused(f"there is no tenant {tenant!r}")
+        raise TenantRefused(f"there is no tenant {tenant!r}; `ffdl-admin tenant list` shows all")
 
 
 def _require_member(connection: Connection, tenant: str, name: str) -> None:

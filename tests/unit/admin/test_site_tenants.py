@@ -43,7 +43,7 @@ def test_tenant_commands_change_what_the_hub_decides_by(
             assert run("quota", "set", "vision", *words) == (0, "")
         decide = site.store.admission.decide
         assert decide(os.getuid(), [Claim("a", gpus=2)])["a"].word == "go"
-        assert "jobs 1, in use 1, asked 1" in decide(os.getuid(), [Claim("b")])["b"].reason
+        assert "jobs limit 1, in use 1, requested 1" in decide(os.getuid(), [Claim("b")])["b"].reason
         code, listed = run("tenant", "list")
         assert (code, listed.splitlines()) == (
             0,
@@ -70,7 +70,8 @@ def test_tenant_commands_change_what_the_hub_decides_by(
         assert run("tenant", "slurm", "--print", "vision")[1].splitlines()[1].endswith("set GrpSubmitJobs=5")
         assert run("tenant", "remove", "vision") == (
             1,
-            "ffdl-admin: the tenant vision has 1 live job; stop its submissions, then wait\n",
+            "ffdl-admin: tenant 'vision' has 1 live job; run `ffdl-admin emergency stop --tenant vision`, and try "
+            "again after they end\n",
         )
         site.store.admission.end(os.getuid(), ["a"])
         assert run("member", "remove", "vision", NAME) == (0, "")
@@ -125,7 +126,9 @@ def test_emergency_commands_stop_submissions_tokens_and_changes_until_they_are_u
             assert states() == (go, 200, 200)
         code, _, said = run_admin(capsys, operator, "emergency", "undo", "stop", "--tenant", "vision")
         assert code == 1
-        assert said.endswith("ffdl-admin: there is nothing to undo: tenant vision\n")
+        assert said.endswith(
+            "ffdl-admin: nothing to undo for tenant vision; `ffdl-admin emergency list` shows what is stopped\n"
+        )
 
 
 @pytest.mark.parametrize(

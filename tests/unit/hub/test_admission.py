@@ -57,7 +57,8 @@ def limit(store: HubStore, resource: str, amount: float, member: str = WHOLE, te
         (ADA, "elsewhere", "go"),
         (BOB, "", "go"),
         (EVE, "", "go"),
-        (EVE, "sp", "refuse: the account sp belongs to the tenant speech, of which eve is not a member"),
+        (EVE, "sp", "refuse: account 'sp' belongs to tenant 'speech', but eve is not a member; choose another "
+         "account with --account, or ask an operator to add you"),
         (ADA, "", "refuse: ada is a member of several tenants; choose one with --account: "
          "sp (speech), vis/vis-big (vision)"),
     ],
@@ -72,7 +73,7 @@ def test_member_whose_uid_belongs_to_another_account_is_no_member(
     store: HubStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit(store, "jobs", 0)
-    assert ask(store, BOB, Claim("a"))[0].startswith("refuse: quota of the tenant vision: jobs 0")
+    assert ask(store, BOB, Claim("a"))[0].startswith("refuse: jobs: 1 exceeds the quota of tenant vision (0); ")
     monkeypatch.setitem(NAMES, BOB, "another")
     assert ask(store, BOB, Claim("a")) == ["go"]
 
@@ -80,15 +81,18 @@ def test_member_whose_uid_belongs_to_another_account_is_no_member(
 def test_jobs_wait_for_quota_of_tenant_until_jobs_of_other_members_end(store: HubStore) -> None:
     limit(store, "gpus", 8)
     assert ask(store, ADA, Claim("a", "vis", 6)) == ["go"]
-    waits = "wait: quota of the tenant vision: gpus 8, in use 6, asked 4"
+    waits = "wait: waiting for quota of tenant vision: gpus limit 8, in use 6, requested 4"
     assert ask(store, BOB, Claim("b", gpus=4), Claim("c", gpus=2), Claim("d", gpus=9)) == [
         waits,
         "go",
-        "refuse: quota of the tenant vision: gpus 8; the job asks for 9, which is never free",
+        "refuse: gpus: 9 exceeds the quota of tenant vision (8); request less, or choose another account with "
+        "--account",
     ]
     assert store.admission.live(BOB) == ["c"]
     store.admission.end(BOB, ["a"])  # not bob's
-    assert ask(store, BOB, Claim("b", gpus=4)) == ["wait: quota of the tenant vision: gpus 8, in use 8, asked 4"]
+    assert ask(store, BOB, Claim("b", gpus=4)) == [
+        "wait: waiting for quota of tenant vision: gpus limit 8, in use 8, requested 4"
+    ]
     store.admission.end(ADA, ["a"])
     assert ask(store, BOB, Claim("b", gpus=4)) == ["go"]
 
@@ -99,7 +103,7 @@ def test_quotas_of_members_of_types_and_of_jobs_count_separately(store: HubStore
     limit(store, "jobs", 1, "bob")
     assert ask(store, BOB, Claim("a", gpus=2, gpu_type="h100"), Claim("b")) == [
         "go",
-        "wait: quota of bob in the tenant vision: jobs 1, in use 1, asked 1",
+        "wait: waiting for quota of bob in tenant vision: jobs limit 1, in use 1, requested 1",
     ]
     assert ask(
         store,
@@ -110,9 +114,9 @@ def test_quotas_of_members_of_types_and_of_jobs_count_separately(store: HubStore
         Claim("f", "vis"),
     ) == [
         "go",
-        "wait: quota of the tenant vision: gpus:a100 2, in use 2, asked 1",
+        "wait: waiting for quota of tenant vision: gpus:a100 limit 2, in use 2, requested 1",
         "go",
-        "wait: quota of ada in the tenant vision: jobs 2, in use 2, asked 1",
+        "wait: waiting for quota of ada in tenant vision: jobs limit 2, in use 2, requested 1",
     ]
 
 
@@ -124,7 +128,7 @@ def test_admitted_job_gets_same_answer_again_after_restart_of_hub(empty_url: str
         assert ask(store, ADA, Claim("a"), Claim("b"))[0] == "go"
     with opened(empty_url) as store:
         assert ask(store, ADA, Claim("b"), Claim("a")) == [
-            "wait: quota of the tenant vision: jobs 1, in use 1, asked 1",
+            "wait: waiting for quota of tenant vision: jobs limit 1, in use 1, requested 1",
             "go",
         ]
 
@@ -199,19 +203,19 @@ def test_tenants_are_described_and_changed_as_a_whole(store: HubStore) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda tenants: tenants.put("a b", None, None), "letters, digits"),
-        (lambda tenants: tenants.put("vision", 0.0, None), "above 0"),
+        (lambda tenants: tenants.put("a b", None, None), "use at most 63 letters, digits"),
+        (lambda tenants: tenants.put("vision", 0.0, None), "must be greater than 0"),
         (lambda tenants: tenants.put("other", None, ["vis"]), "the account vis belongs to the tenant vision"),
         (lambda tenants: tenants.put("vision", None, ["a/b"]), "an account"),
         (lambda tenants: tenants.add_member("nowhere", ADA), "there is no tenant 'nowhere'"),
         (lambda tenants: tenants.add_member("vision", 9999), "has no account"),
         (lambda tenants: tenants.remove_member("vision", "eve"), "eve is not a member"),
         (lambda tenants: tenants.put_quota("vision", Quota("", "cpus", 1)), "not 'cpus'"),
-        (lambda tenants: tenants.put_quota("vision", Quota("", "gpus", -1)), "from 0 up"),
+        (lambda tenants: tenants.put_quota("vision", Quota("", "gpus", -1)), "must be between 0 and"),
         (lambda tenants: tenants.put_quota("vision", Quota("eve", "gpus", 1)), "eve is not a member"),
         (lambda tenants: tenants.remove_quota("vision", "", "gpus"), "no such quota"),
         (lambda tenants: tenants.stop(LeverKind.TENANT, "nowhere", "ops", ""), "there is no tenant"),
-        (lambda tenants: tenants.remove("vision"), "vision has 1 live job"),
+        (lambda tenants: tenants.remove("vision"), "'vision' has 1 live job"),
     ],
 )
 def test_impossible_change_of_tenants_is_refused_and_changes_nothing(store: HubStore, change: object, why: str) -> None:

@@ -105,7 +105,9 @@ def test_new_job_waits_for_quota_until_the_end_of_another_is_reported(tenancy: T
     first, second = tenancy.accept_two()
     tenancy.deployer.step()
     assert (site.job(first.id).state, site.job(second.id).state) == (JobState.QUEUED, JobState.PENDING)
-    assert site.job(second.id).pending_reason == "quota of the tenant vision: jobs 1, in use 1, asked 1"
+    assert (
+        site.job(second.id).pending_reason == "waiting for quota of tenant vision: jobs limit 1, in use 1, requested 1"
+    )
     tenancy.report()
     site.move(site.job(first.id), JobState.CANCELLED)
     assert tenancy.step_after(AGAIN_S) == 0
@@ -122,7 +124,7 @@ def test_job_that_no_quota_could_hold_fails_with_limit_and_request(tenancy: Tena
     assert (ended.state, ended.error_code, ended.message) == (
         JobState.FAILED,
         "C106",
-        "quota of the tenant vision: gpus 0; the job asks for 1, which is never free",
+        "gpus: 1 exceeds the quota of tenant vision (0); request less, or choose another account with --account",
     )
     assert tenancy.site.scheduler.submitted == []
 
@@ -152,7 +154,7 @@ def test_new_jobs_wait_while_hub_is_away_and_continuations_do_not(tenancy: Tenan
     tenancy.deployer.step()
     assert site.job(continued.id).state is JobState.QUEUED
     waiting = site.job(second.id)
-    reason = "the site's hub does not answer, and new jobs wait: the hub does not answer at hub.sock: refused"
+    reason = "waiting for the site's hub: the hub does not answer at hub.sock: refused"
     assert (waiting.state, waiting.pending_reason) == (JobState.PENDING, reason)
     asked = len(hub.asked)
     site.accept("c")
