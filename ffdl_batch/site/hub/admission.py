@@ -19,6 +19,8 @@ from ffdl_batch.site.hub.tenants import EACH, WHOLE, Lever, LeverKind, Quota, Te
 from ffdl_batch.site.hub.token_index import account_name
 from ffdl_batch.store.database import Database
 
+MOST_LIVE = 50_000
+"""Live jobs of one user. It bounds what a user can make the hub store."""
 _LOCK = 0x66666468
 """Number of the hub's advisory lock on PostgreSQL: any that no other program uses in the database."""
 
@@ -66,8 +68,11 @@ class Admission:
         with self._database.writing(begin="EXCLUSIVE") as connection:
             if self._database.is_postgres:
                 connection.execute(select(func.pg_advisory_xact_lock(literal(_LOCK))))
-            known = frozenset(connection.execute(select(ADMISSIONS.c.job).where(ADMISSIONS.c.uid == uid)).scalars())
-            decision = _Decision(connection, asker, read_tenants(connection), read_levers(connection))
+            own = ADMISSIONS.c.uid == uid
+            asked = ADMISSIONS.c.job.in_([claim.job for claim in claims])
+            known = frozenset(connection.execute(select(ADMISSIONS.c.job).where(own, asked)).scalars())
+            room = MOST_LIVE - connection.execute(select(func.count()).select_from(ADMISSIONS).where(own)).scalar_one()
+            decision = _Decision(connection, asker, read_tenants(connection), read_levers(connection), room)
             for claim in claims:
                 decision.consider(claim, is_known=claim.job in known)
             for group, weight, jobs in decision.groups():
@@ -98,9 +103,11 @@ class _Decision:
     """The answers to one request."""
 
     def __init__(
-        self, connection: Connection, asker: _Asker, tenants: Sequence[Tenant], levers: Sequence[Lever]
+        self, connection: Connection, asker: _Asker, tenants: Sequence[Tenant], levers: Sequence[Lever], room: int
     ) -> None:
+        """`room` is how many more live jobs the user may have."""
         self._connection, self._asker, self._tenants, self._levers = connection, asker, tenants, levers
+        self._room = room
         self._uses: dict[str, Use] = {}
         self._admitted: dict[str, tuple[Claim, Tenant | None]] = {}
         self.answers: dict[str, Answer] = {}
@@ -116,9 +123,12 @@ class _Decision:
         else:
             tenant = found
             answer = _stopped(self._levers, self._asker, _name(tenant)) or self._check_quotas(claim, tenant)
+            if answer is None and self._room <= 0:
+                answer = Answer(Word.WAIT, f"you have {MOST_LIVE} live jobs, which is the most that this site admits")
             if answer is not None:
                 self.answers[claim.job] = answer
                 return
+            self._room -= 1
         self._admitted[claim.job] = (claim, tenant)
         self.answers[claim.job] = GO
 

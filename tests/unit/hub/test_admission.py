@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from ffdl_batch.domain.admission import Claim, Word
+from ffdl_batch.site.hub import admission
 from ffdl_batch.site.hub.store import HubStore, open_hub_store
 from ffdl_batch.site.hub.tenants import EACH, WHOLE, LeverKind, Quota, TenantRefused
 from ffdl_batch.store.database import connect
@@ -118,6 +119,16 @@ def test_quotas_of_members_of_types_and_of_jobs_count_separately(store: HubStore
         "go",
         "wait: waiting for quota of ada in tenant vision: jobs limit 2, in use 2, requested 1",
     ]
+
+
+def test_live_jobs_of_one_user_are_bounded(store: HubStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "MOST_LIVE", 2)
+    waits = "wait: you have 2 live jobs, which is the most that this site admits"
+    assert ask(store, EVE, *map(Claim, "abc")) == ["go", "go", waits]
+    assert ask(store, EVE, *map(Claim, "cb")) == [waits, "go"]
+    assert ask(store, BOB, Claim("a")) == ["go"]
+    store.admission.end(EVE, ["a"])
+    assert ask(store, EVE, Claim("c")) == ["go"]
 
 
 def test_admitted_job_gets_same_answer_again_after_restart_of_hub(empty_url: str) -> None:  # noqa: F811
