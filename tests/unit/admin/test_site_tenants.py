@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ffdl_batch.domain.admission import GO, Answer, Claim, Word
+from ffdl_batch.domain.launch.attach_protocol import UPGRADE
 from tests.unit.admin.conftest import run_admin
 from tests.unit.hub.conftest import answer, serving_hub
 
@@ -118,6 +119,8 @@ def test_emergency_commands_stop_submissions_tokens_and_changes_until_they_are_u
             if words[0] == "drain":
                 refused = site.ask("/api/v1/jobs", "POST", body="{}")
                 assert refused.message == f"no changes are accepted: {sentence}"
+                upgrade: dict[str, Any] = {"Connection": "Upgrade", "Upgrade": UPGRADE}
+                assert site.ask("/api/v1/jobs/j/attach/stream", **upgrade).message == refused.message
             if words[0] == "revoke-tokens":
                 later = f"ffdl_{'z' * 12}_{'t' * 43}"
                 site.store.tokens.put("z" * 12, os.getuid(), time.time() + 1000)

@@ -184,6 +184,16 @@ def test_resumed_job_asks_again_and_cancelled_one_does_not_wait(tenancy: Tenancy
     assert site.job(job.id).state is JobState.CANCELLED
 
 
+def test_job_without_account_belongs_to_tenant_of_configured_account(tenancy: Tenancy) -> None:
+    tenancy.hub.store.tenants.put("speech", None, ["sp"])
+    tenancy.hub.store.tenants.add_member("speech", UID)
+    tenancy.site.platform.settings.backends["fake"] = {"account": "sp"}  # type: ignore[index]
+    first, second = tenancy.accept_two()
+    tenancy.deployer.step()
+    assert {tenancy.site.job(job.id).state for job in (first, second)} == {JobState.QUEUED}  # not the quota of vision
+    assert tenancy.hub.store.admission.use_of("speech").whole["jobs"] == 2
+
+
 def test_elements_of_an_array_ask_in_one_request(tenancy: Tenancy) -> None:
     tenancy.hub.store.tenants.put_quota("vision", Quota("", "jobs", 3))
     tenancy.site.accept_all(5)
