@@ -151,8 +151,6 @@ class Hub:
             user = int(other[1]) if other is not None else caller.uid
             entry.user, entry.role = user, "owner"
             headers = {"FfDL-Request": entry.request}
-            if scope["method"] not in _READS or find_upgrade(scope, UPGRADE) is not None:
-                await self._refuse_if_drained()
             if user != caller.uid:
                 scope = without_upgrade(scope)  # only owners may enter learners
                 headers |= await self._act_for(caller, scope, entry, note)
@@ -171,17 +169,16 @@ class Hub:
 
             await self._daemons.forward(user, scope, receive, send_noted, head)
 
-    async def _refuse_if_drained(self) -> None:
-        """Raise Refused (503) for a change while an operator has drained the service."""
-        levers = await asyncio.get_running_loop().run_in_executor(self._lookups, self._tenants.levers)
-        for lever in levers:
-            if lever.kind is LeverKind.SERVICE:
-                raise unavailable(f"no changes are accepted: {lever.sentence}", "try again later")
-
     async def _identify(self, scope: Scope, peer: Peer) -> Caller:
-        """Return the caller: the owner of the token, else the user at the other end of the hub's socket."""
+        """Return the caller: the owner of the token, else the user at the other end of the hub's socket.
+
+        Raises Refused, also (503) for a change while an operator has drained the service.
+        """
         given = Headers(scope=scope).getlist("authorization")
+        is_change = scope["method"] not in _READS or find_upgrade(scope, UPGRADE) is not None
         if not given and peer.is_local:
+            if is_change:
+                await asyncio.to_thread(self._refuse_if_drained)
             return Caller(peer.uid)
         cure = "ffdl login, on a login node or with a token"
         if not given:
@@ -190,10 +187,25 @@ class Hub:
         token = parse_token(bearer[1]) if bearer is not None else None
         loop = asyncio.get_running_loop()
         # Separate threads: name services, munge and the spawner may occupy the others for many seconds.
-        owner = await loop.run_in_executor(self._lookups, self._tokens.owner, token.id) if token is not None else None
+        owner = None
+        if token is not None:
+            owner = await loop.run_in_executor(self._lookups, self._find_owner, token.id, is_change)
         if owner is None or token is None:
             raise refuse(401, "the token is not valid: it was revoked, has expired, or was mistyped", cure)
         return Caller(owner, token.digest)
+
+    def _find_owner(self, token_id: str, is_change: bool) -> int | None:
+        """Return the token's owner, None if it is not valid. Raises Refused for a change while the service is
+        drained."""
+        owner = self._tokens.owner(token_id)
+        if owner is not None and is_change:
+            self._refuse_if_drained()
+        return owner
+
+    def _refuse_if_drained(self) -> None:
+        for lever in self._tenants.levers():
+            if lever.kind is LeverKind.SERVICE:
+                raise unavailable(f"no changes are accepted: {lever.sentence}", "try again later")
 
     async def _act_for(self, caller: Caller, scope: Scope, entry: Entry, note: Callable[[int], None]) -> dict[str, str]:
         """Return the headers for a request on another user's daemon, if the caller has a role."""
