@@ -7,7 +7,6 @@ To add a kind: a member of :class:`StoreKind` and a row of `KINDS` here, a membe
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import field
@@ -138,6 +137,8 @@ def why_unknown(address: StoreAddress, names: Collection[str], *, secret: bool =
     for name in names:
         if known is None or name in known:
             continue
+        import difflib  # controllers load this module, and ask for no such thing
+
         near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=_NEAR)
         some = ", ".join(known)
         cure = f"did you mean {near[0]}? It has {some}" if near else f"it has {some}" if some else "it has none"
