@@ -146,12 +146,22 @@ def watch(root: Path, sites: dict[int, Site], hits: Path) -> None:
     for number, site in sites.items():
         by_path.setdefault(site.path, []).append((number, site))
     for path, found in by_path.items():
-        for number, site in sorted(found, key=lambda one: one[1].start, reverse=True):
-            _replace(root, site, f"(_reached_({number}) or ({site.old}))")
+        _insert(root / path, found)
         text = (root / path).read_text(encoding="utf-8")
         assert f"\n{_FUTURE}\n" in text, path
         probe = _PROBE.replace("{hits}", str(hits))
         (root / path).write_text(text.replace(f"\n{_FUTURE}\n", f"\n{_FUTURE}{probe}\n", 1), encoding="utf-8")
+
+
+def _insert(path: Path, found: list[tuple[int, Site]]) -> None:
+    """Put a call before each site, and close it behind. Sites may contain others."""
+    before = [(site.start, 1, -site.end, f"(_reached_({number}) or (") for number, site in found]
+    behind = [(site.end, 0, -site.start, "))") for _, site in found]
+    data, pieces, done = path.read_bytes(), list[bytes](), 0
+    for place, _, _, text in sorted([*before, *behind]):
+        pieces += [data[done:place], text.encode()]
+        done = place
+    path.write_bytes(b"".join([*pieces, data[done:]]))
 
 
 def _replace(root: Path, site: Site, new: str) -> None:

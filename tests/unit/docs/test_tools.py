@@ -114,6 +114,18 @@ def test_watched_code_notes_when_a_site_is_evaluated(tmp_path: Path) -> None:
     assert int((tmp_path / "0").read_text()) <= time.time()
 
 
+def test_watched_code_notes_sites_within_others(tmp_path: Path) -> None:
+    source = "def f(n: int) -> bool:\n    return (n > 1 and n + 1 > 2) or not n if n != 7 else n == 7 - 0\n"
+    (tmp_path / "module.py").write_text(f'"""A module."""\n\nfrom __future__ import annotations\n\n\n{source}')
+    sites = list(mutations.sites_of(tmp_path, Path("module.py")))
+    assert len({site.start for site in sites}) < len(sites)  # some begin with others
+    mutations.watch(tmp_path, dict(enumerate(sites)), tmp_path)
+    names: dict[str, object] = {}
+    exec((tmp_path / "module.py").read_text(), names)
+    assert [cast(Callable[[int], bool], names["f"])(n) for n in (0, 1, 2, 7)] == [True, False, True, True]
+    assert all((tmp_path / str(number)).exists() for number in range(len(sites)))
+
+
 def test_preloaded_programs_behave_as_executed_ones(tmp_path: Path) -> None:
     code = (
         "import os, sys; from pathlib import Path; print(sys.argv, os.environ['A'], os.getcwd(), sys.stdin.read());"
