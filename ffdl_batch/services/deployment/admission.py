@@ -67,6 +67,11 @@ class Admission:
         ended = self._end([(job, held[job.id].reason) for job in new if job.id in held and job not in late])
         return [one for one in leased if one.job.id not in held], ended
 
+    def is_busy(self) -> bool:
+        """Return whether the hub still counts jobs of this daemon as live."""
+        with self._lock:
+            return bool(self._live)
+
     def report_ended(self) -> float:
         """Report ended and handed-over jobs to the hub. Return the seconds until the next call, if no job changes
         before."""

@@ -111,7 +111,12 @@ def test_new_job_waits_for_quota_until_the_end_of_another_is_reported(tenancy: T
     tenancy.report()
     site.move(site.job(first.id), JobState.CANCELLED)
     assert tenancy.step_after(AGAIN_S) == 0
+    tenancy.hub.is_away = True
     tenancy.report()
+    assert site.platform.admission.is_busy()  # the daemon does not end before the hub knows
+    tenancy.hub.is_away = False
+    tenancy.report()
+    assert not site.platform.admission.is_busy()
     assert tenancy.step_after(AGAIN_S) == 1
     assert site.job(second.id).state is JobState.QUEUED
 
