@@ -36,7 +36,7 @@ _PATH = f"{HUB_API}/tokens/"
 _REPLY_BYTES = 64 * 1024
 LISTING_PATH, ADMISSIONS_PATH = f"{HUB_API}/listing", f"{HUB_API}/admissions"
 MAX_ADMISSIONS_BYTES = 1 << 20
-"""Maximum size of an answer about MOST_JOBS jobs."""
+"""Maximum size of a request about MOST_JOBS jobs, and of its answer."""
 MAX_LISTING_BYTES = 4 * 1024**2
 """Maximum size of one user's listing, about 30,000 jobs."""
 LISTING_HEADER, AGE_HEADER = "FfDL-Listing", "FfDL-Age-Ms"

@@ -28,6 +28,7 @@ from ffdl_batch.domain.launch.attach_protocol import UPGRADE
 from ffdl_batch.ports.capabilities import SharesListing
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.site.hub.audit import Audit, Entry
+from ffdl_batch.site.hub.bodies import unknown_route
 from ffdl_batch.site.hub.callers import Caller, Limits, TrustedProxies, find_role, refuse
 from ffdl_batch.site.hub.daemons import Daemons, unavailable
 from ffdl_batch.site.hub.device_logins import DeviceLogins
@@ -143,8 +144,7 @@ class Hub:
             return
         own, other = _OWN_API.fullmatch(path), _USERS_API.fullmatch(path)
         if own is None and other is None:
-            unknown = Problem("C101", f"the hub has no {scope['method']} {scope['path']}", ExitCode.USAGE)
-            raise Refused(unknown, 404)
+            raise unknown_route(scope)
         caller = await self._identify(scope, peer)
         entry.caller = caller.uid
         with self._limits.counted(caller, entry.origin) as note:

@@ -1,4 +1,4 @@
-"""Receives and reads the bodies of requests to the hub itself."""
+"""Receives and reads the bodies of requests to the hub itself, and refuses unknown routes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import TypeVar
 
-from starlette.types import Receive
+from starlette.types import Receive, Scope
 
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import Problem
@@ -44,3 +44,8 @@ def read_json(body: bytes, read: Callable[[object], T]) -> T:
         return read(json.loads(body))
     except (ValueError, RecursionError) as error:
         raise Refused(Problem("C101", f"the body cannot be read: {error}", ExitCode.USAGE), 422) from error
+
+
+def unknown_route(scope: Scope) -> Refused:
+    """Return the error for a request that the hub has no route for."""
+    return Refused(Problem("C101", f"the hub has no {scope['method']} {scope['path']}", ExitCode.USAGE), 404)

@@ -24,7 +24,7 @@ from ffdl_batch.domain.job.views import SCHEMA, Problem
 from ffdl_batch.services.hub import AGE_HEADER, LISTING_HEADER, LISTING_PATH
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.site.hub.audit import Entry
-from ffdl_batch.site.hub.bodies import read_small
+from ffdl_batch.site.hub.bodies import read_small, unknown_route
 from ffdl_batch.site.hub.callers import Caller, Limits, refuse
 from ffdl_batch.site.hub.daemons import Daemons
 from ffdl_batch.site.hub.device_logins import DeviceLogins
@@ -76,7 +76,7 @@ class OwnRoutes:
             with self._limits.counted(Caller(peer.uid), peer.name):
                 await self._tenant_routes.answer(scope, receive, send, entry)
         else:
-            raise _unknown(scope)
+            raise unknown_route(scope)
 
     async def _answer_login(self, scope: Scope, receive: Receive, send: Send, peer: Peer, entry: Entry) -> None:
         path = scope["path"]
@@ -91,7 +91,7 @@ class OwnRoutes:
         elif (found := _DEVICE_LOGIN.fullmatch(path)) is not None:
             await self._poll_device_login(found[1], scope, receive, send, peer, entry)
         else:
-            raise _unknown(scope)
+            raise unknown_route(scope)
 
     async def _register(
         self, token_id: str, scope: Scope, receive: Receive, send: Send, peer: Peer, entry: Entry
@@ -167,10 +167,6 @@ class OwnRoutes:
             asked = {**scope, "query_string": b"", "headers": headers}
             head = request_head(asked, path, {"FfDL-Request": entry.request}, with_token=False)
             await self._daemons.forward(uid, asked, _once(body, receive), send, head)
-
-
-def _unknown(scope: Scope) -> Refused:
-    return Refused(Problem("C101", f"the hub has no {scope['method']} {scope['path']}", ExitCode.USAGE), 404)
 
 
 def _once(body: bytes, receive: Receive) -> Receive:

@@ -17,21 +17,19 @@ from ffdl_batch.domain.access import HUB_API, Role
 from ffdl_batch.domain.admission import encode_answers, read_claims, read_ids
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import SCHEMA, Problem
+from ffdl_batch.services.hub import ADMISSIONS_PATH, MAX_ADMISSIONS_BYTES
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.site.hub.admission import Use
 from ffdl_batch.site.hub.audit import Entry
-from ffdl_batch.site.hub.bodies import read_json, read_small
+from ffdl_batch.site.hub.bodies import read_json, read_small, unknown_route
 from ffdl_batch.site.hub.callers import find_role, refuse
 from ffdl_batch.site.hub.settings import HubSettings
 from ffdl_batch.site.hub.store import HubStore
 from ffdl_batch.site.hub.tenants import EACH, WHOLE, Lever, LeverKind, Quota, Tenant, TenantRefused
 from ffdl_batch.site.hub.token_index import account_name
 
-CLAIMS_BYTES = 1 << 20
-"""Maximum size of a request about jobs."""
-LONGEST_REASON = 200
+LONGEST_WHY = 200
 _NAME = r"([^/]{1,200})"
-_ADMISSIONS = f"{HUB_API}/admissions"
 _TENANTS, _LEVERS = f"{HUB_API}/tenants", f"{HUB_API}/levers"
 _TENANT = re.compile(rf"{_TENANTS}/{_NAME}")
 _MEMBER = re.compile(rf"{_TENANTS}/{_NAME}/members/{_NAME}")
@@ -51,12 +49,12 @@ class TenantRoutes:
     @staticmethod
     def has(path: str) -> bool:
         """Return whether a path is one of these."""
-        return path.startswith((_ADMISSIONS, _TENANTS, _LEVERS))
+        return path.startswith((ADMISSIONS_PATH, _TENANTS, _LEVERS))
 
     async def answer(self, scope: Scope, receive: Receive, send: Send, entry: Entry) -> None:
         """Answer a request of the user `entry.caller`. Raises Refused, CallerGone, StoreError."""
         assert entry.caller is not None
-        if scope["path"].startswith(_ADMISSIONS):
+        if scope["path"].startswith(ADMISSIONS_PATH):
             entry.user, entry.role = entry.caller, "owner"
             plain = await self._admit(scope, receive, entry.caller)
         else:
@@ -65,17 +63,17 @@ class TenantRoutes:
 
     async def _admit(self, scope: Scope, receive: Receive, uid: int) -> dict[str, Any]:
         method, path = scope["method"], scope["path"]
-        if (method, path) == ("POST", _ADMISSIONS):
-            body = await read_small(receive, CLAIMS_BYTES)
+        if (method, path) == ("POST", ADMISSIONS_PATH):
+            body = await read_small(receive, MAX_ADMISSIONS_BYTES)
             claims, handed = read_json(body, lambda plain: (read_claims(plain), read_ids(plain, "handed")))
             return encode_answers(await asyncio.to_thread(self._admission.decide, uid, claims, handed))
-        if (method, path) == ("GET", _ADMISSIONS):
+        if (method, path) == ("GET", ADMISSIONS_PATH):
             return {"live": await asyncio.to_thread(self._admission.live, uid)}
-        if (method, path) == ("POST", f"{_ADMISSIONS}/ended"):
-            ended = read_json(await read_small(receive, CLAIMS_BYTES), lambda plain: read_ids(plain, "ended"))
+        if (method, path) == ("POST", f"{ADMISSIONS_PATH}/ended"):
+            ended = read_json(await read_small(receive, MAX_ADMISSIONS_BYTES), lambda plain: read_ids(plain, "ended"))
             await asyncio.to_thread(self._admission.end, uid, ended)
             return {}
-        raise _unknown(scope)
+        raise unknown_route(scope)
 
     async def _manage(self, scope: Scope, receive: Receive, entry: Entry) -> dict[str, Any]:
         assert entry.caller is not None
@@ -98,7 +96,7 @@ class TenantRoutes:
             return {"tenants": [_describe(one, self._admission.use_of(one.name)) for one in self._tenants.read()]}
         if scope["path"] == _LEVERS:
             return {"levers": [_describe_lever(one) for one in self._tenants.levers()]}
-        raise _unknown(scope)
+        raise unknown_route(scope)
 
     def _change(self, scope: Scope, plain: dict[str, Any], uid: int) -> None:
         """Make a change. Raises Refused, TenantRefused, StoreError."""
@@ -122,9 +120,9 @@ class TenantRoutes:
             elif key == "DELETE":
                 self._tenants.undo(kind, subject)
             else:
-                raise _unknown(scope)
+                raise unknown_route(scope)
         else:
-            raise _unknown(scope)
+            raise unknown_route(scope)
 
 
 def _describe(tenant: Tenant, use: Use) -> dict[str, Any]:
@@ -155,10 +153,6 @@ def _describe_lever(lever: Lever) -> dict[str, Any]:
         "why": lever.why,
         "sentence": lever.sentence,
     }
-
-
-def _unknown(scope: Scope) -> Refused:
-    return Refused(Problem("C101", f"the hub has no {scope['method']} {scope['path']}", ExitCode.USAGE), 404)
 
 
 def _uid_of(name: str) -> int:
@@ -207,6 +201,6 @@ def _read_quota(plain: dict[str, Any], resource: str) -> Quota:
 
 def _read_why(plain: dict[str, Any]) -> str:
     found = plain.get("why", "")
-    if not isinstance(found, str) or len(found) > LONGEST_REASON or not found.isprintable():
-        raise _bad(f"why must be a line of at most {LONGEST_REASON} characters")
+    if not isinstance(found, str) or len(found) > LONGEST_WHY or not found.isprintable():
+        raise _bad(f"why must be a line of at most {LONGEST_WHY} characters")
     return found
