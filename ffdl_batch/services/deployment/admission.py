@@ -32,6 +32,10 @@ TURN_S, LONGEST_TURN_S = 0.25, 5.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 15.0
 """Pauses between two requests to a hub that does not answer."""
 
+_NO_ANSWER = Answer(Word.WAIT, "the site's hub did not answer about this job")
+_OVERLAP_S = 60.0
+"""Changes are read again for this long, because clocks of daemon and database may differ."""
+
 
 class Admission:
     """Delay or fail new jobs according to the hub's answers. One per daemon. Without a hub, all jobs may go."""
@@ -57,14 +61,19 @@ class Admission:
         answers = self._ask([self._claim(job) for job in new])
         if answers is None:
             reason = f"waiting for the site's hub: {self._why}"
-            waits = dict.fromkeys((job.id for job in new), Answer(Word.WAIT, reason))
-        else:
-            waits = {job.id: answers.get(job.id, _NO_ANSWER) for job in new}
-        held = {job_id: answer for job_id, answer in waits.items() if answer.word is not Word.GO}
-        late = [job for job in new if job.id in held and held[job.id].word is not Word.REFUSE]
-        turns = turn_pauses([job.id for job in late if held[job.id].word is Word.LATER], len(new) - len(held))
-        lease.put_off([Delay(job, turns.get(job.id, self._pause_s()), held[job.id].reason) for job in late])
-        ended = self._end([(job, held[job.id].reason) for job in new if job.id in held and job not in late])
+            answers = dict.fromkeys((job.id for job in new), Answer(Word.WAIT, reason))
+        found = [(job, answers.get(job.id, _NO_ANSWER)) for job in new]
+        going = {job.id for job, answer in found if answer.word is Word.GO}
+        turns = turn_pauses([job.id for job, answer in found if answer.word is Word.LATER], len(going))
+        lease.put_off(
+            [
+                Delay(job, turns.get(job.id, self._pause_s()), answer.reason)
+                for job, answer in found
+                if answer.word in (Word.WAIT, Word.LATER)
+            ]
+        )
+        ended = self._end([(job, answer.reason) for job, answer in found if answer.word is Word.REFUSE])
+        held = {job.id for job in new} - going
         return [one for one in leased if one.job.id not in held], ended
 
     def is_busy(self) -> bool:
@@ -79,19 +88,7 @@ class Admission:
             return LONGEST_PAUSE_S
         now, store = self._storage.clock.now(), self._storage.store
         try:
-            with self._lock:
-                live = self._live
-            if live is None:
-                live = set(self._hub.live_jobs())
-                with self._lock:
-                    self._live = live | (self._live or set())
-                ids = live
-            else:
-                ids = (
-                    live & store.changed_since(self._storage.uid, self._changed_at - _OVERLAP_S).keys()
-                    if live
-                    else set()
-                )
+            ids = self._find_changed(self._hub)
             if handed := self._find_handed():
                 self._hub.admit((), handed)
                 with self._lock:
@@ -108,6 +105,19 @@ class Admission:
             return self._pause_s()
         self._changed_at = now
         return LONGEST_PAUSE_S
+
+    def _find_changed(self, hub: Hub) -> set[str]:
+        """Return the live jobs that may have ended since the last report; all of them the first time. Raises
+        HubUnavailable, HubRefused."""
+        with self._lock:
+            live = self._live
+        if live is None:
+            live = set(hub.live_jobs())
+            with self._lock:
+                self._live = live | self._going  # some may have been admitted since the hub answered
+            return live
+        changed = self._storage.store.changed_since(self._storage.uid, self._changed_at - _OVERLAP_S) if live else {}
+        return live & changed.keys()
 
     def _ask(self, claims: Sequence[Claim]) -> dict[str, Answer] | None:
         """Return the hub's answers; None if it does not answer, or did not a moment ago."""
@@ -169,11 +179,6 @@ class Admission:
             for job, reason in refused
         ]
         return len(self._storage.store.apply_many(changes)) if changes else 0
-
-
-_NO_ANSWER = Answer(Word.WAIT, "the site's hub did not answer about this job")
-_OVERLAP_S = 60.0
-"""Changes are read again for this long, because clocks of daemon and database may differ."""
 
 
 _BEFORE = (JobState.PENDING, JobState.DEPLOYING)
