@@ -29,7 +29,14 @@ from pathlib import Path
 
 from ffdl_batch.attempt.layout import AttemptDir, Root
 from ffdl_batch.attempt.reader import find_object, find_text
-from ffdl_batch.domain.backend_facts import Absent, AccountedRun, AccountingOutage, BackendFacts, BackendTraits
+from ffdl_batch.domain.backend_facts import (
+    Absent,
+    AccountedRun,
+    AccountedUse,
+    AccountingOutage,
+    BackendFacts,
+    BackendTraits,
+)
 from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.examination import Item
 from ffdl_batch.domain.job.array import parse_chunk_name, read_marks
@@ -253,6 +260,10 @@ class SlurmScheduler(Outlooks):
         """See :class:`ffdl_batch.ports.capabilities.HasAccounting`."""
         records = self._gateway.account_for_runs({native.job for native in attempts}) if attempts else []
         return None if records is None else runs_of(records, attempts, self._tables.token_of)
+
+    def accounted_uses(self, since: float, until: float) -> Sequence[AccountedUse] | None:
+        """See :class:`ffdl_batch.ports.capabilities.HasAccounting`."""
+        return self._gateway.account_for_all_users(since, until)
 
     def accounting_outage(self) -> AccountingOutage | None:
         """See :class:`ffdl_batch.ports.capabilities.HasAccounting`."""

@@ -7,6 +7,7 @@ of both). Headers are not suppressed: output without its header is not an answer
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Sequence
 
 # A size of 0 prints a field in full (src/squeue/print.c `_print_str`), the text after it is the field's suffix.
@@ -16,6 +17,7 @@ QUEUE_FIELDS = (
 )  # fmt: skip
 ACCOUNT_FIELDS = ("JobID", "State", "ExitCode", "Submit", "Start", "End", "NodeList", "Reason", "JobName")
 RUN_FIELDS = ("JobID", "State", "ElapsedRaw", "AllocTRES", "JobName")
+USE_FIELDS = ("User", "Account", "ElapsedRaw", "AllocTRES")
 SITE_FIELDS = ("%P", "%l", "%c", "%m", "%G", "%f", "%N")
 SEPARATOR = "|"
 # sacct takes its ids in one argument, and Linux limits an argument to 128 KiB.
@@ -72,6 +74,17 @@ def sacct_runs_argv(ids: Sequence[str]) -> list[str]:
     return [
         "sacct", "--allocations", "--duplicates", "--parsable2", f"--format={','.join(RUN_FIELDS)}",
         f"--jobs={','.join(ids)}",
+    ]  # fmt: skip
+
+
+def sacct_uses_argv(since: float, until: float) -> list[str]:
+    """List what all users held within a period, in seconds since the epoch. With --truncate, sacct counts only the part
+    of each job within the period."""
+    times = [f"--{name}time={time.strftime('%Y-%m-%dT%H:%M:%S', time.localtime(at))}"
+             for name, at in (("start", since), ("end", until))]  # fmt: skip
+    return [
+        "sacct", "--allusers", "--allocations", "--duplicates", "--truncate", "--parsable2", *times,
+        f"--format={','.join(USE_FIELDS)}",
     ]  # fmt: skip
 
 

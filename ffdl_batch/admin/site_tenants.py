@@ -75,7 +75,7 @@ def slurm(names: Sequence[str], as_text: bool) -> None:
     """Print sacctmgr commands that set the quotas as association limits, so that they also apply to sbatch.
 
     Each account gets the full limit of its tenant. Limits of members become limits of their user associations. Nothing
-    is printed for a tenant without accounts.
+    is printed for a tenant without accounts, nor for quotas of GPU-hours: limits of associations have no periods.
     """
     if not as_text:
         raise click.UsageError("this command only prints; add --print, and have a Slurm administrator run the output")
@@ -114,7 +114,8 @@ def remove_members(name: str, users: Sequence[str]) -> None:
 def quota() -> None:
     """Manage the quotas of this site's tenants, as an operator on the hub's host.
 
-    A quota limits what live jobs use at any time: `jobs`, `gpus`, or `gpus:TYPE`. `ffdl-admin tenant list` shows them.
+    A quota limits what live jobs use at any time: `jobs`, `gpus`, or `gpus:TYPE`; or what all jobs use in a period:
+    `gpu-hours/day`, `gpu-hours/week` or `gpu-hours/month`. `ffdl-admin tenant list` shows them.
     """
 
 
@@ -207,7 +208,8 @@ def sacctmgr_lines(one: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _limits(quotas: Sequence[Mapping[str, Any]], whose: str) -> tuple[str, ...]:
-    amounts = {limit["resource"]: limit["amount"] for limit in quotas if limit["member"] == whose}
+    own = (limit for limit in quotas if limit["member"] == whose)
+    amounts = {one["resource"]: one["amount"] for one in own if not one["resource"].startswith("gpu-hours/")}
     jobs = amounts.pop("jobs", None)
     gpus = ",".join(
         f"gres/gpu{resource.removeprefix('gpus')}={amount:g}" for resource, amount in sorted(amounts.items())

@@ -12,6 +12,7 @@ MOST_JOBS = 1000
 """Jobs in one request."""
 LONGEST_TEXT = 200
 LONGEST_REASON = 500
+_INFINITE = float("inf")
 
 
 class Word(StrEnum):
@@ -34,6 +35,8 @@ class Claim:
     gpus: float = 0.0
     """GPUs of all learners."""
     gpu_type: str = ""
+    hours: float = 0.0
+    """Time limit; 0 = none is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,8 @@ GO, LATER = Answer(Word.GO), Answer(Word.LATER)
 
 def encode_claims(claims: Sequence[Claim], handed: Sequence[str] = ()) -> dict[str, Any]:
     """Return the body of a request. `handed` are admitted jobs about which the scheduler has answered."""
-    return {"jobs": [[one.job, one.account, one.gpus, one.gpu_type] for one in claims], "handed": list(handed)}
+    jobs = [[one.job, one.account, one.gpus, one.gpu_type, one.hours] for one in claims]
+    return {"jobs": jobs, "handed": list(handed)}
 
 
 def read_claims(plain: object) -> list[Claim]:
@@ -62,11 +66,11 @@ def read_claims(plain: object) -> list[Claim]:
 
 def _read_claim(row: object) -> Claim:
     match row:
-        case [str(job), str(account), float() | int() as gpus, str(gpu_type)] if (
-            job and max(map(len, (job, account, gpu_type))) <= LONGEST_TEXT and 0 <= gpus < float("inf")
+        case [str(job), str(account), float() | int() as gpus, str(gpu_type), float() | int() as hours] if (
+            job and max(map(len, (job, account, gpu_type))) <= LONGEST_TEXT and 0 <= gpus < _INFINITE > hours >= 0
         ):
-            return Claim(job, account, float(gpus), gpu_type)
-    raise ValueError("each job must be a list: id, account, number of GPUs, GPU type")
+            return Claim(job, account, float(gpus), gpu_type, float(hours))
+    raise ValueError("each job must be a list: id, account, number of GPUs, GPU type, hours")
 
 
 def encode_answers(answers: Mapping[str, Answer]) -> dict[str, Any]:

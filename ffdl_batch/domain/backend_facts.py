@@ -150,3 +150,16 @@ class AccountedRun:
     is_over: bool
     unread: str = ""
     """Why the record cannot be read; the other fields then mean nothing. "" = it can be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccountedUse:
+    """What one user held under one account in a period, according to the accounting."""
+
+    user: str
+    account: str
+    jobs: int
+    """Jobs that ran in the period. A requeued job counts once for each run."""
+    gpu_s: float
+    """GPU-seconds."""
+    cpu_s: float

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from ffdl_batch.attempt.layout import AttemptDir
-from ffdl_batch.domain.backend_facts import Absent, AccountedRun, AccountingOutage, BackendFacts, Storing
+from ffdl_batch.domain.backend_facts import Absent, AccountedRun, AccountedUse, AccountingOutage, BackendFacts, Storing
 from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.examination import Item
 from ffdl_batch.domain.job.job import Token
@@ -125,6 +125,11 @@ class HasAccounting(Protocol):
 
         Raises NotNow (AccountingUnreachable) if the accounting does not answer.
         """
+        ...
+
+    def accounted_uses(self, since: float, until: float) -> Sequence[AccountedUse] | None:
+        """Return what each user held under each account within a period, in seconds since the epoch, also by jobs that
+        still run. None if this site has no accounting. Raises as :meth:`accounted_runs`."""
         ...
 
 

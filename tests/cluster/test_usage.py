@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -65,6 +66,34 @@ def test_usage_check_reports_both_values_of_differing_job(alice: Person, jobs: d
     assert two["theirs_s"] >= 25
     assert two["theirs_gpu_s"] == 2 * two["theirs_s"]
     assert two["ours_gpu_s"] == pytest.approx(2 * two["ours_s"], abs=16)
+
+
+_READ_USES = """
+import sys
+from ffdl_batch.plugins import AdapterContext, create_adapter
+scheduler = create_adapter("slurm", {}, AdapterContext(root="/nonexistent", user="alice", uid=0))
+for one in scheduler.accounted_uses(float(sys.argv[1]), float(sys.argv[2])):
+    print(one.user, one.jobs, one.gpu_s)
+"""
+
+
+def test_gpu_seconds_of_user_are_those_of_all_jobs_within_the_period(alice: Person, jobs: dict[str, str]) -> None:
+    end = time.time()
+    begin = end - 60
+    argv = ("sacct", "-n", "-X", "-D", "-P", "-u", "alice", "-S", "now-1hour", "-o", "Start,End,AllocTRES")
+    wanted = 0.0
+    for line in alice.run(*argv).stdout.split():
+        *moments, tres = line.split("|")
+        if "gres/gpu" in tres:
+            began, ended = (
+                end if moment == "Unknown" else time.mktime(time.strptime(moment, "%Y-%m-%dT%H:%M:%S"))
+                for moment in moments
+            )
+            gpus = int(tres.partition("gres/gpu=")[2].partition(",")[0])
+            wanted += gpus * max(0.0, min(ended, int(end)) - max(began, int(begin)))
+    done = alice.run("/opt/ffdl/venv/bin/python", "-c", _READ_USES, str(begin), str(end))
+    uses = {user: float(gpu_s) for user, _, gpu_s in map(str.split, done.stdout.splitlines())}
+    assert uses["alice"] == wanted > 0
 
 
 @pytest.mark.full

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from ffdl_batch.attempt.layout import AttemptDir
-from ffdl_batch.domain.backend_facts import AccountingOutage, NodeShape, PartitionShape
+from ffdl_batch.domain.backend_facts import AccountedUse, AccountingOutage, NodeShape, PartitionShape
 from ffdl_batch.domain.scheduler_errors import NotNow
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_slurm.observing.accounted_runs import RunRecord
@@ -76,6 +76,10 @@ class SlurmGateway(Protocol):
 
     def account_for_runs(self, ids: Collection[str]) -> Sequence[RunRecord] | None:
         """Return those of every start of these jobs."""
+        ...
+
+    def account_for_all_users(self, since: float, until: float) -> Sequence[AccountedUse] | None:
+        """Return what all users held within a period, in seconds since the epoch."""
         ...
 
     def accounting_outage(self) -> AccountingOutage | None:

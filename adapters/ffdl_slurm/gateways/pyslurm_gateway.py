@@ -19,7 +19,7 @@ from tempfile import TemporaryFile
 from typing import IO, Any, TypeVar
 
 from ffdl_batch.attempt.layout import AttemptDir
-from ffdl_batch.domain.backend_facts import AccountingOutage
+from ffdl_batch.domain.backend_facts import AccountedUse, AccountingOutage
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable, SubmissionUncertain
 from ffdl_slurm import commands
 from ffdl_slurm.gateways import error_mapping, submission_files
@@ -109,6 +109,10 @@ class PyslurmGateway:
     def account_for_runs(self, ids: Collection[str]) -> Sequence[RunRecord] | None:
         """See the port."""
         return self._commands.account_for_runs(ids)
+
+    def account_for_all_users(self, since: float, until: float) -> Sequence[AccountedUse] | None:
+        """See the port."""
+        return self._commands.account_for_all_users(since, until)
 
     def accounting_outage(self) -> AccountingOutage | None:
         """See the port."""

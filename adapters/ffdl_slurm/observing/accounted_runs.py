@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from ffdl_batch.domain.backend_facts import AccountedRun
+from ffdl_batch.domain.backend_facts import AccountedRun, AccountedUse
 from ffdl_batch.domain.job.job import Token
 from ffdl_batch.domain.outcome.observation import NativeId, Phase
 from ffdl_batch.host.fast_dataclass import dataclass
-from ffdl_slurm.commands import RUN_FIELDS, SEPARATOR
+from ffdl_slurm.commands import RUN_FIELDS, SEPARATOR, USE_FIELDS
 from ffdl_slurm.observing.parsers import Garbled, JobRow, may_be_row, parse_row, read_lines
 from ffdl_slurm.output_text import begin
 
+_Seconds = defaultdict[tuple[str, str], float]
 _BEGINS = re.compile(r"\s*\d+(?:_(?:\d+|\[[^\]|]*\]?))?(?:\+\d+)?\s*\|", re.ASCII)
 """A job's id before a separator. A line with another beginning continues a name that has line breaks."""
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)", re.ASCII)
@@ -35,11 +37,8 @@ class RunRecord:
 
     @property
     def gpus(self) -> float | None:
-        """The number of GPUs; None if the record names none. With types, Slurm lists each type and the sum."""
-        if "gres/gpu" in self.tres:
-            return self.tres["gres/gpu"]
-        typed = [count for name, count in self.tres.items() if name.startswith("gres/gpu:")]
-        return sum(typed) if typed else None
+        """The number of GPUs; None if the record names none."""
+        return _count_gpus(self.tres)
 
 
 def parse_runs(text: str) -> list[RunRecord]:
@@ -95,6 +94,24 @@ def _unread(native: NativeId, name: str, why: str) -> RunRecord:
     return RunRecord(native, name, 0.0, {}, is_over=False, unread=why)
 
 
+def parse_uses(text: str) -> list[AccountedUse]:
+    """Parse the output of :func:`ffdl_slurm.commands.sacct_uses_argv`; add up the jobs of each user and account. Raises
+    Garbled."""
+    jobs, gpu_s, cpu_s = Counter[tuple[str, str]](), _Seconds(float), _Seconds(float)
+    for line in read_lines(text, len(USE_FIELDS), "sacct", ("User", "Account")):
+        fields = line.split(SEPARATOR)
+        if len(fields) != len(USE_FIELDS) or not fields[2].isdecimal() or len(fields[2]) > _DIGITS_MOST:
+            raise Garbled(f"sacct printed {begin(line)!r} among its rows")
+        user, account, elapsed, tres = fields
+        if not tres:
+            continue  # it has not started
+        amounts = parse_tres(tres)
+        jobs[user, account] += 1
+        gpu_s[user, account] += float(elapsed) * (_count_gpus(amounts) or 0.0)
+        cpu_s[user, account] += float(elapsed) * amounts.get("cpu", 0.0)
+    return [AccountedUse(*key, jobs[key], gpu_s[key], cpu_s[key]) for key in sorted(jobs)]
+
+
 def parse_tres(text: str) -> dict[str, float]:
     """Parse a list such as ``billing=4,cpu=4,gres/gpu:a100=2,gres/gpu=2,mem=16G`` into counts by name. Parts without a
     number are left out."""
@@ -104,6 +121,14 @@ def parse_tres(text: str) -> dict[str, float]:
         if name and (match := _AMOUNT.fullmatch(amount)) is not None:
             found[name] = float(match[1]) * _UNITS[match[2]]
     return found
+
+
+def _count_gpus(tres: Mapping[str, float]) -> float | None:
+    """Return the number of GPUs; None if the resources name none. With types, Slurm lists each type and the sum."""
+    if "gres/gpu" in tres:
+        return tres["gres/gpu"]
+    typed = [count for name, count in tres.items() if name.startswith("gres/gpu:")]
+    return sum(typed) if typed else None
 
 
 def runs_of(

@@ -143,7 +143,8 @@ class Admission:
     def _claim(self, job: Job) -> Claim:
         spec = job.effective_spec
         account = spec.batch.account or self._default_account(job.backend)
-        return Claim(job.id, account, count_gpus(spec), spec.resources.gpu_type)
+        hours = (spec.batch.time_s or 0) / 3600
+        return Claim(job.id, account, count_gpus(spec), spec.resources.gpu_type, hours)
 
     def _find_handed(self) -> list[str]:
         """Return the admitted jobs about which the scheduler has answered since the last request."""

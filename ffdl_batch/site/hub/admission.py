@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field
 
-from sqlalchemy import delete, func, insert, literal, select
+from sqlalchemy import case, delete, func, insert, literal, select
 from sqlalchemy.engine import Connection
 
 from ffdl_batch.domain.admission import GO, LATER, Answer, Claim, Word
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.site.hub.fair_window import FairWindow
+from ffdl_batch.site.hub.gpu_hours import HOUR_S, PREFIX, Period, stored_hours
 from ffdl_batch.site.hub.schema import ADMISSIONS
 from ffdl_batch.site.hub.tenants import EACH, WHOLE, Lever, LeverKind, Quota, Tenant, read_levers, read_tenants
 from ffdl_batch.site.hub.token_index import account_name
@@ -21,6 +23,8 @@ from ffdl_batch.store.database import Database
 
 MOST_LIVE = 50_000
 """Live jobs of one user. It bounds what a user can make the hub store."""
+_NOBODY = -1
+"""Stands for users who used an account of a tenant and are not members now."""
 _LOCK = 0x66666468
 """Number of the hub's advisory lock on PostgreSQL: any that no other program uses in the database."""
 
@@ -31,6 +35,8 @@ class Use:
 
     whole: Counter[str]
     of_uid: dict[int, Counter[str]]
+    unknown: set[str] = field(default_factory=set)
+    """Resources whose use is not known, because the accounting has not been read."""
 
     def add(self, uid: int, amounts: Mapping[str, float]) -> None:
         """Count amounts of a user."""
@@ -72,26 +78,35 @@ class Admission:
             asked = ADMISSIONS.c.job.in_([claim.job for claim in claims])
             known = frozenset(connection.execute(select(ADMISSIONS.c.job).where(own, asked)).scalars())
             room = MOST_LIVE - connection.execute(select(func.count()).select_from(ADMISSIONS).where(own)).scalar_one()
-            decision = _Decision(connection, asker, read_tenants(connection), read_levers(connection), room)
+            now = self._database.now(connection)
+            decision = _Decision(connection, asker, read_tenants(connection), read_levers(connection), room, now)
             for claim in claims:
                 decision.consider(claim, is_known=claim.job in known)
             for group, weight, jobs in decision.groups():
                 room = self._window.room(group, weight, uid, len(jobs))
                 self._window.grant(group, uid, jobs[:room])
                 decision.put_off(jobs[room:])
-            decision.store(known, self._database.now(connection))
+            decision.store(known)
         return decision.answers
 
-    def use_of(self, tenant: str) -> Use:
-        """Return what the live jobs of a tenant use."""
+    def uses(self) -> dict[str, Use]:
+        """Return what each tenant uses."""
         with self._database.reading() as connection:
-            return _use_of(connection, tenant)
+            tenants, now = read_tenants(connection), self._database.now(connection)
+            return {one.name: _use_of(connection, one, tenants, now) for one in tenants}
 
     def live(self, uid: int) -> list[str]:
         """Return the jobs of a user that count as live."""
         with self._database.reading() as connection:
             query = select(ADMISSIONS.c.job).where(ADMISSIONS.c.uid == uid).order_by(ADMISSIONS.c.job)
             return list(connection.execute(query).scalars())
+
+    def users_before(self, age_s: float) -> list[int]:
+        """Return the users with admissions that are at least this old."""
+        with self._database.reading() as connection:
+            oldest = self._database.now(connection) - age_s
+            query = select(ADMISSIONS.c.uid).where(ADMISSIONS.c.admitted_at <= oldest).distinct()
+            return sorted(connection.execute(query).scalars())
 
     def end(self, uid: int, jobs: Sequence[str]) -> None:
         """Stop counting these jobs of a user."""
@@ -103,11 +118,17 @@ class _Decision:
     """The answers to one request."""
 
     def __init__(
-        self, connection: Connection, asker: _Asker, tenants: Sequence[Tenant], levers: Sequence[Lever], room: int
+        self,
+        connection: Connection,
+        asker: _Asker,
+        tenants: Sequence[Tenant],
+        levers: Sequence[Lever],
+        room: int,
+        now: float,
     ) -> None:
         """`room` is how many more live jobs the user may have."""
         self._connection, self._asker, self._tenants, self._levers = connection, asker, tenants, levers
-        self._room = room
+        self._room, self._now = room, now
         self._uses: dict[str, Use] = {}
         self._admitted: dict[str, tuple[Claim, Tenant | None]] = {}
         self.answers: dict[str, Answer] = {}
@@ -146,11 +167,11 @@ class _Decision:
             del self._admitted[job]
             self.answers[job] = LATER
 
-    def store(self, known: frozenset[str], at: float) -> None:
+    def store(self, known: frozenset[str]) -> None:
         """Store the new admissions."""
         rows = [
             {"uid": self._asker.uid, "job": job, "tenant": _name(tenant), "gpus": claim.gpus,
-             "gpu_type": claim.gpu_type, "admitted_at": at}
+             "gpu_type": claim.gpu_type, "hours": claim.hours, "admitted_at": self._now}
             for job, (claim, tenant) in self._admitted.items()
             if job not in known
         ]  # fmt: skip
@@ -161,9 +182,9 @@ class _Decision:
         if tenant is None:
             return None
         if tenant.name not in self._uses:
-            self._uses[tenant.name] = _use_of(self._connection, tenant.name)
+            self._uses[tenant.name] = _use_of(self._connection, tenant, self._tenants, self._now)
         use, amounts = self._uses[tenant.name], _amounts(claim)
-        answer = _limited(tenant, use, self._asker, amounts)
+        answer = _limited(tenant, use, self._asker, claim)
         if answer is None:
             use.add(self._asker.uid, amounts)
         return answer
@@ -197,23 +218,32 @@ def _stopped(levers: Iterable[Lever], asker: _Asker, tenant: str) -> Answer | No
     return next((Answer(Word.WAIT, lever.sentence) for lever in stops), None)
 
 
-def _limited(tenant: Tenant, use: Use, asker: _Asker, amounts: Mapping[str, float]) -> Answer | None:
+def _limited(tenant: Tenant, use: Use, asker: _Asker, claim: Claim) -> Answer | None:
     """Return why the job must wait, or is refused; None if all quotas have room for it."""
     waits: Answer | None = None
+    amounts = _amounts(claim)
     own = {quota.resource for quota in tenant.quotas if quota.member == asker.name}
     for quota in tenant.quotas:
         asked = amounts.get(quota.resource, 0.0)
-        is_replaced = quota.member == EACH and quota.resource in own
-        if not asked or is_replaced or quota.member not in (WHOLE, EACH, asker.name):
+        what = quota.resource
+        is_unlimited = what.startswith(PREFIX) and claim.gpus > 0 and not claim.hours
+        is_replaced = quota.member == EACH and what in own
+        if not (asked or is_unlimited) or is_replaced or quota.member not in (WHOLE, EACH, asker.name):
             continue
         whose = f"tenant {tenant.name}" if quota.member == WHOLE else f"{asker.name} in tenant {tenant.name}"
-        what = quota.resource
+        if is_unlimited:
+            return Answer(Word.REFUSE, f"{what}: the quota of {whose} needs a time limit; set one with --time")
         if asked > quota.amount:
             return Answer(
                 Word.REFUSE,
                 f"{what}: {asked:g} exceeds the quota of {whose} ({quota.amount:g}); request less, or choose another "
                 "account with --account",
             )
+        if what in use.unknown:
+            waits = waits or Answer(
+                Word.WAIT, f"waiting for quota of {whose}: the scheduler's accounting has not shown today's {what} yet"
+            )
+            continue
         used = use.of(quota, asker.uid)
         if used + asked > quota.amount and waits is None:
             waits = Answer(
@@ -227,14 +257,44 @@ def _amounts(claim: Claim) -> dict[str, float]:
     amounts = {"jobs": 1.0, "gpus": claim.gpus}
     if claim.gpu_type:
         amounts[f"gpus:{claim.gpu_type}"] = claim.gpus
-    return amounts
+    return amounts | {f"{PREFIX}{period}": claim.gpus * claim.hours for period in Period}
 
 
-def _use_of(connection: Connection, tenant: str) -> Use:
-    """Return what the live jobs of a tenant use. One statement for any number of jobs."""
+def _use_of(connection: Connection, tenant: Tenant, tenants: Iterable[Tenant], now: float) -> Use:
+    """Return what a tenant uses: its live jobs, and its GPU-hours of the periods of its quotas. A few statements for
+    any number of jobs.
+
+    A live job counts with the GPU-hours that it may still use before its time limit. What it has used is part of the
+    accounting.
+    """
     columns = ADMISSIONS.c
-    query = select(columns.uid, columns.gpu_type, func.count(), func.sum(columns.gpus)).where(columns.tenant == tenant)
+    rest = columns.hours - (now - columns.admitted_at) / HOUR_S
+    rest_gpu_hours = func.sum(case((rest > 0, columns.gpus * rest), else_=0.0))
+    query = select(columns.uid, columns.gpu_type, func.count(), func.sum(columns.gpus), rest_gpu_hours).where(
+        columns.tenant == tenant.name
+    )
     use = Use(Counter(), {})
-    for uid, gpu_type, jobs, gpus in connection.execute(query.group_by(columns.uid, columns.gpu_type)):
-        use.add(uid, {**_amounts(Claim("", gpus=gpus, gpu_type=gpu_type)), "jobs": jobs})
+    for uid, gpu_type, jobs, gpus, rest_of_limits in connection.execute(query.group_by(columns.uid, columns.gpu_type)):
+        reserved = {f"{PREFIX}{period}": rest_of_limits for period in Period}
+        use.add(uid, {**_amounts(Claim("", gpus=gpus, gpu_type=gpu_type)), "jobs": jobs, **reserved})
+    uids = {name: uid for uid, name in tenant.members.items()}
+    for what in {quota.resource for quota in tenant.quotas if quota.resource.startswith(PREFIX)}:
+        hours = stored_hours(connection, Period(what.removeprefix(PREFIX)), now)
+        if hours.read_at is None:
+            use.unknown.add(what)
+        for (user, account), used in hours.used.items():
+            if _pays(user, account, tenants) is tenant:
+                use.add(uids.get(user, _NOBODY), {what: used})
     return use
+
+
+def _pays(user: str, account: str, tenants: Iterable[Tenant]) -> Tenant | None:
+    """Return the tenant that a job in the accounting belongs to. The accounting does not show whether a user has given
+    the account."""
+    own = []
+    for one in tenants:
+        if account in one.accounts:
+            return one
+        if user in one.members.values():
+            own.append(one)
+    return own[0] if len(own) == 1 else None

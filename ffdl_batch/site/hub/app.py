@@ -47,6 +47,8 @@ log = logging.getLogger(__name__)
 _OWN_API = re.compile(rb"/(?:api/v1/.*|metrics|openapi\.json)", re.DOTALL)
 _USERS_API = re.compile(rb"/users/([1-9][0-9]{0,9})(/api/v1/.*)", re.DOTALL)
 _BEARER = re.compile(r"[Bb]earer +(\S+)", re.ASCII)
+OLD_ADMISSION_S = 600.0
+"""Interval of the check that daemons with admitted jobs run, and the age of the admissions that it considers."""
 LOOKUPS = 8
 """Threads that look up the owners of tokens."""
 _KEPT_BYTES = 64 * 1024
@@ -64,7 +66,7 @@ class Hub:
     ) -> None:
         """`source` lists the jobs of all users; None if this hub asks no scheduler. Raises SettingsRefused."""
         self._settings, self._tokens, self._audit = settings, store.tokens, audit
-        self._tenants = store.tenants
+        self._tenants, self._admission, self._gpu_hours = store.tenants, store.admission, store.gpu_hours
         self._daemons = Daemons(Path(settings.run_dir))
         self._limits = Limits(settings)
         self._proxies = TrustedProxies(settings.trusted_proxies)
@@ -77,6 +79,27 @@ class Hub:
             JobListing(source, settings.listing_interval_s),
             TenantRoutes(settings, store),
         )
+
+    async def work(self) -> None:
+        """Do what no request asks for, until the task is cancelled: read the GPU time of all users for quotas, and
+        start daemons that ended without reporting the ends of their jobs."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._gpu_hours.keep_reading())
+            tasks.create_task(self._keep_daemons())
+
+    async def _keep_daemons(self) -> None:
+        while True:
+            await asyncio.sleep(OLD_ADMISSION_S)
+            try:
+                uids = await asyncio.to_thread(self._admission.users_before, OLD_ADMISSION_S)
+            except StoreError as error:
+                log.error("%s", error)
+                continue
+            for uid in uids:
+                try:
+                    (await self._daemons.connect(uid)).close()
+                except Refused as error:
+                    log.warning("user %s has admitted jobs, but no daemon: %s", uid, error)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""

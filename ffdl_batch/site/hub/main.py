@@ -21,6 +21,7 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.host.core_dumps import hide_memory
 from ffdl_batch.host.running_clock import SystemClock
+from ffdl_batch.ports.capabilities import HasAccounting
 from ffdl_batch.site.hub.accepting import HubLimits, HubServer, Shares
 from ffdl_batch.site.hub.app import Hub
 from ffdl_batch.site.hub.audit import Audit
@@ -87,7 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         database = connect(settings.database_url, None, SystemClock())
         try:
             source = open_source() if settings.listing_interval_s else None
-            hub = Hub(settings, open_hub_store(database), Audit(settings.audit_file), source)
+            accounting = source if isinstance(source, HasAccounting) else None
+            hub = Hub(settings, open_hub_store(database, accounting=accounting), Audit(settings.audit_file), source)
             with asyncio.Runner() as runner:
                 runner.run(_serve(hub, settings))
         finally:
@@ -135,11 +137,13 @@ async def _serve(hub: Hub, settings: HubSettings) -> None:
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listening.listen(BACKLOG)  # also a passed one: SO_PEERCRED then shows its clients the hub's account
     report_readiness(os.environ)
+    background = asyncio.create_task(hub.work())
     try:
         await asyncio.gather(
             *(server.serve(sockets=[listening]) for server, listening in zip(servers, sockets, strict=True))
         )
     finally:
+        background.cancel()
         if settings.socket not in passed:
             Path(settings.socket).unlink(missing_ok=True)
 

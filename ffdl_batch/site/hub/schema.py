@@ -60,9 +60,25 @@ ADMISSIONS = Table(
     Column("tenant", Text, nullable=False, index=True),
     Column("gpus", Double, nullable=False),
     Column("gpu_type", Text, nullable=False),
+    Column("hours", Double, nullable=False),
     Column("admitted_at", Double, nullable=False),
 )
-"""Admitted jobs that have not ended. `tenant` is empty if the job belongs to none."""
+"""Admitted jobs that have not ended. `tenant` is empty if the job belongs to none; `hours` is the time limit."""
+USES = Table(
+    "gpu_uses",
+    METADATA,
+    Column("day", Text, primary_key=True),
+    Column("user", Text, primary_key=True),
+    Column("account", Text, primary_key=True),
+    Column("gpu_s", Double, nullable=False),
+)
+"""What the scheduler's accounting says about each day (YYYY-MM-DD, in local time)."""
+DAYS = Table(
+    "gpu_use_days",
+    METADATA,
+    Column("day", Text, primary_key=True),
+    Column("read_at", Double, nullable=False),
+)
 LEVERS = Table(
     "levers",
     METADATA,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ffdl_batch.host.fast_dataclass import dataclass
+from ffdl_batch.ports.capabilities import HasAccounting
 from ffdl_batch.site.hub.admission import Admission
+from ffdl_batch.site.hub.gpu_hours import GpuHours
 from ffdl_batch.site.hub.schema import create_tables
 from ffdl_batch.site.hub.tenants import Tenants
 from ffdl_batch.site.hub.token_index import TokenIndex, account_name
@@ -19,10 +21,18 @@ class HubStore:
     tokens: TokenIndex
     tenants: Tenants
     admission: Admission
+    gpu_hours: GpuHours
 
 
-def open_hub_store(database: Database, account: Callable[[int], str] = account_name) -> HubStore:
-    """Create missing tables, and return the parts. `account` names the account of a uid, "" if there is none. Raises
-    StoreError."""
+def open_hub_store(
+    database: Database, account: Callable[[int], str] = account_name, accounting: HasAccounting | None = None
+) -> HubStore:
+    """Create missing tables, and return the parts. `account` names the account of a uid, "" if there is none;
+    `accounting` is the scheduler's. Raises StoreError."""
     create_tables(database)
-    return HubStore(TokenIndex(database, account), Tenants(database, account), Admission(database, account))
+    return HubStore(
+        TokenIndex(database, account),
+        Tenants(database, account),
+        Admission(database, account),
+        GpuHours(database, accounting),
+    )

@@ -23,9 +23,10 @@ from ffdl_batch.site.hub.admission import Use
 from ffdl_batch.site.hub.audit import Entry
 from ffdl_batch.site.hub.bodies import read_json, read_small, unknown_route
 from ffdl_batch.site.hub.callers import find_role, refuse
+from ffdl_batch.site.hub.gpu_hours import PREFIX, NoAccounting
 from ffdl_batch.site.hub.settings import HubSettings
 from ffdl_batch.site.hub.store import HubStore
-from ffdl_batch.site.hub.tenants import EACH, WHOLE, Lever, LeverKind, Quota, Tenant, TenantRefused
+from ffdl_batch.site.hub.tenants import EACH, WHOLE, Lever, LeverKind, Quota, Tenant, TenantRefused, check_resource
 from ffdl_batch.site.hub.token_index import account_name
 
 LONGEST_WHY = 200
@@ -33,7 +34,7 @@ _NAME = r"([^/]{1,200})"
 _TENANTS, _LEVERS = f"{HUB_API}/tenants", f"{HUB_API}/levers"
 _TENANT = re.compile(rf"{_TENANTS}/{_NAME}")
 _MEMBER = re.compile(rf"{_TENANTS}/{_NAME}/members/{_NAME}")
-_QUOTA = re.compile(rf"{_TENANTS}/{_NAME}/quotas/{_NAME}")
+_QUOTA = re.compile(rf"{_TENANTS}/{_NAME}/quotas/(.{{1,200}})")
 _LEVER = re.compile(rf"{_LEVERS}/(?:(site|tokens|service)|(tenant|user)/{_NAME})")
 
 Act = Callable[[], object]
@@ -45,6 +46,7 @@ class TenantRoutes:
 
     def __init__(self, settings: HubSettings, store: HubStore) -> None:
         self._settings, self._tenants, self._admission = settings, store.tenants, store.admission
+        self._gpu_hours = store.gpu_hours
 
     @staticmethod
     def has(path: str) -> bool:
@@ -93,7 +95,8 @@ class TenantRoutes:
 
     def _read(self, scope: Scope) -> dict[str, Any]:
         if scope["path"] == _TENANTS:
-            return {"tenants": [_describe(one, self._admission.use_of(one.name)) for one in self._tenants.read()]}
+            uses = self._admission.uses()
+            return {"tenants": [_describe(one, uses[one.name]) for one in self._tenants.read() if one.name in uses]}
         if scope["path"] == _LEVERS:
             return {"levers": [_describe_lever(one) for one in self._tenants.levers()]}
         raise unknown_route(scope)
@@ -110,7 +113,7 @@ class TenantRoutes:
         elif found and key == "DELETE":
             self._tenants.remove_member(found[1], found[2])
         elif (found := _QUOTA.fullmatch(path)) and key == "PUT":
-            self._tenants.put_quota(found[1], _read_quota(plain, found[2]))
+            self._put_quota(found[1], _read_quota(plain, found[2]))
         elif found and key == "DELETE":
             self._tenants.remove_quota(found[1], _read_member(plain), found[2])
         elif found := _LEVER.fullmatch(path):
@@ -123,6 +126,17 @@ class TenantRoutes:
                 raise unknown_route(scope)
         else:
             raise unknown_route(scope)
+
+    def _put_quota(self, tenant: str, quota: Quota) -> None:
+        """Set a limit. For GPU-hours, the accounting is read first: without it, jobs would wait. Raises TenantRefused,
+        StoreError."""
+        check_resource(quota.resource)
+        if quota.resource.startswith(PREFIX):
+            try:
+                self._gpu_hours.read(quota.resource)
+            except NoAccounting as error:
+                raise TenantRefused(f"a quota of GPU-hours needs the scheduler's accounting: {error}") from error
+        self._tenants.put_quota(tenant, quota)
 
 
 def _describe(tenant: Tenant, use: Use) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from ffdl_batch.store.database import Database
 WHOLE, EACH = "", "*"
 """Values of `Quota.member`: the tenant as a whole, and each of its members."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII)
-_RESOURCE = re.compile(r"jobs|gpus(?::[A-Za-z0-9][A-Za-z0-9_.-]{0,62})?", re.ASCII)
+_RESOURCE = re.compile(r"jobs|gpus(?::[A-Za-z0-9][A-Za-z0-9_.-]{0,62})?|gpu-hours/(?:day|week|month)", re.ASCII)
 _LARGEST = 1e9
 
 
@@ -29,7 +29,7 @@ class TenantRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """The limit of a resource (``gpus``, ``gpus:TYPE`` or ``jobs``) at any time."""
+    """The limit of a resource: ``gpus``, ``gpus:TYPE`` or ``jobs`` at any time, or ``gpu-hours/PERIOD``."""
 
     member: str
     """A user's name, WHOLE or EACH."""
@@ -152,8 +152,7 @@ class Tenants:
 
     def put_quota(self, tenant: str, quota: Quota) -> None:
         """Set a limit. It does not affect admitted jobs."""
-        if not _RESOURCE.fullmatch(quota.resource):
-            raise TenantRefused(f"a quota limits jobs, gpus or gpus:TYPE, not {quota.resource!r}")
+        check_resource(quota.resource)
         if not 0 <= quota.amount <= _LARGEST:
             raise TenantRefused(f"quota: {quota.amount:g} must be between 0 and {_LARGEST:g}")
         with self._database.writing() as connection:
@@ -226,6 +225,14 @@ def read_levers(connection: Connection) -> list[Lever]:
     """Return what is stopped."""
     rows = connection.execute(select(LEVERS).order_by(LEVERS.c.kind, LEVERS.c.subject))
     return [Lever(LeverKind(row.kind), row.subject, row.set_by, row.set_at, row.why) for row in rows]
+
+
+def check_resource(resource: str) -> None:
+    """Raise TenantRefused if no quota can limit this."""
+    if not _RESOURCE.fullmatch(resource):
+        raise TenantRefused(
+            f"a quota limits jobs, gpus, gpus:TYPE or gpu-hours/PERIOD (day, week or month), not {resource!r}"
+        )
 
 
 def _check_name(what: str, name: str) -> None:

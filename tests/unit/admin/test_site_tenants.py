@@ -15,6 +15,7 @@ from ffdl_batch.domain.admission import GO, Answer, Claim, Word
 from ffdl_batch.domain.launch.attach_protocol import UPGRADE
 from tests.unit.admin.conftest import run_admin
 from tests.unit.hub.conftest import answer, serving_hub
+from tests.unit.hub.test_gpu_hours import Accounting
 
 NAME = f"user{os.getuid()}"
 """How the hub of the tests names this account."""
@@ -31,7 +32,8 @@ def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPa
 def test_tenant_commands_change_what_the_hub_decides_by(
     tmp_path: Path, operator: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with serving_hub(tmp_path, operators=[ACCOUNT]) as site:
+    accounting = Accounting([(NAME, "vis", time.time() - 7200, time.time())])
+    with serving_hub(tmp_path, accounting=accounting, operators=[ACCOUNT]) as site:
 
         def run(*words: str) -> tuple[int, str]:
             code, out, err = run_admin(capsys, operator, *words)
@@ -40,9 +42,16 @@ def test_tenant_commands_change_what_the_hub_decides_by(
 
         assert run("tenant", "add", "vision", "--account", "vis", "--weight", "2") == (0, "")
         assert run("member", "add", "vision", ACCOUNT) == (0, "")
-        for words in (("gpus", "8"), ("gpus:a100", "4"), ("jobs", "5", "--each"), ("jobs", "1", "--user", NAME)):
+        for words in (("gpus", "8"), ("gpus:a100", "4"), ("jobs", "5", "--each"), ("jobs", "1", "--user", NAME),
+                      ("gpu-hours/month", "0.0001")):  # fmt: skip
             assert run("quota", "set", "vision", *words) == (0, "")
         decide = site.store.admission.decide
+        exceeded = decide(os.getuid(), [Claim("a", gpus=2, hours=1)])["a"].reason
+        assert exceeded.startswith("gpu-hours/month: 2 exceeds the quota of tenant vision (0.0001)")
+        (quota,) = [one for one in json.loads(run("tenant", "list", "--json")[1])["tenants"][0]["quotas"]
+                    if one["resource"] == "gpu-hours/month"]  # fmt: skip
+        assert 0 <= quota["used"] <= 2.001  # less within two hours after the beginning of a month
+        assert run("quota", "remove", "vision", "gpu-hours/month") == (0, "")
         assert decide(os.getuid(), [Claim("a", gpus=2)])["a"].word == "go"
         assert "jobs limit 1, in use 1, requested 1" in decide(os.getuid(), [Claim("b")])["b"].reason
         code, listed = run("tenant", "list")
@@ -143,6 +152,8 @@ def test_emergency_commands_stop_submissions_tokens_and_changes_until_they_are_u
         ({"operators": [ACCOUNT]}, ("tenant", "add", "a b"), 1),
         ({"operators": [ACCOUNT]}, ("member", "add", "vision", "no-such-account"), 1),
         ({"operators": [ACCOUNT]}, ("quota", "set", "vision", "gpus", "1"), 1),
+        ({"operators": [ACCOUNT]}, ("quota", "set", "vision", "gpu-hours/month", "1"), 1),
+        ({"operators": [ACCOUNT]}, ("quota", "set", "vision", "gpu-hours/year", "1"), 1),
         ({"operators": [ACCOUNT]}, ("emergency", "stop", "--user", "a", "--tenant", "b"), 2),
         ({"operators": [ACCOUNT]}, ("emergency", "undo", "drain", "--user", "a"), 2),
         ({"auditors": [ACCOUNT]}, ("emergency", "drain"), 77),

@@ -22,7 +22,7 @@ import pytest
 from ffdl_batch.daemon.quiet_server import QuietServer
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.running_clock import SystemClock
-from ffdl_batch.ports.capabilities import SharesListing
+from ffdl_batch.ports.capabilities import HasAccounting, SharesListing
 from ffdl_batch.site.hub.accepting import Shares
 from ffdl_batch.site.hub.app import Hub
 from ffdl_batch.site.hub.audit import Audit
@@ -159,17 +159,18 @@ def serving_hub(
     *,
     tls: bool = False,
     descriptors: int = 16384,
+    accounting: HasAccounting | None = None,
     **changes: Any,
 ) -> Iterator[Site]:
     """A hub with these settings and one registered token of this user. Its port speaks TLS if `tls` is set. `source`
-    lists the jobs of all users."""
+    lists the jobs of all users, and `accounting` what they used."""
     usual = {
         "run_dir": f"{directory}", "socket": f"{directory}/hub.sock", "audit_file": f"{directory}/audit",
         "database_url": f"sqlite:///{directory}/hub.db",
     }  # fmt: skip
     settings = HubSettings(**(usual | changes))
     database = connect(settings.database_url, False, SystemClock())
-    store = open_hub_store(database, lambda uid: f"user{uid}" if uid < 60000 else "")
+    store = open_hub_store(database, lambda uid: f"user{uid}" if uid < 60000 else "", accounting)
     store.tokens.put(ID, OWN, time.time() + 1000)
     site = Site(directory, settings, store)
     loop, ready = asyncio.new_event_loop(), threading.Event()

@@ -196,7 +196,7 @@ def test_job_without_account_belongs_to_tenant_of_configured_account(tenancy: Te
     first, second = tenancy.accept_two()
     tenancy.deployer.step()
     assert {tenancy.site.job(job.id).state for job in (first, second)} == {JobState.QUEUED}  # not the quota of vision
-    assert tenancy.hub.store.admission.use_of("speech").whole["jobs"] == 2
+    assert tenancy.hub.store.admission.uses()["speech"].whole["jobs"] == 2
 
 
 def test_elements_of_an_array_ask_in_one_request(tenancy: Tenancy) -> None:
@@ -225,8 +225,10 @@ def test_jobs_whose_turn_comes_later_follow_when_earlier_ones_were_handed_over(t
 )
 @pytest.mark.parametrize(
     "plain",
-    [None, {}, {"jobs": 1}, {"jobs": [["a"]]}, {"jobs": [["a", "", -1, ""]]}, {"jobs": [["a", "", float("nan"), ""]]},
-     {"jobs": [["", "", 1, ""]]}, {"jobs": [["a" * 201, "", 1, ""]]}, {"jobs": [["a", "", 1, ""]] * 1001},
+    [None, {}, {"jobs": 1}, {"jobs": [["a"]]}, {"jobs": [["a", "", -1, "", 0]]},
+     {"jobs": [["a", "", float("nan"), "", 0]]}, {"jobs": [["a", "", 1, "", float("inf")]]},
+     {"jobs": [["a", "", 1, "", -1]]}, {"jobs": [["", "", 1, "", 0]]}, {"jobs": [["a" * 201, "", 1, "", 0]]},
+     {"jobs": [["a", "", 1, "", 0]] * 1001},
      {"jobs": {"a": ["maybe", ""]}}, {"jobs": {"a": "go"}}],
 )  # fmt: skip
 def test_malformed_requests_and_answers_are_refused(read: Callable[[object], object], plain: object) -> None:

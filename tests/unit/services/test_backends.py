@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.config import load_settings
-from ffdl_batch.domain.backend_facts import AccountedRun, AccountingOutage, BackendFacts
+from ffdl_batch.domain.backend_facts import AccountedRun, AccountedUse, AccountingOutage, BackendFacts
 from ffdl_batch.domain.job.job import Job, JobId, Token
 from ffdl_batch.domain.job.spec import Framework, JobSpec
 from ffdl_batch.domain.job_state import JobState, RequestedAction
@@ -148,6 +148,9 @@ class Accounted(Site):
 
     def accounted_runs(self, attempts: Mapping[NativeId, Token]) -> Mapping[NativeId, Sequence[AccountedRun]] | None:
         raise AssertionError("nobody asks for runs")
+
+    def accounted_uses(self, since: float, until: float) -> Sequence[AccountedUse] | None:
+        raise AssertionError("nobody asks for uses")
 
 
 def test_adapters_list_accounting_outage_separately_from_scheduler(tmp_path: Path, clock: FakeClock) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from ffdl_batch.domain.backend_facts import AccountedRun, AccountingOutage
+from ffdl_batch.domain.backend_facts import AccountedRun, AccountedUse, AccountingOutage
 from ffdl_batch.domain.job.job import Token
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.domain.scheduler_errors import AccountingUnreachable, NotNow, SchedulerUnreachable
-from ffdl_slurm.commands import sacct_runs_argv
+from ffdl_slurm.commands import sacct_runs_argv, sacct_uses_argv
 from ffdl_slurm.gateways.accounting_circuit import LONGEST_PAUSE_S, WANTED_S, Accounting
-from ffdl_slurm.observing.accounted_runs import parse_runs, parse_tres, runs_of
+from ffdl_slurm.observing.accounted_runs import parse_runs, parse_tres, parse_uses, runs_of
 from ffdl_slurm.observing.parsers import Garbled
 
 
@@ -191,6 +193,40 @@ def test_sacct_run_parser_accepts_unusual_rows(row: str) -> None:
 def test_sacct_run_parser_rejects_output_without_header_or_readable_row(text: str) -> None:
     with pytest.raises(Garbled):
         parse_runs(text)
+
+
+USE_HEADER = "User|Account|ElapsedRaw|AllocTRES\n"
+
+
+def test_sacct_use_parser_adds_up_started_jobs_of_each_user_and_account() -> None:
+    text = f"ada|vis|100|{GPU2}\nbob|vis|7|cpu=1\nada|vis|50|cpu=2,gres/gpu:a=1\nada|sp|3|{GPU2}\nada|vis|0|\n"
+    assert parse_uses(USE_HEADER + text) == [
+        AccountedUse("ada", "sp", 1, 6.0, 12.0),
+        AccountedUse("ada", "vis", 2, 250.0, 500.0),
+        AccountedUse("bob", "vis", 1, 0.0, 7.0),
+    ]
+    assert parse_uses(USE_HEADER) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", f"ada|vis|5|{GPU2}\n", f"{USE_HEADER}ada|vis|soon|{GPU2}\n", f"{USE_HEADER}ada|vis|5\n",
+     f"{USE_HEADER}ada|vis|5|{GPU2}|more\n", f"{USE_HEADER}ada|vis|5|{GPU2}"],
+)  # fmt: skip
+def test_sacct_use_parser_rejects_output_that_it_cannot_count(text: str) -> None:
+    with pytest.raises(Garbled):
+        parse_uses(text)
+
+
+def test_sacct_use_command_names_period_in_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        argv = sacct_uses_argv(1793314800.0, 1793401200.9)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert {"--starttime=2026-10-30T00:00:00", "--endtime=2026-10-31T00:00:00", "--truncate", "--allusers"} <= {*argv}
 
 
 def test_sacct_run_command_requests_duplicates_without_user_filter() -> None:

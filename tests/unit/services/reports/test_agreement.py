@@ -7,7 +7,7 @@ from dataclasses import field, replace
 
 import pytest
 
-from ffdl_batch.domain.backend_facts import AccountedRun, AccountingOutage
+from ffdl_batch.domain.backend_facts import AccountedRun, AccountedUse, AccountingOutage
 from ffdl_batch.domain.job.job import Token
 from ffdl_batch.domain.job.spec import Resources
 from ffdl_batch.domain.job.submission import Caller
@@ -47,6 +47,9 @@ class Keeping(FakeScheduler):
         if self.runs is None:
             return None
         return {native: self.runs[str(native)] for native in attempts if str(native) in self.runs}
+
+    def accounted_uses(self, since: float, until: float) -> Sequence[AccountedUse] | None:
+        raise AssertionError("nobody asks for uses")
 
 
 @pytest.fixture
