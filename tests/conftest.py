@@ -7,6 +7,7 @@ A test that asks for `database_url` runs on SQLite and on PostgreSQL.
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 from collections import Counter
@@ -63,6 +64,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if found.keys() >= DATABASES:
             turns[path] += 1
             found["postgresql" if turns[path] % 2 else "sqlite"].add_marker("full")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector the modules and collected tests, which live until the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

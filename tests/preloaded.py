@@ -16,7 +16,9 @@ import atexit
 import itertools
 import json
 import os
+import re
 import select
+import shutil
 import socket
 import subprocess
 import sys
@@ -33,6 +35,9 @@ AT_START = frozenset(("PYTHONIOENCODING", "PYTHONUTF8", "PYTHONHOME", "PYTHONMAL
 """Variables that an interpreter reads at its start alone: programs that get one are executed."""
 SHOWN_BYTES = 64 << 10
 """How much of a forked program's arguments, and of its environment, is seen below /proc."""
+FAKES = str(ROOT / "tests" / "fakes" / "bin")
+_CALL = re.compile(r"^from (tests\.fakes\.slurm\.\w+) import (\w+)$", re.MULTILINE)
+"""What a program of the fake Slurm calls."""
 _FLAGS = frozenset(("-I", "-S", "-E", "-P"))
 """Options by which the project's own processes start Python programs."""
 MOUNTS = "/proc/self/ns/mnt"
@@ -58,8 +63,10 @@ class Popen(subprocess.Popen[Any]):
         (args, executable, preexec_fn, _, pass_fds, cwd, env, _, _, shell, *rest) = given
         streams, (_, gid, gids, uid, umask, new_session, group) = rest[:6], rest[6:13]
         unusual = executable or preexec_fn or shell or gid or gids or uid
-        command = [os.fspath(word) for word in args] if isinstance(args, (list, tuple)) else []
         environment = os.environ if env is None else env
+        command = [os.fspath(word) for word in args] if isinstance(args, (list, tuple)) else []
+        if self._kind == "tree":
+            command = with_fake(command, environment)
         if unusual or umask != -1 or group != -1 or not self._forks(command) or AT_START & environment.keys():
             super()._execute_child(*given)  # type: ignore[misc]
             return
@@ -77,7 +84,7 @@ class Popen(subprocess.Popen[Any]):
         mounts = os.open(MOUNTS, os.O_RDONLY | os.O_CLOEXEC)
         try:
             given_on = [number if number != -1 else own for own, number in enumerate(kept)]
-            self.pid, self._ended = _server().fork(request, [*given_on, mounts, *also])
+            self.pid, self._ended = start_server().fork(request, [*given_on, mounts, *also])
         finally:
             os.close(mounts)
         self._child_created = True
@@ -92,7 +99,7 @@ class Popen(subprocess.Popen[Any]):
         if self._ended is None:
             super().send_signal(sig)
         elif self.poll() is None:
-            _server().signal(self.pid, sig)
+            start_server().signal(self.pid, sig)
 
     def _internal_poll(self, *deadstate: Any, **named: Any) -> int | None:
         if self._ended is None:
@@ -176,6 +183,18 @@ else:
         return done
 
 
+def with_fake(command: list[str], environment: Mapping[Any, Any]) -> list[str]:
+    """Return the command, or, for a program of the fake Slurm, one that a fork can run in its place."""
+    program = command[1:2] if command[:1] == [sys.executable] else command[:1]
+    found = shutil.which(program[0], path=environment.get("PATH", os.defpath)) if program else None
+    if found is None or os.path.dirname(found) != FAKES:  # noqa: PTH120 - it is done for each process
+        return command
+    (call,) = _CALL.findall(Path(found).read_text())
+    module, function = call
+    code = f"import sys; from {module} import {function}; sys.exit({function}())"
+    return [sys.executable, "-S", "-E", "-c", code, *command[command.index(program[0]) + 1 :]]
+
+
 def _is_forked(command: Sequence[str]) -> bool:
     return len(command) > 2 and command[0] == sys.executable and command[1] in ("-m", "-c")
 
@@ -248,9 +267,14 @@ class Server:
 SERVERS: dict[int, Server] = {}
 
 
-def _server() -> Server:
-    """The server of this process, started when it is first needed."""
+def start_server() -> Server:
+    """Return the server of this process; start it if there is none."""
     if os.getpid() not in SERVERS:
         SERVERS[os.getpid()] = server = Server.start()
         atexit.register(server.end)
     return SERVERS[os.getpid()]
+
+
+def share_server(parent: int) -> None:
+    """Use the server of the process that forked this one, and waits for it."""
+    SERVERS[os.getpid()] = SERVERS[parent]

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tests.preloaded import AT_START, LARGEST_REQUEST, MOUNTS, SERVERS, PopenTree, Server, is_in_tree, split
+from tests.preloaded import AT_START, LARGEST_REQUEST, MOUNTS, SERVERS, PopenTree, Server, is_in_tree, split, with_fake
 
 PACKAGES = ("ffdl_batch", "ffdl_kubernetes", "ffdl_local", "ffdl_slurm", "tests.fakes.kubernetes")
 """The server imports all their modules, but for those of OTHERS, before it forks."""
@@ -198,6 +198,7 @@ def _start_below(process: subprocess.Popen[Any], *given: Any) -> None:
     streams, (_, gid, gids, uid, umask, new_session, group) = rest[:6], rest[6:13]
     command = [os.fspath(word) for word in args] if isinstance(args, (list, tuple)) else []
     environment = dict(os.environ) if env is None else {os.fsdecode(k): os.fsdecode(v) for k, v in env.items()}
+    command = with_fake(command, environment)
     unusual = executable or not close_fds or shell or gid or gids or uid or group != -1
     if unusual or not is_in_tree(command) or AT_START & environment.keys():
         _execute(process, *given)

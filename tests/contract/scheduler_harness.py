@@ -303,6 +303,8 @@ class FakeSlurmHarness(Harness):
         (self.state / "site.json").write_text(json.dumps(self.SITE))
         for what, text in self.SHOWN.items():
             (self.state / f"show-{what}").write_text(text)
+        self._patch = pytest.MonkeyPatch()
+        self._patch.setattr(subprocess, "Popen", preloaded.PopenTree)  # its programs are forks
         self._saved = {name: os.environ.get(name) for name in ("PATH", "SLURM_CONF", "SLURM_CLUSTERS")}
         python = str(Path(sys.executable).parent)
         os.environ["PATH"] = os.pathsep.join((str(FAKES), python, os.environ["PATH"]))

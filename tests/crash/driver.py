@@ -17,6 +17,7 @@ import itertools
 import logging
 import os
 import signal
+import subprocess
 import sys
 import time
 import traceback
@@ -36,6 +37,7 @@ from ffdl_batch.services.job_control.resume import resume_job
 from ffdl_batch.services.job_control.stop import halt_job
 from ffdl_batch.services.submission.submit import submit
 from ffdl_batch.store import NewJob
+from tests import preloaded
 
 LIMIT_S = 120.0
 """Maximum wait of a test for an expected event; not a measure of its duration."""
@@ -60,6 +62,8 @@ def be_driver(
         os.environ.clear()
         os.environ.update(environment)
         logging.getLogger().handlers.clear()  # pytest's
+        preloaded.share_server(os.getppid())
+        subprocess.Popen = preloaded.PopenTree  # type: ignore[misc]
         status = main()
     except BaseException:  # noqa: BLE001 - the child's outermost frame
         traceback.print_exc()

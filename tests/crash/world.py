@@ -161,6 +161,7 @@ class World:
         needs, and has no other thread."""
         said, errors = self.base / "driver.out", self.base / "driver.err"
         self.ease_first_start()
+        preloaded.start_server()
         pid = os.fork()
         if pid == 0:
             be_driver(arguments, self.environment(), self.base, said, errors)
@@ -182,7 +183,7 @@ class World:
     def begin(self, *arguments: str) -> subprocess.Popen[bytes]:
         """A run of the driver that somebody else will end."""
         self.ease_first_start()
-        return preloaded.Popen(
+        return preloaded.PopenDaemon(
             [sys.executable, "-m", "tests.crash.driver", *arguments],
             env=self.environment(), cwd=self.base, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         )  # fmt: skip

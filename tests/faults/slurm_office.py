@@ -34,7 +34,7 @@ class Office(World):
         """Start the daemon and wait until it answers."""
         (self.slurm / "accounts").mkdir(exist_ok=True)
         with (self.base / "daemon.err").open("ab") as errors:
-            self.daemon = preloaded.Popen(
+            self.daemon = preloaded.PopenDaemon(
                 DAEMON, env=self.environment(), cwd="/", stdin=subprocess.DEVNULL, stdout=errors, stderr=errors
             )
         self.wait(self.is_served, "a daemon")

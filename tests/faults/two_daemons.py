@@ -121,7 +121,7 @@ class OneDaemon:
         """Start it, without waiting."""
         self.state.mkdir(exist_ok=True)
         with (self.state / "daemon.log").open("ab") as log:
-            self.process = preloaded.Popen(
+            self.process = preloaded.PopenDaemon(
                 PROGRAM, env=self.environment(), cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
