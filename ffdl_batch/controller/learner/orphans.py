@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Collection, Dict, Iterable, List, Mapping, Set
+from typing import Collection, Dict, Iterable, List, Mapping, Sequence, Set
 
 from ffdl_batch.controller.logs.output_pipe import WRITER_MARK
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Scalar
@@ -14,6 +14,7 @@ from ffdl_batch.host.processes import (
     all_processes,
     descendants,
     lives_here,
+    read_living,
     read_process,
     send,
     session_members,
@@ -25,6 +26,7 @@ MARK = "FFDL_LEARNER_OF"
 
 HOLDER_MARK = "FFDL_MOUNT_OF"
 """Variable of a process that holds a mount for learners. It ends by itself when no learner is left."""
+_MARKS = (MARK, WRITER_MARK, HOLDER_MARK)
 
 
 def living_controller(events: Iterable[Event]) -> int:
@@ -57,20 +59,21 @@ def marked_sessions(value: str) -> Set[int]:
 
     Events would miss a learner whose controller was killed between starting it and writing the event.
     """
-    return {process.session for process in _marked(f"{MARK}={value}")}
+    return {process.session for process in _marked(all_processes(), f"{MARK}={value}")}
 
 
-def _marked(variable: str) -> List[Process]:
-    return [process for process in all_processes().values() if _carries(process.pid, variable)]
+def _marked(table: Mapping[int, Process], *variables: str) -> List[Process]:
+    return [process for process in table.values() if _carries(process.pid, *variables)]
 
 
-def _carries(pid: int, variable: str) -> bool:
-    """Return whether the process was started with this variable, ``NAME=value``."""
+def _carries(pid: int, *variables: str) -> bool:
+    """Return whether the process was started with one of these variables, ``NAME=value``."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            return variable.encode() in file.read().split(b"\0")
+            environ = b"\0" + file.read()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return False  # ended, or another user's
+    return any(b"\0%s\0" % variable.encode() in environ for variable in variables)
 
 
 def end_leftovers(learner_id: int) -> None:
@@ -104,8 +107,11 @@ def end_learners(events: Iterable[Event], value: str = "", spared: Collection[in
     end = time.monotonic() + GONE_S
     written = living_learners(events)
     while True:
-        sessions = {*written, *(marked_sessions(value) if value else ())}
-        pids = [pid for session in sessions for pid in session_members(session, all_processes()) if pid not in spared]
+        table = all_processes()
+        marked = _marked(table, *(f"{name}={value}" for name in _MARKS)) if value else []
+        learners = [process for process in marked if _carries(process.pid, f"{MARK}={value}")]
+        sessions = {*written, *(process.session for process in learners)}
+        pids = [pid for session in sessions for pid in session_members(session, table) if pid not in spared]
         if not pids:
             break
         if time.monotonic() > end:
@@ -114,18 +120,13 @@ def end_learners(events: Iterable[Event], value: str = "", spared: Collection[in
         for pid in pids:
             send(pid, signal.SIGKILL)
         time.sleep(0.02)
-    if value:
-        _end_helpers(f"{WRITER_MARK}={value}")
-        _end_helpers(f"{HOLDER_MARK}={value}")
+    _end_helpers([process for process in marked if process not in learners])
 
 
-def _end_helpers(mark: str) -> None:
+def _end_helpers(helpers: Sequence[Process]) -> None:
     """Give log writers and mount processes a little time to finish, then kill them. Raises OSError as above."""
     begun = time.monotonic()
-    while True:
-        helpers = _marked(mark)
-        if not helpers:
-            return
+    while helpers := [process for process in helpers if _lives(process)]:
         if time.monotonic() - begun > GONE_S:
             pids = sorted(process.pid for process in helpers)
             raise OSError(f"processes {pids} of an earlier run cannot be killed; look at the node's kernel log")
@@ -133,6 +134,11 @@ def _end_helpers(mark: str) -> None:
             for process in helpers:
                 send(process.pid, signal.SIGKILL)
         time.sleep(0.02)
+
+
+def _lives(process: Process) -> bool:
+    now = read_living(process.pid)
+    return now is not None and now.start_ticks == process.start_ticks
 
 
 def end_controller(pid: int, patience_s: float) -> None:
