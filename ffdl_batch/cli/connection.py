@@ -120,13 +120,20 @@ def find_daemon_log() -> str:
         return "daemon.log in its state directory"
 
 
-def open_client(*, quiet: bool = False, start: bool = True) -> Client:
-    """Return a client. It prints a warning if the daemon runs with other settings, unless `quiet`."""
+site_option = click.option(
+    "--site", is_flag=True, help="Report all users of the site, as an operator or auditor. Asks the hub."
+)
+
+
+def open_client(*, quiet: bool = False, start: bool = True, is_site: bool = False) -> Client:
+    """Return a client, with `is_site` one of the hub. It prints a warning if the daemon runs with other settings,
+    unless `quiet`."""
     from ffdl_batch.client import Client
     from ffdl_batch.client.connection.daemon_start import Dialling
 
     report = _print_nothing if quiet else _warn
-    return Client(dialling=Dialling(start=start, report=report, host=given_host(), user=given_user()))
+    host, user = given_host(), given_user()
+    return Client(dialling=Dialling(start=start, report=report, host=host, user=user, is_site=is_site))
 
 
 @functools.cache  # a command that follows a log has several connections

@@ -95,7 +95,8 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
 
     def _open_wire(self) -> Wire:
         user = self._dialling.user
-        return Wire(self._dialling.dial, self._dialling.report, "" if user is None else f"/users/{user}")
+        prefix = "/site" if self._dialling.is_site else "" if user is None else f"/users/{user}"
+        return Wire(self._dialling.dial, self._dialling.report, prefix)
 
     def submit(
         self,

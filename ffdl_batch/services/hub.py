@@ -19,6 +19,8 @@ from urllib.parse import quote
 
 from ffdl_batch.domain.access import HUB_API
 from ffdl_batch.domain.admission import MOST_JOBS, Answer, Claim, encode_claims, read_answers
+from ffdl_batch.domain.codec import to_plain
+from ffdl_batch.domain.incidents.incident import MOST_IN_REQUEST, IncidentRow
 from ffdl_batch.domain.outcome.shared_listing import SharedRows
 from ffdl_batch.host.backoff import growing_pause
 from ffdl_batch.host.fast_dataclass import dataclass
@@ -34,9 +36,9 @@ LONGEST_MESSAGE = 300
 USUAL_SOCKET = "/run/ffdl-hub/hub.sock"
 _PATH = f"{HUB_API}/tokens/"
 _REPLY_BYTES = 64 * 1024
-LISTING_PATH, ADMISSIONS_PATH = f"{HUB_API}/listing", f"{HUB_API}/admissions"
+LISTING_PATH, ADMISSIONS_PATH, INCIDENTS_PATH = (f"{HUB_API}/{name}" for name in ("listing", "admissions", "incidents"))
 MAX_ADMISSIONS_BYTES = 1 << 20
-"""Maximum size of a request about MOST_JOBS jobs, and of its answer."""
+"""Maximum size of a request about MOST_JOBS jobs or MOST_IN_REQUEST incidents, and of its answer."""
 MAX_LISTING_BYTES = 4 * 1024**2
 """Maximum size of one user's listing, about 30,000 jobs."""
 LISTING_HEADER, AGE_HEADER = "FfDL-Listing", "FfDL-Age-Ms"
@@ -117,6 +119,20 @@ class Hub:
         """Let the hub count these jobs no longer. Raises as :meth:`admit`."""
         for start in range(0, len(jobs), MOST_JOBS):
             self._post(f"{ADMISSIONS_PATH}/ended", {"ended": list(jobs[start : start + MOST_JOBS])})
+
+    def newest_incident(self) -> float:
+        """Return when this user's newest incident that the hub has was noticed; 0 if it has none. Raises as
+        :meth:`admit`."""
+        _, _, reply = self._exchange("GET", INCIDENTS_PATH, None, {}, _REPLY_BYTES)
+        try:
+            return float(json.loads(reply)["newest"])
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise HubUnavailable(f"the hub's answer cannot be read: {error!r}") from error
+
+    def send_incidents(self, rows: Sequence[IncidentRow]) -> None:
+        """Let the hub store incidents of this user. It ignores those that it has. Raises as :meth:`admit`."""
+        for start in range(0, len(rows), MOST_IN_REQUEST):
+            self._post(INCIDENTS_PATH, {"incidents": to_plain(rows[start : start + MOST_IN_REQUEST])})
 
     def manage(self, method: str, path: str, plain: Mapping[str, object] | None = None) -> Mapping[str, Any]:
         """Send an operator's request to a route of :mod:`ffdl_batch.site.hub.tenant_routes`; return the answer. Raises

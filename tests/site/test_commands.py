@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from tests.site.rig import ADA, BOB, OUTSIDER, Host, Hub, Spawner, until
+from tests.fakes.mail_server import mail_relay
+from tests.site.rig import ADA, BOB, OUTSIDER, ROOT, Host, Hub, Spawner, until
 from tests.slow_machine import without_waits
 
 FFDL = "from ffdl_batch.cli.main import main; main()"
@@ -139,6 +142,47 @@ def test_new_jobs_wait_for_quota_and_while_an_operator_stops_submissions(host: H
     ]
 
 
+def test_crontab_entry_of_operator_mails_incidents_of_all_users_once(
+    host: Host, hub: Hub, ada: Shell, tmp_path: Path
+) -> None:
+    """The line as it is rendered with REPORT_OF=--site, with the variables that cron sets."""
+    files = host.place / "home/ada"
+    (files / "failing").mkdir()
+    (files / "failing/empty").touch()
+    (files / "fail.yml").write_text(FAILING)
+    done = ada.ffdl("submit", "--parsable", "--backend=local", "/mnt/ada/fail.yml", "/mnt/ada/failing")
+    job_id = done.stdout.strip()
+    assert ada.ffdl("wait", "--timeout", "200", job_id).returncode != 0
+    operator = Shell(host, OUTSIDER)
+    until(lambda: job_id in operator.ffdl("report", "faults", "--site").stdout, "the incident at the hub")
+    with mail_relay() as relay:
+        values = {"ACCOUNTING_STORAGE_HOST": "db", "FFDL_BIN": operator.home, "REPORT_OF": "--site",
+                  "REPORT_MAIL": "ops@example.org",
+                  "REPORT_RELAY": f"--smtp 127.0.0.1:{relay.port} --from ffdl@example.org"}  # fmt: skip
+        (tmp_path / "site.env").write_text("".join(f"{name}={value}\n" for name, value in values.items()))
+        configs = ROOT / "slurm-configs"
+        given = f"--values {configs}/values.env --values {tmp_path}/site.env --out {tmp_path}/etc"
+        subprocess.run([sys.executable, configs / "render.py", *given.split()], check=True)
+        text = (tmp_path / "etc/cron/ffdl-report-faults").read_text()
+        (line,) = re.findall(r"^[*]/10(?: [*]){4} (.*)$", text, re.MULTILINE)
+        program = operator.home / "ffdl"
+        named = " ".join(f"{name}={value}" for name, value in operator.env.items())
+        program.write_text(f'#!/bin/sh\nexec env {named} {sys.executable} -I -c "{FFDL}" "$@"\n')
+        program.chmod(0o755)
+        cron = ["env", "-i", f"HOME={operator.home}", "LOGNAME=oskar", "PATH=/usr/bin:/bin", "/bin/sh", "-c", line]
+        ends = [
+            subprocess.run(host.inside(cron, OUTSIDER), capture_output=True, timeout=300, check=False) for _ in range(2)
+        ]
+        assert [(end.returncode, end.stdout, end.stderr) for end in ends] == [(1, b"", b""), (0, b"", b"")]
+        (mail,) = relay.taken
+    body = mail.message.get_body()
+    assert body is not None and job_id in body.get_content() and "ada" in body.get_content()
+
+
+FAILING = """\
+name: failing
+framework: {name: custom, version: python-numpy, command: exit 7}
+"""
 JOB = """\
 name: long
 framework:

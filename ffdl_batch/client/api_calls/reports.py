@@ -11,7 +11,7 @@ from ffdl_batch.client.connection.http_client import Request, Wire
 from ffdl_batch.client.errors import DaemonUnreachable
 from ffdl_batch.domain.incidents.node_score import NodesReport
 from ffdl_batch.domain.incidents.report import FaultsReport
-from ffdl_batch.domain.metrics.usage_report import Agreement, JobUse, UsageReport
+from ffdl_batch.domain.metrics.usage_report import Agreement, JobUse, SiteUsage, UsageReport
 
 LONG_S = 600.0
 """A report reads all jobs of its period, and samples beside them."""
@@ -28,6 +28,10 @@ class Reports:
     def usage(self, since: float, until: float, *, all_users: bool = False) -> UsageReport:
         """Return the usage of jobs."""
         return self._ask(UsageReport, "usage", "/api/v1/reports/usage", _query(since, until, all_users))
+
+    def site_usage(self, since: float, until: float) -> SiteUsage:
+        """Return what all users held according to the scheduler's accounting. For a client of the hub."""
+        return self._ask(SiteUsage, "usage", "/api/v1/reports/usage", _query(since, until, all_users=False))
 
     def agreement(self, since: float, until: float, *, tolerance_s: float = 30.0, all_users: bool = False) -> Agreement:
         """Return a comparison of usage with the schedulers' accounting. Raises RequestRefused if that does not

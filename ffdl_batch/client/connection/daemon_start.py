@@ -98,6 +98,8 @@ class Dialling:
     """Whether a daemon on another login node is reached over SSH."""
     user: int | None = None
     """The user whose daemon is asked, through a hub, by an operator or auditor; None: the caller's own."""
+    is_site: bool = False
+    """Whether the hub itself is asked, by an operator or auditor, about all users."""
 
     def dial(self) -> Channel:
         """Connect to the daemon. Raises :class:`DaemonUnreachable`, also for an invalid configuration."""
@@ -133,7 +135,7 @@ class Dialling:
         from ffdl_batch.client.connection.ways import Given, choose_way
 
         is_personal = self.socket_path is not None or self.state_dir is not None
-        given = Given(self.host, is_personal, self.user)
+        given = Given(self.host, is_personal, self.user is not None or self.is_site)
         return choose_way(given, self.environ, own.settings, self.machine, report)
 
     def _reach(self, way: HostPlace | HubPlace | HubSocket | SitePlace) -> Channel:

@@ -66,8 +66,8 @@ class Given:
     """As --host; "" = no login node."""
     is_personal: bool = False
     """Whether a socket or a state directory is given."""
-    user: int | None = None
-    """The owner of the jobs, for operators and auditors. Only a hub can reach other users' daemons."""
+    is_of_others: bool = False
+    """Whether other users' jobs are meant, for operators and auditors. Only a hub can reach other users' daemons."""
 
 
 def choose_way(
@@ -79,11 +79,11 @@ def choose_way(
 ) -> Way:
     """Return the way to the daemon. `report` gets one line if a personal daemon runs as well as a site's.
 
-    Raises DaemonUnreachable for an invalid address, for a file of tokens that others can read, and for `user` if there
-    is no hub.
+    Raises DaemonUnreachable for an invalid address, for a file of tokens that others can read, and for other users'
+    jobs if there is no hub.
     """
     host = None if given.host is None and given.is_personal else choose_place(given.host, environ, settings)
-    if given.user is not None:
+    if given.is_of_others:
         return _hub_for_operators(host, environ, settings)
     if host is not None or (given.host is None and given.is_personal):
         return host

@@ -14,6 +14,8 @@ LINES = 20
 """Maximum number of lines of evidence of an incident."""
 LINE_CHARS = 400
 """Maximum length of each of them."""
+MOST_IN_REQUEST = 50
+"""Incidents that a daemon reports to the site's hub in one request."""
 
 
 class Origin(StrEnum):

@@ -13,6 +13,8 @@ from dataclasses import field
 from ffdl_batch.host.fast_dataclass import dataclass
 
 HOUR_S = 3600.0
+NO_TENANT = "-"
+"""Name of the group of jobs without a tenant."""
 
 # Scalable Multi-Framework Multi-Tenant Lifecycle Management of Deep Learning Training Jobs (NIPS 2017 workshop):
 # 9,498 jobs in 31 days; shares in percent.
@@ -174,6 +176,22 @@ class UsageReport:
     held: tuple[Waste, ...] = ()
     lost: tuple[Waste, ...] = ()
     efficiency: Efficiency = field(default_factory=Efficiency)
+
+
+@dataclass(frozen=True, slots=True)
+class SiteUsage:
+    """What all users held from `since` to `until`, according to the scheduler's accounting. Groups are ordered by
+    use."""
+
+    since: float
+    until: float
+    jobs: int
+    gpu_hours: float
+    cpu_hours: float
+    lost_gpu_hours: float
+    """Lost by incidents that the hub knows."""
+    tenants: tuple[Group, ...] = ()
+    users: tuple[Group, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Asks the site's hub which new jobs may be handed over to a scheduler, and reports jobs that have ended.
+"""Asks the site's hub which new jobs may be handed over to a scheduler, and reports incidents and jobs that have ended.
 
 A job is new after each submission and each resume. Its continuations do not ask. The hub stores the jobs that it has
 admitted. After a restart, the daemon asks again, and admitted jobs do not need quota a second time.
@@ -19,6 +19,7 @@ from ffdl_batch.host.backoff import growing_pause
 from ffdl_batch.services.deployment.step_lease import Delay, StepLease
 from ffdl_batch.services.hub import Hub, HubRefused, HubUnavailable
 from ffdl_batch.services.incidents.incident_recorder import refusal
+from ffdl_batch.services.incidents.incident_reports import IncidentReports
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.store import LeasedJob
 
@@ -43,6 +44,7 @@ class Admission:
     def __init__(self, storage: JobStorage, hub: Hub | None, default_account: Callable[[str], str]) -> None:
         """`default_account` returns the account of jobs of a backend that name none, "" if there is none."""
         self._storage, self._hub, self._default_account = storage, hub, default_account
+        self._incidents = IncidentReports(storage, hub) if hub is not None else None
         self._failures, self._again_at = 0, 0.0
         self._why = ""
         self._lock = threading.Lock()
@@ -82,13 +84,14 @@ class Admission:
             return bool(self._live)
 
     def report_ended(self) -> float:
-        """Report ended and handed-over jobs to the hub. Return the seconds until the next call, if no job changes
-        before."""
-        if self._hub is None:
+        """Report incidents, and ended and handed-over jobs, to the hub. Return the seconds until the next call, if no
+        job changes before."""
+        if self._hub is None or self._incidents is None:
             return LONGEST_PAUSE_S
         now, store = self._storage.clock.now(), self._storage.store
         try:
             ids = self._find_changed(self._hub)
+            self._incidents.send()  # before the ends of their jobs: a daemon without live jobs may end
             if handed := self._find_handed():
                 self._hub.admit((), handed)
                 with self._lock:

@@ -20,6 +20,7 @@ from ffdl_batch.domain.metrics.rates import Rates
 from ffdl_batch.domain.metrics.usage_report import (
     GPU_KINDS,
     HOUR_S,
+    NO_TENANT,
     PUBLISHED_FRAMEWORKS,
     PUBLISHED_GPUS,
     PUBLISHED_LEARNERS,
@@ -89,7 +90,6 @@ class _Causes:
         return f"{kind.title} ({kind.name})"
 
 
-NO_TENANT = "-"
 _HELD = {JobState.DOWNLOADING: "held while data were loaded", JobState.STORING: "held while results were stored"}
 
 

@@ -283,12 +283,12 @@ def _use_of(connection: Connection, tenant: Tenant, tenants: Iterable[Tenant], n
         if hours.read_at is None:
             use.unknown.add(what)
         for (user, account), used in hours.used.items():
-            if _pays(user, account, tenants) is tenant:
+            if paying_tenant(user, account, tenants) is tenant:
                 use.add(uids.get(user, _NOBODY), {what: used})
     return use
 
 
-def _pays(user: str, account: str, tenants: Iterable[Tenant]) -> Tenant | None:
+def paying_tenant(user: str, account: str, tenants: Iterable[Tenant]) -> Tenant | None:
     """Return the tenant that a job in the accounting belongs to. The accounting does not show whether a user has given
     the account."""
     own = []

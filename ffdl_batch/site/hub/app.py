@@ -19,11 +19,11 @@ from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
 from ffdl_batch.daemon.connections import Peer, peer_of
-from ffdl_batch.daemon.replies import problem_reply
+from ffdl_batch.daemon.replies import PlainReply, problem_reply
 from ffdl_batch.daemon.upgrades import find_upgrade, without_upgrade
 from ffdl_batch.domain.access import parse_token
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.job.views import Problem
+from ffdl_batch.domain.job.views import SCHEMA, Problem
 from ffdl_batch.domain.launch.attach_protocol import UPGRADE
 from ffdl_batch.ports.capabilities import SharesListing
 from ffdl_batch.services.refusals import Refused
@@ -37,6 +37,7 @@ from ffdl_batch.site.hub.logins import Logins
 from ffdl_batch.site.hub.own_routes import OwnRoutes
 from ffdl_batch.site.hub.proxy import AnswerBroken, CallerGone, request_head
 from ffdl_batch.site.hub.settings import HubSettings
+from ffdl_batch.site.hub.site_reports import SiteReports
 from ffdl_batch.site.hub.store import HubStore
 from ffdl_batch.site.hub.tenant_routes import TenantRoutes
 from ffdl_batch.site.hub.tenants import LeverKind
@@ -46,6 +47,7 @@ log = logging.getLogger(__name__)
 
 _OWN_API = re.compile(rb"/(?:api/v1/.*|metrics|openapi\.json)", re.DOTALL)
 _USERS_API = re.compile(rb"/users/([1-9][0-9]{0,9})(/api/v1/.*)", re.DOTALL)
+_SITE_REPORT = re.compile(rb"/site/api/v1/reports/(faults|nodes|usage)")
 _BEARER = re.compile(r"[Bb]earer +(\S+)", re.ASCII)
 OLD_ADMISSION_S = 600.0
 """Interval of the check that daemons with admitted jobs run, and the age of the admissions that it considers."""
@@ -67,6 +69,7 @@ class Hub:
         """`source` lists the jobs of all users; None if this hub asks no scheduler. Raises SettingsRefused."""
         self._settings, self._tokens, self._audit = settings, store.tokens, audit
         self._tenants, self._admission, self._gpu_hours = store.tenants, store.admission, store.gpu_hours
+        self._site_reports, self._reporting = SiteReports(store), asyncio.Lock()
         self._daemons = Daemons(Path(settings.run_dir))
         self._limits = Limits(settings)
         self._proxies = TrustedProxies(settings.trusted_proxies)
@@ -165,12 +168,18 @@ class Hub:
         if path.startswith(b"/api/site/"):
             await self._own_routes.answer(scope, receive, send, peer, entry)
             return
-        own, other = _OWN_API.fullmatch(path), _USERS_API.fullmatch(path)
-        if own is None and other is None:
+        own, other, site = (one.fullmatch(path) for one in (_OWN_API, _USERS_API, _SITE_REPORT))
+        if own is None and other is None and (site is None or scope["method"] != "GET"):
             raise unknown_route(scope)
         caller = await self._identify(scope, peer)
         entry.caller = caller.uid
         with self._limits.counted(caller, entry.origin) as note:
+            if site is not None:
+                await self._act_for(caller, scope, entry, note)
+                query = scope["query_string"].decode("ascii", "replace")
+                plain = await self._make_report(site[1].decode("ascii"), query)
+                await PlainReply({"schema": SCHEMA, **plain})(scope, receive, send)
+                return
             user = int(other[1]) if other is not None else caller.uid
             entry.user, entry.role = user, "owner"
             headers = {"FfDL-Request": entry.request}
@@ -191,6 +200,11 @@ class Hub:
                 await send(message)
 
             await self._daemons.forward(user, scope, receive, send_noted, head)
+
+    async def _make_report(self, name: str, query: str) -> dict[str, Any]:
+        """Return a report about all users, one at a time: each may keep a core busy."""
+        async with self._reporting:
+            return await asyncio.to_thread(self._site_reports.make, name, query)
 
     async def _identify(self, scope: Scope, peer: Peer) -> Caller:
         """Return the caller: the owner of the token, else the user at the other end of the hub's socket.

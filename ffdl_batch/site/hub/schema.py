@@ -79,6 +79,20 @@ DAYS = Table(
     Column("day", Text, primary_key=True),
     Column("read_at", Double, nullable=False),
 )
+INCIDENTS = Table(
+    "reported_incidents",
+    METADATA,
+    Column("uid", BigInteger, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("received_at", Double, nullable=False, index=True),
+    Column("noticed_at", Double, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("origin", Text, nullable=False),
+    Column("lost_gpu_hours", Double, nullable=False),
+    Column("row", Text, nullable=False),
+)
+"""Incidents of all users. `row` is an :class:`~ffdl_batch.domain.incidents.incident.IncidentRow` as JSON, noticed at
+`received_at`; the column `noticed_at` is that of the user's daemon."""
 LEVERS = Table(
     "levers",
     METADATA,

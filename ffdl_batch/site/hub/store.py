@@ -8,6 +8,7 @@ from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.ports.capabilities import HasAccounting
 from ffdl_batch.site.hub.admission import Admission
 from ffdl_batch.site.hub.gpu_hours import GpuHours
+from ffdl_batch.site.hub.incident_index import IncidentIndex
 from ffdl_batch.site.hub.schema import create_tables
 from ffdl_batch.site.hub.tenants import Tenants
 from ffdl_batch.site.hub.token_index import TokenIndex, account_name
@@ -22,6 +23,7 @@ class HubStore:
     tenants: Tenants
     admission: Admission
     gpu_hours: GpuHours
+    incidents: IncidentIndex
 
 
 def open_hub_store(
@@ -35,4 +37,5 @@ def open_hub_store(
         Tenants(database, account),
         Admission(database, account),
         GpuHours(database, accounting),
+        IncidentIndex(database, account),
     )

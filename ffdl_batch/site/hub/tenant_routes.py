@@ -1,4 +1,4 @@
-"""Routes of admission, for daemons, and of tenants and emergency levers, for operators on the hub's host."""
+"""Routes for daemons, about admissions and incidents, and for operators on the hub's host, about tenants and levers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import math
 import pwd
 import re
-from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -17,13 +16,14 @@ from ffdl_batch.domain.access import HUB_API, Role
 from ffdl_batch.domain.admission import encode_answers, read_claims, read_ids
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import SCHEMA, Problem
-from ffdl_batch.services.hub import ADMISSIONS_PATH, MAX_ADMISSIONS_BYTES
+from ffdl_batch.services.hub import ADMISSIONS_PATH, INCIDENTS_PATH, MAX_ADMISSIONS_BYTES
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.site.hub.admission import Use
 from ffdl_batch.site.hub.audit import Entry
 from ffdl_batch.site.hub.bodies import read_json, read_small, unknown_route
 from ffdl_batch.site.hub.callers import find_role, refuse
 from ffdl_batch.site.hub.gpu_hours import PREFIX, NoAccounting
+from ffdl_batch.site.hub.incident_index import read_incidents
 from ffdl_batch.site.hub.settings import HubSettings
 from ffdl_batch.site.hub.store import HubStore
 from ffdl_batch.site.hub.tenants import EACH, WHOLE, Lever, LeverKind, Quota, Tenant, TenantRefused, check_resource
@@ -37,33 +37,32 @@ _MEMBER = re.compile(rf"{_TENANTS}/{_NAME}/members/{_NAME}")
 _QUOTA = re.compile(rf"{_TENANTS}/{_NAME}/quotas/(.{{1,200}})")
 _LEVER = re.compile(rf"{_LEVERS}/(?:(site|tokens|service)|(tenant|user)/{_NAME})")
 
-Act = Callable[[], object]
+_OF_DAEMONS = (ADMISSIONS_PATH, INCIDENTS_PATH)
 
 
 class TenantRoutes:
-    """Answers requests for admissions, tenants and levers. The peer of the hub's socket is the caller. Use it in one
-    event loop."""
+    """Answers these requests. The peer of the hub's socket is the caller. Use it in one event loop."""
 
     def __init__(self, settings: HubSettings, store: HubStore) -> None:
         self._settings, self._tenants, self._admission = settings, store.tenants, store.admission
-        self._gpu_hours = store.gpu_hours
+        self._gpu_hours, self._incidents = store.gpu_hours, store.incidents
 
     @staticmethod
     def has(path: str) -> bool:
         """Return whether a path is one of these."""
-        return path.startswith((ADMISSIONS_PATH, _TENANTS, _LEVERS))
+        return path.startswith((*_OF_DAEMONS, _TENANTS, _LEVERS))
 
     async def answer(self, scope: Scope, receive: Receive, send: Send, entry: Entry) -> None:
         """Answer a request of the user `entry.caller`. Raises Refused, CallerGone, StoreError."""
         assert entry.caller is not None
-        if scope["path"].startswith(ADMISSIONS_PATH):
+        if scope["path"].startswith(_OF_DAEMONS):
             entry.user, entry.role = entry.caller, "owner"
-            plain = await self._admit(scope, receive, entry.caller)
+            plain = await self._answer_daemon(scope, receive, entry.caller)
         else:
             plain = await self._manage(scope, receive, entry)
         await PlainReply({"schema": SCHEMA, **plain})(scope, receive, send)
 
-    async def _admit(self, scope: Scope, receive: Receive, uid: int) -> dict[str, Any]:
+    async def _answer_daemon(self, scope: Scope, receive: Receive, uid: int) -> dict[str, Any]:
         method, path = scope["method"], scope["path"]
         if (method, path) == ("POST", ADMISSIONS_PATH):
             body = await read_small(receive, MAX_ADMISSIONS_BYTES)
@@ -71,6 +70,12 @@ class TenantRoutes:
             return encode_answers(await asyncio.to_thread(self._admission.decide, uid, claims, handed))
         if (method, path) == ("GET", ADMISSIONS_PATH):
             return {"live": await asyncio.to_thread(self._admission.live, uid)}
+        if (method, path) == ("GET", INCIDENTS_PATH):
+            return {"newest": await asyncio.to_thread(self._incidents.newest, uid)}
+        if (method, path) == ("POST", INCIDENTS_PATH):
+            rows = read_json(await read_small(receive, MAX_ADMISSIONS_BYTES), read_incidents)
+            await asyncio.to_thread(self._incidents.add, uid, rows)
+            return {}
         if (method, path) == ("POST", f"{ADMISSIONS_PATH}/ended"):
             ended = read_json(await read_small(receive, MAX_ADMISSIONS_BYTES), lambda plain: read_ids(plain, "ended"))
             await asyncio.to_thread(self._admission.end, uid, ended)

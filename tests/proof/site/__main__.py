@@ -1,9 +1,10 @@
 """`make proof-site`: three users of the real cluster submit through hub, tokens and munge, under faults.
 
-    python -m tests.proof.site [--kills N] [--break roles|audit|twice]
+    python -m tests.proof.site [--kills N] [--break roles|audit|twice|quota|incident]
 
-`--kills` kills hub, spawner and daemons N times at random moments while the users work. Results, owners, lists, Slurm's
-accounting and the audit are compared with values that are computed here. Prints one line. Exit status 1 if something
+`--kills` kills hub, spawner and daemons N times at random moments while the users work. Without it, two of the users
+share a quota, and an operator gets reports. Results, owners, lists, Slurm's accounting, the quota, the reports and the
+audit are compared with values that are computed here. Prints one line. Exit status 1 if something
 differs; the differences are on standard error.
 """
 
@@ -20,13 +21,15 @@ from tests.cluster.images import provide_image
 from tests.cluster.rig import Cluster
 from tests.cluster.rig.rootfs import USERS
 from tests.cluster.site_mode import AUDIT, running_site
-from tests.proof.site.scene import Scene
+from tests.proof.site.scene import OPERATOR, Scene
+
+BREAKS = ("roles", "audit", "twice", "quota", "incident")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the proof on the cluster that is up, or on a new one."""
     parser = argparse.ArgumentParser(prog="python -m tests.proof.site", description=__doc__.partition("\n")[0])
-    parser.add_argument("--break", dest="broken", choices=["roles", "audit", "twice"], help="break it: must end with 1")
+    parser.add_argument("--break", dest="broken", choices=list(BREAKS), help="break it: must end with 1")
     parser.add_argument("--kills", type=int, default=0, metavar="N", help="kill programs at N random moments")
     options = parser.parse_args(arguments)
     broken = options.broken or ""
@@ -37,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     with Cluster.session() as cluster, tempfile.TemporaryDirectory(prefix="ffdl-proof-") as place:
         provide_image(cluster, "custom")
-        operators = tuple(USERS) if broken == "roles" else ()
+        operators = (*USERS, OPERATOR) if broken == "roles" else (OPERATOR,)
         audit = "" if broken == "audit" else AUDIT
         with running_site(cluster, Path(place), operators=operators, audit=audit) as site:
             scene = Scene(cluster, site, broken, options.kills, say)

@@ -11,12 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from tests.cluster.people import Completed, Person
 from tests.cluster.rig import Cluster
 from tests.cluster.rig.rootfs import USERS
 from tests.cluster.site_mode import URL, Site, on_login2
-from tests.proof.site.verdict import Found, Sent
+from tests.proof.site.verdict import Found, Run, Sent
 
 CONFIG = """\
 images_dirs = ["/shared/images"]
@@ -41,6 +42,7 @@ framework:
     echo "$(id -un) $JOB_VALUE"
     printf %s "$JOB_VALUE" | sha256sum | cut -c1-64 >$RESULT_DIR/digest
     sleep {seconds}
+    exit {status}
 batch:
   env: {{JOB_VALUE: {value}}}
   secrets: {{TOKEN: "${{secret:own}}"}}
@@ -60,13 +62,26 @@ BETWEEN_S = (0.1, 3.0)
 """Seconds between two of these moments."""
 PATIENCE_S = 420
 FAULTS = ("hub", "spawner", "daemon")
+TENANTS = {"vision": ("alice", "bob"), "speech": ("carol",)}
+LIMIT = 3
+"""Live jobs that the tenant vision may have."""
+OPERATOR = "ffdl"
+"""An account of the hub's host with no jobs."""
+REPORTED_S = 120
+"""How long daemons may take until they have reported the last incidents."""
+FORGET = """
+import sqlite3
+with sqlite3.connect("/var/lib/ffdl-hub/hub.db") as database:
+    database.execute("DELETE FROM reported_incidents WHERE key IN (SELECT max(key) FROM reported_incidents)")
+"""
 Say = Callable[[str], None]
 
 
 class Scene:
     """`broken` names the check that is taken away: `roles`, everybody is an operator; `audit`, no audit is written;
-    `twice`, one of the jobs is sent twice. `kills` is the number of kills at random moments; 0: one of each program,
-    and then no request may fail that is repeated once."""
+    `twice`, one of the jobs is sent twice; `quota`, none is set; `incident`, the hub loses one. `kills` is the number
+    of kills at random moments; 0: one of each program, and then no request may fail that is repeated once, and there
+    are tenants."""
 
     def __init__(self, cluster: Cluster, site: Site, broken: str, kills: int, say: Say) -> None:
         self.cluster, self.site, self._broken, self._kills, self._say = cluster, site, broken, kills, say
@@ -74,6 +89,7 @@ class Scene:
         self.sent: list[Sent] = []
         self.secrets = {name: f"planted-{random.Random(f'{SEED}{name}').randbytes(8).hex()}" for name in USERS}
         self.failed_requests: list[str] = []
+        self._operations = 0
 
     def run(self) -> Found:
         """Everything; what was found."""
@@ -81,6 +97,8 @@ class Scene:
             self._say(f"{name} logs in")
             self._log_in(name, person)
         begun_at = time.time()
+        if not self._kills:
+            self._make_tenants()
         if self._kills:
             self._say(f"kills {self._kills} times at random moments")
             self._work_under_kills()
@@ -93,6 +111,7 @@ class Scene:
             ids = [one.job for one in self.sent if one.user == name]
             self._ask(person, "ffdl", "wait", f"--timeout={PATIENCE_S}", *ids)
         self._say("looks at everything")
+        incidents, usage = ([], {}) if self._kills else (self._incidents(begun_at), self._usage(begun_at))
         return Found(
             sent=self.sent,
             results={one.job: self._result(one) for one in self.sent},
@@ -103,6 +122,11 @@ class Scene:
             leaks=list(self._leaks()),
             failed_requests=self.failed_requests,
             uids=dict(USERS),
+            limits={} if self._kills else {TENANTS["vision"]: LIMIT},
+            runs=self._runs(begun_at),
+            incidents=incidents,
+            usage=usage,
+            operations=0 if self._kills else self._operations,
         )
 
     def close(self) -> None:
@@ -148,6 +172,44 @@ class Scene:
         finally:
             over.set()
 
+    # --- what the operator does ----------------------------------------------------------------------------------
+
+    def _make_tenants(self) -> None:
+        for tenant, members in TENANTS.items():
+            self._operate("tenant", "add", tenant)
+            for name in members:
+                self._operate("member", "add", tenant, name)
+        if self._broken != "quota":
+            self._operate("quota", "set", "vision", "jobs", str(LIMIT))
+
+    def _operate(self, *words: str) -> None:
+        self.cluster.run("ctl", ["/opt/ffdl/venv/bin/ffdl-admin", *words], user=OPERATOR)
+        self._operations += 1
+
+    def _report(self, *words: str) -> Any:
+        """A report of the operator about all users."""
+        argv = ["/opt/ffdl/venv/bin/ffdl", "report", *words, "--site", "--json"]
+        return json.loads(self.cluster.run("ctl", argv, user=OPERATOR, check=False).stdout)
+
+    def _incidents(self, begun_at: float) -> list[str]:
+        """The jobs of all incidents at the hub, once the daemons have reported those that there must be."""
+        wanted = sum(one.status != 0 for one in self.sent)
+        until = time.monotonic() + REPORTED_S
+        while True:
+            rows = self._report("faults", "--since", _moment(begun_at))["faults"]["rows"]
+            if len(rows) >= wanted or time.monotonic() > until:
+                break
+            time.sleep(2)
+        if self._broken == "incident":
+            self.cluster.run("ctl", ["/opt/ffdl/venv/bin/python", "-c", FORGET], user=OPERATOR)
+            rows = self._report("faults", "--since", _moment(begun_at))["faults"]["rows"]
+        return [row["job"] for row in rows]
+
+    def _usage(self, begun_at: float) -> dict[str, float]:
+        """CPU-seconds of each user in the report about all users."""
+        found = self._report("usage", "--since", _moment(begun_at))["usage"]
+        return {group["name"]: 3600 * group["cpu_hours"] for group in found["users"]}
+
     # --- what the users do ---------------------------------------------------------------------------------------
 
     def _log_in(self, name: str, person: Person) -> None:
@@ -167,7 +229,8 @@ class Scene:
     def _send(self, name: str, person: Person, number: int) -> None:
         """Even numbers through the hub, odd ones on its own host."""
         value = f"{name}-{number}-{random.Random(f'{SEED}{name}{number}').randrange(10**9)}"
-        text = MANIFEST.format(name=f"{name}-{number}", value=value, seconds=5 + 3 * number)
+        status = 7 if number == EACH - 1 and not self._kills else 0
+        text = MANIFEST.format(name=f"{name}-{number}", value=value, seconds=5 + 3 * number, status=status)
         manifest = person.write(f"~/manifests/{name}-{number}.yml", text)
         argv = ("ffdl-submit", "--parsable", manifest, f"{person.home}/models/empty")
         through_hub = number % 2 == 0
@@ -178,7 +241,7 @@ class Scene:
                 self._note(person, done, "submit")
             else:
                 done = self._ask(person, *argv) if through_hub else person.run(*argv)
-        self.sent.append(Sent(name, done.stdout.strip(), value, through_hub))
+        self.sent.append(Sent(name, done.stdout.strip(), value, through_hub, status))
 
     def _note(self, person: Person, done: Completed, what: str) -> None:
         """Note a request that failed in another way than one may under kills."""
@@ -258,6 +321,19 @@ class Scene:
         argv = ["sacct", "-n", "-X", "-P", "-u", name, "-S", "now-1hour", "-o", "JobName,State"]
         return self.cluster.run("ctl", argv).stdout.splitlines()
 
+    def _runs(self, begun_at: float) -> list[Run]:
+        """The jobs in Slurm's accounting since then, of all users."""
+        fields = "User,JobName,Submit,Start,End,AllocTRES"
+        argv = ["sacct", "-n", "-a", "-X", "-D", "-P", "-S", "now-1hour", "-o", fields]
+        found = []
+        for line in self.cluster.run("ctl", argv).stdout.splitlines():
+            user, name, *moments, tres = line.split("|")
+            submitted, began, ended = (0.0 if at in ("Unknown", "None") else _seconds(at) for at in moments)
+            cpus = int(tres.partition("cpu=")[2].partition(",")[0] or 0)
+            if ended >= int(begun_at) and began:
+                found.append(Run(user, name, submitted, max(began, float(int(begun_at))), ended, cpus))
+        return found
+
     def _leaks(self) -> Iterable[str]:
         """Files of hub and spawner that have a secret of a user."""
         for value in self.secrets.values():
@@ -270,6 +346,14 @@ class Scene:
 def _jobs(document: dict[str, object]) -> list[dict[str, str]]:
     found = document.get("jobs") or [document.get("job")]
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def _moment(at: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(int(at)))
+
+
+def _seconds(moment: str) -> float:
+    return time.mktime(time.strptime(moment, "%Y-%m-%dT%H:%M:%S"))
 
 
 def _resolve(one: Sent, listed: Mapping[str, str]) -> Sent | None:

@@ -18,6 +18,21 @@ class Sent:
     value: str
     """What only this job knows, and writes."""
     through_hub: bool
+    status: int = 0
+    """The exit status of its learner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A job in Slurm's accounting; moments in seconds since the epoch."""
+
+    user: str
+    name: str
+    submitted: float
+    began: float
+    """Not before the beginning of the proof."""
+    ended: float
+    cpus: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +51,15 @@ class Found:
     leaks: Sequence[str]
     failed_requests: Sequence[str]
     uids: Mapping[str, int]
+    limits: Mapping[tuple[str, ...], int]
+    """The quota of live jobs by the members of a tenant."""
+    runs: Sequence[Run]
+    incidents: Sequence[str]
+    """The jobs of the incidents that an operator sees."""
+    usage: Mapping[str, float]
+    """By user: CPU-seconds that an operator sees."""
+    operations: int
+    """Changes of tenants that the operator made."""
 
     def troubles(self) -> Iterator[str]:
         """Everything that is not as it must be, one line each."""
@@ -57,15 +81,35 @@ class Found:
             )
             if accepted < through_hub:
                 yield f"the audit has {accepted} submissions of {user}, who made {through_hub} through the hub"
+        if self.limits:
+            yield from self._troubles_of_tenants()
         for line in self.audited:
             if line["caller"] != line["user"] and line["status"] == 200 and line["user"] is not None:
                 yield f"the audit has an access to another user: {line}"
+
+    def _troubles_of_tenants(self) -> Iterator[str]:
+        """Quotas, incidents and usage beside Slurm's accounting."""
+        for members, limit in self.limits.items():
+            own = [run for run in self.runs if run.user in members]
+            most = max(sum(one.submitted <= run.submitted < one.ended for one in own) for run in own)
+            if most > limit:
+                yield f"{', '.join(members)} had {most} live jobs at a time, and may have {limit}"
+        failed = sorted(one.job for one in self.sent if one.status)
+        if sorted(self.incidents) != failed:
+            yield f"the hub has incidents of {sorted(self.incidents)}, and {failed} failed"
+        for user in self.uids:
+            wanted = sum(run.cpus * (run.ended - run.began) for run in self.runs if run.user == user)
+            if abs(self.usage.get(user, 0.0) - wanted) > 0.5:
+                yield f"{user} used {wanted} CPU-seconds, and the report has {self.usage.get(user)}"
+        changes = sum(line["role"] == "operator" and line["what"].startswith("PUT ") for line in self.audited)
+        if changes != self.operations:
+            yield f"the audit has {changes} changes of the operator, who made {self.operations}"
 
     def _troubles_of(self, one: Sent) -> Iterator[str]:
         found = self.results.get(one.job, {})
         digest = hashlib.sha256(one.value.encode()).hexdigest()
         wanted = {
-            "state": "COMPLETED",
+            "state": "FAILED" if one.status else "COMPLETED",
             "log": f"{one.user} {one.value}\n",
             "files": ["run", digest],
             "owner": one.user,
@@ -78,7 +122,8 @@ class Found:
         """Return the one line of the proof."""
         troubles = len(list(self.troubles()))
         users, hub = len(self.uids), sum(one.through_hub for one in self.sent)
+        tenants = f" of {len(self.limits) + 1} tenants" if self.limits else ""
         return (
-            f"{len(self.sent)} jobs of {users} users, {hub} through the hub: {troubles} differences, "
+            f"{len(self.sent)} jobs of {users} users{tenants}, {hub} through the hub: {troubles} differences, "
             f"{len(self.trespasses)} trespasses, {len(self.leaks)} leaks, {len(self.audited)} lines of audit"
         )

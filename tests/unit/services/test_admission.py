@@ -17,6 +17,8 @@ from ffdl_batch.domain.admission import (
     read_claims,
     read_ids,
 )
+from ffdl_batch.domain.codec import to_plain
+from ffdl_batch.domain.incidents.incident import IncidentRow
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job.views import Resume
 from ffdl_batch.domain.job_state import JobState
@@ -27,10 +29,12 @@ from ffdl_batch.services.hub import HubUnavailable
 from ffdl_batch.services.job_control.resume import resume_job
 from ffdl_batch.services.job_control.stop import cancel_job
 from ffdl_batch.site.hub.fair_window import FairWindow
+from ffdl_batch.site.hub.incident_index import read_incidents
 from ffdl_batch.site.hub.store import HubStore, open_hub_store
 from ffdl_batch.site.hub.tenants import LeverKind, Quota
 from ffdl_batch.store.database import connect
 from tests.unit.services.conftest import Site
+from tests.unit.services.reports.test_faults import note
 
 UID = 7001
 
@@ -42,6 +46,7 @@ class DirectHub:
     store: HubStore
     is_away: bool = False
     asked: list[list[str]] = field(default_factory=list)
+    sent: list[list[str]] = field(default_factory=list)
 
     def admit(self, claims: Sequence[Claim], handed: Sequence[str] = ()) -> dict[str, Answer]:
         if claims:
@@ -58,6 +63,15 @@ class DirectHub:
     def end_jobs(self, jobs: Sequence[str]) -> None:
         self._answers()
         self.store.admission.end(UID, jobs)
+
+    def newest_incident(self) -> float:
+        self._answers()
+        return self.store.incidents.newest(UID)
+
+    def send_incidents(self, rows: Sequence[IncidentRow]) -> None:
+        self._answers()
+        self.sent.append([one.episode for one in rows])
+        self.store.incidents.add(UID, read_incidents({"incidents": to_plain(rows)}))
 
     def _answers(self) -> None:
         if self.is_away:
@@ -146,6 +160,36 @@ def test_daemon_that_starts_reports_jobs_that_ended_while_it_was_away(tenancy: T
     site.clock.tick(AGAIN_S)
     assert later.deployer.step() == 1
     assert site.job(second.id).state is JobState.QUEUED
+
+
+def test_incidents_are_reported_once_and_before_the_end_of_their_job(tenancy: Tenancy) -> None:
+    site, hub = tenancy.site, tenancy.hub
+    first, _ = tenancy.accept_two()
+    tenancy.deployer.step()
+    note(site, first, "hang-0", "node.gpu")
+    tenancy.report()
+    site.clock.tick(LONGEST_PAUSE_S)
+    tenancy.report()
+    assert hub.sent == [["hang-0"]]
+    note(site, first, "end-0")
+    site.move(site.job(first.id), JobState.CANCELLED)
+    hub.is_away = True
+    site.clock.tick(LONGEST_PAUSE_S)
+    tenancy.report()
+    assert site.platform.admission.is_busy()
+    hub.is_away = False
+    site.clock.tick(LONGEST_PAUSE_S)
+    tenancy.report()
+    assert (hub.sent, hub.store.admission.live(UID)) == ([["hang-0"], ["end-0"]], [])
+    later = Tenancy(site, hub)
+    site.clock.tick(3600)
+    note(site, first, "end-1")
+    later.report()
+    assert hub.sent[2:] == [["hang-0", "end-0", "end-1"]]  # those of a minute are sent again
+    rows = hub.store.incidents.faults(0.0, None, None).rows
+    assert [row.episode for row in rows] == ["hang-0", "end-0", "end-1"]
+    row = rows[0]
+    assert (row.job, row.user, row.kind, row.lost_gpu_hours) == (first.id, "alice", "node.gpu", 2.0)
 
 
 def test_new_jobs_wait_while_hub_is_away_and_continuations_do_not(tenancy: Tenancy) -> None:

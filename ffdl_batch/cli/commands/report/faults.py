@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from ffdl_batch.cli.connection import open_client
+from ffdl_batch.cli.connection import open_client, site_option
 from ffdl_batch.cli.options.output import FORMATS, check_written, chosen_format, json_option, open_output
 from ffdl_batch.cli.render.formatting import print_json, read_moment
 from ffdl_batch.domain.exit_codes import ExitCode
@@ -62,6 +62,7 @@ def _check_sender(context: click.Context, parameter: click.Parameter, value: str
 @click.option("--until", metavar="MOMENT", callback=read_moment, help="End of the period.  [default: now]")
 @click.option("-a", "--all-users", "--all", "all_users", is_flag=True,
               help="Report jobs of all users; for administrators. A personal daemon has only your own.")  # fmt: skip
+@site_option
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True,
               help="Format. html needs no other file; csv and json have all new incidents.")  # fmt: skip
 @json_option("Same as --format json.")
@@ -89,6 +90,7 @@ def faults(  # noqa: PLR0913  (one parameter per option)
     since: float | None,
     until: float | None,
     all_users: bool,
+    site: bool,
     form: str,
     as_json: bool,
     output: str | None,
@@ -108,6 +110,8 @@ def faults(  # noqa: PLR0913  (one parameter per option)
     the daemon or the mail relay does not answer. Errors of the command line also have 2, with a message and no report.
     """
     form = chosen_format(form, as_json=as_json)
+    if site and all_users:
+        raise click.UsageError("--site and --all-users are mutually exclusive")
     mailing = _mailing(mail, sender, smtp, smtp_login, smtp_ca) if mail else None
     now = time.time()
     begin = now - _DAY_S if since is None else since
@@ -120,7 +124,7 @@ def faults(  # noqa: PLR0913  (one parameter per option)
             from ffdl_batch.cli.commands.report.faults_document import locked
 
             stack.enter_context(locked(state_file))
-        asked = _Asked(begin, until, state_file, all_users=all_users)
+        asked = _Asked(begin, until, state_file, all_users=all_users, is_site=site)
         return _report_separately(asked, _Form(form, output, mailing, quiet=quiet))
 
 
@@ -130,6 +134,7 @@ class _Asked:
     until: float | None
     state_file: str | None
     all_users: bool
+    is_site: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +166,7 @@ def _report(asked: _Asked, form: _Form) -> int:
 
     reported = read_reported(asked.state_file) if asked.state_file is not None else None
     after = None if reported is None or reported.is_empty else reported.rows_after
-    with open_client(quiet=form.quiet) as client:
+    with open_client(quiet=form.quiet, is_site=asked.is_site) as client:
         found = client.reports.faults(asked.since, asked.until, rows_after=after, all_users=asked.all_users)
     if asked.all_users and found.own_only and not form.quiet:
         complain("warning: the report covers your own jobs only: a personal daemon has no jobs of other users")

@@ -8,14 +8,22 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from ffdl_batch.cli.commands.report.usage_document import GROUPS, Period, local, read_period, span, usage_document
-from ffdl_batch.cli.connection import open_client
+from ffdl_batch.cli.commands.report.usage_document import (
+    GROUPS,
+    Period,
+    local,
+    read_period,
+    site_document,
+    span,
+    usage_document,
+)
+from ffdl_batch.cli.connection import open_client, site_option
 from ffdl_batch.cli.options.output import FORMATS, check_written, chosen_format, json_option, open_output
 from ffdl_batch.cli.render.document import Cell, Document, Section, number_column, table_of, text_column, write_csv
 from ffdl_batch.cli.render.document_html import write_document
 from ffdl_batch.cli.render.formatting import print_json, read_moment, read_span
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.metrics.usage_report import Agreement, AgreementRow
+from ffdl_batch.domain.metrics.usage_report import NO_TENANT, Agreement, AgreementRow
 from ffdl_batch.domain.number_text import counted
 
 if TYPE_CHECKING:
@@ -90,6 +98,8 @@ CSV_COLUMNS = (
     "ended", "queued_s", "gpu_hours", "cpu_hours", "lost_gpu_hours", "cost", "currency",
 )  # fmt: skip
 """Stable: new columns are added at the end, and no column changes its meaning."""
+SITE_COLUMNS = ("period_from", "period_until", "kind", "name", "jobs", "gpu_hours", "cpu_hours")
+"""For --site: a row for each tenant and user. Stable in the same way."""
 
 
 @click.command(
@@ -102,6 +112,7 @@ CSV_COLUMNS = (
 @click.option("--until", metavar="MOMENT", callback=read_moment, help="End of the period.  [default: now]")
 @click.option("--by", type=click.Choice(GROUPS), multiple=True, help="Group by this; repeatable.  [default: all]")
 @click.option("-a", "--all-users", is_flag=True, help="Report jobs of all users; for administrators.")
+@site_option
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True,
               help="Format. csv has a row for each job, for accounting.")  # fmt: skip
 @json_option("Same as --format json.")
@@ -121,6 +132,7 @@ def usage(  # noqa: PLR0913  (one parameter per option)
     until: float | None,
     by: Sequence[str],
     all_users: bool,
+    site: bool,
     form: str,
     as_json: bool,
     output: str,
@@ -131,7 +143,8 @@ def usage(  # noqa: PLR0913  (one parameter per option)
     learners per job; queueing, download and processing times; GPU utilisation; waste by cause; and the cost by [rates]
     of the configuration.
 
-    A job counts with its part in the period. Running jobs count up to now.
+    A job counts with its part in the period. Running jobs count up to now. With --site, hours and jobs are those of the
+    scheduler's accounting, including jobs submitted without ffdl.
     """
     form = chosen_format(form, as_json=as_json)
     if by and form == "csv":
@@ -139,6 +152,8 @@ def usage(  # noqa: PLR0913  (one parameter per option)
     if by and check:
         raise click.UsageError("--by selects sums, but --check compares jobs")
     period = read_period(month, since, until, time.time())
+    if site:
+        return _report_site(period, form, output, has_others=bool(by or check or all_users))
     with open_client() as client:
         if check:
             return _check(client.reports, period, tolerance, form, output, all_users=all_users)
@@ -151,6 +166,34 @@ def usage(  # noqa: PLR0913  (one parameter per option)
             print_json({"usage": found}, file)
         else:
             write_document(usage_document(found, period, by or GROUPS), form, file)
+    return ExitCode.OK
+
+
+def _report_site(period: Period, form: str, output: str, *, has_others: bool) -> int:
+    if has_others:
+        raise click.UsageError("--site cannot be combined with --all-users, --by or --check")
+    with open_client(is_site=True) as client:
+        found = client.reports.site_usage(period.since, period.until)
+    with open_output(output) as file:
+        if form == "json":
+            print_json({"usage": found}, file)
+        elif form == "csv":
+            bounds = local(found.since), local(found.until)
+            kinds = (("tenant", found.tenants), ("user", found.users))
+            rows = (
+                (
+                    kind,
+                    one.name if one.name != NO_TENANT else "",
+                    one.jobs,
+                    f"{one.gpu_hours:.6f}",
+                    f"{one.cpu_hours:.6f}",
+                )
+                for kind, groups in kinds
+                for one in groups
+            )
+            write_csv(file, SITE_COLUMNS, ((*bounds, *row) for row in rows))
+        else:
+            write_document(site_document(found, period), form, file)
     return ExitCode.OK
 
 

@@ -26,6 +26,7 @@ from ffdl_batch.domain.metrics.usage_report import (
     Efficiency,
     Group,
     Share,
+    SiteUsage,
     UsageReport,
     Waste,
     percent,
@@ -105,6 +106,29 @@ def usage_document(report: UsageReport, period: Period, by: Sequence[str]) -> Do
             Section("Efficiency", _efficiency(report.efficiency)),
             _waste_section(report),
         ),
+    )
+
+
+def site_document(report: SiteUsage, period: Period) -> Document:
+    """Return the report about all users."""
+    columns = (text_column(""), number_column("JOBS"), number_column("GPU-HOURS", 1), number_column("%", 1),
+               number_column("CPU-HOURS", 1))  # fmt: skip
+    tables = []
+    for kind, groups in (("tenant", report.tenants), ("user", report.users)):
+        share = [percent(one.gpu_hours, report.gpu_hours) if report.gpu_hours else None for one in groups]
+        rows = [
+            (one.name, one.jobs, one.gpu_hours, part, one.cpu_hours) for one, part in zip(groups, share, strict=True)
+        ]
+        note = "- means users and accounts of no tenant." if kind == "tenant" else ""
+        tables.append(table_of(f"By {kind}", (text_column(kind.upper()), *columns[1:]), rows, note))
+    return Document(
+        f"Usage of the site {period.name}",
+        (
+            f"From {local(report.since)} to {local(report.until)}, local time. All users, from Slurm's accounting.",
+            f"{counted(report.jobs, 'job')} held {report.gpu_hours:.1f} GPU-hours, {report.cpu_hours:.1f} CPU-hours. "
+            f"Failed attempts lost {report.lost_gpu_hours:.1f} GPU-hours of work after their last checkpoints.",
+        ),
+        (Section("Hours", (), tuple(tables)),),
     )
 
 
