@@ -6,6 +6,7 @@ The checks create nothing in the cluster.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from ffdl_batch.domain.data.mounts import Mounting
@@ -20,7 +21,7 @@ from ffdl_kubernetes.observing.kueue import GROUP, describe_gang_start
 from ffdl_kubernetes.observing.network_canary import Canary, Proof
 from ffdl_kubernetes.settings import KubernetesSettings
 from ffdl_kubernetes.tenancy import provisioning
-from ffdl_kubernetes.tenancy.tenant_objects import ACCOUNT, NODES, PERMISSIONS, Permissions
+from ffdl_kubernetes.tenancy.tenant_objects import ACCOUNT, NODES, PERMISSIONS, ROLE, Permissions
 
 _NODES = "nodes of the cluster"
 _POLICIES = "network policies"
@@ -164,3 +165,19 @@ class Administration:
     def advise(self, tenant: Tenant) -> Mapping[str, str]:
         """See the port."""
         return {"namespace": tenant.namespace, "service_account": ACCOUNT}
+
+    def daemon_token(self, lifetime_s: int) -> tuple[str, float]:
+        """See the port."""
+        account = f"api/v1/namespaces/{self._client.namespace}/serviceaccounts/{ROLE}/token"
+        wanted = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": lifetime_s},
+        }
+        try:
+            found = self._client.raw("POST", account, wanted)["status"]
+            return str(found["token"]), datetime.fromisoformat(found["expirationTimestamp"]).timestamp()
+        except Refused as refused:
+            raise explain(refused, f"a token of {self._client.namespace}/{ROLE}") from refused
+        except (KeyError, TypeError, ValueError) as error:
+            raise SchedulerUnreachable(f"the API server's answer has no token: {error!r}") from error

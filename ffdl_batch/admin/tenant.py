@@ -31,6 +31,11 @@ _WHO = (
         metavar="NAMESPACE/NAME",
         help="Service account of a daemon in the cluster.",
     ),
+    click.option(
+        "--hub-user",
+        metavar="NAME",
+        help="Name that the cluster knows the site's hub by. Creates a service account for the tenant's daemon.",
+    ),
     click.option("--nodes", is_flag=True, help="Let ffdl why list the nodes of the cluster."),
     click.option("--debugging", is_flag=True, help="Let users run commands in learners: ffdl exec and ffdl shell."),
 )
@@ -102,7 +107,7 @@ def create(name: str, *, backend: str, as_yaml: bool, as_json: bool, **options: 
         said = ", ".join(f'{key} = "{value}"' for key, value in advice.items())
         click.echo(f"Its users set in [backend.{backend}]: {said}", err=True)
         is_new = any(step.done is Done.MADE for step in steps[:1])  # the namespace itself
-        if is_new and not (wanted.users or wanted.groups or wanted.service_account):
+        if is_new and not (wanted.users or wanted.groups or wanted.service_account or wanted.hub_user):
             who = "name users with --update and --user, --group or --service-account"
             click.echo(f"No user may submit there yet: {who}", err=True)
     differs = any(step.done is Done.DIFFERS for step in steps)
@@ -158,6 +163,7 @@ def _tenant(name: str, options: Mapping[str, Any]) -> Tenant:
         users=tuple(dict.fromkeys(options["users"])),
         groups=tuple(dict.fromkeys(options["groups"])),
         service_account=account or "",
+        hub_user=options["hub_user"] or "",
         resources=_pairs("--resource", options.get("resources", ())),
         labels=_pairs("--label", options.get("labels", ())),
         debugging=options["debugging"],

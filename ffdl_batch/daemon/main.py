@@ -29,6 +29,7 @@ from ffdl_batch.daemon.socket_file import (
 )
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.host.resource_exhaustion import FILES, explain_lack
+from ffdl_batch.host.users import TENANT
 
 if TYPE_CHECKING:
     from ffdl_batch.config import Settings
@@ -106,7 +107,8 @@ def _serve(options: argparse.Namespace, opener: Opener | None) -> int:
     from ffdl_batch.services.daemon_lock import AlreadyServed, HeldElsewhere, TakeOver
 
     try:
-        pwd.getpwuid(os.getuid())
+        if not os.environ.get(TENANT):
+            pwd.getpwuid(os.getuid())
     except KeyError:
         who = f"user {os.getuid()} is not in the password database, so jobs would have no owner name"
         return _end(f"{who}; check `getent passwd {os.getuid()}` on this host", ExitCode.UNAVAILABLE)

@@ -14,6 +14,7 @@ from ffdl_batch.config import Settings
 from ffdl_batch.config.daemon_location import check_own_directory, make_own_directory
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.running_clock import SystemClock
+from ffdl_batch.host.users import TENANT
 from ffdl_batch.plugins import AdapterContext
 from ffdl_batch.ports.clock import Clock
 from ffdl_batch.services.backends.adapters import Adapters
@@ -33,6 +34,8 @@ from ffdl_batch.services.pending.explanation import Explainer
 from ffdl_batch.services.queries.followed_jobs import FollowedJobs
 from ffdl_batch.store import Store, open_store
 from ffdl_batch.store.existing_database import sqlite_file
+
+BACKEND_OF_TENANTS = "kubernetes"
 
 
 @dataclass(slots=True)
@@ -97,7 +100,8 @@ def open_platform(settings: Settings, clock: Clock | None = None) -> Platform:
     """
     own = clock or SystemClock()
     uid = os.getuid()
-    user = pwd.getpwuid(uid).pw_name
+    tenant = os.environ.get(TENANT, "")
+    user = tenant or pwd.getpwuid(uid).pw_name
     root = Root(settings.jobs_dir)
     make_own_directory(Path(settings.state_dir))
     check_own_directory(Path(settings.jobs_dir), "jobs_dir")
@@ -121,8 +125,9 @@ def open_platform(settings: Settings, clock: Clock | None = None) -> Platform:
         raise
     hub = hub_of(os.environ)
     listing = HubListing(hub) if hub is not None else None
-    adapters = Adapters(settings, AdapterContext(root=root.path, user=user, uid=uid, shared=listing), own)
-    storage = JobStorage(store, root, shared, user, uid)
+    context = AdapterContext(root=root.path, user=user, uid=uid, shared=listing)
+    adapters = Adapters(settings, context, own, only=BACKEND_OF_TENANTS if tenant else "")
+    storage = JobStorage(store, root, shared, user, uid, is_tenant=bool(tenant))
     return Platform(settings, storage, adapters, owner, StoreChecks(egress=settings.egress), hub=hub)
 
 

@@ -109,6 +109,12 @@ def write_login(token: Token, name: str) -> bytes:
     return f"ffdl-token {token.id} {token.digest} {name}".encode("ascii", "replace")
 
 
+def rename_login(text: str, name: str) -> str:
+    """Return the text of a login with another name of the token. Raises ValueError."""
+    login = read_login(text.encode("ascii"))
+    return f"ffdl-token {login.id} {login.digest} {name}"
+
+
 def login_payload(nonce: str, certificate_sha256: str) -> bytes:
     """Return the payload of the credential for the hub, with its nonce and its certificate (hexadecimal)."""
     return f"ffdl-login {nonce} {certificate_sha256}".encode("ascii")

@@ -25,6 +25,9 @@ class Tenant:
     groups: tuple[str, ...] = ()
     service_account: str = ""
     """``<namespace>/<name>`` of a daemon that runs in the cluster and may submit; "" = none."""
+    hub_user: str = ""
+    """Name that the cluster knows a site's hub by. It may request tokens of the service account of the tenant's daemon;
+    "" = there is no such account."""
     storage_bytes: int | None = None
     """Of all its claims together."""
     resources: Mapping[str, str] = field(default_factory=dict)

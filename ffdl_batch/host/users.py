@@ -11,6 +11,8 @@ import socket
 import struct
 from typing import Any, Mapping, NamedTuple
 
+TENANT = "FFDL_TENANT"
+"""Variable of the daemon of a tenant without an account: the tenant's name. The site's spawner sets it."""
 _UCRED = struct.Struct("=iII")
 """struct ucred (unix(7)). uid and gid are unsigned, because directory services of sites use ids of 2^31 and above."""
 

@@ -217,6 +217,11 @@ class KeepsTenants(Protocol):
         """Return the settings of the backend for jobs of this tenant."""
         ...
 
+    def daemon_token(self, lifetime_s: int) -> tuple[str, float]:
+        """Request a token of the service account of the tenant's daemon, in the namespace of the settings. Return it
+        and when it expires, in seconds since the epoch. Raises SchedulerUnreachable, NotPermitted, InvalidRequest."""
+        ...
+
 
 @runtime_checkable
 class ReadsClaims(Protocol):

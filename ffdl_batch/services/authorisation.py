@@ -10,6 +10,8 @@ from dataclasses import replace
 from enum import StrEnum
 
 from ffdl_batch.domain.access import Role, Scope
+from ffdl_batch.domain.data.staging_protocol import Transfer
+from ffdl_batch.domain.data.store_kinds import FILES, StoreKind
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import JobView, Problem
@@ -137,3 +139,14 @@ def without_content(caller: Caller, jobs: Iterable[JobView]) -> tuple[JobView, .
     return tuple(
         replace(job, log_tail=(), incidents=tuple(replace(one, evidence=()) for one in job.incidents)) for job in jobs
     )
+
+
+def refuse_files_of_host(transfers: Iterable[Transfer]) -> None:
+    """Raise :class:`Refused` (403) for stores that the daemon of a tenant may not use, since its members have no rights
+    on its host: SSH and other libraries of fsspec, and files with keys or certificates. Directories are volumes of the
+    cluster."""
+    for one in transfers:
+        if one.store.kind is StoreKind.FSSPEC or FILES & one.store.options.keys():
+            what = "fsspec stores and ca_file may use files of the hub's host, and members of a tenant have none there"
+            cure = "use s3, gcs, swift or http, without ca_file; or a volume of the cluster"
+            raise Refused(Problem("C101", what, ExitCode.NOT_ALLOWED, cure), 403)

@@ -36,7 +36,8 @@ LONGEST_MESSAGE = 300
 USUAL_SOCKET = "/run/ffdl-hub/hub.sock"
 _PATH = f"{HUB_API}/tokens/"
 _REPLY_BYTES = 64 * 1024
-LISTING_PATH, ADMISSIONS_PATH, INCIDENTS_PATH = (f"{HUB_API}/{name}" for name in ("listing", "admissions", "incidents"))
+LISTING_PATH, ADMISSIONS_PATH = f"{HUB_API}/listing", f"{HUB_API}/admissions"
+INCIDENTS_PATH, CLUSTER_TOKEN_PATH = f"{HUB_API}/incidents", f"{HUB_API}/cluster-token"
 MAX_ADMISSIONS_BYTES = 1 << 20
 """Maximum size of a request about MOST_JOBS jobs or MOST_IN_REQUEST incidents, and of its answer."""
 MAX_LISTING_BYTES = 4 * 1024**2
@@ -133,6 +134,15 @@ class Hub:
         """Let the hub store incidents of this user. It ignores those that it has. Raises as :meth:`admit`."""
         for start in range(0, len(rows), MOST_IN_REQUEST):
             self._post(INCIDENTS_PATH, {"incidents": to_plain(rows[start : start + MOST_IN_REQUEST])})
+
+    def cluster_token(self) -> tuple[str, float]:
+        """Return a token of the cluster for this daemon of a tenant, and when it expires. Raises as :meth:`admit`."""
+        _, _, reply = self._exchange("GET", CLUSTER_TOKEN_PATH, None, {}, _REPLY_BYTES)
+        try:
+            found = json.loads(reply)
+            return str(found["token"]), float(found["expires_at"])
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise HubUnavailable("the hub's answer has no token") from error
 
     def manage(self, method: str, path: str, plain: Mapping[str, object] | None = None) -> Mapping[str, Any]:
         """Send an operator's request to a route of :mod:`ffdl_batch.site.hub.tenant_routes`; return the answer. Raises

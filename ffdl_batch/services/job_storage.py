@@ -157,6 +157,8 @@ class JobStorage:
     """The time for entries in the database: the database's own time if several daemons share it."""
     user: str
     uid: int
+    is_tenant: bool = False
+    """Whether they are those of a tenant without an account, whose members have only names."""
     file_time: Callable[[str], float] = file_time
     """Returns the time for files in a directory of the tree (:func:`file_time`)."""
     tree: Tree = field(init=False)

@@ -156,6 +156,7 @@ def verify_token(storage: JobStorage, text: str, request_id: str = "") -> Caller
         token_id=token.id,
         expires_at=stored.expires_at,
         request_id=request_id,
+        name=stored.name,
     )
 
 

@@ -41,6 +41,7 @@ NO_UIDS = (0, 65534, 65535, 0xFFFFFFFF)  # root, the overflow uid, and the two v
 _REQUEST = re.compile(rb"ensure ([1-9][0-9]{0,9})\n")
 _SUBUID = re.compile(rb"^[^:\n]*:([0-9]+):([0-9]+)\s*$", re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,127}\$?", re.ASCII)
+OTHER_UIDS = ((0, 999), (61184, 65535), (524288, 1879048191))  # of systems, DynamicUser= and nspawn (systemd.io)
 KEYCTL = {"x86_64": 250, "aarch64": 219, "ppc64le": 288}  # the number of keyctl(2)
 PAM_SILENT = 0x8000  # <security/_pam_types.h>
 
@@ -67,6 +68,8 @@ class Site:
     starts_per_minute: int = 6
     """How often the daemon of one user may be started. A user may make ten times as many requests."""
     no_new_privs: bool = True
+    tenants: Mapping[str, int] = field(default_factory=dict)
+    """Tenants with a daemon but no account, by name: the uid of the daemon, which uses Kubernetes only."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """More variables for every daemon, such as SLURM_CONF."""
 
@@ -78,10 +81,9 @@ def load(path: Path) -> Site:
     for key, value in table.items():
         if (default := getattr(Site(), key, None)) is None:
             raise ValueError(f"[spawner] has no key {key}")
-        texts = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
-        wrong = type(value) is not type(default) or not all(
-            isinstance(text, str) and "\0" not in text for text in texts
-        )
+        parts = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+        kind = int if key == "tenants" else str
+        wrong = type(value) is not type(default) or not all(type(one) is kind and "\0" not in str(one) for one in parts)
         if wrong or (key.endswith("_dir") and not value.startswith("/")):
             raise ValueError(f"{key} in [spawner] must be like {default!r}")
     return Site(**table)
@@ -114,6 +116,7 @@ class Spawner:
 
     def __init__(self, config: Path) -> None:
         self.config, self.site = config, (site := load(config))
+        self.tenants = {uid: name for name, uid in site.tenants.items()}
         self.hub_uid, self.hub_gid = pwd.getpwnam(site.hub_user)[2:4]
         self.children: dict[int, int] = {}  # uid of the peer by process id
         self.requests, self.window = Counter[int](), time.monotonic()
@@ -192,6 +195,8 @@ class Spawner:
         """Return the account, if it may have a daemon now. Queries name services and PAM each time."""
         if not self.site.min_uid <= uid < NO_UIDS[-1] or uid in (*NO_UIDS, self.hub_uid) or is_subordinate(uid):
             raise Refused(f"uid {uid} is not a user account: reserved, below min_uid, or in a range of /etc/subuid")
+        if uid in self.tenants:
+            return self._make_account(uid, self.tenants[uid])
         account = pwd.getpwuid(uid)
         if account.pw_uid != uid or not _NAME.fullmatch(account.pw_name) or account.pw_gid == 0:
             raise Refused(f"the account of uid {uid} has an unusable name or group")
@@ -201,6 +206,17 @@ class Spawner:
                 raise Refused(f"user {uid} is in none of the groups {', '.join(self.site.allowed_groups)}")
         call_pam("pam_acct_mgmt", self.site.pam_service, account.pw_name)  # locked, expired, not admitted to this host
         return account
+
+    def _make_account(self, uid: int, tenant: str) -> pwd.struct_passwd:
+        """Return the account of a tenant's daemon, which no name service has. Raises Refused if the uid is not free."""
+        with contextlib.suppress(KeyError):
+            raise Refused(f"uid {uid} of tenant {tenant} is also that of the account {pwd.getpwuid(uid).pw_name}")
+        ranges = any(first <= uid <= last for first, last in OTHER_UIDS)
+        if ranges or not _NAME.fullmatch(tenant) or os.getgrouplist(tenant, uid) != [uid]:
+            raise Refused(
+                f"tenant {tenant} has an unusable name or groups, or its uid {uid} is in a range of the system"
+            )
+        return pwd.struct_passwd((tenant, "x", uid, uid, "", f"{self.site.state_dir}/{uid}/state", ""))
 
     def _ensure(self, account: pwd.struct_passwd) -> str:
         """Start the daemon if nothing listens at its socket; return the path of the socket."""
@@ -239,7 +255,8 @@ class Spawner:
         """Start the process that becomes the daemon; return when it listens. Raises OSError, Refused."""
         place.unlink(missing_ok=True)
         argv = [sys.executable, "-I", "-m", "ffdl_batch.site.spawner", str(self.config), str(account.pw_uid)]
-        unit = f"ffdl-user-{account.pw_uid}-{os.getpid()}.service"  # not an earlier daemon's, whose jobs may run
+        kind = "tenant" if account.pw_uid in self.tenants else "user"  # each kind has a drop-in with its sandbox
+        unit = f"ffdl-{kind}-{account.pw_uid}-{os.getpid()}.service"  # not an earlier daemon's, whose jobs may run
         if self.site.systemd:
             names = [f"--unit={unit}", f"--slice=ffdl-users-{account.pw_uid}.slice", "--collect", "--no-ask-password"]
             properties = ["-pType=notify", "-pKillMode=process", f"-pTimeoutStartSec={CHILD_S}"]
@@ -272,7 +289,8 @@ class Spawner:
         bound.bind(str(place))
         place.chmod(0o660)
         os.chown(place, uid, self.hub_gid, follow_symlinks=False)
-        call_pam("pam_open_session", site.pam_service, account.pw_name)
+        if uid not in self.tenants:
+            call_pam("pam_open_session", site.pam_service, account.pw_name)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         Path("/proc/self/oom_score_adj").write_text("0")  # not the spawner's
         os.dup2(fcntl.fcntl(bound, fcntl.F_DUPFD, LISTENING + 1), LISTENING)
@@ -285,12 +303,11 @@ class Spawner:
             **{"LANG": "C.UTF-8", "PATH": "/usr/local/bin:/usr/bin:/bin", **site.environment},
             **{"HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name},
             **{"SHELL": account.pw_shell or "/bin/sh", "LISTEN_FDS": "1", "LISTEN_PID": str(os.getpid())},
-            "FFDL_STATE_DIR": f"{site.state_dir}/{uid}/state",
-            **{"FFDL_SOCKET": str(place), "FFDL_HUB_UID": str(self.hub_uid)},
+            **{"FFDL_STATE_DIR": f"{site.state_dir}/{uid}/state", "FFDL_SOCKET": str(place)},
+            **{"FFDL_HUB_UID": str(self.hub_uid), "FFDL_TENANT": self.tenants.get(uid, "")},
+            **{name: os.environ[name] for name in ("NOTIFY_SOCKET",) if name in os.environ},
         }
-        if manager := os.environ.get("NOTIFY_SOCKET"):  # systemd's, which also gives standard error to the journal
-            environment["NOTIFY_SOCKET"] = manager
-        else:
+        if "NOTIFY_SOCKET" not in environment:  # systemd sets it, and gives standard error to the journal
             os.dup2(0, 2)
         os.execve(sys.executable, [sys.executable, "-I", "-m", "ffdl_batch.daemon.main", "--site"], environment)  # noqa: S606
 

@@ -65,7 +65,7 @@ def place(
 ) -> Iterator[Place]:
     """A site that trusts its hub. The tests may run as root, which the hub refuses like every system account. So
     `find_user`, which the unit tests cover, is replaced and finds the user of the tests."""
-    monkeypatch.setattr(device_logins, "find_user", lambda claims, _: {"ada": OWN}[claims["preferred_username"]])
+    monkeypatch.setattr(device_logins, "find_user", lambda claims, *_: ({"ada": OWN}[claims["preferred_username"]], ""))
     monkeypatch.setattr(daemons, "ask_spawner", lambda *_: ("ok", ""))
     daemon = desk
     daemon.platform.settings = replace(daemon.platform.settings, trust_hub_sessions=True)

@@ -23,6 +23,7 @@ SITE = """\
 hub_user = "ffdl"
 starts_per_minute = 60
 environment = {FFDL_IDLE_EXIT_S = "%s"}
+tenants = {vision = 300000}
 
 [hub]
 operators = ["ada"]
@@ -97,6 +98,8 @@ class Site(SystemdHost):
                 own = files / f"systemd/system/ffdl-{name}.service.d/python.conf"
                 own.parent.mkdir()
                 own.write_text("[Service]\nProtectHome=read-only\n")
+            sandbox = files / "systemd/system/ffdl-tenant-.service.d/20-python.conf"
+            sandbox.write_text("[Service]\nProtectHome=read-only\n")
         super().__init__(place, files)
 
     def _wait(self) -> None:
@@ -122,9 +125,9 @@ class Site(SystemdHost):
         """The spawner's answer to a user who asks for the own daemon."""
         return self.python(ASK, str(uid), uid=uid).rstrip("\n")
 
-    def units(self, uid: int) -> list[str]:
-        """Units of a user's daemons that systemd has loaded."""
-        listed = self.run("systemctl", "list-units", "--all", "--plain", "--no-legend", f"ffdl-user-{uid}-*")
+    def units(self, uid: int, kind: str = "user") -> list[str]:
+        """Units of a user's or tenant's daemons that systemd has loaded."""
+        listed = self.run("systemctl", "list-units", "--all", "--plain", "--no-legend", f"ffdl-{kind}-{uid}-*")
         return [line.split()[0] for line in listed.splitlines()]
 
     def exists(self, pid: str) -> bool:
@@ -178,6 +181,20 @@ def test_daemon_runs_as_its_user_in_limited_slice_with_nothing_of_spawner(site: 
         "20000",
         "512",
     ]
+
+
+def test_daemon_of_tenant_without_account_runs_in_sandbox(site: Site) -> None:
+    tenant = 300000
+    assert site.ensure(tenant) == f"ok /run/ffdl/users/{tenant}/daemon.sock"
+    assert site.python(GET, str(tenant), uid=tenant) == f"{tenant} HTTP/1.1 200 OK\n"
+    (unit,) = site.units(tenant, "tenant")
+    found = site.properties(unit)
+    pid = found["MainPID"]
+    assert unit.startswith(f"ffdl-tenant-{tenant}-") and f"/ffdl-users-{tenant}.slice/" in found["ControlGroup"]
+    assert (found["PrivateTmp"], found["ProtectSystem"]) == ("yes", "strict")
+    assert site.run("readlink", f"/proc/{pid}/ns/mnt") != site.run("readlink", "/proc/1/ns/mnt")
+    status = dict(line.split(":\t", 1) for line in site.run("cat", f"/proc/{pid}/status").splitlines())
+    assert (status["Uid"].split(), status["Groups"].split()) == ([f"{tenant}"] * 4, [f"{tenant}"])
 
 
 def test_end_of_login_session_does_not_end_daemon(site: Site) -> None:

@@ -18,6 +18,8 @@ ACCOUNT = "ffdl-batch-learner"
 """The service account of pods: it may do nothing, and no pod gets a token of it."""
 NODE_ROLE = "ffdl-batch-nodes"
 """The ClusterRole of tenants that may see what nodes have free."""
+HUB_ROLE = "ffdl-batch-hub"
+"""The Role of a site's hub, which requests tokens of the service account ROLE for the tenant's daemon."""
 DENY_ALL = "ffdl-batch-deny-all"
 Permissions = tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]
 PERMISSIONS: Permissions = (
@@ -94,7 +96,9 @@ def tenant_objects(tenant: Tenant, gpu_resource: str = "nvidia.com/gpu") -> list
         "metadata": {**where, "name": ACCOUNT},
         "automountServiceAccountToken": False,
     }
-    return [namespace, *_quota(tenant, gpu_resource), limit_range, deny, account, *permission_objects(tenant)]
+    of_daemon = [{**account, "metadata": where}] if tenant.hub_user else []
+    accounts = [account, *of_daemon]
+    return [namespace, *_quota(tenant, gpu_resource), limit_range, deny, *accounts, *permission_objects(tenant)]
 
 
 def permission_objects(tenant: Tenant) -> list[Plain]:
@@ -102,12 +106,23 @@ def permission_objects(tenant: Tenant) -> list[Plain]:
     found, subjects = [role(_where(tenant), debugging=tenant.debugging)], _subjects(tenant)
     if subjects:
         found.append(_binding("Role", _where(tenant), ROLE, subjects))
+    if tenant.hub_user:
+        found += _token_objects(tenant)
     if tenant.nodes:
         where: Plain = {"name": NODE_ROLE, "labels": {MANAGER_LABEL: MANAGER}}
         found.append({"apiVersion": f"{_RBAC}/v1", "kind": "ClusterRole", "metadata": where, "rules": _rules(NODES)})
         if subjects:
             found.append(node_binding(tenant.namespace, subjects))
     return found
+
+
+def _token_objects(tenant: Tenant) -> list[Plain]:
+    """Return the Role to request tokens of one service account, and its binding for the hub."""
+    where = {**_where(tenant), "name": HUB_ROLE}
+    rule = {"apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": [ROLE], "verbs": ["create"]}
+    made: Plain = {"apiVersion": f"{_RBAC}/v1", "kind": "Role", "metadata": where, "rules": [rule]}
+    hub = {"apiGroup": _RBAC, "kind": "User", "name": tenant.hub_user}
+    return [made, _binding("Role", where, HUB_ROLE, [hub])]
 
 
 def node_binding(namespace: str, subjects: Sequence[Mapping[str, object]]) -> Plain:
@@ -190,4 +205,6 @@ def _subjects(tenant: Tenant) -> list[Plain]:
     if tenant.service_account:
         namespace, _, name = tenant.service_account.rpartition("/")
         found.append({"kind": "ServiceAccount", "namespace": namespace or tenant.namespace, "name": name})
+    if tenant.hub_user:
+        found.append({"kind": "ServiceAccount", "namespace": tenant.namespace, "name": ROLE})
     return found

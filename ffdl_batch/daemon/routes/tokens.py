@@ -66,9 +66,9 @@ async def admit(body: LoginRequest, here: Here) -> PlainReply:
 
 @router.post("/trusted-logins", response_model=LoginReply, responses=answers(409, 422), operation_id="trusted_login")
 async def admit_trusted(body: TrustedLoginRequest, here: Here) -> PlainReply:
-    """Store the token of a login that the hub alone has checked; 403 unless the site sets trust_hub_sessions. The hub
-    alone may ask."""
-    is_trusted = here.platform.settings.trust_hub_sessions
+    """Store the token of a login that the hub alone has checked; 403 unless the site sets trust_hub_sessions, or this
+    is the daemon of a tenant without an account. The hub alone may ask."""
+    is_trusted = here.platform.settings.trust_hub_sessions or here.platform.storage.is_tenant
     token = await in_thread(
         here.limits.slow, admit_trusted_login, here.platform.storage, here.hub, body.login, is_trusted=is_trusted
     )

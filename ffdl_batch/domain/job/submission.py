@@ -27,6 +27,9 @@ class Caller:
     expires_at: float | None = None
     request_id: str = ""
     """The hub's id of the request."""
+    name: str = ""
+    """The name of the token. For the daemon of a tenant without an account, it is the member's, and the hub has
+    verified it."""
 
     @property
     def default_owner(self) -> int | None:

@@ -83,7 +83,9 @@ class Adapters:
     An outage is logged when it begins, when its cause changes, at growing intervals while it lasts, and when it ends.
     """
 
-    def __init__(self, settings: Settings, context: AdapterContext, clock: Clock) -> None:
+    def __init__(self, settings: Settings, context: AdapterContext, clock: Clock, only: str = "") -> None:
+        """`only` is the one backend that this daemon may use; "" = all."""
+        self._only = only
         self.settings, self._context, self._clock = settings, context, clock
         self.submit_limits = SubmitLimits(clock)
         self.latencies = Latencies()
@@ -96,12 +98,14 @@ class Adapters:
 
     def default_name(self) -> str:
         """Return the configured backend, else slurm if sbatch is on the PATH, else local."""
-        return self.settings.effective_backend(os.environ)[0]
+        return self._only or self.settings.effective_backend(os.environ)[0]
 
     def get(self, name: str) -> Scheduler:
         """Return the adapter, for uses that do not call the scheduler. Raises InvalidRequest for an unknown name or
         unusable settings."""
         with self._lock:
+            if self._only and name != self._only:
+                raise InvalidRequest(f"the daemon of a tenant uses the backend {self._only} only, not {name}")
             if name not in self._made:
                 given, origins = self.settings.backend_settings(name), self.settings.backend_origins(name)
                 self._made[name] = create_adapter(name, given, self._context, origins)

@@ -17,7 +17,7 @@ from ffdl_batch.domain.job.submission import Caller, Expected, Submission, Submi
 from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.runtimes.launch_request import LaunchPlan
-from ffdl_batch.services.authorisation import refuse_local_backend
+from ffdl_batch.services.authorisation import refuse_files_of_host, refuse_local_backend
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.data.data_store_checks import StoreChecks
 from ffdl_batch.services.data.model_archives import has_archive
@@ -63,7 +63,10 @@ def submit(
     accepted: list[_Accepted] = []
     for index, submission in enumerate(submissions):
         try:
-            accepted.append(_accept(storage, adapters, store_checks, caller, submission, index))
+            one = _accept(storage, adapters, store_checks, caller, submission, index)
+            if storage.is_tenant and caller.name:
+                one = replace(one, jobs=[replace(job, user=caller.name) for job in one.jobs])
+            accepted.append(one)
         except Refused as refusal:
             results[index] = SubmissionResult(problem=refusal.problem)
     if accepted and not may_commit():
@@ -130,6 +133,8 @@ def _accept(
     (candidate,) = name_elements(storage, candidate, [candidate.spec])
     job_id = new_job_id()
     plan = plan_or_refuse(storage, adapters, candidate, job_id, submission.environ)
+    if storage.is_tenant:
+        refuse_files_of_host((*plan.launch.fetches, *plan.launch.uploads))
     doubts = check_stores(storage.root, adapters, store_checks, candidate, plan)
     _keep_private(storage.root, job_id, storage.root.job(job_id), candidate, submission.environ)
     warnings = _recorded(candidate, plan, doubts)
@@ -185,6 +190,8 @@ def _accept_array(
     elements = name_elements(storage, candidate, expand(candidate.spec, array))
     ids = [new_job_id() for _ in elements]
     plan = plan_or_refuse(storage, adapters, elements[0], ids[0], submission.environ)
+    if storage.is_tenant:
+        refuse_files_of_host((*plan.launch.fetches, *plan.launch.uploads))
     doubts = check_stores(storage.root, adapters, store_checks, candidate, plan)
     _keep_private(storage.root, array, storage.root.array(array), candidate, submission.environ)
     warnings = _recorded(candidate, plan, doubts)

@@ -76,7 +76,7 @@ class Hub:
         self._lookups = ThreadPoolExecutor(LOOKUPS, "lookup")
         self._own_routes = OwnRoutes(
             store.tokens,
-            (Logins(settings.certificate), DeviceLogins(settings)),
+            (Logins(settings.certificate), DeviceLogins(settings, store.tenants.daemon_of_guest)),
             self._limits,
             self._daemons,
             JobListing(source, settings.listing_interval_s),

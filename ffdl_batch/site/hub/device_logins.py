@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ffdl_batch.domain.access import read_login
+from ffdl_batch.domain.access import read_login, rename_login
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import Problem
 from ffdl_batch.domain.terminal_text import quoted
@@ -50,10 +50,18 @@ class _Open:
 class DeviceLogins:
     """Logins by OpenID Connect. Use it in one event loop."""
 
-    def __init__(self, settings: HubSettings, clock: Callable[[], float] = time.monotonic) -> None:
-        """Raises SettingsRefused."""
-        self._settings, self._clock = settings, clock
-        self._provider = Provider(settings) if settings.oidc_issuer and settings.trust_hub_sessions else None
+    def __init__(
+        self,
+        settings: HubSettings,
+        daemon_of_guest: Callable[[str], int | None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`daemon_of_guest` returns the uid of the daemon of the tenant that has this member without an account. Raises
+        SettingsRefused."""
+        self._settings, self._daemon_of_guest, self._clock = settings, daemon_of_guest, clock
+        # Without trust_hub_sessions, daemons of accounts refuse these logins, and those of tenants do not.
+        is_trusted = settings.trust_hub_sessions or bool(settings.tenants)
+        self._provider = Provider(settings) if settings.oidc_issuer and is_trusted else None
         self._open: dict[str, _Open] = {}
 
     @property
@@ -109,10 +117,10 @@ class DeviceLogins:
             has_ended = claims is not None
             if claims is None:
                 return begun.device.interval_s
-            uid = await asyncio.to_thread(find_user, claims, self._settings)
+            uid, guest = await asyncio.to_thread(find_user, claims, self._settings, self._daemon_of_guest)
             subject = quoted(str(claims["sub"]), most=120)
             log.info("the OpenID provider's user %s logs in as user %d", subject, uid)
-            return uid, begun.login
+            return uid, rename_login(begun.login, guest) if guest else begun.login
         except ProviderFailed as error:
             has_ended = False
             log.warning("a login by OpenID Connect is delayed: %s", error)
@@ -137,13 +145,18 @@ class DeviceLogins:
         raise Refused(problem, 409)
 
 
-def find_user(claims: Mapping[str, Any], settings: HubSettings) -> int:
-    """Return the uid of the account that a claim names. Raises Refused if there is none, or if it is no user's. It asks
+def find_user(
+    claims: Mapping[str, Any], settings: HubSettings, daemon_of_guest: Callable[[str], int | None] = lambda _: None
+) -> tuple[int, str]:
+    """Return the uid of the account that a claim names, and "". For a member of a tenant without an account, return the
+    uid of the tenant's daemon, and the member's name. Raises Refused if there is none, or if it is no user's. It asks
     name services: call it in a thread."""
     name = claims.get(settings.oidc_claim)
     if not isinstance(name, str) or (settings.oidc_claim == _EMAIL and claims.get("email_verified") is not True):
         verified = " that the provider has verified" if settings.oidc_claim == _EMAIL else ""
         raise refuse(403, f"the ID token has no claim {settings.oidc_claim}{verified}", "ask the administrators")
+    if (daemon := daemon_of_guest(name)) is not None:
+        return daemon, name
     try:
         account = pwd.getpwnam(name)
     except (KeyError, ValueError):  # ValueError: a name that no account can have
@@ -153,4 +166,4 @@ def find_user(claims: Mapping[str, Any], settings: HubSettings) -> int:
     uid = account.pw_uid
     if not settings.min_uid <= uid < NO_UIDS[-1] or uid in (*NO_UIDS, os.geteuid()) or is_subordinate(uid):
         raise refuse(403, f"{quoted(name)} is not the account of a user", "ask the administrators")
-    return uid
+    return uid, ""

@@ -89,7 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             source = open_source() if settings.listing_interval_s else None
             accounting = source if isinstance(source, HasAccounting) else None
-            hub = Hub(settings, open_hub_store(database, accounting=accounting), Audit(settings.audit_file), source)
+            store = open_hub_store(database, settings.account_of, accounting, settings.tenants)
+            hub = Hub(settings, store, Audit(settings.audit_file), source)
             with asyncio.Runner() as runner:
                 runner.run(_serve(hub, settings))
         finally:

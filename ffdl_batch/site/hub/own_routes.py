@@ -32,7 +32,7 @@ from ffdl_batch.site.hub.listing import JobListing
 from ffdl_batch.site.hub.logins import Logins, read_login
 from ffdl_batch.site.hub.proxy import request_head
 from ffdl_batch.site.hub.tenant_routes import TenantRoutes
-from ffdl_batch.site.hub.token_index import IndexRefused, TokenIndex, account_name
+from ffdl_batch.site.hub.token_index import IndexRefused, TokenIndex
 
 LONGEST_S = 367 * 86400
 """Maximum lifetime of a token: a year, and a margin for clocks that differ."""
@@ -141,7 +141,7 @@ class OwnRoutes:
             await PlainReply({"schema": SCHEMA, "interval_s": found}, status_code=202)(scope, receive, send)
             return
         uid, login = found
-        account, statuses = await asyncio.to_thread(account_name, uid), list[int]()
+        account, statuses = await asyncio.to_thread(self._tenant_routes.account_of, uid), list[int]()
 
         async def send_refusal(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":

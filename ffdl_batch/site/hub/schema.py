@@ -44,6 +44,13 @@ MEMBERS = Table(
     Column("uid", BigInteger, primary_key=True, index=True),
     Column("name", Text, nullable=False),
 )
+GUESTS = Table(
+    "tenant_guests",
+    METADATA,
+    Column("name", Text, primary_key=True),
+    _tenant_column(),
+)
+"""Members without an account, who log in by the site's OpenID provider."""
 QUOTAS = Table(
     "tenant_quotas",
     METADATA,

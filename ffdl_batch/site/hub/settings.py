@@ -8,15 +8,16 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import field, fields
 from pathlib import Path
 from typing import Any
 
 from ffdl_batch.host.fast_dataclass import dataclass
+from ffdl_batch.site.hub.token_index import account_name
 
 SITE_FILE = Path("/etc/ffdl/site.toml")
-_PATHS = ("socket", "certificate", "key", "audit_file", "run_dir", "oidc_ca")
-_OF_SPAWNER, _OF_SITE = ("run_dir", "min_uid"), ("trust_hub_sessions",)
+_PATHS = ("socket", "certificate", "key", "audit_file", "run_dir", "oidc_ca", "kubeconfig")
+_OF_SPAWNER, _OF_SITE = ("run_dir", "min_uid", "tenants"), ("trust_hub_sessions",)
 """Settings of the hub from the table `[spawner]`, and from the beginning of the site file."""
 _MOST_PORTS = 1 << 16
 _PASSWORD = re.compile(r"://[^/?#]*:[^/?#]*@|[?&]password=", re.ASCII)
@@ -67,6 +68,10 @@ class HubSettings:
     """Scopes to request, so that the ID token has the claim."""
     oidc_ca: str = ""
     """PEM file with the authority of the provider's certificate; "" = the system's authorities."""
+    kubeconfig: str = ""
+    """Kubeconfig of the hub, with which it requests tokens for tenants' daemons. Only the hub's account may read it."""
+    tenants: Mapping[str, int] = field(default_factory=dict)
+    """Uids of the daemons of tenants without accounts, by name; from the table `[spawner]`."""
     run_dir: str = "/run/ffdl"
     """Directory with the sockets of the spawner and of the daemons; from the table `[spawner]`."""
     min_uid: int = 1000
@@ -98,6 +103,10 @@ class HubSettings:
             raise ValueError(f"oidc_issuer must be an address as https://HOST, not {self.oidc_issuer!r}")
         if self.listen and not (self.certificate or _is_loopback(self.listen_address[0])):
             raise ValueError("listen must be a loopback address, for a proxy, if no certificate is set")
+
+    def account_of(self, uid: int) -> str:
+        """Return the name of the account of a uid, or of the tenant whose daemon has it; "" if there is none."""
+        return next((name for name, own in self.tenants.items() if own == uid), "") or account_name(uid)
 
     @property
     def listen_address(self) -> tuple[str, int]:
@@ -140,12 +149,15 @@ def load(path: Path = SITE_FILE) -> HubSettings:
 
 
 def _check_types(table: Mapping[str, Any]) -> None:
-    known = {field.name: field.default for field in fields(HubSettings)}
+    known = {one.name: one.default for one in fields(HubSettings)}
     for key, value in table.items():
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
             raise ValueError(f"unknown key {key!r}" + (f"; did you mean {near[0]}?" if near else ""))
-        if known[key] == ():
+        if key == "tenants":
+            if not isinstance(value, dict) or not all(type(uid) is int for uid in value.values()):
+                raise ValueError("tenants must be a table of uids, such as {vision = 200000}")
+        elif known[key] == ():
             if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
                 raise ValueError(f'{key} must be a list of texts, such as ["a", "b"]')
         elif type(value) is not type(known[key]):

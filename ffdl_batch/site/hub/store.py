@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.ports.capabilities import HasAccounting
@@ -27,14 +28,17 @@ class HubStore:
 
 
 def open_hub_store(
-    database: Database, account: Callable[[int], str] = account_name, accounting: HasAccounting | None = None
+    database: Database,
+    account: Callable[[int], str] = account_name,
+    accounting: HasAccounting | None = None,
+    daemons: Mapping[str, int] = MappingProxyType({}),
 ) -> HubStore:
     """Create missing tables, and return the parts. `account` names the account of a uid, "" if there is none;
-    `accounting` is the scheduler's. Raises StoreError."""
+    `accounting` is the scheduler's; `daemons` are the uids of the daemons of tenants. Raises StoreError."""
     create_tables(database)
     return HubStore(
         TokenIndex(database, account),
-        Tenants(database, account),
+        Tenants(database, account, daemons),
         Admission(database, account),
         GpuHours(database, accounting),
         IncidentIndex(database, account),

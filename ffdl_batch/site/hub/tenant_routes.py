@@ -6,6 +6,7 @@ import asyncio
 import math
 import pwd
 import re
+from collections.abc import Collection
 from http import HTTPStatus
 from typing import Any
 
@@ -16,12 +17,13 @@ from ffdl_batch.domain.access import HUB_API, Role
 from ffdl_batch.domain.admission import encode_answers, read_claims, read_ids
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import SCHEMA, Problem
-from ffdl_batch.services.hub import ADMISSIONS_PATH, INCIDENTS_PATH, MAX_ADMISSIONS_BYTES
+from ffdl_batch.services.hub import ADMISSIONS_PATH, CLUSTER_TOKEN_PATH, INCIDENTS_PATH, MAX_ADMISSIONS_BYTES
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.site.hub.admission import Use
 from ffdl_batch.site.hub.audit import Entry
 from ffdl_batch.site.hub.bodies import read_json, read_small, unknown_route
 from ffdl_batch.site.hub.callers import find_role, refuse
+from ffdl_batch.site.hub.cluster_tokens import ClusterTokens
 from ffdl_batch.site.hub.gpu_hours import PREFIX, NoAccounting
 from ffdl_batch.site.hub.incident_index import read_incidents
 from ffdl_batch.site.hub.settings import HubSettings
@@ -37,7 +39,7 @@ _MEMBER = re.compile(rf"{_TENANTS}/{_NAME}/members/{_NAME}")
 _QUOTA = re.compile(rf"{_TENANTS}/{_NAME}/quotas/(.{{1,200}})")
 _LEVER = re.compile(rf"{_LEVERS}/(?:(site|tokens|service)|(tenant|user)/{_NAME})")
 
-_OF_DAEMONS = (ADMISSIONS_PATH, INCIDENTS_PATH)
+_OF_DAEMONS = (ADMISSIONS_PATH, INCIDENTS_PATH, CLUSTER_TOKEN_PATH)
 
 
 class TenantRoutes:
@@ -46,6 +48,11 @@ class TenantRoutes:
     def __init__(self, settings: HubSettings, store: HubStore) -> None:
         self._settings, self._tenants, self._admission = settings, store.tenants, store.admission
         self._gpu_hours, self._incidents = store.gpu_hours, store.incidents
+        self._cluster_tokens = ClusterTokens(settings)
+
+    def account_of(self, uid: int) -> str:
+        """Return the name of the account of a uid, or of the tenant whose daemon has it; "" if there is none."""
+        return self._settings.account_of(uid)
 
     @staticmethod
     def has(path: str) -> bool:
@@ -70,6 +77,8 @@ class TenantRoutes:
             return encode_answers(await asyncio.to_thread(self._admission.decide, uid, claims, handed))
         if (method, path) == ("GET", ADMISSIONS_PATH):
             return {"live": await asyncio.to_thread(self._admission.live, uid)}
+        if (method, path) == ("GET", CLUSTER_TOKEN_PATH):
+            return await asyncio.to_thread(self._cluster_tokens.issue, uid)
         if (method, path) == ("GET", INCIDENTS_PATH):
             return {"newest": await asyncio.to_thread(self._incidents.newest, uid)}
         if (method, path) == ("POST", INCIDENTS_PATH):
@@ -101,7 +110,10 @@ class TenantRoutes:
     def _read(self, scope: Scope) -> dict[str, Any]:
         if scope["path"] == _TENANTS:
             uses = self._admission.uses()
-            return {"tenants": [_describe(one, uses[one.name]) for one in self._tenants.read() if one.name in uses]}
+            own = frozenset(self._settings.tenants.values())
+            return {
+                "tenants": [_describe(one, uses[one.name], own) for one in self._tenants.read() if one.name in uses]
+            }
         if scope["path"] == _LEVERS:
             return {"levers": [_describe_lever(one) for one in self._tenants.levers()]}
         raise unknown_route(scope)
@@ -114,7 +126,7 @@ class TenantRoutes:
         elif found and key == "DELETE":
             self._tenants.remove(found[1])
         elif (found := _MEMBER.fullmatch(path)) and key == "PUT":
-            self._tenants.add_member(found[1], _uid_of(found[2]))
+            self._add_member(found[1], found[2])
         elif found and key == "DELETE":
             self._tenants.remove_member(found[1], found[2])
         elif (found := _QUOTA.fullmatch(path)) and key == "PUT":
@@ -132,6 +144,13 @@ class TenantRoutes:
         else:
             raise unknown_route(scope)
 
+    def _add_member(self, tenant: str, name: str) -> None:
+        """Add a member, who needs no account if the tenant has a daemon of its own."""
+        if tenant in self._settings.tenants:
+            self._tenants.add_guest(tenant, name)
+        else:
+            self._tenants.add_member(tenant, _uid_of(name))
+
     def _put_quota(self, tenant: str, quota: Quota) -> None:
         """Set a limit. For GPU-hours, the accounting is read first: without it, jobs would wait. Raises TenantRefused,
         StoreError."""
@@ -144,13 +163,14 @@ class TenantRoutes:
         self._tenants.put_quota(tenant, quota)
 
 
-def _describe(tenant: Tenant, use: Use) -> dict[str, Any]:
+def _describe(tenant: Tenant, use: Use, daemons: Collection[int]) -> dict[str, Any]:
+    """Return a tenant as JSON. `daemons` are the uids of tenants' own daemons, which are no members of people."""
     uids = {name: uid for uid, name in tenant.members.items()}
     return {
         "name": tenant.name,
         "weight": tenant.weight,
         "accounts": list(tenant.accounts),
-        "members": sorted(tenant.members.values()),
+        "members": sorted([*(name for uid, name in tenant.members.items() if uid not in daemons), *tenant.guests]),
         "quotas": [
             {
                 "member": one.member,

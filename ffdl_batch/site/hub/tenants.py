@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from types import MappingProxyType
 
 from sqlalchemy import and_, delete, insert, select, update
 from sqlalchemy.engine import Connection
@@ -12,7 +13,7 @@ from sqlalchemy.sql import ColumnElement
 
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.host.fast_dataclass import dataclass
-from ffdl_batch.site.hub.schema import ACCOUNTS, ADMISSIONS, LEVERS, MEMBERS, QUOTAS, TENANTS
+from ffdl_batch.site.hub.schema import ACCOUNTS, ADMISSIONS, GUESTS, LEVERS, MEMBERS, QUOTAS, TENANTS
 from ffdl_batch.site.hub.token_index import ALL_TOKENS, account_name
 from ffdl_batch.store.database import Database
 
@@ -21,6 +22,7 @@ WHOLE, EACH = "", "*"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII)
 _RESOURCE = re.compile(r"jobs|gpus(?::[A-Za-z0-9][A-Za-z0-9_.-]{0,62})?|gpu-hours/(?:day|week|month)", re.ASCII)
 _LARGEST = 1e9
+_GUEST = re.compile(r"[!-~]{1,64}", re.ASCII)
 
 
 class TenantRefused(Exception):
@@ -39,13 +41,14 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A tenant. `members` are the names of users by uid."""
+    """A tenant. `members` are the names of users by uid, `guests` those of members without an account."""
 
     name: str
     weight: float
     accounts: tuple[str, ...]
     members: Mapping[int, str]
     quotas: tuple[Quota, ...]
+    guests: tuple[str, ...] = ()
 
 
 class LeverKind(StrEnum):
@@ -88,9 +91,14 @@ class Tenants:
     """The tenants of a site. Safe in every thread. Methods raise StoreError, and TenantRefused for a change that is
     not possible."""
 
-    def __init__(self, database: Database, account: Callable[[int], str] = account_name) -> None:
-        """`database` has the hub's tables."""
-        self._database, self._account = database, account
+    def __init__(
+        self,
+        database: Database,
+        account: Callable[[int], str] = account_name,
+        daemons: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        """`database` has the hub's tables. `daemons` are the uids of the daemons of tenants without accounts."""
+        self._database, self._account, self._daemons = database, account, daemons
 
     def read(self) -> list[Tenant]:
         """Return all tenants, by name."""
@@ -107,6 +115,8 @@ class Tenants:
         with self._database.writing() as connection:
             if not _exists(connection, name):
                 connection.execute(insert(TENANTS).values(name=name, weight=1.0))
+                if name in self._daemons:
+                    connection.execute(insert(MEMBERS).values(tenant=name, uid=self._daemons[name], name=name))
             if weight is not None:
                 connection.execute(update(TENANTS).where(TENANTS.c.name == name).values(weight=weight))
             if accounts is None:
@@ -128,7 +138,7 @@ class Tenants:
                     f"tenant {name!r} has {counted(live, 'live job')}; run `ffdl-admin emergency stop --tenant "
                     f"{name}`, and try again after they end"
                 )
-            for table in (ACCOUNTS, MEMBERS, QUOTAS):
+            for table in (ACCOUNTS, MEMBERS, GUESTS, QUOTAS):
                 connection.execute(delete(table).where(table.c.tenant == name))
             connection.execute(delete(TENANTS).where(TENANTS.c.name == name))
 
@@ -142,10 +152,31 @@ class Tenants:
             connection.execute(delete(MEMBERS).where(MEMBERS.c.tenant == tenant, MEMBERS.c.uid == uid))
             connection.execute(insert(MEMBERS).values(tenant=tenant, uid=uid, name=name))
 
+    def add_guest(self, tenant: str, name: str) -> None:
+        """Add a member without an account to a tenant with a daemon of its own. `name` is that of the site's OpenID
+        provider. It can belong to one tenant only."""
+        if not _GUEST.fullmatch(name):
+            raise TenantRefused(f"{name!r} is not a name; use at most 64 ASCII characters without spaces")
+        with self._database.writing() as connection:
+            _require(connection, tenant)
+            owner = connection.execute(select(GUESTS.c.tenant).where(GUESTS.c.name == name)).scalar()
+            if owner not in (None, tenant):
+                raise TenantRefused(f"{name} is a member of the tenant {owner}")
+            if owner is None:
+                connection.execute(insert(GUESTS).values(name=name, tenant=tenant))
+
+    def daemon_of_guest(self, name: str) -> int | None:
+        """Return the uid of the daemon of the tenant of which this is a member; None if there is none."""
+        with self._database.reading() as connection:
+            tenant = connection.execute(select(GUESTS.c.tenant).where(GUESTS.c.name == name)).scalar()
+        return self._daemons.get(tenant) if tenant is not None else None
+
     def remove_member(self, tenant: str, name: str) -> None:
         """Remove a user by name. Admitted jobs continue."""
         with self._database.writing() as connection:
             _require(connection, tenant)
+            if connection.execute(delete(GUESTS).where(GUESTS.c.tenant == tenant, GUESTS.c.name == name)).rowcount:
+                return
             _require_member(connection, tenant, name)
             connection.execute(delete(MEMBERS).where(MEMBERS.c.tenant == tenant, MEMBERS.c.name == name))
             connection.execute(delete(QUOTAS).where(QUOTAS.c.tenant == tenant, QUOTAS.c.member == name))
@@ -199,7 +230,7 @@ class Tenants:
 
 
 def read_tenants(connection: Connection) -> list[Tenant]:
-    """Return all tenants, by name, with four statements."""
+    """Return all tenants, by name, with five statements."""
     accounts: dict[str, list[str]] = {}
     for row in connection.execute(select(ACCOUNTS).order_by(ACCOUNTS.c.account)):
         accounts.setdefault(row.tenant, []).append(row.account)
@@ -209,6 +240,9 @@ def read_tenants(connection: Connection) -> list[Tenant]:
     quotas: dict[str, list[Quota]] = {}
     for row in connection.execute(select(QUOTAS).order_by(QUOTAS.c.member, QUOTAS.c.resource)):
         quotas.setdefault(row.tenant, []).append(Quota(row.member, row.resource, row.amount))
+    guests: dict[str, list[str]] = {}
+    for row in connection.execute(select(GUESTS).order_by(GUESTS.c.name)):
+        guests.setdefault(row.tenant, []).append(row.name)
     return [
         Tenant(
             row.name,
@@ -216,6 +250,7 @@ def read_tenants(connection: Connection) -> list[Tenant]:
             tuple(accounts.get(row.name, ())),
             members.get(row.name, {}),
             tuple(quotas.get(row.name, ())),
+            tuple(guests.get(row.name, ())),
         )
         for row in connection.execute(select(TENANTS).order_by(TENANTS.c.name))
     ]

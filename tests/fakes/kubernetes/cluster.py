@@ -88,6 +88,7 @@ class Control:
         tokens = cluster.authorizer.tokens
         self._commands: dict[str, Callable[..., object]] = {
             "token": lambda token, user, groups: tokens.update({token: (user, groups)}),
+            "tokens": lambda: dict(tokens),
             "forget_token": lambda token: tokens.pop(token),  # noqa: PLW0108 - called by keyword
             "fault": lambda **fault: api.faults.append(Fault(**fault)),
             "clear_faults": api.faults.clear,

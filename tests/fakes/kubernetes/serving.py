@@ -8,6 +8,7 @@ import secrets
 import sys
 import traceback
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.fakes.kubernetes.authorization import Authorizer, User, Wanted
@@ -101,11 +102,13 @@ class ApiServer:
         return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
 
     def _token(self, route: Route) -> Obj:
-        """Make a token of a service account, which does not expire here."""
+        """Make a token of a service account. It does not expire here, whatever the answer says."""
         self._registry.get(SERVICE_ACCOUNTS, route.namespace, route.name)
         token, name = secrets.token_hex(16), f"system:serviceaccount:{route.namespace}:{route.name}"
         self._authorizer.tokens[token] = (name, [f"system:serviceaccounts:{route.namespace}"])
-        return {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "status": {"token": token}}
+        ends = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        status = {"token": token, "expirationTimestamp": ends}
+        return {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "status": status}
 
     def _review(self, user: User, review: Obj) -> Obj:
         asked = {key: value for key, value in review["spec"]["resourceAttributes"].items() if value}

@@ -19,7 +19,7 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import ECKey, OKPKey
 
-from ffdl_batch.domain.access import new_token, write_login
+from ffdl_batch.domain.access import new_token, rename_login, write_login
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.site.hub import daemons, device_logins, oidc
 from ffdl_batch.site.hub.app import Hub
@@ -61,7 +61,7 @@ def accounts(monkeypatch: pytest.MonkeyPatch) -> None:
 def ada(monkeypatch: pytest.MonkeyPatch) -> None:
     """The user who runs the tests, who may be root, has the account `ada`, which the spawner admits."""
     monkeypatch.setattr(daemons, "ask_spawner", lambda *_: ("ok", ""))
-    monkeypatch.setattr(device_logins, "find_user", lambda claims, _: {"ada": OWN}[claims["preferred_username"]])
+    monkeypatch.setattr(device_logins, "find_user", lambda claims, *_: ({"ada": OWN}[claims["preferred_username"]], ""))
 
 
 def begin(site: Site, login: str = LOGIN) -> dict[str, Any]:
@@ -229,16 +229,34 @@ def test_both_names_of_eddsa_signatures_are_accepted(provider: OidcProvider, alg
     ],
 )
 def test_claim_that_names_no_account_of_a_user_is_refused(accounts: None, claims: dict[str, Any], said: str) -> None:
-    assert find_user({"preferred_username": "ada"}, HubSettings()) == 7001
+    assert find_user({"preferred_username": "ada"}, HubSettings()) == (7001, "")
     with pytest.raises(Refused, match=re.escape(said)) as refused:
         find_user(claims, HubSettings())
     assert refused.value.status == 403
 
 
+def test_claim_of_member_without_account_names_daemon_of_the_tenant(accounts: None) -> None:
+    daemons = {"carol@example.org": 300000, "ada": 300000}.get
+    assert find_user({"preferred_username": "carol@example.org"}, HubSettings(), daemons) == (
+        300000,
+        "carol@example.org",
+    )
+    assert find_user({"preferred_username": "ada"}, HubSettings(), daemons) == (300000, "ada")
+    with pytest.raises(Refused, match="has no account on the hub's host"):
+        find_user({"preferred_username": "dora@example.org"}, HubSettings(), daemons)
+
+
+def test_login_of_member_without_account_gets_the_members_name() -> None:
+    text = f"ffdl-token {'a' * 12} {'0' * 64} a laptop"
+    assert rename_login(text, "carol@example.org") == f"ffdl-token {'a' * 12} {'0' * 64} carol@example.org"
+    with pytest.raises(ValueError, match="it names no token"):
+        rename_login("ffdl-token a b c", "carol@example.org")
+
+
 def test_claim_email_counts_only_if_provider_has_verified_it(accounts: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ACCOUNTS, "ada@example.org", 7001)
     settings = HubSettings(oidc_claim="email")
-    assert find_user({"email": "ada@example.org", "email_verified": True}, settings) == 7001
+    assert find_user({"email": "ada@example.org", "email_verified": True}, settings) == (7001, "")
     for verified in ({}, {"email_verified": False}, {"email_verified": "true"}):
         with pytest.raises(Refused, match="no claim email that the provider has verified"):
             find_user({"email": "ada@example.org", **verified}, settings)
@@ -447,7 +465,7 @@ class Clock:
 def test_provider_is_polled_at_its_pace_and_login_expires(provider: OidcProvider) -> None:
     provider.confirmed, provider.device = False, {"interval": 7, "expires_in": 100_000 // 2}
     clock = Clock()
-    logins = DeviceLogins(HubSettings(**provider.settings()), clock)
+    logins = DeviceLogins(HubSettings(**provider.settings()), clock=clock)
 
     async def run() -> None:
         begun = await logins.begin("laptop", LOGIN)
@@ -478,7 +496,7 @@ def test_logins_that_have_begun_are_limited(provider: OidcProvider, monkeypatch:
     monkeypatch.setattr(device_logins, "MOST_OPEN", 3)
     monkeypatch.setattr(device_logins, "MOST_OPEN_OF_PEER", 2)
     clock = Clock()
-    logins = DeviceLogins(HubSettings(**provider.settings()), clock)
+    logins = DeviceLogins(HubSettings(**provider.settings()), clock=clock)
 
     async def run() -> None:
         for peer, is_refused in (("a", False), ("a", False), ("a", True), ("b", False), ("c", True)):

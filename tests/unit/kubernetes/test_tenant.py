@@ -25,7 +25,10 @@ FULL = Tenant(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("tenant", [BARE, FULL, replace(FULL, nodes=True)], ids=["bare", "full", "nodes"])
+HUB = replace(BARE, hub_user="hub")
+
+
+@pytest.mark.parametrize("tenant", [BARE, FULL, replace(FULL, nodes=True), HUB], ids=["bare", "full", "nodes", "hub"])
 @pytest.mark.parametrize("version", ["1.29", "1.37"])
 def test_tenant_objects_pass_schemas_of_supported_releases(tenant: Tenant, version: str) -> None:
     for one in tenant_objects(tenant):
@@ -108,6 +111,17 @@ def test_tenant_role_binding_lists_users_groups_and_service_account() -> None:
     assert [(one["kind"], one["name"], one.get("namespace")) for one in subjects] == [
         ("User", "alice", None), ("Group", "ml", None), ("ServiceAccount", "ffdl-submitd", "platform"),
     ]  # fmt: skip
+
+
+def test_hub_may_request_tokens_of_service_account_of_the_daemon_only() -> None:
+    plain: list[Any] = list(tenant_objects(HUB))
+    made = {(one["kind"], one["metadata"]["name"]): one for one in plain}
+    assert made["Role", "ffdl-batch-hub"]["rules"] == [
+        {"apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": [ROLE], "verbs": ["create"]}
+    ]
+    assert [one["name"] for one in made["RoleBinding", "ffdl-batch-hub"]["subjects"]] == ["hub"]
+    assert made["RoleBinding", ROLE]["subjects"] == [{"kind": "ServiceAccount", "namespace": "team-a", "name": ROLE}]
+    assert made["ServiceAccount", ROLE]["automountServiceAccountToken"] is False
 
 
 def test_tenant_namespace_enforces_restricted_pods_and_denies_traffic() -> None:
