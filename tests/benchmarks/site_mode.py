@@ -35,7 +35,7 @@ from tests.benchmarks.footprint import REST_S
 from tests.benchmarks.knobs import Knobs
 from tests.benchmarks.usage import private_mib
 from tests.site.fake_slurm import SiteSlurm
-from tests.site.rig import ADA, ADDRESS, CROWD, HUB, Host, Hub, Spawner
+from tests.site.rig import ADA, ADDRESS, BOB, CROWD, HUB, Host, Hub, Spawner
 
 READ, WRITE = ("GET", "/api/v1/jobs", ""), ("PUT", "/api/v1/secrets/bench", '{"value": "x"}')
 REQUESTS, THREADS = 300, 8
@@ -88,6 +88,33 @@ assert select.select([process], [], [], 60)[0]
 """Asks for the own daemon until it has answered, and ends it."""
 
 
+FLOOD = """
+import http.client, signal, ssl, sys, threading
+host, port, ca, token = sys.argv[1:]
+sent, over = [0], threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: over.set())
+def flood():
+    context = ssl.create_default_context(cafile=ca)
+    while not over.is_set():
+        connection = http.client.HTTPSConnection(host, int(port), timeout=60, context=context)
+        try:
+            while not over.is_set():
+                connection.request("GET", "/api/v1/jobs", headers={"Authorization": "Bearer " + token})
+                connection.getresponse().read()
+                sent[0] += 1
+        except OSError:
+            sent[0] += 1
+        finally:
+            connection.close()
+threads = [threading.Thread(target=flood) for _ in range(8)]
+for thread in threads: thread.start()
+print("begun", flush=True)
+for thread in threads: thread.join()
+print(sent[0])
+"""
+"""Sends requests until it gets SIGTERM, and prints how many."""
+
+
 def measure_site(knobs: Knobs) -> list[Figure]:
     """Measure requests of one user, and starts of the daemon."""
     with _site(knobs.site_users) as (host, hub, slurm):
@@ -114,7 +141,36 @@ def measure_site(knobs: Knobs) -> list[Figure]:
         rates = (("own socket", len(direct[0]) / direct[1]), ("hub", len(times) / took_s))
         figures += [Figure("site", f"reads by {THREADS} threads, {who}", "ffdl", "1/s", [rate]) for who, rate in rates]
         figures += [_measure_commands(host, slurm, users, knobs.seconds) for users in LIVE_USERS]
-        return figures + _measure_crowd(host, knobs.site_users)
+        figures += _measure_crowd(host, knobs.site_users)
+    return figures + _measure_flood()
+
+
+def _measure_flood() -> list[Figure]:
+    """Measure reads of one user alone, and while a program of another user sends requests without pause. The hub and
+    the spawner have their usual limits. The program has the lowest priority, as if it were on another machine."""
+    with _site(0, usual=True) as (host, hub, _):
+        tokens = []
+        for uid in (ADA, BOB):
+            host.ask(uid, f"ensure {uid}\n")
+            place = str(host.place / f"run/users/{uid}/daemon.sock")
+            argv = ("POST", "/api/v1/tokens", '{"name": "bench", "scopes": ["read", "write"]}')
+            tokens.append(json.loads(host.python(PLAIN + _ONE, place, *argv, "", "", uid=uid))["secret"])
+        alone, _ = _through_hub(hub, tokens[0], READ, 1)
+        given = [ADDRESS, str(hub.port), str(hub.certificate), tokens[1]]
+        flood = subprocess.Popen(
+            ["nice", "-n19", sys.executable, "-I", "-c", FLOOD, *given], stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert flood.stdout is not None and flood.stdout.readline()  # it has begun
+            flooded, _ = _through_hub(hub, tokens[0], READ, 1)
+        finally:
+            flood.terminate()
+            sent = int(flood.communicate()[0].split()[-1])
+        return [
+            _milliseconds("read, hub, alone", alone),
+            _milliseconds("read, hub, flooded by another user", flooded, "as alone"),
+            Figure("site", "requests of the other user meanwhile", "ffdl", "", [sent]),
+        ]
 
 
 class _Follower:
@@ -219,19 +275,19 @@ def _milliseconds(measure: str, seconds: list[float], aim: str = "") -> Figure:
 
 
 @contextmanager
-def _site(crowd: int) -> Iterator[tuple[Host, Hub, SiteSlurm]]:
-    """A host with spawner, hub and a fake Slurm, with limits that no benchmark reaches."""
+def _site(crowd: int, *, usual: bool = False) -> Iterator[tuple[Host, Hub, SiteSlurm]]:
+    """A host with spawner, hub and a fake Slurm, with limits that no benchmark reaches, or with the `usual` ones."""
     with ExitStack() as ends:
         place = Path(tempfile.mkdtemp(prefix="ffdl-site-"))
         ends.callback(shutil.rmtree, place)
         host = Host(place, crowd, {"FFDL_IDLE_EXIT_S": "3600"})
         ends.callback(host.close)
-        host.configure(starts_per_minute=1000)
+        host.configure(**({} if usual else {"starts_per_minute": 1000}))
         spawner = Spawner(host)
         ends.callback(spawner.close)
         slurm = SiteSlurm(place)
         ends.enter_context(patch.dict(os.environ, slurm.environment))
-        hub = Hub(host, requests_per_minute=1_000_000)
+        hub = Hub(host, **({} if usual else {"requests_per_minute": 1_000_000}))
         ends.callback(hub.close)
         yield host, hub, slurm
 
