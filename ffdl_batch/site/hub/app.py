@@ -56,6 +56,8 @@ LOOKUPS = 8
 _KEPT_BYTES = 64 * 1024
 _GONE = 499
 """Status in the audit if the caller disconnected before the answer, as in nginx."""
+HELD_S = 1.0
+"""How long the answer to a request beyond a limit is held."""
 _READS = ("GET", "HEAD")
 _REFUSALS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
@@ -142,6 +144,8 @@ class Hub:
         except Refused as error:
             is_counted = entry.caller is None and error.status != HTTPStatus.TOO_MANY_REQUESTS
             refusal = self._limits.refuse_unidentified(peer.name, error) if is_counted else error
+            if refusal.status == HTTPStatus.TOO_MANY_REQUESTS:
+                await asyncio.sleep(HELD_S)  # a program that sends without pause costs others little
             await problem_reply(refusal.problem, refusal.status)(scope, receive, send_entry)
         except StoreError as error:
             log.error("%s", error)
