@@ -241,7 +241,7 @@ def _limited(tenant: Tenant, use: Use, asker: _Asker, claim: Claim) -> Answer | 
             )
         if what in use.unknown:
             waits = waits or Answer(
-                Word.WAIT, f"waiting for quota of {whose}: the scheduler's accounting has not shown today's {what} yet"
+                Word.WAIT, f"waiting for quota of {whose}: the scheduler's accounting was not read yet for {what}"
             )
             continue
         used = use.of(quota, asker.uid)
@@ -280,7 +280,7 @@ def _use_of(connection: Connection, tenant: Tenant, tenants: Iterable[Tenant], n
     uids = {name: uid for uid, name in tenant.members.items()}
     for what in {quota.resource for quota in tenant.quotas if quota.resource.startswith(PREFIX)}:
         hours = stored_hours(connection, Period(what.removeprefix(PREFIX)), now)
-        if hours.read_at is None:
+        if not hours.is_known:
             use.unknown.add(what)
         for (user, account), used in hours.used.items():
             if paying_tenant(user, account, tenants) is tenant:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections import Counter
@@ -59,8 +60,8 @@ class NoAccounting(Exception):
 class Hours:
     """GPU-hours of a period, by user and account."""
 
-    read_at: float | None
-    """When the present day was read last; None if it was not."""
+    is_known: bool
+    """Whether all days of the period were read."""
     used: Counter[tuple[str, str]]
 
 
@@ -82,13 +83,16 @@ class GpuHours:
                 if str(error) != self._why:
                     log.error("quotas of GPU-hours use old figures: %s", error)
                 self._why = str(error)
+            except Exception:
+                log.exception("quotas of GPU-hours use old figures")
             else:
                 self._why = ""
             await asyncio.sleep(INTERVAL_S)
 
-    def read(self, *resources: str) -> None:
-        """Read the days that quotas, and quotas of `resources`, need: those that are not stored or may have changed.
-        Raises NoAccounting, StoreError."""
+    def read(self, *resources: str, patience_s: float = math.inf) -> None:
+        """Read the days that quotas, and quotas of `resources`, need: those that are not stored or may have changed,
+        today first. After `patience_s`, leave the rest to the next call. Raises NoAccounting, StoreError."""
+        deadline = time.monotonic() + patience_s
         with self._lock:
             with self._database.reading() as connection:
                 now = self._database.now(connection)
@@ -98,13 +102,13 @@ class GpuHours:
                 read_at = {row.day: row.read_at for row in connection.execute(select(DAYS))}
             if not periods:
                 return
-            today = datetime.fromtimestamp(now).date()
-            day = min(period.first_day(today) for period in periods)
-            while day <= today:
+            day = today = datetime.fromtimestamp(now).date()
+            first = min(period.first_day(today) for period in periods)
+            while day >= first and time.monotonic() < deadline:
                 end = _begin(day + timedelta(days=1))
                 if read_at.get(day.isoformat(), 0.0) < end + SETTLED_S:
                     self._store(day, self.used(_begin(day), min(end, now)), now)
-                day += timedelta(days=1)
+                day -= timedelta(days=1)
 
     def used(self, since: float, until: float) -> Sequence[AccountedUse]:
         """Return the use of all users in a period from the accounting. Raises NoAccounting."""
@@ -133,11 +137,12 @@ class GpuHours:
 def stored_hours(connection: Connection, period: Period, now: float) -> Hours:
     """Return what is stored about the present period. Two statements for any number of users."""
     today = datetime.fromtimestamp(now).date()
-    read_at = connection.execute(select(DAYS.c.read_at).where(DAYS.c.day == today.isoformat())).scalar()
-    first = period.first_day(today).isoformat()
-    query = select(USES.c.user, USES.c.account, func.sum(USES.c.gpu_s)).where(USES.c.day >= first)
+    first = period.first_day(today)
+    count = select(func.count()).select_from(DAYS).where(DAYS.c.day >= first.isoformat())
+    is_known = connection.execute(count).scalar_one() > (today - first).days
+    query = select(USES.c.user, USES.c.account, func.sum(USES.c.gpu_s)).where(USES.c.day >= first.isoformat())
     rows = connection.execute(query.group_by(USES.c.user, USES.c.account))
-    return Hours(read_at, Counter({(user, account): gpu_s / HOUR_S for user, account, gpu_s in rows}))
+    return Hours(is_known, Counter({(user, account): gpu_s / HOUR_S for user, account, gpu_s in rows}))
 
 
 def _begin(day: date) -> float:

@@ -54,7 +54,7 @@ class IncidentIndex:
         with self._database.writing() as connection:
             now = self._database.now(connection)
             by_key = {row.key: row for row in rows}
-            known = connection.execute(select(_C.key).where(_C.uid == uid, _C.key.in_(by_key))).scalars()
+            known = connection.execute(select(_C.key).where(_C.uid == uid, _C.key.in_(list(by_key)))).scalars()
             for key in list(known):
                 del by_key[key]
             if by_key:

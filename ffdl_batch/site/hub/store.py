@@ -36,9 +36,11 @@ def open_hub_store(
     """Create missing tables, and return the parts. `account` names the account of a uid, "" if there is none;
     `accounting` is the scheduler's; `daemons` are the uids of the daemons of tenants. Raises StoreError."""
     create_tables(database)
+    tenants = Tenants(database, account, daemons)
+    tenants.link_daemons()
     return HubStore(
         TokenIndex(database, account),
-        Tenants(database, account, daemons),
+        tenants,
         Admission(database, account),
         GpuHours(database, accounting),
         IncidentIndex(database, account),

@@ -32,6 +32,8 @@ from ffdl_batch.site.hub.tenants import EACH, WHOLE, Lever, LeverKind, Quota, Te
 from ffdl_batch.site.hub.token_index import account_name
 
 LONGEST_WHY = 200
+PATIENCE_S = 5.0
+"""How long a change may read the accounting. Jobs wait until the rest was read, too."""
 _NAME = r"([^/]{1,200})"
 _TENANTS, _LEVERS = f"{HUB_API}/tenants", f"{HUB_API}/levers"
 _TENANT = re.compile(rf"{_TENANTS}/{_NAME}")
@@ -47,7 +49,7 @@ class TenantRoutes:
 
     def __init__(self, settings: HubSettings, store: HubStore) -> None:
         self._settings, self._tenants, self._admission = settings, store.tenants, store.admission
-        self._gpu_hours, self._incidents = store.gpu_hours, store.incidents
+        self._gpu_hours, self._incidents, self._tokens = store.gpu_hours, store.incidents, store.tokens
         self._cluster_tokens = ClusterTokens(settings)
 
     def account_of(self, uid: int) -> str:
@@ -129,6 +131,8 @@ class TenantRoutes:
             self._add_member(found[1], found[2])
         elif found and key == "DELETE":
             self._tenants.remove_member(found[1], found[2])
+            if (daemon := self._settings.tenants.get(found[1])) is not None:
+                self._tokens.remove_all(daemon)  # also the removed member's; the others log in again
         elif (found := _QUOTA.fullmatch(path)) and key == "PUT":
             self._put_quota(found[1], _read_quota(plain, found[2]))
         elif found and key == "DELETE":
@@ -157,7 +161,7 @@ class TenantRoutes:
         check_resource(quota.resource)
         if quota.resource.startswith(PREFIX):
             try:
-                self._gpu_hours.read(quota.resource)
+                self._gpu_hours.read(quota.resource, patience_s=PATIENCE_S)
             except NoAccounting as error:
                 raise TenantRefused(f"a quota of GPU-hours needs the scheduler's accounting: {error}") from error
         self._tenants.put_quota(tenant, quota)

@@ -115,8 +115,7 @@ class Tenants:
         with self._database.writing() as connection:
             if not _exists(connection, name):
                 connection.execute(insert(TENANTS).values(name=name, weight=1.0))
-                if name in self._daemons:
-                    connection.execute(insert(MEMBERS).values(tenant=name, uid=self._daemons[name], name=name))
+            self._link_daemon(connection, name)
             if weight is not None:
                 connection.execute(update(TENANTS).where(TENANTS.c.name == name).values(weight=weight))
             if accounts is None:
@@ -127,6 +126,18 @@ class Tenants:
                 if owner is not None:
                     raise TenantRefused(f"the account {account} belongs to the tenant {owner}")
                 connection.execute(insert(ACCOUNTS).values(account=account, tenant=name))
+
+    def link_daemons(self) -> None:
+        """Let the daemons of tenants without accounts belong to their tenants, as the site file now names them."""
+        with self._database.writing() as connection:
+            query = select(TENANTS.c.name).where(TENANTS.c.name.in_(list(self._daemons)))
+            for name in list(connection.execute(query).scalars()):
+                self._link_daemon(connection, name)
+
+    def _link_daemon(self, connection: Connection, name: str) -> None:
+        if name in self._daemons:
+            connection.execute(delete(MEMBERS).where(MEMBERS.c.tenant == name, MEMBERS.c.name == name))
+            connection.execute(insert(MEMBERS).values(tenant=name, uid=self._daemons[name], name=name))
 
     def remove(self, name: str) -> None:
         """Remove a tenant with its members and quotas. It must have no live jobs."""

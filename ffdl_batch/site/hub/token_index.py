@@ -63,6 +63,11 @@ class TokenIndex:
         with self._database.writing() as connection:
             connection.execute(delete(TOKENS).where(TOKENS.c.id == token_id, TOKENS.c.uid == uid))
 
+    def remove_all(self, uid: int) -> None:
+        """Forget all tokens of this user."""
+        with self._database.writing() as connection:
+            connection.execute(delete(TOKENS).where(TOKENS.c.uid == uid))
+
     def owner(self, token_id: str) -> int | None:
         """Return the uid of the token's owner; None for an id that is unknown, expired or revoked with all others, or
         if the uid belongs to another account now."""

@@ -13,6 +13,7 @@ import pytest
 
 from ffdl_batch.domain.admission import GO, Answer, Claim, Word
 from ffdl_batch.domain.launch.attach_protocol import UPGRADE
+from ffdl_batch.site.hub.tenants import Quota
 from tests.unit.admin.conftest import run_admin
 from tests.unit.hub.conftest import answer, serving_hub
 from tests.unit.hub.test_gpu_hours import Accounting
@@ -91,6 +92,34 @@ def test_tenant_commands_change_what_the_hub_decides_by(
     changes = [one["what"] for one in audit if one["role"] == "operator" and not one["what"].startswith("GET")]
     assert changes[:2] == ["PUT /api/site/v1/tenants/vision", f"PUT /api/site/v1/tenants/vision/members/{ACCOUNT}"]
     assert {one["caller"] for one in audit} == {os.getuid()}
+
+
+def test_removed_member_of_tenant_without_accounts_has_no_token_any_more(
+    tmp_path: Path, operator: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    daemon = 200000
+    with serving_hub(tmp_path, operators=[ACCOUNT], tenants={"vision": daemon}) as site:
+
+        def run(*words: str) -> tuple[int, str]:
+            code, out, _ = run_admin(capsys, operator, *words)
+            return code, out
+
+        site.store.tokens.put("z" * 12, daemon, time.time() + 1000)
+        for words in (("tenant", "add", "vision"), ("member", "add", "vision", "ada@example.org", "bob@example.org")):
+            assert run(*words) == (0, "")
+        assert site.store.tenants.daemon_of_guest("ada@example.org") == daemon
+        assert "  members   ada@example.org, bob@example.org" in run("tenant", "list")[1]
+        assert site.store.tokens.owner("z" * 12) == daemon
+        assert run("member", "remove", "vision", "ada@example.org") == (0, "")
+        assert site.store.tokens.owner("z" * 12) is None
+        assert site.store.tenants.daemon_of_guest("ada@example.org") is None
+        assert site.store.tenants.daemon_of_guest("bob@example.org") == daemon
+        assert run("member", "remove", "vision", "ada@example.org")[0] == 1
+        for wrong in ("", "a b", "x" * 65, "ä"):
+            assert run("member", "add", "vision", wrong)[0] != 0
+        site.store.tenants.put_quota("vision", Quota("", "jobs", 1))
+        decide = site.store.admission.decide
+        assert [decide(daemon, [Claim(job)])[job].word.value for job in "ab"] == ["go", "wait"]
 
 
 def test_emergency_commands_stop_submissions_tokens_and_changes_until_they_are_undone(

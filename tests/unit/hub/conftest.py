@@ -170,7 +170,9 @@ def serving_hub(
     }  # fmt: skip
     settings = HubSettings(**(usual | changes))
     database = connect(settings.database_url, False, SystemClock())
-    store = open_hub_store(database, lambda uid: f"user{uid}" if uid < 60000 else "", accounting)
+    names = {uid: name for name, uid in settings.tenants.items()}
+    account = lambda uid: names.get(uid) or (f"user{uid}" if uid < 60000 else "")  # noqa: E731
+    store = open_hub_store(database, account, accounting, settings.tenants)
     store.tokens.put(ID, OWN, time.time() + 1000)
     site = Site(directory, settings, store)
     loop, ready = asyncio.new_event_loop(), threading.Event()

@@ -15,6 +15,7 @@ from ffdl_batch.domain.job.job import Token
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.domain.scheduler_errors import AccountingUnreachable
 from ffdl_batch.host.fast_dataclass import dataclass
+from ffdl_batch.site.hub import gpu_hours
 from ffdl_batch.site.hub.gpu_hours import SETTLED_S, NoAccounting, Period
 from ffdl_batch.site.hub.store import HubStore, open_hub_store
 from ffdl_batch.site.hub.tenants import EACH, WHOLE, Quota
@@ -113,12 +114,12 @@ def test_past_days_are_read_once_and_today_each_time(site: Site) -> None:
     limit(site.store, DAY, 100)
     site.store.gpu_hours.read()
     begins = [since for since, _ in site.accounting.asked]
-    assert [datetime.fromtimestamp(since).date() for since in begins] == [date(2026, 11, n) for n in range(1, 26)]
-    assert site.accounting.asked[-2:] == [(MIDNIGHT - 24 * HOUR, MIDNIGHT), (MIDNIGHT, NOON)]
+    assert [datetime.fromtimestamp(since).date() for since in begins] == [date(2026, 11, n) for n in range(25, 0, -1)]
+    assert site.accounting.asked[:2] == [(MIDNIGHT, NOON), (MIDNIGHT - 24 * HOUR, MIDNIGHT)]
     site.accounting.asked.clear()
     site.at = MIDNIGHT + 24 * HOUR + 60
     site.store.gpu_hours.read()
-    assert site.accounting.asked == [(MIDNIGHT, MIDNIGHT + 24 * HOUR), (MIDNIGHT + 24 * HOUR, site.at)]
+    assert site.accounting.asked == [(MIDNIGHT + 24 * HOUR, site.at), (MIDNIGHT, MIDNIGHT + 24 * HOUR)]
     site.at += SETTLED_S
     site.store.gpu_hours.read()  # yesterday, for the last time
     site.accounting.asked.clear()
@@ -185,15 +186,25 @@ def test_use_counts_for_tenant_of_account_and_for_only_tenant_of_user(site: Site
     assert uses["speech"].whole[MONTH] == 1.0
 
 
-def test_new_jobs_wait_until_today_has_been_read(site: Site) -> None:
+def test_new_jobs_wait_until_all_days_of_the_period_were_read(site: Site) -> None:
     limit(site.store, DAY, 8)
-    said = f"wait: waiting for quota of tenant vision: the scheduler's accounting has not shown today's {DAY} yet"
+    said = f"wait: waiting for quota of tenant vision: the scheduler's accounting was not read yet for {DAY}"
     assert ask(site.store, ADA, Claim("a", gpus=1, hours=1)) == [said]
     site.accounting.why = "connection refused"
     with pytest.raises(NoAccounting, match="connection refused"):
         site.store.gpu_hours.read()
     assert ask(site.store, ADA, Claim("a", gpus=1, hours=1), Claim("b")) == [said, "go"]
     site.accounting.why = ""
+    site.store.gpu_hours.read()
+    assert ask(site.store, ADA, Claim("a", gpus=1, hours=1)) == ["go"]
+
+
+def test_reading_that_takes_long_is_continued_by_the_next_one(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit(site.store, MONTH, 10)
+    monkeypatch.setattr(gpu_hours.time, "monotonic", lambda: float(len(site.accounting.asked)))  # type: ignore[attr-defined]
+    site.store.gpu_hours.read(patience_s=10)
+    assert len(site.accounting.asked) == 10
+    assert ask(site.store, ADA, Claim("a", gpus=1, hours=1))[0].startswith("wait: ")
     site.store.gpu_hours.read()
     assert ask(site.store, ADA, Claim("a", gpus=1, hours=1)) == ["go"]
 
