@@ -12,7 +12,7 @@ MOST_JOBS = 1000
 """Jobs in one request."""
 LONGEST_TEXT = 200
 LONGEST_REASON = 500
-_INFINITE = float("inf")
+_MOST_GPUS, _MOST_HOURS = 1e6, 1e5
 
 
 class Word(StrEnum):
@@ -67,7 +67,10 @@ def read_claims(plain: object) -> list[Claim]:
 def _read_claim(row: object) -> Claim:
     match row:
         case [str(job), str(account), float() | int() as gpus, str(gpu_type), float() | int() as hours] if (
-            job and max(map(len, (job, account, gpu_type))) <= LONGEST_TEXT and 0 <= gpus < _INFINITE > hours >= 0
+            job
+            and max(map(len, (job, account, gpu_type))) <= LONGEST_TEXT
+            and 0 <= gpus <= _MOST_GPUS
+            and 0 <= hours <= _MOST_HOURS
         ):
             return Claim(job, account, float(gpus), gpu_type, float(hours))
     raise ValueError("each job must be a list: id, account, number of GPUs, GPU type, hours")

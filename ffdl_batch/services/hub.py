@@ -20,7 +20,7 @@ from urllib.parse import quote
 from ffdl_batch.domain.access import HUB_API
 from ffdl_batch.domain.admission import MOST_JOBS, Answer, Claim, encode_claims, read_answers
 from ffdl_batch.domain.codec import to_plain
-from ffdl_batch.domain.incidents.incident import MOST_IN_REQUEST, IncidentRow
+from ffdl_batch.domain.incidents.incident import IncidentRow
 from ffdl_batch.domain.outcome.shared_listing import SharedRows
 from ffdl_batch.host.backoff import growing_pause
 from ffdl_batch.host.fast_dataclass import dataclass
@@ -131,9 +131,9 @@ class Hub:
             raise HubUnavailable(f"the hub's answer cannot be read: {error!r}") from error
 
     def send_incidents(self, rows: Sequence[IncidentRow]) -> None:
-        """Let the hub store incidents of this user. It ignores those that it has. Raises as :meth:`admit`."""
-        for start in range(0, len(rows), MOST_IN_REQUEST):
-            self._post(INCIDENTS_PATH, {"incidents": to_plain(rows[start : start + MOST_IN_REQUEST])})
+        """Let the hub store up to MOST_IN_REQUEST incidents of this user. It ignores those that it has. Raises as
+        :meth:`admit`."""
+        self._post(INCIDENTS_PATH, {"incidents": to_plain(rows)})
 
     def cluster_token(self) -> tuple[str, float]:
         """Return a token of the cluster for this daemon of a tenant, and when it expires. Raises as :meth:`admit`."""

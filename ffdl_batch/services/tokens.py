@@ -17,6 +17,8 @@ from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.refusals import Refused, not_allowed, try_again, unavailable, wrong_state
 from ffdl_batch.store import StoredToken
 
+MOST_OF_MEMBER = 3
+"""Maximum number of valid tokens of one member of a tenant without accounts. With more, the oldest is revoked."""
 MOST_LIVE = 100
 SHORTEST_S, USUAL_S, LONGEST_S = 60, 30 * 86400, 365 * 86400
 """Lifetimes of tokens."""
@@ -89,6 +91,11 @@ def _store_login(storage: JobStorage, hub: Hub, login: Login, scopes: Collection
     now = storage.clock.now()
     wanted = tuple(scope for scope in Scope if scope in scopes)
     stored = StoredToken(login.id, login.name, login.digest, wanted, now, now + LOGIN_S)
+    if storage.is_tenant:  # `logout` revokes nothing, and members share the limit
+        earlier = [token for token in storage.store.tokens.live(now) if token.name == login.name]  # newest first
+        for token in earlier[MOST_OF_MEMBER - 1 :]:
+            storage.store.tokens.revoke(token.id, now)
+            inform_hub(hub, token.id)
     _register(hub, stored)
     if not storage.store.tokens.add(stored, MOST_LIVE):
         raise _too_many()

@@ -117,6 +117,8 @@ class Spawner:
     def __init__(self, config: Path) -> None:
         self.config, self.site = config, (site := load(config))
         self.tenants = {uid: name for name, uid in site.tenants.items()}
+        if len(self.tenants) < len(site.tenants):
+            raise ValueError("two tenants in [spawner] have the same uid")
         self.hub_uid, self.hub_gid = pwd.getpwnam(site.hub_user)[2:4]
         self.children: dict[int, int] = {}  # uid of the peer by process id
         self.requests, self.window = Counter[int](), time.monotonic()
@@ -209,8 +211,9 @@ class Spawner:
 
     def _make_account(self, uid: int, tenant: str) -> pwd.struct_passwd:
         """Return the account of a tenant's daemon, which no name service has. Raises Refused if the uid is not free."""
-        with contextlib.suppress(KeyError):
-            raise Refused(f"uid {uid} of tenant {tenant} is also that of the account {pwd.getpwuid(uid).pw_name}")
+        for find in (pwd.getpwuid, grp.getgrgid):
+            with contextlib.suppress(KeyError):
+                raise Refused(f"uid {uid} of tenant {tenant} is also that of the account or group {find(uid)[0]}")
         ranges = any(first <= uid <= last for first, last in OTHER_UIDS)
         if ranges or not _NAME.fullmatch(tenant) or os.getgrouplist(tenant, uid) != [uid]:
             raise Refused(

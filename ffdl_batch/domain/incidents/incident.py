@@ -14,7 +14,7 @@ LINES = 20
 """Maximum number of lines of evidence of an incident."""
 LINE_CHARS = 400
 """Maximum length of each of them."""
-MOST_IN_REQUEST = 50
+MOST_IN_REQUEST = 10
 """Incidents that a daemon reports to the site's hub in one request."""
 
 

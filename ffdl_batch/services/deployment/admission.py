@@ -21,7 +21,7 @@ from ffdl_batch.services.hub import Hub, HubRefused, HubUnavailable
 from ffdl_batch.services.incidents.incident_recorder import refusal
 from ffdl_batch.services.incidents.incident_reports import IncidentReports
 from ffdl_batch.services.job_storage import JobStorage
-from ffdl_batch.store import LeasedJob
+from ffdl_batch.store import LeasedJob, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class Admission:
         now, store = self._storage.clock.now(), self._storage.store
         try:
             ids = self._find_changed(self._hub)
-            self._incidents.send()  # before the ends of their jobs: a daemon without live jobs may end
+            self._report_incidents(self._incidents)  # first: a daemon without live jobs may end
             if handed := self._find_handed():
                 self._hub.admit((), handed)
                 with self._lock:
@@ -108,6 +108,15 @@ class Admission:
             return self._pause_s()
         self._changed_at = now
         return LONGEST_PAUSE_S
+
+    @staticmethod
+    def _report_incidents(incidents: IncidentReports) -> None:
+        """Report incidents. Only a hub that does not answer keeps the ends of jobs from being reported. Raises
+        HubUnavailable."""
+        try:
+            incidents.send()
+        except (HubRefused, StoreError) as error:
+            log.warning("incidents were not reported to the hub: %s", error)
 
     def _find_changed(self, hub: Hub) -> set[str]:
         """Return the live jobs that may have ended since the last report; all of them the first time. Raises

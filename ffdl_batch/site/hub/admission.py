@@ -56,6 +56,23 @@ class _Asker:
     name: str
 
 
+class Payers:
+    """Finds the tenant that a job in the accounting belongs to. The accounting does not show whether a user has given
+    the account: use under an account of no tenant counts for the only tenant of its user."""
+
+    def __init__(self, tenants: Iterable[Tenant]) -> None:
+        self._of_account = {account: one for one in tenants for account in one.accounts}
+        self._of_user: dict[str, list[Tenant]] = {}
+        for one in tenants:
+            for name in one.members.values():
+                self._of_user.setdefault(name, []).append(one)
+
+    def find(self, user: str, account: str) -> Tenant | None:
+        """Return the tenant; None if the job belongs to none."""
+        own = self._of_user.get(user, [])
+        return self._of_account.get(account) or (own[0] if len(own) == 1 else None)
+
+
 class Admission:
     """Admits jobs. Safe in every thread. Methods raise StoreError."""
 
@@ -93,7 +110,8 @@ class Admission:
         """Return what each tenant uses."""
         with self._database.reading() as connection:
             tenants, now = read_tenants(connection), self._database.now(connection)
-            return {one.name: _use_of(connection, one, tenants, now) for one in tenants}
+            payers = Payers(tenants)
+            return {one.name: _use_of(connection, one, payers, now) for one in tenants}
 
     def live(self, uid: int) -> list[str]:
         """Return the jobs of a user that count as live."""
@@ -128,7 +146,7 @@ class _Decision:
     ) -> None:
         """`room` is how many more live jobs the user may have."""
         self._connection, self._asker, self._tenants, self._levers = connection, asker, tenants, levers
-        self._room, self._now = room, now
+        self._room, self._now, self._payers = room, now, Payers(tenants)
         self._uses: dict[str, Use] = {}
         self._admitted: dict[str, tuple[Claim, Tenant | None]] = {}
         self.answers: dict[str, Answer] = {}
@@ -182,7 +200,7 @@ class _Decision:
         if tenant is None:
             return None
         if tenant.name not in self._uses:
-            self._uses[tenant.name] = _use_of(self._connection, tenant, self._tenants, self._now)
+            self._uses[tenant.name] = _use_of(self._connection, tenant, self._payers, self._now)
         use, amounts = self._uses[tenant.name], _amounts(claim)
         answer = _limited(tenant, use, self._asker, claim)
         if answer is None:
@@ -260,7 +278,7 @@ def _amounts(claim: Claim) -> dict[str, float]:
     return amounts | {f"{PREFIX}{period}": claim.gpus * claim.hours for period in Period}
 
 
-def _use_of(connection: Connection, tenant: Tenant, tenants: Iterable[Tenant], now: float) -> Use:
+def _use_of(connection: Connection, tenant: Tenant, payers: Payers, now: float) -> Use:
     """Return what a tenant uses: its live jobs, and its GPU-hours of the periods of its quotas. A few statements for
     any number of jobs.
 
@@ -283,18 +301,6 @@ def _use_of(connection: Connection, tenant: Tenant, tenants: Iterable[Tenant], n
         if not hours.is_known:
             use.unknown.add(what)
         for (user, account), used in hours.used.items():
-            if paying_tenant(user, account, tenants) is tenant:
+            if payers.find(user, account) is tenant:
                 use.add(uids.get(user, _NOBODY), {what: used})
     return use
-
-
-def paying_tenant(user: str, account: str, tenants: Iterable[Tenant]) -> Tenant | None:
-    """Return the tenant that a job in the accounting belongs to. The accounting does not show whether a user has given
-    the account."""
-    own = []
-    for one in tenants:
-        if account in one.accounts:
-            return one
-        if user in one.members.values():
-            own.append(one)
-    return own[0] if len(own) == 1 else None

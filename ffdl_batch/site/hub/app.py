@@ -96,15 +96,17 @@ class Hub:
         while True:
             await asyncio.sleep(OLD_ADMISSION_S)
             try:
-                uids = await asyncio.to_thread(self._admission.users_before, OLD_ADMISSION_S)
-            except StoreError as error:
-                log.error("%s", error)
-                continue
-            for uid in uids:
-                try:
-                    (await self._daemons.connect(uid)).close()
-                except Refused as error:
-                    log.warning("user %s has admitted jobs, but no daemon: %s", uid, error)
+                await self._start_daemons()
+            except Exception:
+                log.exception("daemons with admitted jobs were not started")
+
+    async def _start_daemons(self) -> None:
+        """Start daemons that do not run and have admitted jobs. Raises StoreError, OSError."""
+        for uid in await asyncio.to_thread(self._admission.users_before, OLD_ADMISSION_S):
+            try:
+                (await self._daemons.connect(uid)).close()
+            except Refused as error:
+                log.warning("user %s has admitted jobs, but no daemon: %s", uid, error)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""

@@ -93,7 +93,9 @@ class GpuHours:
         """Read the days that quotas, and quotas of `resources`, need: those that are not stored or may have changed,
         today first. After `patience_s`, leave the rest to the next call. Raises NoAccounting, StoreError."""
         deadline = time.monotonic() + patience_s
-        with self._lock:
+        if not self._lock.acquire(timeout=min(patience_s, threading.TIMEOUT_MAX)):
+            raise NoAccounting("it is being read; try again in a minute")
+        try:
             with self._database.reading() as connection:
                 now = self._database.now(connection)
                 needed = select(QUOTAS.c.resource).where(QUOTAS.c.resource.startswith(PREFIX)).distinct()
@@ -109,6 +111,8 @@ class GpuHours:
                 if read_at.get(day.isoformat(), 0.0) < end + SETTLED_S:
                     self._store(day, self.used(_begin(day), min(end, now)), now)
                 day -= timedelta(days=1)
+        finally:
+            self._lock.release()
 
     def used(self, since: float, until: float) -> Sequence[AccountedUse]:
         """Return the use of all users in a period from the accounting. Raises NoAccounting."""

@@ -8,7 +8,6 @@ failed jobs of several users.
 from __future__ import annotations
 
 import json
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -26,11 +25,13 @@ from ffdl_batch.site.hub.schema import INCIDENTS
 from ffdl_batch.site.hub.token_index import account_name
 from ffdl_batch.store.database import Database
 
-MOST_OF_USER = 20_000
+MOST_OF_USER = 5_000
 """Incidents of one user. With more, the oldest ones are removed."""
 FEWEST_USERS = 2
 """Users whose jobs a node must have failed to get a score."""
-_MESSAGE_CHARS, _NAME_CHARS, _MOST_NODES = 2000, 255, 1024
+_MESSAGE_CHARS, _NAME_CHARS, _MOST_NODES = 2000, 255, 64
+_FARTHEST, _MOST_LOST = 1e11, 1e6
+"""Bounds of times, in seconds since the epoch, and of the lost GPU-hours of one incident."""
 _C = INCIDENTS.c
 
 
@@ -59,7 +60,7 @@ class IncidentIndex:
                 del by_key[key]
             if by_key:
                 connection.execute(insert(INCIDENTS), [_stored(uid, user, row, now) for row in by_key.values()])
-            connection.execute(delete(INCIDENTS).where(_C.uid == uid, _C.received_at < now - LOOK_BACK_S))
+            connection.execute(delete(INCIDENTS).where(_C.received_at < now - LOOK_BACK_S))
             self._remove_oldest(connection, uid)
 
     def faults(self, since: float, until: float | None, rows_after: float | None) -> FaultsReport:
@@ -120,8 +121,8 @@ def read_incidents(plain: object) -> list[IncidentRow]:
 
 
 def _checked(row: IncidentRow) -> IncidentRow:
-    moments = [row.at, row.noticed_at, row.lost_gpu_hours, *(one.at for one in row.evidence if one.at is not None)]
-    if not all(map(math.isfinite, moments)) or row.lost_gpu_hours < 0:
+    moments = [row.at, row.noticed_at, *(one.at for one in row.evidence if one.at is not None)]
+    if not all(0 <= at < _FARTHEST for at in moments) or not 0 <= row.lost_gpu_hours <= _MOST_LOST:
         raise ValueError(f"the incident {row.key[:_NAME_CHARS]} has a number that is not possible")
     if max(map(len, (row.job, row.episode, row.kind))) > _NAME_CHARS:
         raise ValueError(f"job, episode and kind must have at most {_NAME_CHARS} characters")
@@ -147,7 +148,7 @@ def _stored(uid: int, user: str, row: IncidentRow, now: float) -> dict[str, obje
         "uid": uid,
         "key": row.key,
         "received_at": now,
-        "noticed_at": row.noticed_at,
+        "noticed_at": min(row.noticed_at, now),
         "at": min(row.at, now),
         "origin": row.origin,
         "lost_gpu_hours": row.lost_gpu_hours,

@@ -155,8 +155,9 @@ def _check_types(table: Mapping[str, Any]) -> None:
             near = difflib.get_close_matches(key, known, n=1)
             raise ValueError(f"unknown key {key!r}" + (f"; did you mean {near[0]}?" if near else ""))
         if key == "tenants":
-            if not isinstance(value, dict) or not all(type(uid) is int for uid in value.values()):
-                raise ValueError("tenants must be a table of uids, such as {vision = 200000}")
+            uids = list(value.values()) if isinstance(value, dict) else [""]
+            if not all(type(uid) is int for uid in uids) or len(set(uids)) < len(uids):
+                raise ValueError("tenants must be a table of different uids, such as {vision = 70001}")
         elif known[key] == ():
             if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
                 raise ValueError(f'{key} must be a list of texts, such as ["a", "b"]')

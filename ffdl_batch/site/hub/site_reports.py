@@ -14,7 +14,7 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import Problem
 from ffdl_batch.domain.metrics.usage_report import HOUR_S, NO_TENANT, Group, SiteUsage
 from ffdl_batch.services.refusals import Refused, wrong_usage
-from ffdl_batch.site.hub.admission import paying_tenant
+from ffdl_batch.site.hub.admission import Payers
 from ffdl_batch.site.hub.gpu_hours import NoAccounting
 from ffdl_batch.site.hub.incident_index import empty_period
 from ffdl_batch.site.hub.store import HubStore
@@ -55,10 +55,10 @@ class SiteReports:
         end = min(until, time.time())
         if not since < end:
             raise empty_period()
-        tenants, lost = self._store.tenants.read(), self._store.incidents.lost_gpu_hours(since, end)
+        payers, lost = Payers(self._store.tenants.read()), self._store.incidents.lost_gpu_hours(since, end)
         of_tenant, of_user = _Sums(), _Sums()
         for one in self._store.gpu_hours.used(since, end):
-            tenant = paying_tenant(one.user, one.account, tenants)
+            tenant = payers.find(one.user, one.account)
             of_tenant.add(tenant.name if tenant is not None else NO_TENANT, one)
             of_user.add(one.user, one)
         users = of_user.groups(lost)

@@ -65,7 +65,8 @@ class TenantRoutes:
         """Answer a request of the user `entry.caller`. Raises Refused, CallerGone, StoreError."""
         assert entry.caller is not None
         if scope["path"].startswith(_OF_DAEMONS):
-            entry.user, entry.role = entry.caller, "owner"
+            has_secret = scope["path"] == CLUSTER_TOKEN_PATH  # then it is in the audit
+            entry.user, entry.role = entry.caller, "daemon" if has_secret else "owner"
             plain = await self._answer_daemon(scope, receive, entry.caller)
         else:
             plain = await self._manage(scope, receive, entry)
@@ -80,7 +81,7 @@ class TenantRoutes:
         if (method, path) == ("GET", ADMISSIONS_PATH):
             return {"live": await asyncio.to_thread(self._admission.live, uid)}
         if (method, path) == ("GET", CLUSTER_TOKEN_PATH):
-            return await asyncio.to_thread(self._cluster_tokens.issue, uid)
+            return await self._cluster_tokens.issue(uid)
         if (method, path) == ("GET", INCIDENTS_PATH):
             return {"newest": await asyncio.to_thread(self._incidents.newest, uid)}
         if (method, path) == ("POST", INCIDENTS_PATH):
@@ -127,12 +128,12 @@ class TenantRoutes:
             self._tenants.put(found[1], *_read_tenant(plain))
         elif found and key == "DELETE":
             self._tenants.remove(found[1])
+            self._forget_tokens(found[1])
         elif (found := _MEMBER.fullmatch(path)) and key == "PUT":
             self._add_member(found[1], found[2])
         elif found and key == "DELETE":
             self._tenants.remove_member(found[1], found[2])
-            if (daemon := self._settings.tenants.get(found[1])) is not None:
-                self._tokens.remove_all(daemon)  # also the removed member's; the others log in again
+            self._forget_tokens(found[1])
         elif (found := _QUOTA.fullmatch(path)) and key == "PUT":
             self._put_quota(found[1], _read_quota(plain, found[2]))
         elif found and key == "DELETE":
@@ -155,11 +156,20 @@ class TenantRoutes:
         else:
             self._tenants.add_member(tenant, _uid_of(name))
 
+    def _forget_tokens(self, tenant: str) -> None:
+        """Forget the tokens of a tenant's own daemon, also those of a removed member. The others log in again."""
+        if (daemon := self._settings.tenants.get(tenant)) is not None:
+            self._tokens.remove_all(daemon)
+
     def _put_quota(self, tenant: str, quota: Quota) -> None:
         """Set a limit. For GPU-hours, the accounting is read first: without it, jobs would wait. Raises TenantRefused,
         StoreError."""
         check_resource(quota.resource)
         if quota.resource.startswith(PREFIX):
+            if tenant in self._settings.tenants:
+                raise TenantRefused(
+                    "quotas of GPU-hours need Slurm's accounting, and the tenant's jobs run on Kubernetes"
+                )
             try:
                 self._gpu_hours.read(quota.resource, patience_s=PATIENCE_S)
             except NoAccounting as error:

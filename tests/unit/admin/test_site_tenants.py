@@ -117,6 +117,7 @@ def test_removed_member_of_tenant_without_accounts_has_no_token_any_more(
         assert run("member", "remove", "vision", "ada@example.org")[0] == 1
         for wrong in ("", "a b", "x" * 65, "ä"):
             assert run("member", "add", "vision", wrong)[0] != 0
+        assert run("quota", "set", "vision", "gpu-hours/day", "1")[0] == 1
         site.store.tenants.put_quota("vision", Quota("", "jobs", 1))
         decide = site.store.admission.decide
         assert [decide(daemon, [Claim(job)])[job].word.value for job in "ab"] == ["go", "wait"]

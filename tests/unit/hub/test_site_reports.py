@@ -79,7 +79,7 @@ def test_incident_is_stored_once_with_user_of_connection_and_time_of_hub(
     assert (report.incidents, report.lost_gpu_hours, report.own_only) == (3, 6.0, False)
     assert [(one.name, one.incidents) for one in report.users] == [("ada", 2), ("bob", 1)]
     assert report.rows[0].title != "a title of the user"
-    assert (index.newest(ADA), index.newest(7003)) == (NOW + 900, 0.0)
+    assert (index.newest(ADA), index.newest(7003)) == (NOW, 0.0)  # not the future that ada's daemon believes in
     assert index.lost_gpu_hours(NOW - 3600, NOW + 60) == {"ada": 4.0, "bob": 2.0}
 
 
@@ -114,7 +114,7 @@ def test_incidents_of_one_user_are_bounded_in_number_and_age(
     assert [(row.user, row.job[-1]) for row in report.rows] == [("bob", "9"), ("ada", "3"), ("ada", "4"), ("ada", "5")]
     clock.time += LOOK_BACK_S + 1
     add(index, ADA)
-    assert [row.user for row in index.faults(NOW - 1, None, None).rows] == ["bob"]
+    assert index.faults(NOW - 1, None, None).rows == ()
 
 
 ROW = to_plain(incident(1))
@@ -124,7 +124,8 @@ ROW = to_plain(incident(1))
     "plain",
     [None, {}, {"incidents": 1}, {"incidents": [ROW] * (MOST_IN_REQUEST + 1)}, {"incidents": [1]}, {"incidents": [{}]},
      {"incidents": [ROW | {"at": float("nan")}]}, {"incidents": [ROW | {"noticed_at": "soon"}]},
-     {"incidents": [ROW | {"lost_gpu_hours": -1.0}]}, {"incidents": [ROW | {"job": "x" * 300}]},
+     {"incidents": [ROW | {"lost_gpu_hours": -1.0}]}, {"incidents": [ROW | {"lost_gpu_hours": 1e308}]},
+     {"incidents": [ROW | {"at": -1e300}]}, {"incidents": [ROW | {"job": "x" * 300}]},
      {"incidents": [ROW | {"nodes": "n1"}]},
      {"incidents": [ROW | {"evidence": [{"source": "a", "text": "b", "at": float("inf")}]}]}],
 )  # fmt: skip

@@ -18,14 +18,14 @@ from ffdl_batch.domain.admission import (
     read_ids,
 )
 from ffdl_batch.domain.codec import to_plain
-from ffdl_batch.domain.incidents.incident import IncidentRow
-from ffdl_batch.domain.job.job import Job
+from ffdl_batch.domain.incidents.incident import Evidence, Incident, IncidentRow
+from ffdl_batch.domain.job.job import Change, Job
 from ffdl_batch.domain.job.views import Resume
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.observation import EndCause
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.deployment.admission import AGAIN_S, LONGEST_PAUSE_S, TURN_S
-from ffdl_batch.services.hub import HubUnavailable
+from ffdl_batch.services.hub import HubRefused, HubUnavailable
 from ffdl_batch.services.job_control.resume import resume_job
 from ffdl_batch.services.job_control.stop import cancel_job
 from ffdl_batch.site.hub.fair_window import FairWindow
@@ -34,7 +34,7 @@ from ffdl_batch.site.hub.store import HubStore, open_hub_store
 from ffdl_batch.site.hub.tenants import LeverKind, Quota
 from ffdl_batch.store.database import connect
 from tests.unit.services.conftest import Site
-from tests.unit.services.reports.test_faults import note
+from tests.unit.services.reports.test_faults import LINE, note
 
 UID = 7001
 
@@ -192,6 +192,38 @@ def test_incidents_are_reported_once_and_before_the_end_of_their_job(tenancy: Te
     assert (row.job, row.user, row.kind, row.lost_gpu_hours) == (first.id, "alice", "node.gpu", 2.0)
 
 
+def test_refused_incidents_keep_no_end_of_a_job_from_being_reported(
+    tenancy: Tenancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, hub = tenancy.site, tenancy.hub
+    first, _ = tenancy.accept_two()
+    tenancy.deployer.step()
+    note(site, first, "end-0")
+    site.move(site.job(first.id), JobState.CANCELLED)
+
+    def refuse(rows: Sequence[IncidentRow]) -> None:
+        raise HubRefused("the body is larger than 1048576 bytes", 413)
+
+    monkeypatch.setattr(hub, "send_incidents", refuse)
+    tenancy.report()
+    assert (hub.store.admission.live(UID), site.platform.admission.is_busy()) == ([], False)
+
+
+@pytest.mark.parametrize(("kind", "kept"), [("user.exit", ("", ())), ("node.gpu", ("m", ("health",)))])
+def test_incidents_for_operators_have_no_output_of_learners(
+    tenancy: Tenancy, kind: str, kept: tuple[str, tuple[str, ...]]
+) -> None:
+    site = tenancy.site
+    first, _ = tenancy.accept_two()
+    tenancy.deployer.step()
+    evidence = (LINE, *((Evidence("health", "Xid 48", 7.0),) if kind == "node.gpu" else ()))
+    incident = Incident(first.id, 1, "end-0", kind, site.clock.now(), "C201", "m", ("n1",), 1, evidence)
+    assert site.platform.storage.store.apply(site.job(first.id), Change(incidents=(incident,))) is not None
+    tenancy.report()
+    (row,) = tenancy.hub.store.incidents.faults(0.0, None, None).rows
+    assert (row.message, tuple(one.source for one in row.evidence)) == kept
+
+
 def test_new_jobs_wait_while_hub_is_away_and_continuations_do_not(tenancy: Tenancy) -> None:
     site, hub = tenancy.site, tenancy.hub
     first = site.accept("a")
@@ -271,7 +303,8 @@ def test_jobs_whose_turn_comes_later_follow_when_earlier_ones_were_handed_over(t
     "plain",
     [None, {}, {"jobs": 1}, {"jobs": [["a"]]}, {"jobs": [["a", "", -1, "", 0]]},
      {"jobs": [["a", "", float("nan"), "", 0]]}, {"jobs": [["a", "", 1, "", float("inf")]]},
-     {"jobs": [["a", "", 1, "", -1]]}, {"jobs": [["", "", 1, "", 0]]}, {"jobs": [["a" * 201, "", 1, "", 0]]},
+     {"jobs": [["a", "", 1, "", -1]]}, {"jobs": [["a", "", 1e300, "", 1]]},
+     {"jobs": [["a", "", 10**400, "", 1]]}, {"jobs": [["", "", 1, "", 0]]}, {"jobs": [["a" * 201, "", 1, "", 0]]},
      {"jobs": [["a", "", 1, "", 0]] * 1001},
      {"jobs": {"a": ["maybe", ""]}}, {"jobs": {"a": "go"}}],
 )  # fmt: skip
