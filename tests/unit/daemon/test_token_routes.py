@@ -19,6 +19,7 @@ from ffdl_batch.domain.access import new_token, parse_token, write_login
 from ffdl_batch.services import hub as hub_module
 from ffdl_batch.services import tokens as token_service
 from ffdl_batch.services.hub import Hub
+from ffdl_batch.services.tokens import MOST_OF_MEMBER
 from tests.unit.daemon.conftest import OWN_UID, Answer, Desk
 
 NEW = {"name": "laptop", "scopes": ["write", "read"]}
@@ -246,3 +247,14 @@ def test_request_outside_limits_creates_no_token(desk: Desk, hub: HubServer, cha
 def test_personal_daemon_creates_no_token(desk: Desk) -> None:
     assert_refused(create(desk), 422, 69, "this daemon was not started by a site's spawner")
     assert listed(desk) == []
+
+
+def test_member_of_tenant_without_accounts_has_few_tokens_and_loses_the_oldest(desk: Desk, hub: HubServer) -> None:
+    desk.platform.storage = replace(desk.platform.storage, is_tenant=True)
+    tokens = []
+    for name in ("ada@example.org", "bob@example.org", *["ada@example.org"] * MOST_OF_MEMBER):
+        tokens.append(new_token())
+        assert log_in(desk, write_login(tokens[-1], name).decode()).status == 200  # whatever trust_hub_sessions says
+        desk.platform.storage.clock.tick(1)  # type: ignore[attr-defined]
+    assert [status_with(desk, token.text) for token in tokens] == [401, *[200] * (MOST_OF_MEMBER + 1)]
+    assert ("DELETE", f"/api/site/v1/tokens/{tokens[0].id}", None) in hub.requests
