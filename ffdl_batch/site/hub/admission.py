@@ -11,6 +11,7 @@ from dataclasses import field
 
 from sqlalchemy import case, delete, func, insert, literal, select
 from sqlalchemy.engine import Connection
+from sqlalchemy.sql import ColumnElement
 
 from ffdl_batch.domain.admission import GO, LATER, Answer, Claim, Word
 from ffdl_batch.host.fast_dataclass import dataclass
@@ -84,16 +85,15 @@ class Admission:
         self._window = window or FairWindow()
 
     def decide(self, uid: int, claims: Sequence[Claim], handed: Sequence[str] = ()) -> dict[str, Answer]:
-        """Return an answer for each claim. A job that was admitted before is not checked against quotas again. `handed`
-        are admitted jobs that the scheduler has accepted or rejected."""
+        """Return an answer for each claim. Quotas are not checked again for a job that was admitted with the same claim.
+        `handed` are admitted jobs that the scheduler has accepted or rejected."""
         self._window.note_handed(uid, [*handed, *(claim.job for claim in claims)])
         asker = _Asker(uid, self._account(uid))
         with self._database.writing(begin="EXCLUSIVE") as connection:
             if self._database.is_postgres:
                 connection.execute(select(func.pg_advisory_xact_lock(literal(_LOCK))))
             own = ADMISSIONS.c.uid == uid
-            asked = ADMISSIONS.c.job.in_([claim.job for claim in claims])
-            known = frozenset(connection.execute(select(ADMISSIONS.c.job).where(own, asked)).scalars())
+            known = _known(connection, own, claims)
             room = MOST_LIVE - connection.execute(select(func.count()).select_from(ADMISSIONS).where(own)).scalar_one()
             now = self._database.now(connection)
             decision = _Decision(connection, asker, read_tenants(connection), read_levers(connection), room, now)
@@ -206,6 +206,19 @@ class _Decision:
         if answer is None:
             use.add(self._asker.uid, amounts)
         return answer
+
+
+def _known(connection: Connection, own: ColumnElement[bool], claims: Sequence[Claim]) -> frozenset[str]:
+    """Return the jobs that were admitted with the same claims. Admissions of those that claim something else now, after
+    a resume, end."""
+    columns = ADMISSIONS.c
+    asked = {claim.job: (claim.gpus, claim.gpu_type, claim.hours) for claim in claims}
+    query = select(columns.job, columns.gpus, columns.gpu_type, columns.hours).where(own, columns.job.in_(list(asked)))
+    admitted = {job: tuple(claimed) for job, *claimed in connection.execute(query)}
+    changed = [job for job, claimed in admitted.items() if claimed != asked[job]]
+    if changed:
+        connection.execute(delete(ADMISSIONS).where(own, columns.job.in_(changed)))
+    return frozenset(admitted) - frozenset(changed)
 
 
 def _name(tenant: Tenant | None) -> str:

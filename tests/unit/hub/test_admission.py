@@ -144,6 +144,17 @@ def test_admitted_job_gets_same_answer_again_after_restart_of_hub(empty_url: str
         ]
 
 
+def test_job_that_was_resumed_with_more_gpus_needs_quota_again(store: HubStore) -> None:
+    limit(store, "gpus", 8)
+    assert ask(store, BOB, Claim("a", gpus=2), Claim("b", gpus=4)) == ["go", "go"]
+    assert ask(store, BOB, Claim("a", gpus=2)) == ["go"]
+    assert ask(store, BOB, Claim("a", gpus=6)) == [
+        "wait: waiting for quota of tenant vision: gpus limit 8, in use 4, requested 6"
+    ]
+    assert ask(store, BOB, Claim("a", gpus=3)) == ["go"]
+    assert store.admission.uses()["vision"].whole["gpus"] == 7
+
+
 def test_hubs_that_decide_at_once_admit_no_more_than_the_quota(empty_url: str) -> None:  # noqa: F811
     with opened(empty_url) as store:
         store.tenants.put("vision", None, None)
