@@ -75,7 +75,8 @@ def slurm(names: Sequence[str], as_text: bool) -> None:
     """Print sacctmgr commands that set the quotas as association limits, so that they also apply to sbatch.
 
     Each account gets the full limit of its tenant. Limits of members become limits of their user associations. Nothing
-    is printed for a tenant without accounts, nor for quotas of GPU-hours: limits of associations have no periods.
+    is printed for a tenant without accounts. GPU-hours quotas are not printed: GrpTRESMins decays or resets for the
+    whole cluster, not per quota.
     """
     if not as_text:
         raise click.UsageError("this command only prints; add --print, and have a Slurm administrator run the output")

@@ -34,7 +34,8 @@ _WHO = (
     click.option(
         "--hub-user",
         metavar="NAME",
-        help="Name that the cluster knows the site's hub by. Creates a service account for the tenant's daemon.",
+        help="Kubernetes user name of the site's hub. Creates a service account for the tenant's daemon and lets the "
+        "hub request its tokens.",
     ),
     click.option("--nodes", is_flag=True, help="Let ffdl why list the nodes of the cluster."),
     click.option("--debugging", is_flag=True, help="Let users run commands in learners: ffdl exec and ffdl shell."),

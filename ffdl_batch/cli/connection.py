@@ -120,9 +120,7 @@ def find_daemon_log() -> str:
         return "daemon.log in its state directory"
 
 
-site_option = click.option(
-    "--site", is_flag=True, help="Report all users of the site, as an operator or auditor. Asks the hub."
-)
+site_option = click.option("--site", is_flag=True, help="Report on all users of the site; for operators and auditors.")
 
 
 def open_client(*, quiet: bool = False, start: bool = True, is_site: bool = False) -> Client:

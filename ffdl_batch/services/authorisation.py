@@ -147,6 +147,9 @@ def refuse_files_of_host(transfers: Iterable[Transfer]) -> None:
     cluster."""
     for one in transfers:
         if one.store.kind is StoreKind.FSSPEC or FILES & one.store.options.keys():
-            what = "fsspec stores and ca_file may use files of the hub's host, and members of a tenant have none there"
+            what = (
+                "fsspec stores and ca_file are not allowed for tenants without accounts: they can read files on the "
+                "hub's host"
+            )
             cure = "use s3, gcs, swift or http, without ca_file; or a volume of the cluster"
             raise Refused(Problem("C101", what, ExitCode.NOT_ALLOWED, cure), 403)

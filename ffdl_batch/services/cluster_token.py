@@ -3,7 +3,7 @@
 
     python -I -m ffdl_batch.services.cluster_token
 
-The hub identifies the daemon by its uid. The token is in no file and in no environment.
+The hub identifies the daemon by its uid. The token is never written to a file or an environment variable.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def main() -> int:
     hub = hub_of(os.environ)
     try:
         if hub is None:
-            raise HubUnavailable("FFDL_HUB_UID is not set: only a daemon of a site gets tokens")
+            raise HubUnavailable("FFDL_HUB_UID is not set; only a daemon started by the spawner can run this plugin")
         token, expires_at = hub.cluster_token()
     except (HubUnavailable, HubRefused) as error:
         print(error, file=sys.stderr)  # noqa: T201 - a command line program

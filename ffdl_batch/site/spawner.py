@@ -213,12 +213,11 @@ class Spawner:
         """Return the account of a tenant's daemon, which no name service has. Raises Refused if the uid is not free."""
         for find in (pwd.getpwuid, grp.getgrgid):
             with contextlib.suppress(KeyError):
-                raise Refused(f"uid {uid} of tenant {tenant} is also that of the account or group {find(uid)[0]}")
+                raise Refused(f"uid {uid} of tenant {tenant!r} already belongs to account or group {find(uid)[0]!r}")
         ranges = any(first <= uid <= last for first, last in OTHER_UIDS)
         if ranges or not _NAME.fullmatch(tenant) or os.getgrouplist(tenant, uid) != [uid]:
-            raise Refused(
-                f"tenant {tenant} has an unusable name or groups, or its uid {uid} is in a range of the system"
-            )
+            raise Refused(f"tenant {tenant!r} has an invalid name or is listed in a group, or its uid {uid} is in a "
+                          "reserved range (DynamicUser=, containers); choose another in [spawner] tenants")  # fmt: skip
         return pwd.struct_passwd((tenant, "x", uid, uid, "", f"{self.site.state_dir}/{uid}/state", ""))
 
     def _ensure(self, account: pwd.struct_passwd) -> str:

@@ -128,7 +128,7 @@ def _hub_for_operators(host: HostPlace | None, environ: Mapping[str, str], setti
     if hub is None:
         via = f"not through the login node {host.host}" if host else "and no hub is configured"
         raise DaemonUnreachable(
-            f"jobs of other users can be reached only through the site's hub, {via}",
+            f"--site and --user work only through the site's hub, {via}",
             "log in to it: ffdl login https://HUB" + ("; then leave out --host" if host else ""),
             ExitCode.USAGE if host else ExitCode.UNAVAILABLE,
         )

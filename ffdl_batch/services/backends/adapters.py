@@ -105,7 +105,9 @@ class Adapters:
         unusable settings."""
         with self._lock:
             if self._only and name != self._only:
-                raise InvalidRequest(f"the daemon of a tenant uses the backend {self._only} only, not {name}")
+                raise InvalidRequest(
+                    f"backend {name!r} is not allowed: tenants without accounts can use only {self._only!r}"
+                )
             if name not in self._made:
                 given, origins = self.settings.backend_settings(name), self.settings.backend_origins(name)
                 self._made[name] = create_adapter(name, given, self._context, origins)

@@ -1,8 +1,8 @@
 """Reports this user's incidents to the site's hub, for site-wide reports.
 
-The hub stores until when it has them, so nothing is stored here. The newest ones are sent again for a while, because a
-transaction may commit later than a newer one; the hub ignores what it has. Operators have no right to what learners
-print, so nothing that could quote it is sent.
+The hub stores how far it has received them, so the daemon stores nothing. The newest ones are sent again for a
+while, because a transaction may commit later than a newer one; the hub ignores duplicates. Operators have no right to
+what learners print, so nothing that could quote it is sent.
 """
 
 from __future__ import annotations

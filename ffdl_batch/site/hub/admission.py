@@ -85,8 +85,8 @@ class Admission:
         self._window = window or FairWindow()
 
     def decide(self, uid: int, claims: Sequence[Claim], handed: Sequence[str] = ()) -> dict[str, Answer]:
-        """Return an answer for each claim. Quotas are not checked again for a job that was admitted with the same claim.
-        `handed` are admitted jobs that the scheduler has accepted or rejected."""
+        """Return an answer for each claim. Quotas are not checked again for a job that was admitted with the same
+        claim. `handed` are admitted jobs that the scheduler has accepted or rejected."""
         self._window.note_handed(uid, [*handed, *(claim.job for claim in claims)])
         asker = _Asker(uid, self._account(uid))
         with self._database.writing(begin="EXCLUSIVE") as connection:
@@ -263,7 +263,7 @@ def _limited(tenant: Tenant, use: Use, asker: _Asker, claim: Claim) -> Answer | 
             continue
         whose = f"tenant {tenant.name}" if quota.member == WHOLE else f"{asker.name} in tenant {tenant.name}"
         if is_unlimited:
-            return Answer(Word.REFUSE, f"{what}: the quota of {whose} needs a time limit; set one with --time")
+            return Answer(Word.REFUSE, f"{what}: the quota of {whose} requires a time limit; set one with --time")
         if asked > quota.amount:
             return Answer(
                 Word.REFUSE,
@@ -272,7 +272,8 @@ def _limited(tenant: Tenant, use: Use, asker: _Asker, claim: Claim) -> Answer | 
             )
         if what in use.unknown:
             waits = waits or Answer(
-                Word.WAIT, f"waiting for quota of {whose}: the scheduler's accounting was not read yet for {what}"
+                Word.WAIT,
+                f"waiting for quota of {whose}: the hub has not read all days of {what} from the accounting yet",
             )
             continue
         used = use.of(quota, asker.uid)

@@ -86,8 +86,8 @@ class Hub:
         )
 
     async def work(self) -> None:
-        """Do what no request asks for, until the task is cancelled: read the GPU time of all users for quotas, and
-        start daemons that ended without reporting the ends of their jobs."""
+        """Run background tasks until cancelled: read the GPU time of all users for quotas, and start daemons
+        that ended without reporting the ends of their jobs."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._gpu_hours.keep_reading())
             tasks.create_task(self._keep_daemons())
@@ -106,7 +106,7 @@ class Hub:
             try:
                 (await self._daemons.connect(uid)).close()
             except Refused as error:
-                log.warning("user %s has admitted jobs, but no daemon: %s", uid, error)
+                log.warning("cannot start the daemon of user %s, who has admitted jobs: %s", uid, error)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""

@@ -43,7 +43,7 @@ class ClusterTokens:
     async def issue(self, uid: int) -> dict[str, Any]:
         """Return a token for the daemon with this uid, and when it expires. Raises Refused."""
         if uid not in self._settings.tenants.values():
-            raise refuse(403, f"user {uid} is not the daemon of a tenant")
+            raise refuse(403, f"uid {uid} is not in [spawner] tenants")
         known = self._tokens.get(uid)
         if known is None or known[1] < time.time() + LEAST_S:
             if uid not in self._asking:
@@ -53,13 +53,13 @@ class ClusterTokens:
             try:
                 known = self._tokens[uid] = await asyncio.shield(self._asking[uid])
             except (SchedulerUnreachable, NotPermitted, InvalidRequest, ConfigError) as error:
-                raise unavailable(f"the hub gets no token from the cluster: {error}") from error
+                raise unavailable(f"the hub cannot get a token from the cluster: {error}") from error
         return {"token": known[0], "expires_at": known[1]}
 
     def _request(self, uid: int) -> tuple[str, float]:
         """Request a token with the hub's own credentials."""
         if account_name(uid):
-            raise InvalidRequest(f"uid {uid} of a tenant is also that of the account {account_name(uid)}")
+            raise InvalidRequest(f"uid {uid} of a tenant already belongs to account {account_name(uid)!r}")
         environ = {**os.environ, "HOME": "/nonexistent"}  # the site's configuration alone counts
         given = load_settings(environ=environ).backend_settings(BACKEND)
         table = {**given, "kubeconfig": self._settings.kubeconfig, "request_timeout_s": REQUEST_S}

@@ -38,7 +38,7 @@ _KEPT_DAYS = 40
 
 
 class Period(StrEnum):
-    """A period of the calendar in the hub's time zone. A quota of GPU-hours begins anew with each."""
+    """A period of the calendar in the hub's time zone. Quotas reset at the start of each."""
 
     DAY = "day"
     WEEK = "week"
@@ -81,10 +81,10 @@ class GpuHours:
                 await asyncio.to_thread(self.read)
             except (NoAccounting, StoreError) as error:
                 if str(error) != self._why:
-                    log.error("quotas of GPU-hours use old figures: %s", error)
+                    log.error("cannot read the accounting, so GPU-hours quotas use old figures: %s", error)
                 self._why = str(error)
             except Exception:
-                log.exception("quotas of GPU-hours use old figures")
+                log.exception("cannot read the accounting, so GPU-hours quotas use old figures")
             else:
                 self._why = ""
             await asyncio.sleep(INTERVAL_S)
@@ -117,7 +117,9 @@ class GpuHours:
     def used(self, since: float, until: float) -> Sequence[AccountedUse]:
         """Return the use of all users in a period from the accounting. Raises NoAccounting."""
         if self._source is None:
-            raise NoAccounting("this hub does not ask a scheduler for its accounting")
+            raise NoAccounting(
+                "the hub reads no accounting: listing_interval_s is 0, or the slurm backend is not installed"
+            )
         try:
             found = self._source.accounted_uses(since, until)
         except SchedulerUnreachable as error:

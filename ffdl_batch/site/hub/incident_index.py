@@ -1,7 +1,7 @@
 """Stores the incidents that daemons report, for reports about the whole site.
 
 The peer uid of the connection decides whose incidents they are. A user can make a daemon report anything, so each
-user's share of the index is bounded, the hub's clock says when an incident came, and a node has a score only if it
+user's share of the index is bounded, incidents are dated by the hub's clock, and a node has a score only if it
 failed jobs of several users.
 """
 
@@ -123,7 +123,7 @@ def read_incidents(plain: object) -> list[IncidentRow]:
 def _checked(row: IncidentRow) -> IncidentRow:
     moments = [row.at, row.noticed_at, *(one.at for one in row.evidence if one.at is not None)]
     if not all(0 <= at < _FARTHEST for at in moments) or not 0 <= row.lost_gpu_hours <= _MOST_LOST:
-        raise ValueError(f"the incident {row.key[:_NAME_CHARS]} has a number that is not possible")
+        raise ValueError(f"incident {row.key[:_NAME_CHARS]}: a time or the lost GPU-hours are out of range")
     if max(map(len, (row.job, row.episode, row.kind))) > _NAME_CHARS:
         raise ValueError(f"job, episode and kind must have at most {_NAME_CHARS} characters")
     kind = kind_of(row.kind)

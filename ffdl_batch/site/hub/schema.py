@@ -79,7 +79,7 @@ USES = Table(
     Column("account", Text, primary_key=True),
     Column("gpu_s", Double, nullable=False),
 )
-"""What the scheduler's accounting says about each day (YYYY-MM-DD, in local time)."""
+"""GPU-seconds of each day (YYYY-MM-DD, in local time), from the scheduler's accounting."""
 DAYS = Table(
     "gpu_use_days",
     METADATA,

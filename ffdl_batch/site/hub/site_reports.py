@@ -38,7 +38,7 @@ class SiteReports:
             return {"nodes": to_plain(self._store.incidents.nodes())}
         since, until = _moment(asked, "since"), _moment(asked, "until")
         if since is None:
-            raise wrong_usage("the query needs `since`")
+            raise wrong_usage("missing query parameter 'since'")
         if (time.time() if until is None else until) - since > LONGEST_DAYS * 86400:
             raise wrong_usage(f"the period is longer than {LONGEST_DAYS} days")
         try:

@@ -33,7 +33,7 @@ from ffdl_batch.site.hub.token_index import account_name
 
 LONGEST_WHY = 200
 PATIENCE_S = 5.0
-"""How long a change may read the accounting. Jobs wait until the rest was read, too."""
+"""Maximum time that setting a quota waits for the accounting. GPU jobs wait until the rest has been read."""
 _NAME = r"([^/]{1,200})"
 _TENANTS, _LEVERS = f"{HUB_API}/tenants", f"{HUB_API}/levers"
 _TENANT = re.compile(rf"{_TENANTS}/{_NAME}")
@@ -167,18 +167,16 @@ class TenantRoutes:
         check_resource(quota.resource)
         if quota.resource.startswith(PREFIX):
             if tenant in self._settings.tenants:
-                raise TenantRefused(
-                    "quotas of GPU-hours need Slurm's accounting, and the tenant's jobs run on Kubernetes"
-                )
+                raise TenantRefused("GPU-hours quotas need Slurm's accounting, and the tenant's jobs run on Kubernetes")
             try:
                 self._gpu_hours.read(quota.resource, patience_s=PATIENCE_S)
             except NoAccounting as error:
-                raise TenantRefused(f"a quota of GPU-hours needs the scheduler's accounting: {error}") from error
+                raise TenantRefused(f"a GPU-hours quota needs the scheduler's accounting: {error}") from error
         self._tenants.put_quota(tenant, quota)
 
 
 def _describe(tenant: Tenant, use: Use, daemons: Collection[int]) -> dict[str, Any]:
-    """Return a tenant as JSON. `daemons` are the uids of tenants' own daemons, which are no members of people."""
+    """Return a tenant as JSON. `daemons` are the uids of tenants' own daemons, which are not listed as members."""
     uids = {name: uid for uid, name in tenant.members.items()}
     return {
         "name": tenant.name,

@@ -128,7 +128,7 @@ class Tenants:
                 connection.execute(insert(ACCOUNTS).values(account=account, tenant=name))
 
     def link_daemons(self) -> None:
-        """Let the daemons of tenants without accounts belong to their tenants, as the site file now names them."""
+        """Record the daemon uid of each tenant without accounts, as set in the site file."""
         with self._database.writing() as connection:
             query = select(TENANTS.c.name).where(TENANTS.c.name.in_(list(self._daemons)))
             for name in list(connection.execute(query).scalars()):
@@ -167,12 +167,17 @@ class Tenants:
         """Add a member without an account to a tenant with a daemon of its own. `name` is that of the site's OpenID
         provider. It can belong to one tenant only."""
         if not _GUEST.fullmatch(name):
-            raise TenantRefused(f"{name!r} is not a name; use at most 64 ASCII characters without spaces")
+            raise TenantRefused(
+                f"member name {name!r} is invalid; use 1 to 64 printable ASCII characters without spaces"
+            )
         with self._database.writing() as connection:
             _require(connection, tenant)
             owner = connection.execute(select(GUESTS.c.tenant).where(GUESTS.c.name == name)).scalar()
             if owner not in (None, tenant):
-                raise TenantRefused(f"{name} is a member of the tenant {owner}")
+                raise TenantRefused(
+                    f"{name!r} is already a member of tenant {owner!r}; remove it there first: "
+                    f"ffdl-admin member remove {owner} {name}"
+                )
             if owner is None:
                 connection.execute(insert(GUESTS).values(name=name, tenant=tenant))
 
@@ -277,7 +282,7 @@ def check_resource(resource: str) -> None:
     """Raise TenantRefused if no quota can limit this."""
     if not _RESOURCE.fullmatch(resource):
         raise TenantRefused(
-            f"a quota limits jobs, gpus, gpus:TYPE or gpu-hours/PERIOD (day, week or month), not {resource!r}"
+            f"unknown resource {resource!r}; use jobs, gpus, gpus:TYPE, or gpu-hours/day, /week or /month"
         )
 
 

@@ -29,8 +29,10 @@ BREAKS = ("roles", "audit", "twice", "quota", "incident")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the proof on the cluster that is up, or on a new one."""
     parser = argparse.ArgumentParser(prog="python -m tests.proof.site", description=__doc__.partition("\n")[0])
-    parser.add_argument("--break", dest="broken", choices=list(BREAKS), help="break it: must end with 1")
-    parser.add_argument("--kills", type=int, default=0, metavar="N", help="kill programs at N random moments")
+    parser.add_argument(
+        "--break", dest="broken", choices=list(BREAKS), help="Introduce this fault; the proof must exit with status 1."
+    )
+    parser.add_argument("--kills", type=int, default=0, metavar="N", help="Kill programs at N random moments.")
     options = parser.parse_args(arguments)
     broken = options.broken or ""
     began = time.monotonic()

@@ -80,8 +80,8 @@ Say = Callable[[str], None]
 
 
 class Scene:
-    """`broken` names the check that is taken away: `roles`, everybody is an operator; `audit`, no audit is written;
-    `twice`, one of the jobs is sent twice; `quota`, none is set; `incident`, the hub loses one. `kills` is the number
+    """`broken` names the fault to introduce: `roles` makes every user an operator; `audit` writes no audit; `twice`
+    sends one job twice; `quota` sets no quota; `incident` removes an incident from the hub. `kills` is the number
     of kills at random moments; 0: one of each program, and then no request may fail that is repeated once, and there
     are tenants."""
 
@@ -200,7 +200,7 @@ class Scene:
         return json.loads(done.stdout or "{}")
 
     def _incidents(self, begun_at: float) -> list[str]:
-        """The jobs of all incidents at the hub, once the daemons have reported those that there must be."""
+        """The jobs of all incidents at the hub, after waiting for the expected number."""
         wanted = sum(one.status != 0 for one in self.sent)
         until = time.monotonic() + REPORTED_S
         while True:

@@ -93,14 +93,15 @@ class Found:
             own = [run for run in self.runs if run.user in members]
             most = max(sum(one.submitted <= run.submitted < one.ended for one in own) for run in own)
             if most > limit:
-                yield f"{', '.join(members)} had {most} live jobs at a time, and may have {limit}"
+                yield f"{', '.join(members)} had {most} live jobs at once (limit {limit})"
         failed = sorted(one.job for one in self.sent if one.status)
         if sorted(self.incidents) != failed:
-            yield f"the hub has incidents of {sorted(self.incidents)}, and {failed} failed"
+            yield f"the hub reports incidents of {sorted(self.incidents)}, but the failed jobs are {failed}"
         for user in self.uids:
             wanted = sum(run.cpus * (run.ended - run.began) for run in self.runs if run.user == user)
-            if abs(self.usage.get(user, 0.0) - wanted) > 0.5:
-                yield f"{user} used {wanted} CPU-seconds, and the report has {self.usage.get(user)}"
+            shown = self.usage.get(user, 0.0)
+            if abs(shown - wanted) > 0.5:
+                yield f"{user} used {wanted} CPU-seconds according to Slurm, but the report shows {shown}"
         changes = sum(line["role"] == "operator" and line["what"].startswith("PUT ") for line in self.audited)
         if changes != self.operations:
             yield f"the audit has {changes} changes of the operator, who made {self.operations}"

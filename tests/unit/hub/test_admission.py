@@ -232,7 +232,7 @@ def test_tenants_are_described_and_changed_as_a_whole(store: HubStore) -> None:
         (lambda tenants: tenants.add_member("nowhere", ADA), "there is no tenant 'nowhere'"),
         (lambda tenants: tenants.add_member("vision", 9999), "has no account"),
         (lambda tenants: tenants.remove_member("vision", "eve"), "eve is not a member"),
-        (lambda tenants: tenants.put_quota("vision", Quota("", "cpus", 1)), "not 'cpus'"),
+        (lambda tenants: tenants.put_quota("vision", Quota("", "cpus", 1)), "unknown resource 'cpus'"),
         (lambda tenants: tenants.put_quota("vision", Quota("", "gpus", -1)), "must be between 0 and"),
         (lambda tenants: tenants.put_quota("vision", Quota("eve", "gpus", 1)), "eve is not a member"),
         (lambda tenants: tenants.remove_quota("vision", "", "gpus"), "no such quota"),

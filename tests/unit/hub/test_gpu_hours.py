@@ -156,7 +156,7 @@ def test_job_that_can_never_fit_or_has_no_time_limit_is_refused(site: Site) -> N
     assert ask(site.store, ADA, Claim("a", gpus=4, hours=3), Claim("b", gpus=1), Claim("c"), Claim("d", hours=9)) == [
         f"refuse: {WEEK}: 12 exceeds the quota of tenant vision (10); request less, or choose another account with "
         "--account",
-        f"refuse: {WEEK}: the quota of tenant vision needs a time limit; set one with --time",
+        f"refuse: {WEEK}: the quota of tenant vision requires a time limit; set one with --time",
         "go",
         "go",
     ]
@@ -188,7 +188,7 @@ def test_use_counts_for_tenant_of_account_and_for_only_tenant_of_user(site: Site
 
 def test_new_jobs_wait_until_all_days_of_the_period_were_read(site: Site) -> None:
     limit(site.store, DAY, 8)
-    said = f"wait: waiting for quota of tenant vision: the scheduler's accounting was not read yet for {DAY}"
+    said = f"wait: waiting for quota of tenant vision: the hub has not read all days of {DAY} from the accounting yet"
     assert ask(site.store, ADA, Claim("a", gpus=1, hours=1)) == [said]
     site.accounting.why = "connection refused"
     with pytest.raises(NoAccounting, match="connection refused"):

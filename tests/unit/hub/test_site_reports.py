@@ -177,7 +177,7 @@ def test_operator_gets_site_reports_of_faults_nodes_and_usage(hub: Site) -> None
         ("user", "ada", "2.000000"), ("user", "bob", "1.000000"),
     ]  # fmt: skip
     text = report(hub, "usage", "--site", "--since", "4h").stdout
-    assert "2 jobs held 3.0 GPU-hours" in text and "lost 4.0 GPU-hours" in text
+    assert "2 jobs held 3.0 GPU-hours" in text and "in this period, 4.0 GPU-hours" in text
     plain = json.loads(report(hub, "usage", "--site", "--since", "4h", "--json").stdout)["usage"]
     assert (plain["jobs"], plain["gpu_hours"], plain["users"][0]["name"]) == (2, 3.0, "ada")
 

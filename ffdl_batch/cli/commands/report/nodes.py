@@ -34,7 +34,7 @@ def nodes(*, site: bool, form: str, as_json: bool, output: str) -> None:
     The score is the sum of the weights of a node's incidents, one for each attempt. A weight halves every fourteen
     days. The output of learners does not count. Nodes are excluded only for jobs of ffdl, and only if the
     configuration says so ([nodes] exclude_unreliable). No node is drained. With --site, the incidents of all users
-    count, and only nodes that failed jobs of at least two users are listed.
+    count, and only nodes that failed jobs of at least two users are listed. EXCLUDED UNTIL is always empty with --site.
     """
     form = chosen_format(form, as_json=as_json)
     with open_client(is_site=site) as client:

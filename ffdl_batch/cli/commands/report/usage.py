@@ -114,7 +114,7 @@ SITE_COLUMNS = ("period_from", "period_until", "kind", "name", "jobs", "gpu_hour
 @click.option("-a", "--all-users", is_flag=True, help="Report jobs of all users; for administrators.")
 @site_option
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True,
-              help="Format. csv has a row for each job, for accounting.")  # fmt: skip
+              help="Format. csv has one row for each job; with --site, one for each tenant and user.")  # fmt: skip
 @json_option("Same as --format json.")
 @click.option("-o", "--output", metavar="FILE", default="-", callback=check_written,
               help="Write the report to this file.")  # fmt: skip
@@ -143,7 +143,7 @@ def usage(  # noqa: PLR0913  (one parameter per option)
     learners per job; queueing, download and processing times; GPU utilisation; waste by cause; and the cost by [rates]
     of the configuration.
 
-    A job counts with its part in the period. Running jobs count up to now. With --site, hours and jobs are those of the
+    A job counts with its part in the period. Running jobs count up to now. With --site, hours and jobs come from the
     scheduler's accounting, including jobs submitted without ffdl.
     """
     form = chosen_format(form, as_json=as_json)

@@ -119,14 +119,15 @@ def site_document(report: SiteUsage, period: Period) -> Document:
         rows = [
             (one.name, one.jobs, one.gpu_hours, part, one.cpu_hours) for one, part in zip(groups, share, strict=True)
         ]
-        note = "- means users and accounts of no tenant." if kind == "tenant" else ""
+        note = "'-': usage that belongs to no tenant." if kind == "tenant" else ""
         tables.append(table_of(f"By {kind}", (text_column(kind.upper()), *columns[1:]), rows, note))
     return Document(
         f"Usage of the site {period.name}",
         (
             f"From {local(report.since)} to {local(report.until)}, local time. All users, from Slurm's accounting.",
             f"{counted(report.jobs, 'job')} held {report.gpu_hours:.1f} GPU-hours, {report.cpu_hours:.1f} CPU-hours. "
-            f"Failed attempts lost {report.lost_gpu_hours:.1f} GPU-hours of work after their last checkpoints.",
+            f"According to incidents that daemons reported in this period, {report.lost_gpu_hours:.1f} GPU-hours of "
+            "work were lost.",
         ),
         (Section("Hours", (), tuple(tables)),),
     )
