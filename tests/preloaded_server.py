@@ -203,6 +203,7 @@ def _start_below(process: subprocess.Popen[Any], *given: Any) -> None:
     if unusual or not is_in_tree(command) or AT_START & environment.keys():
         _execute(process, *given)
         return
+    reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         status = 1
@@ -223,6 +224,9 @@ def _start_below(process: subprocess.Popen[Any], *given: Any) -> None:
         except BaseException:  # noqa: BLE001 - the child's outermost frame
             traceback.print_exc()
         os._exit(status)
+    os.close(writing)
+    os.read(reading, 1)  # as `subprocess` waits for the execution: until the child has closed what it is not given
+    os.close(reading)
     process.pid = pid
     process._child_created = True  # type: ignore[attr-defined]
     process._close_pipe_fds(*streams)  # type: ignore[attr-defined]
