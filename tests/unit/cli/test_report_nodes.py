@@ -22,7 +22,8 @@ N2 = NodeScore("n2", 0.5, {"node.clock": 1}, 1_799_000_000.0, 1)
 
 def told(monkeypatch: pytest.MonkeyPatch, report: NodesReport, *words: str) -> str:
     @contextmanager
-    def opened() -> Iterator[object]:
+    def opened(*, is_site: bool) -> Iterator[object]:
+        assert not is_site
         yield SimpleNamespace(reports=SimpleNamespace(nodes=lambda: report))
 
     monkeypatch.setattr(nodes, "open_client", opened)
