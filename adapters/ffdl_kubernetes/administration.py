@@ -181,3 +181,5 @@ class Administration:
             raise explain(refused, f"a token of {self._client.namespace}/{ROLE}") from refused
         except (KeyError, TypeError, ValueError) as error:
             raise SchedulerUnreachable(f"the API server's answer has no token: {error!r}") from error
+        finally:
+            self._client.close()

@@ -144,7 +144,7 @@ def test_members_use_daemon_of_their_tenant_in_its_namespace_and_reach_no_other(
     for words, why in (
         (("--backend=local", f"{ada.home}/job.yml"), "may not start jobs of the backend local"),
         (("--backend=slurm", f"{ada.home}/job.yml"), "backend 'slurm' is not allowed"),
-        ((f"{ada.home}/ssh.yml",), "may use files of the hub's host"),
+        ((f"{ada.home}/ssh.yml",), "fsspec stores and ca_file are not allowed"),
     ):
         refused = ada.ffdl("submit", *words, f"{ada.home}/model")
         assert (refused.returncode != 0, why in refused.stderr) == (True, True), refused
