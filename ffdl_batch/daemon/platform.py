@@ -12,6 +12,7 @@ from pathlib import Path
 from ffdl_batch.attempt.layout import Root
 from ffdl_batch.config import Settings
 from ffdl_batch.config.daemon_location import check_own_directory, make_own_directory
+from ffdl_batch.domain.tenant import BACKEND
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.running_clock import SystemClock
 from ffdl_batch.host.users import TENANT
@@ -34,8 +35,6 @@ from ffdl_batch.services.pending.explanation import Explainer
 from ffdl_batch.services.queries.followed_jobs import FollowedJobs
 from ffdl_batch.store import Store, open_store
 from ffdl_batch.store.existing_database import sqlite_file
-
-BACKEND_OF_TENANTS = "kubernetes"
 
 
 @dataclass(slots=True)
@@ -126,7 +125,7 @@ def open_platform(settings: Settings, clock: Clock | None = None) -> Platform:
     hub = hub_of(os.environ)
     listing = HubListing(hub) if hub is not None else None
     context = AdapterContext(root=root.path, user=user, uid=uid, shared=listing)
-    adapters = Adapters(settings, context, own, only=BACKEND_OF_TENANTS if tenant else "")
+    adapters = Adapters(settings, context, own, only=BACKEND if tenant else "")
     storage = JobStorage(store, root, shared, user, uid, is_tenant=bool(tenant))
     return Platform(settings, storage, adapters, owner, StoreChecks(egress=settings.egress), hub=hub)
 

@@ -8,6 +8,9 @@ from enum import StrEnum
 
 from ffdl_batch.host.fast_dataclass import dataclass
 
+BACKEND = "kubernetes"
+"""The only backend of the daemon of a tenant without accounts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tenant:

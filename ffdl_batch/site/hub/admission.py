@@ -14,9 +14,10 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.sql import ColumnElement
 
 from ffdl_batch.domain.admission import GO, LATER, Answer, Claim, Word
+from ffdl_batch.domain.metrics.usage_report import HOUR_S
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.site.hub.fair_window import FairWindow
-from ffdl_batch.site.hub.gpu_hours import HOUR_S, PREFIX, Period, stored_hours
+from ffdl_batch.site.hub.gpu_hours import PREFIX, Period, stored_hours
 from ffdl_batch.site.hub.schema import ADMISSIONS
 from ffdl_batch.site.hub.tenants import EACH, WHOLE, Lever, LeverKind, Quota, Tenant, read_levers, read_tenants
 from ffdl_batch.site.hub.token_index import account_name
@@ -24,7 +25,7 @@ from ffdl_batch.store.database import Database
 
 MOST_LIVE = 50_000
 """Live jobs of one user. It bounds what a user can make the hub store."""
-_NOBODY = -1
+_FORMER_MEMBER = -1
 """Stands for users who used an account of a tenant and are not members now."""
 _LOCK = 0x66666468
 """Number of the hub's advisory lock on PostgreSQL: any that no other program uses in the database."""
@@ -316,5 +317,5 @@ def _use_of(connection: Connection, tenant: Tenant, payers: Payers, now: float) 
             use.unknown.add(what)
         for (user, account), used in hours.used.items():
             if payers.find(user, account) is tenant:
-                use.add(uids.get(user, _NOBODY), {what: used})
+                use.add(uids.get(user, _FORMER_MEMBER), {what: used})
     return use

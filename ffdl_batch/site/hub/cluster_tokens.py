@@ -14,6 +14,7 @@ from typing import Any
 
 from ffdl_batch.config import ConfigError, load_settings
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, NotPermitted, SchedulerUnreachable
+from ffdl_batch.domain.tenant import BACKEND
 from ffdl_batch.plugins import AdapterContext, create_adapter
 from ffdl_batch.ports.capabilities import KeepsTenants
 from ffdl_batch.site.hub.callers import refuse
@@ -26,7 +27,6 @@ LEAST_S = 1800.0
 """A token that is valid for so long is given again."""
 REQUEST_S = 10
 """How long one request to the cluster may take."""
-BACKEND = "kubernetes"
 THREADS = 2
 
 

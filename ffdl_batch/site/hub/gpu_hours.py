@@ -20,6 +20,7 @@ from sqlalchemy import delete, func, insert, select
 from sqlalchemy.engine import Connection
 
 from ffdl_batch.domain.backend_facts import AccountedUse
+from ffdl_batch.domain.metrics.usage_report import HOUR_S
 from ffdl_batch.domain.scheduler_errors import SchedulerUnreachable
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.ports.capabilities import HasAccounting
@@ -33,7 +34,6 @@ INTERVAL_S = 60.0
 SETTLED_S = 600.0
 """How long after the end of a day its records may still change: slurmctld sends them to slurmdbd with a delay."""
 PREFIX = "gpu-hours/"
-HOUR_S = 3600.0
 _KEPT_DAYS = 40
 
 

@@ -6,14 +6,13 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import field
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from ffdl_batch.domain.scheduler_errors import SchedulerUnreachable
-from ffdl_batch.domain.tenant import Tenant, TenantStep
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.site.hub import cluster_tokens
@@ -38,17 +37,10 @@ class Cluster:
             raise SchedulerUnreachable(self.why)
         return f"token-{len(self.users)}", time.time() + self.lifetime_s
 
-    def tenant_objects(self, tenant: Tenant) -> Sequence[Mapping[str, Any]]:
-        raise NotImplementedError
+    def refuse(self, *_: object, **__: object) -> NoReturn:
+        raise AssertionError("the hub requests tokens, and nothing else")
 
-    def permissions(self, tenant: Tenant) -> Sequence[Mapping[str, Any]]:
-        raise NotImplementedError
-
-    def create_tenant(self, tenant: Tenant, *, adopt: bool, update: bool, remove: bool) -> Sequence[TenantStep]:
-        raise NotImplementedError
-
-    def advise(self, tenant: Tenant) -> Mapping[str, str]:
-        raise NotImplementedError
+    tenant_objects = permissions = create_tenant = advise = refuse
 
 
 @pytest.fixture

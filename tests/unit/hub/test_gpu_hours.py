@@ -53,10 +53,10 @@ class Accounting:
         return [AccountedUse(*key, 1, held, 0.0) for key, held in found.items()]
 
     def accounting_outage(self) -> AccountingOutage | None:
-        raise AssertionError("nobody asks for outages")
+        raise AssertionError("outages are not asked for")
 
     def accounted_runs(self, attempts: Mapping[NativeId, Token]) -> Mapping[NativeId, Sequence[AccountedRun]] | None:
-        raise AssertionError("nobody asks for runs")
+        raise AssertionError("single runs are not asked for")
 
 
 @dataclass

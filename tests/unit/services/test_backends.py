@@ -150,7 +150,7 @@ class Accounted(Site):
         raise AssertionError("nobody asks for runs")
 
     def accounted_uses(self, since: float, until: float) -> Sequence[AccountedUse] | None:
-        raise AssertionError("nobody asks for uses")
+        raise AssertionError("the uses of all users are not asked for")
 
 
 def test_adapters_list_accounting_outage_separately_from_scheduler(tmp_path: Path, clock: FakeClock) -> None:

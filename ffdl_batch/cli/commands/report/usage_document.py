@@ -111,7 +111,7 @@ def usage_document(report: UsageReport, period: Period, by: Sequence[str]) -> Do
 
 def site_document(report: SiteUsage, period: Period) -> Document:
     """Return the report about all users."""
-    columns = (text_column(""), number_column("JOBS"), number_column("GPU-HOURS", 1), number_column("%", 1),
+    columns = (number_column("JOBS"), number_column("GPU-HOURS", 1), number_column("%", 1),
                number_column("CPU-HOURS", 1))  # fmt: skip
     tables = []
     for kind, groups in (("tenant", report.tenants), ("user", report.users)):
@@ -120,7 +120,7 @@ def site_document(report: SiteUsage, period: Period) -> Document:
             (one.name, one.jobs, one.gpu_hours, part, one.cpu_hours) for one, part in zip(groups, share, strict=True)
         ]
         note = "'-': usage that belongs to no tenant." if kind == "tenant" else ""
-        tables.append(table_of(f"By {kind}", (text_column(kind.upper()), *columns[1:]), rows, note))
+        tables.append(table_of(f"By {kind}", (text_column(kind.upper()), *columns), rows, note))
     return Document(
         f"Usage of the site {period.name}",
         (

@@ -49,7 +49,7 @@ class Keeping(FakeScheduler):
         return {native: self.runs[str(native)] for native in attempts if str(native) in self.runs}
 
     def accounted_uses(self, since: float, until: float) -> Sequence[AccountedUse] | None:
-        raise AssertionError("nobody asks for uses")
+        raise AssertionError("the uses of all users are not asked for")
 
 
 @pytest.fixture
