@@ -154,20 +154,25 @@ def jain_index(values: Sequence[float]) -> float:
     return sum(values) ** 2 / (len(values) * sum(value * value for value in values))
 
 
+def judged(tenants: Sequence[Tenant]) -> tuple[list[float], float]:
+    """The waits of regular tenants' jobs in seconds, and the Jain index of greedy tenants' rates by weight."""
+    assert sum(len(one.done) for one in tenants) == GREEDY * GREEDY_JOBS + REGULAR * REGULAR_JOBS
+    greedy, regular = tenants[:GREEDY], tenants[GREEDY:]
+    waits = [answered - accepted for one in regular for accepted, answered in one.done]
+    until = min(one.done[-1][1] for one in greedy)  # all of them have jobs until then
+    return waits, jain_index([sum(answered <= until for _, answered in one.done) / one.weight for one in greedy])
+
+
 def measure_fairness(_: Knobs) -> list[Figure]:
     """Return the waits of regular tenants' jobs, and the fairness between greedy ones."""
     figures = []
     for who, run in (("ffdl", through_fair_window), ("one queue", through_one_queue)):
         tenants = run()
-        assert sum(len(one.done) for one in tenants) == GREEDY * GREEDY_JOBS + REGULAR * REGULAR_JOBS
-        greedy, regular = tenants[:GREEDY], tenants[GREEDY:]
-        waits = [answered - accepted for one in regular for accepted, answered in one.done]
-        until = min(one.done[-1][1] for one in greedy)  # all of them have jobs until then
-        rates = [sum(answered <= until for _, answered in one.done) / one.weight for one in greedy]
+        waits, index = judged(tenants)
         last = max(one.done[-1][1] for one in tenants)
         figures += [
             Figure("fairness", "a job of a regular tenant, from acceptance to the scheduler", who, "s", waits, "<= 2"),
-            Figure("fairness", "Jain index of greedy tenants' rates by weight", who, "", [jain_index(rates)], AIM),
+            Figure("fairness", "Jain index of greedy tenants' rates by weight", who, "", [index], AIM),
             Figure("fairness", "all jobs handed over", who, "s", [last]),
         ]
     return figures

@@ -50,16 +50,17 @@ def namespaces(k8s: FakeCluster) -> list[str]:
 def test_proof_runs_selected_points_and_removes_its_namespaces(
     k8s: FakeCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    only = "permissions,dry run,exit code,results,names,out of memory,policies,unschedulable,deletion"
+    only = "permissions,dry run,exit code,results,names,out of memory,policies,unschedulable,deletion,tenant's"
     status = main([*GIVEN, "--only", only])
     said = capsys.readouterr().out
     assert words(said) == {
         "tenant": "passed", "permissions": "passed", "dry run": "passed", "results are copied": "passed",
         "exit code": "passed", "names of pods": "not possible here", "out of memory": "passed", "policies": "passed",
         "unschedulable": "passed", "deletion": "passed",
+        "another tenant's objects": "passed", "another tenant's learners": "not possible here",
         "nothing is left": "passed",
     }, said  # fmt: skip
-    assert status == 0 and said.endswith("points 11 passed 10 failed 0 not possible here 1\n")
+    assert status == 0 and said.endswith("points 13 passed 11 failed 0 not possible here 2\n")
     assert "names of pods: the cluster has no DNS: no pod of kube-system has the label k8s-app=kube-dns" in said
     assert not namespaces(k8s)
 
@@ -129,6 +130,7 @@ def test_proof_fails_and_cleans_up_when_no_pod_runs(k8s: FakeCluster, capsys: py
     pytest.param("role", "permissions", "permissions"),
     pytest.param("security", "permissions", "tenant"),
     pytest.param("bytes", "results", "results are copied", marks=pytest.mark.full),
+    pytest.param("tenants", "tenant's objects", "another tenant's objects"),
     pytest.param("image", "a job completes", "a job completes", marks=pytest.mark.full),
 ])  # fmt: skip
 def test_proof_detects_deliberate_break(

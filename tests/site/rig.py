@@ -204,6 +204,16 @@ class Spawner:
         self.process.wait()
 
 
+def daemon_socket(host: Host, uid: int) -> Path:
+    """The socket of a user's daemon."""
+    return host.place / f"run/users/{uid}/daemon.sock"
+
+
+def ensure(host: Host, uid: int, by: int | None = None) -> str:
+    """Ask the spawner for a user's daemon, as another user if `by` is given; its answer."""
+    return host.ask(uid if by is None else by, f"ensure {uid}\n")
+
+
 def until(condition: Callable[[], object], what: str) -> None:
     """Wait for a condition."""
     deadline = time.monotonic() + LIMIT_S
@@ -240,7 +250,7 @@ class Hub:
             argv = [*program, "--site-file", f"{self.host.place}/site.toml"]
             self.process = subprocess.Popen(
                 self.host.inside(argv, HUB), stdin=subprocess.DEVNULL, stderr=output, cwd="/",
-                env={**os.environ, "NOTIFY_SOCKET": str(place)},
+                env={**os.environ, **self.host.environment, "NOTIFY_SOCKET": str(place)},
             )  # fmt: skip
             # Not by connections to the port: while no process listens there, one may connect to itself.
             deadline = time.monotonic() + LIMIT_S

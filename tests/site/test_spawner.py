@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.site.rig import ADA, BOB, EXPIRED, GONE, HUB, OUTSIDER, Host, Spawner, until
+from tests.site.rig import ADA, BOB, EXPIRED, GONE, HUB, OUTSIDER, Host, Spawner, daemon_socket, ensure, until
 
 GET = """
 import socket, struct, sys
@@ -38,14 +38,6 @@ print("held", flush=True)
 time.sleep(600)
 """
 """Connects and sends nothing."""
-
-
-def daemon_socket(host: Host, uid: int) -> Path:
-    return host.place / f"run/users/{uid}/daemon.sock"
-
-
-def ensure(host: Host, uid: int, by: int | None = None) -> str:
-    return host.ask(uid if by is None else by, f"ensure {uid}\n")
 
 
 def field(pid: int, name: str) -> list[str]:

@@ -3,46 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.access import Token, new_token, write_login
-from ffdl_batch.domain.tenant import Tenant
 from ffdl_batch.plugins import AdapterContext, create_adapter
 from ffdl_batch.ports.capabilities import KeepsTenants
-from tests.fakes.kubernetes.rig import FakeCluster, cluster
-from tests.site.rig import ADA, ADDRESS, BOB, HUB, OUTSIDER, Host, Hub, Spawner
-from tests.site.test_commands import FFDL_ADMIN, Shell
-from tests.site.test_spawner import daemon_socket, ensure, field
+from tests.fakes.kubernetes.rig import FakeCluster
+from tests.site.rig import ADA, BOB, HUB, Host, Hub, Spawner, ensure
+from tests.site.shell import Shell
+from tests.site.tenants import TENANTS, cluster_token, far_shell, log_in, tenant_cluster, tenant_site
+from tests.site.test_spawner import field
 
-TENANTS = {"vision": 300000, "speech": 300001}
-CONFIG = """\
-[backend]
-default = "kubernetes"
-[backend.kubernetes]
-kubeconfig = "{place}/tenants.kubeconfig"
-namespace = "{{user}}"
-service_account = "ffdl-batch-learner"
-network_policies = "enforced"
-"""
-LOGIN = """
-import http.client, json, socket, sys
-class Unix(http.client.HTTPConnection):
-    def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.connect(sys.argv[1])
-connection = Unix("daemon", timeout=300)
-body = json.dumps({"login": sys.argv[2]})
-connection.request("POST", "/api/v1/trusted-logins", body, {"Content-Type": "application/json"})
-print(connection.getresponse().status)
-"""
-"""What the hub sends after a login by OpenID Connect."""
 JOB = """\
 name: job
 framework: {name: custom, version: registry.example.org/image:1, command: "true"}
@@ -58,68 +32,22 @@ OVER_SSH = f"""\
 
 @pytest.fixture(scope="module")
 def kubernetes(host: Host) -> Iterator[FakeCluster]:
-    """A cluster with a namespace for each tenant; its user `hub` may request their tokens."""
-    with cluster(host.place) as found:
-        context = AdapterContext(str(host.place), "root", 0)
-        keeper = create_adapter("kubernetes", {"kubeconfig": str(found.kubeconfig)}, context)
-        assert isinstance(keeper, KeepsTenants)
-        for name in TENANTS:
-            keeper.create_tenant(Tenant(name, hub_user="hub"), adopt=False, update=False, remove=False)
-        for directory in (found.place, found.authority.parent):
-            directory.chmod(0o755)
-        found.authority.chmod(0o644)
+    with tenant_cluster(host.place) as found:
         yield found
 
 
 @pytest.fixture
-def site(host: Host, kubernetes: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """Spawner and hub, whose operator has made the tenants."""
-    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": sys.executable, "interactiveMode": "Never",
-              "args": ["-I", "-m", "ffdl_batch.services.cluster_token"]}  # fmt: skip
-    place = {"server": kubernetes.url, "certificate-authority": str(kubernetes.authority)}
-    (host.place / "tenants.kubeconfig").write_text(json.dumps({
-        "apiVersion": "v1", "kind": "Config", "current-context": "c",
-        "clusters": [{"name": "c", "cluster": place}], "users": [{"name": "u", "user": {"exec": plugin}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-    }))  # fmt: skip
-    (host.place / "config.toml").write_text(CONFIG.format(place=host.place))
-    own = kubernetes.kubeconfig_of("hub")
-    os.chown(own, HUB, HUB)
-    own.chmod(0o600)
-    shutil.rmtree(host.place / "hub", ignore_errors=True)
-    monkeypatch.setitem(host.environment, "FFDL_CONFIG", str(host.place / "config.toml"))
-    monkeypatch.setenv("FFDL_CONFIG", str(host.place / "config.toml"))
-    host.configure(tenants=TENANTS, min_uid=1000)
-    spawner = Spawner(host)
-    hub = Hub(host, operators=["oskar"], kubeconfig=str(own))
-    operator = Shell(host, OUTSIDER)
-    for tenant in TENANTS:
-        for words in (("tenant", "add", tenant), ("member", "add", tenant, f"{tenant}@example.org")):
-            done = operator.ffdl(*words, program=FFDL_ADMIN)
-            assert done.returncode == 0, done
-    yield hub
-    hub.close()
-    spawner.close()
-
-
-def log_in(host: Host, tenant: str) -> Token:
-    """A token of the tenant's member."""
-    uid, token = TENANTS[tenant], new_token()
-    assert ensure(host, uid, by=HUB) == f"ok {daemon_socket(host, uid)}"
-    login = write_login(token, f"{tenant}@example.org").decode()
-    assert host.python(LOGIN, str(daemon_socket(host, uid)), login, uid=HUB) == "200\n"
-    return token
+def site(host: Host, kubernetes: FakeCluster) -> Iterator[Hub]:
+    with tenant_site(host, kubernetes) as hub:
+        yield hub
 
 
 def member(host: Host, hub: Hub, tenant: str, uid: int) -> Shell:
-    """A member at another machine, where the account does not matter."""
-    shell = Shell(host, uid, is_near=False)
+    """A member at another machine, with files to submit."""
+    shell = far_shell(host, hub, tenant, uid)
     for name, text in (("job.yml", JOB), ("ssh.yml", OVER_SSH), ("model/README", "nothing")):
         (shell.home / name).parent.mkdir(exist_ok=True)
         (shell.home / name).write_text(text)
-    words = ("login", f"https://{ADDRESS}:{hub.port}", "--ca", str(hub.certificate), "--token-stdin")
-    done = shell.ffdl(*words, text=log_in(host, tenant).text)
-    assert done.returncode == 0, done
     return shell
 
 
@@ -151,18 +79,11 @@ def test_members_use_daemon_of_their_tenant_in_its_namespace_and_reach_no_other(
     assert {(line["caller"], line["user"]) for line in site.audit() if line["what"] == "POST /api/v1/jobs"} == {
         (TENANTS["vision"], TENANTS["vision"])
     }
-    token = member_token_of_cluster(kubernetes, "vision")
+    token = cluster_token(kubernetes, "vision").encode()
     for uid in TENANTS.values():
         assert not any(
             token in path.read_bytes() for path in Path(f"{host.place}/state/{uid}").rglob("*") if path.is_file()
         )
-
-
-def member_token_of_cluster(kubernetes: FakeCluster, tenant: str) -> bytes:
-    """The last token that the cluster has issued for the tenant's daemon."""
-    account = f"system:serviceaccount:{tenant}:ffdl-batch-daemon"
-    issued = [token for token, (user, _) in kubernetes.do("tokens").items() if user == account]
-    return str(issued[-1]).encode()
 
 
 def test_daemon_of_tenant_has_nothing_but_its_uid(host: Host, site: Hub, kubernetes: FakeCluster) -> None:

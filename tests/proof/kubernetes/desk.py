@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import signal
 import zipfile
 from collections.abc import Iterator
@@ -61,7 +62,7 @@ class Desk:
 
     def __init__(self, room: Room, options: Options, base: Path, more: str = "") -> None:
         """`more` are lines of ``[backend.kubernetes]``."""
-        self.room, self.options, self._base, self._more = room, options, base, more
+        self.room, self.options, self.base, self._more = room, options, base, more
         self._stack = ExitStack()
         self.kubeconfig = base / "daemon.kubeconfig"
         self.why_no_store = ""
@@ -71,7 +72,7 @@ class Desk:
 
     def __enter__(self) -> Desk:
         with self._stack:
-            config = self._base / "ffdl.toml"
+            config = self.base / "ffdl.toml"
             config.write_text(
                 _CONFIG.format(
                     options=self.options, missing=MISSING_IMAGE, account=ACCOUNT, namespace=self.room.namespace,
@@ -81,7 +82,7 @@ class Desk:
             )  # fmt: skip
             environment = {"FFDL_BACKEND": "kubernetes", "FFDL_CONFIG": str(config)}
             self.site: Site = self._stack.enter_context(
-                site_in(self._base, more_environment=environment, idle_exit_s=3600.0)
+                site_in(self.base, more_environment=environment, idle_exit_s=3600.0)
             )
             self._serve_store()
             self.start()
@@ -109,7 +110,7 @@ class Desk:
         wanted = [self.options.store] if self.options.store else self.room.node_addresses()
         for address in wanted:
             try:
-                self.server = S3Server(self._base / "s3.log", address)
+                self.server = S3Server(self.base / "s3.log", address)
             except OSError:
                 continue
             self._stack.callback(self.server.stop)
@@ -210,12 +211,23 @@ class Desk:
             raise Failed(f"the store has no {key}, but {[one['Key'] for one in found]}")
         return bytes(self.server.client.get_object(Bucket=BUCKET, Key=key)["Body"].read())
 
-    def canary(self) -> str:
-        """What the canary left; "" where it has not come back."""
-        path = self.site.state / FILE
-        return path.read_text() if path.exists() else ""
+    def await_canary(self) -> str:
+        """The canary's result, once it is there and the daemon has read it. Raises Failed."""
+        path, replies = self.site.state / FILE, []
 
-    def said_of(self, word: str) -> str:
+        def settled() -> bool:
+            # A plan asks what the site is, which begins a canary where none was, and has its word once it is there.
+            replies.append(self.plan(self.manifest("true", more=", network: none")))
+            status, reply = replies[-1]
+            return path.exists() and (status == 200 or "does not enforce" in json.dumps(reply))
+
+        try:
+            await_(settled, "level none is taken, or refused by the canary's word", self.options.patience_s)
+        except Failed as late:
+            raise Failed(f"{late}; the daemon's log: {self._said_of('canary')}; the plan: {replies[-1][1]}") from None
+        return path.read_text()
+
+    def _said_of(self, word: str) -> str:
         """The last line of the daemon's log with it."""
         return next((line for line in reversed(self.site.log.splitlines()) if word in line), "nothing")
 

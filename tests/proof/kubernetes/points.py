@@ -14,6 +14,7 @@ from tests.proof.kubernetes.claims import by_a_claim
 from tests.proof.kubernetes.debugging import commands, processes
 from tests.proof.kubernetes.desk import BUCKET, Desk
 from tests.proof.kubernetes.room import Room, await_
+from tests.proof.kubernetes.tenants import learners, objects
 from tests.proof.kubernetes.values import MISSING_IMAGE, TOO_MANY_CPUS, Failed, Impossible
 
 SHIPPED = [
@@ -261,23 +262,11 @@ def unschedulable(desk: Desk) -> str:
 
 
 def policies(desk: Desk) -> str:
-    """The canary's word on NetworkPolicies, and that what is promised keeps to it."""
-    status = 0
-    reply: dict[str, Any] = {}
-
-    def settled() -> bool:
-        # A plan asks what the site is, which begins a canary where none was, and has its word once it is there.
-        nonlocal status, reply
-        status, reply = desk.plan(desk.manifest("true", more=", network: none"))
-        return bool(desk.canary()) and (status == 200 or "does not enforce" in json.dumps(reply))
-
-    try:
-        await_(settled, "level none is taken, or refused by the canary's word", desk.options.patience_s)
-    except Failed as late:
-        raise Failed(f"{late}; the daemon's log: {desk.said_of('canary')}; the plan: {reply}") from None
-    word = json.loads(desk.canary())
-    demand((status == 200) is word["enforced"], f"{word['text']}, but level none: {status} {reply}")
-    return f"{word['text']}; level none is {'taken' if word['enforced'] else 'refused'}"
+    """The canary's result on NetworkPolicies decides whether level none is accepted."""
+    result = json.loads(desk.await_canary())
+    status, reply = desk.plan(desk.manifest("true", more=", network: none"))
+    demand((status == 200) is result["enforced"], f"{result['text']}, but level none: {status} {reply}")
+    return f"{result['text']}; level none is {'taken' if result['enforced'] else 'refused'}"
 
 
 def daemon_restart(desk: Desk) -> str:
@@ -336,5 +325,7 @@ POINTS: Mapping[str, Callable[[Desk], str]] = {
     "unschedulable": unschedulable,
     "daemon restart": daemon_restart,
     "deletion": deletion,
+    "another tenant's objects": objects,
+    "another tenant's learners": learners,
 }
 """Between the tenant and the end."""

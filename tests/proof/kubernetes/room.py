@@ -13,13 +13,15 @@ from typing import Any
 
 from ffdl_batch.domain.launch.pod_protocol import FINALIZER
 from ffdl_batch.domain.tenant import Tenant, TenantStep
+from ffdl_batch.plugins import AdapterContext, create_adapter
+from ffdl_batch.ports.capabilities import KeepsTenants
 from ffdl_kubernetes.client import STRATEGIC, ClusterClient
 from ffdl_kubernetes.settings import read_settings
 from ffdl_kubernetes.tenancy.provisioning import create_tenant
 from tests.proof.kubernetes.values import Failed
 
-DAEMON = "proof-daemon"
-"""The service account by whose token the daemon asks."""
+HUB = "proof-hub"
+"""The service account that requests the tokens of daemons, as the hub of a site does."""
 TOKEN_S = 4 * 3600
 RUN_LABEL = "ffdl-batch/proof"
 KINDS = ("Job", "Pod", "ConfigMap", "Secret", "Service", "NetworkPolicy", "ResourceQuota")
@@ -41,15 +43,16 @@ def await_(check: Callable[[], Any], what: str, seconds: float) -> Any:
 
 class Room:
     """A namespace with a name of its own, nothing of which is there before :meth:`make`. Requests are those of the user
-    of KUBECONFIG."""
+    of KUBECONFIG. With `beside` it is that of another tenant with the same hub."""
 
-    def __init__(self, patience_s: float, *, debugging: bool = False) -> None:
+    def __init__(self, patience_s: float, *, debugging: bool = False, beside: Room | None = None) -> None:
         self._patience_s = patience_s
-        self.run = secrets.token_hex(4)
-        self.namespace = f"ffdl-proof-{self.run}"
+        self.run: str = beside.run if beside else secrets.token_hex(4)
+        self.namespace = f"ffdl-proof-{self.run}" + ("-another" if beside else "")
+        self._hub_namespace = beside.namespace if beside else self.namespace
         self.tenant = Tenant(
             self.namespace,
-            service_account=f"{self.namespace}/{DAEMON}",
+            hub_user=f"system:serviceaccount:{self._hub_namespace}:{HUB}",
             labels={RUN_LABEL: self.run},
             debugging=debugging,
         )
@@ -58,10 +61,11 @@ class Room:
         self.admin.paths["PersistentVolumeClaim"] = ("api/v1", "persistentvolumeclaims")
 
     def make(self) -> list[TenantStep]:
-        """The tenant, as `ffdl-admin tenant create` makes it, and the daemon's service account."""
+        """The tenant, as `ffdl-admin tenant create` makes it, and the hub's service account."""
         steps = create_tenant(self.tenant, read_settings({}))
-        account: dict[str, Any] = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": DAEMON}}
-        self.admin.create(account)
+        account: dict[str, Any] = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": HUB}}
+        if self._hub_namespace == self.namespace:
+            self.admin.create(account)
         return list(steps)
 
     def make_claim(self, name: str, storage_class: str) -> None:
@@ -74,15 +78,26 @@ class Room:
         claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": wanted}
         self.admin.create(claim)
 
-    def kubeconfig(self, file: Path) -> Path:
-        """One with a token of the daemon's service account (the API's TokenRequest)."""
+    def hub_kubeconfig(self, file: Path) -> Path:
+        """One with a token of the hub's service account (the API's TokenRequest)."""
         asked = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
             "spec": {"expirationSeconds": TOKEN_S},
         }
-        path = f"api/v1/namespaces/{self.namespace}/serviceaccounts/{DAEMON}/token"
-        token = self.admin.raw("POST", path, asked)["status"]["token"]
+        path = f"api/v1/namespaces/{self._hub_namespace}/serviceaccounts/{HUB}/token"
+        return self._write_kubeconfig(file, self.admin.raw("POST", path, asked)["status"]["token"])
+
+    def kubeconfig(self, file: Path) -> Path:
+        """One with a token of the daemon's service account, which the hub requests."""
+        hub = self.hub_kubeconfig(file.with_name("hub.kubeconfig"))
+        settings = {"kubeconfig": str(hub), "namespace": self.namespace}
+        keeper = create_adapter("kubernetes", settings, AdapterContext(str(file.parent), "hub", 0))
+        assert isinstance(keeper, KeepsTenants)
+        token, _ = keeper.daemon_token(TOKEN_S)
+        return self._write_kubeconfig(file, token)
+
+    def _write_kubeconfig(self, file: Path, token: str) -> Path:
         context = {"cluster": "c", "user": "u", "namespace": self.namespace}
         plain = {
             "apiVersion": "v1", "kind": "Config", "current-context": "proof",

@@ -74,6 +74,6 @@ def holds(results: Sequence[Result], *, strict: bool) -> bool:
     return Word.PASSED in words and Word.FAILED not in words and not (strict and Word.IMPOSSIBLE in words)
 
 
-BREAKS = ("bytes", "image", "role", "security")
+BREAKS = ("bytes", "image", "role", "security", "tenants")
 """What a run does itself: another byte in the store, a controller's image that nobody has, a daemon without its role, a
-namespace that takes any pod."""
+namespace that takes any pod, a second tenant that lets in daemons and learners of the first."""

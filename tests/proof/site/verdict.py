@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,12 @@ class Run:
     """Not before the beginning of the proof."""
     ended: float
     cpus: int
+
+
+def most_at_once(lives: Iterable[tuple[float, float]]) -> int:
+    """How many of these lives, each from a moment to one that is not part of it, had a moment in common."""
+    known = list(lives)
+    return max((sum(begin <= moment < end for begin, end in known) for moment, _ in known), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +97,7 @@ class Found:
         """Quotas, incidents and usage beside Slurm's accounting."""
         for members, limit in self.limits.items():
             own = [run for run in self.runs if run.user in members]
-            most = max(sum(one.submitted <= run.submitted < one.ended for one in own) for run in own)
-            if most > limit:
+            if (most := most_at_once([(run.submitted, run.ended) for run in own])) > limit:
                 yield f"{', '.join(members)} had {most} live jobs at once (limit {limit})"
         failed = sorted(one.job for one in self.sent if one.status)
         if sorted(self.incidents) != failed:
