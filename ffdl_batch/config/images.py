@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
+from ffdl_batch.config.image_policy import ImageForbidden, permit
 from ffdl_batch.config.settings import FrameworkImages, Settings
+from ffdl_batch.domain.data.image_reference import NotAReference, parse_reference
 from ffdl_batch.domain.job.spec import Framework
 from ffdl_batch.host.permissions import with_denial
 
@@ -16,7 +17,11 @@ _ON_DISKS = ("oci:", "oci-archive:", "docker-archive:", "docker-daemon:")
 
 
 class UnknownImage(ValueError):
-    """The framework or its version has no image; the message lists the known ones and how to add one."""
+    """The framework or its version has no image that the job may use; the message has the reason and the cure."""
+
+    def __init__(self, message: str, code: str = "S103") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 def known_frameworks(settings: Settings) -> dict[str, tuple[str, ...]]:
@@ -28,7 +33,21 @@ def known_frameworks(settings: Settings) -> dict[str, tuple[str, ...]]:
 
 
 def resolve_image(settings: Settings, framework: Framework) -> str:
-    """Return an absolute SIF path or a reference with a scheme. Raises :class:`UnknownImage`."""
+    """Return an absolute SIF path or a reference with a scheme, which the site permits. Raises UnknownImage."""
+    return _permitted(settings, framework, _named(settings, framework))
+
+
+def _permitted(settings: Settings, framework: Framework, image: str) -> str:
+    location = framework.image_location
+    is_private = location is not None and bool(location.access_token)
+    try:
+        return permit(settings.image_policy, image, is_private=is_private)
+    except ImageForbidden as error:
+        raise UnknownImage(str(error), "C107") from None
+
+
+def _named(settings: Settings, framework: Framework) -> str:
+    """Return the image that the framework means. Raises UnknownImage."""
     location = framework.image_location
     if location is not None and location.registry:  # AISphere's dialect: registry/namespace/name:version
         parts = (location.registry, location.namespace, framework.name)
@@ -64,7 +83,7 @@ def resolve_oci_image(settings: Settings, framework: Framework) -> str:
     SIF file, too: no cluster can start that."""
     images = settings.frameworks.get(framework.name)
     if images is not None and framework.image_location is None and framework.version in images.oci:
-        return images.oci[framework.version]
+        return _permitted(settings, framework, f"{_DOCKER}{images.oci[framework.version]}").removeprefix(_DOCKER)
     if images is not None and framework.image_location is None:
         reference = _reference(framework, images)
         is_file = reference.endswith(".sif") or not (set(reference) & set("/:"))
@@ -80,12 +99,13 @@ def _possible(reference: str) -> str:
     """The reference. Raises :class:`UnknownImage` where no registry can have such a name (distribution/reference)."""
     if not reference.startswith(_DOCKER):
         return reference
-    host, slash, name = reference.removeprefix(_DOCKER).partition("@")[0].partition("/")
-    if not (slash and (set(host) & set(".:") or host == "localhost")):
-        name = f"{host}{slash}{name}"
-    name = name.partition(":")[0]
-    if name != name.lower() or re.search(r"\s", reference):
-        raise UnknownImage(f"image {reference} cannot be in a registry: names there have small letters and no blanks")
+    try:
+        parse_reference(reference)
+    except NotAReference:
+        raise UnknownImage(
+            f"image {reference} cannot be in a registry: write NAME:TAG or NAME@sha256:DIGEST; names have small "
+            "letters and no blanks"
+        ) from None
     return reference
 
 

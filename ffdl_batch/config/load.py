@@ -26,7 +26,7 @@ from typing import Any
 
 from ffdl_batch.attempt.reader import kind_of, open_regular
 from ffdl_batch.config.daemon_location import find_other_writers
-from ffdl_batch.config.settings import FrameworkImages, Settings, builtin_frameworks
+from ffdl_batch.config.settings import FrameworkImages, ImagePolicy, Settings, builtin_frameworks
 from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.harmless_settings import harmless_keys
 from ffdl_batch.domain.incidents.site_settings import NodeRules
@@ -44,8 +44,8 @@ TAKEN_OVER = "taken-over-by-site"
 _PATHS = ("state_dir", "jobs_dir", "metrics_textfile", "cache_dir")
 _TEXTS = ("backend", "database_url", "host", "host_program", "hub_url", "default_memory", "log_file_size", "log_rate")
 _SWITCHES = ("check_images", "trust_hub_sessions")
-_OF_SITE = ("egress", "trust_hub_sessions")
-"""Settings that only the site file may have: spawner and hub read them from there too."""
+_OF_SITE = ("egress", "image_policy", "trust_hub_sessions")
+"""Settings that only the site file may have, because they bind the users of the site."""
 _SIZES = {"default_memory": 1, "log_file_size": 64 * 1024, "log_rate": 1024, "cache_bytes": 0}
 """Sizes, and the least that each may be."""
 _NUMBERS = {"log_files": (1, 1000), "metrics_port": (0, 65535)}
@@ -59,7 +59,7 @@ _MOST = 1_000_000_000
 """Maximum of times, some 31 years, and of `default_cpus`."""
 _MERGED_TABLES = ("rates", "notices")
 """Several files set these key by key."""
-_TABLES = ("frameworks", "backends", *_MERGED_TABLES, "nodes", "fault_policies")
+_TABLES = ("frameworks", "backends", *_MERGED_TABLES, "nodes", "fault_policies", "image_policy")
 """What no variable of the environment can say."""
 
 
@@ -393,7 +393,8 @@ def _check(key: str, value: Any, origin: str, home: Path) -> Any:
     if key == "egress":
         _check_egress(value, need)
         value = tuple(value)
-    return _frameworks(value, origin) if key == "frameworks" else value
+    tables: Mapping[str, Callable[[Any, str], Any]] = {"frameworks": _frameworks, "image_policy": _image_policy}
+    return tables[key](value, origin) if key in tables else value
 
 
 def _is_texts(value: Any) -> bool:
@@ -443,6 +444,15 @@ def _frameworks(tables: dict[str, Any], origin: str) -> dict[str, FrameworkImage
         old = merged.get(name, FrameworkImages())
         merged[name] = FrameworkImages({**old.versions, **versions}, template or old.template, {**old.oci, **oci})
     return merged
+
+
+def _image_policy(table: Any, origin: str) -> ImagePolicy:
+    from ffdl_batch.config.tables import read_image_policy
+
+    try:
+        return read_image_policy(table)
+    except ValueError as error:
+        raise ConfigError(f"{origin}: image_policy{error}") from None
 
 
 def _merge_faults(values: dict[str, Any], key: str, value: Any, origin: str) -> None:

@@ -50,6 +50,20 @@ def builtin_frameworks() -> dict[str, FrameworkImages]:
 
 
 @dataclass(frozen=True, slots=True)
+class ImagePolicy:
+    """Which images the site's users may start learners in. References are compared part by part, without tags."""
+
+    allow: tuple[str, ...] = ()
+    """Directories of image files, and beginnings of references; () = all images."""
+    require_digest: tuple[str, ...] = ()
+    """Beginnings of references that must have a digest."""
+    mirrors: Mapping[str, str] = field(default_factory=dict)
+    """HOST[/PATH] of a reference → HOST[/PATH] that nodes get the image from."""
+    signers: tuple[str, ...] = ()
+    """Fingerprints of the keys that may sign image files; () = files need no signature."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The merged configuration. Empty text means "not set". Paths are absolute, times are seconds.
 
@@ -67,6 +81,8 @@ class Settings:
     """Searched in order for ``<name>.sif``."""
     check_images: bool = field(default=True, metadata=HARMLESS)
     frameworks: Mapping[str, FrameworkImages] = field(default_factory=builtin_frameworks)
+    image_policy: ImagePolicy = field(default_factory=ImagePolicy)
+    """Only the site file may set it."""
     default_memory: str = field(default="8GB", metadata=HARMLESS)
     default_cpus: float = field(default=5.0, metadata=HARMLESS)
     network_minimum: NetworkLevel = NetworkLevel.HOST

@@ -1,4 +1,4 @@
-"""Check the tables ``[rates]``, ``[notices]``, ``[nodes]`` and ``[[fault_policies]]`` of the configuration."""
+"""Check the tables ``[rates]``, ``[notices]``, ``[nodes]``, ``[[fault_policies]]`` and ``[image_policy]``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from ffdl_batch.config.image_policy import read_place, read_prefix
+from ffdl_batch.config.settings import ImagePolicy
 from ffdl_batch.domain.incidents.incident import Origin
 from ffdl_batch.domain.incidents.kinds import is_kind_name
 from ffdl_batch.domain.incidents.site_settings import FaultPolicy, NodeRules, NoticeSettings
@@ -25,6 +27,7 @@ LONGEST_MATCH = 1000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
 _ADDRESS = re.compile(r"[^\s@,;<>]+@[^\s@,;<>]+")
 _HEADER = re.compile(r"\s*\[\[\s*fault_policies\s*\]\]")
+_FINGERPRINT = re.compile(r"[0-9A-F]{40}|[0-9A-F]{64}", re.ASCII)
 _LIMITS = {"threshold": (0.1, 1e6), "hours": (0.1, 10_000.0), "percent": (0.0, 50.0)}
 
 
@@ -180,6 +183,37 @@ def read_node_rules(table: Mapping[str, Any], origin: str) -> dict[str, Any]:
         if not is_number or not math.isfinite(value) or not least <= value <= most:
             raise ValueError(f"{place} must be a number from {least:g} to {most:g}, not {shown_toml(value)}")
     return {key: value if key == "exclude_unreliable" else float(value) for key, value in table.items()}
+
+
+def read_image_policy(table: object) -> ImagePolicy:
+    """Return the policy. Raises ValueError with what follows the table's name."""
+    known = [part.name for part in fields(ImagePolicy)]
+    if not isinstance(table, dict):
+        raise ValueError(f" must be a table, not {shown_toml(table)}")
+    checked: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in known:
+            raise ValueError(f".{key} is not a known key; the keys are {', '.join(known)}")
+        texts = [*value, *value.values()] if isinstance(value, dict) else value
+        good = isinstance(value, dict if key == "mirrors" else list) and texts
+        if not good or not all(isinstance(one, str) and one and one.isprintable() for one in texts):
+            kind = "a table of texts" if key == "mirrors" else "a list of texts"
+            raise ValueError(f".{key} must be {kind} that is not empty, not {shown_toml(value)}")
+        try:
+            if key == "mirrors":
+                checked[key] = {read_place(one): read_place(value[one]) for one in value}
+            else:
+                checked[key] = tuple((_fingerprint if key == "signers" else read_prefix)(one) for one in value)
+        except ValueError as error:
+            raise ValueError(f".{key}: {error}") from None
+    return ImagePolicy(**checked)
+
+
+def _fingerprint(text: str) -> str:
+    plain = text.replace(" ", "").upper()
+    if not _FINGERPRINT.fullmatch(plain):
+        raise ValueError(f"{text!r} is not a fingerprint; apptainer key list prints those of keys")
+    return plain
 
 
 def _lines(origin: str) -> list[int]:

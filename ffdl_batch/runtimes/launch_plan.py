@@ -13,7 +13,7 @@ from ffdl_batch.domain.job.learner_layout import Gang
 from ffdl_batch.domain.job.metric_collection import collecting_of
 from ffdl_batch.domain.job.secret_references import secret_variables
 from ffdl_batch.domain.job.spec import JobSpec
-from ffdl_batch.domain.launch.launch_file import LaunchFile, Succession, encode
+from ffdl_batch.domain.launch.launch_file import LaunchFile, Signature, Succession, encode
 from ffdl_batch.domain.launch.limits import Limits
 from ffdl_batch.domain.metrics.records import Collecting
 from ffdl_batch.host.fast_dataclass import dataclass
@@ -72,9 +72,17 @@ def plan_base(
         launch,
         collectors=metrics.collectors,
         metrics=metrics.metrics,
+        signature=plan_signature(runtime, request.signers),
         written_by=f"{backend} {_release()}",
     )
     return BasePlan(backend, start, launch, metrics.warnings)
+
+
+def plan_signature(runtime: Runtime, signers: tuple[str, ...]) -> Signature | None:
+    """Plan how nodes check the signature of an image file. Return None if it needs none."""
+    if not signers or not runtime.image.startswith("/"):
+        return None
+    return Signature((runtime.program, "verify", "--local", "--json", runtime.image), signers)
 
 
 def _fill(request: LaunchRequest, subject: Subject, start: Start) -> LaunchFile:

@@ -37,6 +37,8 @@ class LaunchRequest:
     facts: BackendFacts
     image: str = ""
     """The image that the configuration has for the framework; "" if the backend runs without one."""
+    signers: tuple[str, ...] = ()
+    """Fingerprints of the keys that the site accepts for image files; () = they need no signature."""
     results_store: str = ""
     """The directory that results and logs are stored in; "" = they stay in the attempt."""
     user_env: Mapping[str, str] = field(default_factory=dict)

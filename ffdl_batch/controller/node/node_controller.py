@@ -29,6 +29,7 @@ from ffdl_batch.controller.metrics.monitor import END_S, Monitor
 from ffdl_batch.controller.mounts.node_mounts import clear_left
 from ffdl_batch.controller.node.control_poller import ControlPoller, InterruptionCheck
 from ffdl_batch.controller.node.health_findings import HealthFindings
+from ffdl_batch.controller.node.image_signature import check_signature
 from ffdl_batch.controller.node.learner_requests import HURRY_S
 from ffdl_batch.controller.node.learner_setup import LearnerSetup
 from ffdl_batch.controller.node.phase_runner import OutOfTime, PhaseRunner
@@ -153,6 +154,8 @@ class Node:
             lambda: find_image(launch, rank, go_on, self._data.entries), go_on, awaits_space=True
         )
         self.seats.base["image"] = image
+        if launch.signature is not None:
+            check_signature(launch.signature, os.path.join(self.seats.scratch, "keys"), self._attention.rest)
 
     def _check_stores(self) -> None:
         """Check the results store before anything is loaded. Raises PhaseFailed."""

@@ -37,6 +37,7 @@ _BY_CODE = {
     "C103": "data.missing",
     "C105": "user.dependency",
     "C106": "user.resources",
+    "C107": "user.image",
     "C202": "user.memory",
     "C204": "user.storage",
     "C205": "user.results",

@@ -46,6 +46,11 @@ _TABLE = (
         "read the scheduler's message, correct the request, and submit again",
     ),
     IncidentKind(
+        "user.image",
+        "the site does not allow the image",
+        "use an image that the message names, or ask the administrators",
+    ),
+    IncidentKind(
         "user.dependency", "a dependency of the job cannot be met", "ffdl show the job that it waits for; submit again"
     ),
     IncidentKind(

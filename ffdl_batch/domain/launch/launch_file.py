@@ -109,6 +109,16 @@ class NodeCache:
     images: str = ""
 
 
+@dataclass(frozen=True)
+class Signature:
+    """The signature that the site demands of the learners' image."""
+
+    verify: Tuple[str, ...]
+    """The argv of Apptainer that verifies the image, its last word, and prints the signers as JSON; no placeholders."""
+    signers: Tuple[str, ...]
+    """Fingerprints of the accepted keys."""
+
+
 RESTART_LEARNER = "learner"
 """`LaunchFile.restart`: a training learner that fails is started again, and the others continue."""
 
@@ -277,6 +287,8 @@ class LaunchFile:
     """The argv of the staging program; the file of its task follows."""
     cache: Optional[NodeCache] = None
     """For `fetches` and for the image."""
+    signature: Optional[Signature] = None
+    """None = the site demands none, or the image is not a file."""
     mounts: Optional[Mounts] = None
     stores: Stores = field(default_factory=Stores)
     limits: Limits = field(default_factory=Limits)

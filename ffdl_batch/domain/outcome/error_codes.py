@@ -112,6 +112,11 @@ FAULTS: dict[str, FaultKind] = {
             "the job exceeds a quota of its tenant, or its account is missing or belongs to another tenant",
             "request fewer GPUs, or choose another account; operators see the limits with ffdl-admin tenant list",
         ),
+        _user(
+            "C107",
+            "the image is not allowed by the image policy of the site",
+            "use an image that the message names, or ask the administrators; docs/images.md",
+        ),
         _user("C201", "the learner ended with an error", "read its log with ffdl logs, and correct the training"),
         _user(
             OUT_OF_MEMORY,

@@ -289,7 +289,7 @@ class Deployer:
         except InvalidRequest as error:
             return self._fail(job, "S101", error)
         except UnknownImage as error:
-            return self._fail(job, "S103", error)
+            return self._fail(job, error.code, error)
         try:
             materialize(self._storage.root, job, plan)
             self._reached("written")

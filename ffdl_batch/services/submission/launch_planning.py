@@ -123,8 +123,8 @@ def launch_request(  # noqa: PLR0913 - one value per column of the attempt
     spent: Spent | None = None,
     carry: str = "",
 ) -> LaunchRequest:
-    """Return the request for an adapter's `plan`. Raises UnknownImage for a missing image, and InvalidRequest for an
-    unsupported dependency.
+    """Return the request for an adapter's `plan`. Raises UnknownImage for an image that is missing or forbidden, and
+    InvalidRequest for an unsupported dependency.
 
     `checkpoints` are those of earlier attempts, `spent` is the used part of the retry budget, and `carry` the results
     directory of the attempt before. A first attempt has none of them.
@@ -142,6 +142,7 @@ def launch_request(  # noqa: PLR0913 - one value per column of the attempt
         doorbell=storage.root.doorbell,
         facts=facts,
         image=_image(adapters.settings, spec, facts),
+        signers=adapters.settings.image_policy.signers,
         user_env={**environ, **spec.batch.env},
         minimum_network=adapters.settings.network_minimum,
         lead_s=lead.seconds,
@@ -171,5 +172,5 @@ def _image(settings: Settings, spec: JobSpec, facts: BackendFacts) -> str:
 
 
 def _no_image(candidate: Candidate, error: UnknownImage) -> Refused:
-    finding = locate(candidate, Finding(Severity.ERROR, str(error), path="framework.version", code="S103"))
-    return bad_request("S103", str(finding), (*candidate.warnings, finding))
+    finding = locate(candidate, Finding(Severity.ERROR, str(error), path="framework.version", code=error.code))
+    return bad_request(error.code, str(finding), (*candidate.warnings, finding))

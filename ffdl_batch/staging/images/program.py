@@ -9,6 +9,7 @@ import threading
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+from ffdl_batch.domain.data.image_reference import NotAReference, Reference, parse_reference
 from ffdl_batch.domain.data.image_task import NO_IMAGE, NO_RUNTIME, TOKEN_USER, ImageTask, decode_image_task
 from ffdl_batch.domain.data.staging_protocol import (
     EXIT_STATUS,
@@ -27,7 +28,7 @@ from ffdl_batch.staging.cache.election import BEATS, FillRight
 from ffdl_batch.staging.cache.entry import read_entry
 from ffdl_batch.staging.cache.user_cache import Unusable, open_shelf
 from ffdl_batch.staging.faults import Fault, Retries, shown
-from ffdl_batch.staging.images.registry import Image, Reference, Registry, parse_reference
+from ffdl_batch.staging.images.registry import Image, Registry
 from ffdl_batch.staging.images.sif import RuntimeTooOld, make, maker_of
 from ffdl_batch.staging.reporter import Reporter
 from ffdl_batch.staging.secrets import read_secrets
@@ -62,7 +63,7 @@ def run_image_program(path: str, *, output: int) -> int:
             reporter.done()
     except Fault as fault:
         return _judge(reporter, task.reference, fault, is_private=bool(credentials))
-    except Unusable as why:
+    except (Unusable, NotAReference) as why:
         return _go_without(reporter, str(why))
     except OSError as error:
         return _go_without(reporter, f"{shown(str(error.filename or task.cache.directory))}: {error.strerror or error}")

@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import field
 
+from ffdl_batch.domain.data.image_reference import Reference
 from ffdl_batch.domain.data.image_task import SIF
 from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.staging.cache.election import FillRight, Heartbeat
 from ffdl_batch.staging.cache.entry import new_entry, seal, write_entry
 from ffdl_batch.staging.faults import Fault
-from ffdl_batch.staging.images.registry import Reference
+from ffdl_batch.staging.images.registry import is_plain
 from ffdl_batch.staging.tree import Tree
 
 ASK_S = 60.0
@@ -74,7 +75,7 @@ def make(
     os.makedirs(f"{work}/{_SCRATCH}", mode=0o700)
     os.makedirs(f"{work}/{_LAYERS}", mode=0o700)
     pinned = reference.pinned(digest)
-    _pull(program, pinned, work, credentials, is_plain=reference.is_plain)
+    _pull(program, pinned, work, credentials, without_tls=is_plain(reference.host))
     shutil.rmtree(f"{right.directory}/tree", ignore_errors=True)
     os.mkdir(f"{right.directory}/tree", 0o700)
     os.rename(f"{work}/{SIF}", f"{right.directory}/tree/{SIF}")
@@ -87,8 +88,8 @@ def make(
     right.place()
 
 
-def _pull(program: str, pinned: str, work: str, credentials: Mapping[str, str], *, is_plain: bool) -> None:
-    argv = [program, "-q", "pull", "--disable-cache", *(["--no-https"] if is_plain else [])]
+def _pull(program: str, pinned: str, work: str, credentials: Mapping[str, str], *, without_tls: bool) -> None:
+    argv = [program, "-q", "pull", "--disable-cache", *(["--no-https"] if without_tls else [])]
     env = {name: os.environ[name] for name in _PASSED if name in os.environ}
     env |= {"LC_ALL": "C.UTF-8", "APPTAINER_TMPDIR": f"{work}/{_SCRATCH}", "APPTAINER_CACHEDIR": f"{work}/{_LAYERS}"}
     try:

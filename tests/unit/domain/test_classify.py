@@ -65,6 +65,7 @@ CASES: list[tuple[str, Ended]] = [
     ("user.resources", replace(BASE, code="S100")),
     ("user.request", replace(BASE, code="S101", refused=True)),
     ("user.dependency", replace(BASE, code="C105")),
+    ("user.image", replace(BASE, code="C107")),
     ("data.credentials", staged("credentials", "C103")),
     ("data.credentials", replace(BASE, code="C103", message="the secret s3-key is not there any more")),
     ("data.missing", staged("missing", "C103")),

@@ -19,7 +19,7 @@ import pytest
 from pydantic import BaseModel
 
 import ffdl_batch
-from ffdl_batch.config.images import resolve_image, resolve_oci_image
+from ffdl_batch.config.images import UnknownImage, resolve_image, resolve_oci_image
 from ffdl_batch.config.settings import Settings
 from ffdl_batch.domain.backend_facts import BackendFacts, NodeShape
 from ffdl_batch.domain.codec import to_plain
@@ -207,7 +207,7 @@ def plans(manifest: str) -> dict[str, object]:
     for backend in FACTS:
         try:
             found[backend] = to_plain(plan(backend))
-        except InvalidRequest as refused:
+        except (InvalidRequest, UnknownImage) as refused:
             found[backend] = str(refused)
     return found
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import cache
@@ -19,7 +20,7 @@ import pytest
 
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.config import load_settings
-from ffdl_batch.config.settings import FrameworkImages, Settings
+from ffdl_batch.config.settings import FrameworkImages, ImagePolicy, Settings
 from ffdl_batch.daemon.loops import Loops
 from ffdl_batch.daemon.platform import open_platform
 from ffdl_batch.domain.backend_facts import BackendFacts, NodeShape
@@ -28,6 +29,7 @@ from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.incidents.site_settings import FaultPolicy, NodeRules, NoticeSettings
 from ffdl_batch.domain.job.spec import JobSpec, NetworkLevel
 from ffdl_batch.domain.job.views import PlanView
+from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.metrics.rates import Rates
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SubmissionUncertain
 from ffdl_batch.plugins import AdapterContext, create_adapter
@@ -57,7 +59,8 @@ from tests.unit.services.test_key_effects import BASE, FACTS, NODES, parsed
 
 MODELS: Mapping[str, type] = {
     "": Settings, "nodes": NodeRules, "notices": NoticeSettings, "rates": Rates, "fault_policies": FaultPolicy,
-    "slurm": SlurmSettings, "local": LocalSettings, "kubernetes": KubernetesSettings, "profiles": Profile,
+    "image_policy": ImagePolicy, "slurm": SlurmSettings, "local": LocalSettings, "kubernetes": KubernetesSettings,
+    "profiles": Profile,
 }  # fmt: skip
 IN_PLAN: Mapping[str, dict[str, object]] = {
     "slurm": {
@@ -86,10 +89,19 @@ IN_PLAN: Mapping[str, dict[str, object]] = {
 IN_DRY_RUN: dict[str, object] = {
     "images_dirs": ("/elsewhere",), "check_images": False, "default_memory": "9GB", "default_cpus": 3.0,
     "frameworks": {"custom": FrameworkImages({"one": "docker://r.example.org/two:2"})},
+    "image_policy": ImagePolicy(allow=("docker://",)),
     "network_minimum": NetworkLevel.NONE, "log_file_size": "1MiB", "log_files": 2, "log_rate": "2MiB",
     "cache_dir": "/other", "cache_bytes": 7, "data_mount": Mounting.ALWAYS,
 }  # fmt: skip
 SHOWN_BY = {
+    "config/test_image_policy.py": {
+        "test_permitted_image_starts_in_full_at_its_mirror": "image_policy.mirrors",
+        "test_image_outside_of_allowed_places_is_refused_with_rule_and_cure": "image_policy.allow",
+        "test_image_without_required_digest_is_refused_with_form_of_digest": "image_policy.require_digest",
+    },
+    "controller/test_image_signature.py": {
+        "test_image_without_signature_of_accepted_key_fails_attempt": "image_policy.signers",
+    },
     "services/test_binding.py": {
         "test_open_platform_rejects_other_jobs_dir_while_a_job_is_live": "jobs_dir",
     },
@@ -243,6 +255,34 @@ def test_setting_changes_dry_run(site: Site, tmp_path: Path, key: str) -> None:
     value = (str(tmp_path / "elsewhere"),) if key == "images_dirs" else IN_DRY_RUN[key]
     before, after = dry_run(), dry_run(**{key: value})
     assert before != after and PlanView in (type(before), type(after))
+
+
+@pytest.mark.parametrize("site", ["sqlite"], indirect=True)
+def test_image_policy_refuses_job_at_submission_and_one_that_waits(site: Site) -> None:
+    manifest = json.dumps(BASE | {"framework": {**BASE["framework"], "version": "quay.io/a:1"}, "data_stores": []})
+    site.platform.adapters.use("fake", Planning())
+    waits = site.accept("k1", manifest)
+    site.set_settings(image_policy=ImagePolicy(allow=("docker://r.example.org",)))
+    problem = site.problem("k2", manifest)
+    assert (problem.code, problem.exit_code) == ("C107", 78)
+    assert re.match(
+        r"manifest\.yml:\d+:\d+: error: framework\.version: image docker://quay\.io/a:1 .*allow", problem.message
+    )
+    site.deploy()
+    assert (site.job(waits.id).state, site.job(waits.id).error_code) == (JobState.FAILED, "C107")
+
+
+def test_image_file_is_verified_on_nodes_if_site_names_signers() -> None:
+    spec = parsed(BASE).spec
+    assert spec is not None
+    for image, signers, verify in (
+        ("/i.sif", ("A1",), ("apptainer", "verify", "--local", "--json", "/i.sif")),
+        ("/i.sif", (), ()),
+        ("docker://quay.io/a:1", ("A1",), ()),
+    ):
+        request = request_of(spec, facts=MACHINES["slurm"], image=image, signers=signers)
+        signature = slurm_plan.make_plan(request, SlurmSettings()).launch.signature
+        assert ((signature.verify, signature.signers) if signature else ((), ())) == (verify, signers if verify else ())
 
 
 @pytest.mark.parametrize("site", ["sqlite"], indirect=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ffdl_batch.staging.faults import Fault
+from ffdl_batch.domain.data.image_reference import NotAReference, Reference, parse_reference
 from ffdl_batch.staging.images.program import key_of
-from ffdl_batch.staging.images.registry import Reference, parse_reference
+from ffdl_batch.staging.images.registry import endpoint_of
 
 DIGEST = "sha256:" + "0a" * 32
 
@@ -21,7 +21,12 @@ DIGEST = "sha256:" + "0a" * 32
         ("docker://ghcr.io/a/b/c:x", Reference("docker", "ghcr.io", "a/b/c", "x")),
         ("docker://localhost:5000/a", Reference("docker", "localhost:5000", "a")),
         ("docker://localhost/a", Reference("docker", "localhost", "a")),
+        ("docker://index.docker.io/ubuntu", Reference("docker", "docker.io", "library/ubuntu")),
+        ("DOCKER://Quay.IO/a", Reference("docker", "quay.io", "a")),
         ("oras://quay.io:443/a/b:x", Reference("oras", "quay.io:443", "a/b", "x")),
+        ("oras://registry/a", Reference("oras", "registry", "a")),
+        ("library://a/b/c:x", Reference("library", "", "a/b/c", "x")),
+        ("library://registry/a/b/c", Reference("library", "registry", "a/b/c")),
         (f"docker://quay.io/a/b@{DIGEST}", Reference("docker", "quay.io", "a/b", "latest", DIGEST)),
         (f"docker://quay.io/a/b:x@{DIGEST}", Reference("docker", "quay.io", "a/b", "x", DIGEST)),
     ],
@@ -35,11 +40,12 @@ def test_parse_reference_reads_image_like_docker(text: str, meant: Reference) ->
     [
         "docker://", "docker://a b", "docker://quay.io/../x", "docker://quay.io/a:", "docker://quay.io/A",
         "docker://a@b", "docker://quay.io/a?x=y", "docker://user:pass@quay.io/a", "docker://quay.io:port/a",
-        "docker://-rf/a",
+        "docker://-rf/a", "docker://quay.io/a/../b", "docker://quay.io//a", "docker://quay.io/a%2fb", "oras://a",
+        "docker://d\u043ecker.io/a", "shub://a/b", "quay.io/a",
     ],
 )  # fmt: skip
 def test_parse_reference_rejects_invalid_image_reference(text: str) -> None:
-    with pytest.raises(Fault, match="not a reference to an image"):
+    with pytest.raises(NotAReference, match="not a reference to an image"):
         parse_reference(text)
 
 
@@ -55,7 +61,7 @@ def test_parse_reference_rejects_invalid_image_reference(text: str) -> None:
     ],
 )
 def test_image_endpoint_uses_http_only_for_loopback_host(host: str, endpoint: str) -> None:
-    assert Reference("docker", host, "a").endpoint == endpoint
+    assert endpoint_of(host) == endpoint
 
 
 def test_image_key_depends_on_digest_name_and_builder_but_not_tag() -> None:
