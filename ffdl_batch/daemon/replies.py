@@ -13,6 +13,7 @@ from http import HTTPStatus
 from typing import Annotated, Any
 
 from pydantic import Field
+from starlette import types
 from starlette.responses import Response
 
 from ffdl_batch.domain.access import Role, Scope, TokenView
@@ -37,6 +38,8 @@ from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.munge import LONGEST
 from ffdl_batch.services.tokens import LONGEST_S, SHORTEST_S, USUAL_S
 
+FFDL_API = "/v1/"
+"""Beginning of the paths of FfDL's REST API."""
 MAX_SUBMISSIONS = 100
 RETRY_S = 5
 """When a client that was refused a connection may try again."""
@@ -101,6 +104,16 @@ class ErrorReply:
 
     problem: Problem
     schema: int = SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class FfdlErrorReply:
+    """The reply of FfDL's API to every refused or failed request."""
+
+    code: int
+    """The HTTP status."""
+    error: str
+    description: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,9 +312,30 @@ class PlainReply(Response):
         return json.dumps(to_plain(content), ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
-def problem_reply(problem: Problem, status: int, headers: Mapping[str, str] | None = None) -> PlainReply:
+class ProblemReply(PlainReply):
+    """An error reply. For paths of FfDL's API it has FfDL's form."""
+
+    def __init__(self, problem: Problem, status: int, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(ErrorReply(problem), status_code=status, headers=headers)
+        self._problem, self._own_headers = problem, headers
+
+    async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
+        """Send it."""
+        if not scope["path"].startswith(FFDL_API):
+            await super().__call__(scope, receive, send)
+            return
+        problem = self._problem
+        description = "; ".join(filter(None, (HTTPStatus(self.status_code).phrase, problem.cure)))
+        plain = {"code": self.status_code, "error": problem.message, "description": description}
+        headers = {
+            name: value for name, value in self.headers.items() if name not in ("content-length", "content-type")
+        }
+        await PlainReply(plain, self.status_code, headers)(scope, receive, send)
+
+
+def problem_reply(problem: Problem, status: int, headers: Mapping[str, str] | None = None) -> ProblemReply:
     """Return the error reply."""
-    return PlainReply(ErrorReply(problem), status_code=status, headers=headers)
+    return ProblemReply(problem, status, headers)
 
 
 def raw_problem_reply(problem: Problem, status: int) -> bytes:

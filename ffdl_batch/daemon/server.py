@@ -28,6 +28,7 @@ from ffdl_batch.daemon.peer_gate import PeerGate
 from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.daemon.prometheus import Outlets
 from ffdl_batch.daemon.quiet_server import QuietServer, uvicorn_config
+from ffdl_batch.daemon.replies import FFDL_API
 from ffdl_batch.daemon.request_context import Context
 from ffdl_batch.daemon.routes import attach, job_output, jobs, logs, pending, reports, tokens, uploads
 from ffdl_batch.daemon.socket_file import Listener
@@ -229,6 +230,7 @@ def create_app(platform: Platform, context: Context | None = None) -> FastAPI:
     context = context or Context(platform, platform.storage.clock.now())
     app = Application(
         [module.router for module in (*ROUTES, prometheus)],
+        {FFDL_API: "ffdl_batch.daemon.ffdl_api.routes"},
         title="ffdl-submitd",
         version=__version__,
         description=_DESCRIPTION,
@@ -238,7 +240,9 @@ def create_app(platform: Platform, context: Context | None = None) -> FastAPI:
     )
     app.state.context = context
     error_replies.install(app)
-    app.add_middleware(error_replies.BodyLimits, own={uploads.ARCHIVES: uploads.BODY_LIMIT})
+    app.add_middleware(
+        error_replies.BodyLimits, own={uploads.ARCHIVES: uploads.BODY_LIMIT, FFDL_API: uploads.BODY_LIMIT}
+    )
     # Added last, so it runs first: it refuses callers before anything else.
     app.add_middleware(PeerGate)
     return app

@@ -96,7 +96,7 @@ def without_upgrade(scope: Scope) -> Scope:
     return {**scope, "extensions": extensions}
 
 
-def find_upgrade(scope: Scope, protocol: str) -> Upgrade | None:
-    """Return the upgrade if the request asks for this protocol."""
+def find_upgrade(scope: Scope, *protocols: str) -> Upgrade | None:
+    """Return the upgrade if the request asks for one of these protocols."""
     found = scope.get("extensions", {}).get(_UPGRADE)
-    return found if isinstance(found, Upgrade) and found.protocol == protocol else None
+    return found if isinstance(found, Upgrade) and found.protocol in protocols else None

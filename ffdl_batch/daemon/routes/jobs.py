@@ -41,7 +41,7 @@ from ffdl_batch.daemon.request_context import (
 from ffdl_batch.daemon.routes import PREFIX
 from ffdl_batch.daemon.routes.parameters import Count, Time, Word, answers
 from ffdl_batch.domain.daemon_health import Health
-from ffdl_batch.domain.job.submission import Caller, Submission
+from ffdl_batch.domain.job.submission import Caller, Submission, SubmissionResult
 from ffdl_batch.domain.job.views import ArrayView, JobView, Resume
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.services.authorisation import without_content
@@ -76,7 +76,13 @@ async def read_health(here: Here) -> PlainReply:
 @router.post("/jobs", response_model=SubmitReply, responses=answers(413, 422), operation_id="submit")
 async def submit_jobs(body: SubmitRequest, here: Here, caller: Asking) -> PlainReply:
     """Submit jobs. Jobs with an id in the reply are durable. A `key` that was accepted before returns the same id."""
-    gate, limiter = Gate(), _limit(here, body.submissions)
+    results = await submit_all(here, caller, body.submissions)
+    return PlainReply(SubmitReply(results, here.platform.adapters.outages()))
+
+
+async def submit_all(here: Context, caller: Caller, submissions: Sequence[Submission]) -> tuple[SubmissionResult, ...]:
+    """Submit jobs, and wake the loops. Return a result for each. Raises Refused, OSError."""
+    gate, limiter = Gate(), _limit(here, submissions)
     results = await with_files_through(
         gate,
         here,
@@ -86,7 +92,7 @@ async def submit_jobs(body: SubmitRequest, here: Here, caller: Asking) -> PlainR
         here.platform.adapters,
         here.platform.store_checks,
         caller,
-        body.submissions,
+        submissions,
         gate.go_through,
     )
     accepted = [result.id for result in results if result.id]
@@ -94,8 +100,7 @@ async def submit_jobs(body: SubmitRequest, here: Here, caller: Asking) -> PlainR
     if accepted:
         here.changes.bump()
         here.poke()
-    blamed = (replace(result, problem=result.problem and blame_options(result.problem)) for result in results)
-    return PlainReply(SubmitReply(tuple(blamed), here.platform.adapters.outages()))
+    return tuple(replace(result, problem=result.problem and blame_options(result.problem)) for result in results)
 
 
 def _limit(here: Context, submissions: Sequence[Submission]) -> CapacityLimiter:

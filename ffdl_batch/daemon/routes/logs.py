@@ -216,8 +216,13 @@ async def read_log(  # noqa: PLR0913, PLR0917 - one parameter per field of the q
 async def stream_reply(
     here: Context, request: Request, read: Callable[[threading.Event], Iterator[bytes | None]], media_type: str
 ) -> StreamReply:
-    """Send the result of `read`. Its thread counts as a stream until the thread ends, even if its reader has
-    disconnected.
+    """Send the result of `read`, with blank lines while there is nothing new. Raises Refused and OSError."""
+    pump = await start_pump(here, read)
+    return StreamReply(stream_lines(pump, here, request), media_type, pump.stop)
+
+
+async def start_pump(here: Context, read: Callable[[threading.Event], Iterator[bytes | None]]) -> LogPump:
+    """Start to read in a thread, which counts as a stream until it ends, even if its reader has disconnected.
 
     Raises Refused and OSError.
     """
@@ -227,7 +232,7 @@ async def stream_reply(
         lines = await in_thread(here.limits.quick, read, stopped)
         pump = LogPump(lines, here.platform.storage.root.path, stopped)
         pump.start(end)
-    return StreamReply(stream_lines(pump, here, request), media_type, pump.stop)
+    return pump
 
 
 def _encoded(texts: Iterator[LogText | None]) -> Iterator[bytes | None]:

@@ -30,11 +30,11 @@ Word = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 Answers = dict[int | str, dict[str, Any]]
 
 
-def answers(*statuses: int) -> Answers:
+def answers(*statuses: int, model: type = ErrorReply) -> Answers:
     """Return the error replies of a route for OpenAPI. `default` keeps FastAPI from adding its own."""
-    described: Answers = {"default": {"model": ErrorReply, "description": "Any other refusal or failure."}}
+    described: Answers = {"default": {"model": model, "description": "Any other refusal or failure."}}
     for status in sorted({*ALWAYS, *statuses}):
-        described[status] = {"model": ErrorReply, "description": ERRORS[status]}
+        described[status] = {"model": model, "description": ERRORS[status]}
     return described
 
 
@@ -45,6 +45,7 @@ ERRORS = {
     403: "The caller may not do this.",
     404: "There is no such job, or it is another user's.",
     409: "This is not possible in the job's state.",
+    410: "The results are no longer there.",
     413: "The request is too large.",
     422: "The manifest, the options or the archive are wrong.",
     500: "The daemon failed; the traceback is in its log.",

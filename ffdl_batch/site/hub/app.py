@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from ffdl_batch.daemon.connections import Peer, peer_of
-from ffdl_batch.daemon.replies import PlainReply, problem_reply
+from ffdl_batch.daemon.replies import FFDL_API, PlainReply, problem_reply
 from ffdl_batch.daemon.upgrades import find_upgrade, without_upgrade
 from ffdl_batch.domain.access import parse_token
 from ffdl_batch.domain.exit_codes import ExitCode
@@ -32,10 +33,11 @@ from ffdl_batch.site.hub.bodies import unknown_route
 from ffdl_batch.site.hub.callers import Caller, Limits, TrustedProxies, find_role, refuse
 from ffdl_batch.site.hub.daemons import Daemons, unavailable
 from ffdl_batch.site.hub.device_logins import DeviceLogins
+from ffdl_batch.site.hub.ffdl_clients import with_bearer_token
 from ffdl_batch.site.hub.listing import JobListing
 from ffdl_batch.site.hub.logins import Logins
 from ffdl_batch.site.hub.own_routes import OwnRoutes
-from ffdl_batch.site.hub.proxy import AnswerBroken, CallerGone, request_head
+from ffdl_batch.site.hub.proxy import UPGRADES, WEBSOCKET, AnswerBroken, CallerGone, request_head
 from ffdl_batch.site.hub.settings import HubSettings
 from ffdl_batch.site.hub.site_reports import SiteReports
 from ffdl_batch.site.hub.store import HubStore
@@ -45,7 +47,7 @@ from ffdl_batch.store import StoreError
 
 log = logging.getLogger(__name__)
 
-_OWN_API = re.compile(rb"/(?:api/v1/.*|metrics|openapi\.json)", re.DOTALL)
+_OWN_API = re.compile(rb"/(?:api/v1/.*|v1/.*|metrics|openapi\.json)", re.DOTALL)
 _USERS_API = re.compile(rb"/users/([1-9][0-9]{0,9})(/api/v1/.*)", re.DOTALL)
 _SITE_REPORT = re.compile(rb"/site/api/v1/reports/(faults|nodes|usage)")
 _BEARER = re.compile(r"[Bb]earer +(\S+)", re.ASCII)
@@ -124,7 +126,7 @@ class Hub:
                 self._write_audit(scope, entry)  # before the caller gets the result
                 message["headers"] = [*message["headers"], (b"ffdl-request", entry.request.encode("ascii"))]
                 if entry.status == HTTPStatus.SWITCHING_PROTOCOLS:
-                    upgrade = find_upgrade(scope, UPGRADE)
+                    upgrade = find_upgrade(scope, *UPGRADES)
                     assert upgrade is not None
                     upgrade.accept(message["headers"])
                     return
@@ -174,9 +176,16 @@ class Hub:
         if path.startswith(b"/api/site/"):
             await self._own_routes.answer(scope, receive, send, peer, entry)
             return
+        if path == b"/health" and scope["method"] in _READS:
+            await PlainTextResponse("OK")(scope, receive, send)
+            return
         own, other, site = (one.fullmatch(path) for one in (_OWN_API, _USERS_API, _SITE_REPORT))
         if own is None and other is None and (site is None or scope["method"] != "GET"):
             raise unknown_route(scope)
+        if path.startswith(FFDL_API.encode("ascii")):
+            scope = with_bearer_token(scope)
+        elif find_upgrade(scope, WEBSOCKET):
+            scope = without_upgrade(scope)
         caller = await self._identify(scope, peer)
         entry.caller = caller.uid
         with self._limits.counted(caller, entry.origin) as note:

@@ -12,6 +12,9 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
+
 from ffdl_batch import __version__
 from ffdl_batch.daemon.connections import Peer, PeerProtocol
 from ffdl_batch.daemon.log_file import log_to
@@ -33,6 +36,8 @@ from ffdl_batch.store import StoreError
 from ffdl_batch.store.database import connect
 
 BACKLOG = 512
+CORS_METHODS = ("GET", "POST", "PATCH", "DELETE")
+CORS_HEADERS = ("Authorization", "Content-Type", "X-Watson-Authorization-Token", "X-Watson-Userinfo")
 FIRST_PASSED = 3
 """Descriptor of the first socket that systemd passes."""
 
@@ -64,7 +69,16 @@ def make_servers(hub: Hub, settings: HubSettings, shares: Shares) -> tuple[HubSe
 
     tls = {"ssl_certfile": settings.certificate, "ssl_keyfile": settings.key} if settings.certificate else {}
     local = HubServer(uvicorn_config(hub, Local), shares.opening, TrustedProxies(()))
-    return local, HubServer(uvicorn_config(hub, Remote, **tls), shares.opening, proxies)
+    return local, HubServer(uvicorn_config(_with_cors(hub, settings), Remote, **tls), shares.opening, proxies)
+
+
+def _with_cors(hub: Hub, settings: HubSettings) -> ASGIApp:
+    """Return the application, for web pages of other origins if the site allows any."""
+    if not settings.cors_origins:
+        return hub
+    return CORSMiddleware(
+        hub, allow_origins=settings.cors_origins, allow_methods=CORS_METHODS, allow_headers=CORS_HEADERS
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

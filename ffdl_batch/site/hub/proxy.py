@@ -34,6 +34,12 @@ _ANSWER_HEADERS = frozenset(
     (b"allow", b"content-length", b"content-type", b"date", b"retry-after", b"www-authenticate")
 )
 """Headers of answers that are passed on, each once."""
+WEBSOCKET = "websocket"
+UPGRADES = (UPGRADE, WEBSOCKET)
+"""Protocols that a daemon may switch to."""
+_OF_WEBSOCKET = frozenset((b"sec-websocket-accept", b"sec-websocket-protocol"))
+_OF_CREATED = re.compile(rb"/v1/models/[a-z0-9-]{1,40}")
+"""The header Location of FfDL's API, in answers with status 201."""
 _CONTROLS = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _LAST_STATUS = 599
 OWN_PREFIX = b"ffdl-"
@@ -96,7 +102,7 @@ async def forward(scope: Scope, receive: Receive, send: Send, daemon: socket.soc
             raise CallerGone
         return await answering  # a daemon may refuse an upload before it has read all of it
     except _Upgraded as upgraded:
-        upgrade = find_upgrade(scope, UPGRADE)
+        upgrade = find_upgrade(scope, *UPGRADES)
         assert upgrade is not None and upgrade.stream is not None
         await _relay(upgrade.stream, daemon, upgraded.args[0])
         return HTTPStatus.SWITCHING_PROTOCOLS
@@ -111,8 +117,8 @@ def request_head(scope: Scope, path: bytes, own: Mapping[str, str], *, with_toke
     """Return request line and headers for the daemon. `own` are the hub's own headers."""
     target = path + (b"?" + scope["query_string"] if scope["query_string"] else b"")
     lines = [scope["method"].encode("ascii") + b" " + target + b" HTTP/1.1", b"Host: ffdl"]
-    if find_upgrade(scope, UPGRADE):
-        lines += [b"Connection: Upgrade", b"Upgrade: " + UPGRADE.encode("ascii")]
+    if (upgrade := find_upgrade(scope, *UPGRADES)) is not None:
+        lines += [b"Connection: Upgrade", b"Upgrade: " + upgrade.protocol.encode("ascii")]
     else:
         lines.append(b"Connection: close")
     lines += [f"{name}: {value}".encode("ascii") for name, value in own.items()]
@@ -224,9 +230,9 @@ async def _pass_answer(scope: Scope, daemon: socket.socket, send: Send) -> int:
             raise _broken(is_begun, str(error)) from error
         if answer.has_head and not is_begun:
             is_begun = True
-            start = {"type": "http.response.start", "status": answer.status, "headers": _passed_headers(answer.headers)}
+            start = {"type": "http.response.start", "status": answer.status, "headers": _passed_headers(answer)}
             if answer.status == HTTPStatus.SWITCHING_PROTOCOLS:
-                if rest is None or not find_upgrade(scope, UPGRADE):
+                if rest is None or not find_upgrade(scope, *UPGRADES):
                     raise NotAnswered("it switched to a protocol that the caller did not request")
                 await send(start)
                 raise _Upgraded(rest)
@@ -270,10 +276,14 @@ async def _pass_down(daemon: socket.socket, stream: RawStream, first: bytes) -> 
             return
 
 
-def _passed_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+def _passed_headers(answer: Answer) -> list[tuple[bytes, bytes]]:
     """Return the headers of an answer that are passed on. Users may replace the program of their daemon, and an
     operator's browser gets its answers from the hub's address."""
-    found = {name: value for name, value in headers if name in _ANSWER_HEADERS and not _CONTROLS.search(value)}
+    names = _ANSWER_HEADERS | (_OF_WEBSOCKET if answer.status == HTTPStatus.SWITCHING_PROTOCOLS else frozenset())
+    found = {name: value for name, value in answer.headers if name in names and not _CONTROLS.search(value)}
+    location = dict(answer.headers).get(b"location", b"")
+    if answer.status == HTTPStatus.CREATED and _OF_CREATED.fullmatch(location):
+        found[b"location"] = location
     return [*found.items(), (b"x-content-type-options", b"nosniff"), (b"content-security-policy", b"sandbox")]
 
 

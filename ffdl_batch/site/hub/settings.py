@@ -22,6 +22,7 @@ _OF_SPAWNER, _OF_SITE = ("run_dir", "min_uid", "tenants"), ("trust_hub_sessions"
 _MOST_PORTS = 1 << 16
 _PASSWORD = re.compile(r"://[^/?#]*:[^/?#]*@|[?&]password=", re.ASCII)
 _ISSUER = re.compile(r"https://[A-Za-z0-9.:\[\]-]+(?:/[!-~]*)?", re.ASCII)
+_ORIGIN = re.compile(r"https?://[A-Za-z0-9.-]+(?::[0-9]{1,5})?", re.ASCII)
 _KINDS = {bool: "true or false", int: "a number", str: "a text"}
 
 
@@ -58,6 +59,8 @@ class HubSettings:
     """Seconds between two queries to slurmctld for the jobs of all users; 0: none."""
     trusted_proxies: list[str] | tuple[()] = ()
     """Addresses and networks of proxies in front of the hub. They put the client's address in X-Forwarded-For."""
+    cors_origins: list[str] | tuple[()] = ()
+    """Origins of web pages that may send requests with a token, such as ``https://dashboard.example.org``."""
     oidc_issuer: str = ""
     """Address of the site's OpenID provider, exactly as it names itself; "" = no login by OpenID Connect."""
     oidc_client_id: str = ""
@@ -88,11 +91,6 @@ class HubSettings:
                 raise ValueError(f"{name} must be at least 1")
         if self.listing_interval_s < 0:
             raise ValueError("listing_interval_s must be at least 0")
-        for network in self.trusted_proxies:
-            try:
-                ipaddress.ip_network(network)
-            except ValueError as error:
-                raise ValueError(f"trusted_proxies: {error}") from error
         if _PASSWORD.search(self.database_url):
             raise ValueError("database_url must have no password, because all users read this file: use PGPASSFILE")
         if bool(self.certificate) != bool(self.key):
@@ -103,6 +101,18 @@ class HubSettings:
             raise ValueError(f"oidc_issuer must be an address as https://HOST, not {self.oidc_issuer!r}")
         if self.listen and not (self.certificate or _is_loopback(self.listen_address[0])):
             raise ValueError("listen must be a loopback address, for a proxy, if no certificate is set")
+
+        self._check_lists()
+
+    def _check_lists(self) -> None:
+        for network in self.trusted_proxies:
+            try:
+                ipaddress.ip_network(network)
+            except ValueError as error:
+                raise ValueError(f"trusted_proxies: {error}") from error
+        for origin in self.cors_origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise ValueError(f"cors_origins must be origins as https://HOST, not {origin!r}")
 
     def account_of(self, uid: int) -> str:
         """Return the name of the account of a uid, or of the tenant whose daemon has it; "" if there is none."""

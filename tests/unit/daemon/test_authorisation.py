@@ -53,6 +53,19 @@ cancel_array       -     yes    -       yes       -
 halt               -     yes    -       yes       -
 halt_array         -     yes    -       yes       -
 
+ffdl_delete_model  -     yes    -       yes       -
+ffdl_patch_model   -     yes    -       yes       -
+
+ffdl_create_model  -     yes    -       -         -
+
+ffdl_get_definition    yes   -      -       -         -
+ffdl_get_model         yes   -      -       -         -
+ffdl_get_trained_model yes   -      -       -         -
+ffdl_list_emetrics     yes   -      -       -         -
+ffdl_list_loglines     yes   -      -       -         -
+ffdl_list_models       yes   -      -       -         -
+ffdl_stream_logs       yes   -      -       -         -
+
 attach             -     yes    -       -         -
 attach_stream      -     yes    -       -         -
 drill              -     yes    -       -         -
@@ -85,8 +98,8 @@ login              -     -      -       -         -
 trusted_login      -     -      -       -         -
 """
 """The expectation, written independently of the product's table."""
-VALUES = {"job_id": "training-000000000", "array_id": "array-000000000", "kind": "results", "name": "x",
-          "digest": "0" * 64, "token_id": "x"}  # fmt: skip
+VALUES = {"job_id": "training-000000000", "model_id": "training-000000000", "array_id": "array-000000000",
+          "kind": "results", "name": "x", "digest": "0" * 64, "token_id": "x"}  # fmt: skip
 
 
 def expected_rights() -> Mapping[str, Mapping[str, bool]]:
