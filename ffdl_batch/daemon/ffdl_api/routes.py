@@ -92,7 +92,9 @@ PageSize = Annotated[int, Query(ge=1, le=MAX_INTEGER)]
 Position = Annotated[int, Query(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 
 
-@router.post("/models", status_code=201, responses=_errors(413, 422), operation_id="ffdl_create_model", openapi_extra=_FORM)
+@router.post(
+    "/models", status_code=201, responses=_errors(413, 422), operation_id="ffdl_create_model", openapi_extra=_FORM
+)
 async def create_model(request: Request, here: Here, caller: Asking) -> PlainReply:
     """Submit a job: a manifest, and a zip file with the model."""
     await check_files(here)
@@ -159,7 +161,9 @@ async def delete_model(model_id: str, here: CaughtUp, caller: Asking) -> PlainRe
     return PlainReply({"model_id": model_id})
 
 
-@router.patch("/models/{model_id}", status_code=202, responses=_errors(404), operation_id="ffdl_patch_model", openapi_extra=_HALT)
+@router.patch(
+    "/models/{model_id}", status_code=202, responses=_errors(404), operation_id="ffdl_patch_model", openapi_extra=_HALT
+)
 async def patch_model(model_id: str, request: Request, here: CaughtUp, caller: Asking) -> PlainReply:
     """Halt a job after a checkpoint."""
     try:
@@ -172,13 +176,23 @@ async def patch_model(model_id: str, request: Request, here: CaughtUp, caller: A
     return PlainReply({"model_id": model_id}, status_code=202)
 
 
-@router.get("/models/{model_id}/definition", response_class=Response, responses=_errors(404, 410), operation_id="ffdl_get_definition")
+@router.get(
+    "/models/{model_id}/definition",
+    response_class=Response,
+    responses=_errors(404, 410),
+    operation_id="ffdl_get_definition",
+)
 async def read_definition(model_id: str, here: CaughtUp, caller: Asking) -> StreamReply:
     """Send the zip file that was submitted."""
     return await _send(here, caller, model_id, OutputKind.MODEL, file_of)
 
 
-@router.get("/models/{model_id}/trained_model", response_class=Response, responses=_errors(404, 410), operation_id="ffdl_get_trained_model")
+@router.get(
+    "/models/{model_id}/trained_model",
+    response_class=Response,
+    responses=_errors(404, 410),
+    operation_id="ffdl_get_trained_model",
+)
 async def read_trained_model(model_id: str, here: CaughtUp, caller: Asking) -> StreamReply:
     """Send the results as a zip file. The status is 410 if they are no longer there."""
     return await _send(here, caller, model_id, OutputKind.RESULTS, zip_of)

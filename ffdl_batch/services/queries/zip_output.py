@@ -7,8 +7,9 @@ import tarfile
 import time
 import zipfile
 from collections.abc import Iterator
+from typing import IO
 
-from ffdl_batch.domain.job.views import UNREADABLE
+from ffdl_batch.domain.job.views import LEFT_OUT, UNREADABLE
 
 CHUNK = 1 << 20
 NOTE = "ffdl-unreadable-files.txt"
@@ -65,7 +66,11 @@ def zip_of(tar: Iterator[bytes]) -> Iterator[bytes]:
         for member in archive:
             if why := member.pax_headers.get(UNREADABLE):
                 unreadable.append(f"{member.name}: {why}\n")
-            elif member.isreg() and (file := archive.extractfile(member)) is not None:
+            elif (
+                LEFT_OUT not in member.pax_headers
+                and member.isreg()
+                and (file := archive.extractfile(member)) is not None
+            ):
                 with target.open(_entry(member), "w", force_zip64=True) as entry:
                     while data := file.read(CHUNK):
                         entry.write(data)
@@ -73,6 +78,11 @@ def zip_of(tar: Iterator[bytes]) -> Iterator[bytes]:
         if unreadable:
             target.writestr(NOTE, "".join(unreadable))
     yield sink.take()
+
+
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes] | None:
+    """Return the content of a regular file; None for other entries."""
+    return archive.extractfile(member) if member.isreg() and LEFT_OUT not in member.pax_headers else None
 
 
 def _entry(member: tarfile.TarInfo) -> zipfile.ZipInfo:
@@ -88,6 +98,6 @@ def file_of(tar: Iterator[bytes]) -> Iterator[bytes]:
     """Yield the content of the only file. Raises OSError and tarfile.TarError."""
     with tarfile.open(fileobj=_Source(tar), mode="r|") as archive:
         for member in archive:
-            if member.isreg() and (file := archive.extractfile(member)) is not None:
+            if (file := _content(archive, member)) is not None:
                 while data := file.read(CHUNK):
                     yield data

@@ -13,8 +13,8 @@ import jsonschema
 import pytest
 from fastapi.routing import APIRoute
 
-from ffdl_batch.daemon.routes import jobs as job_routes
 from ffdl_batch.daemon.ffdl_api import routes as ffdl_api
+from ffdl_batch.daemon.routes import jobs as job_routes
 from ffdl_batch.daemon.server import ROUTES
 from ffdl_batch.domain.codec import from_plain
 from ffdl_batch.domain.daemon_health import DatabaseOutage, Health
@@ -328,7 +328,11 @@ def test_openapi_document_describes_every_route_and_resolves_references(desk: De
     document = desk.ask("GET", "/openapi.json").json
     described = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
     routes = (line.split() for line in EXPECTED.strip().splitlines())
-    expected = {(method, path if path.startswith("/v1/") else f"/api/v1{path}") for path, *methods in routes for method in methods}
+    expected = {
+        (method, path if path.startswith("/v1/") else f"/api/v1{path}")
+        for path, *methods in routes
+        for method in methods
+    }
     served = {
         (method, route.path)
         for module in (*ROUTES, ffdl_api)
