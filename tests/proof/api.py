@@ -50,8 +50,10 @@ _KEYS = (
     "batch.signal", "batch.gres", "batch.health.hang_s", "batch.retry.failures", "batch.checkpoint.lead_s",
 )  # fmt: skip
 _SUBMISSIONS = ("submit", "plan", "outlook")
-_ENDING = ("/cancel", "/halt")
+_ENDING = ("cancel", "halt", "cancel_array", "halt_array", "ffdl_delete_model", "ffdl_patch_model")
 """Operations that run last, because the others need running jobs."""
+_FORM = "ffdl_create_model"
+"""The operation whose body is a form with a manifest and an archive."""
 
 
 @dataclass(slots=True)
@@ -70,7 +72,7 @@ class Tally:
         self.statuses[status] = self.statuses.get(status, 0) + 1
         if status >= 500:
             self._error(f"{operation}: {status} {body[:200]!r}", request)
-        elif status >= 400 and body and not is_error_reply(body):
+        elif status >= 400 and body and not is_error_reply(body, of_ffdl=" /v1/" in operation):
             self._error(f"{operation}: {status} in another form: {body[:200]!r}", request)
 
     def _error(self, kind: str, request: str) -> None:
@@ -88,10 +90,10 @@ class Tally:
         return f"cases {self.cases} server errors {sum(self.counts.values())} (replies {statuses})"
 
 
-def is_error_reply(body: bytes) -> bool:
+def is_error_reply(body: bytes, *, of_ffdl: bool = False) -> bool:
     """Return whether an error has the form that the OpenAPI document promises."""
     try:
-        return set(json.loads(body)) == {"problem", "schema"}
+        return set(json.loads(body)) == ({"code", "error", "description"} if of_ffdl else {"problem", "schema"})
     except ValueError:
         return False
 
@@ -141,11 +143,14 @@ def fuzz(site: Site, cases: int, number: int) -> Tally:
     schema = schemathesis.openapi.from_dict(document)
     schema.config.generation.update(modes=list(GenerationMode))
     results: Iterable[Any] = schema.get_all_operations()  # of a faulty operation `ok` raises AttributeError
-    operations = sorted((found.ok() for found in results), key=lambda one: one.path.endswith(_ENDING))
+    operations = sorted(
+        (found.ok() for found in results), key=lambda one: one.definition.raw.get("operationId") in _ENDING
+    )
     ended, running = _submit(site, "ended", "true"), _submit(site, "running", "sleep 3600")
     until(lambda: site.state_of(ended) == "COMPLETED", "the first job to end")
     array = str(_result(site, "array", "true", {"array": "0-2"})["id"])
-    known = Known(document, {"job_id": (ended, running), "array_id": (array,), "name": ("token",)})
+    jobs = (ended, running)
+    known = Known(document, {"job_id": jobs, "model_id": jobs, "array_id": (array,), "name": ("token",)})
     try:
         for operation in operations:
             for mode in GenerationMode:
@@ -179,6 +184,8 @@ def _run(site: Site, tally: Tally, known: Known, operation: Any, cases: Any, cou
         if operation.label == "POST /api/v1/jobs" and status == 200:
             results = json.loads(body)["results"]
             _cancel(site, [job for one in results for job in (one["elements"] or [one["id"]]) if job])
+        if operation.label == "POST /v1/models" and status == 201:
+            _cancel(site, [json.loads(body)["model_id"]])
 
     with contextlib.suppress(Unsatisfiable):  # an operation without parameters has no invalid requests
         send()
@@ -209,6 +216,9 @@ class Known:
         if named in _SUBMISSIONS and isinstance(case.body, dict) and draw(st.booleans()):
             one = draw(_altered())
             case.body = {"submissions": [one]} if named == "submit" else {"submission": one}
+        if named == _FORM and isinstance(case.body, dict) and draw(st.booleans()):
+            manifest = draw(_altered())["manifest"].encode("utf-8", "surrogatepass")
+            case.body = {"manifest": manifest, "model_definition": draw(_archives())}
 
 
 @st.composite

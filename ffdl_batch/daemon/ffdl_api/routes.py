@@ -109,7 +109,8 @@ async def create_model(request: Request, here: Here, caller: Asking) -> PlainRep
             digest = await in_thread(here.limits.uploads, _receive, here, model.file)
     except ClientDisconnect as error:
         raise try_again("C102", "the upload was interrupted", cure="submit again") from error
-    submission = Submission(manifest, "manifest.yml", "/", digest, secrets.token_hex(16))
+    key = caller.request_id or secrets.token_hex(16)  # the hub sends a request again if it was not answered
+    submission = Submission(manifest, "manifest.yml", "/", digest, key)
     (result,) = await submit_all(here, caller, [submission])
     if result.problem is not None:
         raise Refused(result.problem, _STATUS.get(ExitCode(result.problem.exit_code), HTTPStatus.BAD_REQUEST))

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from tests.cluster.people import Completed, Person
@@ -76,6 +77,9 @@ import sqlite3
 with sqlite3.connect("/var/lib/ffdl-hub/hub.db") as database:
     database.execute("DELETE FROM reported_incidents WHERE key IN (SELECT max(key) FROM reported_incidents)")
 """
+FFDL_CLIENT = Path(__file__).with_name("ffdl_client.py").read_text()
+BY_FFDL_API = "carol"
+"""The user who submits by it through the hub."""
 Say = Callable[[str], None]
 
 
@@ -92,6 +96,7 @@ class Scene:
         self.secrets = {name: f"planted-{random.Random(f'{SEED}{name}').randbytes(8).hex()}" for name in USERS}
         self.failed_requests: list[str] = []
         self._operations = 0
+        self._token = ""
 
     def run(self) -> Found:
         """Everything; what was found."""
@@ -118,6 +123,7 @@ class Scene:
             sent=self.sent,
             results={one.job: self._result(one) for one in self.sent},
             listed={name: sorted(self._listed(person)) for name, person in self.people.items()},
+            models=self._models(),
             trespasses=list(self._trespass()),
             audited=[line for line in self.site.audit() if float(line["audit"]) >= begun_at],
             slurm_jobs={name: self._slurm_jobs(name) for name in USERS},
@@ -227,6 +233,7 @@ class Scene:
         ca = self.site.certificate(person)
         if name == "carol":
             token = person.run("ffdl", "token", "create", "proof").stdout
+            self._token = token.strip()
             place = person.write("~/token", token)
             login = f"ffdl login {URL} --ca {ca} --token-stdin <{place}; rm {place}"
             on_login2(person, "sh", "-c", login)
@@ -240,8 +247,11 @@ class Scene:
         status = FAILED if number == EACH - 1 and not self._kills else 0
         text = MANIFEST.format(name=f"{name}-{number}", value=value, seconds=5 + 3 * number, status=status)
         manifest = person.write(f"~/manifests/{name}-{number}.yml", text)
-        argv = ("ffdl-submit", "--parsable", manifest, f"{person.home}/models/empty")
+        argv: tuple[str, ...] = ("ffdl-submit", "--parsable", manifest, f"{person.home}/models/empty")
         through_hub = number % 2 == 0
+        by_ffdl_api = through_hub and name == BY_FFDL_API
+        if by_ffdl_api:
+            argv = self._ffdl_client(person, "submit", manifest)
         times = 2 if self._broken == "twice" and (name, number) == ("bob", 1) else 1
         for _ in range(times):
             if self._kills:
@@ -249,7 +259,18 @@ class Scene:
                 self._note(person, done, "submit")
             else:
                 done = self._ask(person, *argv) if through_hub else person.run(*argv)
-        self.sent.append(Sent(name, done.stdout.strip(), value, through_hub, status))
+        self.sent.append(Sent(name, done.stdout.strip(), value, through_hub, by_ffdl_api, status))
+
+    def _ffdl_client(self, person: Person, *words: str) -> tuple[str, ...]:
+        """The command of a client of FfDL's API on login2."""
+        return ("/opt/ffdl/venv/bin/python", "-c", FFDL_CLIENT, URL, f"{person.home}/site-ca.pem", self._token, *words)
+
+    def _models(self) -> dict[str, Mapping[str, Any]]:
+        """What FfDL's API shows of the jobs that were submitted by it."""
+        person = self.people[BY_FFDL_API]
+        jobs = [one.job for one in self.sent if one.by_ffdl_api]
+        done = self._ask(person, *self._ffdl_client(person, "show", *jobs))
+        return dict(json.loads(line) for line in done.stdout.splitlines())
 
     def _note(self, person: Person, done: Completed, what: str) -> None:
         """Note a request that failed in another way than one may under kills."""

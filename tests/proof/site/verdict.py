@@ -18,6 +18,7 @@ class Sent:
     value: str
     """What only this job knows, and writes."""
     through_hub: bool
+    by_ffdl_api: bool = False
     status: int = 0
     """The exit status of its learner."""
 
@@ -35,6 +36,10 @@ class Run:
     cpus: int
 
 
+SUBMISSIONS = (("POST /api/v1/jobs", 200), ("POST /v1/models", 201))
+"""What is done, and its status, in lines of the audit."""
+
+
 def most_at_once(lives: Iterable[tuple[float, float]]) -> int:
     """How many of these lives, each from a moment to one that is not part of it, had a moment in common."""
     known = list(lives)
@@ -50,6 +55,8 @@ class Found:
     """By id: state, log, lines of the results, owner of the results."""
     listed: Mapping[str, Sequence[str]]
     """By user: the ids that `ffdl list` shows."""
+    models: Mapping[str, Mapping[str, Any]]
+    """What FfDL's API shows of the jobs that were submitted by it, by id: status, lines of the log, and results."""
     trespasses: Sequence[str]
     audited: Sequence[Mapping[str, Any]]
     slurm_jobs: Mapping[str, Sequence[str]]
@@ -82,8 +89,7 @@ class Found:
                 yield f"Slurm executed {len(self.slurm_jobs[user])} jobs of {user}, who sent {len(own)}"
             through_hub = sum(one.through_hub for one in self.sent if one.user == user)
             accepted = sum(
-                line["what"] == "POST /api/v1/jobs" and line["caller"] == uid and line["status"] == 200
-                for line in self.audited
+                (line["what"], line["status"]) in SUBMISSIONS and line["caller"] == uid for line in self.audited
             )
             if accepted < through_hub:
                 yield f"the audit has {accepted} submissions of {user}, who made {through_hub} through the hub"
@@ -123,13 +129,23 @@ class Found:
         for name, value in wanted.items():
             if found.get(name) != value:
                 yield f"{one.job or one.value} of {one.user}: {name} is {found.get(name)!r}, not {value!r}"
+        if one.by_ffdl_api:
+            shown = {
+                "status": wanted["state"],
+                "lines": [f"{one.user} {one.value}"],
+                "results": {"runs": "run\n", "digest": f"{digest}\n"},
+            }
+            if self.models.get(one.job) != shown:
+                yield f"{one.job} of {one.user}: FfDL's API shows {self.models.get(one.job)}, not {shown}"
 
     def report(self) -> str:
         """Return the one line of the proof."""
         troubles = len(list(self.troubles()))
         users, hub = len(self.uids), sum(one.through_hub for one in self.sent)
+        models = sum(one.by_ffdl_api for one in self.sent)
         tenants = f" of {len(self.limits) + 1} tenants" if self.limits else ""
         return (
-            f"{len(self.sent)} jobs of {users} users{tenants}, {hub} through the hub: {troubles} differences, "
+            f"{len(self.sent)} jobs of {users} users{tenants}, {hub} through the hub, {models} by FfDL's API: "
+            f"{troubles} differences, "
             f"{len(self.trespasses)} trespasses, {len(self.leaks)} leaks, {len(self.audited)} lines of audit"
         )
