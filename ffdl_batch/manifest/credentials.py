@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from ffdl_batch.domain.job.environment_variables import NAME
 from ffdl_batch.domain.job.secret_references import ENV, FILE, REFERENCE, SECRET, why_no_name
+from ffdl_batch.domain.redaction import SECRET_WORDS
 from ffdl_batch.manifest.document.tree import Mapping, Node, Scalar, Sequence, walk
 
 _MEANT = re.compile(r"\$\{(secret|env|file):[^{}]{0,60}\}?")
@@ -24,10 +25,7 @@ READ_IN = "batch.secrets, credentials of data stores, and user_name and access_t
 _NO_KIND = f"this is not a kind of reference; the kinds are {', '.join(_KINDS)}"
 _EXACT = frozenset({"user", "key", "pass", "pwd", "auth", "login"})
 """Words that mean a credential in a connection and anything at all elsewhere."""
-_PARTS = (
-    "password", "passwd", "passphrase", "secret", "token", "apikey", "accesskey", "credential", "privatekey",
-    "username", "userid", "sharedkey", "accountkey", "serviceaccount",
-)  # fmt: skip
+_PARTS = (*SECRET_WORDS, "username", "userid", "serviceaccount")
 _NEAR = ("user_name", "password", "access_token", "api_key", "secret_access_key", "access_key_id")
 _USERINFO = re.compile(r"://[^/\s@:]*:[^/\s@]*@")
 MAX_SECRETS = 200

@@ -9,11 +9,9 @@ from pathlib import Path
 
 from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.domain.data.store_kinds import StoreAddress
+from ffdl_batch.domain.redaction import without_values
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.staging.faults import Fault
-
-SHORTEST = 4
-"""Minimum length of a value that is removed from texts. Shorter ones occur in every text."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +31,7 @@ class Secrets:
 
     def scrub(self, text: str) -> str:
         """Return the text without the values."""
-        for value in sorted(self.values.values(), key=len, reverse=True):
-            if len(value) >= SHORTEST:
-                text = text.replace(value, "***")
-        return text
+        return without_values(text, self.values.values())
 
 
 def read_secrets(path: str) -> Secrets:
