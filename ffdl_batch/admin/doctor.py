@@ -43,8 +43,23 @@ def doctor(nodes: str, as_json: bool) -> int:
     has no checks, or the scheduler's commands are not installed; 75: no fault was found, but named nodes could not be
     examined now; 78: the configuration cannot be used.
     """
-    from ffdl_batch.config import ConfigError, load_settings
     from ffdl_batch.domain.examination import Verdict
+
+    name, items = examine(nodes)
+    if as_json:
+        rows = [asdict(item) for item in items]
+        click.echo(json_text({"schema": 1, "backend": name, "items": rows}, indent=2))
+    else:
+        for item in items:
+            click.echo(f"{item.verdict:<6} {item.about}{': ' if item.text else ''}{item.text}")
+    if any(item.verdict is Verdict.WRONG for item in items):
+        return ExitCode.FAILED
+    return ExitCode.OK if all(item.examined for item in items) else ExitCode.TRY_AGAIN
+
+
+def examine(nodes: str) -> tuple[str, list[Item]]:
+    """Return the name of the backend, and the results of its checks. Raises Stop."""
+    from ffdl_batch.config import ConfigError, load_settings
     from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerMissing
     from ffdl_batch.plugins import AdapterContext, create_adapter
     from ffdl_batch.ports.capabilities import Examines
@@ -60,20 +75,11 @@ def doctor(nodes: str, as_json: bool) -> int:
     if not isinstance(backend, Examines):
         raise Stop(ExitCode.UNAVAILABLE, f"the backend {name!r} has nothing that could be examined")
     try:
-        items = [*_ticket_items(settings), *backend.examine(nodes, settings.data_mount)]
+        return name, [*_ticket_items(settings), *backend.examine(nodes, settings.data_mount)]
     except InvalidRequest as error:
         raise Stop(ExitCode.USAGE, str(error)) from error
     except SchedulerMissing as error:
         raise Stop(ExitCode.UNAVAILABLE, str(error)) from error
-    if as_json:
-        rows = [asdict(item) for item in items]
-        click.echo(json_text({"schema": 1, "backend": name, "items": rows}, indent=2))
-    else:
-        for item in items:
-            click.echo(f"{item.verdict:<6} {item.about}{': ' if item.text else ''}{item.text}")
-    if any(item.verdict is Verdict.WRONG for item in items):
-        return ExitCode.FAILED
-    return ExitCode.OK if all(item.examined for item in items) else ExitCode.TRY_AGAIN
 
 
 def _ticket_items(settings: Settings) -> Iterator[Item]:

@@ -17,6 +17,7 @@ GROUPS: dict[str, tuple[str, str]] = {
     "emergency": ("site_tenants:emergency", "Stop users, or the whole service of a site."),
     "member": ("site_tenants:member", "Add and remove members of a site's tenants."),
     "quota": ("site_tenants:quota", "Set and remove limits of a site's tenants."),
+    "support": ("support:support", "Write an archive about this installation, for a support ticket."),
     "tenant": ("site_tenants:tenant", "Manage the tenants of a site, and create those of a cluster."),
 }
 

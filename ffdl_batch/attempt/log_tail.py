@@ -28,13 +28,19 @@ def tail(path: str) -> Tuple[str, ...]:
 def _end(path: str, most: int) -> Tuple[bytes, bool]:
     """Return the end of a file, and whether it has a beginning before it."""
     try:
-        with open_regular(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            start = max(0, size - most)
-            file.seek(start)
-            return file.read(most), start > 0
+        data, size = read_end(path, most)
     except NO_FILE:
         return b"", False
+    return data, size > most
+
+
+def read_end(path: str, most: int, *, below: str = "") -> Tuple[bytes, int]:
+    """Return the last `most` bytes of a file, and its size. Raises as
+    :func:`ffdl_batch.attempt.reader.open_regular`."""
+    with open_regular(path, below=below) as file:
+        size = os.fstat(file.fileno()).st_size
+        file.seek(max(0, size - most))
+        return file.read(most), size
 
 
 def last_line(path: str) -> str:

@@ -46,6 +46,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "shell": ("running_learners:shell", "Start a shell inside a running learner."),
     "top": ("running_learners:top", "Show the processes of running learners."),
     "stack": ("running_learners:stack", "Show the Python stacks of running learners."),
+    "support": ("support:support", "Write an archive about a job, for a support ticket."),
     "report": ("report:report", "Report failures, nodes and usage."),
     "validate": ("manifest:validate", "Check manifests, without a daemon."),
     "plan": ("plan:plan", "Show what a submission would send."),

@@ -29,6 +29,7 @@ from ffdl_batch.domain.job.views import (
     PlanView,
     Problem,
     SecretView,
+    SupportPart,
 )
 from ffdl_batch.domain.launch.attach_protocol import AttachPlan
 from ffdl_batch.domain.metrics.usage_report import Agreement, UsageReport
@@ -228,6 +229,14 @@ class OutputReply:
     """Where the requested output of a job is."""
 
     output: OutputView
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class SupportReply:
+    """What the daemon has about a job for a support archive, without secrets."""
+
+    parts: tuple[SupportPart, ...]
     schema: int = SCHEMA
 
 

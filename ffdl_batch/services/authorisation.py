@@ -67,6 +67,7 @@ OPERATIONS: Mapping[str, Right] = {
     "report_nodes": Right.CONTENT,
     "report_usage": Right.CONTENT,
     "report_usage_jobs": Right.CONTENT,
+    "support": Right.CONTENT,
     "usage": Right.CONTENT,
     "usage_agreement": Right.CONTENT,
     "cancel": Right.STOP,

@@ -13,6 +13,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -195,3 +196,11 @@ def test_exec_ends_when_hub_ends(desk: HubDesk, lone: str) -> None:  # noqa: F81
         desk.end_hub()
         assert (made.wait(LIMIT_S), b"broke off" in made.stderr.read()) == (1, True)
     until(lambda: not sleepers(seconds), "what ran in the learner to be gone")
+
+
+def test_support_archive_is_written_through_hub(desk: Desk, lone: str) -> None:  # noqa: F811
+    target = desk.base / "ticket.tar.gz"
+    desk.run("support", lone, "-o", str(target))
+    with tarfile.open(target) as archive:
+        names = set(archive.getnames())
+    assert {"ticket/job.json", "ticket/attempt-1/launch.json", "ticket/daemon.log"} <= names

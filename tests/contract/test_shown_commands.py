@@ -70,6 +70,8 @@ TOUR = (
     f"ffdl download {EXAMPLE_ID}",
     f"ffdl download --model --out submitted {EXAMPLE_ID}",
     f"ffdl cancel {EXAMPLE_ID}",
+    f"ffdl support {EXAMPLE_ID}",
+    "ffdl-admin support",
     "ffdl report nodes",
     "ffdl report nodes --format csv -o nodes.csv",
     "ffdl daemon status",

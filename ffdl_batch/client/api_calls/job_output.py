@@ -17,7 +17,7 @@ from ffdl_batch.client.connection.http_client import STREAM_SILENCE_S, Request, 
 from ffdl_batch.client.errors import ClientError, DaemonUnreachable
 from ffdl_batch.domain.data.staging_protocol import Direction, FaultClass, fault_code
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.job.views import LEFT_OUT, UNREADABLE, OutputView, Problem
+from ffdl_batch.domain.job.views import LEFT_OUT, UNREADABLE, OutputView, Problem, SupportPart
 from ffdl_batch.host.file_attributes import inner_target, set_permissions, shown, write_sparse
 from ffdl_batch.staging.faults import NAMED, UNREAD_CURE, Skip, unread_text
 from ffdl_batch.staging.object_names import parts_of
@@ -37,6 +37,13 @@ class JobOutput:
         with closing(self._open()) as wire:
             reply = wire.ask(Request("GET", _path(job_id, kind, attempt), job_id=job_id))
             return read_answer(OutputView, reply.get("output"))
+
+    def support(self, job_id: str) -> tuple[SupportPart, ...]:
+        """Return what the daemon has about a job for a support archive, without secrets. Raises UnknownJob,
+        RequestRefused."""
+        with closing(self._open()) as wire:
+            reply = wire.ask(Request("GET", f"/api/v1/jobs/{segment(job_id)}/support", job_id=job_id))
+            return tuple(read_answer(SupportPart, plain) for plain in reply.get("parts", ()))
 
     def bring(
         self,

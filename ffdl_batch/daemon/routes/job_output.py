@@ -1,9 +1,10 @@
-"""Routes for what a job has written: its files, for clients that cannot read them where they are, and its
-measurements: metrics, and the use of processors, memory and devices."""
+"""Routes for what a job has written: its files, for clients that cannot read them where they are, its measurements
+(metrics, and the use of processors, memory and devices), and all that support needs of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Annotated
 
 from fastapi import Query
@@ -12,15 +13,17 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
 from ffdl_batch.daemon.openapi import Routes
-from ffdl_batch.daemon.replies import OutputReply, PlainReply
-from ffdl_batch.daemon.request_context import Asking, CaughtUp, Context, with_files
+from ffdl_batch.daemon.replies import OutputReply, PlainReply, SupportReply
+from ffdl_batch.daemon.request_context import Asking, CaughtUp, Context, in_thread, with_files
 from ffdl_batch.daemon.routes import PREFIX
 from ffdl_batch.daemon.routes.logs import LINES, StreamReply, stream_reply
 from ffdl_batch.daemon.routes.parameters import AttemptChoice, Number, answers
 from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.queries.job_output import OutputKind, find_output, send_output
+from ffdl_batch.services.queries.jobs import health
 from ffdl_batch.services.queries.measurement_stream import MeasuredQuery, read_metrics, read_usage
+from ffdl_batch.services.queries.support_parts import support_parts
 
 router = Routes(prefix=PREFIX)
 _Read = Callable[[JobStorage, Caller, str, MeasuredQuery, Callable[[], bool]], Iterator[bytes | None]]
@@ -82,6 +85,30 @@ async def get_output_files(
             attempt,
         )
     return StreamReply(iterate_in_threadpool(files), "application/x-tar", end)
+
+
+@router.get("/jobs/{job_id}/support", response_model=SupportReply, responses=answers(404), operation_id="support")
+async def read_support(job_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
+    """Return everything about a job that helps to find a fault, without secrets: its record, files and ends of logs,
+    what the scheduler knows of it, and the daemon's own state."""
+    platform = here.platform
+    state = await in_thread(here.limits.quick, health, platform.storage, platform.adapters, here.started_at)
+    explain = partial(platform.explainer.explain_job, alternatives=False)
+    return PlainReply(
+        SupportReply(
+            await with_files(
+                here,
+                here.limits.slow,
+                support_parts,
+                platform.storage,
+                platform.adapters,
+                caller,
+                job_id,
+                explain,
+                state,
+            )
+        )
+    )
 
 
 def _answers(kind: str) -> dict[int | str, dict[str, object]]:

@@ -238,6 +238,19 @@ class OutputView:
 
 
 @dataclass(frozen=True, slots=True)
+class SupportPart:
+    """One file of a support archive, without secrets."""
+
+    name: str
+    """Path in the archive."""
+    text: str = ""
+    note: str = ""
+    """Which part of the file it is."""
+    left_out: str = ""
+    """Why the archive does not have it."""
+
+
+@dataclass(frozen=True, slots=True)
 class ArrayView:
     """An array of jobs."""
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ffdl_batch.attempt.file_writer import sync_directory, write_text
 from ffdl_batch.attempt.layout import ArrayDir, AttemptDir, JobDir, Root
-from ffdl_batch.attempt.reader import MAX_TEXT_BYTES, DamagedFile, read_whole
+from ffdl_batch.attempt.reader import MAX_TEXT_BYTES, DamagedFile, find_object, read_whole
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.job.array import is_array_id
 from ffdl_batch.domain.job.job import Job, JobId
@@ -34,6 +34,7 @@ from ffdl_batch.domain.job.secret_references import (
 )
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.redaction import secret_values
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.job_storage import JobStorage
 
@@ -220,6 +221,24 @@ def read_values(path: str) -> dict[str, str]:
         raise OSError(str(error)) from None
     except (ValueError, RecursionError) as error:
         raise OSError(f"{path} is damaged: {error}") from None
+
+
+def known_values(root: Root, job: Job) -> tuple[set[str], list[str]]:
+    """Return the values of all secrets of the user and of the job, and of its learners' variables with names like those
+    of secrets; and the names of those secrets of the job whose values do not exist any more. For their removal from
+    texts. Raises OSError if they cannot be read.
+
+    Files of attempts that are damaged are skipped, because learners may have replaced them.
+    """
+    own = own_secrets(root, job)
+    users = {one.name: read_secret(root, one.name) or "" for one in kept_secrets(root)}
+    values, job_dir = {*own.values(), *users.values()}, root.job(job.id)
+    for attempt in (job_dir.template, *(job_dir.attempt(number) for number in range(1, job.attempt + 1))):
+        for path in (attempt.secrets, attempt.environment):
+            found = find_object(path, MAX_TEXT_BYTES, below=job_dir.path)
+            texts = {name: value for name, value in found.items() if isinstance(value, str)}
+            values |= set(texts.values()) if path == attempt.secrets else secret_values(texts)
+    return values, [name for name in needed_secrets(job.spec) if name not in own and name not in users]
 
 
 def place_secrets(root: Root, job: Job, attempt: AttemptDir) -> None:

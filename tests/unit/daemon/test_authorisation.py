@@ -87,6 +87,7 @@ report_faults      yes   -      -       -         -
 report_nodes       yes   -      -       -         -
 report_usage       yes   -      -       -         -
 report_usage_jobs  yes   -      -       -         -
+support            yes   -      -       -         -
 usage              yes   -      -       -         -
 usage_agreement    yes   -      -       -         -
 

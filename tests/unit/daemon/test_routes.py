@@ -295,6 +295,7 @@ EXPECTED = """
 /jobs/{job_id}/usage GET
 /jobs/{job_id}/output/{kind} GET
 /jobs/{job_id}/output/{kind}/files GET
+/jobs/{job_id}/support GET
 /jobs/{job_id}/wait GET
 /jobs/{job_id}/cancel POST
 /jobs/{job_id}/halt POST
