@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import platform
 import stat
@@ -26,7 +25,7 @@ from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import SupportPart
 from ffdl_batch.domain.redaction import Redactor, secret_values
-from ffdl_batch.domain.terminal_text import printable, quoted
+from ffdl_batch.domain.terminal_text import json_text, printable, quoted
 from ffdl_batch.exit_handling import Stop
 
 UNREMOVED = "SECRETS-NOT-REMOVED.txt"
@@ -46,7 +45,7 @@ them. Secrets, models, data, results and the variables of learners are never inc
 
 def json_part(name: str, value: object) -> SupportPart:
     """Return a view or other plain value as a part."""
-    return SupportPart(name, json.dumps(to_plain(value), indent=2, ensure_ascii=False) + "\n")
+    return SupportPart(name, json_text(to_plain(value), indent=2) + "\n")
 
 
 def file_part(name: str, path: str, *, below: str, most: int = END_BYTES, is_rotated: bool = False) -> SupportPart:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +28,7 @@ def support(output: Path | None, force: bool) -> None:
     """Write an archive about this installation, mode 0600, to attach to a support ticket. It needs no daemon or hub.
 
     It contains the results of `ffdl-admin doctor`, versions, the configuration and its files, the revision and size of
-    the database, how many jobs are in each state, disk space, the ends of the daemon's log and of the journals of the
+    the database, how many jobs are in each state, the ends of the daemon's log and of the journals of the
     hub and the spawner, and the states of ffdl's units. Of jobs and users only ids and names are in these logs. Secrets
     are replaced by ***. Look through the archive before you send it. MANIFEST.txt in it lists what it contains, and
     what was left out and why.
@@ -59,7 +58,6 @@ def _parts() -> Iterator[SupportPart]:
         place = path.absolute()
         yield file_part(f"configuration/{number}-{path.name}", str(place), below=str(place.parent))
     yield _tried("database.json", _describe_database)
-    yield _tried("disks.json", _describe_disks)
     with contextlib.suppress(Stop):  # configuration.json has the error
         state = _settings().state_dir
         yield file_part("daemon.log", f"{state}/{LOG_NAME}", below=state, is_rotated=True)
@@ -86,13 +84,6 @@ def _settings() -> Settings:
         return load_settings()
     except ConfigError as error:
         raise Stop(ExitCode.BAD_MANIFEST, f"the configuration cannot be used: {error}") from error
-
-
-def _describe_disks() -> dict[str, object]:
-    """Return the space of the file systems of the daemon's directories, in bytes. Raises OSError."""
-    settings = _settings()
-    places = (settings.state_dir, settings.jobs_dir)
-    return {place: shutil.disk_usage(place)._asdict() for place in places}
 
 
 def _describe_database() -> dict[str, object]:

@@ -18,8 +18,10 @@ from ffdl_batch.domain.scheduler_errors import SchedulerUnreachable
 from ffdl_batch.services.queries import support_parts
 from ffdl_batch.services.queries.jobs import health
 from ffdl_batch.services.refusals import Refused
+from ffdl_batch.services.secrets.job_secrets import keep_secret
 from tests.fakes.scheduler import FakeScheduler
-from tests.unit.services.conftest import Site
+from tests.secret_search import Search
+from tests.unit.services.conftest import MANIFEST, Site
 
 
 class Silent(FakeScheduler):
@@ -66,6 +68,23 @@ def test_support_parts_end_at_limit_of_size(site: Site, job: Job, monkeypatch: p
     cut = collect(site, job)
     assert cut[launch].left_out.startswith("with it and later files it has more than")
     assert list(cut)[-1] == launch
+
+
+def test_support_parts_have_no_credential_of_data_store_or_of_users_secret(site: Site) -> None:
+    values = {"user_name": "plänted-user 7", "password": 'planted-"password"-7'}
+    connection = {"auth_url": "https://s3.example.org", **values}
+    store = {"id": "s3", "type": "s3_datastore", "training_data": {"container": "data"}, "connection": connection}
+    keep_secret(site.platform.storage.root, "unused", "planted-unused-7")
+    job = site.accept("k1", f"{MANIFEST}data_stores: {json.dumps([store])}\n")
+    site.deploy()
+    attempt = site.attempt(site.job(job.id))
+    Path(attempt.learner_logs(1)).mkdir(parents=True, exist_ok=True)
+    Path(attempt.training_log(1)).write_text(f"{values}\n{json.dumps(values)}\nplanted-unused-7\nepoch 1\n")
+    parts = collect(site, site.job(job.id))
+    search = Search({**values, "unused": "planted-unused-7"})
+    assert {name for name, part in parts.items() if search.within(str(part).encode())} == set()
+    assert parts["attempt-1/logs/learner-1/training-log.txt"].text.endswith("***\nepoch 1\n")
+    assert "s3.example.org" in parts["manifest.yml"].text
 
 
 def test_support_parts_of_other_users_job_are_refused(site: Site, job: Job) -> None:
