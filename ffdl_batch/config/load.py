@@ -43,7 +43,7 @@ TAKEN_OVER = "taken-over-by-site"
 """A file in the state directory of a personal daemon: the site's daemon has its jobs now."""
 _PATHS = ("state_dir", "jobs_dir", "metrics_textfile", "cache_dir")
 _TEXTS = ("backend", "database_url", "host", "host_program", "hub_url", "default_memory", "log_file_size", "log_rate")
-_SWITCHES = ("check_images", "trust_hub_sessions")
+_SWITCHES = ("check_images", "log_json", "trust_hub_sessions")
 _OF_SITE = ("egress", "image_policy", "trust_hub_sessions")
 """Settings that only the site file may have, because they bind the users of the site."""
 _SIZES = {"default_memory": 1, "log_file_size": 64 * 1024, "log_rate": 1024, "cache_bytes": 0}

@@ -101,6 +101,8 @@ class Settings:
     """File that the daemon's figures are written into."""
     metrics_port: int = 0
     """Port of the loopback device that serves the daemon's figures; 0 = none."""
+    log_json: bool = False
+    """Whether the daemon writes its log as JSON, an object in each line."""
     host: str = ""
     """Login node that commands are sent to over SSH; "" = they run here."""
     host_program: str = "ffdl"

@@ -1,11 +1,12 @@
 """Configures the daemon's log: its own rotating file, or standard error if it runs in the foreground.
 
-One line per event, with the time in UTC. Of users' data only ids and names of jobs are logged. A full disk causes no
-failure; the first line that can be written again reports how many are missing.
+One line per event, with the time in UTC, for readers or as JSON. Of users' data only ids and names of jobs are logged. A
+full disk causes no failure; the first line that can be written again reports how many are missing.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import logging.handlers
 import sys
@@ -60,14 +61,27 @@ class _Lines(logging.Formatter):
         return printable(super().formatException(ei))
 
 
-def log_to(path: Path | None) -> None:
+class _Objects(logging.Formatter):
+    """Write a JSON object in ASCII for each record: `time`, `level`, `logger`, `message`, and `exception` if any."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See :class:`logging.Formatter`."""
+        time_text = f"{self.formatTime(record, self.datefmt)}.{int(record.msecs):03}Z"
+        found = {"time": time_text, "level": record.levelname, "logger": record.name, "message": record.getMessage()}
+        if record.exc_info:
+            found["exception"] = self.formatException(record.exc_info)
+        return json.dumps(found)
+
+
+def log_to(path: Path | None, *, log_json: bool = False) -> None:
     """Send everything from INFO up to `path`, or to standard error if it is None. Raises OSError."""
     handler: logging.Handler
     if path is None:
         handler = _Stream(sys.stderr)
     else:
         handler = _File(path, maxBytes=MAX_BYTES, backupCount=KEPT, encoding="utf-8")
-    formatter = _Lines("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", datefmt="%Y-%m-%dT%H:%M:%S")
+    kind = _Objects if log_json else _Lines
+    formatter = kind("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", datefmt="%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
     handler.setFormatter(formatter)
     root = logging.getLogger()

@@ -188,7 +188,7 @@ def _run(settings: Settings, hold: Hold, opener: Opener | None, *, foreground: b
     log_path = Path(settings.state_dir) / LOG_NAME
     faulthandler.register(signal.SIGUSR1, _STDERR, all_threads=True)  # works if all threads hang
     try:
-        log_to(None if foreground else log_path)
+        log_to(None if foreground else log_path, log_json=settings.log_json)
         platform = (opener or open_platform)(settings)
     except StoreUnavailable as error:
         return _end(explain_lack(error) or without_promises(str(error)), ExitCode.TRY_AGAIN)

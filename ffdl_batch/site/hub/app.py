@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from starlette.datastructures import Headers
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from ffdl_batch.daemon.connections import Peer, peer_of
@@ -26,6 +26,7 @@ from ffdl_batch.domain.access import parse_token
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import SCHEMA, Problem
 from ffdl_batch.domain.launch.attach_protocol import UPGRADE
+from ffdl_batch.domain.metrics.prometheus_text import CONTENT_TYPE
 from ffdl_batch.ports.capabilities import SharesListing
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.site.hub.audit import Audit, Entry
@@ -39,6 +40,7 @@ from ffdl_batch.site.hub.logins import Logins
 from ffdl_batch.site.hub.own_routes import OwnRoutes
 from ffdl_batch.site.hub.proxy import UPGRADES, WEBSOCKET, AnswerBroken, CallerGone, request_head
 from ffdl_batch.site.hub.settings import HubSettings
+from ffdl_batch.site.hub.site_metrics import SiteMetrics
 from ffdl_batch.site.hub.site_reports import SiteReports
 from ffdl_batch.site.hub.store import HubStore
 from ffdl_batch.site.hub.tenant_routes import TenantRoutes
@@ -49,7 +51,7 @@ log = logging.getLogger(__name__)
 
 _OWN_API = re.compile(rb"/(?:api/v1/.*|v1/.*|metrics|openapi\.json)", re.DOTALL)
 _USERS_API = re.compile(rb"/users/([1-9][0-9]{0,9})(/api/v1/.*)", re.DOTALL)
-_SITE_REPORT = re.compile(rb"/site/api/v1/reports/(faults|nodes|usage)")
+_OF_SITE = re.compile(rb"/site/(?:api/v1/reports/(faults|nodes|usage)|metrics)")
 _BEARER = re.compile(r"[Bb]earer +(\S+)", re.ASCII)
 OLD_ADMISSION_S = 600.0
 """Interval of the check that daemons with admitted jobs run, and the age of the admissions that it considers."""
@@ -73,7 +75,7 @@ class Hub:
         """`source` lists the jobs of all users; None if this hub asks no scheduler. Raises SettingsRefused."""
         self._settings, self._tokens, self._audit = settings, store.tokens, audit
         self._tenants, self._admission, self._gpu_hours = store.tenants, store.admission, store.gpu_hours
-        self._site_reports, self._reporting = SiteReports(store), asyncio.Lock()
+        self._site_reports, self._metrics, self._reporting = SiteReports(store), SiteMetrics(store), asyncio.Lock()
         self._daemons = Daemons(Path(settings.run_dir))
         self._limits = Limits(settings)
         self._proxies = TrustedProxies(settings.trusted_proxies)
@@ -123,6 +125,7 @@ class Hub:
         async def send_entry(message: Any) -> None:
             if message["type"] == "http.response.start":
                 entry.status = message["status"]
+                self._metrics.count_request(scope["method"], entry.status)
                 self._write_audit(scope, entry)  # before the caller gets the result
                 message["headers"] = [*message["headers"], (b"ffdl-request", entry.request.encode("ascii"))]
                 if entry.status == HTTPStatus.SWITCHING_PROTOCOLS:
@@ -179,7 +182,7 @@ class Hub:
         if path == b"/health" and scope["method"] in _READS:
             await PlainTextResponse("OK")(scope, receive, send)
             return
-        own, other, site = (one.fullmatch(path) for one in (_OWN_API, _USERS_API, _SITE_REPORT))
+        own, other, site = (one.fullmatch(path) for one in (_OWN_API, _USERS_API, _OF_SITE))
         if own is None and other is None and (site is None or scope["method"] != "GET"):
             raise unknown_route(scope)
         if path.startswith(FFDL_API.encode("ascii")):
@@ -192,8 +195,7 @@ class Hub:
             if site is not None:
                 await self._act_for(caller, scope, entry, note)
                 query = scope["query_string"].decode("ascii", "replace")
-                plain = await self._make_report(site[1].decode("ascii"), query)
-                await PlainReply({"schema": SCHEMA, **plain})(scope, receive, send)
+                await (await self._reply_about_site(site[1], query))(scope, receive, send)
                 return
             user = int(other[1]) if other is not None else caller.uid
             entry.user, entry.role = user, "owner"
@@ -216,10 +218,14 @@ class Hub:
 
             await self._daemons.forward(user, scope, receive, send_noted, head)
 
-    async def _make_report(self, name: str, query: str) -> dict[str, Any]:
-        """Return a report about all users, one at a time: each may keep a core busy."""
+    async def _reply_about_site(self, report: bytes | None, query: str) -> Response:
+        """Return a report about all users, or the site's metrics. One at a time: each may keep a core busy."""
         async with self._reporting:
-            return await asyncio.to_thread(self._site_reports.make, name, query)
+            if report is None:
+                text = await asyncio.to_thread(self._metrics.text)
+                return Response(text, media_type=None, headers={"Content-Type": CONTENT_TYPE})
+            plain = await asyncio.to_thread(self._site_reports.make, report.decode("ascii"), query)
+            return PlainReply({"schema": SCHEMA, **plain})
 
     async def _identify(self, scope: Scope, peer: Peer) -> Caller:
         """Return the caller: the owner of the token, else the user at the other end of the hub's socket.

@@ -97,6 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.geteuid() == 0:
             return _end("the hub must not run as root: run it under its own account", ExitCode.NOT_ALLOWED)
         settings = load(options.site_file)
+        log_to(None, log_json=settings.log_json)
         if options.check:
             return _check(settings)
         database = connect(settings.database_url, None, SystemClock())

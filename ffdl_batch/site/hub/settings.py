@@ -61,6 +61,8 @@ class HubSettings:
     """Addresses and networks of proxies in front of the hub. They put the client's address in X-Forwarded-For."""
     cors_origins: list[str] | tuple[()] = ()
     """Origins of web pages that may send requests with a token, such as ``https://dashboard.example.org``."""
+    log_json: bool = False
+    """Whether the hub writes its log as JSON, an object in each line, as it always writes the audit."""
     oidc_issuer: str = ""
     """Address of the site's OpenID provider, exactly as it names itself; "" = no login by OpenID Connect."""
     oidc_client_id: str = ""

@@ -109,6 +109,7 @@ SHOWN_BY = {
     "daemon/test_token_routes.py": {
         "test_login_that_only_hub_has_checked_is_refused_unless_site_trusts_it": "trust_hub_sessions",
     },
+    "daemon/test_log_file.py": {"test_record_is_a_json_object_of_one_line": "log_json"},
     "daemon/test_keeper.py": {"test_keeper_ends_daemon_after_idle_time": "idle_exit_s"},
     "daemon/test_loops.py": {"test_silence_loop_derives_pause_from_silence_limit": "silent_s"},
     "daemon/test_outlets.py": {"test_metrics_textfile_of_killed_daemon_is_replaced_and_removed": "metrics_textfile"},
