@@ -23,6 +23,7 @@ SITE = """\
 [spawner]
 min_uid = 2000
 systemd = false
+state_dir = "{state_dir}"
 environment = {{FFDL_HUB_SOCKET = "/run/ffdl-hub/hub.sock", PATH = "/opt/ffdl/venv/bin:/usr/local/bin:/usr/bin:/bin"}}
 
 [hub]
@@ -45,7 +46,7 @@ install -d -m 755 /etc/ffdl /etc/ffdl/hub; cat >/etc/ffdl/site.toml
 PUT = 'umask 077; cat >"$0"; chown ffdl "$0"'
 LEAVE = """
 if [ -e ~/.local/state/ffdl/taken-over-by-site ]; then
-    cp /var/lib/ffdl/$(id -u)/state/ffdl.sqlite3 ~/.local/state/ffdl/ffdl.sqlite3
+    cp "$0/$(id -u)/state/ffdl.sqlite3" ~/.local/state/ffdl/ffdl.sqlite3
     rm ~/.local/state/ffdl/taken-over-by-site
 fi
 rm -f ~/.config/ffdl/tokens.toml
@@ -62,36 +63,50 @@ PROGRAMS = {
 
 
 class Site:
-    """The programs that run on ctl."""
+    """The programs that run on a login node."""
 
-    def __init__(self, cluster: Cluster, place: Path, operators: Sequence[str] = ("bob",), audit: str = AUDIT) -> None:
-        self.cluster, self._log = cluster, place / "log"
+    def __init__(
+        self, cluster: Cluster, place: Path, operators: Sequence[str] = ("bob",), audit: str = AUDIT,
+        node: str = "ctl", address: str = ADDRESS, state_dir: str = "/var/lib/ffdl",
+    ) -> None:  # fmt: skip
+        """`state_dir` has the directories of users' daemons."""
+        self.cluster, self.node, self.url, self._log = cluster, node, f"https://{address}:{PORT}", place / "log"
+        self._address, self._state_dir = address, state_dir
         self._running: dict[str, subprocess.Popen[str]] = {}
-        site = SITE.format(address=ADDRESS, port=PORT, audit=audit, operators=json.dumps(list(operators)))
-        cluster.run("ctl", ["sh", "-c", PREPARE], input=site)
-        for file in certificate_for(ADDRESS, place):
-            cluster.run("ctl", ["sh", "-c", PUT, f"/etc/ffdl/hub/{file.name}"], input=file.read_text())
+        settings = {"address": address, "port": PORT, "audit": audit, "state_dir": state_dir}
+        site = SITE.format(**settings, operators=json.dumps(list(operators)))
+        cluster.run(node, ["sh", "-c", PREPARE], input=site)
+        for file in certificate_for(address, place):
+            cluster.run(node, ["sh", "-c", PUT, f"/etc/ffdl/hub/{file.name}"], input=file.read_text())
 
     def start(self, name: str) -> None:
         """Start the hub or the spawner, and wait until the hub answers."""
         with self._log.open("a") as output:
-            self._running[name] = self.cluster.popen("ctl", PROGRAMS[name], stdout=output.fileno(), cwd="/")
+            self._running[name] = self.cluster.popen(self.node, PROGRAMS[name], stdout=output.fileno(), cwd="/")
         if name == "hub":
-            listens = ["python3", "-c", f"import socket; socket.create_connection(('{ADDRESS}', {PORT}))"]
-            wait_until(lambda: self.cluster.run("ctl", listens, check=False).returncode == 0, self._log.read_text())
+            listens = ["python3", "-c", f"import socket; socket.create_connection(('{self._address}', {PORT}))"]
+            wait_until(lambda: self.cluster.run(self.node, listens, check=False).returncode == 0, self._log.read_text())
 
     def kill(self, name: str) -> None:
         """End one of them at once. What it has begun is not finished."""
         self.cluster.kill(self._running.pop(name))
 
+    def lose(self) -> None:
+        """End all programs and daemons at once, as the loss of the host does."""
+        for name in list(self._running):
+            self.kill(name)
+        for name in USERS:
+            for pid in self.daemons(name):
+                self.cluster.run(self.node, ["kill", "-KILL", pid], check=False)
+
     def daemons(self, name: str) -> list[str]:
         """Process ids of the daemons of a user that the spawner has started."""
-        found = self.cluster.run("ctl", ["pgrep", "-u", name, "-f", "ffdl_batch.daemon.main --site"], check=False)
+        found = self.cluster.run(self.node, ["pgrep", "-u", name, "-f", "ffdl_batch.daemon.main --site"], check=False)
         return found.stdout.split()
 
     def audit(self) -> list[dict[str, Any]]:
         """The lines of the audit; none if there is no file."""
-        text = self.cluster.run("ctl", ["cat", AUDIT], check=False).stdout
+        text = self.cluster.run(self.node, ["cat", AUDIT], check=False).stdout
         return [json.loads(line) for line in text.splitlines()]
 
     def log(self) -> str:
@@ -100,7 +115,14 @@ class Site:
 
     def certificate(self, person: Person) -> str:
         """The hub's certificate in a file of the person's."""
-        return person.write("~/site-ca.pem", self.cluster.run("ctl", ["cat", "/etc/ffdl/hub/cert.pem"]).stdout)
+        text = self.cluster.run(self.node, ["cat", "/etc/ffdl/hub/cert.pem"]).stdout
+        return person.write(f"~/site-ca-{self.node}.pem", text)
+
+    def as_hub(self, *argv: str) -> Completed:
+        """Run a program of the installation as the hub's account, which has no login."""
+        become = ["setpriv", f"--reuid={HUB}", f"--regid={HUB}", "--clear-groups"]
+        program = [*become, f"/opt/ffdl/venv/bin/{argv[0]}", *argv[1:]]
+        return self.cluster.run(self.node, program, env={"HOME": "/var/lib/ffdl-hub"}, cwd="/", check=False)
 
     def _has_no_daemon(self, name: str) -> bool:
         return not self.daemons(name)
@@ -111,11 +133,11 @@ class Site:
             self.kill(name)
         for name in USERS:
             for pid in self.daemons(name):
-                self.cluster.run("ctl", ["kill", pid], check=False)
+                self.cluster.run(self.node, ["kill", pid], check=False)
             wait_until(partial(self._has_no_daemon, name), f"the end of the daemon of {name}")
-            self.cluster.run("ctl", ["sh", "-ec", LEAVE], user=name)
-        places = ["/etc/ffdl", "/run/ffdl", "/run/ffdl-hub", "/var/lib/ffdl", "/var/lib/ffdl-hub"]
-        self.cluster.run("ctl", ["rm", "-rf", *places])
+            self.cluster.run(self.node, ["sh", "-ec", LEAVE, self._state_dir], user=name)
+        places = ["/etc/ffdl", "/run/ffdl", "/run/ffdl-hub", self._state_dir, "/var/lib/ffdl-hub"]
+        self.cluster.run(self.node, ["rm", "-rf", *places])
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from ffdl_batch.ports.capabilities import HasAccounting
 from ffdl_batch.site.hub.accepting import HubLimits, HubServer, Shares
 from ffdl_batch.site.hub.app import Hub
 from ffdl_batch.site.hub.audit import Audit
+from ffdl_batch.site.hub.backup import BackupRefused, back_up
 from ffdl_batch.site.hub.callers import TrustedProxies
 from ffdl_batch.site.hub.listing import open_source
 from ffdl_batch.site.hub.settings import SITE_FILE, HubSettings, SettingsRefused, load
@@ -89,6 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"ffdl-hub {__version__}")
     parser.add_argument("--site-file", metavar="FILE", type=Path, default=SITE_FILE, help=f"default: {SITE_FILE}")
     parser.add_argument("--check", action="store_true", help="check that this account sees all jobs, and exit")
+    parser.add_argument("--backup", metavar="FILE", type=Path, help="copy the SQLite database to FILE, and exit")
     options = parser.parse_args(arguments)
     os.umask(0o077)
     hide_memory()
@@ -100,6 +102,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log_to(None, log_json=settings.log_json)
         if options.check:
             return _check(settings)
+        if options.backup:
+            back_up(settings.database_url, options.backup.absolute())
+            return ExitCode.OK
         database = connect(settings.database_url, None, SystemClock())
         try:
             source = open_source() if settings.listing_interval_s else None
@@ -110,6 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 runner.run(_serve(hub, settings))
         finally:
             database.close()
+    except BackupRefused as error:
+        return _end(str(error), ExitCode.FAILED)
     except SettingsRefused as error:
         return _end(str(error), ExitCode.BAD_MANIFEST)
     except StoreError as error:

@@ -17,7 +17,7 @@ from typing import Any
 from tests.cluster.people import Completed, Person
 from tests.cluster.rig import Cluster
 from tests.cluster.rig.rootfs import USERS
-from tests.cluster.site_mode import HUB, URL, Site, on_login2
+from tests.cluster.site_mode import URL, Site, on_login2
 from tests.proof.site.verdict import Found, Run, Sent
 
 CONFIG = """\
@@ -191,18 +191,13 @@ class Scene:
             self._operate("quota", "set", "vision", "jobs", str(LIMIT))
 
     def _operate(self, *words: str) -> None:
-        self._as_operator("ffdl-admin", *words)
+        done = self.site.as_hub("ffdl-admin", *words)
+        assert done.returncode == 0, done
         self._operations += 1
-
-    def _as_operator(self, program: str, *words: str, check: bool = True) -> Completed:
-        """Run a program as the hub's account, which has no login."""
-        become = ["setpriv", f"--reuid={HUB}", f"--regid={HUB}", "--clear-groups"]
-        argv = [*become, f"/opt/ffdl/venv/bin/{program}", *words]
-        return self.cluster.run("ctl", argv, env={"HOME": "/var/lib/ffdl-hub"}, cwd="/", check=check)
 
     def _report(self, *words: str) -> Any:
         """A report of the operator about all users."""
-        done = self._as_operator("ffdl", "report", *words, "--site", "--json", check=False)
+        done = self.site.as_hub("ffdl", "report", *words, "--site", "--json")
         return json.loads(done.stdout or "{}")
 
     def _incidents(self, begun_at: float) -> list[str]:
@@ -215,7 +210,7 @@ class Scene:
                 break
             time.sleep(2)
         if self._broken == "incident":
-            self._as_operator("python", "-c", FORGET)
+            self.site.as_hub("python", "-c", FORGET)
             rows = self._report("faults", "--since", _moment(begun_at))["faults"]["rows"]
         return [row["job"] for row in rows]
 
@@ -263,7 +258,15 @@ class Scene:
 
     def _ffdl_client(self, person: Person, *words: str) -> tuple[str, ...]:
         """The command of a client of FfDL's API on login2."""
-        return ("/opt/ffdl/venv/bin/python", "-c", FFDL_CLIENT, URL, f"{person.home}/site-ca.pem", self._token, *words)
+        return (
+            "/opt/ffdl/venv/bin/python",
+            "-c",
+            FFDL_CLIENT,
+            URL,
+            f"{person.home}/site-ca-ctl.pem",
+            self._token,
+            *words,
+        )
 
     def _models(self) -> dict[str, Mapping[str, Any]]:
         """What FfDL's API shows of the jobs that were submitted by it."""

@@ -35,7 +35,9 @@ def test_metrics_have_use_and_quotas_of_each_tenant_and_what_is_stopped(tmp_path
                 store.tenants.add_member(name, uid)
         for quota in (Quota(WHOLE, "gpus", 16), Quota(EACH, "jobs", 5), Quota("user7002", "gpus:a100", 2)):
             store.tenants.put_quota("vision", quota)
-        store.admission.decide(ADA, [Claim("training-1", gpus=4, gpu_type="a100", hours=1), Claim("training-2", gpus=2)])
+        store.admission.decide(
+            ADA, [Claim("training-1", gpus=4, gpu_type="a100", hours=1), Claim("training-2", gpus=2)]
+        )
         store.admission.decide(BOB, [Claim("training-3", gpus=1, gpu_type="a100", hours=1)])
         store.tenants.put_quota("vision", Quota(WHOLE, "gpu-hours/day", 100))  # its use is not known: no accounting
         store.tenants.stop(LeverKind.TENANT, "speech", "oskar", "power")
