@@ -38,6 +38,9 @@ def doctor(nodes: str, as_json: bool) -> int:
     prolog failed, the others are not examined. The job also checks whether the staging program starts, and whether data
     stores can be mounted.
 
+    On the host of a site's hub it also checks the site file, the spawner, the hub and its certificate, and as root
+    whether the hub's account sees the jobs of all users.
+
     Each line starts with ok, wrong or note. Exit code 0: nothing is wrong, and all named nodes were examined; 1:
     something is wrong, or the scheduler does not answer; 2: LIST is invalid, or a node does not exist; 69: the backend
     has no checks, or the scheduler's commands are not installed; 75: no fault was found, but named nodes could not be
@@ -58,7 +61,8 @@ def doctor(nodes: str, as_json: bool) -> int:
 
 
 def examine(nodes: str) -> tuple[str, list[Item]]:
-    """Return the name of the backend, and the results of its checks. Raises Stop."""
+    """Return the name of the backend, and the results of all checks. Raises Stop."""
+    from ffdl_batch.admin.site_doctor import examine_site
     from ffdl_batch.config import ConfigError, load_settings
     from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerMissing
     from ffdl_batch.plugins import AdapterContext, create_adapter
@@ -75,7 +79,7 @@ def examine(nodes: str) -> tuple[str, list[Item]]:
     if not isinstance(backend, Examines):
         raise Stop(ExitCode.UNAVAILABLE, f"the backend {name!r} has nothing that could be examined")
     try:
-        return name, [*_ticket_items(settings), *backend.examine(nodes, settings.data_mount)]
+        return name, [*examine_site(), *_ticket_items(settings), *backend.examine(nodes, settings.data_mount)]
     except InvalidRequest as error:
         raise Stop(ExitCode.USAGE, str(error)) from error
     except SchedulerMissing as error:
