@@ -25,6 +25,7 @@ from ffdl_batch.host.users import user_name
 from tests import preloaded
 from tests.contract.daemon_rig import PLAIN, Site, site_in, until
 from tests.fakes.certificates import certificate_for
+from tests.fakes.s3_server import S3Server
 from tests.unit.hub.conftest import OWN, TOKEN, serving_hub
 
 VERSION = "version=2017-02-13"
@@ -53,6 +54,17 @@ evaluation_metrics:
       regex: 'loss=(?P<loss>[0-9.]+)'
       meta: {{time: $timestamp}}
       scalars: {{loss: {{type: FLOAT, value: $loss}}}}
+"""
+OF_STORE = """\
+name: stored
+framework: {{name: custom, version: python-numpy, command: "echo 42 >$RESULT_DIR/answer"}}
+cpus: 1
+memory: 100MB
+data_stores:
+  - id: main
+    type: s3_datastore
+    training_results: {{container: bucket/out}}
+    connection: {{auth_url: "{url}", user_name: ACCESSKEY00000000001, password: secret-0123456789abcdef}}
 """
 PRINTS = "'i=1; while [ $i -le 25 ]; do echo line $i; i=$((i+1)); done; echo done > $RESULT_DIR/answer'"
 
@@ -195,6 +207,24 @@ def test_definition_is_archive_and_trained_model_is_zip_of_results(desk: Desk, d
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         assert archive.testzip() is None
         assert {name: archive.read(name) for name in archive.namelist()}["answer"] == b"done\n"
+
+
+def test_trained_model_of_job_with_s3_store_is_sent_although_manifest_had_credentials(
+    desk: Desk, tmp_path: Path
+) -> None:
+    server = S3Server(tmp_path / "s3.log")
+    try:
+        server.client.create_bucket(Bucket="bucket")
+        reply, body = desk.client.post(OF_STORE.format(url=server.endpoint), model())
+        assert reply.status == 201, body
+        desk.client.await_status(body["model_id"], "COMPLETED")
+        status, data = desk.client.ask("GET", f"/v1/models/{body['model_id']}/trained_model?{VERSION}")
+        assert status == 200, data
+        assert zipfile.ZipFile(io.BytesIO(data)).read("answer") == b"42\n"
+        stored = server.client.list_objects_v2(Bucket="bucket", Prefix="out/")["Contents"]
+        assert any(one["Key"].endswith("/answer") for one in stored)
+    finally:
+        server.stop()
 
 
 def test_log_is_sent_as_text(desk: Desk, done: str) -> None:

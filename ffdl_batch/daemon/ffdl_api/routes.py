@@ -206,7 +206,9 @@ async def _send(
     with here.open_stream() as end:
         model = await in_thread(here.limits.quick, get_model, storage, caller, job_id)
         try:
-            files = await with_files(here, here.limits.slow, send_output, storage, adapters, caller, job_id, kind, None)
+            files = await with_files(
+                here, here.limits.slow, send_output, storage, adapters, caller, job_id, kind, None, near=True
+            )
         except Refused as error:
             has_ended = bool(model["training"]["training_status"]["completed"])
             if error.status != HTTPStatus.CONFLICT:

@@ -144,12 +144,21 @@ def _of_pods(view: OutputView, kind: OutputKind, launch: LaunchFile, pod: Pod, *
     raise wrong_state(f"the {kind} of {view.job_id} are not on this host: they {where}", cure=cure)
 
 
-def send_output(
-    storage: JobStorage, adapters: Adapters, caller: Caller, job_id: str, kind: OutputKind, attempt: int | None
+def send_output(  # noqa: PLR0913 - what selects the files, and what reads them
+    storage: JobStorage,
+    adapters: Adapters,
+    caller: Caller,
+    job_id: str,
+    kind: OutputKind,
+    attempt: int | None,
+    *,
+    near: bool = False,
 ) -> Iterator[bytes]:
-    """Return the files of a directory, or of a claim of a cluster, as a tar. Raises Refused and OSError, as
-    :func:`find_output`."""
+    """Return the files of a directory, or of a claim of a cluster, as a tar. With `near`, files that are also in a store
+    come from the attempt's own directory. Raises Refused and OSError, as :func:`find_output`."""
     output = find_output(storage, adapters, caller, job_id, kind, attempt)
+    if near and output.store is not None and output.directory:
+        output = find_output(storage, adapters, caller, job_id, kind, output.attempt)
     if output.store is not None:
         raise wrong_state(f"the {kind} of {output.job_id} are in a store", cure=f"ffdl download {output.job_id}")
     if output.claimed:
