@@ -154,7 +154,7 @@ def send_output(  # noqa: PLR0913 - what selects the files, and what reads them
     *,
     near: bool = False,
 ) -> Iterator[bytes]:
-    """Return the files of a directory, or of a claim of a cluster, as a tar. With `near`, files that are also in a store
+    """Return the files of a directory, or of a claim, as a tar. With `near`, files that are also in a store
     come from the attempt's own directory. Raises Refused and OSError, as :func:`find_output`."""
     output = find_output(storage, adapters, caller, job_id, kind, attempt)
     if near and output.store is not None and output.directory:
