@@ -95,7 +95,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         (own / "shared.pth").write_text(sysconfig.get_path("purelib"))  # its own .pth files do not count
         pip = [sys.executable, "-m", "pip", "-q"]
         subprocess.run([*pip, "wheel", "--no-deps", "-w", wheels, source], check=True)
-        into = ["--python", place / "bin/python", "install", "--no-deps", "--ignore-installed"]
+        into = ["--python", f"{place}/bin/python", "install", "--no-deps", "--ignore-installed"]
         subprocess.run([*pip, *into, *wheels.iterdir()], check=True)
         found[name] = place
     return found
