@@ -24,6 +24,7 @@ from ffdl_batch.attempt.reader import DamagedFile
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import SupportPart
+from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.redaction import Redactor, secret_values
 from ffdl_batch.domain.terminal_text import json_text, printable, quoted
 from ffdl_batch.exit_handling import Stop
@@ -36,9 +37,9 @@ _PROGRAMS = (["sinfo", "--version"], ["apptainer", "--version"], ["munge", "--ve
 _PREFACE = """\
 ffdl support archive, written {at} by ffdl-batch {version} on {host}
 
-LOOK THROUGH THESE FILES BEFORE YOU SEND THEM. ffdl has replaced values of secrets that it knows, and text that looks
-like a secret, by ***. Logs are the words of your own program: ffdl cannot recognise everything that is confidential in
-them. Secrets, models, data, results and the variables of learners are never included.
+REVIEW THESE FILES BEFORE YOU SEND THEM. ffdl has replaced values of secrets that it knows, and text that looks like a
+secret, by ***. Logs contain your program's output: ffdl cannot recognise everything that is confidential in them.
+Secrets, models, data, results and environment.json are never included; variables set in the manifest are.
 
 """
 
@@ -74,15 +75,15 @@ def text_part(name: str, data: bytes, size: int) -> SupportPart:
         if begin < 0:
             return SupportPart(name, left_out=f"its last {len(data)} bytes have no line end")
         data = data[begin + 1 :]
-    note = f"the end of {size} bytes" if size > len(data) else ""
+    note = f"the last part of {size} bytes" if size > len(data) else ""
     return SupportPart(name, data.decode("utf-8", "replace"), note)
 
 
 def unremoved_part(names: Sequence[str]) -> SupportPart:
     """Return the warning that values of these secrets of the job may be in its logs."""
     text = (
-        f"The values of these secrets were deleted when the job ended: {', '.join(names)}. ffdl cannot find them in "
-        "the logs: look for them before you send this archive.\n"
+        f"the values of these secrets were deleted when the job ended, so ffdl cannot redact them: {', '.join(names)}; "
+        "search the logs for them before you send this archive\n"
     )
     return SupportPart(UNREMOVED, text)
 
@@ -95,7 +96,7 @@ def command_part(name: str, argv: Sequence[str]) -> SupportPart:
             check=False, env={**os.environ, "LC_ALL": "C"},
         )  # fmt: skip
     except FileNotFoundError:
-        return SupportPart(name, left_out=f"there is no {argv[0]}")
+        return SupportPart(name, left_out=f"{argv[0]} is not installed")
     except (OSError, subprocess.TimeoutExpired) as error:
         return SupportPart(name, left_out=str(error))
     if done.returncode:
@@ -138,7 +139,7 @@ def check_target(target: Path, *, force: bool) -> None:
     except FileNotFoundError:
         if target.parent.is_dir():
             return
-        raise Stop(ExitCode.USAGE, f"there is no directory {quoted(str(target.parent), most=4096)}") from None
+        raise Stop(ExitCode.USAGE, f"directory {quoted(str(target.parent), most=4096)} does not exist") from None
     except OSError as error:
         raise Stop(ExitCode.USAGE, f"{quoted(str(target), most=4096)}: {error.strerror}") from None
     if not stat.S_ISREG(mode):
@@ -160,15 +161,15 @@ def write_archive(target: Path, parts: Iterable[SupportPart], values: Iterable[s
             entry = tarfile.TarInfo("/".join((top, *names)))
             entry.size, entry.mode, entry.mtime = len(data), 0o600, now
             archive.addfile(entry, io.BytesIO(data))
-    check_target(target, force=force)  # nothing was written there meanwhile
+    check_target(target, force=force)  # it may have been created meanwhile
     try:
         write_bytes(str(target), file.getvalue())
     except OSError as error:
         what = f"{quoted(str(target), most=4096)} cannot be written: {error.strerror or error}"
         raise Stop(ExitCode.FAILED, what) from error
     missing, size = sum(1 for part in clean if part.left_out), len(file.getvalue()) / 1024
-    files = f"{len(clean) - missing} files, {missing} left out, {size:.0f} KiB"
-    return f"{target}: {files}; look through them before you send it, and begin with MANIFEST.txt"
+    files = f"{counted(len(clean) - missing, 'file')}, {missing} left out, {size:.0f} KiB"
+    return f"{target}: {files}; review the files before you send the archive; start with MANIFEST.txt"
 
 
 def _list(parts: Sequence[SupportPart], now: float) -> str:

@@ -22,7 +22,7 @@ SANDBOXES = tuple(
     Path(place, "systemd/system/ffdl-tenant-.service.d") for place in ("/etc", "/run", "/usr/lib", "/lib")
 )
 SOON = timedelta(days=14)
-"""How long before its end the expiry of a certificate is noted."""
+"""Report a certificate this long before it expires."""
 _PATIENCE_S = 10.0
 
 
@@ -42,7 +42,9 @@ def examine_site(site_file: Path = SITE_FILE) -> Iterator[Item]:
     if spawner is None and hub is None:
         return
     is_safe = status.st_uid == 0 and not status.st_mode & 0o022
-    about = f"{site_file} must belong to root, and only root may write it (chown root; chmod 644)"
+    about = (
+        f"{site_file} must be owned by root and writable only by root: chown root {site_file}; chmod 644 {site_file}"
+    )
     yield Item("site", *((Verdict.OK, str(site_file)) if is_safe else (Verdict.WRONG, about)))
     yield _spawner_item(Path(str((spawner or {}).get("run_dir", RUN_DIR)), "spawner.sock"))
     if spawner and spawner.get("tenants"):
@@ -57,7 +59,7 @@ def _spawner_item(place: Path) -> Item:
         try:
             connection.connect(str(place))
         except OSError as error:
-            text = f"nothing answers at {place}: {error.strerror}; see systemctl status ffdl-spawner"
+            text = f"no answer at {place}: {error.strerror}; see systemctl status ffdl-spawner"
             return Item("spawner", Verdict.WRONG, text)
     return Item("spawner", Verdict.OK, f"listens at {place}")
 
@@ -65,7 +67,7 @@ def _spawner_item(place: Path) -> Item:
 def _sandbox_item() -> Item:
     if any(any(place.glob("*.conf")) for place in SANDBOXES):
         return Item("tenants", Verdict.OK, "the units of their daemons have a sandbox")
-    text = f"the units of tenants' daemons have no sandbox: install slurm-configs/systemd/{SANDBOXES[0].name}"
+    text = f"units of tenants' daemons have no sandbox drop-in: install slurm-configs/systemd/{SANDBOXES[0].name}"
     return Item("tenants", Verdict.WRONG, text)
 
 
@@ -75,9 +77,9 @@ def _hub_items(hub: Mapping[str, Any], user: str) -> Iterator[Item]:
         if (status := _ask(place)) == http.client.OK:
             yield Item("hub", Verdict.OK, f"answers at {place}")
         else:
-            yield Item("hub", Verdict.WRONG, f"the program at {place} answers with status {status}, and is not the hub")
+            yield Item("hub", Verdict.WRONG, f"HTTP status {status} from {place}: is another program listening there?")
     except (OSError, http.client.HTTPException) as error:
-        yield Item("hub", Verdict.WRONG, f"nothing answers at {place}: {error}; see systemctl status ffdl-hub")
+        yield Item("hub", Verdict.WRONG, f"no answer at {place}: {error}; see systemctl status ffdl-hub")
     if certificate := hub.get("certificate"):
         yield _certificate_item(str(certificate))
     yield _listing_item(user)
@@ -96,7 +98,9 @@ def _ask(place: str) -> int:
 def _certificate_item(path: str) -> Item:
     program = shutil.which("openssl")
     if program is None:
-        return Item("certificate", Verdict.NOTE, "openssl is not installed, so its end is not known", examined=False)
+        return Item(
+            "certificate", Verdict.NOTE, "openssl is not installed, so the expiry was not checked", examined=False
+        )
     done = _run([program, "x509", "-noout", "-enddate", "-in", path])
     try:
         ends = datetime.strptime(done.stdout.strip(), "notAfter=%b %d %H:%M:%S %Y GMT").replace(tzinfo=UTC)

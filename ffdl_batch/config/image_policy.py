@@ -44,14 +44,13 @@ def permit(policy: ImagePolicy, image: str, *, is_private: bool) -> str:
     except NotAReference:
         names = ", ".join(f"{scheme}://" for scheme in SCHEMES)
         raise ImageForbidden(
-            f"image {image} is not one that image_policy of the site can allow; name a file, or an image of a registry "
-            f"({names})"
+            f"image {image!r}: the site permits only image files and registry images ({names})"
         ) from None
     _check_place(policy, image, reference.place, policy.allow)
     if not reference.is_pinned and any(is_below(reference.place, one) for one in policy.require_digest):
         raise ImageForbidden(
-            f"image {image} has no digest, which image_policy.require_digest of the site demands; name it by its "
-            f"digest: {_with_digest(reference)}"
+            f"image {image!r} has no digest, which image_policy.require_digest requires; write "
+            f"{_with_digest(reference)}"
         )
     return reference.at(reference.place if is_private else _mirrored(policy, reference))
 
@@ -61,7 +60,7 @@ def _check_place(policy: ImagePolicy, image: str, place: str, allowed: Collectio
         where = "" if place in image else f" ({_shown(place)})"
         permitted = ", ".join(map(_shown, policy.allow))
         raise ImageForbidden(
-            f"image {image}{where} is not in image_policy.allow of the site; use an image from {permitted}, {_ASK} to "
+            f"image {image!r}{where} is not permitted by image_policy.allow; use an image from {permitted}, {_ASK} to "
             "add it"
         )
 
@@ -97,18 +96,18 @@ def read_prefix(text: str) -> str:
     scheme, sign, rest = text.partition("://")
     scheme = scheme.lower()
     if not sign or scheme not in SCHEMES:
-        raise ValueError(f"{text!r} is neither an absolute path nor begins with {', '.join(SCHEMES)} and ://")
+        raise ValueError(f"{text!r} must be an absolute path or start with docker://, oras:// or library://")
     if not rest:
         return f"{scheme}://"
     host, _, name = rest.rstrip("/").partition("/")
     if not is_host(host):
         if scheme == "docker":
-            raise ValueError(f"{text!r} names no registry; write docker://docker.io/{rest} for one of Docker Hub")
+            raise ValueError(f"{text!r} has no registry host; write docker://docker.io/{rest} for Docker Hub")
         if scheme == "library":
             host, name = "", rest.rstrip("/")
     host = normal_host(host)
     if (host and not HOST.fullmatch(host)) or (name and not NAME.fullmatch(name)):
-        raise ValueError(f"{text!r} begins no reference; write SCHEME://HOST/PATH without tag and digest")
+        raise ValueError(f"{text!r} is not a valid prefix; write SCHEME://HOST/PATH without tag or digest")
     return f"{scheme}://{host}/{name}".rstrip("/")
 
 

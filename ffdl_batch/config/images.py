@@ -103,8 +103,8 @@ def _possible(reference: str) -> str:
         parse_reference(reference)
     except NotAReference:
         raise UnknownImage(
-            f"image {reference} cannot be in a registry: write NAME:TAG or NAME@sha256:DIGEST; names have small "
-            "letters and no blanks"
+            f"image {reference!r} is not a valid reference: write NAME:TAG or NAME@sha256:DIGEST; names are lower case "
+            "without spaces"
         ) from None
     return reference
 

@@ -54,11 +54,11 @@ class ImagePolicy:
     """Which images the site's users may start learners in. References are compared part by part, without tags."""
 
     allow: tuple[str, ...] = ()
-    """Directories of image files, and beginnings of references; () = all images."""
+    """Directories of image files, and reference prefixes; () = all images."""
     require_digest: tuple[str, ...] = ()
-    """Beginnings of references that must have a digest."""
+    """Reference prefixes that must have a digest."""
     mirrors: Mapping[str, str] = field(default_factory=dict)
-    """HOST[/PATH] of a reference → HOST[/PATH] that nodes get the image from."""
+    """HOST[/PATH] of a reference → HOST[/PATH] that nodes pull from."""
     signers: tuple[str, ...] = ()
     """Fingerprints of the keys that may sign image files; () = files need no signature."""
 
@@ -102,7 +102,7 @@ class Settings:
     metrics_port: int = 0
     """Port of the loopback device that serves the daemon's figures; 0 = none."""
     log_json: bool = False
-    """Whether the daemon writes its log as JSON, an object in each line."""
+    """Whether the daemon writes its log as JSON, one object per line."""
     host: str = ""
     """Login node that commands are sent to over SSH; "" = they run here."""
     host_program: str = "ffdl"

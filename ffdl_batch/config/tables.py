@@ -197,7 +197,7 @@ def read_image_policy(table: object) -> ImagePolicy:
         texts = [*value, *value.values()] if isinstance(value, dict) else value
         good = isinstance(value, dict if key == "mirrors" else list) and texts
         if not good or not all(isinstance(one, str) and one and one.isprintable() for one in texts):
-            kind = "a table of texts" if key == "mirrors" else "a list of texts"
+            kind = "a table of strings" if key == "mirrors" else "a list of strings"
             raise ValueError(f".{key} must be {kind} that is not empty, not {shown_toml(value)}")
         try:
             if key == "mirrors":

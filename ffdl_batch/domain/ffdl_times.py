@@ -58,7 +58,9 @@ def _parse_date(text: str, now: float) -> float:
         today = datetime.fromtimestamp(now)
         moment = today.replace(hour=clock.hour, minute=clock.minute, second=0, microsecond=0)
         return (moment if moment <= today else moment - timedelta(days=1)).timestamp()
-    raise ValueError(f"{text[:80]!r} is not a time; write milliseconds since the epoch, 10m, 3 hours ago or a date")
+    raise ValueError(
+        f"{text[:80]!r} is not a time; write milliseconds since the epoch, 10m, 3 hours ago or 2026-11-30T10:00:00Z"
+    )
 
 
 def _read(text: str, layout: str) -> datetime | None:

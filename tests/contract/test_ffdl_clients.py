@@ -1,4 +1,4 @@
-"""FfDL's REST API, version 1: what its Python client, its command line and its dashboard send, through a real hub.
+"""Contract of FfDL's REST API v1: requests of its Python client, command line and dashboard, through a real hub.
 
 Daemon and learners are real, on the local backend.
 """
@@ -29,6 +29,7 @@ from tests.fakes.s3_server import S3Server
 from tests.unit.hub.conftest import OWN, TOKEN, serving_hub
 
 VERSION = "version=2017-02-13"
+MAX_JOBS = 4
 MANIFEST = """\
 name: mnist
 description: digits
@@ -98,7 +99,7 @@ class FfdlClient:
             return reply.status, json.loads(data) if reply.headers.get_content_type() == "application/json" else data
 
     def post(self, manifest: str, model: bytes) -> tuple[HTTPResponse, dict[str, Any]]:
-        """As `requests.post(url, files=...)` and the form of the dashboard send it."""
+        """Send the form as `requests.post(url, files=...)` and the dashboard send it."""
         parts = {"manifest": ("manifest.yml", manifest.encode()), "model_definition": ("model.zip", model)}
         body = b"".join(
             f'--limit\r\nContent-Disposition: form-data; name="{name}"; filename="{file}"\r\n\r\n'.encode()
@@ -147,7 +148,7 @@ def model() -> bytes:
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     base = tmp_path_factory.mktemp("ffdl")
     config = base / "ffdl.toml"
-    config.write_text("[backend.local]\nmax_jobs = 4\n")
+    config.write_text(f"[backend.local]\nmax_jobs = {MAX_JOBS}\n")
     for name in ("data", "results"):
         (base / "store" / name).mkdir(parents=True)
     certificate, key = certificate_for("127.0.0.1", base)
@@ -348,7 +349,7 @@ def test_manifest_with_error_is_refused_with_its_line(desk: Desk) -> None:
     assert "manifest.yml:7:" in body["error"], body
 
 
-def test_results_that_are_gone_get_410_and_results_of_waiting_job_404(desk: Desk) -> None:
+def test_results_that_are_gone_get_410(desk: Desk) -> None:
     model_id = desk.submit("'true'")
     desk.client.await_status(model_id, "COMPLETED")
     results = Path(desk.site.ask("GET", f"/api/v1/jobs/{model_id}")[1]["job"]["results"])
@@ -358,8 +359,15 @@ def test_results_that_are_gone_get_410_and_results_of_waiting_job_404(desk: Desk
     assert desk.client.ask("GET", f"/v1/models/{model_id}/trained_model?{VERSION}")[0] == 410
 
 
+def test_results_of_waiting_job_get_404(desk: Desk) -> None:
+    submitted = [desk.submit("'sleep 1000'") for _ in range(MAX_JOBS + 1)]
+    assert desk.client.ask("GET", f"/v1/models/{submitted[-1]}/trained_model?{VERSION}")[0] == 404
+    for model_id in reversed(submitted):
+        desk.client.ask("DELETE", f"/v1/models/{model_id}?{VERSION}")
+
+
 @pytest.mark.parametrize("user", ["somebody-else", f"{user_name(OWN)}x", str(OWN), ""])
-def test_header_that_names_another_user_is_refused(desk: Desk, done: str, user: str) -> None:
+def test_only_header_that_names_another_user_is_refused(desk: Desk, done: str, user: str) -> None:
     client = FfdlClient(desk.client.port, desk.client.authority, user=user)
     wanted = 200 if user in ("", str(OWN)) else 403
     assert client.ask("GET", f"/v1/models/{done}?{VERSION}")[0] == wanted

@@ -169,7 +169,7 @@ def test_support_warns_of_secrets_whose_values_were_deleted(site: Site, job_id: 
     job = until(lambda: not Path(site.state, "jobs", completed, "secrets.json").exists(), "the removal of its secrets")
     assert job
     done = site.try_to("support", completed, "-o", str(site.directory / "completed"))
-    assert (done.returncode, "warning: The values of these secrets were deleted" in done.stderr) == (0, True)
+    assert (done.returncode, "warning: the values of these secrets were deleted" in done.stderr) == (0, True)
     assert "SECRETS-NOT-REMOVED.txt" not in write(site, job_id)
 
 

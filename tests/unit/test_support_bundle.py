@@ -17,7 +17,7 @@ from ffdl_batch.support_bundle import command_part, file_part, text_part, write_
 def test_file_part_has_whole_lines_of_end_within_limit(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("secret-cut-in-half\nsecond\nthird")
     part = file_part("log", str(tmp_path / "log"), below=str(tmp_path), most=8)
-    assert part == SupportPart("log", "third", "the end of 31 bytes")
+    assert part == SupportPart("log", "third", "the last part of 31 bytes")
     whole = file_part("log", str(tmp_path / "log"), below=str(tmp_path), most=31)
     assert (whole.text, whole.note) == ("secret-cut-in-half\nsecond\nthird", "")
 
@@ -27,7 +27,7 @@ def test_file_part_joins_rotated_file_so_that_no_line_is_cut(tmp_path: Path) -> 
     (tmp_path / "log").write_text("line\nlast\n")
     place = str(tmp_path / "log")
     part = file_part("log", place, below=str(tmp_path), most=25, is_rotated=True)
-    assert (part.text, part.note) == ("half of a line\nlast\n", "the end of 26 bytes")
+    assert (part.text, part.note) == ("half of a line\nlast\n", "the last part of 26 bytes")
     assert file_part("log", place, below=str(tmp_path), most=10, is_rotated=True).text == "last\n"
 
 
@@ -49,7 +49,7 @@ def test_text_part_drops_first_line_if_it_may_be_cut(data: bytes, size: int, tex
 
 
 def test_command_part_reports_why_there_is_no_output() -> None:
-    assert command_part("x", ["/no/such/program"]).left_out == "there is no /no/such/program"
+    assert command_part("x", ["/no/such/program"]).left_out == "/no/such/program is not installed"
     failing = command_part("x", [sys.executable, "-c", "print('not permitted'); raise SystemExit(3)"])
     assert failing.left_out == f"{sys.executable} exited with status 3: not permitted"
     assert command_part("x", [sys.executable, "-c", "print('fine')"]).text == "fine\n"
@@ -70,7 +70,7 @@ def test_archive_has_safe_names_and_lists_what_is_missing(tmp_path: Path, monkey
         assert archive.getnames() == ["ticket/MANIFEST.txt", "ticket/etc/evil\\n", "ticket/absolute"]
         texts = [file.read().decode() for one in archive if (file := archive.extractfile(one)) is not None]
     assert texts[1:] == ["*** \\x1b[2J", "***"]
-    assert "LOOK THROUGH THESE FILES" in texts[0]
+    assert "REVIEW THESE FILES" in texts[0]
     assert texts[0].endswith("Left out:\n  gone: no such file\\n  forged: line\n")
     assert [path.name for path in tmp_path.iterdir()] == ["ticket.tar.gz"]
 

@@ -27,8 +27,8 @@ _KEYRINGS = ("APPTAINER_KEYSDIR", "SINGULARITY_KEYSDIR", "SINGULARITY_SYPGPDIR")
 
 
 def check_signature(wanted: Signature, keyring: str, rest: Callable[[], None]) -> None:
-    """Verify the image. `keyring` is a directory that Apptainer makes; `rest` waits a moment and raises what ends the
-    check. Raises PhaseFailed, OSError."""
+    """Verify the image. `keyring` is a directory that Apptainer makes; `rest` waits a moment and raises if the check
+    must stop. Raises PhaseFailed, OSError."""
     image, host = wanted.verify[-1], os.uname().nodename
     env = {name: text for name, text in os.environ.items() if not name.startswith(_OWN)}
     env.update(dict.fromkeys(_KEYRINGS, keyring), LC_ALL="C.UTF-8")
@@ -55,8 +55,8 @@ def check_signature(wanted: Signature, keyring: str, rest: Callable[[], None]) -
         why = f"it is signed by {', '.join(sorted(one or 'an unknown key' for one in signers))}"
     raise PhaseFailed(
         FORBIDDEN,
-        f"image {image}: {why}; image_policy.signers of the site demands a signature of {' or '.join(wanted.signers)}, "
-        "with the key in the global keyring of the nodes",
+        f"image {image}: {why}; image_policy.signers requires a signature by {' or '.join(wanted.signers)}; the public "
+        "key must be in each node's global keyring",
     )
 
 

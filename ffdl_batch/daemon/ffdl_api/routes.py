@@ -81,13 +81,15 @@ def _refuse_other_user(request: Request, here: Here, caller: Asking) -> None:
         own |= {os.environ.get(TENANT, ""), caller.name}
     for name in filter(None, claimed):
         if name not in own:
-            raise not_allowed(f"X-Watson-Userinfo names {name[:80]}, and the token is not of that user")
+            raise not_allowed(f"the request names user {name[:80]!r}, but the token belongs to another user")
 
 
 _errors = partial(answers, model=FfdlErrorReply)
 router = Routes(prefix="/v1", dependencies=[Depends(_refuse_other_user)])
 Follow = Annotated[bool, Query()]
-Since = Annotated[Word | None, Query(description="Milliseconds since the epoch, `10m`, `3 hours ago`, or a date.")]
+Since = Annotated[
+    Word | None, Query(description="Milliseconds since the epoch, `10m`, `3 hours ago`, or `2026-11-30T10:00:00Z`.")
+]
 PageSize = Annotated[int, Query(ge=1, le=MAX_INTEGER)]
 Position = Annotated[int, Query(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 
@@ -172,7 +174,7 @@ async def patch_model(model_id: str, request: Request, here: CaughtUp, caller: A
     except (ValueError, RecursionError):
         body = None
     if not isinstance(body, dict) or body.get("status") != "halt":
-        raise wrong_usage("status parameter has incorrect value: it must be halt")
+        raise wrong_usage("status: must be 'halt'")
     await halt(model_id, here, caller)
     return PlainReply({"model_id": model_id}, status_code=202)
 

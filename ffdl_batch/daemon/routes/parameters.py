@@ -45,7 +45,7 @@ ERRORS = {
     403: "The caller may not do this.",
     404: "There is no such job, or it is another user's.",
     409: "This is not possible in the job's state.",
-    410: "The results are no longer there.",
+    410: "The output no longer exists.",
     413: "The request is too large.",
     422: "The manifest, the options or the archive are wrong.",
     500: "The daemon failed; the traceback is in its log.",

@@ -48,7 +48,7 @@ _TABLE = (
     IncidentKind(
         "user.image",
         "the site does not allow the image",
-        "use an image that the message names, or ask the administrators",
+        "use an image from a location that the message lists, or ask the administrators",
     ),
     IncidentKind(
         "user.dependency", "a dependency of the job cannot be met", "ffdl show the job that it waits for; submit again"

@@ -111,10 +111,10 @@ class NodeCache:
 
 @dataclass(frozen=True)
 class Signature:
-    """The signature that the site demands of the learners' image."""
+    """The signature that the site requires for the learners' image."""
 
     verify: Tuple[str, ...]
-    """The argv of Apptainer that verifies the image, its last word, and prints the signers as JSON; no placeholders."""
+    """Argv that verifies the image (its last argument) and prints the signers as JSON; no placeholders."""
     signers: Tuple[str, ...]
     """Fingerprints of the accepted keys."""
 
@@ -288,7 +288,7 @@ class LaunchFile:
     cache: Optional[NodeCache] = None
     """For `fetches` and for the image."""
     signature: Optional[Signature] = None
-    """None = the site demands none, or the image is not a file."""
+    """None = the site requires none, or the image is not a file."""
     mounts: Optional[Mounts] = None
     stores: Stores = field(default_factory=Stores)
     limits: Limits = field(default_factory=Limits)

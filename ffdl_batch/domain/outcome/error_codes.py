@@ -115,7 +115,7 @@ FAULTS: dict[str, FaultKind] = {
         _user(
             "C107",
             "the image is not allowed by the image policy of the site",
-            "use an image that the message names, or ask the administrators; docs/images.md",
+            "use an image from a location that the message lists, or ask the administrators; docs/images.md",
         ),
         _user("C201", "the learner ended with an error", "read its log with ffdl logs, and correct the training"),
         _user(

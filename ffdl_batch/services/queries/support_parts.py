@@ -56,18 +56,17 @@ def support_parts(
     parts, left = [unremoved_part(unknown)] if unknown else [], MOST_BYTES
     found = _parts(storage, adapters, caller, job, explain, health)
     for part in redacted(found, values | _configured(adapters.settings)):
-        left -= len(part.text)
+        left -= len(part.text.encode())
         if left < 0:
-            parts.append(
-                SupportPart(part.name, left_out=f"with it and later files it has more than {MOST_BYTES} bytes")
-            )
+            why = f"omitted with all later parts: the archive would exceed {MOST_BYTES // 1024**2} MiB"
+            parts.append(SupportPart(part.name, left_out=why))
             break
         parts.append(part)
     return tuple(parts)
 
 
 def _configured(settings: Settings) -> set[str]:
-    """Return secrets of the configuration. Addresses of webhooks permit to write to them."""
+    """Return secrets of the configuration. Addresses of webhooks let anyone post there."""
     password = urlsplit(settings.database).password or ""
     return {password, unquote(password), *settings.notices.webhooks}
 
@@ -134,7 +133,7 @@ def _attempt_parts(attempt: AttemptDir, below: str, learners: int) -> Iterator[S
         for name in names[:MOST_NAMES]:
             most = MAX_CELL_BYTES if name.endswith(_PLANS) else END_BYTES
             if name in _PRIVATE:
-                yield SupportPart(f"{place}/{name}", left_out="it has secrets, or variables of the user")
+                yield SupportPart(f"{place}/{name}", left_out="may contain secrets or variables of the user")
             elif name not in _DIRECTORIES:
                 yield file_part(f"{place}/{name}", f"{directory}/{name}", below=below, most=most)
         if len(names) > MOST_NAMES:

@@ -19,7 +19,7 @@ def back_up(database_url: str, target: Path) -> None:
     file at `target` is replaced as a whole. Raises BackupRefused, OSError."""
     source = sqlite_file(database_url)
     if source is None:
-        raise BackupRefused("the hub's database is PostgreSQL's: copy it with pg_dump")
+        raise BackupRefused("the hub's database is in PostgreSQL: copy it with pg_dump")
     if not source.exists():
         raise BackupRefused(f"{source} does not exist")
     if target.exists() and not target.is_file():

@@ -62,7 +62,7 @@ class HubSettings:
     cors_origins: list[str] | tuple[()] = ()
     """Origins of web pages that may send requests with a token, such as ``https://dashboard.example.org``."""
     log_json: bool = False
-    """Whether the hub writes its log as JSON, an object in each line, as it always writes the audit."""
+    """Whether the hub writes its log as JSON, one object per line. The audit log is always JSON."""
     oidc_issuer: str = ""
     """Address of the site's OpenID provider, exactly as it names itself; "" = no login by OpenID Connect."""
     oidc_client_id: str = ""
@@ -114,7 +114,7 @@ class HubSettings:
                 raise ValueError(f"trusted_proxies: {error}") from error
         for origin in self.cors_origins:
             if not _ORIGIN.fullmatch(origin):
-                raise ValueError(f"cors_origins must be origins as https://HOST, not {origin!r}")
+                raise ValueError(f"cors_origins: {origin!r} is not an origin such as https://HOST[:PORT]")
 
     def account_of(self, uid: int) -> str:
         """Return the name of the account of a uid, or of the tenant whose daemon has it; "" if there is none."""

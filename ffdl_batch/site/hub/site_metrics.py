@@ -23,9 +23,9 @@ class SiteMetrics:
 
     def text(self) -> str:
         """Return the text. Raises StoreError."""
-        used = Family("ffdl_tenant_used", "gauge", "What the live jobs of a tenant use, or all jobs in a period.")
+        used = Family("ffdl_tenant_used", "gauge", "Resources in use by live jobs; for GPU-hours, those of the period.")
         limits = Family("ffdl_tenant_quota", "gauge", "A quota; member is empty for the tenant, * for each member.")
-        stopped = Family("ffdl_site_stopped", "gauge", "1 for each thing that an operator has stopped.")
+        stopped = Family("ffdl_site_stopped", "gauge", "1 for each emergency stop in effect.")
         requests = Family("ffdl_hub_requests_total", "counter", "Requests that the hub has answered.")
         uses = self._store.admission.uses()
         for tenant in self._store.tenants.read():

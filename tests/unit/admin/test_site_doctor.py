@@ -110,7 +110,7 @@ def test_host_without_service_has_no_items(tmp_path: Path, text: str | None) -> 
 
 def test_site_file_that_others_may_write_is_wrong(place: Path) -> None:
     (place / "site.toml").chmod(0o666)
-    assert "only root may write it" in items(place)["site"].text
+    assert "must be owned by root and writable only by root" in items(place)["site"].text
     (place / "site.toml").write_text("[")
     (found,) = examine_site(place / "site.toml")
     assert (found.verdict, "cannot be read" in found.text) == (Verdict.WRONG, True)

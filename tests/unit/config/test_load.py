@@ -342,9 +342,9 @@ def test_resolve_image_explains_closed_directory_of_image(tmp_path: Path) -> Non
         ("custom", "..", "make images"),
         ("custom", "oci:/data/layout:v1", "apptainer build NAME.sif oci:/data/layout:v1"),
         ("custom", "docker-archive:/data/image.tar", "not in a registry"),
-        ("custom", "Team/Net:v1", "small letters"),
-        ("custom", "docker://r.example.org/Team/net", "small letters"),
-        ("custom", "team/my net:v1", "no blanks"),
+        ("custom", "Team/Net:v1", "lower case"),
+        ("custom", "docker://r.example.org/Team/net", "lower case"),
+        ("custom", "team/my net:v1", "without spaces"),
     ],
 )
 def test_resolve_image_explains_unknown_or_invalid_image(tmp_path: Path, name: str, version: str, message: str) -> None:

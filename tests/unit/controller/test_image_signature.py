@@ -58,7 +58,7 @@ def test_image_without_signature_of_accepted_key_fails_attempt(
     with pytest.raises(PhaseFailed) as failed:
         check(tmp_path, script)
     assert (failed.value.code, IMAGE in str(failed.value), why in str(failed.value)) == (code, True, True), failed.value
-    assert code == "S105" or f"image_policy.signers of the site demands a signature of {OURS} or" in str(failed.value)
+    assert code == "S105" or f"image_policy.signers requires a signature by {OURS} or" in str(failed.value)
 
 
 def test_missing_program_is_fault_of_node(tmp_path: Path) -> None:

@@ -36,8 +36,8 @@ def test_settings_have_defaults_and_the_directory_of_the_spawner(tmp_path: Path)
     [
         ("listne = 'x'", "unknown key 'listne'; did you mean listen?"),
         ("listen = '0.0.0.0:80'", "listen must be a loopback address"),
-        ("cors_origins = ['*']", "cors_origins must be origins as https://HOST, not '*'"),
-        ("cors_origins = ['https://a/b']", "cors_origins must be origins as https://HOST"),
+        ("cors_origins = ['*']", "cors_origins: '*' is not an origin such as https://HOST[:PORT]"),
+        ("cors_origins = ['https://a/b']", "cors_origins: 'https://a/b' is not an origin"),
         ("listen = 'localhost'", "listen must be ADDRESS:PORT"),
         ("listen = '127.0.0.1:99999'", "listen must be ADDRESS:PORT"),
         ("certificate = '/c'", "certificate and key must be set together"),

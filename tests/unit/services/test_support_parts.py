@@ -66,7 +66,7 @@ def test_support_parts_end_at_limit_of_size(site: Site, job: Job, monkeypatch: p
     assert len(whole[launch].text) == 100_001
     monkeypatch.setattr(support_parts, "MOST_BYTES", sum(len(part.text) for part in whole.values()) - 50_000)
     cut = collect(site, job)
-    assert cut[launch].left_out.startswith("with it and later files it has more than")
+    assert cut[launch].left_out.startswith("omitted with all later parts: ")
     assert list(cut)[-1] == launch
 
 
