@@ -60,7 +60,7 @@ _MOST = 1_000_000_000
 _MERGED_TABLES = ("rates", "notices")
 """Several files set these key by key."""
 _TABLES = ("frameworks", "backends", *_MERGED_TABLES, "nodes", "fault_policies", "image_policy")
-"""What no variable of the environment can say."""
+"""Tables, which environment variables cannot set."""
 
 
 class ConfigError(ValueError):

@@ -1,6 +1,6 @@
 """Configures the daemon's log: its own rotating file, or standard error if it runs in the foreground.
 
-One line per event, with the time in UTC, for readers or as JSON. Of users' data only ids and names of jobs are logged.
+One line per event, with the time in UTC, as plain text or JSON. Of user data, it contains only job ids and names.
 A full disk causes no failure; the first line that can be written again reports how many are missing.
 """
 

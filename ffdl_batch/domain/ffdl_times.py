@@ -33,7 +33,7 @@ _LONGEST_MS = 15
 def parse_since(text: str, now: float) -> float:
     """Return a moment in seconds since the epoch. Dates without a time zone are in the local one.
 
-    `text` may be milliseconds since the epoch, ``now``, ``yesterday``, a duration that ended now (``2h30m``),
+    `text` may be milliseconds since the epoch, ``now``, ``yesterday``, a duration before now (``2h30m``),
     ``3 hours ago``, or a date in one of the layouts above. Raises ValueError.
     """
     asked = text.strip()

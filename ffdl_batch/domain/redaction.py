@@ -1,4 +1,4 @@
-"""Removes secrets from text that leaves the user's hands: known values, and text that looks like a secret.
+"""Removes secrets from text that users send to others: known values, and text that looks like a secret.
 
 No pattern recognises every secret: a user who sends the text has to look through it. Learners write the text, so every
 pattern takes linear time.

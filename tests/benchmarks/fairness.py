@@ -155,7 +155,7 @@ def jain_index(values: Sequence[float]) -> float:
 
 
 def judged(tenants: Sequence[Tenant]) -> tuple[list[float], float]:
-    """The waits of regular tenants' jobs in seconds, and the Jain index of greedy tenants' rates by weight."""
+    """Return the waits of regular tenants' jobs in seconds, and the Jain index of greedy tenants' rates by weight."""
     assert sum(len(one.done) for one in tenants) == GREEDY * GREEDY_JOBS + REGULAR * REGULAR_JOBS
     greedy, regular = tenants[:GREEDY], tenants[GREEDY:]
     waits = [answered - accepted for one in regular for accepted, answered in one.done]

@@ -1,4 +1,4 @@
-"""The loss of the hub's host: another login node takes over, on a real cluster."""
+"""Failover of the hub to another login node, on a real cluster."""
 
 from __future__ import annotations
 

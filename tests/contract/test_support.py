@@ -34,7 +34,7 @@ PRINTED = {
     "munge": f"plantedMunge{TAG}",
     "url": f"planted-url-12ab{TAG}",
 }
-"""Known to nobody: found by what stands around them."""
+"""Not known to ffdl: recognised by their context."""
 KEY = f"-----BEGIN PRIVATE KEY-----\nMIIplantedkey{TAG}\n-----END PRIVATE KEY-----"
 TRAIN = f"""
 import base64, os, sys, urllib.parse

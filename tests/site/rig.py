@@ -210,7 +210,7 @@ def daemon_socket(host: Host, uid: int) -> Path:
 
 
 def ensure(host: Host, uid: int, by: int | None = None) -> str:
-    """Ask the spawner for a user's daemon, as another user if `by` is given; its answer."""
+    """Ask the spawner for a user's daemon, as another user if `by` is given; return its reply."""
     return host.ask(uid if by is None else by, f"ensure {uid}\n")
 
 

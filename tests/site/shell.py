@@ -13,7 +13,7 @@ FFDL_ADMIN = "from ffdl_batch.admin.main import main; main()"
 
 
 class Shell:
-    """A user at the host, or at a machine that shares nothing with it (`is_near` false)."""
+    """A user on the host, or on a machine that shares nothing with it (`is_near` false)."""
 
     def __init__(self, host: Host, uid: int, *, is_near: bool = True) -> None:
         self.host, self.uid = host, uid

@@ -1,4 +1,4 @@
-"""Sends text over a WebSocket (RFC 6455). What the client sends is read and dropped, except pings and its close."""
+"""Sends text over a WebSocket (RFC 6455). Ignores client messages except ping and close frames."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ffdl_batch.daemon.upgrades import RawStream, Upgrade
 
 UPGRADE = "websocket"
 PING_S = 20.0
-"""Interval of pings, whose answers show proxies that the connection is alive."""
+"""Interval of pings. Keeps proxies from closing idle connections."""
 _SUBPROTOCOLS = ("ws", "wss")
 """FfDL's command line offers one of them."""
 
 
 class WebSocketReply(Response):
-    """An answer that becomes a WebSocket. It sends each text as a message, and calls `end` when that has ended."""
+    """A response that upgrades the connection to a WebSocket. Sends each text as a message, then calls `end`."""
 
     def __init__(self, upgrade: Upgrade, texts: AsyncIterator[bytes], end: Callable[[], None]) -> None:
         super().__init__(status_code=101)

@@ -1,5 +1,4 @@
-"""Routes for what a job has written: its files, for clients that cannot read them where they are, its measurements
-(metrics, and the use of processors, memory and devices), and all that support needs of it."""
+"""Routes for a job's output files, measurements and support archive."""
 
 from __future__ import annotations
 
@@ -90,7 +89,7 @@ async def get_output_files(
 @router.get("/jobs/{job_id}/support", response_model=SupportReply, responses=answers(404), operation_id="support")
 async def read_support(job_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
     """Return everything about a job that helps to find a fault, without secrets: its record, files and ends of logs,
-    what the scheduler knows of it, and the daemon's own state."""
+    what the scheduler reports about it, and the daemon's own state."""
     platform = here.platform
     state = await in_thread(here.limits.quick, health, platform.storage, platform.adapters, here.started_at)
     explain = partial(platform.explainer.explain_job, alternatives=False)

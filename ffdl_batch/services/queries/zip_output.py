@@ -1,4 +1,4 @@
-"""Turns the tar of a job's output into a zip, or into the only file that it has, while it is read."""
+"""Convert the tar stream of a job's output to a zip, or extract its only file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Source(io.RawIOBase):
 
 
 class _Sink(io.RawIOBase):
-    """Collects what is written until it is taken. It has no position, so the zip gets no entries to be changed."""
+    """Collects written data until it is taken. Not seekable, so zipfile never rewrites headers."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []

@@ -224,9 +224,10 @@ def read_values(path: str) -> dict[str, str]:
 
 
 def known_values(root: Root, job: Job) -> tuple[set[str], list[str]]:
-    """Return the values of all secrets of the user and of the job, and of its learners' variables with names like those
-    of secrets; and the names of those secrets of the job whose values do not exist any more. For their removal from
-    texts. Raises OSError if they cannot be read.
+    """Return the values to redact, and the names of the job's secrets whose values were deleted.
+
+    The values are those of all secrets of the user and of the job, and of its learners' variables with names like those
+    of secrets. Raises OSError if they cannot be read.
 
     Files of attempts that are damaged are skipped, because learners may have replaced them.
     """

@@ -212,17 +212,17 @@ class Desk:
         return bytes(self.server.client.get_object(Bucket=BUCKET, Key=key)["Body"].read())
 
     def await_canary(self) -> str:
-        """The canary's result, once it is there and the daemon has read it. Raises Failed."""
+        """Wait for the canary's result. Raises Failed."""
         path, replies = self.site.state / FILE, []
 
         def settled() -> bool:
-            # A plan asks what the site is, which begins a canary where none was, and has its word once it is there.
+            # A plan starts the canary, and uses its result when it exists.
             replies.append(self.plan(self.manifest("true", more=", network: none")))
             status, reply = replies[-1]
             return path.exists() and (status == 200 or "does not enforce" in json.dumps(reply))
 
         try:
-            await_(settled, "level none is taken, or refused by the canary's word", self.options.patience_s)
+            await_(settled, "level none is taken, or refused by the canary's result", self.options.patience_s)
         except Failed as late:
             raise Failed(f"{late}; the daemon's log: {self._said_of('canary')}; the plan: {replies[-1][1]}") from None
         return path.read_text()

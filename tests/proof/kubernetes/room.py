@@ -42,8 +42,8 @@ def await_(check: Callable[[], Any], what: str, seconds: float) -> Any:
 
 
 class Room:
-    """A namespace with a name of its own, nothing of which is there before :meth:`make`. Requests are those of the user
-    of KUBECONFIG. With `beside` it is that of another tenant with the same hub."""
+    """A namespace with a unique name, empty before :meth:`make`. Requests are those of the user of
+    KUBECONFIG. With `beside` it is that of another tenant with the same hub."""
 
     def __init__(self, patience_s: float, *, debugging: bool = False, beside: Room | None = None) -> None:
         self._patience_s = patience_s
@@ -79,7 +79,7 @@ class Room:
         self.admin.create(claim)
 
     def hub_kubeconfig(self, file: Path) -> Path:
-        """One with a token of the hub's service account (the API's TokenRequest)."""
+        """Write a kubeconfig with a token of the hub's service account (the API's TokenRequest)."""
         asked = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
@@ -89,7 +89,7 @@ class Room:
         return self._write_kubeconfig(file, self.admin.raw("POST", path, asked)["status"]["token"])
 
     def kubeconfig(self, file: Path) -> Path:
-        """One with a token of the daemon's service account, which the hub requests."""
+        """Write a kubeconfig with a token of the daemon's service account, which the hub requests."""
         hub = self.hub_kubeconfig(file.with_name("hub.kubeconfig"))
         settings = {"kubeconfig": str(hub), "namespace": self.namespace}
         keeper = create_adapter("kubernetes", settings, AdapterContext(str(file.parent), "hub", 0))

@@ -1,4 +1,4 @@
-"""Points about two tenants of one hub: what each of them sees and reaches of the other."""
+"""Checks that two tenants of one hub are isolated."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LEVELS = ("job", "host")
 
 @contextmanager
 def another(desk: Desk) -> Iterator[Desk]:
-    """A second tenant of the same hub, with a daemon of its own. Its namespace is deleted in the end."""
+    """A second tenant of the same hub, with a daemon of its own. Its namespace is deleted at the end."""
     room = Room(desk.options.patience_s, beside=desk.room)
     base = desk.base / "another"
     base.mkdir(exist_ok=True)
@@ -111,7 +111,7 @@ def _demand_refusal(kubeconfig: Any, place: Room, what: str, ask: Any) -> None:
 
 
 def _let_in(room: Room, guest: Room) -> None:
-    """What must be found: the guest's daemon may do all that the tenant's may, and policies allow everything."""
+    """Grant the guest's daemon the tenant's role, and allow all traffic; the proof must detect it."""
     subject = {"kind": "ServiceAccount", "namespace": guest.namespace, "name": "ffdl-batch-daemon"}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "ffdl-batch-daemon"}
     room.admin.create({

@@ -75,5 +75,5 @@ def holds(results: Sequence[Result], *, strict: bool) -> bool:
 
 
 BREAKS = ("bytes", "image", "role", "security", "tenants")
-"""What a run does itself: another byte in the store, a controller's image that nobody has, a daemon without its role, a
-namespace that takes any pod, a second tenant that lets in daemons and learners of the first."""
+"""Faults that `--break` injects: another byte in the store, a controller's image that does not exist, a daemon without
+its role, a namespace that accepts any pod, a second tenant that admits daemons and learners of the first."""

@@ -23,7 +23,7 @@ from tests.site.shell import Shell
 from tests.site.tenants import TENANTS, cluster_token, far_shell, operate, tenant_cluster, tenant_site
 
 MEMBERS = {"ann": ("vision", ADA), "ben": ("vision", BOB), "cem": ("speech", EXPIRED)}
-"""Tenant of each member, and the account at a machine where that does not matter."""
+"""Tenant of each member, and a uid for the client machine, which does not matter."""
 EACH, LIMIT, FAILED = 3, 2, 7
 """Jobs of each member, live jobs that the tenant vision may have, and the exit status of each member's last job."""
 MANIFEST = """\
@@ -42,7 +42,7 @@ GUEST = {
     "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "ffdl-batch-daemon"},
     "subjects": [{"kind": "ServiceAccount", "namespace": "speech", "name": "ffdl-batch-daemon"}],
 }
-"""What must be found: the daemon of speech may do in the other namespace what that one's own may do."""
+"""Grants the daemon of speech the role of vision's daemon in the namespace vision; the proof must detect it."""
 SEED = 26
 
 
@@ -62,7 +62,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class FoundTenants:
-    """Everything that was looked at after the jobs."""
+    """The observed results."""
 
     sent: Sequence[Sent]
     shown: Mapping[str, tuple[str, str, str]]
@@ -79,7 +79,7 @@ class FoundTenants:
     leaks: Sequence[str]
 
     def troubles(self) -> Iterator[str]:
-        """Everything that is not as it must be, one line each."""
+        """Yield one line per difference."""
         yield from (f"reached another tenant's job: {one}" for one in self.trespasses)
         yield from (f"token of the cluster found: {one}" for one in self.leaks)
         for one in self.sent:
@@ -116,7 +116,7 @@ class FoundTenants:
 
 
 def run_tenants(broken: str) -> FoundTenants:
-    """Let three members of two tenants submit; what was found. `broken`: see the command."""
+    """Let three members of two tenants submit, and return the results. `broken`: see the command."""
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ffdl-proof-")))
         host = Host(place)
@@ -204,7 +204,7 @@ def _seconds(moment: str) -> float:
 
 
 def _trespass(shells: Mapping[str, Shell], sent: Sequence[Sent]) -> Iterator[str]:
-    """What members of one tenant got of the other."""
+    """Yield what members of one tenant could read or change of the other tenant."""
     for one in sent:
         for name, shell in shells.items():
             if MEMBERS[name][0] == one.tenant:

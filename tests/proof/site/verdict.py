@@ -37,18 +37,18 @@ class Run:
 
 
 SUBMISSIONS = (("POST /api/v1/jobs", 200), ("POST /v1/models", 201))
-"""What is done, and its status, in lines of the audit."""
+"""Operation and status of accepted submissions in the audit log."""
 
 
 def most_at_once(lives: Iterable[tuple[float, float]]) -> int:
-    """How many of these lives, each from a moment to one that is not part of it, had a moment in common."""
+    """Return the maximum number of intervals [start, end) that overlap."""
     known = list(lives)
     return max((sum(begin <= moment < end for begin, end in known) for moment, _ in known), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Everything that was looked at after the jobs."""
+    """The observed results."""
 
     sent: Sequence[Sent]
     results: Mapping[str, Mapping[str, Any]]
@@ -75,7 +75,7 @@ class Found:
     """Changes of tenants that the operator made."""
 
     def troubles(self) -> Iterator[str]:
-        """Everything that is not as it must be, one line each."""
+        """Yield one line per difference."""
         yield from (f"request failed: {one}" for one in self.failed_requests)
         yield from (f"reached another user's job: {one}" for one in self.trespasses)
         yield from (f"secret found: {one}" for one in self.leaks)
