@@ -25,8 +25,8 @@ LOCK = printf '%s\n' 'hatchling>=1.27' 'editables>=0.5' | uv pip compile - pypro
 	--python-version 3.11 --generate-hashes --no-annotate --custom-compile-command 'make lock' \
 	--constraint constraints.txt
 
-.PHONY: help python venv venv-run quickstart check lint test test-full shape mutate lock docs images cluster-up cluster-down conformance \
-	proof-main proof-resume proof-crash proof-isolation proof-data \
+.PHONY: help python venv venv-run quickstart check lint test test-full shape mutate lock docs packages images \
+	cluster-up cluster-down conformance proof-main proof-resume proof-crash proof-isolation proof-data \
 	proof-kubernetes proof-convert proof-faults proof-site fuzz-api trial-kubernetes bench clean
 
 help: ## this list
@@ -72,6 +72,9 @@ docs: venv ## the site (docs/_build/html) and the man pages (docs/_build/man); w
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html -d docs/_build/doctrees-html docs docs/_build/html
 	@$(BIN)/python -m sphinx -q -W --keep-going -b man -d docs/_build/doctrees-man docs docs/_build/man
 	@echo "docs/_build/html/index.html docs/_build/man/ffdl.1 docs/_build/man/ffdl-submit.1 docs/_build/man/ffdl-admin.1"
+
+packages: python ## dist/: source archive, wheel, Debian package, RPM (on Debian; installs rpm and python3-venv as root)
+	@$(PYTHON) -m tools.packages python3-venv rpm && $(MAKE_VENV) && $(BIN)/python -m tools.make_packages
 
 images: python ## learner images: IMAGES="custom pytorch" OUT=build/images (needs root on Debian)
 	@if command -v $(APPTAINER) >/dev/null 2>&1; \

@@ -19,7 +19,10 @@ from typing import Iterator, Mapping
 
 EX_CONFIG = 78  # sysexits.h: a configuration error
 HERE = Path(__file__).resolve().parent
-FRAGMENTS = ("slurm.conf.d", "gres.conf", "cgroup.conf", "prolog.d", "epilog.d", "libexec", "systemd", "pam.d", "cron")
+FRAGMENTS = (
+    *("slurm.conf.d", "gres.conf", "cgroup.conf", "prolog.d", "epilog.d", "libexec", "systemd", "pam.d", "cron"),
+    *("sysusers.d", "modulefiles", "ffdl"),
+)
 sys.dont_write_bytecode = True  # this folder stays as it is
 sys.path.insert(0, str(HERE / "libexec"))
 

@@ -1,6 +1,7 @@
 """The Debian packages that tests need (debian-packages.txt), installed where that can be done.
 
-`make test` runs this program while the virtual environment is made, and installs then what it could not.
+`make test` runs this program while the virtual environment is made, and installs then what it could not. `make
+packages` names the packages that it needs, and ends if they are missing.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tools.processes import say
@@ -16,9 +19,9 @@ from tools.tally import Tally, refuse
 PACKAGES = Path(__file__).resolve().parent / "debian-packages.txt"
 
 
-def install_packages() -> Tally:
-    """The Debian packages that tests need; what cannot be installed is named."""
-    wanted = [line.split("#", 1)[0].strip() for line in PACKAGES.read_text(encoding="utf-8").splitlines()]
+def install_packages(wanted: Sequence[str] = ()) -> Tally:
+    """Install these Debian packages, by default those that tests need; what cannot be installed is named."""
+    wanted = wanted or [line.split("#", 1)[0].strip() for line in PACKAGES.read_text(encoding="utf-8").splitlines()]
     if shutil.which("dpkg-query") is None or shutil.which("apt-get") is None:
         return refuse(
             f"not a Debian machine; install what matches these packages yourself: {' '.join(filter(None, wanted))}"
@@ -55,4 +58,6 @@ def quiet(argv: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[s
 
 
 if __name__ == "__main__":
-    install_packages()
+    result = install_packages(sys.argv[1:])
+    if sys.argv[1:] and result.troubles:
+        sys.exit(result.troubles[0])

@@ -247,6 +247,8 @@ CLUSTER = pytest_tier(
 )
 SITE = pytest_tier("site", Lane.CHECKS, "tests/site", needs_root=True)
 PYTHON39 = pytest_tier("python39", Lane.CLUSTER, "tests/python39", needs_root=True)
+PACKAGES = pytest_tier("packages", Lane.CLUSTER, "tests/packages", needs_root=True)
+"""Not a tier of `make test`: it builds the packages, for minutes."""
 UNIT = pytest_tier("unit", Lane.UNIT, "tests/unit", "tests/golden", runs=2)
 TIERS = (
     SITE,
@@ -264,7 +266,7 @@ TIERS = (
 )
 SHARDS = {
     "1": [LINT_TIER, QUICKSTART_TIER, DOCS_TIER, UNIT, CONTRACT, proof_tier("api", lane=Lane.DAEMONS)],
-    "2": [CRASH, OVERLAY, SITE, PYTHON39, FAULTS],
+    "2": [CRASH, OVERLAY, SITE, PYTHON39, PACKAGES, FAULTS],
     "3": [PREPARE, CLUSTER],
     "4": [
         PREPARE,
