@@ -30,8 +30,8 @@ def support(output: Path | None, force: bool) -> None:
     It contains the results of `ffdl-admin doctor`, versions, the configuration and its files, the revision and size of
     the database, how many jobs are in each state, the ends of the daemon's log and of the journals of the
     hub and the spawner, and the states of ffdl's units. These logs identify jobs and users by id and name only. Secrets
-    are replaced by ***. Review the archive before you send it. MANIFEST.txt in it lists what it contains, and what was
-    left out and why.
+    are replaced by asterisks. Review the archive before you send it. MANIFEST.txt in it lists what it contains, and
+    what was left out and why.
 
     Run it as root for the journals and for the files of the site, and as a user for the user's own daemon.
 

@@ -21,8 +21,9 @@ def support(job_id: str, output: Path | None, force: bool) -> None:
 
     It contains the job's record, events, manifest, batch scripts and launch files, the ends of the learners',
     controllers' and daemon's logs, what the scheduler reports, versions, and the configuration. Values of secrets are
-    replaced by ***, also in logs. ffdl cannot recognise everything that is confidential in the output of your program:
-    review the archive before you send it. MANIFEST.txt in it lists what it contains, and what was left out and why.
+    replaced by asterisks, also in logs. ffdl cannot recognise everything that is confidential in the output of your
+    program: review the archive before you send it. MANIFEST.txt in it lists what it contains, and what was left out and
+    why.
 
     Exit code 0: the archive was written; 1: there is no such job, or the file cannot be written; 2: the file exists, is
     not a regular file, or its directory does not exist.
