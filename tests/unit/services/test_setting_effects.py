@@ -267,7 +267,7 @@ def test_image_policy_refuses_job_at_submission_and_one_that_waits(site: Site) -
     problem = site.problem("k2", manifest)
     assert (problem.code, problem.exit_code) == ("C107", 78)
     assert re.match(
-        r"manifest\.yml:\d+:\d+: error: framework\.version: image docker://quay\.io/a:1 .*allow", problem.message
+        r"manifest\.yml:\d+:\d+: error: framework\.version: image 'docker://quay\.io/a:1' .*allow", problem.message
     )
     site.deploy()
     assert (site.job(waits.id).state, site.job(waits.id).error_code) == (JobState.FAILED, "C107")
