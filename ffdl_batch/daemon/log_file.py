@@ -91,3 +91,5 @@ def log_to(path: Path | None, *, log_json: bool = False) -> None:
     # says each request to an API server at INFO.
     for name in ("uvicorn", "uvicorn.error", "alembic", "httpx2"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    # asyncio warns at each piece that is sent after the peer has disconnected.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)

@@ -52,7 +52,8 @@ class Application(FastAPI):
 
     def _import_late(self, path: str) -> None:
         for prefix in [prefix for prefix in self._late if path.startswith(prefix)]:
-            router = import_module(self._late.pop(prefix)).router
+            router = import_module(self._late[prefix]).router
+            del self._late[prefix]
             self._modules.append(router)
             self._add(router)
 

@@ -333,7 +333,7 @@ def test_deleted_model_is_cancelled_and_shown_as_halted(desk: Desk) -> None:
         ("GET", "/v1/none", 404),
         ("PUT", "/v1/models", 405),
         ("PATCH", "/v1/models/training-nothing00", 400),
-        ("POST", "/v1/models", 422),
+        ("POST", "/v1/models", 400),
         ("GET", "/v1/logs/training-nothing00/loglines?pagesize=many", 400),
     ],
 )

@@ -2,42 +2,43 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from http import HTTPStatus
-from typing import Annotated, BinaryIO
+from typing import Annotated
 
 from fastapi import Depends, Query
 from starlette.concurrency import iterate_in_threadpool
-from starlette.datastructures import UploadFile
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from ffdl_batch.daemon.ffdl_api.form import receive_form
 from ffdl_batch.daemon.ffdl_api.websocket import UPGRADE, WebSocketReply
 from ffdl_batch.daemon.openapi import Routes
 from ffdl_batch.daemon.replies import FfdlErrorReply, PlainReply
 from ffdl_batch.daemon.request_context import Asking, CaughtUp, Context, Here, check_files, in_thread, with_files
 from ffdl_batch.daemon.routes.jobs import cancel, halt, submit_all
-from ffdl_batch.daemon.routes.logs import KEEP_ALIVE_S, LogPump, StreamReply, start_pump
+from ffdl_batch.daemon.routes.logs import StreamReply, start_pump, stream_text
 from ffdl_batch.daemon.routes.parameters import MAX_INTEGER, Word, answers
+from ffdl_batch.daemon.routes.uploads import body_chunks
 from ffdl_batch.daemon.upgrades import find_upgrade
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.ffdl_times import parse_since
+from ffdl_batch.domain.job.log_text import LogText
 from ffdl_batch.domain.job.submission import Caller, Submission
 from ffdl_batch.host.users import TENANT, user_name
-from ffdl_batch.services.data.model_archives import receive_archive
 from ffdl_batch.services.logs.ffdl_records import Page, page_of_lines, page_of_metrics
 from ffdl_batch.services.logs.log_stream import LogQuery, read_texts
 from ffdl_batch.services.queries.ffdl_models import PLACE, get_model, list_models
 from ffdl_batch.services.queries.job_output import OutputKind, send_output
-from ffdl_batch.services.queries.zip_output import CHUNK, file_of, zip_of
-from ffdl_batch.services.refusals import Refused, bad_request, not_allowed, try_again, wrong_usage
+from ffdl_batch.services.queries.zip_output import file_of, zip_of
+from ffdl_batch.services.refusals import Refused, not_allowed, try_again, wrong_usage
 
-MAX_MANIFEST = 1 << 20
+MAX_PATCH = 1024
+"""Maximum size of the body of a change, in bytes."""
 _STATUS = {
     ExitCode.BAD_MANIFEST: HTTPStatus.BAD_REQUEST,
     ExitCode.USAGE: HTTPStatus.BAD_REQUEST,
@@ -100,15 +101,11 @@ Position = Annotated[int, Query(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 async def create_model(request: Request, here: Here, caller: Asking) -> PlainReply:
     """Submit a job: a manifest, and a zip file with the model."""
     await check_files(here)
+    kind, body = request.headers.get("content-type", ""), request.stream()
     try:
-        async with request.form(max_files=2, max_fields=10, max_part_size=MAX_MANIFEST) as form:
-            manifest = await _read_manifest(form.get("manifest"))
-            model = form.get("model_definition")
-            if not isinstance(model, UploadFile):
-                raise bad_request(
-                    "C102", "the form has no file model_definition", cure="send a zip file with the model"
-                )
-            digest = await in_thread(here.limits.uploads, _receive, here, model.file)
+        manifest, digest = await in_thread(
+            here.limits.uploads, receive_form, here.platform.storage.root, kind, body_chunks(body)
+        )
     except ClientDisconnect as error:
         raise try_again("C102", "the upload was interrupted", cure="submit again") from error
     key = caller.request_id or secrets.token_hex(16)  # the hub sends a request again if it was not answered
@@ -118,31 +115,6 @@ async def create_model(request: Request, here: Here, caller: Asking) -> PlainRep
         raise Refused(result.problem, _STATUS.get(ExitCode(result.problem.exit_code), HTTPStatus.BAD_REQUEST))
     place = f"{PLACE}{result.id}"
     return PlainReply({"model_id": result.id, "location": place}, status_code=201, headers={"Location": place})
-
-
-async def _read_manifest(part: object) -> str:
-    text = part if isinstance(part, str) else ""
-    if isinstance(part, UploadFile):
-        data = await part.read(MAX_MANIFEST + 1)
-        if len(data) > MAX_MANIFEST:
-            raise bad_request("C101", f"the manifest is larger than {MAX_MANIFEST // 1024} KiB")
-        try:
-            text = data.decode()
-        except UnicodeDecodeError as error:
-            raise bad_request("C101", f"the manifest is not UTF-8: {error}") from None
-    if not text:
-        raise bad_request("C101", "the form has no manifest")
-    return text
-
-
-def _receive(here: Context, file: BinaryIO) -> str:
-    """Store the uploaded archive; return its SHA-256."""
-    digest = hashlib.sha256()
-    for chunk in iter(lambda: file.read(CHUNK), b""):
-        digest.update(chunk)
-    file.seek(0)
-    receive_archive(here.platform.storage.root, digest.hexdigest(), iter(lambda: file.read(CHUNK), b""))
-    return digest.hexdigest()
 
 
 @router.get("/models", responses=_errors(), operation_id="ffdl_list_models")
@@ -169,8 +141,13 @@ async def delete_model(model_id: str, here: CaughtUp, caller: Asking) -> PlainRe
 )
 async def patch_model(model_id: str, request: Request, here: CaughtUp, caller: Asking) -> PlainReply:
     """Halt a job after a checkpoint."""
+    data = b""
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > MAX_PATCH:
+            break
     try:
-        body = json.loads(await request.body())
+        body = json.loads(data)
     except (ValueError, RecursionError):
         body = None
     if not isinstance(body, dict) or body.get("status") != "halt":
@@ -230,27 +207,23 @@ async def read_model_logs(
 ) -> Response:
     """Send the log as text, or, with the upgrade `websocket`, as messages until the job has ended."""
     upgrade = find_upgrade(request.scope, UPGRADE)
+    if upgrade is not None and not request.headers.get("sec-websocket-key"):
+        raise wrong_usage("the request has no header Sec-WebSocket-Key")
     query = LogQuery(follow=follow or upgrade is not None, since=_since(here, since_time), attempt="all")
 
     def read(is_stopped: Callable[[], bool]) -> Iterator[bytes | None]:
         platform = here.platform
         texts = read_texts(platform.storage, platform.followed_jobs, caller, model_id, query, is_stopped)
-        return (None if text is None else f"{text.text}\n".encode("utf-8", "replace") for text in texts)
+        return (None if text is None else _plain(text) for text in texts)
 
-    pump = await start_pump(here, lambda stopped: read(stopped.is_set))
+    pump = await start_pump(here, lambda stopped: read(stopped.is_set), reports_failures=False)
     if upgrade is not None:
-        return WebSocketReply(upgrade, _texts(pump, here), pump.stop)
-    return StreamReply(_texts(pump, here), "text/plain", pump.stop)
+        return WebSocketReply(upgrade, stream_text(pump, here, request), pump.stop)
+    return StreamReply(stream_text(pump, here, request), "text/plain", pump.stop)
 
 
-async def _texts(pump: LogPump, here: Context) -> AsyncIterator[bytes]:
-    """Yield the log until it ends or the daemon stops."""
-    while not here.changes.closed:
-        text = await pump.take(KEEP_ALIVE_S)
-        if text:
-            yield text
-        elif pump.ended:
-            return
+def _plain(text: LogText) -> bytes:
+    return f"{text.text}{'' if text.partial else chr(10)}".encode("utf-8", "replace")
 
 
 @router.get("/logs/{model_id}/loglines", responses=_errors(404), operation_id="ffdl_list_loglines")

@@ -66,10 +66,13 @@ class StreamReply(StreamingResponse):
 class LogPump:
     """Runs a blocking iterator of lines in a thread and hands over what has come since the last look."""
 
-    def __init__(self, lines: Iterator[bytes | None], place: str, stopped: threading.Event) -> None:
+    def __init__(
+        self, lines: Iterator[bytes | None], place: str, stopped: threading.Event, *, reports_failures: bool = True
+    ) -> None:
         """Prepare to send `lines`, which are read below the directory `place`. `stopped` is set when the reader has
-        disconnected; `lines` checks it while no lines arrive."""
-        self._lines, self._place, self._stopped = lines, place, stopped
+        disconnected; `lines` checks it while no lines arrive. Failures of the file system become a line with the
+        problem, unless `reports_failures` is false."""
+        self._lines, self._place, self._stopped, self._reports_failures = lines, place, stopped, reports_failures
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._space = threading.Condition()
@@ -119,7 +122,7 @@ class LogPump:
                     break
         except Exception as error:  # the thread's outermost frame
             said = _refusal_line(error, self._place)
-            if said:
+            if said and self._reports_failures:
                 self._put(said)
             else:  # the reader sees the stream break off
                 self.failed = True
@@ -221,8 +224,11 @@ async def stream_reply(
     return StreamReply(stream_lines(pump, here, request), media_type, pump.stop)
 
 
-async def start_pump(here: Context, read: Callable[[threading.Event], Iterator[bytes | None]]) -> LogPump:
+async def start_pump(
+    here: Context, read: Callable[[threading.Event], Iterator[bytes | None]], *, reports_failures: bool = True
+) -> LogPump:
     """Start to read in a thread, which counts as a stream until it ends, even if its reader has disconnected.
+    `reports_failures` as for :class:`LogPump`.
 
     Raises Refused and OSError.
     """
@@ -230,7 +236,7 @@ async def start_pump(here: Context, read: Callable[[threading.Event], Iterator[b
         await check_files(here)
         stopped = threading.Event()
         lines = await in_thread(here.limits.quick, read, stopped)
-        pump = LogPump(lines, here.platform.storage.root.path, stopped)
+        pump = LogPump(lines, here.platform.storage.root.path, stopped, reports_failures=reports_failures)
         pump.start(end)
     return pump
 
@@ -279,6 +285,22 @@ async def stream_lines(pump: LogPump, here: Context, request: Request) -> AsyncI
                 return
             else:
                 break
+        _break_off(request)
+    finally:
+        stopping.cancel()
+
+
+async def stream_text(pump: LogPump, here: Context, request: Request) -> AsyncIterator[bytes]:
+    """Yield the output of the pump until it ends, and nothing else. Break the stream off if the daemon stops or the
+    output cannot be read."""
+    stopping = asyncio.ensure_future(_wake_at_stop(here, pump))
+    try:
+        while not (here.changes.closed or pump.failed):
+            text = await pump.take(KEEP_ALIVE_S)
+            if text:
+                yield text
+            elif pump.ended and not pump.failed:
+                return
         _break_off(request)
     finally:
         stopping.cancel()

@@ -74,13 +74,15 @@ async def keep_archive(digest: Digest, request: Request, here: Here) -> PlainRep
     await check_files(here)
     body = request.stream()
     try:
-        new = await in_thread(here.limits.uploads, receive_archive, here.platform.storage.root, digest, _chunks(body))
+        new = await in_thread(
+            here.limits.uploads, receive_archive, here.platform.storage.root, digest, body_chunks(body)
+        )
     except ClientDisconnect as error:
         raise try_again("C102", "the upload of the model archive was interrupted", cure="submit again") from error
     return PlainReply(ArchiveReply(new))
 
 
-def _chunks(body: AsyncIterator[bytes]) -> Iterator[bytes]:
+def body_chunks(body: AsyncIterator[bytes]) -> Iterator[bytes]:
     """Yield the pieces of the body in a thread. Each is received when it is needed, so a slow disk slows the sender."""
 
     async def next_piece() -> bytes | None:

@@ -11,7 +11,8 @@ import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ffdl_batch.attempt.file_writer import sync_directory
@@ -35,38 +36,60 @@ def has_archive(root: Root, digest: str) -> bool:
     return True
 
 
+class IncomingArchive:
+    """An archive that is being received. A context: nothing is left behind unless it is kept."""
+
+    def __init__(self, root: Root) -> None:
+        self._root, self._digest = root, hashlib.sha256()
+        with self._explained():
+            descriptor, self._name = tempfile.mkstemp(prefix=".receiving-", dir=root.models)
+        self._file = os.fdopen(descriptor, "wb")
+
+    def __enter__(self) -> IncomingArchive:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._file.close()
+        Path(self._name).unlink(missing_ok=True)
+
+    def write(self, chunk: bytes) -> None:
+        """Append bytes. Raises Refused."""
+        self._digest.update(chunk)
+        with self._explained():
+            write_all(self._file.fileno(), chunk)
+
+    def keep(self, expected: str = "") -> str:
+        """Check the archive, keep it durably, and return its SHA-256 (hex), which must be `expected` if that is given.
+        Raises Refused."""
+        digest = self._digest.hexdigest()
+        if expected and digest != expected:
+            raise bad_request("C102", "the model archive arrived damaged (its SHA-256 differs)", cure="submit again")
+        with self._explained():
+            os.fsync(self._file.fileno())
+            check_archive(Path(self._name))
+            Path(self._name).rename(self._root.model(digest))
+            sync_directory(self._root.models)
+        return digest
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise _no_space(error, self._root) from error
+
+
 def receive_archive(root: Root, digest: str, chunks: Iterable[bytes]) -> bool:
     """Store an archive durably; return whether it is new. If this raises, nothing is left behind."""
     if not _DIGEST.fullmatch(digest):
         raise bad_request("C102", f"{digest[:80]!r} is not a SHA-256 in hexadecimal digits")
     if has_archive(root, digest):
         return False
-    target = Path(root.model(digest))
-    try:
-        descriptor, name = tempfile.mkstemp(prefix=".receiving-", dir=root.models)
-    except OSError as error:
-        raise _no_space(error, root) from error
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            _copy(chunks, file.fileno(), digest)
-            os.fsync(file.fileno())
-        check_archive(Path(name))
-        Path(name).rename(target)
-        sync_directory(root.models)
-    except OSError as error:
-        raise _no_space(error, root) from error
-    finally:
-        Path(name).unlink(missing_ok=True)
+    with IncomingArchive(root) as incoming:
+        for chunk in chunks:
+            incoming.write(chunk)
+        incoming.keep(digest)
     return True
-
-
-def _copy(chunks: Iterable[bytes], descriptor: int, digest: str) -> None:
-    found = hashlib.sha256()
-    for chunk in chunks:
-        found.update(chunk)
-        write_all(descriptor, chunk)
-    if found.hexdigest() != digest:
-        raise bad_request("C102", "the model archive arrived damaged (its SHA-256 differs)", cure="submit again")
 
 
 def check_archive(path: Path) -> None:

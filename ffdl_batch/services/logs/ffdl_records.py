@@ -7,14 +7,17 @@ queries select by `rindex` or by time, and never by learner.
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator
-from itertools import islice
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job.log_text import LogText
 from ffdl_batch.domain.job.submission import Caller
+from ffdl_batch.domain.metrics.records import RecordError, plain_record, read_record
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.logs.log_stream import LogQuery, read_texts
@@ -23,7 +26,12 @@ from ffdl_batch.services.queries.jobs import own_job
 from ffdl_batch.services.queries.measurement_stream import MeasuredQuery, read_metrics
 
 MOST = 1000
-"""Maximum number of records in one reply."""
+"""Maximum number of records of each learner in one reply."""
+MOST_BYTES = 8 << 20
+"""Maximum size of the texts in one reply."""
+LONGEST = 1 << 20
+"""A line is cut at so many characters."""
+_LEARNER = re.compile(rb'\{"learner":(\d+),')
 Record = dict[str, Any]
 
 
@@ -43,6 +51,47 @@ class _Numbered:
     number: int
     at_ms: int
     fields: Record
+    size: int
+
+
+class _Window:
+    """The wanted numbers of each learner: `size` from the first one on. `totals` are the counts of existing records."""
+
+    def __init__(self, page: Page, totals: Mapping[int, int]) -> None:
+        size = min(page.size, MOST)
+        self.since_ms = None if page.since is None else page.since * 1000
+        self._totals = totals
+        self._firsts = {
+            learner: max(1, page.first if page.first >= 0 else total + page.first + 1)
+            for learner, total in totals.items()
+        }
+        self._size = size
+
+    def wants(self, learner: int, first: int, last: int) -> bool:
+        """Return whether a learner's records with these numbers, or some of them, are wanted."""
+        if self.since_ms is not None:
+            return True
+        begin = self._firsts.get(learner, 1)
+        return first < begin + self._size and last >= begin
+
+    def is_complete(self, read: Mapping[int, int]) -> bool:
+        """Return whether everything that is wanted has been read; `read` has the last number of each learner."""
+        return self.since_ms is None and all(
+            read.get(learner, 0) >= min(total, self._firsts[learner] + self._size - 1)
+            for learner, total in self._totals.items()
+        )
+
+    def fit(self, found: list[_Numbered]) -> list[_Numbered]:
+        """Return fewer records if their texts are too large for a reply: the same numbers for all learners, from the
+        first on, so that the next page can begin behind them."""
+        if self.since_ms is not None:
+            return found
+        size = self._size
+        while size > 1 and sum(one.size for one in found) > MOST_BYTES:
+            size //= 2
+            found = [one for one in found if one.number < self._firsts.get(one.learner, 1) + size]
+        self._size = size
+        return found
 
 
 def page_of_lines(
@@ -54,73 +103,76 @@ def page_of_lines(
     def read(query: LogQuery) -> Iterator[LogText]:
         return (text for text in read_texts(storage, followed_jobs, caller, job.id, query) if text is not None)
 
-    def numbered() -> Iterator[_Numbered]:
-        lasts = {(one.attempt, one.learner): one.index for one in read(LogQuery(attempt="all", tail=1))}
-        tail = -page.first if page.first < 0 and page.since is None else None
-        for text in read(LogQuery(attempt="all", since=page.since, tail=tail)):
-            before = sum(last for (attempt, of), last in lasts.items() if of == text.learner and attempt < text.attempt)
-            if before + text.index + text.count <= page.first:
-                continue
-            for line in text.lines():
-                at_ms = round((line.at or 0.0) * 1000)
-                yield _Numbered(line.learner, before + line.index, at_ms, {"line": line.line})
+    lasts = {(one.attempt, one.learner): one.index for one in read(LogQuery(attempt="all", tail=1))}
+    totals: Counter[int] = Counter()
+    befores = {}
+    for (attempt, learner), last in sorted(lasts.items()):
+        befores[attempt, learner] = totals[learner]
+        totals[learner] += last
+    window, seen = _Window(page, totals), Counter[int]()
 
-    return _select(job, numbered(), page)
+    def numbered() -> Iterator[_Numbered]:
+        tail = -page.first if page.first < 0 and page.since is None else None
+        begun: dict[int, str] = {}
+        for text in read(LogQuery(attempt="all", since=page.since, tail=tail)):
+            first = befores.get((text.attempt, text.learner), totals[text.learner]) + text.index
+            seen[text.learner] = first + text.count - 1
+            if window.wants(text.learner, first, seen[text.learner]):
+                for number, line in enumerate(text.lines(), first):
+                    whole = (begun.pop(line.learner, "") + line.line)[:LONGEST]
+                    if line.partial:
+                        begun[line.learner] = whole
+                    elif window.wants(line.learner, number, number):
+                        at_ms = math.floor((line.at or 0.0) * 1000)
+                        yield _Numbered(line.learner, number, at_ms, {"line": whole}, len(whole))
+            if window.is_complete(seen):
+                return
+
+    return _collect(job, numbered(), window)
 
 
 def page_of_metrics(storage: JobStorage, caller: Caller, job_id: str, page: Page) -> list[Record]:
     """Return records of metrics as ``{"meta", "grouplabel", "etimes", "values"}``. Raises Refused and OSError."""
     job = own_job(storage.store, caller, job_id)
 
-    def numbered() -> Iterator[_Numbered]:
-        counts: Counter[int] = Counter()
+    def lines() -> Iterator[tuple[int, bytes]]:
         for line in read_metrics(storage, caller, job.id, MeasuredQuery()):
-            if line is None:
-                continue
-            found = json.loads(line)
-            counts[found["learner"]] += 1
-            fields = {name: found["record"].get(name, {}) for name in ("grouplabel", "etimes", "values")}
-            at_ms = int(found["record"].get("meta", {}).get("time", 0))
-            yield _Numbered(found["learner"], counts[found["learner"]], at_ms, fields)
+            if line is not None and (found := _LEARNER.match(line)) is not None:
+                yield int(found[1]), line
 
-    return _select(job, numbered(), page)
+    window, seen = _Window(page, Counter(learner for learner, _ in lines())), Counter[int]()
+
+    def numbered() -> Iterator[_Numbered]:
+        for learner, line in lines():
+            seen[learner] += 1
+            number = seen[learner]
+            if window.wants(learner, number, number):
+                with suppress(RecordError):
+                    record = read_record(json.loads(line)["record"])
+                    plain = plain_record(record)
+                    fields = {name: plain[name] for name in ("grouplabel", "etimes", "values")}
+                    yield _Numbered(learner, number, record.time_ms, fields, len(line))
+            if window.is_complete(seen):
+                return
+
+    return _collect(job, numbered(), window)
 
 
-def _select(job: Job, found: Iterable[_Numbered], page: Page) -> list[Record]:
+def _collect(job: Job, found: Iterable[_Numbered], window: _Window) -> list[Record]:
     """Return the records of a page, in the order in which they are found."""
-    size = min(page.size, MOST)
-    chosen: Iterator[_Numbered]
-    if page.since is not None:
-        since_ms = page.since * 1000
-        chosen = (one for one in found if one.at_ms >= since_ms)
-    elif page.first < 0:
-        chosen = _last(found, -page.first, size)
-    else:
-        first = max(1, page.first)
-        before_end = _until_passed(found, first + size, job.spec.resources.learners)
-        chosen = (one for one in before_end if one.number >= first)
-    return [_record(job, one) for one in islice(chosen, MOST)]
-
-
-def _last(found: Iterable[_Numbered], count: int, size: int) -> Iterator[_Numbered]:
-    """Yield the first `size` of the last `count` records of each learner."""
-    kept: defaultdict[int, deque[_Numbered]] = defaultdict(lambda: deque(maxlen=min(count, MOST)))
+    chosen: list[_Numbered] = []
+    size = 0
     for one in found:
-        kept[one.learner].append(one)
-    for records in kept.values():
-        yield from islice(records, size)
-
-
-def _until_passed(found: Iterable[_Numbered], end: int, learners: int) -> Iterator[_Numbered]:
-    """Yield the records with numbers below `end`, until all learners have passed it."""
-    passed = set()
-    for one in found:
-        if one.number < end:
-            yield one
+        if window.since_ms is not None and one.at_ms < math.floor(window.since_ms):
             continue
-        passed.add(one.learner)
-        if len(passed) == learners:
-            return
+        if window.since_ms is not None and chosen and (len(chosen) == MOST or size + one.size > MOST_BYTES):
+            break
+        chosen.append(one)
+        size += one.size
+        if size > 2 * MOST_BYTES:
+            chosen = window.fit(chosen)
+            size = sum(each.size for each in chosen)
+    return [_record(job, one) for one in window.fit(chosen)]
 
 
 def _record(job: Job, one: _Numbered) -> Record:

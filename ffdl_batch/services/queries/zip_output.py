@@ -12,6 +12,7 @@ from typing import IO
 from ffdl_batch.domain.job.views import LEFT_OUT, UNREADABLE
 
 CHUNK = 1 << 20
+_FIRST_YEAR, _LAST_YEAR = 1980, 2107
 NOTE = "ffdl-unreadable-files.txt"
 """The entry that names files and directories which could not be read; only if there are any."""
 
@@ -61,11 +62,11 @@ def zip_of(tar: Iterator[bytes]) -> Iterator[bytes]:
     sink, unreadable = _Sink(), []
     with (
         tarfile.open(fileobj=_Source(tar), mode="r|") as archive,
-        zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as target,
+        zipfile.ZipFile(sink, "w", compresslevel=1) as target,
     ):
         for member in archive:
             if why := member.pax_headers.get(UNREADABLE):
-                unreadable.append(f"{member.name}: {why}\n")
+                unreadable.append(f"{_printable(member.name)}: {why}\n")
             elif (
                 LEFT_OUT not in member.pax_headers
                 and member.isreg()
@@ -86,12 +87,25 @@ def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes] | N
 
 
 def _entry(member: tarfile.TarInfo) -> zipfile.ZipInfo:
-    latest_year, earliest_year = 2107, 1980  # of the format
-    moment = time.localtime(member.mtime)[:6]
-    entry = zipfile.ZipInfo(member.name, moment if earliest_year <= moment[0] <= latest_year else (1980, 1, 1, 0, 0, 0))
+    entry = zipfile.ZipInfo(_printable(member.name), _moment(member.mtime))
     entry.compress_type = zipfile.ZIP_DEFLATED
     entry.external_attr = (0o100000 | member.mode & 0o777) << 16
     return entry
+
+
+def _printable(name: str) -> str:
+    """Return a name with bytes that are not UTF-8 as escapes, because names in a zip are text."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def _moment(mtime: float) -> tuple[int, int, int, int, int, int]:
+    """Return the local time, or the first one of the format if the format cannot have it."""
+    try:
+        year, *rest = time.localtime(mtime)[:6]
+    except (OverflowError, OSError, ValueError):
+        year, rest = 0, []
+    month, day, hour, minute, second = rest if _FIRST_YEAR <= year <= _LAST_YEAR else (1, 1, 0, 0, 0)
+    return (year if rest and _FIRST_YEAR <= year <= _LAST_YEAR else _FIRST_YEAR, month, day, hour, minute, second)
 
 
 def file_of(tar: Iterator[bytes]) -> Iterator[bytes]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import sqlite3
-import tempfile
 from pathlib import Path
 
+from ffdl_batch.store import StoreError
 from ffdl_batch.store.existing_database import sqlite_file
+from ffdl_batch.store.sqlite_files import companions, copy_database
 
 
 class BackupRefused(Exception):
@@ -15,34 +16,25 @@ class BackupRefused(Exception):
 
 
 def back_up(database_url: str, target: Path) -> None:
-    """Write a copy of a SQLite database by SQLite's own backup (sqlite.org/backup.html), readable for its owner only. A
-    file at `target` is replaced as a whole. Raises BackupRefused, OSError."""
+    """Write a durable copy of a SQLite database, readable for its owner only; replace a file at `target` as a whole.
+
+    Raises BackupRefused.
+    """
     source = sqlite_file(database_url)
     if source is None:
         raise BackupRefused("the hub's database is in PostgreSQL: copy it with pg_dump")
     if not source.exists():
         raise BackupRefused(f"{source} does not exist")
+    if target.exists() and any(one.exists() and target.samefile(one) for one in (source, *companions(source))):
+        raise BackupRefused(f"{target} is the database itself, or one of its files")
     if target.exists() and not target.is_file():
         raise BackupRefused(f"{target} is not a file")
-    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    os.close(descriptor)
     try:
-        _copy(source, Path(name))
-        Path(name).replace(target)
-    finally:
-        Path(name).unlink(missing_ok=True)
-
-
-def _copy(source: Path, target: Path) -> None:
-    try:
-        from_file = sqlite3.connect(f"{source.as_uri()}?mode=ro", uri=True)
-        to_file = sqlite3.connect(target)
-        try:
-            from_file.backup(to_file)
-        finally:
-            to_file.close()
-            from_file.close()
-    except sqlite3.Error as error:
+        with contextlib.closing(
+            sqlite3.connect(f"{source.as_uri()}?mode=ro", uri=True, isolation_level=None)
+        ) as opened:
+            opened.execute("BEGIN")
+            opened.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+            copy_database(opened, target)
+    except (sqlite3.Error, StoreError) as error:
         raise BackupRefused(f"{source} cannot be copied: {error}") from error
-    with target.open("rb") as file:
-        os.fsync(file.fileno())

@@ -29,7 +29,9 @@ _HOP_BY_HOP = frozenset(
      b"trailer", b"transfer-encoding", b"upgrade")
 )  # fmt: skip
 """Headers of one connection (RFC 9110, section 7.6.1)."""
-_DROPPED = _HOP_BY_HOP | {b"host", b"expect", b"cookie", b"forwarded", b"content-length"}
+_DROPPED = _HOP_BY_HOP | {
+    b"host", b"expect", b"cookie", b"forwarded", b"content-length", b"x-watson-authorization-token"
+}  # fmt: skip
 _ANSWER_HEADERS = frozenset(
     (b"allow", b"content-length", b"content-type", b"date", b"retry-after", b"www-authenticate")
 )

@@ -322,7 +322,7 @@ def test_check_of_hub_prints_whether_its_account_sees_all_jobs(
     monkeypatch.setattr("ffdl_batch.site.hub.main.open_source", lambda: source)
     monkeypatch.setattr("ffdl_batch.site.hub.main.load", lambda _: HubSettings())
     monkeypatch.setattr("ffdl_batch.site.hub.main.hide_memory", lambda: None)
-    monkeypatch.setattr("ffdl_batch.site.hub.main.log_to", lambda _, **__: None)
+    monkeypatch.setattr("ffdl_batch.site.hub.main.log_to", lambda *_, **__: None)
     monkeypatch.setattr(os, "geteuid", lambda: 7000)
     monkeypatch.setattr(os, "umask", lambda _: 0)
     assert main(["--check", "--site-file", str(tmp_path / "site.toml")]) == status

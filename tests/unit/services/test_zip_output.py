@@ -39,6 +39,15 @@ def test_zip_has_regular_files_with_modes_and_no_links_or_pipes(tmp_path: Path) 
     assert max(map(len, pieces)) < 2 << 20
 
 
+def test_zip_has_names_and_times_that_the_format_cannot_have(tmp_path: Path) -> None:
+    name = tmp_path / os.fsdecode(b"m\xff.bin")
+    name.write_bytes(b"x")
+    os.utime(name, ns=(0, (1 << 34) * 10**9))
+    with zipfile.ZipFile(io.BytesIO(b"".join(zip_of(archive_output(view(tmp_path)))))) as archive:
+        (entry,) = archive.infolist()
+        assert (entry.filename, entry.date_time[0], archive.read(entry)) == ("m\\xff.bin", 1980, b"x")
+
+
 def test_zip_of_empty_directory_is_an_archive(tmp_path: Path) -> None:
     with zipfile.ZipFile(io.BytesIO(b"".join(zip_of(archive_output(view(tmp_path)))))) as archive:
         assert archive.namelist() == []
