@@ -21,9 +21,11 @@ SECRET_WORDS = (
     "sharedkey", "accountkey",
 )  # fmt: skip
 """Parts of the names of secrets, in lower case and without separators."""
-_SECRET_NAME = re.compile(r"(?i:(?:^|[_.-])(?:pass|pwd|auth)|signature)$|^[A-Z0-9_]+_KEY$")
-_OTHER_NAME = re.compile(r"(?i)tokeniz|(?:file|dir|path)$|^(?:pwd|oldpwd)$")
-"""Tokenizers, places of secrets, and the working directory of a shell."""
+_SECRET_NAME = re.compile(r"(?i)(?:(?:^|[_.-])(?:pass|pwd|auth)|signature|\w[_-]key)$")
+_OTHER_NAME = re.compile(
+    r"(?i)tokeniz|(?:file|dir|path)$|^(?:pwd|oldpwd)$|(?:primary|foreign|public|cache|sort)[_-]key$"
+)
+"""Tokenizers, places of secrets, the working directory of a shell, and keys that are no secrets."""
 _KEY = re.compile(
     r"""\bname\\?["']?\s*:\s*\\?["']?(?P<listed>[A-Za-z_][\w.-]*+)\\?["']?,?\s*\\?["']?value\\?["']?\s*:\s*"""
     r"""|(?<![\w-])(?P<option>--[A-Za-z][\w-]*+)(?:\\?["']\s{0,4},)?\s{1,4}"""
@@ -31,25 +33,34 @@ _KEY = re.compile(
 )
 """What precedes a value: ``{"name": NAME, "value":``, ``--NAME`` (also in a list of words), ``NAME:`` and ``NAME=``."""
 _VALUE = re.compile(
-    r"""\$\{\w+:[^}\s]*\}|\"\"\"[\s\S]*?\"\"\"|\'\'\'[\s\S]*?\'\'\'|[|>][+-]?\n(?:[ \t]+[^\n]*\n?)+"""
+    r"""\$\{[^{}\s]*\}|\"\"\"[\s\S]*?\"\"\"|\'\'\'[\s\S]*?\'\'\'|[|>][+-]?\n(?:[ \t]+[^\n]*\n?)+"""
     r"""|\\"(?:(?!\\").)*\\"|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\\?["']?[^\s,;&"'(){}\[\]<>]+"""
 )
 """A value as shells, TOML, JSON (also in a string) and YAML write it."""
-_HARMLESS = re.compile(r"""["']?(?:[-+\d.,eE%/]*|true|false|null|none|\*+|\$\{\w+:[^}]*\}?)["']?""", re.IGNORECASE)
+_OPENING, _NEXT = re.compile(r"\[\s*"), re.compile(r"\s*,\s*")
+"""What precedes the first and each other value of a list."""
+_HARMLESS = re.compile(
+    r"""["']?(?:[-+\d.,eE%/]*|true|false|null|none|\*+|\$\{(?:secret|env|file):[^{}]*\}?)["']?""", re.IGNORECASE
+)
+"""Numbers, words that are no secrets, and references to secrets."""
 _PATTERNS = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
-        (r"(?s)-----BEGIN [A-Z0-9 ]*PRIVATE KEY.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----|\Z)", MARK),
-        (r"(?s)\A.*-----END [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----", MARK),  # its beginning was cut off
+        (
+            r"(?s)-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY.*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,40}-----|\Z)",
+            MARK,
+        ),
+        (r"(?s)\A.*-----END [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,40}-----", MARK),  # its beginning was cut off
         (r"""(?i)\b((?:proxy-)?authorization|(?:set-)?cookie)(\\?["']?\s*[:=]\s*\\?["']?)[^\n"'\\]+""", rf"\1\2{MARK}"),
         (r"(?i)\b(bearer|basic|negotiate)(\s+)[\w+/.~=-]{6,}", rf"\1\2{MARK}"),
-        (r"""://[^\s/:@"'<>]{0,256}+:(?:[^\s@"'<>]{0,1000}+@)+""", f"://{MARK}@"),
-        (r"""://[^\s/:@"'<>]{16,1000}+@""", f"://{MARK}@"),
+        (r"""://[^\s/:@"'<>]*+:(?:[^\s:@"'<>]*+(?::(?!//)[^\s:@"'<>]*+)*+@)+""", f"://{MARK}@"),
+        (r"""://[^\s/:@"'<>]{16,}+@""", f"://{MARK}@"),
+        (r"([?&]sig=)[\w%+/=-]{20,}", rf"\1{MARK}"),  # shared access signature of Azure
         (r"MUNGE:[\w+/=]{8,}:?", MARK),
         (r"ffdl_[0-9a-z]{12}_[\w-]{20,}", MARK),
-        (r"\beyJ[\w-]{8,2000}+\.[\w-]{8,}\.[\w-]*", MARK),  # JSON Web Token (RFC 7519)
-        (r"\b(?:gh[opsur]_\w{20,}|github_pat_\w{20,}|hf_\w{20,}|(?:glpat|sk|xox[a-z])-[\w-]{16,})", MARK),
-        (r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b", MARK),
+        (r"(?<![\w-])eyJ[\w-]{8,}+\.[\w-]{8,}+\.[\w-]*", MARK),  # JSON Web Token (RFC 7519)
+        (r"\b(?:(?:gh[opsur]|github_pat|hf|npm)_\w{20,}|(?:glpat|sk|xox[a-z])-[\w-]{16,})", MARK),
+        (r"\b(?:(?:AKIA|ASIA)[0-9A-Z]{16}\b|AIza[\w-]{35})", MARK),
         (r"(hooks\.slack\.com/services/)[\w/]+", rf"\1{MARK}"),
     )
 )
@@ -125,11 +136,22 @@ def _without_named(text: str) -> str:
     for found in _KEY.finditer(text):
         if found.start() < end or not names_secret(found[found.lastgroup or 0]):
             continue
-        value = _VALUE.match(text, found.end())
-        if value is None or _HARMLESS.fullmatch(value[0]):
-            continue
-        mark = re.match(r"""\\?["']?""", value[0])
-        border = mark[0] if mark else ""
-        parts += [text[end : found.end()], border, MARK, border]
-        end = value.end()
+        opening = _OPENING.match(text, found.end())
+        start = opening or found
+        while value := _VALUE.match(text, start.end()):
+            parts += [text[end : value.start()], _hidden(value[0])]
+            end = value.end()
+            following = _NEXT.match(text, end) if opening else None
+            if following is None:
+                break
+            start = following
     return "".join((*parts, text[end:]))
+
+
+def _hidden(value: str) -> str:
+    """Return the mark between the value's quotes, or a value that is no secret."""
+    if _HARMLESS.fullmatch(value):
+        return value
+    quote_mark = re.match(r"""\\?["']?""", value)
+    border = quote_mark[0] if quote_mark else ""
+    return f"{border}{MARK}{border}"
