@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.exit_handling import Stop
+from ffdl_batch.exit_handling import Stop, complain
 from ffdl_batch.option_types import NamedPath
 
 if TYPE_CHECKING:
@@ -38,11 +38,17 @@ def support(output: Path | None, force: bool) -> None:
     Exit code 0: the archive was written; 1: the file cannot be written; 2: the file exists, is not a regular
     file, or its directory does not exist.
     """
-    from ffdl_batch.support_bundle import check_target, write_archive
+    from ffdl_batch.domain.job.views import SupportPart
+    from ffdl_batch.support_bundle import UNREMOVED, check_target, write_archive
 
     target = output or Path(f"ffdl-support-{platform.node()}.tar.gz")
     check_target(target, force=force)
-    click.echo(write_archive(target, _parts(), _own_secrets(), force=force))
+    values, unread = _own_secrets()
+    warning = f"Secrets that cannot be read are not replaced; look for their values: {'; '.join(unread)}\n"
+    first = [SupportPart(UNREMOVED, warning)] if unread else []
+    click.echo(write_archive(target, [*first, *_parts()], values, force=force))
+    if unread:
+        complain(f"warning: {warning}")
 
 
 def _parts() -> Iterator[SupportPart]:
@@ -114,13 +120,23 @@ def _describe_database() -> dict[str, object]:
         }
 
 
-def _own_secrets() -> set[str]:
-    """Return the values of the secrets of the user who runs this, as far as they can be read."""
+def _own_secrets() -> tuple[set[str], list[str]]:
+    """Return the values of the secrets of the user who runs this, and which of them cannot be read, and why."""
     from ffdl_batch.attempt.layout import Root
+    from ffdl_batch.services.queries.support_parts import configured_secrets
     from ffdl_batch.services.secrets.job_secrets import kept_secrets, read_secret
 
-    with contextlib.suppress(Stop, OSError):
+    values, unread = set[str](), list[str]()
+    try:
         settings = _settings()
+        values |= configured_secrets(settings)
         root = Root(settings.jobs_dir)
-        return {*settings.notices.webhooks, *(read_secret(root, one.name) or "" for one in kept_secrets(root))}
-    return set()
+        names = [one.name for one in kept_secrets(root)]
+    except (Stop, OSError) as error:
+        return values, [str(error)]
+    for name in names:
+        try:
+            values.add(read_secret(root, name) or "")
+        except (OSError, UnicodeDecodeError) as error:
+            unread.append(f"{name} ({error})")
+    return values, unread

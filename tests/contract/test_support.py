@@ -230,3 +230,19 @@ def test_admin_support_describes_installation_without_daemon(site: Site, job_id:
     listed = write(nowhere, program=PROGRAMS["ffdl-admin"])["MANIFEST.txt"]
     assert "configuration.json: the configuration cannot be used" in listed
     assert "database.json: " in listed.partition("Left out:")[2]
+
+
+def test_admin_support_skips_unreadable_secret_and_names_it(site: Site, job_id: str) -> None:
+    damaged = Path(site.state, "secrets", "damaged")
+    with Path(site.state, "daemon.log").open("a") as log:
+        log.write(f"printed {VALUES['stored']}\n")
+    damaged.mkdir()
+    try:
+        parts = write(site, program=PROGRAMS["ffdl-admin"])
+    finally:
+        damaged.rmdir()
+    assert "printed ***" in parts["daemon.log"]
+    assert planted(parts) == {}
+    assert "damaged (" in parts["SECRETS-NOT-REMOVED.txt"]
+    assert "SECRETS-NOT-REMOVED.txt: " in parts["MANIFEST.txt"]
+    assert "SECRETS-NOT-REMOVED.txt" not in write(site, program=PROGRAMS["ffdl-admin"])

@@ -55,7 +55,7 @@ def support_parts(
     values, unknown = known_values(storage.root, job)
     parts, left = [unremoved_part(unknown)] if unknown else [], MOST_BYTES
     found = _parts(storage, adapters, caller, job, explain, health)
-    for part in redacted(found, values | _configured(adapters.settings)):
+    for part in redacted(found, values | configured_secrets(adapters.settings)):
         left -= len(part.text.encode())
         if left < 0:
             why = f"omitted with all later parts: the archive would exceed {MOST_BYTES // 1024**2} MiB"
@@ -65,7 +65,7 @@ def support_parts(
     return tuple(parts)
 
 
-def _configured(settings: Settings) -> set[str]:
+def configured_secrets(settings: Settings) -> set[str]:
     """Return secrets of the configuration. Addresses of webhooks let anyone post there."""
     password = urlsplit(settings.database).password or ""
     return {password, unquote(password), *settings.notices.webhooks}
