@@ -20,6 +20,8 @@ _LAYOUTS = (
 _OF_ZONE_NAME = ("%a %b %d %H:%M:%S %Y", "%d %b %y %H:%M", "%a, %d %b %Y %H:%M:%S", "%A, %d-%b-%y %H:%M:%S")
 """Unix, RFC 822, RFC 1123 and RFC 850, each with the name of a time zone where :data:`_ZONE_NAME` finds one."""
 _ZONE_NAME = re.compile(r" (UTC|GMT|Z)(?= |$)", re.ASCII)
+_FRACTION = re.compile(r"(\.\d{6})\d+", re.ASCII)
+"""A fraction of a second with more digits than strptime reads."""
 _KITCHEN = "%I:%M%p"
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:h|m|s|ms))+", re.ASCII)
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)", re.ASCII)
@@ -49,6 +51,7 @@ def parse_since(text: str, now: float) -> float:
 
 
 def _parse_date(text: str, now: float) -> float:
+    text = _FRACTION.sub(r"\1", text)
     without = _ZONE_NAME.sub("", text)
     in_utc = [(f"{without} +0000", f"{layout} %z") for layout in _OF_ZONE_NAME if without != text]
     for words, layout in [(text, layout) for layout in _LAYOUTS] + in_utc:

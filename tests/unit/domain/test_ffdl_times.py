@@ -36,6 +36,7 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("1 week ago", NOW - 7 * 86400),
         ("2027-01-15T08:00:00Z", NOW),
         ("2027-01-15T09:00:00.500+01:00", NOW + 0.5),
+        ("2027-01-15T08:00:00.123456789Z", NOW + 0.123456),
         ("2027-01-15T09:00:00", NOW),
         ("Fri Jan 15 09:00:00 2027", NOW),
         ("Fri Jan 15 08:00:00 UTC 2027", NOW),
