@@ -64,6 +64,7 @@ def examine(nodes: str) -> tuple[str, list[Item]]:
     """Return the name of the backend, and the results of all checks. Raises Stop."""
     from ffdl_batch.admin.site_doctor import examine_site
     from ffdl_batch.config import ConfigError, load_settings
+    from ffdl_batch.domain.examination import Item, Verdict
     from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerMissing
     from ffdl_batch.plugins import AdapterContext, create_adapter
     from ffdl_batch.ports.capabilities import Examines
@@ -76,14 +77,17 @@ def examine(nodes: str) -> tuple[str, list[Item]]:
         backend = create_adapter(name, settings.backend_settings(name), context, settings.backend_origins(name))
     except (ConfigError, InvalidRequest) as error:
         raise Stop(ExitCode.BAD_MANIFEST, f"the configuration cannot be used: {error}") from error
-    if not isinstance(backend, Examines):
-        raise Stop(ExitCode.UNAVAILABLE, f"the backend {name!r} has nothing that could be examined")
+    items = [*examine_site()]
     try:
-        return name, [*examine_site(), *_ticket_items(settings), *backend.examine(nodes, settings.data_mount)]
+        if not isinstance(backend, Examines):
+            raise SchedulerMissing(f"the backend {name!r} has nothing that could be examined")
+        return name, [*items, *_ticket_items(settings), *backend.examine(nodes, settings.data_mount)]
     except InvalidRequest as error:
         raise Stop(ExitCode.USAGE, str(error)) from error
     except SchedulerMissing as error:
-        raise Stop(ExitCode.UNAVAILABLE, str(error)) from error
+        if not items:
+            raise Stop(ExitCode.UNAVAILABLE, str(error)) from error
+        return name, [*items, Item("backend", Verdict.NOTE, str(error))]
 
 
 def _ticket_items(settings: Settings) -> Iterator[Item]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import grp
 import http.client
 import os
+import pwd
 import shutil
 import socket
 import subprocess
@@ -80,9 +82,21 @@ def _hub_items(hub: Mapping[str, Any], user: str) -> Iterator[Item]:
             yield Item("hub", Verdict.WRONG, f"HTTP status {status} from {place}: is another program listening there?")
     except (OSError, http.client.HTTPException) as error:
         yield Item("hub", Verdict.WRONG, f"no answer at {place}: {error}; see systemctl status ffdl-hub")
+    names = [str(name) for key in ("operators", "auditors") for name in hub.get(key) or ()]
+    if missing := ", ".join(name for name in names if not _exists(name)):
+        yield Item("roles", Verdict.WRONG, f"operators and auditors name no account or group here: {missing}")
     if certificate := hub.get("certificate"):
         yield _certificate_item(str(certificate))
     yield _listing_item(user)
+
+
+def _exists(name: str) -> bool:
+    """Return whether this host has an account of the name, or a group of the name behind ``@``."""
+    try:
+        grp.getgrnam(name[1:]) if name.startswith("@") else pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
 
 
 def _ask(place: str) -> int:

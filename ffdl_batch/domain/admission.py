@@ -37,6 +37,8 @@ class Claim:
     gpu_type: str = ""
     hours: float = 0.0
     """Time limit; 0 = none is given."""
+    account_is_checked: bool = True
+    """Whether the scheduler checks that the user may use the account. Else an account of no tenant counts as none."""
 
 
 @dataclass(frozen=True, slots=True)

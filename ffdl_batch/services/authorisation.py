@@ -129,6 +129,8 @@ def refuse_unless_allowed(caller: Caller, operation: str) -> None:
     given = " or ".join(scope.value for scope in Scope if right in _OF_SCOPE[scope])
     is_token = caller.role is Role.TOKEN and given
     cure = f"use a token with the scope {given}" if is_token else "ask the owner of the daemon, who has the right"
+    if right is Right.TOKENS and is_token:
+        cure = "use the login of a login node (ffdl login without --token), or the hub's host"
     what = f"token {caller.token_id}" if caller.role is Role.TOKEN else f"{caller.role} {caller.uid}"
     problem = Problem("C101", f"{what} may not do {operation}: {needed}", ExitCode.NOT_ALLOWED, cure)
     raise Refused(problem, 403)

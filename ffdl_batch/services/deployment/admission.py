@@ -30,6 +30,8 @@ AGAIN_S = 2.0
 """Pause before a job asks again if its quota is used up or its submission is stopped."""
 TURN_S, LONGEST_TURN_S = 0.25, 5.0
 """Shortest and longest pause of a job answered LATER. It grows with the job's place in the queue of its daemon."""
+CHECKS_ACCOUNTS = "slurm"
+"""The backend whose scheduler checks that a user may use an account."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 15.0
 """Pauses between two requests to a hub that does not answer."""
 
@@ -156,7 +158,8 @@ class Admission:
         spec = job.effective_spec
         account = spec.batch.account or self._default_account(job.backend)
         hours = (spec.batch.time_s or 0) / 3600
-        return Claim(job.id, account, count_gpus(spec), spec.resources.gpu_type, hours)
+        is_checked = job.backend == CHECKS_ACCOUNTS
+        return Claim(job.id, account, count_gpus(spec), spec.resources.gpu_type, hours, is_checked)
 
     def _find_handed(self) -> list[str]:
         """Return the admitted jobs about which the scheduler has answered since the last request."""

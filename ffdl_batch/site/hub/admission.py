@@ -231,13 +231,16 @@ def _tenant_of(claim: Claim, asker: _Asker, tenants: Iterable[Tenant]) -> Tenant
     own = [one for one in tenants if one.members.get(asker.uid) == asker.name]
     if claim.account:
         owner = next((one for one in tenants if claim.account in one.accounts), None)
-        if owner is None or owner in own:
+        if owner is None and claim.account_is_checked:
+            return None
+        if owner in own:
             return owner
-        return Answer(
-            Word.REFUSE,
-            f"account {claim.account!r} belongs to tenant {owner.name!r}, but {asker.name} is not a member; "
-            "choose another account with --account, or ask an operator to add you",
-        )
+        if owner is not None:
+            return Answer(
+                Word.REFUSE,
+                f"account {claim.account!r} belongs to tenant {owner.name!r}, but {asker.name} is not a member; "
+                "choose another account with --account, or ask an operator to add you",
+            )
     if len(own) > 1:
         names = ", ".join(f"{'/'.join(one.accounts) or 'no account'} ({one.name})" for one in own)
         return Answer(Word.REFUSE, f"{asker.name} is a member of several tenants; choose one with --account: {names}")

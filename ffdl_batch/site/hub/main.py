@@ -102,6 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log_to(None, log_json=settings.log_json)
         if options.check:
             return _check(settings)
+        if settings.certificate:
+            _read_certificate(settings, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
         if options.backup:
             back_up(settings.database_url, options.backup.absolute())
             return ExitCode.OK
@@ -204,15 +206,24 @@ def _on_signals(servers: Sequence[QuietServer], settings: HubSettings) -> None:
         for server in servers:
             if isinstance(context := server.config.ssl, ssl.SSLContext):
                 try:
-                    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.certificate, settings.key)
-                    context.load_cert_chain(settings.certificate, settings.key)
-                except OSError as error:  # ssl.SSLError is one
+                    _read_certificate(settings, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+                    _read_certificate(settings, context)
+                except SettingsRefused as error:
                     _say(f"the certificate was not renewed: {error}")
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
     loop.add_signal_handler(signal.SIGHUP, read_certificate)
+
+
+def _read_certificate(settings: HubSettings, context: ssl.SSLContext) -> None:
+    """Load the certificate and its key. Raises SettingsRefused."""
+    try:
+        context.load_cert_chain(settings.certificate, settings.key)
+    except OSError as error:  # ssl.SSLError is one
+        what = f"certificate {settings.certificate} with key {settings.key}"
+        raise SettingsRefused(f"{what} cannot be used: {error.strerror or error}") from error
 
 
 def _bind_socket(place: Path) -> socket.socket:

@@ -101,7 +101,7 @@ class HubSettings:
             raise ValueError("oidc_issuer and oidc_client_id must be set together")
         if self.oidc_issuer and not _ISSUER.fullmatch(self.oidc_issuer):
             raise ValueError(f"oidc_issuer must be an address as https://HOST, not {self.oidc_issuer!r}")
-        if self.listen and not (self.certificate or _is_loopback(self.listen_address[0])):
+        if self.listen and not _is_loopback(self.listen_address[0]) and not self.certificate:
             raise ValueError("listen must be a loopback address, for a proxy, if no certificate is set")
 
         self._check_lists()
@@ -140,8 +140,9 @@ def load(path: Path = SITE_FILE) -> HubSettings:
     """Return the settings. Raises SettingsRefused."""
     try:
         with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_uid != 0:
-                raise SettingsRefused(f"{path} must belong to root")
+            status = os.fstat(file.fileno())
+            if status.st_uid != 0 or status.st_mode & 0o022:
+                raise SettingsRefused(f"{path} must be owned by root and writable only by root")
             site = tomllib.load(file)
     except (OSError, ValueError) as error:
         raise SettingsRefused(f"{path} cannot be read: {error}") from error

@@ -141,6 +141,8 @@ class TenantRoutes:
         elif found := _LEVER.fullmatch(path):
             kind, subject = LeverKind(found[1] or found[2]), found[3] or ""
             if key == "PUT":
+                if kind is LeverKind.USER and subject not in self._settings.tenants:
+                    _uid_of(subject)
                 self._tenants.stop(kind, subject, account_name(uid) or str(uid), _read_why(plain))
             elif key == "DELETE":
                 self._tenants.undo(kind, subject)

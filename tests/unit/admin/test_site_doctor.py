@@ -114,3 +114,10 @@ def test_site_file_that_others_may_write_is_wrong(place: Path) -> None:
     (place / "site.toml").write_text("[")
     (found,) = examine_site(place / "site.toml")
     assert (found.verdict, "cannot be read" in found.text) == (Verdict.WRONG, True)
+
+
+def test_unknown_operators_are_wrong(place: Path) -> None:
+    text = (place / "site.toml").read_text() + 'operators = ["root", "opr"]\nauditors = ["@root", "@auditing"]\n'
+    (place / "site.toml").write_text(text)
+    found = items(place)["roles"]
+    assert (found.verdict, found.text.endswith(": opr, @auditing")) == (Verdict.WRONG, True), found

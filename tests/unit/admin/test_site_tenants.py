@@ -13,6 +13,7 @@ import pytest
 
 from ffdl_batch.domain.admission import GO, Answer, Claim, Word
 from ffdl_batch.domain.launch.attach_protocol import UPGRADE
+from ffdl_batch.site.hub import tenant_routes
 from ffdl_batch.site.hub.tenants import Quota
 from tests.unit.admin.conftest import run_admin
 from tests.unit.hub.conftest import answer, serving_hub
@@ -126,6 +127,7 @@ def test_removed_member_of_tenant_without_accounts_has_no_token_any_more(
 def test_emergency_commands_stop_submissions_tokens_and_changes_until_they_are_undone(
     tmp_path: Path, operator: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    operator.setattr(tenant_routes, "_uid_of", {NAME: os.getuid()}.__getitem__)
     with serving_hub(tmp_path, operators=[ACCOUNT]) as site:
         site.serve_daemon(answer)
 
@@ -185,6 +187,8 @@ def test_emergency_commands_stop_submissions_tokens_and_changes_until_they_are_u
         ({"operators": [ACCOUNT]}, ("quota", "set", "vision", "gpu-hours/month", "1"), 1),
         ({"operators": [ACCOUNT]}, ("quota", "set", "vision", "gpu-hours/year", "1"), 1),
         ({"operators": [ACCOUNT]}, ("emergency", "stop", "--user", "a", "--tenant", "b"), 2),
+        ({"operators": [ACCOUNT]}, ("emergency", "stop", "--user", "no-such-account"), 1),
+        ({"operators": [ACCOUNT]}, ("emergency", "stop", "--tenant", "no-such-tenant"), 1),
         ({"operators": [ACCOUNT]}, ("emergency", "undo", "drain", "--user", "a"), 2),
         ({"auditors": [ACCOUNT]}, ("emergency", "drain"), 77),
         ({"operators": [ACCOUNT]}, ("quota", "set", "vision", "gpus", "1", "--each", "--user", "a"), 2),

@@ -246,3 +246,10 @@ def test_impossible_change_of_tenants_is_refused_and_changes_nothing(store: HubS
     with pytest.raises(TenantRefused, match=why):
         change(store.tenants)  # type: ignore[operator]
     assert (store.tenants.read(), store.tenants.levers()) == (before, [])
+
+
+def test_account_of_no_tenant_has_no_quota_only_if_scheduler_checks_accounts(store: HubStore) -> None:
+    limit(store, "jobs", 0)
+    assert ask(store, BOB, Claim("a", "elsewhere")) == ["go"]
+    (refused,) = ask(store, BOB, Claim("b", "elsewhere", account_is_checked=False))
+    assert refused.startswith("refuse: ")

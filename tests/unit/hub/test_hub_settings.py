@@ -38,6 +38,7 @@ def test_settings_have_defaults_and_the_directory_of_the_spawner(tmp_path: Path)
         ("listen = '0.0.0.0:80'", "listen must be a loopback address"),
         ("cors_origins = ['*']", "cors_origins: '*' is not an origin such as https://HOST[:PORT]"),
         ("cors_origins = ['https://a/b']", "cors_origins: 'https://a/b' is not an origin"),
+        ("listen = '127.0.0.1:8443x'\ncertificate = '/c'\nkey = '/k'", "listen must be ADDRESS:PORT"),
         ("listen = 'localhost'", "listen must be ADDRESS:PORT"),
         ("listen = '127.0.0.1:99999'", "listen must be ADDRESS:PORT"),
         ("certificate = '/c'", "certificate and key must be set together"),
@@ -64,6 +65,25 @@ def test_wrong_setting_is_named_with_file_and_key(tmp_path: Path, text: str, sai
     with pytest.raises(SettingsRefused) as refused:
         load(file)
     assert str(refused.value).startswith(str(file)) and said in str(refused.value)
+
+
+def test_site_file_that_others_may_write_and_unusable_certificate_end_hub_with_78(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 7000)
+    monkeypatch.setattr("ffdl_batch.site.hub.main.hide_memory", lambda: None)
+    monkeypatch.setattr("ffdl_batch.site.hub.main.log_to", lambda *_, **__: None)
+    file = tmp_path / "site.toml"
+    file.write_text(f"[hub]\nlisten = '127.0.0.1:8443'\ncertificate = '{tmp_path}/c'\nkey = '{tmp_path}/k'\n")
+    umask = os.umask(0)
+    try:
+        assert main(["--site-file", str(file)]) == 78
+        assert f"certificate {tmp_path}/c with key {tmp_path}/k cannot be used: No such file" in capfd.readouterr().err
+        file.chmod(0o666)
+        assert main(["--site-file", str(file)]) == 78
+        assert "must be owned by root and writable only by root" in capfd.readouterr().err
+    finally:
+        os.umask(umask)
 
 
 def test_hub_refuses_to_run_as_root(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
