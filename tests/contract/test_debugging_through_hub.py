@@ -188,6 +188,14 @@ def test_exec_breaks_off_with_killed_helper_and_audit_has_both_ends(desk: HubDes
     until(lambda: desk.streams() == [*during, (101, True)], lambda: f"the end in the audit: {desk.streams()}")
 
 
+def test_support_archive_is_written_through_hub(desk: Desk, lone: str) -> None:  # noqa: F811
+    target = desk.base / "ticket.tar.gz"
+    desk.run("support", lone, "-o", str(target))
+    with tarfile.open(target) as archive:
+        names = set(archive.getnames())
+    assert {"ticket/job.json", "ticket/attempt-1/launch.json", "ticket/daemon.log"} <= names
+
+
 def test_exec_ends_when_hub_ends(desk: HubDesk, lone: str) -> None:  # noqa: F811
     """Last, because the hub is gone then."""
     seconds = long(8600)
@@ -196,11 +204,3 @@ def test_exec_ends_when_hub_ends(desk: HubDesk, lone: str) -> None:  # noqa: F81
         desk.end_hub()
         assert (made.wait(LIMIT_S), b"broke off" in made.stderr.read()) == (1, True)
     until(lambda: not sleepers(seconds), "what ran in the learner to be gone")
-
-
-def test_support_archive_is_written_through_hub(desk: Desk, lone: str) -> None:  # noqa: F811
-    target = desk.base / "ticket.tar.gz"
-    desk.run("support", lone, "-o", str(target))
-    with tarfile.open(target) as archive:
-        names = set(archive.getnames())
-    assert {"ticket/job.json", "ticket/attempt-1/launch.json", "ticket/daemon.log"} <= names

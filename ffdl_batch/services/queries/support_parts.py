@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.reader import MAX_CELL_BYTES, NO_FILE, list_names
@@ -18,6 +18,7 @@ from ffdl_batch.domain.daemon_health import Health
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import SupportPart
+from ffdl_batch.domain.network_address import parse_url
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.domain.pending.explanation import WhyView
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
@@ -67,7 +68,8 @@ def support_parts(
 
 def configured_secrets(settings: Settings) -> set[str]:
     """Return secrets of the configuration. Addresses of webhooks let anyone post there."""
-    password = urlsplit(settings.database).password or ""
+    url = parse_url(settings.database)
+    password = "" if url is None else url.authority.rpartition("@")[0].partition(":")[2]
     return {password, unquote(password), *settings.notices.webhooks}
 
 
