@@ -12,6 +12,8 @@ from starlette.types import Scope
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+WEBSOCKET = "websocket"
+"""The protocol of RFC 6455."""
 LINGER_S = 30.0
 """Maximum time for a peer to read the rest after the stream was closed."""
 _UPGRADE = "ffdl.upgrade"

@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from ffdl_batch.daemon.ffdl_api.form import receive_form
-from ffdl_batch.daemon.ffdl_api.websocket import UPGRADE, WebSocketReply
+from ffdl_batch.daemon.ffdl_api.websocket import WebSocketReply
 from ffdl_batch.daemon.openapi import Routes
 from ffdl_batch.daemon.replies import FfdlErrorReply, PlainReply
 from ffdl_batch.daemon.request_context import Asking, CaughtUp, Context, Here, check_files, in_thread, with_files
@@ -24,7 +24,7 @@ from ffdl_batch.daemon.routes.jobs import cancel, halt, submit_all
 from ffdl_batch.daemon.routes.logs import StreamReply, start_pump, stream_text
 from ffdl_batch.daemon.routes.parameters import MAX_INTEGER, Word, answers
 from ffdl_batch.daemon.routes.uploads import body_chunks
-from ffdl_batch.daemon.upgrades import find_upgrade
+from ffdl_batch.daemon.upgrades import WEBSOCKET, find_upgrade
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.ffdl_times import parse_since
 from ffdl_batch.domain.job.log_text import LogText
@@ -206,7 +206,7 @@ async def read_model_logs(
     since_time: Since = None,
 ) -> Response:
     """Send the log as text, or, with the upgrade `websocket`, as messages until the job has ended."""
-    upgrade = find_upgrade(request.scope, UPGRADE)
+    upgrade = find_upgrade(request.scope, WEBSOCKET)
     if upgrade is not None and not request.headers.get("sec-websocket-key"):
         raise wrong_usage("the request has no header Sec-WebSocket-Key")
     query = LogQuery(follow=follow or upgrade is not None, since=_since(here, since_time), attempt="all")
@@ -226,17 +226,26 @@ def _plain(text: LogText) -> bytes:
     return f"{text.text}{'' if text.partial else chr(10)}".encode("utf-8", "replace")
 
 
+def _since(here: Context, text: str | None) -> float | None:
+    try:
+        return parse_since(text, here.platform.storage.clock.now()) if text else None
+    except ValueError as error:
+        raise wrong_usage(f"since_time: {error}") from None
+
+
+async def _page(here: Here, pagesize: PageSize = 10, pos: Position = 0, since_time: Since = None) -> Page:
+    """Return the page that the query names. Raises Refused."""
+    return Page(pos, pagesize, _since(here, since_time))
+
+
 @router.get("/logs/{model_id}/loglines", responses=_errors(404), operation_id="ffdl_list_loglines")
 async def read_loglines(
     model_id: str,
     here: CaughtUp,
     caller: Asking,
-    pagesize: PageSize = 10,
-    pos: Position = 0,
-    since_time: Since = None,
+    page: Annotated[Page, Depends(_page)],
 ) -> PlainReply:
     """Return lines of the log by number or by time."""
-    page = Page(pos, pagesize, _since(here, since_time))
     platform = here.platform
     found = await with_files(
         here, here.limits.slow, page_of_lines, platform.storage, platform.followed_jobs, caller, model_id, page
@@ -249,18 +258,8 @@ async def read_emetrics(
     model_id: str,
     here: CaughtUp,
     caller: Asking,
-    pagesize: PageSize = 10,
-    pos: Position = 0,
-    since_time: Since = None,
+    page: Annotated[Page, Depends(_page)],
 ) -> PlainReply:
     """Return records of metrics by number or by time."""
-    page = Page(pos, pagesize, _since(here, since_time))
     found = await with_files(here, here.limits.slow, page_of_metrics, here.platform.storage, caller, model_id, page)
     return PlainReply({"models": found})
-
-
-def _since(here: Context, text: str | None) -> float | None:
-    try:
-        return parse_since(text, here.platform.storage.clock.now()) if text else None
-    except ValueError as error:
-        raise wrong_usage(f"since_time: {error}") from None

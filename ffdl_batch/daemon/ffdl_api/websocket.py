@@ -14,7 +14,6 @@ from wsproto.utilities import LocalProtocolError, RemoteProtocolError, generate_
 
 from ffdl_batch.daemon.upgrades import RawStream, Upgrade
 
-UPGRADE = "websocket"
 PING_S = 20.0
 """Interval of pings. Keeps proxies from closing idle connections."""
 _SUBPROTOCOLS = ("ws", "wss")

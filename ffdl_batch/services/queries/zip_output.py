@@ -67,11 +67,7 @@ def zip_of(tar: Iterator[bytes]) -> Iterator[bytes]:
         for member in archive:
             if why := member.pax_headers.get(UNREADABLE):
                 unreadable.append(f"{_printable(member.name)}: {why}\n")
-            elif (
-                LEFT_OUT not in member.pax_headers
-                and member.isreg()
-                and (file := archive.extractfile(member)) is not None
-            ):
+            elif (file := _content(archive, member)) is not None:
                 with target.open(_entry(member), "w", force_zip64=True) as entry:
                     while data := file.read(CHUNK):
                         entry.write(data)

@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from ffdl_batch.daemon.connections import Peer, peer_of
 from ffdl_batch.daemon.replies import FFDL_API, PlainReply, problem_reply
-from ffdl_batch.daemon.upgrades import find_upgrade, without_upgrade
+from ffdl_batch.daemon.upgrades import WEBSOCKET, find_upgrade, without_upgrade
 from ffdl_batch.domain.access import parse_token
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import SCHEMA, Problem
@@ -38,7 +38,7 @@ from ffdl_batch.site.hub.ffdl_clients import with_bearer_token
 from ffdl_batch.site.hub.listing import JobListing
 from ffdl_batch.site.hub.logins import Logins
 from ffdl_batch.site.hub.own_routes import OwnRoutes
-from ffdl_batch.site.hub.proxy import UPGRADES, WEBSOCKET, AnswerBroken, CallerGone, request_head
+from ffdl_batch.site.hub.proxy import UPGRADES, AnswerBroken, CallerGone, request_head
 from ffdl_batch.site.hub.settings import HubSettings
 from ffdl_batch.site.hub.site_metrics import SiteMetrics
 from ffdl_batch.site.hub.site_reports import SiteReports

@@ -10,11 +10,8 @@ from urllib.parse import parse_qs
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from ffdl_batch.daemon.upgrades import find_upgrade
+from ffdl_batch.daemon.upgrades import WEBSOCKET, find_upgrade
 from ffdl_batch.domain.access import parse_token
-from ffdl_batch.site.hub.proxy import WEBSOCKET
-
-_HEADER = b"x-watson-authorization-token"
 
 
 def with_bearer_token(scope: Scope) -> Scope:
@@ -27,7 +24,7 @@ def with_bearer_token(scope: Scope) -> Scope:
     token = next((text for text in _candidates(scope) if parse_token(text)), None)
     if token is None:
         return scope
-    others = [header for header in scope["headers"] if header[0] not in (b"authorization", _HEADER)]
+    others = [header for header in scope["headers"] if header[0] != b"authorization"]
     return {**scope, "headers": [*others, (b"authorization", f"Bearer {token}".encode("ascii"))]}
 
 
@@ -38,6 +35,6 @@ def _candidates(scope: Scope) -> Iterator[str]:
         if scheme.lower() == "basic":
             with suppress(ValueError):
                 yield base64.b64decode(encoded.strip(), validate=True).partition(b":")[2].decode("latin-1")
-    yield from headers.getlist(_HEADER.decode("ascii"))
+    yield from headers.getlist("x-watson-authorization-token")
     if find_upgrade(scope, WEBSOCKET):
         yield from parse_qs(scope["query_string"].decode("latin-1")).get("watson-token", [])

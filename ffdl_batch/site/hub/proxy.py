@@ -11,7 +11,7 @@ from http import HTTPStatus
 import httptools
 from starlette.types import Message, Receive, Scope, Send
 
-from ffdl_batch.daemon.upgrades import RawStream, find_upgrade
+from ffdl_batch.daemon.upgrades import WEBSOCKET, RawStream, find_upgrade
 from ffdl_batch.domain.launch.attach_protocol import UPGRADE
 
 BLOCK = 1 << 16
@@ -36,7 +36,6 @@ _ANSWER_HEADERS = frozenset(
     (b"allow", b"content-length", b"content-type", b"date", b"retry-after", b"www-authenticate")
 )
 """Headers of answers that are passed on, each once."""
-WEBSOCKET = "websocket"
 UPGRADES = (UPGRADE, WEBSOCKET)
 """Protocols that a daemon may switch to."""
 _OF_WEBSOCKET = frozenset((b"sec-websocket-accept", b"sec-websocket-protocol"))
