@@ -39,8 +39,9 @@ PLACES = {
 """Rendered files of slurm-configs that are the same at all sites. A site renders the others."""
 LEFT_OUT = (
     *("contourpy", "cycler", "fonttools", "kiwisolver", "matplotlib", "numpy", "pillow", "pyarrow", "pyparsing"),
+    "scipy",
 )
-"""Libraries of the extras plots and parquet alone, which take two thirds of the space of all."""
+"""Libraries of the extras plots, parquet and elastic alone, which take three quarters of the space of all."""
 SYSTEM_PYTHON = "/usr/bin/python3"
 
 

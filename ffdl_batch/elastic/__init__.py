@@ -1,0 +1,5 @@
+"""Decide how many GPUs and which batch sizes elastic jobs get: throughput models, optimiser, policies, simulator.
+
+Everything here is pure: values and measurements come in as arguments, and decisions are returned. The package needs the
+extra `elastic` (numpy, scipy). It must not read the clock, files, the database or a scheduler.
+"""
