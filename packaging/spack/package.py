@@ -1,4 +1,4 @@
-"""Spack recipe: copy it to packages/ffdl_batch/package.py of a repository of your site, and the archive that `make packages`
+"""Recipe for Spack 1.0 and later: copy it to packages/ffdl_batch/package.py of a repository of your site, and the archive that `make packages`
 writes to the path of `url`. Then: spack install --no-checksum ffdl-batch
 
 The package is a virtual environment with the locked versions of all libraries, which pip downloads. Recipes of the libraries

@@ -3,6 +3,5 @@
 help("ffdl_batch: training jobs from FfDL manifests on Slurm")
 whatis("Name: ffdl_batch")
 local bin = "@FFDL_BIN@"
--- At the end, because the directory also has a python3.
+-- At the end, because the directory also has a python3. man finds share/man beside the directories of PATH by itself.
 append_path("PATH", bin)
-prepend_path("MANPATH", pathJoin(bin, "../share/man"))

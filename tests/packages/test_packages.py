@@ -1,4 +1,4 @@
-"""Builds the packages, and installs, uses and removes the Debian package on a minimal Debian."""
+"""Builds the packages, and installs, uses and removes the Debian package and the RPM on a minimal Debian."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 import tarfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -21,10 +22,13 @@ from tools.make_packages import COMMANDS, DIST, PLACES, output
 
 pytestmark = pytest.mark.full
 
-BASE = (
-    "update-ca-certificates; apt-get update -qq; apt-get install -y -qq --no-install-recommends procps python3 systemd"
-)
-"""What the package depends on."""
+BASE = """
+update-ca-certificates
+apt-get update -qq
+apt-get install -y -qq --no-install-recommends procps python3 rpm systemd
+echo '@include common-account' >/etc/pam.d/password-auth
+"""
+"""What the packages depend on, the program that installs an RPM, and the PAM file of Rocky Linux that the RPM names."""
 JOB = """
 set -eu
 cp -r /usr/share/ffdl-batch/docs/examples/loop ~
@@ -43,8 +47,23 @@ su --login ada -c 'ffdl list; ffdl daemon status; ffdl daemon stop'
 kill $spawner
 """
 ACCOUNT_FILES = {"etc/passwd-", "etc/group-", "etc/shadow-", "etc/gshadow-", "etc/.pwd.lock"}
-CHANGING = ("proc", "tmp", "dev", "home", "run", "var/log", "var/lib/dpkg")
+CHANGING = ("proc", "tmp", "dev", "home", "run", "var/log", "var/lib/dpkg", "root/.rpmdb")
 """Directories that are not compared."""
+
+
+@dataclass(frozen=True)
+class Manager:
+    """The commands of a package manager."""
+
+    install: str
+    verify: str
+    remove: str
+
+
+DPKG = Manager("dpkg -i /dist/ffdl-batch_*.deb", "dpkg --verify ffdl-batch", "dpkg --purge ffdl-batch")
+# Debian's database of RPMs does not know the packages of the system.
+RPM = Manager("rpm -i --nodeps /dist/ffdl-batch-*.rpm", "rpm -V --nodeps ffdl-batch", "rpm -e ffdl-batch")
+KINDS = pytest.mark.parametrize("manager", [pytest.param(DPKG, id="deb"), pytest.param(RPM, id="rpm")])
 
 
 class System:
@@ -60,10 +79,6 @@ class System:
         begin = self.log.stat().st_size if self.log.exists() else 0
         self._chroot.run(script)
         return self.log.read_bytes()[begin:].decode()
-
-    def install(self) -> None:
-        """Install the package."""
-        self.run("dpkg -i /dist/ffdl-batch_*.deb")
 
     def files(self) -> set[str]:
         """All paths that are compared."""
@@ -101,8 +116,9 @@ def system(packages: Path, base: Path, tmp_path: Path) -> System:
     return System(tmp_path / "root", tmp_path / "log")
 
 
-def test_installed_debian_package_runs_job_and_daemon_of_spawner(system: System) -> None:
-    system.install()
+@KINDS
+def test_installed_package_runs_job_and_daemon_of_spawner(system: System, manager: Manager) -> None:
+    system.run(manager.install)
     assert __version__ in system.run("ffdl version")
     assert "--nodes" in system.run("ffdl-admin doctor --help")
     system.run(f"su --login ada -c {shlex.quote(JOB)}")
@@ -111,16 +127,17 @@ def test_installed_debian_package_runs_job_and_daemon_of_spawner(system: System)
     assert "COMPLETED" in printed and "/run/ffdl/users/1000/daemon.sock" in printed
 
 
-def test_purge_of_debian_package_leaves_only_account(system: System) -> None:
+@KINDS
+def test_removal_of_package_leaves_only_account(system: System, manager: Manager) -> None:
     before = system.files()
     for own in ("true", "touch /opt/ffdl/venv/lib/added-with-pip"):
-        system.install()
+        system.run(manager.install)
         installed = system.files() - before
         assert {f"usr/bin/{name}" for name in COMMANDS} <= installed
         assert {f"{target}/{Path(name).name}" for name, target in PLACES.items()} <= installed
         system.run("systemctl enable ffdl-spawner.service ffdl-hub.service ffdl-hub.socket; ffdl-admin --help")
-        assert system.run("dpkg --verify ffdl-batch") == ""
-        system.run(f"{own}; dpkg --purge ffdl-batch")
+        assert system.run(manager.verify) == ""
+        system.run(f"{own}; {manager.remove}")
         assert system.files() ^ before <= ACCOUNT_FILES | {"opt"}  # dpkg also removes /opt if it is empty
         assert system.run("getent passwd ffdl").endswith(":/usr/sbin/nologin\n")
 
