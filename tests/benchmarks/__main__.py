@@ -1,8 +1,8 @@
 """`make bench`: every figure beside the plain tool's, in the same run.
 
-`footprint`, `load`, `logs`, `metrics`, `staging`, `cache`, `kubernetes` and `recovery` need nothing but this machine;
-`site` needs root; the others, and `recovery --real`, run on the real cluster. Prints tables and writes
-build/bench.json. Judges nothing: aims are printed beside the figures.
+`footprint`, `load`, `logs`, `metrics`, `staging`, `cache`, `kubernetes`, `recovery`, `fairness` and `elastic-model`
+need nothing but this machine; `site` needs root; the others, and `recovery --real`, run on the real cluster. Prints
+tables and writes build/bench.json. Judges nothing: aims are printed beside the figures.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tests.benchmarks.beginning import measure_beginning
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.caching import measure_cache
 from tests.benchmarks.collecting import measure_collectors
+from tests.benchmarks.elastic_model import measure_elastic_model
 from tests.benchmarks.fairness import measure_fairness
 from tests.benchmarks.figures import Figure, table
 from tests.benchmarks.footprint import measure_footprint
@@ -62,6 +63,7 @@ WITHOUT_CLUSTER: dict[str, Callable[[Knobs], list[Figure]]] = {
     "footprint": measure_footprint,
     "site": measure_site,
     "fairness": measure_fairness,
+    "elastic-model": measure_elastic_model,
 }
 AT_A_DESK: dict[str, Callable[[Bench], list[Figure]]] = {
     "start": measure_start,
