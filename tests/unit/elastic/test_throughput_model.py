@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffdl_batch.elastic.throughput_model import Measurement, Size, choose_profile, fit
+from ffdl_batch.elastic.throughput_model import MISFIT, Measurement, Size, choose_profile, fit
 from tests.benchmarks.elastic_model import AIM_PERCENT, divide, mean_error_percent, read_measurements
 
 ROWS = read_measurements()
@@ -98,6 +99,15 @@ def test_one_measurement_is_enough_for_a_guess() -> None:
     assert here.relative_std < 0.15
     assert 0.05 < elsewhere.step_s < 1
     assert elsewhere.relative_std > 0.5
+
+
+def test_deviation_follows_from_that_of_the_parameters() -> None:
+    model, (nodes, gpus, batch) = fit(measured(choose_profile(SIZES))), np.array(SIZES).T
+    others = [replace(model, parameters=model.parameters + shift) for shift in 1e-5 * np.eye(9)]
+    predicted, *moved = (one.predict(nodes, gpus, batch, passes=3) for one in (model, *others))
+    slopes = np.array([np.log(one.step_s / predicted.step_s) / 1e-5 for one in moved])
+    expected = np.sqrt(np.einsum("is,ij,js->s", slopes, model.covariance, slopes) + MISFIT**2)
+    assert predicted.relative_std == pytest.approx(expected, rel=1e-3)
 
 
 def test_new_measurement_corrects_the_model() -> None:
