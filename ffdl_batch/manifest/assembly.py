@@ -8,13 +8,14 @@ from dataclasses import replace
 
 from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.job import learner_layout, spec
+from ffdl_batch.domain.job.elastic import DEFAULT_POOL, Elastic, LearningRate
 from ffdl_batch.domain.job.secret_references import MOVED, reference
 from ffdl_batch.manifest.command import read_command
 from ffdl_batch.manifest.contract import Defaults
 from ffdl_batch.manifest.credentials import is_secret, keep_apart, secret_name, why_no_reference
 from ffdl_batch.manifest.document.tree import Mapping, Node, Place, Sequence, locate, path_text, walk
 from ffdl_batch.manifest.finding_log import FindingLog
-from ffdl_batch.manifest.models.batch import BatchBlock, ManifestBlock
+from ffdl_batch.manifest.models.batch import BatchBlock, ElasticBlock, ManifestBlock
 from ffdl_batch.manifest.models.ffdl import EvaluationMetricsBlock, FrameworkBlock, ImageLocationBlock, MetricValueBlock
 
 
@@ -101,7 +102,7 @@ def _batch(block: BatchBlock) -> spec.BatchOptions:
         staging=spec.Staging(block.staging),
         mount=Mounting(block.mount) if block.mount else None,
         array=block.array,
-        elastic=block.elastic,
+        elasticity=_elasticity(block.elastic),
         notify=spec.Notify(block.notify.mail, block.notify.events, block.notify.webhook)
         if block.notify
         else spec.Notify(),
@@ -131,6 +132,23 @@ def _checkpoint(block: BatchBlock) -> spec.Checkpoint:
         lead_s=asked.lead_s,
         shared=bool(asked.shared),
         saved_by=spec.SavedBy(asked.saved_by),
+    )
+
+
+def _elasticity(block: ElasticBlock | None) -> Elastic | None:
+    if block is None:
+        return None
+    batch = block.batch
+    return Elastic(
+        min_learners=block.min_learners or 1,
+        max_learners=block.max_learners,
+        batch_min=batch.min,
+        batch_max=batch.max,
+        per_gpu_max=batch.per_gpu_max,
+        start=batch.start or batch.min,
+        weight=1.0 if block.weight is None else block.weight,
+        pool=block.pool or DEFAULT_POOL,
+        learning_rate=LearningRate(block.learning_rate),
     )
 
 

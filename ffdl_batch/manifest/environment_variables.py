@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from ffdl_batch.domain.job.array import element_environment, is_array
+from ffdl_batch.domain.job.elastic import VARIABLES
 from ffdl_batch.domain.job.environment_variables import why_refused
 from ffdl_batch.domain.job.spec import Element, JobSpec
 from ffdl_batch.manifest.document.tree import Place
@@ -44,7 +45,11 @@ def note_variables(job: JobSpec, log: FindingLog) -> None:
         place = ("batch", block, name)
         if block == "env" and name in job.batch.secrets:
             log.warning(place, "the secret of this variable counts, and this value reaches no learner", "leave one out")
-        elif name in PROTECTED or (name in _OF_ELEMENTS and is_array(job)):
+        elif (
+            name in PROTECTED
+            or (name in _OF_ELEMENTS and is_array(job))
+            or (name in VARIABLES and job.batch.elasticity is not None)
+        ):
             log.error(place, _PLATFORMS.format(name=name), "give the variable another name, or leave it out")
         else:
             _warn_of_consequence(name, place, log)

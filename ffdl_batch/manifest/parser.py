@@ -121,6 +121,7 @@ def _check_stores_alone(root: Mapping, base_dir: str, log: FindingLog) -> None:
     read_stores(manifest.data_stores, base_dir, log)
 
 
+_ELASTIC: Place = ("batch", "elastic")
 # FfDL's trainer, validateRequest: the same sentences, so that what people look up still finds it
 _NOT_SET: dict[Place, tuple[str, str]] = {
     ("name",): ("Model definition name is not set", "write `name: ` and a name for the job"),
@@ -128,6 +129,11 @@ _NOT_SET: dict[Place, tuple[str, str]] = {
     ("framework", "name"): ("Framework name is not set", "write `name: ` under framework, as tensorflow or custom"),
     ("framework", "version"): ("Framework version is not set", "write `version: ` under framework"),
     ("framework", "command"): ("Training command is not set", "write `command: ` under framework"),
+    (*_ELASTIC, "max_learners"): ("this is not set", "write the largest number of learners that the job can use"),
+    (*_ELASTIC, "batch"): ("this is not set", "write batch: {min: 32, max: 512, per_gpu_max: 64}, for example"),
+    (*_ELASTIC, "batch", "min"): ("this is not set", "write the least batch of all GPUs together"),
+    (*_ELASTIC, "batch", "max"): ("this is not set", "write the largest batch of all GPUs together"),
+    (*_ELASTIC, "batch", "per_gpu_max"): ("this is not set", "write the largest batch that one GPU can hold"),
 }
 
 

@@ -14,6 +14,7 @@ from ffdl_batch.domain.data.mounts import Mounting, Mounts
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.job.array import element_environment, is_array
 from ffdl_batch.domain.job.data_stores import StoreRefused
+from ffdl_batch.domain.job.elastic import elastic_environment
 from ffdl_batch.domain.job.learner_layout import parts_of, takes_for_one
 from ffdl_batch.domain.job.secret_references import image_credentials
 from ffdl_batch.domain.job.spec import JobSpec
@@ -236,14 +237,17 @@ def isolated_argv(controller: tuple[str, ...], shell: tuple[str, ...] = SHELL) -
 
 
 def _learners(subject: Subject, rendezvous: Rendezvous) -> Learners:
-    spec = subject.spec
+    spec, elasticity = subject.spec, subject.spec.batch.elasticity
     gpus = {part.gpus for part in parts_of(spec)}
+    extra = element_environment(spec.element) if spec.element is not None else {}
+    if elasticity is not None:
+        extra |= elastic_environment(elasticity, len(subject.gang.members), spec.resources.gpus)
     return Learners(
         training_id=subject.job_id,
         command="" if rendezvous.commands else rendezvous.command,
         learners=len(subject.gang.members),
         gpus=gpus.pop() if len(gpus) == 1 else None,
-        extra=element_environment(spec.element) if spec.element is not None else {},
+        extra=extra,
     )
 
 
@@ -303,17 +307,12 @@ def _tighter(spec: JobSpec, fitting: NetworkLevel, minimum: NetworkLevel) -> str
 
 
 def refuse_unsupported(spec: JobSpec) -> None:
-    """Raise RequestRefused for a whole array, for mistakes, and for keys of `batch:` that no backend offers."""
-    batch = spec.batch
+    """Raise RequestRefused for a whole array, and for mistakes."""
     if is_array(spec):
         raise RequestRefused([refusal("batch.array", "an array is planned by its elements, each a job of its own")])
     mistakes = [refusal(one.path, one.message, one.cure) for one in find_mistakes(spec)]
     if mistakes:
         raise RequestRefused(mistakes)
-    asked = {"batch.elastic": bool(batch.elastic)}
-    findings = [refusal(path, f"{path} is not offered yet; leave it out") for path, there in asked.items() if there]
-    if findings:
-        raise RequestRefused(findings)
 
 
 # ----------------------------------------------------------------------------------------------- controller

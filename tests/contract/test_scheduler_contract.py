@@ -206,9 +206,9 @@ def test_scheduler_plan_protects_result_dir_from_user_environment(world: Harness
 
 def test_scheduler_plan_rejects_unsupported_option_with_its_field(world: Harness) -> None:
     with pytest.raises(InvalidRequest) as error:
-        world.scheduler.plan(world.request(batch=BatchOptions(elastic={"min": "1"})))
+        world.scheduler.plan(world.request(batch=BatchOptions(roles={"worker": Role(3)})))
     assert error.value.findings and all(f.path for f in error.value.findings)
-    assert "not offered yet" in str(error.value)
+    assert "the roles have 3 together" in str(error.value)
 
 
 def test_scheduler_plan_contains_secret_names_without_values(world: Harness) -> None:

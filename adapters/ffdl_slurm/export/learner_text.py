@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 
 from ffdl_batch.domain.job.array import is_array
+from ffdl_batch.domain.job.elastic import elastic_environment
 from ffdl_batch.domain.job.learner_layout import Gang, starts_mpi
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.runtimes.learner_contract import Layout, Learners, learner_environment
@@ -130,7 +131,9 @@ def _run(gang: Gang) -> list[str]:
 
 def inside_lines(spec: JobSpec, gang: Gang, layout: Layout, tasks: int) -> list[str]:
     """Return the shell text that sets the contract's variables in a learner's container before the command."""
-    learners = Learners(JOB_ID, "", len(gang.members), None if gang.load.gpus else 0.0)
+    count, elasticity = len(gang.members), spec.batch.elasticity
+    sizes = {} if elasticity is None else elastic_environment(elasticity, count, spec.resources.gpus)
+    learners = Learners(JOB_ID, "", count, None if gang.load.gpus else 0.0, sizes)
     contract = learner_environment(learners, layout) | environment(spec, gang, PORT, layout.job_state_dir)
     passed = {*_PASSED, *spec.batch.secrets, *_swept(spec)}
     kept = {name: text for name, text in contract.items() if name not in passed and not name.startswith(_OURS)}

@@ -11,6 +11,7 @@ from dataclasses import field
 from enum import StrEnum
 
 from ffdl_batch.domain.data.mounts import Mounting
+from ffdl_batch.domain.job.elastic import Elastic
 from ffdl_batch.domain.launch.network_level import NetworkLevel as NetworkLevel  # noqa: PLC0414 - it belongs to the spec
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.permissions import PRIVATE_UMASK
@@ -261,7 +262,8 @@ class BatchOptions:
     """Of the whole array; a job never has it."""
     sweep: tuple[Mapping[str, str], ...] = ()
     """Variables of each element, a grid already multiplied out. Of the whole array; a job never has it."""
-    elastic: Mapping[str, str] = field(default_factory=dict)
+    elasticity: Elastic | None = None
+    """`batch.elastic`."""
     notify: Notify = field(default_factory=Notify)
     slurm_args: tuple[str, ...] = ()
     """Other sbatch options from the list of allowed ones."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ffdl_batch.domain.job.elastic import Elastic, workers_of
 from ffdl_batch.domain.job.environment_variables import why_too_long, why_too_many
-from ffdl_batch.domain.job.learner_layout import Part, parts_of
+from ffdl_batch.domain.job.learner_layout import Part, parts_of, starts_mpi
 from ffdl_batch.domain.job.spec import JobSpec, NetworkLevel
 from ffdl_batch.domain.launch.egress_destination import DESTINATIONS_MOST, why_no_destination
 from ffdl_batch.host.fast_dataclass import dataclass
@@ -20,6 +21,7 @@ MOST_LEARNERS = 4096
 (execve(2), MAX_ARG_STRLEN)."""
 SHARING = ("shard", "mps")
 """Generic resources that count shares of a GPU (gres.conf(5))."""
+_ELASTIC = ("batch", "elastic")
 _ROLE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}", re.ASCII)
 _BOTH = "shares of a GPU and whole GPUs, or two kinds of shares: Slurm gives a job one of them"
 
@@ -44,6 +46,9 @@ def find_mistakes(spec: JobSpec) -> Iterator[Mistake]:
     yield from _of_gpus(spec)
     yield from _of_destinations(spec)
     yield from _of_variables(spec)
+    if spec.batch.elasticity is not None:
+        yield from _of_elastic_job(spec)
+        yield from _of_sizes(spec, spec.batch.elasticity)
 
 
 def _of_learners(spec: JobSpec) -> Iterator[Mistake]:
@@ -123,3 +128,69 @@ def _of_variables(spec: JobSpec) -> Iterator[Mistake]:
     most = max(spec.batch.sweep, key=lambda values: sum(map(len, values.values())), default={})
     if why := why_too_many({**own, **most}):
         yield Mistake(("batch", "env"), why, INTO_A_FILE)
+
+
+def _of_elastic_job(spec: JobSpec) -> Iterator[Mistake]:
+    """Yield what rules out that the size of a job changes."""
+    if spec.batch.array or spec.batch.sweep or spec.element is not None:
+        cure = "leave batch.elastic out, or submit each job by itself"
+        yield Mistake(_ELASTIC, "the elements of an array cannot be elastic", cure)
+    if len(parts_of(spec)) > 1 and not starts_mpi(spec):
+        message = "a batch is divided among learners that are all alike, but this job has learners of several roles"
+        yield Mistake(_ELASTIC, message, "leave batch.elastic out, or the roles")
+    if not spec.batch.checkpoint.grace_s:
+        message = "an elastic job is halted when its size changes, and has no time to write a checkpoint then"
+        yield Mistake(("batch", "checkpoint", "grace_s"), message, "write the seconds that a checkpoint takes")
+
+
+def _of_sizes(spec: JobSpec, elastic: Elastic) -> Iterator[Mistake]:
+    """Yield what is wrong with the bounds, or, if they are possible, with the size of the job."""
+    least, most = elastic.min_learners, elastic.max_learners
+    if most > MOST_LEARNERS:
+        message = f"{most} learners, but a job has at most {MOST_LEARNERS}"
+        yield Mistake((*_ELASTIC, "max_learners"), message, f"write a number up to {MOST_LEARNERS}")
+    elif least > most:
+        message = f"max_learners {most} is less than min_learners {least}"
+        yield Mistake((*_ELASTIC, "max_learners"), message, f"write a number from {least} up")
+    elif elastic.batch_min > elastic.batch_max:
+        message = f"batch.max {elastic.batch_max} is less than batch.min {elastic.batch_min}"
+        yield Mistake((*_ELASTIC, "batch", "max"), message, f"write a number from {elastic.batch_min} up")
+    else:
+        yield from _of_requested_size(spec.resources.learners, elastic)
+        learners: dict[int, tuple[str, ...]] = {most: (*_ELASTIC, "max_learners"), least: (*_ELASTIC, "min_learners")}
+        if least < spec.resources.learners < most:
+            learners[spec.resources.learners] = ("learners",)
+        for count, place in learners.items():
+            yield from _of_batch(count, spec.resources.gpus, elastic, place)
+
+
+def _of_requested_size(learners: int, elastic: Elastic) -> Iterator[Mistake]:
+    if not elastic.min_learners <= learners <= elastic.max_learners:
+        allowed = f"{elastic.min_learners} to {elastic.max_learners}"
+        cure = f"write a number from {allowed.replace(' to ', ' up to ')}, or change min_learners or max_learners"
+        yield Mistake(("learners",), f"learners: {learners} is not in the range of batch.elastic, {allowed}", cure)
+    for key, batch in (("start", elastic.start), ("", elastic.global_batch)):
+        if batch is not None and not elastic.batch_min <= batch <= elastic.batch_max:
+            allowed = f"{elastic.batch_min} to {elastic.batch_max}"
+            place = (*_ELASTIC, "batch", *filter(None, [key]))
+            yield Mistake(place, f"a batch of {batch} is not in the range {allowed}", "write a number in the range")
+
+
+def _of_batch(learners: int, gpus: float, elastic: Elastic, place: tuple[str, ...]) -> Iterator[Mistake]:
+    """Yield why so many learners can have no batch."""
+    each, all_gpus = workers_of(1, gpus), workers_of(learners, gpus)
+    if elastic.batches_per_gpu(all_gpus):
+        return
+    most = elastic.per_gpu_max * all_gpus
+    if most < elastic.batch_min:
+        message = f"with learners: {learners}, GPUs hold a batch of {most}, which is less than "
+        message += f"batch.min {elastic.batch_min}"
+        enough = -(-elastic.batch_min // (elastic.per_gpu_max * each))
+        cure = f"write {enough} or more learners, or change per_gpu_max or batch.min"
+    elif elastic.batch_max < all_gpus:
+        message = f"batch.max {elastic.batch_max} is less than one sample for each of {all_gpus} GPUs"
+        cure = "use fewer learners, or raise batch.max"
+    else:
+        message = f"no batch from {elastic.batch_min} to {elastic.batch_max} can be divided evenly among {all_gpus}"
+        cure = "use another number of learners, or a wider range of batches"
+    yield Mistake(place, message, cure)

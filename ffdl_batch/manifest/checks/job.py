@@ -6,6 +6,7 @@ import re
 
 from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.job.data_stores import REMOTE
+from ffdl_batch.domain.job.elastic import workers_of
 from ffdl_batch.domain.job.learner_layout import PS_COUNT, count_parameter_servers, starts_mpi
 from ffdl_batch.domain.job.metric_collection import find_metric_mistakes
 from ffdl_batch.domain.job.spec import JobSpec, NetworkLevel, Restart, Staging
@@ -36,6 +37,7 @@ def check_job(job: JobSpec, log: FindingLog) -> None:
     _note_staging(job, log)
     _note_mount(job, log)
     _note_shared_checkpoints(job, log)
+    _note_batch(job, log)
 
 
 def _check_metrics(job: JobSpec, log: FindingLog) -> None:
@@ -105,6 +107,16 @@ def _note_shared_checkpoints(job: JobSpec, log: FindingLog) -> None:
     if not any(store.training_results and not store.is_copied for store in job.data_stores):
         message = "has no effect: no data store of a type that FfDL mounts takes the results"
         log.warning(("batch", "checkpoint", "shared"), message, "add training_results to one, or leave shared out")
+
+
+def _note_batch(job: JobSpec, log: FindingLog) -> None:
+    elastic = job.batch.elasticity
+    if elastic is None:
+        return
+    most = elastic.per_gpu_max * workers_of(elastic.max_learners, job.resources.gpus)
+    if elastic.batch_min <= most < elastic.batch_max:
+        message = f"is never used: with max_learners {elastic.max_learners}, GPUs hold a batch of {most} at most"
+        log.warning(("batch", "elastic", "batch", "max"), message, f"write {most}, or raise max_learners")
 
 
 def _level_place(log: FindingLog) -> Place:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 
 from ffdl_batch.domain.findings import Severity
-from ffdl_batch.manifest.contract import NO_JOB, Defaults
+from ffdl_batch.manifest.contract import Defaults
 from ffdl_batch.manifest.document.tree import Mapping, Node, Place, Sequence, walk
 from ffdl_batch.manifest.finding_log import FindingLog
 from ffdl_batch.manifest.models.batch import BatchBlock, ManifestBlock
@@ -116,16 +116,12 @@ def _homes() -> dict[str, Place]:
     return homes
 
 
-_TAKEN = f"not supported yet, and {NO_JOB} it"
-_LEAVE = "leave it out"
-
-
 def note_unsupported(manifest: ManifestBlock, defaults: Defaults, log: FindingLog) -> None:
     """Warn about keys without effect; keys for another backend, or that were only ever stored, get a note."""
     batch = manifest.batch or BatchBlock.model_validate({})
     _note_backend_keys(batch, defaults.own_keys, log)
-    if batch.elastic:
-        log.warning(("batch", "elastic"), _TAKEN, _LEAVE)
+    if batch.elastic is not None:
+        log.note(("batch", "elastic"), "the job keeps its size until you resume it with another one")
     _note_metrics(manifest.evaluation_metrics, log)
     location = manifest.framework.image_location
     if location is not None and location.email:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from ffdl_batch.domain.data.mounts import Mounting
+from ffdl_batch.domain.job.elastic import LearningRate
 from ffdl_batch.domain.job.environment_variables import why_refused
 from ffdl_batch.domain.job.spec import NetworkLevel, Placement, Restart, SavedBy, Staging
 from ffdl_batch.domain.network_address import is_web_address
@@ -38,9 +39,11 @@ from ffdl_batch.manifest.models.scalars import (
     GpuHours,
     Gpus,
     Label,
+    NeededCount,
     Size,
     Text,
     TimeLimit,
+    Weight,
     one_of,
     read_label,
     refusal,
@@ -55,7 +58,10 @@ PLACEMENTS = tuple(str(placement) for placement in Placement)
 RESTARTS = tuple(str(restart) for restart in Restart)
 MOUNTINGS = tuple(mounting.value for mounting in Mounting)
 STAGINGS = tuple(str(staging) for staging in Staging)
+LEARNING_RATES = tuple(str(rule) for rule in LearningRate)
 _ENV_NAME_SCHEMA = {"pattern": f"^{ENV_NAME.pattern}$"}
+_POOL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
+_POOL_SCHEMA = f"^({_POOL.pattern})?$"
 _DESTINATION = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\]):(?P<port>\d{1,5})", re.ASCII)
 
 
@@ -65,6 +71,15 @@ def read_destination(value: object) -> str:
     match = _DESTINATION.fullmatch(text)
     if match is None or not 1 <= int(match["port"]) <= 65535:
         raise refusal(f"{shown(text)} is not a destination", "write host:port, as data.example.org:443")
+    return text
+
+
+def read_pool(value: object) -> str:
+    """Return the name of a pool; "" for null."""
+    text = read_label(value)
+    if text and not _POOL.fullmatch(text):
+        cure = "begin it with a letter or digit; letters, digits, ., _ and - may follow, 64 in all"
+        raise refusal(f"{shown(text)} cannot be the name of a pool", cure)
     return text
 
 
@@ -181,6 +196,30 @@ class RoleBlock(Block):
     )
 
 
+class ElasticBatchBlock(Block):
+    """Samples of one step."""
+
+    min: NeededCount = Field(description="Least batch of all GPUs together.")
+    max: NeededCount = Field(description="Largest batch of all GPUs together.")
+    per_gpu_max: NeededCount = Field(description="Largest batch that fits into the memory of one GPU.")
+    start: Count = Field(None, description="Batch of the first attempt, to which the learning rate belongs; min.")
+
+
+class ElasticBlock(Block):
+    """Sizes that a job may have while it trains. A change of size is a halt and a further attempt."""
+
+    min_learners: Count = Field(None, description="Least number of learners; 1.")
+    max_learners: NeededCount = Field(description="Largest number of learners.")
+    batch: ElasticBatchBlock = Field(description="Batches.")
+    weight: Weight = Field(None, description="How much its throughput counts among the jobs of its pool; 1.")
+    pool: Annotated[str, BeforeValidator(read_pool), WithJsonSchema({"type": _TEXT, "pattern": _POOL_SCHEMA})] = Field(
+        "", description="Pool of GPUs that it shares with other elastic jobs; default."
+    )
+    learning_rate: Annotated[str, BeforeValidator(one_of(LEARNING_RATES, "linear")), word_schema(*LEARNING_RATES)] = (
+        Field("linear", description="How LEARNING_RATE_SCALE follows the batch: linear, sqrt, none.")
+    )
+
+
 class NotifyBlock(Block):
     """Recipients of notices."""
 
@@ -236,7 +275,7 @@ class BatchBlock(Block):
     sweep: Annotated[object, WithJsonSchema(SWEEP_SCHEMA)] = Field(
         None, description="Variables of each element of an array: a grid of lists, or a list of mappings."
     )
-    elastic: Words = Field({}, description="Bounds of an elastic job.")
+    elastic: ElasticBlock | None = Field(None, description="Sizes that the job may have while it trains.")
     notify: NotifyBlock | None = Field(None, description="Recipients of notices, and the events that cause one.")
     slurm: SlurmBlock | None = Field(None, description="What only Slurm knows.")
     slurm_environment: Flag = Field(

@@ -113,6 +113,23 @@ def _count(least: int) -> Callable[[object], int | None]:
     return read
 
 
+def _needed_count(value: object) -> int:
+    number = _count(1)(value)
+    if number is None:
+        raise refusal("not set")
+    return number
+
+
+def read_weight(value: object) -> float | None:
+    """Return a weight; None for null."""
+    number = read_number(value)
+    if number is None:
+        return None
+    if not 0 < number <= MAX_AMOUNT:
+        raise refusal(f"{shown(str(value))} is not a weight", f"write a number above 0, up to {MAX_AMOUNT}")
+    return float(number)
+
+
 def _amount(name: str, zero: bool, most: float = MAX_AMOUNT) -> Callable[[object], float | None]:
     def read(value: object) -> float | None:
         number = read_number(value)
@@ -204,6 +221,21 @@ Count = Annotated[int | None, BeforeValidator(_count(1)), _count_schema(1)]
 """A whole number from 1 up."""
 CountFromZero = Annotated[int | None, BeforeValidator(_count(0)), _count_schema(0)]
 """A whole number from 0 up."""
+NeededCount = Annotated[
+    int,
+    BeforeValidator(_needed_count),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1, "maximum": MAX_COUNT},
+                {"type": "string", "allOf": [{"pattern": NUMBER_PATTERN}, {"pattern": r"\S"}]},
+            ]
+        }
+    ),
+]
+"""A whole number from 1 up, which must be given."""
+Weight = Annotated[float | None, BeforeValidator(read_weight), _numeric_schema(exclusiveMinimum=0, maximum=MAX_AMOUNT)]
+"""A number above 0."""
 Cpus = Annotated[float | None, BeforeValidator(_amount("CPUs", zero=False)), _numeric_schema(exclusiveMinimum=0)]
 """CPUs, fractions allowed."""
 Gpus = Annotated[float | None, BeforeValidator(_amount("GPUs", zero=True)), _numeric_schema(minimum=0)]

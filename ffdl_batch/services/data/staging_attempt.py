@@ -59,7 +59,7 @@ def for_staging(spec: JobSpec) -> JobSpec:
     small = Resources(cpus=min(own.cpus, CPUS), memory_bytes=min(own.memory_bytes, MEMORY_BYTES))
     env = {name: value for name, value in spec.batch.env.items() if name != PS_COUNT}
     args = tuple(arg for arg in spec.batch.slurm_args if not BY_NAME[read_passed(arg).name].of_gpus)
-    one = replace(spec.batch, placement=Placement.NODE, restart=Restart.JOB, roles={}, nodelist="")
+    one = replace(spec.batch, placement=Placement.NODE, restart=Restart.JOB, roles={}, nodelist="", elasticity=None)
     batch = replace(one, env=env, slurm_args=args)
     framework = replace(spec.framework, command="true")  # the commands define roles, like the variable
     return replace(spec, framework=framework, resources=small, batch=batch)

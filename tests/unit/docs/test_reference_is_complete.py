@@ -17,7 +17,14 @@ from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.controller_events import EventKind
 from ffdl_batch.domain.outcome.error_codes import FAULTS
-from ffdl_batch.manifest.models.batch import BatchBlock, CheckpointBlock, RetryBlock, RoleBlock
+from ffdl_batch.manifest.models.batch import (
+    BatchBlock,
+    CheckpointBlock,
+    ElasticBatchBlock,
+    ElasticBlock,
+    RetryBlock,
+    RoleBlock,
+)
 from ffdl_batch.manifest.models.ffdl import DataStoreBlock, FfdlBlock, FrameworkBlock, ImageLocationBlock
 from ffdl_batch.plugins import AdapterContext
 from ffdl_batch.services.authorisation import OPERATIONS, Right, rights_of
@@ -40,6 +47,7 @@ PAGES = {
     "reference/manifest.md": [
         *(name for block in (FfdlBlock, FrameworkBlock, ImageLocationBlock, BatchBlock) for name in block.model_fields),
         *(name for block in (CheckpointBlock, RetryBlock, RoleBlock) for name in block.model_fields),
+        *(name for block in (ElasticBlock, ElasticBatchBlock) for name in block.model_fields),
         *DataStoreBlock.model_fields,
         *StoreType,
         *NetworkLevel,

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.job.spec import BatchOptions, Egress, Framework, JobSpec, NetworkLevel, Resources, Role
+from ffdl_batch.domain.job.elastic import Elastic
+from ffdl_batch.domain.job.spec import (
+    BatchOptions,
+    Checkpoint,
+    Egress,
+    Framework,
+    JobSpec,
+    NetworkLevel,
+    Resources,
+    Role,
+)
 from ffdl_batch.domain.job.spec_errors import find_mistakes
 from ffdl_batch.domain.launch.egress_destination import why_no_destination
 
@@ -24,6 +35,15 @@ def egress(*hosts: str) -> JobSpec:
     return job(network=NetworkLevel.EGRESS, egress=tuple(Egress(host, 80) for host in hosts))
 
 
+def elastic(learners: int = 2, gpus: float = 0, **batch: Any) -> JobSpec:
+    return job(learners, gpus, elasticity=BOUNDS, **batch)
+
+
+def bounds(gpus: float = 0, learners: int = 2, **changed: Any) -> JobSpec:
+    return job(learners, gpus, elasticity=replace(BOUNDS, **changed))
+
+
+BOUNDS = Elastic(2, 8, 32, 512, 64, 32)
 MANY = [f"h{number}" for number in range(17)]
 
 
@@ -56,6 +76,38 @@ MANY = [f"h{number}" for number in range(17)]
         (job(sweep=({"A": "1"}, {"A": "x" * 131070})), "batch.sweep", "A has 131072 bytes"),
         (job(env={f"A{n}": "x" * 100_000 for n in range(20)}), "batch.env", "the job's variables have 2000090 bytes"),
         (egress("h0", *MANY), "batch.network.allow[17]", "17 destinations; level egress takes 1 to 16"),
+        (elastic(array="0-3"), "batch.elastic", "the elements of an array cannot be elastic"),
+        (elastic(sweep=({"A": "1"},)), "batch.elastic", "the elements of an array cannot be elastic"),
+        (elastic(roles={"a": Role(1), "b": Role(1)}), "batch.elastic", "learners of several roles"),
+        (
+            replace(elastic(), framework=Framework("tensorflow", "2", "PS_HOSTS_COUNT=1 run")),
+            "batch.elastic",
+            "learners of several roles",
+        ),
+        (elastic(checkpoint=Checkpoint(grace_s=0)), "batch.checkpoint.grace_s", "has no time to write a checkpoint"),
+        (elastic(1), "learners", "learners: 1 is not in the range of batch.elastic, 2 to 8"),
+        (elastic(9), "learners", "learners: 9 is not in the range of batch.elastic, 2 to 8"),
+        (bounds(max_learners=5000), "batch.elastic.max_learners", "5000 learners, but a job has at most 4096"),
+        (bounds(max_learners=1), "batch.elastic.max_learners", "max_learners 1 is less than min_learners 2"),
+        (bounds(batch_max=31), "batch.elastic.batch.max", "batch.max 31 is less than batch.min 32"),
+        (bounds(start=31), "batch.elastic.batch.start", "a batch of 31 is not in the range 32 to 512"),
+        (bounds(start=513), "batch.elastic.batch.start", "a batch of 513 is not in the range 32 to 512"),
+        (bounds(global_batch=1000), "batch.elastic.batch", "a batch of 1000 is not in the range 32 to 512"),
+        (
+            bounds(per_gpu_max=15),
+            "batch.elastic.min_learners",
+            "with learners: 2, GPUs hold a batch of 30, which is less than batch.min 32",
+        ),
+        (
+            bounds(8, batch_max=33),
+            "batch.elastic.max_learners",
+            "batch.max 33 is less than one sample for each of 64 GPUs",
+        ),
+        (
+            bounds(learners=3, batch_max=32, start=32),
+            "learners",
+            "no batch from 32 to 32 can be divided evenly among 3",
+        ),
     ],
 )
 def test_find_mistakes_reports_path_and_cure_of_impossible_spec(spec: JobSpec, path: str, words: str) -> None:
@@ -69,6 +121,8 @@ def test_find_mistakes_reports_path_and_cure_of_impossible_spec(spec: JobSpec, p
     [
         job(gpus=0.5), job(gpus=2, gres={"npu": 1}), job(gres={"shard": 2}), job(4096),
         roles(2, ps=Role(gpus=0, service=True), worker=Role(gpus=2)), egress("h0", *MANY[:16]),
+        elastic(), elastic(8, 8), bounds(batch_max=32), bounds(min_learners=1, max_learners=1, learners=1),
+        replace(elastic(2), framework=Framework("horovod", "0.13", "run")),
     ],
 )  # fmt: skip
 def test_find_mistakes_accepts_possible_spec(spec: JobSpec) -> None:

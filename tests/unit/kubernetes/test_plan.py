@@ -91,7 +91,6 @@ def test_kubernetes_plan_ignores_slurm_options_with_warning() -> None:
        learners=2)), "learners", "name a claim on a file system that pods share"),
     (replace(PLAIN, batch=BatchOptions(network=NetworkLevel.EGRESS, egress=(Egress("data.example.org", 443),))),
      "batch.network.allow[0]", "write its IPv4 address"),
-    (replace(PLAIN, batch=BatchOptions(elastic={"min_gpus": "1"})), "batch.elastic", "not offered yet"),
     (replace(PLAIN, data_stores=(HERE,)), "data_stores[0].connection.path", "use a data store"),
 ])  # fmt: skip
 def test_kubernetes_plan_rejects_unsupported_request_with_cure(spec: JobSpec, path: str, words: str) -> None:

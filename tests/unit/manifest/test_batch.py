@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ffdl_batch.domain.codec import from_plain, to_plain
+from ffdl_batch.domain.job.elastic import Elastic, LearningRate
 from ffdl_batch.domain.job.spec import (
     BatchOptions,
     Checkpoint,
@@ -39,7 +40,7 @@ def test_batch_block_reads_every_option_and_survives_codec() -> None:
             "ps": Role(1, None, 0.0, 8 * 1000**3, "", True),
             "worker": Role(3, None, None, None, "python worker.py", False),
         },
-        array="0-9%2", elastic={"min_gpus": "2", "max_gpus": "8"},
+        array="0-9%2",
         notify=Notify("me@example.org", ("END", "FAIL"), "https://hooks.example.org/x"),
         slurm_args=("--exclusive", "--switches=1"), kubernetes={"priorityClassName": "batch"},
         nodelist="node[01-04]", exclude="node05", dependency="afterok:training-0a1b2c3d4", begin="now+1hour",
@@ -250,9 +251,65 @@ def test_batch_env_secrets_and_sweep_reject_variable_of_container_or_shell(name:
         assert f"{name} belongs to the {whose}" in line and "leave it out" in line
 
 
-def test_batch_elastic_warns_at_its_line_that_it_is_unsupported() -> None:
-    (line,) = warnings(parse(f"{MINIMAL}batch:\n  elastic: {{min_gpus: 1}}\n"))
-    assert line.startswith("m.yml:5:") and "batch.elastic: not supported yet, and no job is taken with it" in line
+ELASTIC = "max_learners: 4, batch: {min: 32, max: 512, per_gpu_max: 64}"
+
+
+def elastic(text: str) -> Elastic | None:
+    return read(f"{MINIMAL}learners: 2\nbatch: {{elastic: {{{text}}}}}\n").batch.elasticity
+
+
+def test_batch_elastic_reads_bounds_with_defaults() -> None:
+    assert elastic(ELASTIC) == Elastic(1, 4, 32, 512, 64, 32, 1.0, "default", LearningRate.LINEAR)
+    full = "min_learners: 2, max_learners: '0x4', weight: 2.5, pool: night.1, learning_rate: SQRT, "
+    assert elastic(full + "batch: {min: 32, max: 512, per_gpu_max: 64, start: 128}") == Elastic(
+        2, 4, 32, 512, 64, 128, 2.5, "night.1", LearningRate.SQRT
+    )
+    assert elastic(f"{ELASTIC}, pool: , weight: , learning_rate: , min_learners: ") == elastic(ELASTIC)
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "words"),
+    [
+        ("", "max_learners", "this is not set (write the largest number of learners that the job can use)"),
+        ("max_learners: ", "max_learners", "this is not set (write the largest number of learners"),
+        ("max_learners: 4", "batch", "this is not set (write batch: {min: 32, max: 512, per_gpu_max: 64}"),
+        ("max_learners: 4, batch: {min: 1, max: 9}", "batch.per_gpu_max", "this is not set (write the largest batch"),
+        ("max_learners: 4, batch: {min: 1, per_gpu_max: 9}", "batch.max", "this is not set"),
+        ("max_learners: 4, batch: {min: , max: 1, per_gpu_max: 9}", "batch.min", "this is not set"),
+        ("max_learners: 4, batch: 32", "batch", "a mapping is needed here, not a single value"),
+        (ELASTIC.replace("4", "0"), "max_learners", "'0' is too small"),
+        (f"{ELASTIC}, weight: 0", "weight", "'0' is not a weight (write a number above 0, up to 1000000)"),
+        (f"{ELASTIC}, weight: 1e9", "weight", "'1e9' is not a weight"),
+        (f"{ELASTIC}, weight: nan", "weight", "'nan' is not a number"),
+        (f"{ELASTIC}, pool: a b", "pool", "'a b' cannot be the name of a pool"),
+        (f"{ELASTIC}, pool: ../x", "pool", "'../x' cannot be the name of a pool"),
+        (f"{ELASTIC}, learning_rate: cubic", "learning_rate", "'cubic' is not known here (write one of linear, sqrt, "),
+        (f"min_learners: 3, {ELASTIC}", "", "learners: 2 is not in the range of batch.elastic, 3 to 4"),
+    ],
+)
+def test_batch_elastic_rejects_invalid_value_at_its_line(text: str, path: str, words: str) -> None:
+    lines = errors(parse(f"{MINIMAL}learners: 2\nbatch:\n  elastic: {{{text}}}\n"))
+    (line,) = [line for line in lines if words in line]
+    assert line.startswith("m.yml:6:" if path else "m.yml:4:")
+    assert f"batch.elastic.{path}: " in line if path else "error: learners: " in line
+
+
+def test_batch_elastic_warns_of_batch_that_largest_size_cannot_hold() -> None:
+    (line,) = warnings(parse(f"{MINIMAL}batch:\n  elastic: {{{ELASTIC}}}\n"))
+    assert (
+        line.startswith("m.yml:5:")
+        and "batch.max: is never used: with max_learners 4, GPUs hold a batch of 256" in line
+    )
+    assert warnings(parse(f"{MINIMAL}batch:\n  elastic: {{{ELASTIC.replace('512', '256')}}}\n")) == []
+
+
+def test_batch_elastic_refuses_env_of_its_own_variables_only_if_elastic() -> None:
+    text = f"{MINIMAL}batch: {{env: {{BATCH_SIZE: 8}}, secrets: {{LEARNING_RATE_SCALE: '${{secret:x}}'}}"
+    assert errors(parse(f"{text}}}\n")) == []
+    lines = errors(parse(f"{text}, elastic: {{{ELASTIC}}}}}\n"))
+    assert [line.partition("batch.")[2].partition(":")[0] for line in lines] == [
+        "env.BATCH_SIZE", "secrets.LEARNING_RATE_SCALE",
+    ]  # fmt: skip
 
 
 def test_batch_options_for_other_backend_produce_a_note() -> None:
@@ -282,5 +339,5 @@ def test_evaluation_metrics_of_every_type_produce_no_finding(kind: str) -> None:
 
 
 def test_batch_block_produces_no_finding_for_empty_entries() -> None:
-    parsed = parse(f"{MINIMAL}batch: {{secrets: , profile: , kubernetes: {{}}, elastic: {{}}, notify: {{mail: me}}}}\n")
+    parsed = parse(f"{MINIMAL}batch: {{secrets: , profile: , kubernetes: {{}}, elastic: , notify: {{mail: me}}}}\n")
     assert warnings(parsed) == [] == [line for line in notes(parsed) if "batch" in line]

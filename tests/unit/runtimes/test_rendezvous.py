@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ffdl_batch.attempt.layout import JobDir
+from ffdl_batch.domain.job.elastic import VARIABLES, Elastic
 from ffdl_batch.domain.job.learner_layout import lay_on_one, lay_out, members_of
 from ffdl_batch.domain.job.spec import BatchOptions, Framework, JobSpec, Placement, Resources, Restart, Retry, Role
 from ffdl_batch.domain.launch.placeholders import fill
@@ -79,6 +80,18 @@ def test_rendezvous_sets_only_basic_variables_for_single_learner() -> None:
     shown = {"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "NNODES": "1", "NODE_RANK": "1", "MASTER_PORT": PORT}
     assert {name: found[name] for name in shown} == shown
     assert not [name for name in found if name.startswith(("PET_", "JAX_", "TF_", "OMPI_", "PRTE_", "HYDRA_", "I_MPI"))]
+
+
+def test_start_gives_learners_of_elastic_job_the_batch_of_their_attempt() -> None:
+    elastic = Elastic(1, 8, 64, 512, 64, 64, global_batch=128)
+    made = start(replace(GPUS, batch=BatchOptions(elasticity=elastic))).learner
+    found = {name: made.env[name] for name in (*VARIABLES, "WORLD_SIZE", "NUM_LEARNERS")}
+    assert found == {
+        "BATCH_SIZE": "16", "GLOBAL_BATCH_SIZE": "128", "LEARNING_RATE_SCALE": "2.0", "WORLD_SIZE": "4",
+        "NUM_LEARNERS": "4",
+    }  # fmt: skip
+    assert set(VARIABLES) <= set(made.protected)
+    assert not set(VARIABLES) & set(start(GPUS).learner.env)
 
 
 def test_rendezvous_sets_role_variables() -> None:

@@ -101,7 +101,9 @@ VALUES: dict[str, Any] = {
     "batch.retry.gpu_hours": 7, "batch.health.hang_s": 7, "batch.restart": "learner", "batch.staging": "ahead",
     "batch.mount": "always", "batch.roles.*.learners": 3, "batch.roles.*.cpus": 2, "batch.roles.*.gpus": 2,
     "batch.roles.*.memory": "3GB", "batch.roles.*.command": "python3 r.py", "batch.roles.*.service": True,
-    "batch.elastic": {"min": "1"}, "batch.notify.mail": "a@example.org", "batch.notify.events": "END",
+    "batch.elastic.min_learners": 3, "batch.elastic.max_learners": 1, "batch.elastic.batch.min": 48,
+    "batch.elastic.batch.max": 16, "batch.elastic.batch.per_gpu_max": 8, "batch.elastic.batch.start": 48,
+    "batch.elastic.learning_rate": "none", "batch.notify.mail": "a@example.org", "batch.notify.events": "END",
     "batch.slurm.args": ["--exclusive"], "batch.slurm_environment": True, "batch.kubernetes": {"priority_class": "x"},
     "batch.nodelist": "n1", "batch.exclude": "n2", "batch.dependency": "afterok:7",
     "batch.begin": "2027-01-20T12:00:00+00:00", "batch.hold": True, "batch.requeue": True, "batch.signal": "USR1@60",
@@ -114,6 +116,8 @@ ELSEWHERE: dict[str, tuple[object, str, Callable[[Parsed], object]]] = {
     "data_stores.*.id": ("mine", "names the secrets of the store", lambda one: set(one.inline_secrets)),
     "batch.array": ("0-3", "how many jobs there are", elements),
     "batch.sweep": ({"lr": [1, 2]}, "how many jobs there are", elements),
+    "batch.elastic.weight": (2, "kept with the job", lambda one: one.spec and one.spec.batch.elasticity),
+    "batch.elastic.pool": ("night", "kept with the job", lambda one: one.spec and one.spec.batch.elasticity),
     "batch.notify.webhook": (
         "https://h.example.org/x", "notices go there (services/incidents/notices.py)",
         lambda one: one.spec and is_read("webhook") and one.spec.batch.notify.webhook,
@@ -141,6 +145,14 @@ AROUND: dict[str, dict[str, Any]] = {
         "data_stores": [{**BASE["data_stores"][0], "connection": {"user_name": "u", "password": "p"}}]
     },
     "batch.roles": {"learners": None, "batch": {"roles": ROLES}},
+    "batch.elastic": {
+        "batch": {
+            "elastic": {
+                "max_learners": 4,
+                "batch": {"min": 32, "max": 64, "per_gpu_max": 32, "start": 33},
+            }
+        }
+    },
     "batch.network.allow": {"batch": {"network": {"level": "egress", "allow": ["192.0.2.1:443"]}}},
     "framework.image_location": {"framework": {**BASE["framework"], "version": "one:1", "image_location": IMAGE}},
 }

@@ -163,6 +163,14 @@ def test_slurm_export_sets_learner_variables_and_binds_without_ffdl(site: Site) 
     assert not list((site.home / "training-77" / "state").glob(".said*")), "variables were exported behind"
 
 
+def test_slurm_export_sets_batch_of_submitted_size_for_elastic_job(site: Site) -> None:
+    elastic = "{max_learners: 4, batch: {min: 32, max: 128, per_gpu_max: 64, start: 48}}"
+    done = site.run(export(f"{manifest()}batch: {{elastic: {elastic}}}\n").text)
+    assert (done.returncode, done.stderr) == (0, "")
+    expected = {"BATCH_SIZE": "48", "GLOBAL_BATCH_SIZE": "48", "LEARNING_RATE_SCALE": "1.0"}
+    assert {name: site.seen().get(name) for name in expected} == expected
+
+
 def test_slurm_export_passes_env_values_and_secrets_unchanged(site: Site) -> None:
     lines = "".join(f"    {name}: {json.dumps(value, ensure_ascii=False)}\n" for name, value in NASTY.items())
     made = export(manifest() + "batch:\n  secrets: {TOKEN: '${secret:hub}'}\n  env:\n" + lines)

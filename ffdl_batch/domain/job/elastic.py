@@ -1,0 +1,83 @@
+"""Elastic jobs: the sizes that a job may have, and what its learners read about the size of their attempt. Pure."""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+
+from ffdl_batch.host.fast_dataclass import dataclass
+
+DEFAULT_POOL = "default"
+BATCH_SIZE, GLOBAL_BATCH_SIZE, LEARNING_RATE_SCALE = "BATCH_SIZE", "GLOBAL_BATCH_SIZE", "LEARNING_RATE_SCALE"
+VARIABLES = (BATCH_SIZE, GLOBAL_BATCH_SIZE, LEARNING_RATE_SCALE)
+"""Variables of the learners of an elastic job, in addition to WORLD_SIZE, which those of every job have."""
+
+
+class LearningRate(StrEnum):
+    """How the learning rate follows the global batch."""
+
+    LINEAR = "linear"
+    SQRT = "sqrt"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Elastic:
+    """`batch.elastic` of the manifest, and the batch of the attempt. Batches are samples of one step."""
+
+    min_learners: int
+    max_learners: int
+    batch_min: int
+    """Of all GPUs together; so are `batch_max`, `start` and `global_batch`."""
+    batch_max: int
+    per_gpu_max: int
+    """The batch that fits into the memory of one GPU."""
+    start: int
+    """Of the first attempt. The learning rate of the program is right for this batch."""
+    weight: float = 1.0
+    """How much the throughput of this job counts among those of its pool."""
+    pool: str = DEFAULT_POOL
+    learning_rate: LearningRate = LearningRate.LINEAR
+    global_batch: int | None = None
+    """What is requested for the next attempts; None = `start`."""
+
+    def batches_per_gpu(self, gpus: int) -> range:
+        """Return the batches of one GPU that the job may have on `gpus` GPUs. Empty = it cannot run on so many."""
+        return range(-(-self.batch_min // gpus), min(self.per_gpu_max, self.batch_max // gpus) + 1)
+
+    def batch_per_gpu(self, gpus: int) -> int:
+        """Return the batch of one GPU of an attempt: what is requested, rounded down to a permitted one.
+
+        Every GPU gets the same batch. Raises ValueError if the job cannot run on `gpus` GPUs.
+        """
+        permitted = self.batches_per_gpu(gpus)
+        if not permitted:
+            raise ValueError(f"no batch from {self.batch_min} to {self.batch_max} can be divided among {gpus} GPUs")
+        asked = (self.start if self.global_batch is None else self.global_batch) // gpus
+        return min(max(asked, permitted[0]), permitted[-1])
+
+    def learning_rate_scale(self, global_batch: int) -> float:
+        """Return the factor for the learning rate at this batch."""
+        ratio = global_batch / self.start
+        return {LearningRate.LINEAR: ratio, LearningRate.SQRT: math.sqrt(ratio), LearningRate.NONE: 1.0}[
+            self.learning_rate
+        ]
+
+
+def workers_of(learners: int, gpus: float) -> int:
+    """Return the GPUs among which a batch is divided. A learner without GPUs, or with a share of one, counts as one."""
+    return learners * max(1, math.ceil(gpus))
+
+
+def elastic_environment(elastic: Elastic, learners: int, gpus: float) -> dict[str, str]:
+    """Return the variables of each learner of an attempt with so many learners, with `gpus` GPUs each.
+
+    The global batch is always that of one GPU times the number of GPUs.
+    """
+    workers = workers_of(learners, gpus)
+    each = elastic.batch_per_gpu(workers)
+    return {
+        BATCH_SIZE: str(each),
+        GLOBAL_BATCH_SIZE: str(each * workers),
+        LEARNING_RATE_SCALE: repr(elastic.learning_rate_scale(each * workers)),
+    }
