@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
         spec = decode_spec(read_whole(argv[0], MAX_CELL_BYTES).decode("utf-8"))
     except (OSError, DamagedFile, UnicodeDecodeError, CodecError, UnknownKind) as error:
         return _failed(EXIT_SPEC, f"{argv[0]}: {error}")
-    findings = check_metrics(spec.kind, spec.groups, spec.line_lookahead)
+    findings = check_metrics(spec.kind, spec.groups, spec.line_lookahead) if spec.groups else ()
     if findings:
         return _failed(EXIT_SPEC, f"{argv[0]}: " + "; ".join(f"{'.'.join(f.path)}: {f.message}" for f in findings))
     if kind_of(spec.kind) == LOGS_ONLY:

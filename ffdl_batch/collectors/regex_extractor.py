@@ -4,6 +4,9 @@ The window has at most `line_lookahead` lines and the one before them. After eac
 order at the beginning of the window. The first match makes a record and empties the window, except for lines after the
 match, which are tried again. At the end, the remaining lines are tried one after the other. The state is where the
 window begins: the next process finds the same.
+
+A report of the learner (:mod:`ffdl_batch.domain.metrics.learner_reports`) is a record as well. The lines before it are
+treated as at the end.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from ffdl_batch.collectors.followed_file import MOST_RECORDS, FollowedFile, Line
 from ffdl_batch.collectors.learner_files import Found, files_below
 from ffdl_batch.collectors.source import Clock, Harvest, Notes, State
 from ffdl_batch.collectors.timestamps import time_ms
+from ffdl_batch.domain.metrics.learner_reports import GROUP, parse_report
 from ffdl_batch.domain.metrics.patterns import compile_regex, reference
 from ffdl_batch.domain.metrics.records import CollectorSpec, ExtractionGroup, Measure, MetricRecord, typed
 
@@ -62,6 +66,11 @@ class Extractor:
                 self.matched.add(group.label)
                 return self._made(group, found, subid, when), found.end()
         return None
+
+    def of_report(self, report: Mapping[str, Measure], subid: str, printed_s: float | None) -> MetricRecord:
+        """Return the record of a learner's report."""
+        at_ms = int((self._clock() if printed_s is None else printed_s) * 1000)
+        return MetricRecord(self._training_id, at_ms, 0, subid, GROUP, values=report)
 
     def _match(self, label: str, pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
         slowness = self.slowness.get(label, 0)
@@ -139,6 +148,11 @@ class LogWindow:
     def records(self, lines: Sequence[Line], extractor: Extractor) -> Iterator[MetricRecord]:
         """Yield the records that these lines make."""
         for line in lines:
+            report = parse_report(line.text)
+            if report is not None:
+                yield from self.rest(extractor)
+                yield extractor.of_report(report, self.subid, self._printed(line))
+                continue
             self.window.append(line)
             yield from self._tried(extractor)
 
@@ -164,7 +178,10 @@ class LogWindow:
 
     def _when(self) -> float | None:
         """Return when the first line of the window was printed; None if unknown."""
-        return None if self._times is None else self._times.time_of(*self.window[0].place)
+        return self._printed(self.window[0])
+
+    def _printed(self, line: Line) -> float | None:
+        return None if self._times is None else self._times.time_of(*line.place)
 
 
 class RegexSource:

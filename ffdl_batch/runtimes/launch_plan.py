@@ -15,7 +15,7 @@ from ffdl_batch.domain.job.secret_references import secret_variables
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.launch.launch_file import LaunchFile, Signature, Succession, encode
 from ffdl_batch.domain.launch.limits import Limits
-from ffdl_batch.domain.metrics.records import Collecting
+from ffdl_batch.domain.metrics.records import REGEX, Collecting
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest, PlannedFile
 from ffdl_batch.runtimes.learner_start import (
@@ -181,13 +181,16 @@ class MetricPlan:
 
 
 def plan_metrics(spec: JobSpec, python: str, controller: tuple[str, ...], staging: tuple[str, ...] = ()) -> MetricPlan:
-    """Plan which program collects the metrics on the nodes.
+    """Plan which program collects the metrics on the nodes. That of an elastic job without metrics of its own collects
+    what the learners report.
 
     `controller` is the argv after `python` that starts the controller. If it starts this installation and not an
     archive, nodes see the collectors too. Otherwise the installation that `staging` starts has them. An interpreter
     that the site names for its nodes may have them; if it does not, the job gets a warning when it runs.
     """
     metrics = collecting_of(spec.metrics)
+    if metrics is None and spec.batch.elasticity is not None:
+        metrics = Collecting(REGEX)
     if metrics is None:
         return MetricPlan()
     place = controller[-1] if controller else ""

@@ -12,7 +12,9 @@ import pytest
 
 from ffdl_batch.attempt.event_journal import Journal
 from ffdl_batch.controller.metrics.monitor import Monitor
-from ffdl_batch.domain.job.spec import EvaluationMetrics, Framework, JobSpec, MetricGroup, MetricValue
+from ffdl_batch.domain.job.elastic import Elastic
+from ffdl_batch.domain.job.spec import BatchOptions, EvaluationMetrics, Framework, JobSpec, MetricGroup, MetricValue
+from ffdl_batch.domain.metrics.learner_reports import last_hint, throughputs
 from ffdl_batch.domain.metrics.records import Collecting, ExtractionGroup, Measure, MetricRecord, decode_record
 from ffdl_batch.domain.metrics.usage import UsageSample, decode_sample
 from ffdl_batch.domain.outcome.controller_events import EventKind
@@ -92,6 +94,17 @@ def test_regex_metrics_are_extracted_from_log_and_stored_with_it(rig: Rig) -> No
     stored = rig.store / "learner-1" / "evaluation-metrics.txt"
     assert [decode_record(line).values["loss"].value for line in stored.read_text().splitlines()] == ["0.5", "0.25"]
     assert warnings(rig) == [] and collectors_of(rig) == []
+
+
+def test_reports_of_elastic_job_become_metrics(rig: Rig) -> None:
+    elastic = BatchOptions(elasticity=Elastic(1, 2, 1, 2, 2, 1))
+    spec = JobSpec("a", Framework("custom", "1", "true"), batch=elastic)
+    planned = plan_metrics(spec, sys.executable, controller_arguments(str(ROOT)))
+    command = "echo ffdl-throughput: samples=100 seconds=2; echo ffdl-scale: -1"
+    rig.write(command, collectors=planned.collectors, metrics=planned.metrics)
+    assert rig.run() == 0
+    assert [speed for _, speed in throughputs(records(rig))] == [50.0] and last_hint(records(rig)) == -1
+    assert warnings(rig) == []
 
 
 def test_tensorboard_event_files_are_collected_and_stored(rig: Rig) -> None:

@@ -219,19 +219,39 @@ def test_regex_source_keeps_window_across_restart(tmp_path: Path) -> None:
     assert texts(run.found(), "acc") == ["0.5"]
 
 
+REPORT = "ffdl-throughput: samples={} seconds=2\n"
+
+
+def test_regex_source_makes_record_of_learners_report_without_any_group(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.write(f"loading\n{REPORT.format(100)}ffdl-throughput: samples=x seconds=2\nffdl-scale: hold\nffdl-scale: +2")
+    records = run.found()
+    assert [(record.group, record.subid, record.time_ms) for record in records] == [("ffdl", "", int(NOW_S * 1000))] * 2
+    assert (texts(records, "throughput"), texts(records, "scale")) == (["50.0"], ["0"])
+    assert texts(run.found(final=True), "scale") == ["2"]
+
+
+def test_regex_source_ends_window_at_learners_report(tmp_path: Path) -> None:
+    run = Run(tmp_path, PAIR, LOSS, lookahead=3)
+    run.write(f"Epoch 1\nstep 1: loss=1\n{REPORT.format(4)}val_acc 0.5\n")
+    records = run.found()
+    assert [list(record.values) for record in records] == [["loss"], ["throughput"]]
+    assert run.found(final=True) == []
+
+
 @pytest.mark.parametrize("every", [1, 2, 5])
 def test_regex_source_finds_same_records_with_and_without_restarts(tmp_path: Path, every: int) -> None:
     run = Run(tmp_path, PAIR, LOSS, lookahead=3)
     records: list[MetricRecord] = []
     for number in range(40):
         parts = (f"step {number}: loss={number}\n", f"Epoch {number}\n", "noi", f"se\nval_acc {number}\r")
-        run.write(parts[number % 4])
+        run.write(parts[number % 4] + ("" if number % 4 == 2 else REPORT.format(number + 1)) * (number % 3 == 0))
         records += run.found()
         if number % every == 0:
             run.source = run.made(kept(run.source))
     records += run.found(final=True)
     assert records == drain(run.made({}), final=True)
-    assert len(records) == 20
+    assert len(records) == 20 + 11 - 3  # three of the reports end a window
 
 
 def test_regex_source_reads_logs_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from ffdl_batch.domain.job.spec import EvaluationMetrics, Framework, JobSpec, MetricGroup, MetricValue
-from ffdl_batch.domain.metrics.records import ExtractionGroup, Measure
+from ffdl_batch.domain.job.elastic import Elastic
+from ffdl_batch.domain.job.spec import BatchOptions, EvaluationMetrics, Framework, JobSpec, MetricGroup, MetricValue
+from ffdl_batch.domain.metrics.records import Collecting, ExtractionGroup, Measure
 from ffdl_batch.runtimes.launch_plan import MetricPlan, plan_metrics
 from ffdl_batch.runtimes.learner_start import controller_arguments
 
@@ -48,6 +51,15 @@ def test_plan_metrics_needs_named_interpreter_for_archive_controller() -> None:
 )
 def test_plan_metrics_returns_empty_plan_if_nothing_can_be_collected(metrics: EvaluationMetrics) -> None:
     assert plan_metrics(spec(metrics), "python3", ("x.pyz",)) == MetricPlan()
+
+
+@pytest.mark.parametrize(
+    ("kind", "collected"), [("", "regex_extractor"), ("none", "regex_extractor"), ("file", "emetrics_file")]
+)
+def test_plan_metrics_collects_reports_of_elastic_job_without_own_metrics(kind: str, collected: str) -> None:
+    elastic = replace(spec(EvaluationMetrics(kind)), batch=BatchOptions(elasticity=Elastic(1, 2, 1, 2, 2, 1)))
+    found = plan_metrics(elastic, "/opt/python", INSTALLED).metrics
+    assert found == Collecting(collected) and not found.groups
 
 
 def test_plan_metrics_ignores_unknown_meta_group_and_metric_type() -> None:

@@ -1,0 +1,81 @@
+"""Parse what learners print about their own speed and size, and find it among metric records. Pure.
+
+    ffdl-throughput: samples=12800 seconds=10.5
+    ffdl-scale: +2
+
+A report ends its line, and may have a prefix, such as a time. The time to parse a line is linear in its length.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+
+from ffdl_batch.domain.metrics.records import FLOAT, INT, Measure, MetricRecord, float_text
+
+GROUP, THROUGHPUT, SCALE = "ffdl", "throughput", "scale"
+HOLD = 0
+"""Value of SCALE for the hint `hold`."""
+MOST_LEARNERS = 4096
+_MOST_CHARS = 120
+_NUMBER = r"(?:\d{1,18}(?:\.\d{0,18})?|\.\d{1,18})(?:[eE][-+]?\d{1,3})?"
+_SPEED = re.compile(rf"ffdl-throughput:[ \t]{{0,8}}samples=({_NUMBER})[ \t]{{1,8}}seconds=({_NUMBER})", re.ASCII)
+_HINT = re.compile(r"ffdl-scale:[ \t]{0,8}([-+]\d{1,4}|hold)", re.ASCII)
+
+
+def parse_report(line: str) -> Mapping[str, Measure] | None:
+    """Return the values of a report: THROUGHPUT in samples per second, or SCALE as the change of the number of learners
+    that the job could use. None for any other line."""
+    begin = line.rfind("ffdl-")
+    if begin < 0:
+        return None
+    text = line[begin:].rstrip()
+    if len(text) > _MOST_CHARS:
+        return None
+    if found := _SPEED.fullmatch(text):
+        samples, seconds = float(found[1]), float(found[2])
+        speed = samples / seconds if seconds else 0.0
+        return {THROUGHPUT: Measure(FLOAT, float_text(speed))} if _is_speed(speed) and math.isfinite(seconds) else None
+    if found := _HINT.fullmatch(text):
+        change = HOLD if found[1] == "hold" else int(found[1])
+        return {SCALE: Measure(INT, str(change))} if change or found[1] == "hold" else None
+    return None
+
+
+def throughputs(records: Iterable[MetricRecord]) -> list[tuple[float, float]]:
+    """Return time (seconds since the epoch) and samples per second of each measurement, in the order of the records.
+
+    Each record with a value THROUGHPUT counts, also of a program that writes its records itself.
+    """
+    found = []
+    for record in records:
+        speed = _number(record.values.get(THROUGHPUT))
+        if speed is not None and _is_speed(speed):
+            found.append((record.time_ms / 1000.0, speed))
+    return found
+
+
+def last_hint(records: Iterable[MetricRecord]) -> int | None:
+    """Return the last hint: the change of the number of learners, HOLD for none. None if there is no hint."""
+    hint = None
+    for record in records:
+        change = _number(record.values.get(SCALE))
+        if change is not None and change == int(change) and abs(change) <= MOST_LEARNERS:
+            hint = int(change)
+    return hint
+
+
+def _is_speed(speed: float) -> bool:
+    return speed > 0 and math.isfinite(speed)
+
+
+def _number(measure: Measure | None) -> float | None:
+    """Return a finite number; None for anything else."""
+    if measure is None or measure.type not in (INT, FLOAT):
+        return None
+    try:
+        number = float(measure.value)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
