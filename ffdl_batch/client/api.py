@@ -290,14 +290,24 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
         """
         return read_answer(JobView, self._wire.ask(_job_request("POST", job_id, "/halt")).get("job"))
 
-    def resume(self, job_id: str, *, gpus: float | None = None, time: str | None = None) -> JobView:
-        """Continue a HALTED or FAILED job from its checkpoints; `gpus` (of each learner) and `time` alter it.
+    def resume(
+        self,
+        job_id: str,
+        *,
+        gpus: float | None = None,
+        time: str | None = None,
+        learners: int | None = None,
+        global_batch: int | None = None,
+    ) -> JobView:
+        """Continue a HALTED or FAILED job from its checkpoints; `gpus` (of each learner) and `time` alter it, and
+        `learners` and `global_batch` if it is elastic.
 
         The job has the `warnings` of a submission. Raises RequestRefused for a job in another state, and if the altered
         job could not run. If the answer is lost, the request is sent again; it may then be refused because the first
         one was accepted.
         """
-        return self._act(job_id, "/resume", Resume(gpus=None if gpus is None else float(gpus), time=time))
+        resume = Resume(None if gpus is None else float(gpus), time, learners, global_batch)
+        return self._act(job_id, "/resume", resume)
 
     def drill(self, job_id: str, event: str) -> JobView:
         """Interrupt the running attempt on purpose. `event` is halt, timeout, preempt or node-fail."""

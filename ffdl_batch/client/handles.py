@@ -64,9 +64,16 @@ class JobHandle:
         """Halt the job after a checkpoint; see :meth:`Client.halt`."""
         return self.client.halt(self.id)
 
-    def resume(self, *, gpus: float | None = None, time: str | None = None) -> JobView:
+    def resume(
+        self,
+        *,
+        gpus: float | None = None,
+        time: str | None = None,
+        learners: int | None = None,
+        global_batch: int | None = None,
+    ) -> JobView:
         """Continue the job from its checkpoints; see :meth:`Client.resume`."""
-        return self.client.resume(self.id, gpus=gpus, time=time)
+        return self.client.resume(self.id, gpus=gpus, time=time, learners=learners, global_batch=global_batch)
 
     def drill(self, event: str) -> JobView:
         """Interrupt the running attempt; see :meth:`Client.drill`."""

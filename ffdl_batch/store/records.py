@@ -52,7 +52,7 @@ class LeasedJob:
 class Attempt:
     """One attempt of a job. `outcome_code` is the error code it ended with ("" while it has not ended).
 
-    The last five fields are those of :class:`ffdl_batch.domain.job.job.AttemptEnd`.
+    The fields from `interruption` to `simulated` are those of :class:`ffdl_batch.domain.job.job.AttemptEnd`.
     """
 
     job_id: JobId
@@ -71,6 +71,10 @@ class Attempt:
     gpu_seconds: float = 0.0
     upload_pending: bool = False
     simulated: bool = False
+    learners: int = 0
+    """0 = those that the job was submitted with; so is every attempt that an older release began."""
+    global_batch: int | None = None
+    """Of an elastic job; None = it has no size at which it can run."""
 
 
 NOTHING = "{}"

@@ -120,6 +120,8 @@ ATTEMPTS = Table(
     Column("gpu_seconds", Double, nullable=False, server_default="0"),
     Column("upload_pending", Integer, nullable=False, server_default="0"),
     Column("simulated", Integer, nullable=False, server_default="0"),
+    Column("learners", Integer, nullable=False, server_default="0"),
+    Column("global_batch", Integer),
     UniqueConstraint("token", name="uq_attempts_token"),
     Index("ix_attempts_upload_pending", "upload_pending"),
 )

@@ -154,6 +154,9 @@ def decide(current: LockedJob, change: Change, now: float) -> Step:
     An attempt that ends while the job lives takes the scheduler's id, nodes and network with it: they stay in the
     attempt's row, `change.columns` of that name included, and the job can be claimed for its deployment at once. So it
     can after an attempt that was none, whose row goes.
+
+    The size of a job changes only if it is PENDING afterwards. The head controller may begin the next attempt of any
+    other job, with the present size.
     """
     unknown = change.columns.keys() - CHANGEABLE
     if unknown:
@@ -178,6 +181,8 @@ def decide(current: LockedJob, change: Change, now: float) -> Step:
         beside |= _UNLEASED  # the deployment has ended, and so has the lease
     columns |= change.columns
     after = replace(job, **columns, state=state, updated_at=max(job.updated_at, now))
+    if after.overrides.size != job.overrides.size and state is not JobState.PENDING:
+        raise ValueError(f"{job.id}: its size can only change between two attempts")
     attempt_columns = _attempt_columns(job, after, entries, change, now)
     if entries and (change.succeeded or state is JobState.PENDING):
         after = replace(after, **_BETWEEN_ATTEMPTS)
@@ -216,6 +221,8 @@ def _attempt_row(job: Job, at: float) -> dict[str, Any]:
         "outcome_code": "",
         "network": "",
         "nodes": "",
+        "learners": job.effective_spec.resources.learners,
+        "global_batch": job.global_batch,
     }
 
 

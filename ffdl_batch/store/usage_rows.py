@@ -135,7 +135,7 @@ def _job(
         version=framework.get("version", ""),
         account=batch.get("account", ""),
         gpu_type=spec.get("resources", {}).get("gpu_type", ""),
-        asked=_asked(spec.get("resources", {}), batch, altered.get("gpus"), is_element=bool(array)),
+        asked=_asked({**spec.get("resources", {}), **_size(altered)}, batch, is_element=bool(array)),
         attempts=attempts,
         tokens=tokens,
         backends=backends,
@@ -143,10 +143,14 @@ def _job(
     )  # fmt: skip
 
 
-def _asked(wanted: Mapping[str, Any], batch: Mapping[str, Any], gpus: float | None, *, is_element: bool) -> Asked:
-    """Return the requested resources like :func:`ffdl_batch.domain.job.learner_layout.parts_of`; `gpus` is the override
-    of a resume."""
-    each = float(wanted.get("gpus", 0.0) if gpus is None else gpus)
+def _size(altered: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the resources that a resume has changed."""
+    return {key: altered[key] for key in ("gpus", "learners") if altered.get(key) is not None}
+
+
+def _asked(wanted: Mapping[str, Any], batch: Mapping[str, Any], *, is_element: bool) -> Asked:
+    """Return the requested resources like :func:`ffdl_batch.domain.job.learner_layout.parts_of`."""
+    each = float(wanted.get("gpus", 0.0))
     cpus, learners = float(wanted.get("cpus", 0.0)), int(wanted.get("learners", 1))
     ahead = batch.get("staging") == _AHEAD and not is_element
     roles = batch.get("roles") or {}

@@ -21,7 +21,7 @@ JOB_ID = "training-j94a2km8r"
 """The job of each release: three attempts, each but the last interrupted by its time limit."""
 ELSEWHERE = "node1"
 _TIME = re.compile(r"@T([+-][\d.]+)@")
-LATER = ("0003", "0004")
+LATER = tuple(f"{int(schema_upgrade.HEAD) + number:04}" for number in (1, 2))
 """The revisions that a later release has beside those of this one."""
 _REVISION = '''"""Add the column later_{revision} and its index."""
 

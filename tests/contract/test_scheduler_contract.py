@@ -21,6 +21,7 @@ from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.controller.rendezvous.node_barrier import read_events
 from ffdl_batch.domain.backend_facts import Absent, BackendFacts, WaitingRequest
 from ffdl_batch.domain.job.array import expand, new_array_id
+from ffdl_batch.domain.job.elastic import Elastic
 from ffdl_batch.domain.job.job import Token, attempt_token
 from ffdl_batch.domain.job.spec import (
     BatchOptions,
@@ -209,6 +210,16 @@ def test_scheduler_plan_rejects_unsupported_option_with_its_field(world: Harness
         world.scheduler.plan(world.request(batch=BatchOptions(roles={"worker": Role(3)})))
     assert error.value.findings and all(f.path for f in error.value.findings)
     assert "the roles have 3 together" in str(error.value)
+
+
+def test_scheduler_plan_accepts_size_of_elastic_job_within_bounds_only(world: Harness) -> None:
+    bounds = Elastic(1, 2, 32, 256, 64, 32)
+    plan = world.scheduler.plan(world.request(batch=BatchOptions(elasticity=replace(bounds, global_batch=48))))
+    assert (plan.environment["BATCH_SIZE"], plan.environment["LEARNING_RATE_SCALE"]) == ("48", "1.5")
+    for wrong in (replace(bounds, min_learners=2), replace(bounds, global_batch=16)):
+        with pytest.raises(InvalidRequest, match=r"is not in the range") as error:
+            world.scheduler.plan(world.request(batch=BatchOptions(elasticity=wrong)))
+        assert error.value.findings[0].path in {"learners", "batch.elastic.batch"}
 
 
 def test_scheduler_plan_contains_secret_names_without_values(world: Harness) -> None:

@@ -15,7 +15,7 @@ from ffdl_batch.cli.options.submission import Manner
 from ffdl_batch.cli.render.formatting import print_json
 from ffdl_batch.cli.render.job_messages import REQUESTED, print_outages, report_end, report_not_kept
 from ffdl_batch.exit_handling import complain, detachable
-from ffdl_batch.option_types import Number
+from ffdl_batch.option_types import Number, WholeNumber
 
 if TYPE_CHECKING:
     from ffdl_batch.domain.job.views import ArrayView, JobView
@@ -107,10 +107,21 @@ def _report(job: JobView, *, as_json: bool) -> None:
 @click.argument("job_ids", nargs=-1, required=True, metavar="ID...")
 @click.option("-G", "--gpus", type=Number(0), metavar="N", help="GPUs of each learner, from this attempt on.")
 @click.option("-t", "--time", "time_limit", metavar="TIME", help="Time limit of each attempt, from this one on.")
+@click.option("--learners", type=WholeNumber(1), metavar="N", help="Learners of an elastic job, from this attempt on.")
+@click.option(
+    "--batch", type=WholeNumber(1), metavar="N", help="Batch of all GPUs of an elastic job, from this attempt on."
+)
 @click.option("-W", "--wait", "with_wait", is_flag=True, help="Wait for the end and exit with the job's exit code.")
 @json_option("Print JSON, one line per job.")
-def resume(
-    *, job_ids: Sequence[str], gpus: float | None, time_limit: str | None, with_wait: bool, as_json: bool
+def resume(  # noqa: PLR0913  (one parameter per option)
+    *,
+    job_ids: Sequence[str],
+    gpus: float | None,
+    time_limit: str | None,
+    learners: int | None,
+    batch: int | None,
+    with_wait: bool,
+    as_json: bool,
 ) -> int:
     """Continue jobs that are HALTED or FAILED, or those of an array, in a new attempt from their checkpoints.
 
@@ -125,7 +136,7 @@ def resume(
     with open_client() as client:
         for job_id in resumable_jobs(client, job_ids):
             try:
-                job = client.resume(job_id, gpus=gpus, time=time_limit)
+                job = client.resume(job_id, gpus=gpus, time=time_limit, learners=learners, global_batch=batch)
             except RequestRefused as error:  # a wrong id must not stop the other jobs
                 complain(str(error))
                 code = code or error.problem.exit_code

@@ -105,11 +105,12 @@ def logs(  # noqa: PLR0913  (one parameter per option)
     is_whole = since is None and tail is None and grep is None
     with open_client() as client, detachable([job_id], f"ffdl logs -f {job_id}"):
         job = client.get(job_id)
-        names = LineNames(learner=job.learners > 1 and learner is None, attempt=attempt == "all")
+        learners = max(job.learners, *(one.learners for one in job.attempts), 0)
+        names = LineNames(learner=learners > 1 and learner is None, attempt=attempt == "all")
         notes = AttemptNotes(job, attempt)
         if follow:
             print_pending_reason(job)
-        wanted = range(1, job.learners + 1) if by_learner and learner is None else [learner]
+        wanted = range(1, learners + 1) if by_learner and learner is None else [learner]
         for which in wanted:
             shown = attempt or notes.shown
             lines: Iterator[LogText] = client.log_texts(

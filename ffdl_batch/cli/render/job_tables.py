@@ -47,14 +47,21 @@ def _learner_state(one: LearnerView) -> str:
 
 
 _COLUMNS = ("ATTEMPT", "SCHEDULER'S ID", "NODES", "FROM", "TO", "ENDED BECAUSE", "CHECKPOINT")
+_SIZE_COLUMNS = ("LEARNERS", "BATCH")
 
 
 def print_attempts(job: JobView) -> None:
-    """Print a line for each attempt, oldest first; then their restarts, directories and pending uploads."""
+    """Print a line for each attempt, oldest first, with its size if the job is elastic; then their restarts,
+    directories and pending uploads."""
     if not job.attempts:
         return
     click.echo("Attempts:")
-    print_table(_COLUMNS, [_row(job, attempt) for attempt in job.attempts])
+    columns: tuple[str, ...] = _COLUMNS
+    rows = [_row(job, attempt) for attempt in job.attempts]
+    if any(attempt.global_batch is not None for attempt in job.attempts):
+        columns = (*_COLUMNS[:3], *_SIZE_COLUMNS, *_COLUMNS[3:])
+        rows = [[*row[:3], *_size(attempt), *row[3:]] for row, attempt in zip(rows, job.attempts, strict=True)]
+    print_table(columns, rows)
     _print_restarts(job.attempts)
     _print_places(job.attempts)
     _print_pending_uploads(job)
@@ -114,6 +121,11 @@ def _row(job: JobView, attempt: AttemptView) -> list[str]:
         _why(job, attempt),
         describe_checkpoint(attempt),
     ]
+
+
+def _size(attempt: AttemptView) -> tuple[str, str]:
+    batch = attempt.global_batch
+    return str(attempt.learners), "N/A" if batch is None else str(batch)
 
 
 def _why(job: JobView, attempt: AttemptView) -> str:

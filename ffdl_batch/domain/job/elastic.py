@@ -45,16 +45,14 @@ class Elastic:
         """Return the batches of one GPU that the job may have on `gpus` GPUs. Empty = it cannot run on so many."""
         return range(-(-self.batch_min // gpus), min(self.per_gpu_max, self.batch_max // gpus) + 1)
 
-    def batch_per_gpu(self, gpus: int) -> int:
-        """Return the batch of one GPU of an attempt: what is requested, rounded down to a permitted one.
-
-        Every GPU gets the same batch. Raises ValueError if the job cannot run on `gpus` GPUs.
-        """
+    def batch_on(self, gpus: int) -> int | None:
+        """Return the global batch of an attempt on `gpus` GPUs: what is requested, rounded down to a permitted one that
+        all GPUs share evenly. None if there is none."""
         permitted = self.batches_per_gpu(gpus)
         if not permitted:
-            raise ValueError(f"no batch from {self.batch_min} to {self.batch_max} can be divided among {gpus} GPUs")
-        asked = (self.start if self.global_batch is None else self.global_batch) // gpus
-        return min(max(asked, permitted[0]), permitted[-1])
+            return None
+        requested = self.start if self.global_batch is None else self.global_batch
+        return min(max(requested // gpus, permitted[0]), permitted[-1]) * gpus
 
     def learning_rate_scale(self, global_batch: int) -> float:
         """Return the factor for the learning rate at this batch."""
@@ -72,12 +70,16 @@ def workers_of(learners: int, gpus: float) -> int:
 def elastic_environment(elastic: Elastic, learners: int, gpus: float) -> dict[str, str]:
     """Return the variables of each learner of an attempt with so many learners, with `gpus` GPUs each.
 
-    The global batch is always that of one GPU times the number of GPUs.
+    Raises ValueError if the job cannot run at this size.
     """
     workers = workers_of(learners, gpus)
-    each = elastic.batch_per_gpu(workers)
+    batch = elastic.batch_on(workers)
+    if batch is None:
+        raise ValueError(
+            f"no batch from {elastic.batch_min} to {elastic.batch_max} can be divided among {workers} GPUs"
+        )
     return {
-        BATCH_SIZE: str(each),
-        GLOBAL_BATCH_SIZE: str(each * workers),
-        LEARNING_RATE_SCALE: repr(elastic.learning_rate_scale(each * workers)),
+        BATCH_SIZE: str(batch // workers),
+        GLOBAL_BATCH_SIZE: str(batch),
+        LEARNING_RATE_SCALE: repr(elastic.learning_rate_scale(batch)),
     }

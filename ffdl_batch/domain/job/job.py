@@ -8,6 +8,7 @@ from dataclasses import field, replace
 from typing import NewType
 
 from ffdl_batch.domain.incidents.incident import Incident
+from ffdl_batch.domain.job.elastic import workers_of
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.job_state import Cause, JobState, RequestedAction
 from ffdl_batch.domain.outcome.continuation import Checkpoint, Spent
@@ -58,6 +59,15 @@ class Overrides:
     """Time limit in seconds; None = as submitted."""
     exclude: tuple[str, ...] = ()
     """Nodes that failed this job."""
+    learners: int | None = None
+    """Of an elastic job; None = as submitted."""
+    global_batch: int | None = None
+    """Of an elastic job; None = its first one."""
+
+    @property
+    def size(self) -> tuple[int | None, int | None]:
+        """What changes the size of an elastic job."""
+        return self.learners, self.global_batch
 
     def apply(self, spec: JobSpec) -> JobSpec:
         """Return the spec that the next attempt is planned from."""
@@ -68,6 +78,11 @@ class Overrides:
         if self.time_s is not None:
             batch = replace(batch, time_s=self.time_s)
             sources["batch.time"] = RESUMED
+        if self.learners is not None:
+            resources = replace(resources, learners=self.learners)
+            sources["learners"] = RESUMED
+        if self.global_batch is not None and batch.elasticity is not None:
+            batch = replace(batch, elasticity=replace(batch.elasticity, global_batch=self.global_batch))
         if self.exclude:
             named = [part for part in batch.exclude.split(",") if part]
             batch = replace(batch, exclude=",".join([*named, *self.exclude]))
@@ -128,6 +143,19 @@ class Job:
     def effective_spec(self) -> JobSpec:
         """The spec with the changes of a resume."""
         return self.spec if self.overrides == Overrides() else self.overrides.apply(self.spec)
+
+    @property
+    def global_batch(self) -> int | None:
+        """The batch of an attempt of an elastic job with its present size; None if it can have none."""
+        spec = self.effective_spec
+        elastic, resources = spec.batch.elasticity, spec.resources
+        return None if elastic is None else elastic.batch_on(workers_of(resources.learners, resources.gpus))
+
+    @property
+    def most_learners(self) -> int:
+        """The largest number of learners that an attempt of the job can have."""
+        elastic = self.spec.batch.elasticity
+        return self.spec.resources.learners if elastic is None else elastic.max_learners
 
     @property
     def token(self) -> Token:

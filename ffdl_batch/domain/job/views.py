@@ -75,6 +75,10 @@ class AttemptView:
     """Each failure of a learner after which only that learner was started again, oldest first."""
     uploaded_at: float | None = None
     """When a pending upload was stored; None = nothing was pending, or it still is."""
+    learners: int = 0
+    """0 = unknown: an older release began the attempt."""
+    global_batch: int | None = None
+    """Samples of one step; None = the job is not elastic."""
 
 
 class LearnerState(StrEnum):
@@ -122,6 +126,10 @@ class Resume:
     """Per learner."""
     time: str | None = None
     """A time limit as sbatch reads it."""
+    learners: int | None = None
+    """Of an elastic job."""
+    global_batch: int | None = None
+    """Of an elastic job: samples of one step, of all GPUs together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,7 @@ def note_unsupported(manifest: ManifestBlock, defaults: Defaults, log: FindingLo
     batch = manifest.batch or BatchBlock.model_validate({})
     _note_backend_keys(batch, defaults.own_keys, log)
     if batch.elastic is not None:
-        log.note(("batch", "elastic"), "the job keeps its size until you resume it with another one")
+        log.note(("batch", "elastic"), "the job keeps its size until you resume it with --learners or --batch")
     _note_metrics(manifest.evaluation_metrics, log)
     location = manifest.framework.image_location
     if location is not None and location.email:

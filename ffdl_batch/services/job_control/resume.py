@@ -17,6 +17,7 @@ from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import JobView, Resume
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.launch.network_level import ONLY_HOST
+from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.quantity import format_time_limit, parse_time_limit
 from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_batch.services.authorisation import refuse_local_backend
@@ -86,6 +87,12 @@ def _check_state(job: Job) -> None:
 
 def _overrides(job: Job, resume: Resume) -> Overrides:
     gpus, time_s = job.overrides.gpus, job.overrides.time_s
+    learners, global_batch = job.overrides.size
+    if resume.learners is not None or resume.global_batch is not None:
+        if job.spec.batch.elasticity is None:
+            raise wrong_usage(f"{job.id} is not elastic, so the number of learners and the batch cannot change")
+        learners = learners if resume.learners is None else resume.learners
+        global_batch = global_batch if resume.global_batch is None else resume.global_batch
     if resume.gpus is not None:
         gpus = resume.gpus
         if not math.isfinite(gpus) or not 0 <= gpus <= MAX_GPUS:
@@ -95,7 +102,7 @@ def _overrides(job: Job, resume: Resume) -> Overrides:
             time_s = parse_time_limit(resume.time)
         except ValueError as error:
             raise wrong_usage(f"--time: {error}") from error
-    return Overrides(gpus, time_s)
+    return Overrides(gpus, time_s, (), learners, global_batch)
 
 
 def _check_possible(
@@ -150,6 +157,10 @@ def _plan(storage: JobStorage, adapters: Adapters, job: Job, candidate: Candidat
 
 def _sentence(storage: JobStorage, job: Job, resume: Resume, overrides: Overrides) -> str:
     altered = []
+    if resume.learners is not None:
+        altered.append(counted(resume.learners, "learner"))
+    if resume.global_batch is not None:
+        altered.append(f"batch {resume.global_batch}")
     if resume.gpus is not None:
         altered.append(f"{overrides.gpus:g} {'GPU' if overrides.gpus == 1 else 'GPUs'} per learner")
     if resume.time is not None and overrides.time_s is not None:

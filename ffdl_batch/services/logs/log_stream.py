@@ -96,7 +96,7 @@ class _Stream:
             query,
             is_stopped,
         )
-        self._learners = [query.learner] if query.learner else list(range(1, job.spec.resources.learners + 1))
+        self._learners = [query.learner] if query.learner else list(range(1, job.most_learners + 1))
 
     def read(self) -> Iterator[LogText]:
         """Yield the existing lines. If a log grows, its last lines are complete ones, and the state of a progress
@@ -178,7 +178,7 @@ class _Stream:
         return self._job.state.is_terminal or any(map(self._has_log, later))
 
     def _has_log(self, number: int) -> bool:
-        return has_log(self._directory(number), self._job.spec.resources.learners)
+        return has_log(self._directory(number), self._job.most_learners)
 
     def _directory(self, number: int) -> AttemptDir:
         return self._root.job(self._job.id).attempt(number)

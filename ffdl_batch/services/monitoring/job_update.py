@@ -114,7 +114,7 @@ class Judge:
             job.requested_action,
             self._storage.clock.now(),
             attempt=job.attempt,
-            learners=job.spec.resources.learners,
+            learners=job.effective_spec.resources.learners,
             is_lost=memory.lost,
         )
         facts = add_files(attempt, facts)

@@ -85,7 +85,7 @@ def _place(storage: JobStorage, adapters: Adapters, job: Job, kind: OutputKind, 
     launch = read_launch(own)
     if kind is OutputKind.LOGS:
         in_pods = launch is not None and launch.pod is not None  # only logs with output are copied from pods
-        if not (view.is_partial or in_pods or _has_log_file(own, job.spec.resources.learners)):
+        if not (view.is_partial or in_pods or _has_log_file(own, job.most_learners)):
             view = replace(view, note=f"{job.id} has no logs any more: no log file of a learner is in {own.logs}")
         return replace(view, directory=own.logs)
     if launch is not None:

@@ -91,7 +91,7 @@ def own_job(store: Store, caller: Caller, job_id: str) -> Job:
 
 def require_learner(job: Job, wanted: int | None) -> None:
     """Raise :class:`Refused` if the job has no learner of that number. None stands for all learners."""
-    count = job.spec.resources.learners
+    count = job.most_learners
     if wanted is not None and not 1 <= wanted <= count:
         has = "one learner" if count == 1 else f"learners 1 to {count}"
         raise wrong_usage(f"{job.id} has {has}; there is no learner {wanted}")
@@ -263,6 +263,10 @@ def _overrides(overrides: Overrides) -> dict[str, str]:
         altered["gpus"] = f"{overrides.gpus:g}"
     if overrides.time_s is not None:
         altered["batch.time"] = format_time_limit(overrides.time_s)
+    if overrides.learners is not None:
+        altered["learners"] = str(overrides.learners)
+    if overrides.global_batch is not None:
+        altered["batch.elastic.batch"] = str(overrides.global_batch)
     if overrides.exclude:
         altered["batch.exclude"] = ",".join(overrides.exclude)
     return altered
@@ -338,6 +342,8 @@ def _attempt(attempt: Attempt, ran_in: JobDir | None, history: Sequence[HistoryE
             RestartView(e.at, e.message) for e in history if e.is_learner_restart_of(attempt.number)
         ),
         uploaded_at=next((e.at for e in history if e.is_upload_of(attempt.number)), None),
+        learners=attempt.learners,
+        global_batch=attempt.global_batch,
     )
 
 

@@ -50,7 +50,7 @@ def read_metrics(
     does not exist. The iterator raises :class:`StreamStopped` once `is_stopped`.
     """
     job = own_job(storage.store, caller, job_id)
-    learners = job.spec.resources.learners
+    learners = job.most_learners
     require_learner(job, query.learner)
     wanted = [query.learner] if query.learner else list(range(1, learners + 1))
     places: Places = lambda attempt: [(number, attempt.learner_metrics(number)) for number in wanted]  # noqa: E731

@@ -95,8 +95,9 @@ def _parts(
         yield SupportPart("backend.json", left_out=str(error))
     yield file_part("daemon.log", str(Path(settings.state_dir, LOG_NAME)), below=settings.state_dir, is_rotated=True)
     yield file_part("manifest.yml", directory.manifest, below=directory.path, most=MAX_CELL_BYTES)
-    for number in range(job.attempt, 0, -1):
-        yield from _attempt_parts(directory.attempt(number), directory.path, job.spec.resources.learners)
+    for one in reversed(storage.store.attempts(job.id)):
+        learners = one.learners or job.spec.resources.learners
+        yield from _attempt_parts(directory.attempt(one.number), directory.path, learners)
 
 
 def _scheduler_part(storage: JobStorage, adapters: Adapters, job: Job) -> SupportPart:

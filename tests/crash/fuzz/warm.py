@@ -43,6 +43,7 @@ from tests.crash.fuzz.watching import WatchedReplies, watch_commits, watch_files
 IMPORTED_LATE = (
     "alembic.command", "ffdl_batch.services.daemon_lock", "ffdl_batch.daemon.log_file", "ffdl_batch.manifest",
     "ffdl_batch.store.migrations.versions.v0001_first_tables", "ffdl_batch.store.migrations.versions.v0002_tokens",
+    "ffdl_batch.store.migrations.versions.v0003_attempt_sizes",
     "httptools", "sqlalchemy.dialects.sqlite",
     "uvicorn.lifespan.off", "uvicorn.loops.asyncio", "uvicorn.protocols.http.httptools_impl",
 )  # fmt: skip

@@ -84,8 +84,26 @@ def test_resume_sends_changed_gpus_and_time(jobs: FakeDaemon) -> None:
     assert (done.returncode, done.stdout) == (0, f"{JOB} PENDING, resumed\n")
     (document,) = json_lines(run(FFDL, "resume", "--json", JOB, daemon=jobs).stdout)
     assert document["job"]["state"] == "PENDING"
-    assert [body for _, _, body in jobs.acts] == [{"gpus": 2.0, "time": "1-00:00:00"}, {"gpus": None, "time": None}]
+    same = {"learners": None, "global_batch": None}
+    assert [body for _, _, body in jobs.acts] == [
+        {"gpus": 2.0, "time": "1-00:00:00", **same}, {"gpus": None, "time": None, **same},
+    ]  # fmt: skip
     assert run(FFDL, "resume", "--gpus", "-1", JOB, daemon=jobs).returncode == 2
+
+
+def test_resume_sends_changed_size(jobs: FakeDaemon) -> None:
+    assert run(FFDL, "resume", JOB, "--learners", "4", "--batch", "512", daemon=jobs).returncode == 0
+    assert [body for _, _, body in jobs.acts] == [{"gpus": None, "time": None, "learners": 4, "global_batch": 512}]
+    assert run(FFDL, "resume", "--learners", "0", JOB, daemon=jobs).returncode == 2
+
+
+def test_show_prints_size_of_each_attempt_of_elastic_job(jobs: FakeDaemon) -> None:
+    attempts = (replace(FIRST, learners=2, global_batch=128), replace(SECOND, learners=4, global_batch=512))
+    jobs.jobs[JOB] = make_job(JOB, state="QUEUED", attempt=2, attempts=attempts, job_dir="/jobs/x")
+    lines = run(FFDL, "show", JOB, daemon=jobs, env={"TZ": "UTC"}).stdout.splitlines()
+    table = [line.split() for line in lines[lines.index("Attempts:") + 1 :][:3]]
+    assert table[0][:6] == ["ATTEMPT", "SCHEDULER'S", "ID", "NODES", "LEARNERS", "BATCH"]
+    assert [row[:5] for row in table[1:]] == [["1", "4711", "n1", "2", "128"], ["2", "none", "N/A", "4", "512"]]
 
 
 @pytest.mark.parametrize("option", ["--json", "--wait", None])

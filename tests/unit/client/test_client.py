@@ -308,13 +308,13 @@ def test_job_handle_sends_halt_resume_and_drill_arguments(client: Client, daemon
     daemon.jobs["a"] = make_job("a")
     handle = JobHandle(client, "a")
     assert handle.halt().requested_action == "halt"
-    assert handle.resume(gpus=2, time="1-00").id == "a"
+    assert handle.resume(gpus=2, time="1-00", learners=4, global_batch=512).id == "a"
     assert client.resume("a").id == "a"
     assert handle.drill("node-fail").id == "a"
     assert daemon.acts == [
         ("halt", "a", None),
-        ("resume", "a", {"gpus": 2.0, "time": "1-00"}),
-        ("resume", "a", {"gpus": None, "time": None}),
+        ("resume", "a", {"gpus": 2.0, "time": "1-00", "learners": 4, "global_batch": 512}),
+        ("resume", "a", {"gpus": None, "time": None, "learners": None, "global_batch": None}),
         ("drill", "a", {"event": "node-fail"}),
     ]
     with pytest.raises(UnknownJob, match="there is no job nope"):

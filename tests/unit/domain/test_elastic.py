@@ -25,15 +25,15 @@ def test_batch_is_equal_on_all_gpus_within_bounds_and_nearest_below_requested(gp
     permitted = [each for each in range(1, 65) if 32 <= each * gpus <= 512]
     assert list(elastic.batches_per_gpu(gpus)) == permitted
     below = [each for each in permitted if each * gpus <= (batch or 32)]
-    assert elastic.batch_per_gpu(gpus) == (below[-1] if below else permitted[0])
+    assert elastic.batch_on(gpus) == (below[-1] if below else permitted[0]) * gpus
 
 
 @pytest.mark.parametrize(("least", "most", "per_gpu", "gpus"), [(100, 100, 64, 3), (512, 600, 64, 4), (1, 8, 64, 9)])
 def test_batch_is_refused_on_gpus_that_can_have_none(least: int, most: int, per_gpu: int, gpus: int) -> None:
     elastic = Elastic(1, 8, least, most, per_gpu, least)
-    assert not elastic.batches_per_gpu(gpus)
+    assert not elastic.batches_per_gpu(gpus) and elastic.batch_on(gpus) is None
     with pytest.raises(ValueError, match=f"no batch from {least} to {most} can be divided among {gpus} GPUs"):
-        elastic.batch_per_gpu(gpus)
+        elastic_environment(elastic, gpus, 0)
 
 
 @pytest.mark.parametrize(

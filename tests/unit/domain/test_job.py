@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 
 import pytest
 
 from ffdl_batch.domain.findings import Finding, InputRefused, Severity
+from ffdl_batch.domain.job.elastic import Elastic
 from ffdl_batch.domain.job.job import MAX_TOKEN, Job, Overrides, attempt_token, new_job_id, parse_job_id
 from ffdl_batch.domain.job.spec import BatchOptions, Framework, JobSpec, Resources
 from ffdl_batch.domain.job_state import (
@@ -88,6 +90,21 @@ def test_overrides_change_only_named_fields_and_their_sources(
     assert after.sources.get("batch.time") == (None if overrides.time_s is None else "resume")
     assert after.sources["cpus"] == "manifest:3"
     assert Overrides(exclude=("n7",)).apply(JobSpec("x", SPEC.framework)).batch.exclude == "n7"
+
+
+def test_overrides_change_size_of_elastic_job_and_keep_submitted_batch() -> None:
+    elastic = Elastic(1, 8, 32, 512, 64, 32)
+    spec = replace(SPEC, resources=Resources(learners=2, gpus=4.0), batch=BatchOptions(elasticity=elastic))
+    job = Job(new_job_id(), 1, "ada", spec, JobState.PENDING, RequestedAction.NONE, "local", 0, "", 1, 1.0, 1.0)
+    assert (job.global_batch, job.most_learners) == (32, 8)
+    larger = replace(job, overrides=Overrides(learners=4, global_batch=200))
+    after = larger.effective_spec
+    assert (after.resources.learners, after.sources["learners"]) == (4, "resume")
+    assert after.batch.elasticity == replace(elastic, global_batch=200)
+    assert (larger.global_batch, larger.most_learners, larger.overrides.size) == (192, 8, (4, 200))
+    assert replace(job, overrides=Overrides(gpus=1000.0)).global_batch is None
+    fixed = replace(job, spec=SPEC)
+    assert (fixed.global_batch, fixed.most_learners) == (None, 1)
 
 
 def test_effective_spec_equals_submitted_spec_without_overrides() -> None:

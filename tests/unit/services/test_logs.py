@@ -78,6 +78,17 @@ def test_read_logs_since_starts_at_preceding_mark(site: Site) -> None:
     assert [(line.index, line.line) for line in found] == [(2, "older half"), (3, "new"), (4, "newer")]
 
 
+def test_read_logs_includes_learners_of_larger_attempt_of_elastic_job(site: Site) -> None:
+    elastic = "batch: {elastic: {max_learners: 3, batch: {min: 3, max: 9, per_gpu_max: 9}}}\n"
+    job = site.accept(manifest=MANIFEST + elastic)
+    log = Path(site.attempt(job).training_log(3))
+    log.parent.mkdir(parents=True)
+    log.write_text("three\n")
+    assert [line.line for line in site.log_lines(job.id)] == ["three"]
+    with pytest.raises(Refused, match="learners 1 to 3; there is no learner 4"):
+        site.log_lines(job.id, learner=4)
+
+
 def test_read_logs_rejects_unknown_learner_as_usage_error(site: Site) -> None:
     job = site.accept()
     with pytest.raises(Refused, match="no learner 7") as caught:

@@ -85,6 +85,33 @@ def test_resume_keeps_earlier_overrides_and_drops_node_exclusion(site: Site) -> 
     assert site.job(job.id).overrides == Overrides(2.0, 7200)
 
 
+ELASTIC = "learners: 2\nbatch: {elastic: {max_learners: 4, batch: {min: 32, max: 256, per_gpu_max: 64}}}\n"
+
+
+def test_resume_starts_elastic_job_with_other_size_and_records_it(site: Site) -> None:
+    job = site.accept("k", MANIFEST + ELASTIC)
+    site.deploy()
+    view = resume(site, ended(site, site.job(job.id)), learners=4, global_batch=200)
+    assert (view.learners, view.overrides) == (4, {"learners": "4", "batch.elastic.batch": "200"})
+    site.deploy()
+    attempt, template = site.scheduler.planned[-2:]
+    assert (attempt.attempt, template.attempt) == (2, 3)
+    assert attempt.spec.resources.learners == template.spec.resources.learners == 4
+    again = resume(site, ended(site, site.job(job.id)), global_batch=100)
+    assert (again.learners, again.overrides["batch.elastic.batch"]) == (4, "100"), "the size stays"
+    assert [(one.learners, one.global_batch) for one in again.attempts] == [(2, 32), (4, 200)]
+    entries, _ = get_events(site.platform.storage.store, site.caller, job.id, 0)
+    assert [e.message for e in entries if e.cause == "resumed"] == [
+        "resumed by its owner with 4 learners and batch 200", "resumed by its owner with batch 100",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("altered", [{"learners": 2}, {"global_batch": 16}])
+def test_resume_refuses_size_of_job_that_is_not_elastic(site: Site, altered: dict[str, object]) -> None:
+    refusal = refused(site, ended(site), **altered)
+    assert "is not elastic, so the number of learners and the batch cannot change" in refusal.problem.message
+
+
 def test_resume_drops_start_conditions_that_earlier_attempt_already_met(site: Site) -> None:
     begin = "2027-01-20T12:34:00+00:00"
     extra = f"batch: {{dependency: 'afterok:training-00000000z', begin: '{begin}', hold: true}}\n"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from ffdl_batch.domain.job.elastic import Elastic
 from ffdl_batch.domain.job.job import AttemptEnd, Change, Job, Overrides, attempt_token
+from ffdl_batch.domain.job.spec import BatchOptions, Resources
 from ffdl_batch.domain.job_state import Cause, IllegalTransition, JobState
 from ffdl_batch.domain.outcome.continuation import Checkpoint, Spent
 from ffdl_batch.store import Store
-from tests.unit.store.jobs import add_job, applied, assert_consistent, begin, deploying, steps
+from tests.unit.store.jobs import add_job, applied, assert_consistent, begin, deploying, new_job, steps
 
 S = JobState
 END = AttemptEnd("timeout", Checkpoint(asked=True, confirmed=True, answered=True, took_s=4.5, saved_at=99.25), 7200.5)
@@ -38,6 +42,7 @@ def test_store_starts_next_attempt_and_ends_previous_on_continuation(store: Stor
     first, second = store.attempts(job.id)
     assert (first.native_id, first.network, first.nodes, first.ended_at) == ("47", "job", "n1", 1010.0)
     assert (first.outcome_code, first.interruption, first.checkpoint) == ("C203", "timeout", END.checkpoint)
+    assert (second.learners, second.global_batch) == (1, None)
     assert (first.gpu_seconds, first.upload_pending) == (7200.5, False)
     assert (second.token, second.created_at, second.native_id) == (attempt_token(job.id, 2), 1010.0, "")
     assert (second.ended_at, second.interruption, second.checkpoint) == (None, "", Checkpoint())
@@ -157,6 +162,25 @@ def test_store_resets_retry_budget_and_applies_overrides_on_resume(store: Store)
     assert store.get(job.id) == job
     assert store.attempts(job.id)[0].ended_at == 1010.0
     assert_consistent(store, job.id)
+
+
+def test_store_records_size_that_each_attempt_begins_with(store: Store) -> None:
+    elastic = BatchOptions(elasticity=Elastic(1, 8, 32, 512, 64, 32))
+    fresh = new_job()
+    spec = replace(fresh.spec, resources=Resources(learners=2), batch=elastic)
+    store.add_jobs([replace(fresh, spec=spec)])
+    columns: dict[str, object] = {"overrides": Overrides(learners=4, global_batch=130)}
+    job = applied(store, begin(store, 1001.0), steps(S.QUEUED, S.PROCESSING, native_id="47"))
+    with pytest.raises(ValueError, match="its size can only change between two attempts"):
+        store.apply(job, Change(columns=columns))
+    with pytest.raises(ValueError, match="its size can only change between two attempts"):
+        store.apply(job, succession(columns=columns))
+    job = applied(store, job, Change(((S.PENDING, 1010.0),), Cause.REQUEUED, columns=columns))
+    begun = begin(store, 1011.0)
+    assert (begun.attempt, begun.overrides.size) == (2, (4, 130))
+    after = applied(store, applied(store, begun, steps(S.QUEUED, S.PROCESSING, native_id="48")), succession())
+    sizes = [(one.learners, one.global_batch) for one in store.attempts(after.id)]
+    assert sizes == [(2, 32), (4, 128), (4, 128)]
 
 
 def test_store_reads_overrides_and_spent_budget_from_database(store: Store) -> None:
