@@ -1,8 +1,8 @@
 """`make bench`: every figure beside the plain tool's, in the same run.
 
-`footprint`, `load`, `logs`, `metrics`, `staging`, `cache`, `kubernetes`, `recovery`, `fairness` and `elastic-model`
-need nothing but this machine; `site` needs root; the others, and `recovery --real`, run on the real cluster. Prints
-tables and writes build/bench.json. Judges nothing: aims are printed beside the figures.
+`footprint`, `load`, `logs`, `metrics`, `staging`, `cache`, `kubernetes`, `recovery`, `fairness`, `elastic-model` and
+`elastic-optimiser` need nothing but this machine; `site` needs root; the others, and `recovery --real`, run on the real
+cluster. Prints tables and writes build/bench.json. Judges nothing: aims are printed beside the figures.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tests.benchmarks.bench import Bench
 from tests.benchmarks.caching import measure_cache
 from tests.benchmarks.collecting import measure_collectors
 from tests.benchmarks.elastic_model import measure_elastic_model
+from tests.benchmarks.elastic_optimiser import measure_elastic_optimiser
 from tests.benchmarks.fairness import measure_fairness
 from tests.benchmarks.figures import Figure, table
 from tests.benchmarks.footprint import measure_footprint
@@ -64,6 +65,7 @@ WITHOUT_CLUSTER: dict[str, Callable[[Knobs], list[Figure]]] = {
     "site": measure_site,
     "fairness": measure_fairness,
     "elastic-model": measure_elastic_model,
+    "elastic-optimiser": measure_elastic_optimiser,
 }
 AT_A_DESK: dict[str, Callable[[Bench], list[Figure]]] = {
     "start": measure_start,
@@ -199,7 +201,8 @@ def _read(arguments: Sequence[str] | None) -> tuple[list[str], Knobs, Path]:
         "--rounds",
         type=int,
         default=usual.rounds,
-        help="runs of each thing in `begin`, `traffic`, `metrics`, `staging`, `cache`, `footprint` and `site`",
+        help="runs of each thing in `begin`, `traffic`, `metrics`, `staging`, `cache`, `footprint`, `site` and "
+        "`elastic-optimiser`",
     )
     parser.add_argument("--gangs", type=_counts, default=usual.gangs, metavar="N,N", help="learners of `begin`")
     parser.add_argument("--site-users", type=int, default=usual.site_users, help="users of `site` who ask at once")

@@ -1,0 +1,83 @@
+"""Make the values that the optimiser adds up: the value of a job at each number of GPUs it may have.
+
+A value combines the throughput with the best batch size, the job's weight, an objective, and which numbers of GPUs are
+permitted. Arrays are indexed by the number of GPUs, from 0. Nothing here decides who gets GPUs. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ffdl_batch.host.fast_dataclass import dataclass
+
+Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class BestBatches:
+    """The largest throughput at each number of GPUs, and the batch size that reaches it."""
+
+    throughput: Floats
+    batch: npt.NDArray[np.int64]
+
+
+def best_batches(throughput: Floats, batches: Sequence[int]) -> BestBatches:
+    """Return the best batch size for each number of GPUs.
+
+    ``throughput[i, k]`` is the speed with ``batches[i]`` on k GPUs, in a unit that can be compared between batch sizes,
+    such as progress per second; 0 if that is impossible. Of equally fast batch sizes, the first is chosen.
+    """
+    best = throughput.argmax(axis=0)
+    return BestBatches(throughput.max(axis=0), np.asarray(batches, dtype=np.int64)[best])
+
+
+def objective_values(throughput: Floats, weight: float = 1.0, alpha: float = 0.0) -> Floats:
+    """Return the alpha-fair values of throughputs: ``weight * T ** (1 - alpha) / (1 - alpha)``, or the logarithm for 1.
+
+    =====  ========================================================================================
+    alpha  what the sum of the values means
+    =====  ========================================================================================
+    0      total throughput
+    1      sum of logarithms: proportional fairness
+    2      the negative of ``weight / T``: total remaining time, if `weight` is the remaining work
+    =====  ========================================================================================
+
+    The larger alpha is, the more slow jobs count. A throughput of 0 is impossible and has the value -inf.
+    """
+    possible = throughput > 0
+    speed = np.where(possible, throughput, 1.0)
+    value = np.log(speed) if alpha == 1 else speed ** (1 - alpha) / (1 - alpha)
+    return np.where(possible, weight * value, -np.inf)
+
+
+def permitted_values(values: Floats, permitted: Mask, waiting: float = -np.inf) -> Floats:
+    """Return the values of the permitted numbers of GPUs, -inf for all others, and `waiting` for no GPU.
+
+    A job whose value of waiting is -inf must get GPUs.
+    """
+    kept = np.where(permitted, values, -np.inf)
+    kept[0] = waiting
+    return kept
+
+
+def sizes_between(minimum: int, maximum: int, most: int) -> Mask:
+    """Return which of the numbers 0 to `most` are in the range, both ends included."""
+    sizes = np.arange(most + 1)
+    return (sizes >= minimum) & (sizes <= maximum)
+
+
+def whole_node_sizes(node_gpus: int, most: int) -> Mask:
+    """Return which of the numbers 0 to `most` fit on one node or fill whole nodes."""
+    sizes = np.arange(most + 1)
+    mask: Mask = (sizes <= node_gpus) | (sizes % node_gpus == 0)
+    return mask
+
+
+def pinned_size(size: int, most: int) -> Mask:
+    """Return a mask of one number: what the owner pinned, or the present size of a job that must not be resized."""
+    mask: Mask = np.arange(most + 1) == size
+    return mask
