@@ -72,9 +72,9 @@ class Attempt:
     upload_pending: bool = False
     simulated: bool = False
     learners: int = 0
-    """0 = those that the job was submitted with; so is every attempt that an older release began."""
+    """0 = those that the job was submitted with: an older release began the attempt."""
     global_batch: int | None = None
-    """Of an elastic job; None = it has no size at which it can run."""
+    """None = the job is not elastic."""
 
 
 NOTHING = "{}"
