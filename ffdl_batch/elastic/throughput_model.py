@@ -63,6 +63,8 @@ class Measurement:
     step_s: float
     sync_s: float | None = None
     """The part of the step in which the GPUs exchange gradients and do not compute, if the learner reports it."""
+    passes: int = 1
+    """Passes of a step that accumulates gradients. `step_s` contains all of them."""
 
     def __post_init__(self) -> None:
         if not (self.sync_s or 0.0) < self.step_s < math.inf:
@@ -125,14 +127,12 @@ class ThroughputModel:
         A step of several passes accumulates gradients: only the last pass exchanges them.
         """
         sizes = np.stack(np.broadcast_arrays(nodes, gpus, local_batch), axis=-1).astype(np.float64)
-        curve = _evaluate(self.parameters, sizes, self.reference_batch)
-        step, before = np.exp(curve.log_step), (np.asarray(passes) - 1) * np.exp(curve.log_compute)
-        step, before = np.broadcast_arrays(step, before)
-        total = step + before
-        slopes = (step[..., None] * curve.step_slopes + before[..., None] * curve.compute_slopes) / total[..., None]
-        variance = ((slopes @ self.covariance) * slopes).sum(axis=-1)
+        curve = _evaluate(self.parameters, sizes, np.asarray(passes), self.reference_batch)
+        variance = ((curve.step_slopes @ self.covariance) * curve.step_slopes).sum(axis=-1)
         outside = ((sizes < self.lowest) | (sizes > self.highest)).any(axis=-1)
-        return Prediction(total, np.sqrt(variance + MISFIT**2), np.broadcast_to(outside, total.shape))
+        return Prediction(
+            np.exp(curve.log_step), np.sqrt(variance + MISFIT**2), np.broadcast_to(outside, curve.log_step.shape)
+        )
 
 
 def fit(measurements: Sequence[Measurement]) -> ThroughputModel:
@@ -144,7 +144,7 @@ def fit(measurements: Sequence[Measurement]) -> ThroughputModel:
     split = ~np.isnan(merged.log_compute)
 
     def residuals(parameters: FloatArray) -> FloatArray:
-        curve = _evaluate(parameters, merged.sizes, reference)
+        curve = _evaluate(parameters, merged.sizes, merged.passes, reference)
         return np.concatenate(
             [
                 (curve.log_step - merged.log_step) / merged.std,
@@ -154,7 +154,7 @@ def fit(measurements: Sequence[Measurement]) -> ThroughputModel:
         )
 
     def slopes(parameters: FloatArray) -> FloatArray:
-        curve = _evaluate(parameters, merged.sizes, reference)
+        curve = _evaluate(parameters, merged.sizes, merged.passes, reference)
         return np.concatenate(
             [curve.step_slopes / merged.std[:, None], curve.compute_slopes[split] / SPLIT_NOISE, np.diag(1 / _STD)]
         )
@@ -203,23 +203,27 @@ class _Merged:
     """Measurements, one row for each size."""
 
     sizes: FloatArray
+    passes: FloatArray
     log_step: FloatArray
     log_compute: FloatArray
-    """NaN if the exchange is unknown, or if there is none."""
+    """Of one pass. NaN if the exchange is unknown, or if there is none."""
     std: FloatArray
     """Of `log_step`."""
 
 
 def _merge(measurements: Sequence[Measurement]) -> _Merged:
-    by_size: dict[Size, list[Measurement]] = {}
+    by_size: dict[tuple[Size, int], list[Measurement]] = {}
     for one in measurements:
-        by_size.setdefault(Size(one.nodes, one.gpus, one.local_batch), []).append(one)
+        by_size.setdefault((Size(one.nodes, one.gpus, one.local_batch), one.passes), []).append(one)
     log_compute = []
-    for size, same in by_size.items():
-        known = [math.log(one.step_s - one.sync_s) for one in same if size.gpus > 1 and one.sync_s is not None]
+    for (size, passes), same in by_size.items():
+        known = [
+            math.log((one.step_s - one.sync_s) / passes) for one in same if size.gpus > 1 and one.sync_s is not None
+        ]
         log_compute.append(sum(known) / len(known) if known else math.nan)
     return _Merged(
-        np.array(list(by_size), dtype=np.float64),
+        np.array([size for size, _ in by_size], dtype=np.float64),
+        np.array([passes for _, passes in by_size], dtype=np.float64),
         np.array([np.mean([math.log(one.step_s) for one in same]) for same in by_size.values()]),
         np.array(log_compute),
         np.array([math.hypot(MISFIT, NOISE / math.sqrt(len(same))) for same in by_size.values()]),
@@ -231,12 +235,14 @@ class _Curve:
     """Logarithms of the times of some sizes, and their derivatives by the parameters (last axis)."""
 
     log_step: FloatArray
+    """Of all passes."""
     step_slopes: FloatArray
     log_compute: FloatArray
+    """Of one pass."""
     compute_slopes: FloatArray
 
 
-def _evaluate(parameters: FloatArray, sizes: FloatArray, reference_batch: float) -> _Curve:
+def _evaluate(parameters: FloatArray, sizes: FloatArray, passes: FloatArray, reference_batch: float) -> _Curve:
     nodes, gpus, batch = np.moveaxis(sizes, -1, 0)
     batch = batch / reference_batch
     share = expit(parameters[_Parameter.SHARE])
@@ -253,7 +259,11 @@ def _evaluate(parameters: FloatArray, sizes: FloatArray, reference_batch: float)
     weight = np.exp(power * log_compute - total)
     step_slopes = weight[..., None] * compute_slopes + (1 - weight)[..., None] * exchange_slopes
     step_slopes[..., _Parameter.OVERLAP] = -(entr(weight) + entr(1 - weight)) * (power - 1) / power**2
-    return _Curve(total / power, step_slopes, log_compute, compute_slopes)
+
+    earlier = (passes - 1) * np.exp(log_compute - total / power)  # passes without exchange, in units of the last pass
+    log_step = total / power + np.log1p(earlier)
+    last = 1 / (1 + earlier)[..., None]
+    return _Curve(log_step, last * step_slopes + (1 - last) * compute_slopes, log_compute, compute_slopes)
 
 
 def _exchange_slopes(nodes: FloatArray, gpus: FloatArray) -> FloatArray:

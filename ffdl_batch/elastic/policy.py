@@ -1,0 +1,187 @@
+"""Decide how many GPUs and which batch each job of a pool gets. Pure: equal inputs give equal decisions.
+
+The default objective makes the mean completion time short. A job's value is its speed as a fraction of the fastest that
+it can have, times the square root of its rank: the number of jobs that will take at least as long as this one, and one
+more for the next that arrives. So short jobs come first, but a long job that uses GPUs well is not stopped for a little
+more speed of a short one.
+
+A change of a job costs the time of a restart. The value of a change is therefore reduced by the part of the time until
+the job ends, or until the horizon if that is sooner, which the restart takes. So a job is changed only if that gains
+more than it costs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from ffdl_batch.elastic.job_values import Floats, objective_values, permitted_values
+from ffdl_batch.elastic.optimiser import allocate, allocate_greedily
+from ffdl_batch.host.fast_dataclass import dataclass
+
+RANK_EXPONENT = 0.5
+"""Of the rank in a job's value. 0 = remaining times do not matter; the larger, the later long jobs get GPUs."""
+LEAST_SPEED = 1e-6
+"""The speed of a job that waits, for objectives that have no value for 0."""
+
+
+class Objective(StrEnum):
+    """What the sum over the jobs is that becomes as large as possible."""
+
+    COMPLETION = "completion"
+    """Speeds relative to the fastest, weighted by rank: short completion times."""
+    THROUGHPUT = "throughput"
+    """Speeds relative to the smallest size (the sum of T in arXiv 2006.13878)."""
+    FAIR = "fair"
+    """The logarithms of these speeds: proportional fairness."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How to decide."""
+
+    objective: Objective = Objective.COMPLETION
+    horizon_s: float | None = 600.0
+    """After how long the next change is expected. None = changes are counted as free."""
+    greedy: bool = False
+    """Give GPUs one after the other, instead of the exact optimum."""
+    stop_running: bool = True
+    """Whether a running job may be stopped to wait. If not, jobs are admitted in their order while all of them fit."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PoolJob:
+    """A job that may run now. Arrays have an element for each number of GPUs, from 0."""
+
+    name: str
+    remaining_s: Floats
+    """Expected seconds until its end, with the best batch. inf = the number of GPUs is not permitted."""
+    batch: npt.NDArray[np.int64]
+    """That batch, of all GPUs together."""
+    restart_s: float
+    """What a change costs, the first start included."""
+    gpus: int = 0
+    """0 = it waits."""
+    present_batch: int = 0
+    present_remaining_s: float = math.inf
+    """With the GPUs and the batch that it has."""
+    restarting_s: float = 0.0
+    """What is left of a restart that goes on."""
+    weight: float = 1.0
+    tenant: str = ""
+    held: bool = False
+    """It keeps its size: the job asks for that, or changed a moment ago."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The size that a job gets. 0 GPUs = it waits."""
+
+    gpus: int
+    batch: int
+
+
+def decide(jobs: Sequence[PoolJob], gpus: int, rules: Rules) -> list[Target]:
+    """Return the size of each job, in the order of the jobs, which is the order in which they are admitted."""
+    admitted = list(jobs) if rules.stop_running else _admit(jobs, gpus)
+    if not admitted:
+        return [Target(0, 0) for _ in jobs]
+    weights = _weights(admitted, rules)
+    values = [_values(job, weight, rules) for job, weight in zip(admitted, weights, strict=True)]
+    chosen = (allocate_greedily if rules.greedy else allocate)([value.by_gpus for value in values], gpus)
+    targets = {
+        job.name: _target(job, size, value) for job, size, value in zip(admitted, chosen.gpus, values, strict=True)
+    }
+    return [targets.get(job.name, Target(0, 0)) for job in jobs]
+
+
+def fair_weights(tenants: Sequence[str], weights: Sequence[float]) -> list[float]:
+    """Return weights with equal sums for all tenants, and the same mean as before."""
+    sums: defaultdict[str, float] = defaultdict(float)
+    for tenant, weight in zip(tenants, weights, strict=True):
+        sums[tenant] += weight
+    share = sum(weights) / len(sums)
+    return [weight / sums[tenant] * share for tenant, weight in zip(tenants, weights, strict=True)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Values:
+    by_gpus: Floats
+    stays: bool
+    """Whether the job goes on as it is if it gets the GPUs that it has."""
+
+
+def _admit(jobs: Sequence[PoolJob], gpus: int) -> list[PoolJob]:
+    """Return the running jobs, and those that wait, one after the other, while the smallest sizes of all fit."""
+    free = gpus - sum(_smallest(job) for job in jobs if job.gpus)
+    admitted: list[PoolJob] = []
+    full = False
+    for job in jobs:
+        if not job.gpus:
+            full = full or free < _smallest(job)
+            free -= _smallest(job)
+        if job.gpus or not full:
+            admitted.append(job)
+    return admitted
+
+
+def _smallest(job: PoolJob) -> int:
+    return job.gpus if _keeps_size(job) else int(np.isfinite(job.remaining_s).argmax())
+
+
+def _keeps_size(job: PoolJob) -> bool:
+    return job.held and job.gpus > 0
+
+
+def _weights(jobs: Sequence[PoolJob], rules: Rules) -> list[float]:
+    weights = fair_weights([job.tenant for job in jobs], [job.weight for job in jobs])
+    if rules.objective is not Objective.COMPLETION:
+        return weights
+    fastest = np.array([job.remaining_s.min() for job in jobs])
+    ranks = 1 + (fastest[:, None] <= fastest).sum(axis=1)
+    return list(weights * ranks**RANK_EXPONENT)
+
+
+def _values(job: PoolJob, weight: float, rules: Rules) -> _Values:
+    """Return the value of each number of GPUs, a restart included where the job would change."""
+    reference = job.remaining_s.min() if rules.objective is Objective.COMPLETION else _first(job.remaining_s)
+    with np.errstate(divide="ignore"):
+        speed = reference / job.remaining_s
+    stays = False
+    if rules.horizon_s is not None:
+        speed = speed * _useful(job.remaining_s, job.restart_s, job.restart_s, rules.horizon_s)
+        if job.gpus:
+            useful = _useful(job.present_remaining_s, job.restart_s, job.restarting_s, rules.horizon_s)
+            present = float(reference / job.present_remaining_s * useful)
+            stays = bool(present >= speed[job.gpus])
+            speed[job.gpus] = max(present, float(speed[job.gpus]))
+    permitted = speed > 0
+    if _keeps_size(job):
+        permitted &= np.arange(len(speed)) == job.gpus
+    fair = rules.objective is Objective.FAIR
+    values = objective_values(speed, weight, alpha=1 if fair else 0)
+    may_wait = rules.stop_running or not job.gpus
+    if not may_wait or _keeps_size(job):
+        return _Values(permitted_values(values, permitted), stays)
+    return _Values(permitted_values(values, permitted, weight * math.log(LEAST_SPEED) if fair else 0.0), stays)
+
+
+def _useful(remaining_s: float | Floats, restart_s: float, restarting_s: float, horizon_s: float) -> Floats:
+    """Return the part of the time until the next change that is left after a restart."""
+    until = np.maximum(np.minimum(horizon_s, remaining_s + restart_s), restart_s)
+    return np.asarray(1 - restarting_s / until) if restart_s else np.ones_like(np.asarray(remaining_s))
+
+
+def _first(remaining_s: Floats) -> float:
+    return float(remaining_s[np.isfinite(remaining_s).argmax()])
+
+
+def _target(job: PoolJob, size: int, values: _Values) -> Target:
+    if size == job.gpus and (values.stays or not size):
+        return Target(size, job.present_batch if size else 0)
+    return Target(size, int(job.batch[size]))
