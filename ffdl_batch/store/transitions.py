@@ -175,8 +175,6 @@ def decide(current: LockedJob, change: Change, now: float) -> Step:
         columns["requested_action"] = RequestedAction.NONE
     elif entries and cause is Cause.RESUMED:
         columns = dict(_FRESH)
-    if state in DEPLOYED and job.state not in DEPLOYED:
-        beside = {"deploy_tries": 0}
     if job.state not in DEPLOYED and (state in DEPLOYED or state.is_terminal):
         beside |= _UNLEASED  # the deployment has ended, and so has the lease
     columns |= change.columns

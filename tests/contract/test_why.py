@@ -106,6 +106,22 @@ def test_local_scheduler_explains_pending_job_with_queue_position(tmp_path: Path
         harness.close()
 
 
+@pytest.mark.parametrize(("machine", "wanted"), [({}, 0), ({"": 4}, 3)])
+def test_local_scheduler_counts_gpus_of_unsubmitted_request_if_machine_has_any(
+    tmp_path: Path, machine: dict[str, int], wanted: int
+) -> None:
+    harness = LocalHarness(tmp_path)
+    try:
+        facts = replace(harness.facts, nodes=(replace(harness.facts.nodes[0], gpus=machine),))
+        spec = replace(harness.request().spec, resources=Resources(gpus=1.5, learners=2))
+        (known,) = harness.scheduler.explain_waiting([WaitingRequest(spec, facts, None)])
+        assert known is not None
+        (room,) = known.capacity
+        assert (room.gpus, room.gpus_each) == (sum(machine.values()), wanted)
+    finally:
+        harness.close()
+
+
 def kubernetes_explains(site: Site, native: NativeId | None) -> Explanation | None:
     facts = site.scheduler.probe()
     (known,) = site.scheduler.explain_waiting(

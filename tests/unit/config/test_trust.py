@@ -190,6 +190,7 @@ def test_named_path_that_is_not_regular_file_is_rejected(tmp_path: Path, kind: s
         (b"x = " + b"{a=" * 65 + b"1" + b"}" * 65, "line 1 has lists or tables in more than 64 levels; use fewer"),
         (b"\n\nlease_s = " + b"9" * 5000, "line 3 has an integer of more than 4300 digits; write a smaller number"),
         (b"lease_s = 1\nhost = '\xff'", r"line 2 has the byte \xff, which is not UTF-8; save it as UTF-8"),
+        (b"\n\xff", r"line 2 has the byte \xff, which is not UTF-8"),
         (b"\x7fELF\x02\x80", r"line 1 has the byte \x80, which is not UTF-8"),
         (b"lease_s =\n", "Invalid value (at line 1, column 10)"),
     ],

@@ -213,6 +213,8 @@ def test_exit_status_and_rerun_follow_final_record(final: FinalRecord, status: i
         (OomCounters(None, 5), OomCounters(None, 6), -9, True),
         (OomCounters(None, 5), OomCounters(None, 6), 137, True),
         (OomCounters(None, 5), OomCounters(None, 6), 1, False),
+        (OomCounters(1, 5), OomCounters(None, 6), -9, True),
+        (OomCounters(None, 5), OomCounters(2, 6), -9, True),
         (OomCounters(None, None), OomCounters(None, None), -9, False),
         (OomCounters(1, 5), OomCounters(2, 6), 0, False),
     ],

@@ -13,13 +13,15 @@ from ffdl_batch.controller.metrics.hang_detection import (
     HANGS_MOST,
     REMEMBERED,
     HangDetection,
+    Pace,
     Silence,
     SilenceDetector,
     shown_by,
 )
 from ffdl_batch.controller.metrics.monitor import Monitor
-from ffdl_batch.domain.launch.launch_file import LaunchFile
+from ffdl_batch.domain.launch.launch_file import LaunchFile, Seat
 from ffdl_batch.domain.launch.limits import Limits
+from ffdl_batch.domain.metrics.records import Collecting
 from ffdl_batch.domain.metrics.usage import UsageSample, Use
 from ffdl_batch.domain.outcome.controller_events import EventKind
 from tests.unit.controller.rig import launch_file, until
@@ -127,6 +129,18 @@ def test_health_limits_number_of_reported_hangs(launch: LaunchFile, journal: Jou
         for at in (0.0, 60.0, 120.0):
             health.look(200.0 * number + at, {1: os.getpid()}, SAMPLE)
     assert [event.kind for event in journal.events] == [EventKind.HANG] * HANGS_MOST
+
+
+def test_records_are_read_in_pauses_that_double_up_to_a_minute(
+    launch: LaunchFile, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = launch_file(launch.attempt_dir, learners=2, seats=(Seat(0), Seat(0)), metrics=Collecting("tensorboard"))
+    health = HangDetection(two, [1], journal)
+    looks: list[float] = []
+    for now in range(0, 200, 5):
+        monkeypatch.setattr(Pace, "changed_pace", lambda _self, now=now: looks.append(now))
+        health.look(now, {1: os.getpid()}, SAMPLE)
+    assert looks == [0, 10, 30, 70, 130, 190]
 
 
 def test_meter_uses_run_clock_for_hang_detection(
