@@ -1,6 +1,7 @@
 """Parse what learners print about their own speed and size, and find it among metric records. Pure.
 
     ffdl-throughput: samples=12800 seconds=10.5
+    ffdl-throughput: samples=12800 seconds=10.5 remaining=256000
     ffdl-scale: +2
 
 A report ends its line, and may have a prefix, such as a time. The time to parse a line is linear in its length.
@@ -14,19 +15,24 @@ from collections.abc import Iterable, Mapping
 
 from ffdl_batch.domain.metrics.records import FLOAT, INT, Measure, MetricRecord, float_text
 
-GROUP, THROUGHPUT, SCALE = "ffdl", "throughput", "scale"
+GROUP, THROUGHPUT, SCALE, REMAINING = "ffdl", "throughput", "scale", "remaining"
 HOLD = 0
 """Value of SCALE for the hint `hold`."""
 MOST_LEARNERS = 4096
 _MOST_CHARS = 120
 _NUMBER = r"(?:\d{1,18}(?:\.\d{0,18})?|\.\d{1,18})(?:[eE][-+]?\d{1,3})?"
-_SPEED = re.compile(rf"ffdl-throughput:[ \t]{{0,8}}samples=({_NUMBER})[ \t]{{1,8}}seconds=({_NUMBER})", re.ASCII)
+_SPEED = re.compile(
+    rf"ffdl-throughput:[ \t]{{0,8}}samples=({_NUMBER})[ \t]{{1,8}}seconds=({_NUMBER})"
+    rf"(?:[ \t]{{1,8}}remaining=({_NUMBER}))?",
+    re.ASCII,
+)
 _HINT = re.compile(r"ffdl-scale:[ \t]{0,8}([-+]\d{1,4}|hold)", re.ASCII)
 
 
 def parse_report(line: str) -> Mapping[str, Measure] | None:
-    """Return the values of a report: THROUGHPUT in samples per second, or SCALE as the change of the number of learners
-    that the job could use. None for any other line."""
+    """Return the values of a report: THROUGHPUT in samples per second, with REMAINING as the samples that are left if
+    the line has them, or SCALE as the change of the number of learners that the job could use. None for any other
+    line."""
     begin = line.rfind("ffdl-")
     if begin < 0:
         return None
@@ -36,7 +42,12 @@ def parse_report(line: str) -> Mapping[str, Measure] | None:
     if found := _SPEED.fullmatch(text):
         samples, seconds = float(found[1]), float(found[2])
         speed = samples / seconds if seconds else 0.0
-        return {THROUGHPUT: Measure(FLOAT, float_text(speed))} if _is_speed(speed) and math.isfinite(seconds) else None
+        if not _is_speed(speed) or not math.isfinite(seconds):
+            return None
+        values = {THROUGHPUT: Measure(FLOAT, float_text(speed))}
+        if found[3] and math.isfinite(float(found[3])):
+            values[REMAINING] = Measure(FLOAT, float_text(float(found[3])))
+        return values
     if found := _HINT.fullmatch(text):
         change = HOLD if found[1] == "hold" else int(found[1])
         return {SCALE: Measure(INT, str(change))} if change or found[1] == "hold" else None
@@ -64,6 +75,16 @@ def last_hint(records: Iterable[MetricRecord]) -> int | None:
         if change is not None and change == int(change) and abs(change) <= MOST_LEARNERS:
             hint = int(change)
     return hint
+
+
+def remaining_samples(records: Iterable[MetricRecord]) -> float | None:
+    """Return the samples that are left by the last record that has them. None if there is none."""
+    left = None
+    for record in records:
+        number = _number(record.values.get(REMAINING))
+        if number is not None and number >= 0:
+            left = number
+    return left
 
 
 def _is_speed(speed: float) -> bool:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffdl_batch.domain.metrics.learner_reports import HOLD, last_hint, parse_report, throughputs
+from ffdl_batch.domain.metrics.learner_reports import HOLD, last_hint, parse_report, remaining_samples, throughputs
 from ffdl_batch.domain.metrics.records import Measure, MetricRecord
 
 
@@ -25,6 +25,17 @@ def record(time_ms: int = 0, **values: Measure) -> MetricRecord:
 )
 def test_report_of_samples_and_seconds_becomes_samples_per_second(line: str, speed: str) -> None:
     assert parse_report(line) == {"throughput": Measure("FLOAT", speed)}
+
+
+def test_last_report_with_remaining_samples_counts() -> None:
+    reports = [
+        parse_report(f"ffdl-throughput: samples=10 seconds=2{rest}") or {}
+        for rest in (" remaining=500", " \tremaining=4e2", "", " remaining=1e999")
+    ]
+    assert [sorted(values) for values in reports] == [["remaining", "throughput"]] * 2 + [["throughput"]] * 2
+    assert remaining_samples([record(**values) for values in reports]) == 400.0
+    assert remaining_samples([record(throughput=Measure("FLOAT", "5.0"))]) is None
+    assert parse_report("ffdl-throughput: samples=10 seconds=2 remaining=-1") is None
 
 
 @pytest.mark.parametrize(
