@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ffdl_batch.store.elastic import ElasticJob, NamedLease, StoredDecision
 from ffdl_batch.store.errors import (
     DatabaseDamaged,
     DatabaseGone,
@@ -12,7 +13,7 @@ from ffdl_batch.store.errors import (
     StoreUnavailable,
 )
 from ffdl_batch.store.incidents import Noticed
-from ffdl_batch.store.records import Attempt, LeasedJob, NewJob
+from ffdl_batch.store.records import Attempt, JobSize, LeasedJob, NewJob, SizeState
 from ffdl_batch.store.repository import Store, open_store
 from ffdl_batch.store.tokens import StoredToken
 from ffdl_batch.store.usage_rows import UsedJob
@@ -23,13 +24,18 @@ __all__ = [
     "DatabaseGone",
     "DatabaseMissing",
     "DuplicateId",
+    "ElasticJob",
+    "JobSize",
     "LeasedJob",
+    "NamedLease",
     "NewJob",
     "Noticed",
     "SchemaTooNew",
+    "SizeState",
     "Store",
     "StoreError",
     "StoreUnavailable",
+    "StoredDecision",
     "StoredToken",
     "UsedJob",
     "open_store",

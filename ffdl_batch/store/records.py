@@ -7,6 +7,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import field
+from enum import StrEnum
 from typing import Any, TypeVar
 
 from ffdl_batch.domain.codec import from_plain, to_plain
@@ -75,6 +76,34 @@ class Attempt:
     """0 = those that the job was submitted with: an older release began the attempt."""
     global_batch: int | None = None
     """None = the job is not elastic."""
+
+
+class SizeState(StrEnum):
+    """How far a change of size is."""
+
+    HALTING = "halting"
+    """The present attempt is asked to end. When the job is HALTED, the scaler resumes it."""
+    ADMITTED = "admitted"
+    """The deployer may submit the attempt."""
+    WITHDRAWN = "withdrawn"
+    """The owner has halted the job meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSize:
+    """The size that a scaler gave to a job last."""
+
+    job_id: JobId
+    state: SizeState
+    attempt: int
+    """The attempt that ends if HALTING, else the one that has the size."""
+    learners: int
+    """0 = the job waits."""
+    global_batch: int
+    requested_at: float
+    """When the scaler decided it."""
+    restart_s: float | None = None
+    """How long the last change took: from its request to the first report of the next attempt. None = not known."""
 
 
 NOTHING = "{}"

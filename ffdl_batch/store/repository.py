@@ -20,6 +20,7 @@ from ffdl_batch.host.running_clock import SystemClock
 from ffdl_batch.ports.clock import Clock
 from ffdl_batch.store import incidents, leases, queries, submissions, transitions, usage_rows
 from ffdl_batch.store.database import Database, connect
+from ffdl_batch.store.elastic import ElasticStore
 from ffdl_batch.store.existing_database import sqlite_file
 from ffdl_batch.store.incidents import Notices
 from ffdl_batch.store.records import Attempt, JobReader, LeasedJob, NewJob
@@ -70,6 +71,8 @@ class Store:
         """The notices of incidents."""
         self.tokens = Tokens(database)
         """The tokens of the daemon."""
+        self.elastic = ElasticStore(database, self._reader)
+        """The sizes of elastic jobs, and the decisions of scalers."""
 
     @property
     def engine(self) -> Engine:

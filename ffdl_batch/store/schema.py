@@ -197,3 +197,32 @@ TOKENS = Table(
     Column("expires_at", Double, nullable=False),
     Column("revoked_at", Double),
 )
+
+ELASTIC_SIZES = Table(
+    "elastic_sizes",
+    METADATA,
+    Column("job_id", Text, ForeignKey("jobs.id", name="fk_elastic_sizes_job_id"), primary_key=True),
+    Column("state", Text, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("learners", Integer, nullable=False),
+    Column("global_batch", Integer, nullable=False),
+    Column("requested_at", Double, nullable=False),
+    Column("restart_s", Double),
+)
+
+ELASTIC_DECISIONS = Table(
+    "elastic_decisions",
+    METADATA,
+    Column("pool", Text, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("inputs", Text, nullable=False),
+    Column("targets", Text, nullable=False),
+    PrimaryKeyConstraint("pool", "at", name="pk_elastic_decisions"),
+)
+
+ELASTIC_POOLS = Table(
+    "elastic_pools",
+    METADATA,
+    Column("name", Text, primary_key=True),
+    Column("paused_at", Double, nullable=False),
+)

@@ -21,8 +21,8 @@ from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.store.batched_writes import Step, Writes, add_entry
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.queries import chunks
-from ffdl_batch.store.records import JOB_COLUMNS, JOB_FIELDS, JobReader, attempt_end_columns
-from ffdl_batch.store.schema import ATTEMPTS, HISTORY, JOBS
+from ffdl_batch.store.records import JOB_COLUMNS, JOB_FIELDS, JobReader, SizeState, attempt_end_columns
+from ffdl_batch.store.schema import ATTEMPTS, ELASTIC_SIZES, HISTORY, JOBS
 
 CHANGEABLE = frozenset(JOB_FIELDS) - {
     "id", "uid", "user", "spec", "state", "backend", "attempt", "revision", "submitted_at", "updated_at",
@@ -57,19 +57,30 @@ def apply_many(
 
     Raises IllegalTransition or ValueError (a column that is none) with nothing written at all.
     """
-    updated: list[Job] = []
     with database.writing() as connection:
-        locked = _lock(connection, reader, [job.id for job, _ in pairs])
-        now, writes = database.now(connection), Writes(connection)
-        for job, change in pairs:
-            current = locked.get(job.id)
-            if current is None or not _is_guarded(current, job, lease_token):
-                continue
-            step = replace(decide(current, change, now), incidents=change.incidents, noticed_at=now)
-            after = writes.add(current.job, step)
-            locked[job.id] = _moved(current, after, step)
-            updated.append(after)
-        writes.flush()
+        return apply_within(database, connection, reader, pairs, lease_token)
+
+
+def apply_within(
+    database: Database,
+    connection: Connection,
+    reader: JobReader,
+    pairs: Sequence[tuple[Job, Change]],
+    lease_token: str | None = None,
+) -> list[Job]:
+    """Do the same as :func:`apply_many` in a transaction of the caller."""
+    updated: list[Job] = []
+    locked = _lock(connection, reader, [job.id for job, _ in pairs])
+    now, writes = database.now(connection), Writes(connection)
+    for job, change in pairs:
+        current = locked.get(job.id)
+        if current is None or not _is_guarded(current, job, lease_token):
+            continue
+        step = replace(decide(current, change, now), incidents=change.incidents, noticed_at=now)
+        after = writes.add(current.job, step)
+        locked[job.id] = _moved(current, after, step)
+        updated.append(after)
+    writes.flush()
     return updated
 
 
@@ -114,6 +125,8 @@ def set_requested_action(
         if current is None:
             return None
         job = current.job
+        if job.spec.batch.elasticity is not None:
+            withdraw(connection, job_id)
         if job.state.is_terminal or (
             job.requested_action is RequestedAction.CANCEL and requested_action is RequestedAction.HALT
         ):
@@ -125,6 +138,14 @@ def set_requested_action(
         after = writes.add(job, step)
         writes.flush()
         return after
+
+
+def withdraw(connection: Connection, job_id: str) -> bool:
+    """End a scaler's change of size that has not begun the next attempt, because the owner ends the job. Return whether
+    there was one."""
+    halting = (ELASTIC_SIZES.c.job_id == job_id, ELASTIC_SIZES.c.state == SizeState.HALTING.value)
+    ended = update(ELASTIC_SIZES).where(*halting).values(state=SizeState.WITHDRAWN.value)
+    return connection.execute(ended).rowcount == 1
 
 
 def note_uploaded(database: Database, reader: JobReader, job_id: str, number: int, at: float) -> bool:

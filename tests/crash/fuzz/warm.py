@@ -44,6 +44,7 @@ IMPORTED_LATE = (
     "alembic.command", "ffdl_batch.services.daemon_lock", "ffdl_batch.daemon.log_file", "ffdl_batch.manifest",
     "ffdl_batch.store.migrations.versions.v0001_first_tables", "ffdl_batch.store.migrations.versions.v0002_tokens",
     "ffdl_batch.store.migrations.versions.v0003_attempt_sizes",
+    "ffdl_batch.store.migrations.versions.v0004_elastic_pools",
     "httptools", "sqlalchemy.dialects.sqlite",
     "uvicorn.lifespan.off", "uvicorn.loops.asyncio", "uvicorn.protocols.http.httptools_impl",
 )  # fmt: skip

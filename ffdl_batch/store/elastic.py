@@ -1,0 +1,206 @@
+"""Store what scalers decide: the size of each elastic job's next attempt, their decisions, and which pools are paused.
+
+A scaler writes only while it holds the lease of its pool. Each size is written with the change of its job, so no crash
+separates them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import fields
+from typing import Any
+
+from sqlalchemy import and_, delete, insert, or_, select, update
+from sqlalchemy.engine import Connection
+
+from ffdl_batch.domain.job.job import Change, Job, JobId
+from ffdl_batch.domain.job_state import LIVE, JobState
+from ffdl_batch.host.fast_dataclass import dataclass
+from ffdl_batch.store.database import Database
+from ffdl_batch.store.queries import chunks
+from ffdl_batch.store.records import JOB_COLUMNS, JobReader, JobSize, SizeState
+from ffdl_batch.store.schema import ELASTIC_DECISIONS, ELASTIC_POOLS, ELASTIC_SIZES, JOBS, LEASES
+from ffdl_batch.store.transitions import apply_within, withdraw
+
+_LIVE = tuple(sorted(state.value for state in LIVE))
+_IS_ELASTIC = '%"elasticity":{%'
+"""What the specs of elastic jobs contain, and no other: quotes of users' texts have a backslash."""
+KEPT = 200
+"""Decisions of a pool that are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedLease:
+    """A lease that the caller took."""
+
+    name: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticJob:
+    """A job, with the size that a scaler gave it; None if no scaler did."""
+
+    job: Job
+    size: JobSize | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDecision:
+    """A decision, as JSON."""
+
+    pool: str
+    at: float
+    inputs: str
+    targets: str
+
+
+_SIZE_COLUMNS = tuple(ELASTIC_SIZES.c[part.name] for part in fields(JobSize))
+
+
+class ElasticStore:
+    """What scalers store. Each method is a transaction, and raises the same errors as the store."""
+
+    def __init__(self, database: Database, reader: JobReader) -> None:
+        self._database, self._reader = database, reader
+
+    def jobs(self) -> list[ElasticJob]:
+        """Return all elastic jobs that have not ended, or are halted for another size, oldest first. One query."""
+        is_halted = and_(JOBS.c.state == JobState.HALTED.value, ELASTIC_SIZES.c.state == SizeState.HALTING.value)
+        is_live = and_(JOBS.c.state.in_(_LIVE), JOBS.c.spec.like(_IS_ELASTIC))
+        query = (
+            select(*JOB_COLUMNS, *_SIZE_COLUMNS)
+            .join_from(JOBS, ELASTIC_SIZES, JOBS.c.id == ELASTIC_SIZES.c.job_id, isouter=True)
+            .where(or_(is_live, is_halted))
+            .order_by(JOBS.c.submitted_at, JOBS.c.id)
+        )
+        width = len(JOB_COLUMNS)
+        with self._database.reading() as connection:
+            rows = connection.execute(query).all()
+        return [ElasticJob(self._reader.job(row[:width]), _size(row[width:])) for row in rows]
+
+    def sizes(self, ids: Collection[str]) -> dict[JobId, JobSize]:
+        """Return the sizes of those of `ids` that a scaler gave one."""
+        found: dict[JobId, JobSize] = {}
+        with self._database.reading() as connection:
+            for chunk in chunks(ids):
+                for row in connection.execute(select(*_SIZE_COLUMNS).where(ELASTIC_SIZES.c.job_id.in_(chunk))):
+                    if (size := _size(row)) is not None:
+                        found[size.job_id] = size
+        return found
+
+    def halted(self) -> list[Job]:
+        """Return the jobs that are halted for another size."""
+        query = select(*JOB_COLUMNS).join_from(ELASTIC_SIZES, JOBS, JOBS.c.id == ELASTIC_SIZES.c.job_id)
+        halting = ELASTIC_SIZES.c.state == SizeState.HALTING.value
+        with self._database.reading() as connection:
+            rows = connection.execute(query.where(halting, JOBS.c.state == JobState.HALTED.value)).all()
+        return [self._reader.job(row) for row in rows]
+
+    def forget_ended(self) -> int:
+        """Delete the sizes of jobs that have ended; return how many there were."""
+        ended = select(JOBS.c.id).where(JOBS.c.id == ELASTIC_SIZES.c.job_id, JOBS.c.state.not_in(_LIVE))
+        halting = and_(ELASTIC_SIZES.c.state == SizeState.HALTING.value, JOBS.c.state == JobState.HALTED.value)
+        gone = select(ELASTIC_SIZES.c.job_id).where(ended.where(~halting).exists())
+        with self._database.reading() as connection:
+            ids = list(connection.execute(gone).scalars())
+        if not ids:
+            return 0
+        with self._database.writing() as connection:
+            for chunk in chunks(ids):
+                connection.execute(
+                    delete(ELASTIC_SIZES).where(ELASTIC_SIZES.c.job_id.in_(chunk), ended.where(~halting).exists())
+                )
+        return len(ids)
+
+    def change(
+        self, lease: NamedLease, job: Job, change: Change, size: JobSize, instead_of: JobSize | None
+    ) -> Job | None:
+        """Change the job and its size together. Return None, and write nothing, if the lease is another scaler's, the
+        job has changed, or its size is not `instead_of` any more."""
+        with self._database.writing() as connection:
+            if not _is_held(connection, lease):
+                return None
+            connection.execute(select(JOBS.c.id).where(JOBS.c.id == job.id).with_for_update())
+            known = connection.execute(select(*_SIZE_COLUMNS).where(ELASTIC_SIZES.c.job_id == job.id).with_for_update())
+            row = known.first()
+            if (None if row is None else _size(row)) != instead_of:
+                return None
+            updated = apply_within(self._database, connection, self._reader, [(job, change)])
+            if updated:
+                _write(connection, size, is_known=row is not None)
+        return next(iter(updated), None)
+
+    def withdraw(self, job_id: str) -> bool:
+        """End a change of size that has not begun the next attempt, because the owner halts the job. Return whether
+        there was one."""
+        with self._database.writing() as connection:
+            return withdraw(connection, job_id)
+
+    def note_restart(self, job_id: str, restart_s: float) -> None:
+        """Record how long the last change took."""
+        with self._database.writing() as connection:
+            row = update(ELASTIC_SIZES).where(ELASTIC_SIZES.c.job_id == job_id)
+            connection.execute(row.values(restart_s=restart_s))
+
+    def add_decision(self, lease: NamedLease, decision: StoredDecision) -> bool:
+        """Record a decision, and delete the oldest ones of its pool beyond KEPT. Return False, and record nothing, if
+        the lease is another scaler's."""
+        table, values = ELASTIC_DECISIONS, {part.name: getattr(decision, part.name) for part in fields(decision)}
+        own = table.c.pool == decision.pool
+        with self._database.writing() as connection:
+            if not _is_held(connection, lease):
+                return False
+            connection.execute(delete(table).where(own, table.c.at == decision.at))
+            connection.execute(insert(table).values(values))
+            oldest = select(table.c.at).where(own).order_by(table.c.at.desc()).offset(KEPT).limit(1)
+            if (last := connection.execute(oldest).scalar()) is not None:
+                connection.execute(delete(table).where(own, table.c.at <= last))
+        return True
+
+    def decisions(self, pool: str, limit: int = KEPT) -> list[StoredDecision]:
+        """Return the last decisions of a pool, oldest first."""
+        table = ELASTIC_DECISIONS
+        query = select(table.c.pool, table.c.at, table.c.inputs, table.c.targets).where(table.c.pool == pool)
+        with self._database.reading() as connection:
+            rows = connection.execute(query.order_by(table.c.at.desc()).limit(limit)).all()
+        return [StoredDecision(*row) for row in reversed(rows)]
+
+    def paused(self) -> dict[str, float]:
+        """Return since when each paused pool is paused."""
+        with self._database.reading() as connection:
+            rows = connection.execute(select(ELASTIC_POOLS.c.name, ELASTIC_POOLS.c.paused_at)).all()
+        return {row[0]: row[1] for row in rows}
+
+    def pause(self, pool: str, at: float) -> None:
+        """Pause a pool; nothing changes if it is paused."""
+        with self._database.writing() as connection:
+            known = select(ELASTIC_POOLS.c.name).where(ELASTIC_POOLS.c.name == pool)
+            if connection.execute(known).first() is None:
+                connection.execute(insert(ELASTIC_POOLS).values(name=pool, paused_at=at))
+
+    def resume(self, pool: str) -> None:
+        """End the pause of a pool."""
+        with self._database.writing() as connection:
+            connection.execute(delete(ELASTIC_POOLS).where(ELASTIC_POOLS.c.name == pool))
+
+
+def _is_held(connection: Connection, lease: NamedLease) -> bool:
+    held = select(LEASES.c.name).where(LEASES.c.name == lease.name, LEASES.c.token == lease.token)
+    return connection.execute(held.with_for_update()).first() is not None
+
+
+def _write(connection: Connection, size: JobSize, *, is_known: bool) -> None:
+    values = {part.name: getattr(size, part.name) for part in fields(size)} | {"state": size.state.value}
+    if is_known:
+        del values["restart_s"]
+        connection.execute(update(ELASTIC_SIZES).where(ELASTIC_SIZES.c.job_id == size.job_id).values(values))
+    else:
+        connection.execute(insert(ELASTIC_SIZES).values(values))
+
+
+def _size(row: Sequence[Any]) -> JobSize | None:
+    if row[0] is None:
+        return None
+    job_id, state, *rest = row
+    return JobSize(JobId(job_id), SizeState(state), *rest)
