@@ -128,7 +128,7 @@ def ask_spawner(spawner: Path, uid: int, longest_s: float = ANSWER_S) -> tuple[s
         except BlockingIOError:
             return "later", f"it has not answered for {longest_s:g} s"
         except OSError as error:
-            return "later", error.strerror or str(error)
+            return "later", f"{spawner}: {error.strerror or error}"
     word, _, rest = line.decode("utf-8", "replace").strip().partition(" ")
     return (word, rest) if word in ("ok", "refused", "later") else ("later", "it closed the connection")
 

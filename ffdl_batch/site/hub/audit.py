@@ -33,6 +33,8 @@ class Entry:
     """The caller's role for that daemon."""
     status: int = 0
     """The status of the answer."""
+    values: str = ""
+    """The JSON of an operator's change, such as the amount of a quota."""
     seconds: float | None = None
     """How long a stream was open; only in the line that is written at its end."""
 
@@ -49,6 +51,8 @@ class Audit:
             "audit": round(time.time(), 3), "request": entry.request, "caller": entry.caller, "from": entry.origin,
             "user": entry.user, "role": entry.role, "what": entry.what[:LONGEST_PATH], "status": entry.status,
         }  # fmt: skip
+        if entry.values:
+            fields["values"] = entry.values[:LONGEST_PATH]
         if entry.seconds is not None:
             fields["seconds"] = entry.seconds
         line = json.dumps(fields, separators=(",", ":")) + "\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import pwd
 import re
@@ -104,6 +105,7 @@ class TenantRoutes:
             return await asyncio.to_thread(self._read, scope)
         body = await read_small(receive)
         plain = read_json(body or b"{}", _read_object)
+        entry.values = json.dumps(plain) if plain else ""
         try:
             await asyncio.to_thread(self._change, scope, plain, entry.caller)
         except TenantRefused as error:

@@ -427,6 +427,20 @@ def test_full_backlog_of_a_daemon_is_waited_for(start_hub: StartHub) -> None:
     assert replies == [200]
 
 
+def test_change_of_operator_is_in_audit_with_its_values(start_hub: StartHub) -> None:
+    site = start_hub(operators=[ME])
+    change = {"member": "", "amount": 7, "why": "x" * 5000}
+    for path, body in (("vision", "{}"), ("vision/quotas/gpus", json.dumps(change))):
+        reply = site.ask(f"/api/site/v1/tenants/{path}", "PUT", local=True, token="", body=body)
+        assert reply.status == 200
+    lines = audit(site)
+    assert [line["what"] for line in lines] == [
+        "PUT /api/site/v1/tenants/vision", "PUT /api/site/v1/tenants/vision/quotas/gpus"
+    ]  # fmt: skip
+    assert "values" not in lines[0]
+    assert lines[1]["values"].startswith('{"member": "", "amount": 7') and len(lines[1]["values"]) == 300
+
+
 def test_daemon_registers_tokens_of_its_own_user_only(start_hub: StartHub) -> None:
     site = start_hub()
     body = json.dumps({"expires_at": time.time() + 50})
