@@ -1,23 +1,31 @@
-"""Read measured step times, numbers of steps and arrivals from CSV files, and simulate with them.
+"""Read measured step times and numbers of steps from CSV files, and simulate with them.
 
-`throughput.csv` has the columns model, nodes, gpus, gpus_per_node, local_batch, step_s and sync_s; `convergence.csv`
-has model, batch and iterations; arrivals have job, submitted_s, model, gpus and batch.
+The table of step times has the columns TIMES, and that of the numbers of steps has STEPS. Other columns are ignored.
 """
 
 from __future__ import annotations
 
-import csv
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
+from ffdl_batch.domain.terminal_text import quoted
+from ffdl_batch.elastic.csv_tables import read_rows
 from ffdl_batch.elastic.job_values import Floats
-from ffdl_batch.elastic.simulator import Arrival, Model
+from ffdl_batch.elastic.simulator import Model
 from ffdl_batch.host.fast_dataclass import dataclass
+
+TIMES = ("model", "nodes", "gpus", "gpus_per_node", "local_batch", "step_s", "sync_s")
+STEPS = ("model", "batch", "iterations")
+MOST_GPUS = 100_000
+MOST_BATCH = 10**9
+MOST_ITERATIONS = 10**12
+LONGEST_STEP_S = 1e5
+SHORTEST_STEP_S = 1e-6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,6 +47,11 @@ class MeasuredTimes:
     def __init__(self, curves: Mapping[str, Mapping[int, _Curve]]) -> None:
         self._curves = curves
         self.step_s = cache(self._step_s)
+
+    @property
+    def models(self) -> frozenset[str]:
+        """Return the names of the measured models."""
+        return frozenset(self._curves)
 
     def local_batches(self, model: str) -> tuple[int, int]:
         """Return the smallest and the largest measured batch of one GPU."""
@@ -63,15 +76,17 @@ class MeasuredTimes:
         return (passes - 1) * (step_s - sync_s) + step_s
 
 
-def read_times(path: Path) -> MeasuredTimes:
-    """Read step times. Repeated measurements are averaged."""
+def read_times(path: Path, node_gpus: int = 4) -> MeasuredTimes:
+    """Read step times. Repeated measurements are averaged. Raises DamagedTable and OSError."""
     rows: defaultdict[tuple[str, int, int, str], list[tuple[float, float]]] = defaultdict(list)
-    for row in _rows(path):
-        nodes, gpus = int(row["nodes"]), int(row["gpus"])
-        node_gpus = 4
+    for row in read_rows(path, TIMES):
+        nodes, gpus = row.whole("nodes", 1, MOST_GPUS), row.whole("gpus", 1, MOST_GPUS)
+        step_s, sync_s = row.number("step_s", SHORTEST_STEP_S, LONGEST_STEP_S), row.number("sync_s", 0, LONGEST_STEP_S)
+        if sync_s >= step_s:
+            raise row.error(f"sync_s is {sync_s:g}, and the whole step takes {step_s:g} s", "correct one of them")
+        key = (row.text("model"), gpus, row.whole("local_batch", 1, MOST_BATCH), row.cells["gpus_per_node"])
         if nodes == math.ceil(gpus / node_gpus):
-            key = (row["model"], gpus, int(row["local_batch"]), row["gpus_per_node"])
-            rows[key].append((float(row["step_s"]), float(row["sync_s"])))
+            rows[key].append((step_s, sync_s))
     fastest: defaultdict[tuple[str, int], dict[int, tuple[float, float]]] = defaultdict(dict)
     for (model, gpus, local, _), times in rows.items():
         mean = (math.fsum(step for step, _ in times) / len(times), math.fsum(sync for _, sync in times) / len(times))
@@ -86,21 +101,16 @@ def read_times(path: Path) -> MeasuredTimes:
 
 
 def read_models(path: Path, times: MeasuredTimes) -> dict[str, Model]:
-    """Read numbers of steps."""
+    """Read numbers of steps. Raises DamagedTable and OSError."""
     iterations: defaultdict[str, dict[int, int]] = defaultdict(dict)
-    for row in _rows(path):
-        iterations[row["model"]][int(row["batch"])] = int(row["iterations"])
+    for row in read_rows(path, STEPS):
+        name, batch = row.text("model"), row.whole("batch", 1, MOST_BATCH)
+        if name not in times.models:
+            raise row.error(f"model {quoted(name)} has no step times", "measure it, or remove the line")
+        if batch < (least := times.local_batches(name)[0]):
+            cause = f"batch {batch} is smaller than {least}, the smallest measured local_batch of {quoted(name)}"
+            raise row.error(cause, "measure it, or remove the line")
+        if batch in iterations[name]:
+            raise row.error(f"batch {batch} of model {quoted(name)} occurs twice", "remove one of the lines")
+        iterations[name][batch] = row.whole("iterations", 1, MOST_ITERATIONS)
     return {name: Model(steps, *times.local_batches(name)) for name, steps in iterations.items()}
-
-
-def read_arrivals(path: Path) -> list[Arrival]:
-    """Read arrivals."""
-    return [
-        Arrival(row["job"], float(row["submitted_s"]), row["model"], int(row["gpus"]), int(row["batch"]))
-        for row in _rows(path)
-    ]
-
-
-def _rows(path: Path) -> Iterator[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        yield from csv.DictReader(file)

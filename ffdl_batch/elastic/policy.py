@@ -26,6 +26,8 @@ from ffdl_batch.host.fast_dataclass import dataclass
 
 RANK_EXPONENT = 0.5
 """Of the rank in a job's value. 0 = remaining times do not matter; the larger, the later long jobs get GPUs."""
+HORIZON_S = 600.0
+"""After how long the next change of a job is expected."""
 LEAST_SPEED = 1e-6
 """The speed of a job that waits, for objectives that have no value for 0."""
 
@@ -46,7 +48,7 @@ class Rules:
     """How to decide."""
 
     objective: Objective = Objective.COMPLETION
-    horizon_s: float | None = 600.0
+    horizon_s: float | None = HORIZON_S
     """After how long the next change is expected. None = changes are counted as free."""
     greedy: bool = False
     """Give GPUs one after the other, instead of the exact optimum."""

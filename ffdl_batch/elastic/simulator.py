@@ -1,8 +1,8 @@
 """Simulate a pool of GPUs: jobs arrive, a scheduler gives them GPUs, and they progress at their true speeds.
 
 The simulator knows the true speeds; a scheduler sees only what is measured while jobs run. Progress is the sum over the
-steps of 1 / iterations(batch), and a job is done at 1. A change, the first start included, holds the GPUs of a job for
-the restart cost without progress. A scheduler decides at fixed intervals. Pure.
+steps of 1 / iterations(batch), and a job is done when that reaches its work, usually 1. A change, the first start
+included, holds the GPUs of a job for the restart cost without progress. A scheduler decides at fixed intervals. Pure.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ class Arrival:
     gpus: int
     batch: int
     tenant: str = ""
+    work: float = 1.0
+    """How much longer it is than a job with the steps that are known of its kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +53,8 @@ class LiveJob:
     """A job that was submitted and has not ended."""
 
     arrival: Arrival
-    left: float = 1.0
-    """The part of the job that is still to do."""
+    left: float
+    """What is still to do of its work."""
     gpus: int = 0
     batch: int = 0
     restarting_s: float = 0.0
@@ -122,7 +124,7 @@ def simulate(
         if not world.live:
             now = max(now, math.ceil(waiting[-1].submitted_s / setting.interval_s) * setting.interval_s)
         while waiting and waiting[-1].submitted_s <= now:
-            world.live.append(LiveJob(waiting.pop()))
+            world.live.append(LiveJob(waiting[-1], waiting.pop().work))
         world.apply(now, scheduler.decide(world.live))
         watch(now, world.live)
         world.advance(now)
@@ -182,6 +184,6 @@ class _World:
         rate = self._setting.failures_per_gpu_hour * job.gpus / 3600
         if rate and self._random.random() < -math.expm1(-rate * runs_s):
             self.failures += 1
-            job.left = min(1.0, job.left + speed * (since % self._setting.checkpoint_s))
+            job.left = min(job.arrival.work, job.left + speed * (since % self._setting.checkpoint_s))
             job.restarting_s = self._setting.restart_s
             self._since_checkpoint[job.arrival.job] = 0.0

@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from enum import IntEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -84,7 +85,9 @@ class Prediction:
     """Whether nodes, GPUs or local batch are outside what was measured."""
 
 
-class _Parameter(IntEnum):
+class Parameter(IntEnum):
+    """The parameters of the formula."""
+
     COMPUTE = 0  # logarithm of seconds at the reference batch
     SHARE = 1  # logit of the part of COMPUTE that grows with the batch
     FIRST_PAIR = 2  # logarithm of the exchange of two GPUs on a node, in units of COMPUTE
@@ -97,15 +100,15 @@ class _Parameter(IntEnum):
 
 
 _PRIOR = {  # mean, standard deviation
-    _Parameter.COMPUTE: (0.0, 3.0),  # the mean is that of the measured steps
-    _Parameter.SHARE: (1.0, 2.0),  # three quarters: a batch that users choose keeps a GPU busy
-    _Parameter.FIRST_PAIR: (math.log(0.1), 1.5),
-    _Parameter.IN_NODE: (0.5, 0.5),  # between a switch (0) and one shared bus (1)
-    _Parameter.BOUNDARY: (math.log(5.0), 1.0),  # a network against NVLink or PCIe
-    _Parameter.NODES: (0.25, 0.25),  # between bandwidth (0) and latency (1) of a ring
-    _Parameter.GPUS_PER_NODE: (0.25, 0.25),  # between one ring through all GPUs (0) and one for each (1)
-    _Parameter.PAIR_OF_NODES: (0.0, 0.3),
-    _Parameter.OVERLAP: (0.0, 1.0),
+    Parameter.COMPUTE: (0.0, 3.0),  # the mean is that of the measured steps
+    Parameter.SHARE: (1.0, 2.0),  # three quarters: a batch that users choose keeps a GPU busy
+    Parameter.FIRST_PAIR: (math.log(0.1), 1.5),
+    Parameter.IN_NODE: (0.5, 0.5),  # between a switch (0) and one shared bus (1)
+    Parameter.BOUNDARY: (math.log(5.0), 1.0),  # a network against NVLink or PCIe
+    Parameter.NODES: (0.25, 0.25),  # between bandwidth (0) and latency (1) of a ring
+    Parameter.GPUS_PER_NODE: (0.25, 0.25),  # between one ring through all GPUs (0) and one for each (1)
+    Parameter.PAIR_OF_NODES: (0.0, 0.3),
+    Parameter.OVERLAP: (0.0, 1.0),
 }
 _MEAN, _STD = np.array(list(_PRIOR.values())).T
 
@@ -140,11 +143,15 @@ def fit(measurements: Sequence[Measurement]) -> ThroughputModel:
     merged = _merge(measurements)
     reference = float(np.exp(np.log(merged.sizes[:, 2]).mean()))
     mean = _MEAN.copy()
-    mean[_Parameter.COMPUTE] = merged.log_step.mean()
+    mean[Parameter.COMPUTE] = merged.log_step.mean()
     split = ~np.isnan(merged.log_compute)
 
+    @lru_cache(maxsize=1)  # the search asks for residuals and slopes at the same place
+    def curve_at(parameters: bytes) -> _Curve:
+        return _evaluate(np.frombuffer(parameters), merged.sizes, merged.passes, reference)
+
     def residuals(parameters: FloatArray) -> FloatArray:
-        curve = _evaluate(parameters, merged.sizes, merged.passes, reference)
+        curve = curve_at(parameters.tobytes())
         return np.concatenate(
             [
                 (curve.log_step - merged.log_step) / merged.std,
@@ -154,7 +161,7 @@ def fit(measurements: Sequence[Measurement]) -> ThroughputModel:
         )
 
     def slopes(parameters: FloatArray) -> FloatArray:
-        curve = _evaluate(parameters, merged.sizes, merged.passes, reference)
+        curve = curve_at(parameters.tobytes())
         return np.concatenate(
             [curve.step_slopes / merged.std[:, None], curve.compute_slopes[split] / SPLIT_NOISE, np.diag(1 / _STD)]
         )
@@ -245,20 +252,20 @@ class _Curve:
 def _evaluate(parameters: FloatArray, sizes: FloatArray, passes: FloatArray, reference_batch: float) -> _Curve:
     nodes, gpus, batch = np.moveaxis(sizes, -1, 0)
     batch = batch / reference_batch
-    share = expit(parameters[_Parameter.SHARE])
+    share = expit(parameters[Parameter.SHARE])
     growth = 1 - share + share * batch
-    log_compute = parameters[_Parameter.COMPUTE] + np.log(growth)
-    compute_slopes = np.zeros((*nodes.shape, len(_Parameter)))
-    compute_slopes[..., _Parameter.COMPUTE] = 1
-    compute_slopes[..., _Parameter.SHARE] = share * (1 - share) * (batch - 1) / growth
+    log_compute = parameters[Parameter.COMPUTE] + np.log(growth)
+    compute_slopes = np.zeros((*nodes.shape, len(Parameter)))
+    compute_slopes[..., Parameter.COMPUTE] = 1
+    compute_slopes[..., Parameter.SHARE] = share * (1 - share) * (batch - 1) / growth
 
     exchange_slopes = _exchange_slopes(nodes, gpus)
     log_exchange = np.where(gpus > 1, exchange_slopes @ parameters, -np.inf)
-    power = 1 + np.exp(parameters[_Parameter.OVERLAP])
+    power = 1 + np.exp(parameters[Parameter.OVERLAP])
     total = np.logaddexp(power * log_compute, power * log_exchange)
     weight = np.exp(power * log_compute - total)
     step_slopes = weight[..., None] * compute_slopes + (1 - weight)[..., None] * exchange_slopes
-    step_slopes[..., _Parameter.OVERLAP] = -(entr(weight) + entr(1 - weight)) * (power - 1) / power**2
+    step_slopes[..., Parameter.OVERLAP] = -(entr(weight) + entr(1 - weight)) * (power - 1) / power**2
 
     earlier = (passes - 1) * np.exp(log_compute - total / power)  # passes without exchange, in units of the last pass
     log_step = total / power + np.log1p(earlier)
@@ -268,13 +275,13 @@ def _evaluate(parameters: FloatArray, sizes: FloatArray, passes: FloatArray, ref
 
 def _exchange_slopes(nodes: FloatArray, gpus: FloatArray) -> FloatArray:
     """Return the factors of the parameters in the logarithm of the exchange, which is linear in them."""
-    slopes = np.zeros((*nodes.shape, len(_Parameter)))
+    slopes = np.zeros((*nodes.shape, len(Parameter)))
     between = nodes > 1
-    slopes[..., _Parameter.COMPUTE] = 1
-    slopes[..., _Parameter.FIRST_PAIR] = 1
-    slopes[..., _Parameter.IN_NODE] = np.where(between, 0, np.log(np.maximum(gpus - 1, 1)))
-    slopes[..., _Parameter.BOUNDARY] = between
-    slopes[..., _Parameter.NODES] = np.where(between, np.log(nodes / 2), 0)
-    slopes[..., _Parameter.GPUS_PER_NODE] = np.where(between, np.log(gpus / nodes), 0)
-    slopes[..., _Parameter.PAIR_OF_NODES] = nodes == 2
+    slopes[..., Parameter.COMPUTE] = 1
+    slopes[..., Parameter.FIRST_PAIR] = 1
+    slopes[..., Parameter.IN_NODE] = np.where(between, 0, np.log(np.maximum(gpus - 1, 1)))
+    slopes[..., Parameter.BOUNDARY] = between
+    slopes[..., Parameter.NODES] = np.where(between, np.log(nodes / 2), 0)
+    slopes[..., Parameter.GPUS_PER_NODE] = np.where(between, np.log(gpus / nodes), 0)
+    slopes[..., Parameter.PAIR_OF_NODES] = nodes == 2
     return slopes

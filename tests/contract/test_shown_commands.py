@@ -42,6 +42,7 @@ ALONE = (
     "ffdl convert docs/examples/wml/wml.yml -o manifest.yml",
     "ffdl convert docs/examples/digits/manifest.yml --to slurm -o digits.sbatch",
     "ffdl convert docs/examples/distributed/torchrun.yml --to kubernetes -o torchrun.yaml",
+    "ffdl simulate --synthetic bursty --gpus 16 --policy fifo --policy completion",
     "ffdl config",
     "python3 containers/build.py --list",
     "python3 slurm-configs/render.py --values slurm-configs/values.env --values site.env --overlay slurm-24.11 "

@@ -8,11 +8,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from ffdl_batch.domain.metrics.series import Series
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _STEPS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
@@ -165,20 +168,25 @@ def _svg(curves: Sequence[Series]) -> str:
     return "".join(parts) + "</svg>"
 
 
-def write_png(charts: Titled, title: str, path: Path) -> None:
-    """Write one chart below the other. Raises UsageError if matplotlib is not installed."""
+def blank_figure(width: float, height: float, missing: str) -> Figure:
+    """Return a figure of matplotlib, in inches. Raises UsageError with the text `missing` if it is not installed."""
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # the first picture takes a moment longer
     try:
         from matplotlib import rcdefaults
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise click.UsageError(
-            "--png needs matplotlib; install ffdl-batch[plots], or use --html, which does not need it"
-        ) from None
+        raise click.UsageError(missing) from None
     rcdefaults()  # otherwise a matplotlibrc in the working directory applies, and it can run programs (text.usetex)
-    figure = Figure(figsize=(9, 3.2 * max(1, len(charts))), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
+    return figure
+
+
+def write_png(charts: Titled, title: str, path: Path) -> None:
+    """Write one chart below the other. Raises UsageError if matplotlib is not installed."""
+    missing = "--png needs matplotlib; install ffdl-batch[plots], or use --html, which does not need it"
+    figure = blank_figure(9, 3.2 * max(1, len(charts)), missing)
     figure.suptitle(_plain(title))
     for number, (name, curves) in enumerate(charts.items(), 1):
         axes = figure.add_subplot(max(1, len(charts)), 1, number)

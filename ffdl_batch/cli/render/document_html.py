@@ -31,9 +31,10 @@ _STYLE = (
 )
 
 
-def html_page(document: Document) -> str:
-    """Return the page."""
-    return "\n".join([*_head(document.title), *_body(document), "</body>", "</html>", ""])
+def html_page(document: Document, drawing: str = "") -> str:
+    """Return the page, with an SVG drawing at its end if there is one."""
+    figure = [f"<figure>{drawing}</figure>"] if drawing else []
+    return "\n".join([*_head(document.title), *_body(document), *figure, "</body>", "</html>", ""])
 
 
 def _head(title: str) -> Iterator[str]:

@@ -1,0 +1,249 @@
+"""``ffdl simulate``: compare policies that share the GPUs of a pool, on measured, recorded or synthetic jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ffdl_batch.cli.options.output import check_picture, check_written, json_option, open_output, writing
+from ffdl_batch.cli.render.formatting import print_json, read_span
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.number_text import counted
+from ffdl_batch.elastic.csv_tables import DamagedTable
+from ffdl_batch.elastic.policies import Policy, scheduler_of
+from ffdl_batch.exit_handling import Stop
+from ffdl_batch.host.fast_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from ffdl_batch.cli.render.document import Document
+    from ffdl_batch.cli.render.simulation import Simulated
+    from ffdl_batch.elastic.schedulers import Pool
+    from ffdl_batch.elastic.simulator import Arrival, Model, Setting, Truth
+    from ffdl_batch.elastic.synthetic import Scaling
+
+MIXED = "mixed"
+SCALINGS = ("compute-bound", "balanced", "communication-bound", MIXED)
+PATTERNS = ("high", "low", "bursty")
+LAST_S = 366 * 86_400.0
+"""The simulation ends so long after the last submission, whatever still runs: jobs that fail too often never end."""
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_WRITTEN = click.Path(path_type=str)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where the jobs come from."""
+
+    arrivals: Path | None
+    synthetic: str | None
+    hours: float
+    scaling: str
+    throughput: Path | None
+    convergence: Path | None
+    smallest_batch: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Jobs:
+    """The jobs and what is true of them."""
+
+    arrivals: Sequence[Arrival]
+    models: dict[str, Model]
+    truth: Truth
+
+
+@click.command(epilog="Example: ffdl simulate --synthetic bursty --gpus 16 --policy fifo --policy completion")
+@click.option(
+    "--arrivals",
+    type=_FILE,
+    help="CSV of jobs: job,submitted_s,model,gpus,batch; or a table of Philly, Helios or `ffdl report usage`.",
+)
+@click.option("--synthetic", type=click.Choice(PATTERNS), help="Make jobs that arrive so, instead of --arrivals.")
+@click.option("--hours", type=click.FloatRange(0.1, 1000), default=8.0, show_default=True,
+              help="With --synthetic: for how long jobs arrive.")  # fmt: skip
+@click.option("--scaling", type=click.Choice(SCALINGS), default=MIXED, show_default=True,
+              help="What limits jobs whose step times are not in --throughput.")  # fmt: skip
+@click.option("--throughput", type=_FILE, help="CSV of measured step times.")
+@click.option("--convergence", type=_FILE, help="CSV of the iterations that each model needs with each batch.")
+@click.option("--gpus", type=click.IntRange(1, 10_000), default=64, show_default=True, help="GPUs of the pool.")
+@click.option("--gpus-per-node", type=click.IntRange(1, 64), default=4, show_default=True, help="GPUs of a node.")
+@click.option("--max-gpus", type=click.IntRange(1, 1024), default=64, show_default=True,
+              help="Maximum GPUs of one job, except with fifo.")  # fmt: skip
+@click.option("--interval", type=click.FloatRange(1, 86_400), default=60.0, show_default=True,
+              help="Seconds between decisions.")  # fmt: skip
+@click.option("--restart-cost", type=click.FloatRange(0, 86_400), default=30.0, show_default=True,
+              help="Seconds without progress after a change, the first start included.")  # fmt: skip
+@click.option("--noise", type=click.FloatRange(0, 0.9), default=0.1, show_default=True,
+              help="Largest relative error of a measured speed.")  # fmt: skip
+@click.option("--failures", type=click.FloatRange(0, 1), default=0.0, show_default=True,
+              help="Failures per GPU and hour. A job then continues from its last checkpoint.")  # fmt: skip
+@click.option("--checkpoint-interval", type=click.FloatRange(1, 86_400), default=600.0, show_default=True,
+              help="Seconds between checkpoints.")  # fmt: skip
+@click.option("--window", metavar="SPAN", callback=read_span, help="End after this time, such as 8h.")
+@click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True,
+              help="Seed of errors, failures and synthetic jobs.")  # fmt: skip
+@click.option("--policy", "policies", type=click.Choice([one.value for one in Policy]), multiple=True,
+              help="Policy to simulate; repeatable.  [default: all]")  # fmt: skip
+@click.option("--smallest-batch", is_flag=True, help="Replace each submitted batch by the smallest of the model.")
+@click.option("--timeline", type=_WRITTEN, callback=check_written,
+              help="Write each change as CSV, of the first --policy or completion: time_s,job,gpus,batch.")  # fmt: skip
+@click.option("--png", type=_WRITTEN, callback=check_picture,
+              help="Draw timelines and completion times into this PNG file; needs ffdl-batch[plots].")  # fmt: skip
+@click.option("--html", type=_WRITTEN, callback=check_written,
+              help="Write figures and drawings as one HTML page; needs ffdl-batch[plots].")  # fmt: skip
+@json_option()
+def simulate(  # noqa: PLR0913  (one parameter per option)
+    *,
+    arrivals: Path | None,
+    synthetic: str | None,
+    hours: float,
+    scaling: str,
+    throughput: Path | None,
+    convergence: Path | None,
+    gpus: int,
+    gpus_per_node: int,
+    max_gpus: int,
+    interval: float,
+    restart_cost: float,
+    noise: float,
+    failures: float,
+    checkpoint_interval: float,
+    window: float | None,
+    seed: int,
+    policies: Sequence[str],
+    smallest_batch: bool,
+    timeline: str | None,
+    png: str | None,
+    html: str | None,
+    as_json: bool,
+) -> int:
+    """Simulate elastic jobs on a pool of GPUs, and compare policies that share them. Needs no daemon and no cluster;
+    needs ffdl-batch[elastic].
+
+    Jobs of --arrivals have measured models (--throughput and --convergence), or the names of --scaling as models. Jobs
+    of a cluster's table keep their length on their GPUs, and scale by --scaling.
+    """
+    if (arrivals is None) == (synthetic is None):
+        raise click.UsageError("give either --arrivals FILE or --synthetic PATTERN")
+    if (throughput is None) != (convergence is None):
+        raise click.UsageError("--throughput and --convergence describe the same models; give both or none")
+    if throughput is not None and synthetic is not None:
+        raise click.UsageError("--throughput and --convergence describe models of --arrivals; leave them out")
+    if (timeline, html).count("-") + as_json > 1:
+        raise click.UsageError("several of --json, --timeline and --html write to standard output; name files")
+    _require_libraries(png, html)
+    from ffdl_batch.cli.render.document_html import write_document
+    from ffdl_batch.cli.render.simulation import plain_run, simulation_document, write_timeline
+    from ffdl_batch.elastic.schedulers import Pool
+    from ffdl_batch.elastic.simulator import Setting
+
+    setting = Setting(gpus, interval, restart_cost, noise, failures, checkpoint_interval, seed=seed)
+    pool = Pool(gpus, gpus_per_node, restart_cost, min(max_gpus, gpus))
+    jobs = _read(_Source(arrivals, synthetic, hours, scaling, throughput, convergence, smallest_batch), pool, seed)
+    last_s = max(one.submitted_s for one in jobs.arrivals)
+    setting = replace(setting, until_s=last_s + LAST_S if window is None else window)
+    runs = _simulate([Policy(one) for one in policies] or list(Policy), jobs, pool, setting)
+    about = f"{counted(len(jobs.arrivals), 'job')} on {counted(gpus, 'GPU')}, {gpus_per_node} on each node"
+    timed = next(one for one in runs if one.policy == (policies or [Policy.COMPLETION])[0])
+    order = [one.job for one in sorted(jobs.arrivals, key=lambda one: one.submitted_s)]
+    if timeline is not None:
+        with open_output(timeline) as file:
+            write_timeline(file, timed.run)
+    document = simulation_document([f"{about}; a decision every {interval:g} s."], runs)
+    _draw(runs, order, document, png, html)
+    if as_json:
+        print_json({"simulation": [plain_run(one) for one in runs]})
+    elif "-" not in (timeline, html):
+        with open_output("-") as file:
+            write_document(document, "text", file)
+    return ExitCode.OK
+
+
+def _require_libraries(png: str | None, html: str | None) -> None:
+    """Raise UsageError before the simulation if a library is missing."""
+    if png or html:
+        from ffdl_batch.cli.render.simulation import empty_figure
+
+        empty_figure(panels=1)
+    try:
+        import numpy  # noqa: F401
+        import scipy  # noqa: F401
+    except ImportError:
+        raise click.UsageError("simulate needs numpy and scipy; install ffdl-batch[elastic]") from None
+
+
+def _read(source: _Source, pool: Pool, seed: int) -> _Jobs:
+    """Read or make the jobs. Raises Stop if a table cannot be used."""
+    try:
+        jobs = _load(source, pool, seed)
+    except DamagedTable as error:
+        raise Stop(ExitCode.FAILED, str(error)) from None
+    except OSError as error:
+        raise Stop(ExitCode.NO_INPUT, f"{error.filename} cannot be read: {error.strerror}") from error
+    if not source.smallest_batch:
+        return jobs
+    arrivals = [replace(one, batch=min(jobs.models[one.model].iterations)) for one in jobs.arrivals]
+    return replace(jobs, arrivals=arrivals)
+
+
+def _load(source: _Source, pool: Pool, seed: int) -> _Jobs:
+    from ffdl_batch.elastic.measured import read_models, read_times
+    from ffdl_batch.elastic.synthetic import (
+        Pattern,
+        Scaling,
+        SyntheticTimes,
+        Workload,
+        synthetic_arrivals,
+        synthetic_models,
+    )
+    from ffdl_batch.elastic.traces import is_trace, read_arrivals, read_trace
+
+    scaling: Scaling | None = None if source.scaling == MIXED else Scaling(source.scaling)
+    times, models = SyntheticTimes(pool.gpus, pool.node_gpus), synthetic_models()
+    if source.synthetic is not None:
+        workload = Workload(Pattern(source.synthetic), scaling, pool.gpus, source.hours, seed)
+        return _Jobs(synthetic_arrivals(workload, times), models, times)
+    assert source.arrivals is not None
+    if is_trace(source.arrivals):
+        return _Jobs(read_trace(source.arrivals, times, pool.gpus, scaling, seed), models, times)
+    if source.throughput is None or source.convergence is None:
+        return _Jobs(read_arrivals(source.arrivals, models, pool.gpus), models, times)
+    measured = read_times(source.throughput, pool.node_gpus)
+    models = read_models(source.convergence, measured)
+    return _Jobs(read_arrivals(source.arrivals, models, pool.gpus), models, measured)
+
+
+def _simulate(policies: Sequence[Policy], jobs: _Jobs, pool: Pool, setting: Setting) -> list[Simulated]:
+    from ffdl_batch.cli.render.simulation import Simulated
+    from ffdl_batch.elastic.outcomes import completion_times, equal_sharing, outcome_of
+    from ffdl_batch.elastic.simulator import simulate as run_pool
+
+    equal_s = equal_sharing(jobs.arrivals, jobs.models, jobs.truth, setting)
+    runs = []
+    for policy in dict.fromkeys(policies):
+        scheduler = scheduler_of(policy, jobs.models, pool, setting.interval_s)
+        run = run_pool(jobs.arrivals, jobs.models, jobs.truth, scheduler, setting)
+        outcome = outcome_of(run, jobs.arrivals, equal_s, setting)
+        runs.append(Simulated(policy.value, run, outcome, completion_times(run, jobs.arrivals)))
+    return runs
+
+
+def _draw(
+    runs: Sequence[Simulated], order: Sequence[str], document: Document, png: str | None, html: str | None
+) -> None:
+    from ffdl_batch.cli.render.document_html import html_page
+    from ffdl_batch.cli.render.simulation import draw_runs, svg_of
+
+    if png is None and html is None:
+        return
+    figure = draw_runs(runs, order)
+    if png is not None:
+        with writing(png) as path:
+            figure.savefig(path, dpi=110, format="png")
+    if html is not None:
+        with open_output(html) as file:
+            file.write(html_page(document, svg_of(figure)))

@@ -1,0 +1,107 @@
+"""Compute the figures of a simulated run, beside equal sharing. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ffdl_batch.elastic.simulator import Arrival, Model, Run, Setting, Truth
+from ffdl_batch.host.fast_dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The figures of one policy. Times are those of the completed jobs, NaN if there is none."""
+
+    completed: int
+    unfinished: int
+    """Jobs that had not ended when the simulation did."""
+    mean_s: float
+    """Completion time: from the submission to the end."""
+    p50_s: float
+    p95_s: float
+    makespan_s: float
+    """From the first submission to the last end."""
+    utilisation: float
+    """GPU-seconds that jobs had, as a share of those of the pool in the makespan."""
+    jain: float
+    """Jain's fairness index of the slow-downs: 1 if all jobs have the same."""
+    worst_slow_down: float
+    """The largest ratio of a job's completion time and the one that it would have with equal shares."""
+    restarts: int
+    """Changes of size after the first start, and failures."""
+    failures: int
+
+
+def completion_times(run: Run, arrivals: Sequence[Arrival]) -> dict[str, float]:
+    """Return the seconds from submission to end of each completed job."""
+    return {one.job: run.completed_s[one.job] - one.submitted_s for one in arrivals if one.job in run.completed_s}
+
+
+def outcome_of(run: Run, arrivals: Sequence[Arrival], equal_s: Mapping[str, float], setting: Setting) -> Outcome:
+    """Return the figures of a run. `equal_s` are completion times with equal shares."""
+    took_s = completion_times(run, arrivals)
+    times = np.array(list(took_s.values())) if took_s else np.array([math.nan])
+    slow = np.array([took_s[job] / equal_s[job] for job in took_s]) if took_s else np.array([math.nan])
+    first_s = min(one.submitted_s for one in arrivals)
+    end_s = max(run.completed_s.values(), default=math.nan)
+    until_s = end_s if len(took_s) == len(arrivals) else setting.until_s
+    starts = Counter(change.job for change in run.changes if change.gpus)
+    return Outcome(
+        completed=len(took_s),
+        unfinished=len(arrivals) - len(took_s),
+        mean_s=float(times.mean()),
+        p50_s=float(np.percentile(times, 50)),
+        p95_s=float(np.percentile(times, 95)),
+        makespan_s=end_s - first_s,
+        utilisation=_gpu_seconds(run, until_s) / (setting.gpus * (until_s - first_s)),
+        jain=float(slow.sum() ** 2 / (len(slow) * (slow**2).sum())),
+        worst_slow_down=float(slow.max()),
+        restarts=sum(starts.values()) - len(starts) + run.failures,
+        failures=run.failures,
+    )
+
+
+def equal_sharing(
+    arrivals: Sequence[Arrival], models: Mapping[str, Model], truth: Truth, setting: Setting
+) -> dict[str, float]:
+    """Return the completion time of each job if all present jobs have equal shares of the GPUs.
+
+    Shares are set at each interval. A share is rounded down to whole GPUs; a job with less than one GPU has that part
+    of its speed on one. Jobs keep the submitted batch, and changes are free.
+    """
+    waiting = sorted(arrivals, key=lambda one: one.submitted_s)[::-1]
+    left: dict[str, float] = {}
+    present: dict[str, Arrival] = {}
+    took_s: dict[str, float] = {}
+    now = 0.0
+    while waiting or present:
+        if not present:
+            now = max(now, math.ceil(waiting[-1].submitted_s / setting.interval_s) * setting.interval_s)
+        while waiting and waiting[-1].submitted_s <= now:
+            arrival = waiting.pop()
+            present[arrival.job], left[arrival.job] = arrival, arrival.work
+        share = setting.gpus / len(present)
+        for arrival in list(present.values()):
+            step_s = truth.step_s(arrival.model, max(1, math.floor(share)), arrival.batch)
+            speed = min(1.0, share) / (step_s * models[arrival.model].iterations[arrival.batch])
+            if left[arrival.job] <= speed * setting.interval_s:
+                took_s[arrival.job] = now + left[arrival.job] / speed - arrival.submitted_s
+                del present[arrival.job]
+            else:
+                left[arrival.job] -= speed * setting.interval_s
+        now += setting.interval_s
+    return took_s
+
+
+def _gpu_seconds(run: Run, until_s: float) -> float:
+    total = 0.0
+    since: dict[str, tuple[float, int]] = {}
+    for change in run.changes:
+        began, gpus = since.get(change.job, (change.time_s, 0))
+        total += gpus * (change.time_s - began)
+        since[change.job] = (change.time_s, change.gpus)
+    return total + sum(gpus * (until_s - began) for began, gpus in since.values() if gpus)
