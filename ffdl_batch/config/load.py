@@ -59,7 +59,7 @@ _MOST = 1_000_000_000
 """Maximum of times, some 31 years, and of `default_cpus`."""
 _MERGED_TABLES = ("rates", "notices")
 """Several files set these key by key."""
-_TABLES = ("frameworks", "backends", *_MERGED_TABLES, "nodes", "fault_policies", "image_policy")
+_TABLES = ("frameworks", "backends", *_MERGED_TABLES, "nodes", "fault_policies", "image_policy", "elastic")
 """Tables, which environment variables cannot set."""
 
 
@@ -393,7 +393,11 @@ def _check(key: str, value: Any, origin: str, home: Path) -> Any:
     if key == "egress":
         _check_egress(value, need)
         value = tuple(value)
-    tables: Mapping[str, Callable[[Any, str], Any]] = {"frameworks": _frameworks, "image_policy": _image_policy}
+    tables: Mapping[str, Callable[[Any, str], Any]] = {
+        "frameworks": _frameworks,
+        "image_policy": _image_policy,
+        "elastic": _elastic_pools,
+    }
     return tables[key](value, origin) if key in tables else value
 
 
@@ -453,6 +457,15 @@ def _image_policy(table: Any, origin: str) -> ImagePolicy:
         return read_image_policy(table)
     except ValueError as error:
         raise ConfigError(f"{origin}: image_policy{error}") from None
+
+
+def _elastic_pools(table: Any, origin: str) -> Any:
+    from ffdl_batch.config.tables import read_elastic_pools
+
+    try:
+        return read_elastic_pools(table)
+    except ValueError as error:
+        raise ConfigError(f"{origin}: elastic{error}") from None
 
 
 def _merge_faults(values: dict[str, Any], key: str, value: Any, origin: str) -> None:

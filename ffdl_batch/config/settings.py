@@ -64,6 +64,24 @@ class ImagePolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class ElasticPool:
+    """GPUs that the daemon's scaler divides among elastic jobs, ``[elastic.pools.NAME]``."""
+
+    gpus: int
+    """What all jobs of the pool may have together."""
+    backend: str = ""
+    """Only jobs of this backend belong to the pool; "" = the default backend."""
+    partition: str = ""
+    """Only jobs of this partition belong to the pool; "" = any."""
+    interval_s: float = 60.0
+    """Time between two decisions, if no job comes or ends."""
+    min_between_s: float = 300.0
+    """An attempt keeps its size for so long at least."""
+    objective: str = "completion"
+    """See :class:`ffdl_batch.elastic.policy.Objective`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The merged configuration. Empty text means "not set". Paths are absolute, times are seconds.
 
@@ -128,6 +146,8 @@ class Settings:
     """Whether jobs keep off nodes that fail often."""
     fault_policies: tuple[FaultPolicy, ...] = ()
     """The site's rules for lines in failed jobs' logs."""
+    elastic: Mapping[str, ElasticPool] = field(default_factory=dict)
+    """The pools of elastic jobs, by name."""
     backends: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """The adapters' own tables."""
     origins: Mapping[str, str] = field(default_factory=dict)

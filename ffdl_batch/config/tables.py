@@ -1,16 +1,17 @@
-"""Check the tables ``[rates]``, ``[notices]``, ``[nodes]``, ``[[fault_policies]]`` and ``[image_policy]``."""
+"""Check the tables ``[rates]``, ``[notices]``, ``[nodes]``, ``[[fault_policies]]``, ``[image_policy]`` and
+``[elastic]``."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from ffdl_batch.config.image_policy import read_place, read_prefix
-from ffdl_batch.config.settings import ImagePolicy
+from ffdl_batch.config.settings import ElasticPool, ImagePolicy
 from ffdl_batch.domain.incidents.incident import Origin
 from ffdl_batch.domain.incidents.kinds import is_kind_name
 from ffdl_batch.domain.incidents.site_settings import FaultPolicy, NodeRules, NoticeSettings
@@ -207,6 +208,40 @@ def read_image_policy(table: object) -> ImagePolicy:
         except ValueError as error:
             raise ValueError(f".{key}: {error}") from None
     return ImagePolicy(**checked)
+
+
+_OBJECTIVES = ("completion", "throughput", "fair")
+_POOL_TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "gpus": ("a whole number from 1 to 100000", lambda value: type(value) is int and 1 <= value <= 100_000),
+    "backend": ("text", lambda value: isinstance(value, str)),
+    "partition": ("text", lambda value: isinstance(value, str)),
+    "interval_s": ("a number from 1 to 86400", lambda value: _is_between(value, 1, 86400)),
+    "min_between_s": ("a number from 0 to 86400", lambda value: _is_between(value, 0, 86400)),
+    "objective": (f"one of {', '.join(_OBJECTIVES)}", lambda value: value in _OBJECTIVES),
+}
+
+
+def _is_between(value: object, least: float, most: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
+
+
+def read_elastic_pools(table: object) -> dict[str, ElasticPool]:
+    """Return the pools of ``[elastic.pools.NAME]``. Raises ValueError with what follows the table's name."""
+    if not isinstance(table, dict) or set(table) - {"pools"} or not isinstance(table.get("pools", {}), dict):
+        raise ValueError(" has tables [elastic.pools.NAME] only")
+    pools: dict[str, ElasticPool] = {}
+    for name, pool in table.get("pools", {}).items():
+        place = f".pools.{name}"
+        if not _NAME.fullmatch(name) or not isinstance(pool, dict) or "gpus" not in pool:
+            raise ValueError(f"{place} must be a table with the key gpus, named by letters, digits and . _ -")
+        for key, value in pool.items():
+            if key not in _POOL_TYPES:
+                raise ValueError(f"{place}.{key} is not a known key; the keys are {', '.join(_POOL_TYPES)}")
+            what, is_right = _POOL_TYPES[key]
+            if not is_right(value):
+                raise ValueError(f"{place}.{key} must be {what}, not {shown_toml(value)}")
+        pools[name] = ElasticPool(**pool)
+    return pools
 
 
 def _fingerprint(text: str) -> str:

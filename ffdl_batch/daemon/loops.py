@@ -143,6 +143,9 @@ class Loops:
         self._silence = self._loop("silence", self._silence_turn, first_s=look_every_s(settings.silent_s))
         self._notifier = platform.notifier()
         self._notify = self._loop("notices", self._notifier.step)
+        self._scaler = platform.scaler()
+        self._scale = [] if self._scaler is None else [self._loop("scaler", self._scale_turn)]
+        platform.elastic_pools.wake = self._wake_scaler
         self._report = [self._loop("admissions", platform.admission.report_ended)] if platform.hub is not None else []
         self._poked = threading.Event()
         self._caught_up = threading.Event()
@@ -186,6 +189,7 @@ class Loops:
             ((self._uploads,), self._uploader.close),
             ((self._silence,), self._keeper.close),
             ((self._notify,), self._notifier.close),
+            *([(tuple(self._scale), self._scaler.close)] if self._scaler is not None else []),
         ):
             names = ", ".join(loop.name for loop in loops)
             if any(loop in late for loop in loops):
@@ -206,6 +210,7 @@ class Loops:
             self._silence,
             self._notify,
             *self._report,
+            *self._scale,
         )
 
     def _deploy_turn(self) -> float:
@@ -286,6 +291,7 @@ class Loops:
             self._notify.wake()  # there may be an incident
             for loop in self._report:
                 loop.wake()
+            self._wake_scaler()  # a job may have been halted for another size, or have ended
             self._uploads.wake()  # an attempt may have ended with a pending upload, or after an upload
 
     def _uploads_turn(self) -> float:
@@ -303,6 +309,18 @@ class Loops:
             self._on_change()
             self._watch.wake()
         return look_every_s(self._platform.settings.silent_s) or LONGEST_LOOK_S
+
+    def _wake_scaler(self) -> None:
+        for loop in self._scale:
+            loop.wake()
+
+    def _scale_turn(self) -> float:
+        assert self._scaler is not None  # else there is no loop
+        changed, pause_s = self._scaler.step()
+        if changed:
+            self._on_change()
+            self.poke()
+        return pause_s
 
     def _sweep_turn(self) -> float:
         sweep(self._platform.storage, self._platform.settings)

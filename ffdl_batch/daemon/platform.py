@@ -8,6 +8,7 @@ import pwd
 import socket
 from dataclasses import field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ffdl_batch.attempt.layout import Root
 from ffdl_batch.config import Settings
@@ -24,6 +25,7 @@ from ffdl_batch.services.data.data_store_checks import StoreChecks
 from ffdl_batch.services.data.pending_uploads import PendingUploads, Start
 from ffdl_batch.services.deployment.admission import Admission
 from ffdl_batch.services.deployment.deployer import Deployer
+from ffdl_batch.services.deployment.elastic_pools import ElasticPools
 from ffdl_batch.services.hub import Hub, HubListing, hub_of
 from ffdl_batch.services.incidents.notices import Notifier
 from ffdl_batch.services.job_files.database_binding import bind_tree, leave_out_earlier, refuse_older, refuse_to_forget
@@ -35,6 +37,9 @@ from ffdl_batch.services.pending.explanation import Explainer
 from ffdl_batch.services.queries.followed_jobs import FollowedJobs
 from ffdl_batch.store import Store, open_store
 from ffdl_batch.store.existing_database import sqlite_file
+
+if TYPE_CHECKING:
+    from ffdl_batch.services.elastic.scaler import Scaler
 
 
 @dataclass(slots=True)
@@ -54,6 +59,7 @@ class Platform:
     hub: Hub | None = None
     """The site's hub; None in personal mode."""
     admission: Admission = field(init=False)
+    elastic_pools: ElasticPools = field(init=False)
 
     def __post_init__(self) -> None:
         store, clock = self.storage.store, self.storage.clock
@@ -62,13 +68,22 @@ class Platform:
         self.node_exclusion = NodeExclusion(store, self.adapters, clock)
         self.explainer = Explainer(self.storage, self.adapters)
         self.admission = Admission(self.storage, self.hub, self._default_account)
+        self.elastic_pools = ElasticPools(self.settings, self.adapters, store)
 
     def _default_account(self, backend: str) -> str:
         return str(self.settings.backend_settings(backend).get("account", ""))
 
     def deployer(self, reached: Reached = lambda _step: None) -> Deployer:
         """Return the service that hands jobs to schedulers. It calls `reached` at each step."""
-        return Deployer(self.storage, self.adapters, self.node_exclusion, self.leases, self.admission, reached)
+        return Deployer(
+            self.storage,
+            self.adapters,
+            self.node_exclusion,
+            self.leases,
+            self.admission,
+            self.elastic_pools,
+            reached=reached,
+        )
 
     def watcher(self, reached: Reached = lambda _step: None) -> Watcher:
         """Return the service that follows jobs. It calls `reached` at each step."""
@@ -81,6 +96,15 @@ class Platform:
     def silence_keeper(self, reached: Reached = lambda _step: None) -> SilenceKeeper:
         """Return the service that ends attempts without heartbeats. It calls `reached` at each step."""
         return SilenceKeeper(self.storage, self.adapters, self.leases, reached)
+
+    def scaler(self, reached: Reached = lambda _step: None) -> Scaler | None:
+        """Return the service that sizes elastic jobs; None if there is no pool, or nothing to compute with. It calls
+        `reached` at each step."""
+        if not self.elastic_pools.pools or self.elastic_pools.missing:
+            return None
+        from ffdl_batch.services.elastic.scaler import Scaler  # numpy and scipy, which few daemons need
+
+        return Scaler(self.storage, self.adapters, self.node_exclusion, self.elastic_pools, self.leases, reached)
 
     def notifier(self) -> Notifier:
         """Return the service that sends notices of incidents."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.ports.clock import Clock
-from ffdl_batch.store import Store
+from ffdl_batch.store import NamedLease, Store
 
 
 def _forget_nothing() -> None:
@@ -38,6 +38,11 @@ class LeaderLease:
     def is_ours(self) -> bool:
         """Whether the last call of :meth:`take` found the lease held by this daemon."""
         return self._token is not None
+
+    @property
+    def named(self) -> NamedLease:
+        """The lease, as writes of its holder are checked by it. Its token is "" if it is not ours."""
+        return NamedLease(self._name, self._token or "")
 
     def take(self) -> bool:
         """Whether this daemon holds the lease, for at least three quarters of its time. Raises StoreError.

@@ -117,14 +117,14 @@ class ElasticStore:
         self, lease: NamedLease, job: Job, change: Change, size: JobSize, instead_of: JobSize | None
     ) -> Job | None:
         """Change the job and its size together. Return None, and write nothing, if the lease is another scaler's, the
-        job has changed, or its size is not `instead_of` any more."""
+        job has changed, or its size is at another stage than `instead_of`."""
         with self._database.writing() as connection:
             if not _is_held(connection, lease):
                 return None
             connection.execute(select(JOBS.c.id).where(JOBS.c.id == job.id).with_for_update())
             known = connection.execute(select(*_SIZE_COLUMNS).where(ELASTIC_SIZES.c.job_id == job.id).with_for_update())
             row = known.first()
-            if (None if row is None else _size(row)) != instead_of:
+            if _stage(None if row is None else _size(row)) != _stage(instead_of):
                 return None
             updated = apply_within(self._database, connection, self._reader, [(job, change)])
             if updated:
@@ -188,6 +188,10 @@ class ElasticStore:
 def _is_held(connection: Connection, lease: NamedLease) -> bool:
     held = select(LEASES.c.name).where(LEASES.c.name == lease.name, LEASES.c.token == lease.token)
     return connection.execute(held.with_for_update()).first() is not None
+
+
+def _stage(size: JobSize | None) -> tuple[SizeState, int] | None:
+    return None if size is None else (size.state, size.attempt)
 
 
 def _write(connection: Connection, size: JobSize, *, is_known: bool) -> None:

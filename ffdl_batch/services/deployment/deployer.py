@@ -30,6 +30,7 @@ from ffdl_batch.services.deployment.admission import Admission
 from ffdl_batch.services.deployment.array_submission import ArraySubmission
 from ffdl_batch.services.deployment.attempt_planning import plan_attempt, plan_template
 from ffdl_batch.services.deployment.delivery import Delivery, Member, Reached
+from ffdl_batch.services.deployment.elastic_pools import ElasticPools
 from ffdl_batch.services.deployment.result_writer import Decided, InFlight, Outcomes
 from ffdl_batch.services.deployment.step_lease import Delay, StepLease
 from ffdl_batch.services.deployment.submission_results import (
@@ -84,19 +85,21 @@ class Deployer:
     order, but none waits for the answer about another one.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of the platform that it uses
         self,
         storage: JobStorage,
         adapters: Adapters,
         node_exclusion: NodeExclusion,
         leases: Leases,
         admission: Admission,
+        pools: ElasticPools,
+        *,
         reached: Reached = lambda _step: None,
     ) -> None:
         self._storage, self._adapters, self._node_exclusion, self._leases = storage, adapters, node_exclusion, leases
         self._reached = reached
         self._waiting = Waiting(storage)
-        self._admission = admission
+        self._admission, self._pools = admission, pools
         self._throttle = Throttle(storage.store, adapters)
         self._lock = threading.Lock()
         self._tokens: set[str] = set()
@@ -127,6 +130,7 @@ class Deployer:
             lease = StepLease(self._storage.store, leased[0].lease_token)
             try:
                 ready, done = self._waiting.sort_out(lease, leased)
+                ready = self._pools.sort_out(lease, ready)
                 ready = hold_back(lease, self._adapters, self._throttle.sort_out(lease, ready))
                 ready, refused = self._admission.sort_out(lease, ready)
                 done += refused

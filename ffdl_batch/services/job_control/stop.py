@@ -46,7 +46,12 @@ def request_stop(
     for _ in range(ATTEMPTS):
         is_end = ends_here(job, requested_action)
         if job.state.is_terminal and not is_end:
-            break
+            if job.spec.batch.elasticity is None or storage.store.elastic.withdraw(job.id):
+                break
+            job = own_job(storage.store, caller, job_id)  # a scaler may have resumed it
+            if job.state.is_terminal:
+                break
+            continue
         if is_end:
             updated = storage.store.apply(job, end_here(job, requested_action, storage.clock.now()))
         else:
@@ -58,7 +63,7 @@ def request_stop(
     else:
         raise try_again("S210", f"{job_id} changes too fast to note the request", cure="try again")
     if not job.state.is_terminal:
-        _notify_controllers(storage, job)
+        notify_controllers(storage, job)
     return detailed(storage, adapters, job)
 
 
@@ -77,7 +82,7 @@ def end_here(job: Job, requested_action: RequestedAction, now: float) -> Change:
     return Change(steps=((state, now),), message=f"{word} before {what_begins(job.attempt + 1)} was deployed")
 
 
-def _notify_controllers(storage: JobStorage, job: Job) -> None:
+def notify_controllers(storage: JobStorage, job: Job) -> None:
     """Write the request for the controllers now, which saves a second or two. The watcher repeats it from the row."""
     try:
         storage.tree.check()

@@ -1,4 +1,4 @@
-"""``[[fault_policies]]``, ``[nodes]`` and ``[notices]`` are read, merged, and rejected with file and line."""
+"""``[[fault_policies]]``, ``[nodes]``, ``[notices]`` and ``[elastic]`` are read, and rejected with file and line."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.config import ConfigError
+from ffdl_batch.config.settings import ElasticPool
 from ffdl_batch.domain.incidents.incident import Origin
 from ffdl_batch.domain.incidents.site_settings import FaultPolicy, NodeRules, NoticeSettings
 from tests.unit.config.test_load import load
@@ -116,3 +117,32 @@ def test_notice_settings_error_names_file_and_key(tmp_path: Path, line: str, sai
     with pytest.raises(ConfigError, match=said) as refused:
         load(tmp_path, f"[notices]\n{line}\n")
     assert str(tmp_path / "ffdl.toml") in str(refused.value)
+
+
+def test_elastic_pools_have_values_of_their_tables(tmp_path: Path) -> None:
+    text = '[elastic.pools.default]\ngpus = 8\n[elastic.pools.big]\ngpus = 64\npartition = "gpu"\nobjective = "fair"\n'
+    settings = load(tmp_path, text)
+    assert settings.elastic == {"default": ElasticPool(8), "big": ElasticPool(64, partition="gpu", objective="fair")}
+    assert load(tmp_path).elastic == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[elastic]\ninterval_s = 5\n", "elastic has tables [elastic.pools.NAME] only"),
+        ("[elastic.pools.a]\n", "elastic.pools.a must be a table with the key gpus"),
+        ('[elastic.pools."a b"]\ngpus = 1\n', "elastic.pools.a b must be a table with the key gpus, named by letters"),
+        ("[elastic.pools.a]\ngpus = 0\n", "elastic.pools.a.gpus must be a whole number from 1 to 100000, not 0"),
+        (
+            "[elastic.pools.a]\ngpus = 1\ncpus = 1\n",
+            "elastic.pools.a.cpus is not a known key; the keys are gpus",
+        ),
+        ('[elastic.pools.a]\ngpus = 1\nobjective = "x"\n', "objective must be one of completion, throughput, fair"),
+        ("[elastic.pools.a]\ngpus = 1\ninterval_s = 0\n", "interval_s must be a number from 1 to 86400, not 0"),
+    ],
+)
+def test_elastic_pool_error_names_file_and_key(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text)
+    assert str(caught.value).startswith(f"{tmp_path}/ffdl.toml: ")
+    assert message in str(caught.value)

@@ -20,7 +20,7 @@ import pytest
 
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.config import load_settings
-from ffdl_batch.config.settings import FrameworkImages, ImagePolicy, Settings
+from ffdl_batch.config.settings import ElasticPool, FrameworkImages, ImagePolicy, Settings
 from ffdl_batch.daemon.loops import Loops
 from ffdl_batch.daemon.platform import open_platform
 from ffdl_batch.domain.backend_facts import BackendFacts, NodeShape
@@ -60,7 +60,7 @@ from tests.unit.services.test_key_effects import BASE, FACTS, NODES, parsed
 MODELS: Mapping[str, type] = {
     "": Settings, "nodes": NodeRules, "notices": NoticeSettings, "rates": Rates, "fault_policies": FaultPolicy,
     "image_policy": ImagePolicy, "slurm": SlurmSettings, "local": LocalSettings, "kubernetes": KubernetesSettings,
-    "profiles": Profile,
+    "profiles": Profile, "pools": ElasticPool,
 }  # fmt: skip
 IN_PLAN: Mapping[str, dict[str, object]] = {
     "slurm": {
@@ -138,6 +138,13 @@ SHOWN_BY = {
         "test_notifier_signs_webhook_body_with_key": "notices.webhook_key_file",
         "test_notifier_sends_no_mail_to_relay_that_cannot_prove_its_identity": "notices.login_file notices.ca_file",
         "test_notifier_posts_to_addresses_of_fault_policy_and_logs_mail_that_has_no_relay": "fault_policies.notify",
+    },
+    "services/test_scaler.py": {
+        "test_running_jobs_shrink_in_pool_that_is_too_small_for_them": "elastic pools.gpus",
+        "test_jobs_of_other_backend_or_partition_run_as_submitted": "pools.backend pools.partition",
+        "test_decision_is_due_after_interval_or_when_a_job_comes_or_ends": "pools.interval_s",
+        "test_attempt_keeps_its_size_for_minimum_time": "pools.min_between_s",
+        "test_objective_of_pool_decides_whether_second_job_waits": "pools.objective",
     },
     "services/test_fault_policies.py": {
         "test_fault_policy_stops_retries_and_is_named_in_message": "fault_policies.name fault_policies.stop_retrying",

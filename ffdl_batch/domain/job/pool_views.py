@@ -1,0 +1,90 @@
+"""What `ffdl scaler` prints about pools of elastic jobs."""
+
+from __future__ import annotations
+
+from ffdl_batch.host.fast_dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PoolJobView:
+    """A job of a pool."""
+
+    id: str
+    name: str
+    state: str
+    learners: int
+    gpus: int
+    """0 = it waits for GPUs of the pool."""
+    global_batch: int
+    wanted_gpus: int
+    """What it gets by the last decision."""
+    reason: str
+    """Why it keeps its size, changes, or waits; "" = nothing is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """A configured pool."""
+
+    name: str
+    backend: str
+    partition: str
+    gpus: int
+    used_gpus: int
+    objective: str
+    paused_at: float | None
+    """None = it is not paused."""
+    decided_at: float | None
+    """When the last decision was made."""
+    next_at: float | None
+    """When the next decision is due, if no job comes or ends before; None = none will be made."""
+    problem: str
+    """Why no decision can be made; "" = nothing is in the way."""
+    jobs: tuple[PoolJobView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SizeOption:
+    """A size that the policy has compared."""
+
+    gpus: int
+    global_batch: int
+    remaining_s: float
+    """The predicted time until the job's end."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizeExplanation:
+    """Why a job has its size, by the last decision about it."""
+
+    id: str
+    pool: str
+    decided_at: float
+    gpus: int
+    """What it had then; 0 = it waited."""
+    global_batch: int
+    wanted_gpus: int
+    wanted_batch: int
+    remaining_s: float | None
+    """The predicted time until its end at the size that it had; None = it waited."""
+    restart_s: float
+    """What a change costs."""
+    hold: str
+    """Why it keeps its size; "" = it may change."""
+    rank: int
+    """1 = no other job of the pool takes longer. The value of speed grows with it."""
+    pool_jobs: int
+    """Jobs that were compared."""
+    pool_gpus: int
+    """GPUs that were divided among them."""
+    options: tuple[SizeOption, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedDecision:
+    """A recorded decision, made again from its inputs."""
+
+    pool: str
+    at: float
+    differences: tuple[str, ...]
+    """One sentence for each job whose size differs."""

@@ -1,0 +1,94 @@
+"""Tells which elastic jobs a scaler sizes, and lets those wait that it has not admitted yet.
+
+A job is admitted if its scaler has stored a size for the attempt that it would begin.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+from collections.abc import Callable, Sequence
+
+from ffdl_batch.config.settings import ElasticPool, Settings
+from ffdl_batch.domain.job.job import Job
+from ffdl_batch.domain.job_state import JobState, RequestedAction
+from ffdl_batch.services.backends.adapters import Adapters
+from ffdl_batch.services.deployment.step_lease import Delay, StepLease
+from ffdl_batch.store import JobSize, LeasedJob, SizeState, Store
+
+NEEDED = ("numpy", "scipy")
+"""What the scaler computes with."""
+
+
+def missing_modules() -> tuple[str, ...]:
+    """Return those of NEEDED that are not installed."""
+    return tuple(name for name in NEEDED if importlib.util.find_spec(name) is None)
+
+
+def is_admitted(job: Job, size: JobSize | None) -> bool:
+    """Return whether a scaler has admitted the next attempt of a job in PENDING."""
+    return size is not None and size.state is SizeState.ADMITTED and size.attempt == job.attempt + 1
+
+
+class ElasticPools:
+    """The configured pools. One per daemon. Safe in every thread."""
+
+    def __init__(self, settings: Settings, adapters: Adapters, store: Store) -> None:
+        self._settings, self._adapters, self._store = settings, adapters, store
+        self.missing = missing_modules() if settings.elastic else ()
+        """Modules without which no pool is scaled."""
+        self.job_waits = threading.Event()
+        """Set when a job begins to wait for a decision."""
+        self.wake: Callable[[], None] = lambda: None
+        """Called after that."""
+
+    @property
+    def pools(self) -> dict[str, ElasticPool]:
+        """All configured pools by name."""
+        return dict(self._settings.elastic)
+
+    def pool_of(self, job: Job) -> str | None:
+        """Return the pool that the job belongs to; None if it belongs to none."""
+        elastic = job.spec.batch.elasticity
+        pool = None if elastic is None else self._settings.elastic.get(elastic.pool)
+        if elastic is None or pool is None or self.backend_of(pool) != job.backend:
+            return None
+        default = str(self._settings.backend_settings(job.backend).get("partition", ""))
+        return elastic.pool if pool.partition in ("", job.spec.batch.partition or default) else None
+
+    def backend_of(self, pool: ElasticPool) -> str:
+        """Return the backend of the pool's jobs."""
+        return pool.backend or self._adapters.default_name()
+
+    def sort_out(self, lease: StepLease, leased: Sequence[LeasedJob]) -> list[LeasedJob]:
+        """Return those of `leased` that may be submitted. The others are put off until a scaler admits them."""
+        if not self._settings.elastic or self.missing:
+            return list(leased)
+        asked = {one.job.id: pool for one in leased if _would_begin(one.job) and (pool := self.pool_of(one.job))}
+        if not asked:
+            return list(leased)
+        paused, sizes = self._store.elastic.paused(), self._store.elastic.sizes(asked)
+        held = {
+            one.job.id: one.job
+            for one in leased
+            if asked.get(one.job.id, "") not in ("", *paused) and not is_admitted(one.job, sizes.get(one.job.id))
+        }
+        reasons = {job_id: f"waits for GPUs of pool {asked[job_id]}" for job_id in held}
+        lease.put_off(
+            [
+                Delay(
+                    job,
+                    self._settings.elastic[asked[job.id]].interval_s,
+                    "" if job.pending_reason == reasons[job.id] else reasons[job.id],
+                )
+                for job in held.values()
+            ]
+        )
+        if any(job.pending_reason != reasons[job.id] for job in held.values()):
+            self.job_waits.set()
+            self.wake()
+        return [one for one in leased if one.job.id not in held]
+
+
+def _would_begin(job: Job) -> bool:
+    return job.state is JobState.PENDING and job.requested_action is RequestedAction.NONE

@@ -1,0 +1,1 @@
+"""Sizes of elastic jobs: the scaler of a pool, what it has decided, and why."""

@@ -1,0 +1,83 @@
+"""Reads what learners have reported about speed, remaining work and size, as far as it is new."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field
+from statistics import fmean
+
+from ffdl_batch.attempt.layout import Root
+from ffdl_batch.attempt.reader import DamagedFile, open_regular, size_of
+from ffdl_batch.domain.job.elastic import workers_of
+from ffdl_batch.domain.job.job import Job
+from ffdl_batch.domain.metrics.learner_reports import last_hint, remaining_samples, throughputs
+from ffdl_batch.domain.metrics.records import MetricRecord, RecordError, decode_record
+from ffdl_batch.elastic.step_times import StepTimes
+from ffdl_batch.elastic.throughput_model import Measurement
+from ffdl_batch.host.fast_dataclass import dataclass
+from ffdl_batch.store import Attempt
+
+MOST_BYTES = 256 * 1024
+"""Read from one file in one look. If a file has grown by more, its end counts."""
+MOST_ATTEMPTS = 8
+"""The newest attempts of a job, whose reports count."""
+
+
+@dataclass(slots=True)
+class LearnerHistory:
+    """What the learners of one job have reported."""
+
+    times: StepTimes = field(default_factory=StepTimes)
+    remaining: float | None = None
+    """Samples."""
+    hint: int | None = None
+    """The last one: a change of `hint_learners`, or HOLD."""
+    hint_learners: int = 0
+    """Learners of the attempt that gave the hint."""
+    first_at: dict[int, float] = field(default_factory=dict)
+    """When each attempt reported a speed first."""
+    _read: dict[int, int] = field(default_factory=dict)
+    """Bytes of each attempt's file that were read."""
+
+    def look(self, root: Root, job: Job, attempts: Sequence[Attempt]) -> None:
+        """Read what is new. A file that has not grown is not opened."""
+        for attempt in attempts[-MOST_ATTEMPTS:]:
+            path = root.job(job.id).attempt(attempt.number).learner_metrics(1)
+            if records := self._new_records(attempt.number, path):
+                self._add(job, attempt, records)
+
+    def _new_records(self, number: int, path: str) -> list[MetricRecord]:
+        done, size = self._read.get(number, 0), size_of(path)
+        if size <= done:
+            return []
+        begin = max(done, size - MOST_BYTES)
+        try:
+            with open_regular(path) as file:
+                file.seek(begin)
+                chunk = file.read(MOST_BYTES)
+        except (FileNotFoundError, DamagedFile):
+            return []
+        whole = chunk[: chunk.rfind(b"\n") + 1]
+        self._read[number] = begin + len(whole)
+        records = []
+        for line in whole.splitlines():
+            try:
+                records.append(decode_record(line.decode("utf-8", "replace")))
+            except RecordError:
+                continue  # also the rest of a line whose beginning was left out
+        return records
+
+    def _add(self, job: Job, attempt: Attempt, records: Sequence[MetricRecord]) -> None:
+        learners = attempt.learners or job.spec.resources.learners
+        gpus = workers_of(learners, job.effective_spec.resources.gpus)
+        speeds = throughputs(records)
+        if speeds:
+            self.first_at.setdefault(attempt.number, speeds[0][0])
+        if speeds and attempt.global_batch:
+            step_s = attempt.global_batch / fmean(speed for _, speed in speeds)
+            self.times.add(Measurement(learners, gpus, attempt.global_batch // gpus, step_s))
+        remaining, hint = remaining_samples(records), last_hint(records)
+        if remaining is not None:
+            self.remaining = remaining
+        if hint is not None:
+            self.hint, self.hint_learners = hint, learners

@@ -1,0 +1,145 @@
+"""Describes an elastic job to the policy: how long it would take at each size, and what a change costs. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+
+import numpy as np
+
+from ffdl_batch.config.settings import ElasticPool
+from ffdl_batch.domain.job.elastic import Elastic, workers_of
+from ffdl_batch.domain.job.job import Job
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.metrics.learner_reports import HOLD
+from ffdl_batch.elastic.policy import PoolJob
+from ffdl_batch.elastic.schedulers import GROWTH
+from ffdl_batch.host.fast_dataclass import dataclass
+from ffdl_batch.services.elastic.learner_history import LearnerHistory
+from ffdl_batch.store import Attempt, JobSize
+
+RESTART_S = 60.0
+"""What a change costs until one was measured."""
+REMAINING_S = 3600.0
+"""How long a job runs that neither reports its remaining work nor has a time limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A job for the policy, and why it keeps its size ("" = it may change)."""
+
+    job: PoolJob
+    hold: str
+
+
+def describe(  # noqa: PLR0913 - all that is known of a job
+    job: Job,
+    size: JobSize | None,
+    attempt: Attempt | None,
+    history: LearnerHistory,
+    pool: ElasticPool,
+    now: float,
+    *,
+    refused: Collection[int] = (),
+) -> Described | None:
+    """Return the job as the policy sees it; None if no permitted size fits into the pool.
+
+    `attempt` is its last one; `refused` are numbers of learners with which it cannot be planned.
+    """
+    elastic, resources = job.spec.batch.elasticity, job.effective_spec.resources
+    assert elastic is not None  # it belongs to a pool
+    runs = job.state is JobState.PROCESSING and attempt is not None
+    per, present = resources.gpus, workers_of(resources.learners, resources.gpus)
+    batch = job.global_batch or 0
+    restart_s = size.restart_s if size is not None and size.restart_s is not None else RESTART_S
+    permitted = [one for one in _permitted(elastic, history, resources.learners, per) if one not in refused]
+    choices = [
+        (learners, gpus, one)
+        for learners in permitted
+        if (gpus := workers_of(learners, per)) <= pool.gpus
+        for one in _batches(elastic, gpus, batch, history)
+    ]
+    if not choices:
+        return None
+    # The present size comes first. It need not be permitted any more.
+    per_sample = _per_sample_s(history, [(resources.learners, present, max(batch, present)), *choices])
+    samples = _remaining_samples(job, attempt if runs else None, history, per_sample[0], now)
+    width = max(pool.gpus, present) + 1
+    remaining, batches = np.full(width, math.inf), np.zeros(width, dtype=np.int64)
+    for (_, gpus, one), seconds in zip(choices, per_sample[1:], strict=True):
+        if samples * seconds < remaining[gpus]:
+            remaining[gpus], batches[gpus] = samples * seconds, one
+    began = attempt.created_at if attempt is not None else now
+    reported = attempt is not None and attempt.number in history.first_at
+    hold = _hold(history, runs, began + pool.min_between_s - now)
+    present_s = samples * per_sample[0]
+    if hold:
+        remaining[present], batches[present] = present_s, batch
+    return Described(
+        PoolJob(
+            job.id,
+            remaining,
+            batches,
+            restart_s,
+            gpus=present if runs else 0,
+            present_batch=batch if runs else 0,
+            present_remaining_s=present_s if runs and (hold or resources.learners in permitted) else math.inf,
+            restarting_s=max(0.0, restart_s - (now - began)) if runs and not reported else 0.0,
+            weight=elastic.weight,
+            tenant=job.user,
+            held=bool(hold),
+        ),
+        hold,
+    )
+
+
+def _hold(history: LearnerHistory, runs: bool, left_s: float) -> str:
+    if runs and history.hint == HOLD:
+        return "the job asks for no change"
+    if runs and left_s > 0:
+        return f"it keeps its size for {math.ceil(left_s)} s more"
+    return ""
+
+
+def _permitted(elastic: Elastic, history: LearnerHistory, learners: int, gpus: float) -> Iterator[int]:
+    """Yield the numbers of learners that the job may have."""
+    least, most = elastic.min_learners, elastic.max_learners
+    if history.hint:
+        most = max(least, min(most, history.hint_learners + history.hint))
+    measured = history.times.most_gpus
+    known = GROWTH * measured if measured else workers_of(learners, gpus)
+    for number in range(least, most + 1):
+        if number == least or workers_of(number, gpus) <= known:
+            yield number
+
+
+def _batches(elastic: Elastic, gpus: int, present: int, history: LearnerHistory) -> list[int]:
+    """Return global batches to compare: powers of two for each GPU, the least, the largest and the present one. Before
+    a speed is known, only the requested one."""
+    permitted = elastic.batches_per_gpu(gpus)
+    if not permitted:
+        return []
+    if not history.times.most_gpus:
+        return [elastic.batch_on(gpus) or 0]
+    powers = {2**exponent for exponent in range(permitted[-1].bit_length())}
+    return [one * gpus for one in sorted({permitted[0], permitted[-1], *powers, present // gpus}) if one in permitted]
+
+
+def _per_sample_s(history: LearnerHistory, choices: Sequence[tuple[int, int, int]]) -> list[float]:
+    """Return the seconds for one sample with each of the choices of learners, GPUs and batch. Each learner counts as a
+    node, as in the measurements."""
+    learners, gpus, batch = np.array(choices).T
+    return [float(one) for one in history.times.predict(learners, gpus, batch // gpus).step_s / batch]
+
+
+def _remaining_samples(
+    job: Job, attempt: Attempt | None, history: LearnerHistory, per_sample_s: float, now: float
+) -> float:
+    """Return the samples that are left, or a stand-in: what the job can do until its time limit at its present size."""
+    if history.remaining is not None:
+        return max(1.0, history.remaining)
+    limit_s = job.effective_spec.batch.time_s
+    left_s = REMAINING_S if limit_s is None else float(limit_s)
+    if limit_s is not None and attempt is not None:
+        left_s = max(1.0, left_s - (now - attempt.created_at))
+    return left_s / per_sample_s

@@ -1,0 +1,242 @@
+"""Divides the GPUs of each pool among its elastic jobs: load, decide, record, act.
+
+One daemon at a time does it for a pool: the one that holds its lease. Everything that must survive is in the database;
+what learners have reported is read again by another scaler.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ffdl_batch.config.images import UnknownImage
+from ffdl_batch.config.settings import ElasticPool
+from ffdl_batch.domain.job.elastic import workers_of
+from ffdl_batch.domain.job.job import Job, JobId
+from ffdl_batch.domain.job_state import JobState, RequestedAction
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
+from ffdl_batch.elastic.policy import Objective, Rules, Target, decide
+from ffdl_batch.host.fast_dataclass import dataclass
+from ffdl_batch.services.backends.adapters import Adapters
+from ffdl_batch.services.backends.node_exclusion import NodeExclusion
+from ffdl_batch.services.deployment.attempt_planning import plan_attempt
+from ffdl_batch.services.deployment.elastic_pools import ElasticPools, is_admitted
+from ffdl_batch.services.elastic.decision_records import Decision, encode
+from ffdl_batch.services.elastic.learner_history import LearnerHistory
+from ffdl_batch.services.elastic.pool_jobs import Described, describe
+from ffdl_batch.services.elastic.size_changes import Reached, SizeChanges
+from ffdl_batch.services.job_storage import JobStorage
+from ffdl_batch.services.leader_lease import LeaderLease, Leases
+from ffdl_batch.store import Attempt, ElasticJob, SizeState
+
+log = logging.getLogger(__name__)
+
+LEAST_S = 1.0
+"""Shortest time between two decisions about a pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sorted:
+    """The jobs of a pool, by what can be decided about them."""
+
+    open: tuple[ElasticJob, ...]
+    """They run or wait, and may get another size."""
+    fixed: Mapping[str, int]
+    """GPUs of jobs that have been decided about, or cannot change now."""
+
+
+class Scaler:
+    """Decides about the pools of one daemon. `reached` is called at each step."""
+
+    def __init__(
+        self,
+        storage: JobStorage,
+        adapters: Adapters,
+        node_exclusion: NodeExclusion,
+        pools: ElasticPools,
+        leases: Leases,
+        reached: Reached = lambda _step: None,
+    ) -> None:
+        self._storage, self._adapters, self._node_exclusion = storage, adapters, node_exclusion
+        self._pools, self._reached = pools, reached
+        self._leases = {name: LeaderLease(leases, f"scaler {name}") for name in pools.pools}
+        self._decided_at: dict[str, float] = {}
+        """When each pool was decided about last (monotonic)."""
+        self._soon: set[str] = set()
+        """Pools in which a job has come or ended since."""
+        self._histories: dict[JobId, LearnerHistory] = {}
+        self._refused: dict[JobId, set[int]] = {}
+        """Numbers of learners with which a job cannot be planned."""
+        self._timed: set[tuple[JobId, int]] = set()
+        """Attempts whose start was measured."""
+
+    def step(self) -> tuple[int, float]:
+        """Continue changes, and decide about the pools that are due. Return how many jobs changed, and how long to
+        pause."""
+        if self._pools.job_waits.is_set():
+            self._pools.job_waits.clear()
+            self._soon |= self._leases.keys()
+        held = [name for name, lease in self._leases.items() if lease.take()]
+        changed = self._continue(held)
+        if self._storage.store.elastic.forget_ended():
+            self._soon |= self._leases.keys()
+        paused = self._storage.store.elastic.paused()
+        due = [name for name in held if name not in paused and self._due_in_s(name) <= 0]
+        if due:
+            jobs = self._storage.store.elastic.jobs()
+            self._forget(jobs)
+            for name in due:
+                changed += self._decide(name, [one for one in jobs if self._pools.pool_of(one.job) == name])
+        return changed, min((max(LEAST_S, self._due_in_s(name)) for name in self._leases), default=math.inf)
+
+    def close(self) -> None:
+        """Release the leases. Raises StoreError."""
+        for lease in self._leases.values():
+            lease.end()
+
+    def _due_in_s(self, name: str) -> float:
+        if name not in self._decided_at:
+            return 0.0
+        wait_s = LEAST_S if name in self._soon else self._pools.pools[name].interval_s
+        return self._decided_at[name] + wait_s - self._storage.clock.monotonic()
+
+    def _changes(self, name: str) -> SizeChanges:
+        return SizeChanges(self._storage, name, self._leases[name].named, self._reached)
+
+    def _continue(self, held: Sequence[str]) -> int:
+        """Resume the jobs that were halted for another size, also those of a paused pool."""
+        jobs = self._storage.store.elastic.halted()
+        sizes = self._storage.store.elastic.sizes([job.id for job in jobs]) if jobs else {}
+        return sum(
+            self._changes(name).resume(job, sizes[job.id])
+            for job in jobs
+            if (name := self._pools.pool_of(job)) in held and name is not None and job.id in sizes
+        )
+
+    def _forget(self, jobs: Sequence[ElasticJob]) -> None:
+        live = {one.job.id for one in jobs}
+        for known in (self._histories, self._refused):
+            for job_id in known.keys() - live:
+                del known[job_id]
+        self._timed = {one for one in self._timed if one[0] in live}
+
+    def _decide(self, name: str, jobs: Sequence[ElasticJob]) -> int:
+        self._soon.discard(name)
+        self._decided_at[name] = self._storage.clock.monotonic()
+        if not jobs:
+            return 0
+        pool, now = self._pools.pools[name], self._storage.clock.now()
+        attempts = self._storage.store.attempts_of([one.job.id for one in jobs])
+        found = _sort([self._look(one, attempts[one.job.id]) for one in jobs])
+        described = self._describe(pool, found.open, attempts, now)
+        gpus = max(0, pool.gpus - sum(found.fixed.values()))
+        described = _without_holds_beyond(described, gpus)
+        rules = Rules(Objective(pool.objective))
+        targets = tuple(decide([one.job for one in described], gpus, rules))
+        decision = Decision(name, now, gpus, found.fixed, rules, described, targets)
+        if not self._storage.store.elastic.add_decision(self._leases[name].named, encode(decision)):
+            return 0
+        self._reached("decided")
+        by_id = {str(one.job.id): one for one in found.open}
+        return sum(
+            self._act(name, by_id[one.job.name], target)
+            for one, target in sorted(zip(described, targets, strict=True), key=lambda pair: _grows(*pair))
+        )
+
+    def _look(self, one: ElasticJob, attempts: Sequence[Attempt]) -> ElasticJob:
+        """Read what its learners have reported. Return the job, with the time of its last change if that is new."""
+        job = one.job
+        history = self._histories.setdefault(job.id, LearnerHistory())
+        history.look(self._storage.root, job, attempts)
+        size, key = one.size, (job.id, job.attempt)
+        first_at = history.first_at.get(job.attempt)
+        if size is None or first_at is None or key in self._timed or size.attempt != job.attempt:
+            return one
+        if size.state is not SizeState.ADMITTED:
+            return one
+        self._timed.add(key)
+        restart_s = max(1.0, first_at - size.requested_at)
+        self._storage.store.elastic.note_restart(job.id, restart_s)
+        return replace(one, size=replace(size, restart_s=restart_s))
+
+    def _describe(
+        self, pool: ElasticPool, jobs: Sequence[ElasticJob], attempts: Mapping[JobId, Sequence[Attempt]], now: float
+    ) -> tuple[Described, ...]:
+        found = (
+            describe(
+                one.job,
+                one.size,
+                attempts[one.job.id][-1] if attempts[one.job.id] else None,
+                self._histories[one.job.id],
+                pool,
+                now,
+                refused=self._refused.get(one.job.id, ()),
+            )
+            for one in jobs
+        )
+        return tuple(one for one in found if one is not None)
+
+    def _act(self, name: str, one: ElasticJob, target: Target) -> bool:
+        job, per = one.job, one.job.effective_spec.resources.gpus
+        waits = job.state is JobState.PENDING
+        learners = target.gpus // workers_of(1, per)
+        if waits and not learners:
+            return False
+        if not waits and (target.gpus, target.batch) == (_gpus(job), job.global_batch):
+            return False
+        if learners and not self._can_plan(job, learners, target.batch):
+            self._refused.setdefault(job.id, set()).add(learners)
+            self._soon.add(name)
+            return False
+        change = self._changes(name).admit if waits else self._changes(name).halt
+        return change(job, one.size, learners, target.batch)
+
+    def _can_plan(self, job: Job, learners: int, batch: int) -> bool:
+        """Whether an attempt with this size can be planned. The deployer fails a job that cannot run as it is."""
+        if learners == job.effective_spec.resources.learners:
+            return True
+        overrides = replace(job.overrides, learners=learners, global_batch=batch)
+        wanted = replace(job, overrides=overrides, attempt=job.attempt + 1)
+        try:
+            plan_attempt(self._storage, self._adapters, self._node_exclusion, wanted)
+        except (InvalidRequest, UnknownImage) as error:
+            log.warning("%s cannot have %d learners: %s", job.id, learners, error)
+            return False
+        return True
+
+
+def _sort(jobs: Sequence[ElasticJob]) -> _Sorted:
+    open_jobs: list[ElasticJob] = []
+    fixed: dict[str, int] = {}
+    for one in jobs:
+        job, size = one.job, one.size
+        if size is not None and size.state is SizeState.HALTING:
+            fixed[job.id] = size.learners * workers_of(1, job.effective_spec.resources.gpus)
+        elif job.requested_action is not RequestedAction.NONE:
+            fixed[job.id] = 0 if job.state is JobState.PENDING else _gpus(job)
+        elif job.state is JobState.PROCESSING or (job.state is JobState.PENDING and not is_admitted(job, size)):
+            open_jobs.append(one)
+        else:
+            fixed[job.id] = _gpus(job)
+    return _Sorted(tuple(open_jobs), fixed)
+
+
+def _gpus(job: Job) -> int:
+    resources = job.effective_spec.resources
+    return workers_of(resources.learners, resources.gpus)
+
+
+def _without_holds_beyond(described: tuple[Described, ...], gpus: int) -> tuple[Described, ...]:
+    """Let all jobs change if those that keep their size need more GPUs than the pool has."""
+    if sum(one.job.gpus for one in described if one.hold) <= gpus:
+        return described
+    return tuple(replace(one, job=replace(one.job, held=False), hold="") for one in described)
+
+
+def _grows(described: Described, target: Target) -> int:
+    """Order changes so that GPUs become free before they are given away."""
+    return int(np.sign(target.gpus - described.job.gpus))

@@ -1,0 +1,415 @@
+"""The scaler of a pool: which jobs it admits and changes, what survives a crash, and who wins against the owner."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import field, replace
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from ffdl_batch.attempt.reader import open_regular
+from ffdl_batch.config.settings import ElasticPool
+from ffdl_batch.domain.job.job import Job
+from ffdl_batch.domain.job.views import Resume
+from ffdl_batch.domain.job_state import JobState, RequestedAction
+from ffdl_batch.domain.metrics.records import FLOAT, INT, Measure, MetricRecord, encode_record
+from ffdl_batch.domain.outcome.continuation import Spent
+from ffdl_batch.domain.outcome.controller_events import Outcome
+from ffdl_batch.domain.outcome.observation import EndCause
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
+from ffdl_batch.host.fast_dataclass import dataclass
+from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest
+from ffdl_batch.services.deployment.deployer import Deployer
+from ffdl_batch.services.elastic.scaler import Scaler
+from ffdl_batch.services.job_control.resume import resume_job
+from ffdl_batch.services.job_control.stop import cancel_job, halt_job
+from ffdl_batch.store import JobSize, SizeState
+from tests.unit.services.chains import end, running
+from tests.unit.services.conftest import MANIFEST, Site
+
+POOL = ElasticPool(gpus=4, backend="fake", min_between_s=0.0, objective="fair")
+ELASTIC = "{min_learners: 1, max_learners: 4, batch: {min: 16, max: 256, per_gpu_max: 64, start: 64}}"
+
+
+class Killed(BaseException):
+    """What a daemon is that is killed at a step."""
+
+
+@dataclass
+class Bench:
+    """A site with a pool of 4 GPUs; its scaler and its deployer."""
+
+    site: Site
+    pool: ElasticPool = POOL
+    scaler: Scaler = field(init=False)
+    deployer: Deployer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.restart()
+
+    def restart(self, reached: Callable[[str], None] = lambda _step: None, owner: str = "test") -> None:
+        """Begin with new services, as a daemon that was killed does."""
+        self.site.platform.storage.store.end_leases_of("test")
+        self.site.set_settings(elastic={"default": self.pool})
+        platform = self.site.platform if owner == "test" else replace(self.site.platform, owner=owner)
+        made = platform.scaler(reached)
+        assert made is not None
+        self.scaler, self.deployer = made, platform.deployer()
+
+    def accept(self, key: str, learners: int = 4, batch: str = "") -> Job:
+        return self.site.accept(key, f"{MANIFEST}learners: {learners}\nbatch: {{elastic: {ELASTIC}{batch}}}\n")
+
+    def turn(self, tick_s: float = 0.0) -> None:
+        """Let the deployer make one step, the scaler, and the deployer again."""
+        self.site.clock.tick(tick_s)
+        self.deployer.step()
+        self.scaler.step()
+        self.deployer.step()
+
+    def arrive(self, key: str, learners: int = 4, batch: str = "") -> Job:
+        """A job that the scaler has admitted, and that trains."""
+        job = self.accept(key, learners, batch)
+        self.turn(tick_s=2)
+        self.start(job)
+        return self.site.job(job.id)
+
+    def start(self, job: Job) -> None:
+        running(self.site, self.site.job(job.id))
+
+    def report(self, job: Job, speed: float, remaining: float | None = None, hint: int | None = None) -> None:
+        """Its first learner reports."""
+        job = self.site.job(job.id)
+        values = {"throughput": Measure(FLOAT, repr(speed))}
+        values |= {} if remaining is None else {"remaining": Measure(FLOAT, repr(remaining))}
+        values |= {} if hint is None else {"scale": Measure(INT, str(hint))}
+        path = Path(self.site.attempt(job).learner_metrics(1))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            file.write(
+                encode_record(MetricRecord(job.id, int(self.site.clock.now() * 1000), 1, "", "ffdl", {}, values))
+            )
+
+    def checkpoints(self, job: Job) -> Job:
+        """Its attempt ends, because it was asked to."""
+        job = self.site.job(job.id)
+        assert job.requested_action is RequestedAction.HALT
+        self.site.head(job).ends(Outcome.HALTED, interruption="halt")
+        return end(self.site, job, EndCause.SUCCESS)
+
+    def completes(self, job: Job) -> None:
+        head = self.site.head(job)
+        head.stores()
+        head.ends(Outcome.COMPLETED, exit_code=0)
+        assert end(self.site, job, EndCause.SUCCESS).state is JobState.COMPLETED
+
+    def learners(self, *jobs: Job) -> list[int]:
+        return [self.site.job(job.id).effective_spec.resources.learners for job in jobs]
+
+    def size(self, job: Job) -> JobSize | None:
+        return self.site.platform.storage.store.elastic.sizes([job.id]).get(job.id)
+
+    def halts(self, *jobs: Job) -> list[bool]:
+        return [self.site.job(job.id).requested_action is RequestedAction.HALT for job in jobs]
+
+
+@pytest.fixture
+def bench(site: Site) -> Bench:
+    return Bench(site)
+
+
+def first_shrinks_for_second(bench: Bench) -> tuple[Job, Job]:
+    """The first job has all GPUs and is asked to end, because a second one has come."""
+    first = bench.arrive("first")
+    bench.report(first, 100.0, remaining=360_000.0)
+    second = bench.accept("second")
+    bench.turn(tick_s=2)
+    assert bench.halts(first) == [True]
+    return first, second
+
+
+def test_job_waits_until_scaler_admits_it(bench: Bench) -> None:
+    job = bench.accept("k")
+    bench.deployer.step()
+    assert bench.site.job(job.id).pending_reason == "waits for GPUs of pool default"
+    assert bench.site.scheduler.submitted == []
+    bench.turn(tick_s=2)
+    assert (bench.site.job(job.id).state, bench.learners(job)) == (JobState.QUEUED, [4])
+    assert bench.site.job(job.id).pending_reason == ""
+
+
+def test_running_job_shrinks_for_second_and_second_grows_after_its_end(bench: Bench) -> None:
+    first, second = first_shrinks_for_second(bench)
+    halted = bench.checkpoints(first)
+    assert halted.state is JobState.HALTED
+    bench.turn(tick_s=2)
+    sizes = bench.learners(first, second)
+    assert sum(sizes) <= 4 and min(sizes) >= 1
+    assert [bench.site.job(job.id).state for job in (first, second)] == [JobState.QUEUED] * 2
+    bench.start(first)
+    bench.start(second)
+    bench.report(second, 50.0, remaining=360_000.0)
+    bench.completes(bench.site.job(first.id))
+    bench.turn(tick_s=2)
+    assert bench.halts(second) == [True], "the GPUs of the first job are free"
+    bench.checkpoints(second)
+    bench.turn(tick_s=2)
+    assert bench.learners(second) == [4]
+    attempts = bench.site.platform.storage.store.attempts(second.id)
+    assert [one.learners for one in attempts] == [sizes[1], 4]
+    tokens = [token for _, token in bench.site.scheduler.submitted]
+    assert len(tokens) == len(set(tokens)) == 4, "each attempt is submitted once"
+
+
+def test_change_of_size_keeps_retry_budget_and_is_in_history(bench: Bench) -> None:
+    first, _ = first_shrinks_for_second(bench)
+    bench.site.move(bench.site.job(first.id), columns={"spent": Spent(timeouts=3)})
+    bench.checkpoints(first)
+    bench.turn(tick_s=2)
+    assert bench.site.job(first.id).spent == Spent(timeouts=3)
+    (entry,) = [one for one in bench.site.platform.storage.store.history(first.id) if one.cause == "resumed"]
+    assert entry.message.startswith("the scaler of pool default gave it ")
+
+
+@pytest.mark.parametrize("step", ["decided", "halted", "resumed", "admitted"])
+def test_daemon_killed_at_step_of_change_continues_it_once(bench: Bench, step: str) -> None:
+    def die(reached: str) -> None:
+        if reached == step:
+            raise Killed
+
+    first = bench.arrive("first")
+    bench.report(first, 100.0, remaining=360_000.0)
+    second = bench.accept("second")
+    killed = False
+    for _ in range(6):
+        bench.restart(die if not killed else lambda _: None)
+        try:
+            bench.turn(tick_s=2)
+        except Killed:
+            killed = True
+            bench.restart()
+            bench.turn(tick_s=2)
+        if bench.halts(first) == [True] and bench.site.job(first.id).state is JobState.PROCESSING:
+            bench.checkpoints(first)
+    assert killed
+    assert [bench.site.job(job.id).state for job in (first, second)] == [JobState.QUEUED] * 2
+    assert sum(bench.learners(first, second)) <= 4
+    tokens = [token for _, token in bench.site.scheduler.submitted]
+    assert sorted(tokens) == sorted({f"{first.id}-1", f"{first.id}-2", f"{second.id}-1"})
+
+
+def test_halt_by_owner_wins_over_change_of_size(bench: Bench) -> None:
+    first, _ = first_shrinks_for_second(bench)
+    platform = bench.site.platform
+    halt_job(platform.storage, platform.adapters, bench.site.caller, first.id)
+    bench.checkpoints(first)
+    bench.turn(tick_s=2)
+    assert bench.site.job(first.id).state is JobState.HALTED
+
+
+def test_cancelled_job_is_not_resumed_with_another_size(bench: Bench) -> None:
+    first, _ = first_shrinks_for_second(bench)
+    bench.checkpoints(first)
+    platform = bench.site.platform
+    cancel_job(platform.storage, platform.adapters, bench.site.caller, first.id)
+    bench.turn(tick_s=2)
+    assert bench.site.job(first.id).state is JobState.CANCELLED
+    assert bench.size(first) is None
+
+
+def test_halt_by_owner_between_attempts_stays(bench: Bench) -> None:
+    first, _ = first_shrinks_for_second(bench)
+    bench.checkpoints(first)
+    platform = bench.site.platform
+    halt_job(platform.storage, platform.adapters, bench.site.caller, first.id)
+    bench.turn(tick_s=2)
+    assert bench.site.job(first.id).state is JobState.HALTED
+    resume_job(
+        platform.storage, platform.adapters, platform.store_checks, bench.site.caller, first.id, Resume(learners=4)
+    )
+    bench.turn(tick_s=61)
+    assert bench.learners(first)[0] < 4, "the pool has no room for 4, whatever the owner asks for"
+
+
+def test_scaler_without_lease_changes_nothing(bench: Bench) -> None:
+    store = bench.site.platform.storage.store
+    first = bench.arrive("first")
+    bench.report(first, 100.0, remaining=360_000.0)
+    bench.scaler._leases["default"].take()
+    bench.accept("second")
+    bench.deployer.step()
+    stale = bench.scaler
+    bench.site.clock.tick(31)  # the lease has expired, and another daemon has it
+    assert store.acquire_lease("scaler default", "other", 3600) is not None
+    stale._leases["default"]._renewed_at = bench.site.clock.monotonic()  # it has not noticed
+    stale.step()
+    assert bench.halts(first) == [False]
+    bench.site.clock.tick(31)
+    stale.step()
+    assert bench.halts(first) == [False], "it does not hold the lease"
+
+
+def test_paused_pool_admits_jobs_as_submitted_and_changes_none(bench: Bench) -> None:
+    store = bench.site.platform.storage.store
+    first = bench.arrive("first")
+    bench.report(first, 100.0, remaining=360_000.0)
+    store.elastic.pause("default", bench.site.clock.now())
+    second = bench.accept("second")
+    bench.turn(tick_s=61)
+    assert bench.site.job(second.id).state is JobState.QUEUED
+    assert (bench.learners(first, second), bench.halts(first)) == ([4, 4], [False])
+    store.elastic.resume("default")
+    bench.start(second)
+    bench.turn(tick_s=61)
+    assert any(bench.halts(first, second)), "8 learners do not fit into 4 GPUs"
+
+
+def test_paused_pool_finishes_change_that_has_begun(bench: Bench) -> None:
+    first, _ = first_shrinks_for_second(bench)
+    bench.site.platform.storage.store.elastic.pause("default", bench.site.clock.now())
+    bench.checkpoints(first)
+    bench.turn(tick_s=2)
+    assert bench.site.job(first.id).state is JobState.QUEUED
+
+
+def test_hold_keeps_size_and_second_job_waits(bench: Bench) -> None:
+    first = bench.arrive("first")
+    bench.report(first, 100.0, remaining=360_000.0, hint=0)
+    second = bench.accept("second")
+    bench.turn(tick_s=2)
+    bench.turn(tick_s=61)
+    assert bench.halts(first) == [False]
+    assert bench.site.job(second.id).pending_reason == "waits for GPUs of pool default"
+
+
+@pytest.mark.parametrize(("hint", "most"), [(1, 3), (-1, 1)])
+def test_hint_limits_learners(bench: Bench, hint: int, most: int) -> None:
+    job = bench.arrive("first", learners=2)
+    assert bench.learners(job) == [2], "nothing is known about more GPUs than it was submitted with"
+    bench.report(job, 100.0, remaining=1e7, hint=hint)
+    bench.turn(tick_s=61)
+    bench.checkpoints(job)
+    bench.turn(tick_s=2)
+    assert bench.learners(job) == [most]
+
+
+def test_attempt_keeps_its_size_for_minimum_time(site: Site) -> None:
+    bench = Bench(site, replace(POOL, min_between_s=300.0))
+    first = bench.arrive("first")
+    bench.report(first, 100.0, remaining=360_000.0)
+    bench.accept("second")
+    bench.turn(tick_s=61)
+    assert bench.halts(first) == [False]
+    bench.turn(tick_s=300)
+    assert bench.halts(first) == [True]
+
+
+def test_decision_is_due_after_interval_or_when_a_job_comes_or_ends(site: Site) -> None:
+    bench = Bench(site, replace(POOL, interval_s=100.0))
+    first = bench.arrive("first")
+    decisions = site.platform.storage.store.elastic.decisions
+    bench.turn(tick_s=50)
+    assert len(decisions("default")) == 1
+    bench.turn(tick_s=51)
+    assert len(decisions("default")) == 2
+    bench.completes(site.job(first.id))
+    second = bench.accept("second")
+    bench.turn(tick_s=2)
+    assert len(decisions("default")) == 3 and site.job(second.id).state is JobState.QUEUED
+
+
+def test_running_jobs_shrink_in_pool_that_is_too_small_for_them(bench: Bench) -> None:
+    jobs = [bench.arrive("first"), bench.arrive("other", batch=", partition: other")]
+    assert [job.state for job in jobs] == [JobState.PROCESSING] * 2
+    bench.pool = replace(POOL, gpus=2, min_between_s=1e4)
+    bench.restart()
+    bench.report(jobs[0], 100.0, remaining=1e6, hint=0)
+    bench.turn(tick_s=61)
+    assert bench.halts(jobs[0]) == [True], "neither its hint nor its age count"
+
+
+def test_jobs_of_other_backend_or_partition_run_as_submitted(site: Site) -> None:
+    for number, pool in enumerate((replace(POOL, backend="other"), replace(POOL, partition="gpu"))):
+        bench = Bench(site, pool)
+        job = bench.accept(f"k{number}")
+        bench.deployer.step()
+        assert site.job(job.id).state is JobState.QUEUED
+        assert bench.size(job) is None
+    job = bench.accept("k3", batch=", partition: gpu")
+    bench.deployer.step()
+    assert site.job(job.id).state is JobState.PENDING
+
+
+def test_restart_cost_is_time_from_request_to_first_report_of_next_attempt(bench: Bench) -> None:
+    first, _ = first_shrinks_for_second(bench)
+    size = bench.size(first)
+    assert size is not None and size.state is SizeState.HALTING
+    bench.checkpoints(first)
+    bench.turn(tick_s=2)
+    bench.start(first)
+    bench.site.clock.tick(20)
+    bench.report(first, 40.0)
+    bench.turn(tick_s=61)
+    noted = bench.size(first)
+    assert noted is not None and noted.restart_s is not None
+    assert noted.restart_s == pytest.approx(bench.site.clock.now() - 61 - size.requested_at, abs=0.01)
+    last = json.loads(bench.site.platform.storage.store.elastic.decisions("default")[-1].inputs)
+    assert [one["restart_s"] for one in last["jobs"] if one["name"] == first.id] == [noted.restart_s]
+
+
+def test_size_that_cannot_be_planned_is_not_asked_for_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = bench.arrive("first", learners=2)
+    bench.report(first, 100.0, remaining=1e7)
+    plan = bench.site.scheduler.plan
+
+    def refuse(request: LaunchRequest) -> LaunchPlan:
+        if request.spec.resources.learners == 4:
+            raise InvalidRequest("the partition has 3 nodes")
+        return plan(request)
+
+    monkeypatch.setattr(bench.site.scheduler, "plan", refuse)
+    bench.turn(tick_s=61)
+    assert bench.halts(first) == [False]
+    bench.turn(tick_s=2)
+    found = bench.size(first)
+    assert found is not None and (found.state, found.learners) == (SizeState.HALTING, 3)
+
+
+def test_reports_are_read_once_and_only_new_ones(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = bench.arrive("first")
+    bench.report(first, 100.0, remaining=1e6)
+    opened: list[str] = []
+
+    def read(path: str) -> BinaryIO:
+        opened.append(path)
+        return open_regular(path)
+
+    monkeypatch.setattr("ffdl_batch.services.elastic.learner_history.open_regular", read)
+    bench.turn(tick_s=61)
+    bench.turn(tick_s=61)
+    assert len(opened) == 1, "the file has not grown"
+    assert bench.scaler._histories[first.id].remaining == 1e6
+    bench.report(first, 100.0, remaining=9e5, hint=0)
+    bench.turn(tick_s=61)
+    assert (len(opened), bench.scaler._histories[first.id].remaining) == (2, 9e5)
+
+
+@pytest.mark.parametrize(("objective", "shares"), [("fair", True), ("completion", False), ("throughput", False)])
+def test_objective_of_pool_decides_whether_second_job_waits(site: Site, objective: str, shares: bool) -> None:
+    bench = Bench(site, replace(POOL, objective=objective))
+    first = bench.arrive("first")
+    bench.report(first, 100.0, remaining=360_000.0)
+    second = bench.accept("second")
+    bench.turn(tick_s=2)
+    assert (site.job(second.id).state is JobState.QUEUED) is shares
+
+
+def test_daemon_without_numpy_runs_jobs_as_submitted(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ffdl_batch.services.deployment.elastic_pools.missing_modules", lambda: ("scipy",))
+    site.set_settings(elastic={"default": POOL})
+    assert site.platform.scaler() is None
+    job = site.accept("k", f"{MANIFEST}learners: 4\nbatch: {{elastic: {ELASTIC}}}\n")
+    site.deploy()
+    assert site.job(job.id).state is JobState.QUEUED
