@@ -33,7 +33,7 @@ def test_last_report_with_remaining_samples_counts() -> None:
         for rest in (" remaining=500", " \tremaining=4e2", "", " remaining=1e999")
     ]
     assert [sorted(values) for values in reports] == [["remaining", "throughput"]] * 2 + [["throughput"]] * 2
-    assert remaining_samples([record(**values) for values in reports]) == 400.0
+    assert remaining_samples([record(0, **values) for values in reports]) == 400.0
     assert remaining_samples([record(throughput=Measure("FLOAT", "5.0"))]) is None
     assert parse_report("ffdl-throughput: samples=10 seconds=2 remaining=-1") is None
 
