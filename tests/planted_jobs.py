@@ -27,6 +27,10 @@ class PlantedAttempt:
     interruption: str = ""
     gpu_seconds: float = 0.0
     saved_at: float | None = None
+    took_s: float | None = None
+    """Of a confirmed checkpoint."""
+    learners: int = 0
+    global_batch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +93,15 @@ def _attempts(job: PlantedJob) -> list[dict[str, object]]:
             "native_id": one.native_id, "created_at": job.history[0][0], "submitted_at": job.history[0][0],
             "ended_at": one.ended_at, "outcome_code": one.outcome_code, "network": "", "nodes": "",
             "interruption": one.interruption, "gpu_seconds": one.gpu_seconds,
-            "checkpoint": "{}" if one.saved_at is None else json.dumps({"saved_at": one.saved_at}),
+            "checkpoint": json.dumps(_checkpoint(one)), "learners": one.learners, "global_batch": one.global_batch,
         }
         for number, one in enumerate(job.attempts, 1)
     ]  # fmt: skip
+
+
+def _checkpoint(attempt: PlantedAttempt) -> dict[str, object]:
+    saved: dict[str, object] = {} if attempt.saved_at is None else {"saved_at": attempt.saved_at}
+    return saved if attempt.took_s is None else {**saved, "confirmed": True, "took_s": attempt.took_s}
 
 
 def _history(job: PlantedJob) -> list[dict[str, object]]:

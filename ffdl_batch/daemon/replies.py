@@ -32,6 +32,7 @@ from ffdl_batch.domain.job.views import (
     SupportPart,
 )
 from ffdl_batch.domain.launch.attach_protocol import AttachPlan
+from ffdl_batch.domain.metrics.advice import Advice
 from ffdl_batch.domain.metrics.usage_report import Agreement, UsageReport
 from ffdl_batch.domain.outcome.continuation import DrillEvent
 from ffdl_batch.domain.pending.explanation import Outlook, WhyView
@@ -152,7 +153,7 @@ class SecretsReply:
 
 @dataclass(frozen=True, slots=True)
 class OutlookRequest:
-    """A submission whose capacity and start time are requested."""
+    """A submission whose capacity and start time, or advice, are requested."""
 
     submission: Submission
 
@@ -170,6 +171,14 @@ class OutlookReply:
     """The capacity and the start time of a submission."""
 
     outlook: Outlook
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class AdviceReply:
+    """Advice on the resources of a submission."""
+
+    advice: Advice
     schema: int = SCHEMA
 
 

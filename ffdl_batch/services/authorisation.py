@@ -49,6 +49,7 @@ OPERATIONS: Mapping[str, Right] = {
     "wait": Right.STATES,
     "wait_array": Right.STATES,
     "why": Right.STATES,
+    "advise": Right.CONTENT,
     "ffdl_get_model": Right.CONTENT,
     "ffdl_list_models": Right.CONTENT,
     "ffdl_get_definition": Right.CONTENT,

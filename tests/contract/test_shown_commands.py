@@ -52,6 +52,7 @@ ALONE = (
 TOUR = (
     "ffdl-submit --dry-run docs/examples/digits/manifest.yml docs/examples/digits/model",
     "ffdl plan docs/examples/digits/manifest.yml docs/examples/digits/model",
+    "ffdl advise --profile docs/examples/digits/manifest.yml",
     SUBMIT,
     f"ffdl why {EXAMPLE_ID}",
     "ffdl list",
@@ -61,6 +62,7 @@ TOUR = (
     f"ffdl events {EXAMPLE_ID}",
     f"ffdl metrics {EXAMPLE_ID}",
     f"ffdl metrics --usage {EXAMPLE_ID}",
+    "ffdl advise docs/examples/digits/manifest.yml",
     "ffdl report usage",
     "ffdl report usage --since 7d --by framework",
     "ffdl report usage --month 2026-11 --format html --output november.html",

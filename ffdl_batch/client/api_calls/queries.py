@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ffdl_batch.client.api_calls.requests import StreamCalls, read_answer, segment
@@ -15,7 +16,11 @@ if TYPE_CHECKING:
     from ffdl_batch.client.api_calls.reports import Reports
     from ffdl_batch.domain.job.submission import Submission
     from ffdl_batch.domain.job.views import AttemptChoice
+    from ffdl_batch.domain.metrics.advice import Advice
     from ffdl_batch.domain.pending.explanation import Outlook, WhyView
+
+LONG_S = 120.0
+"""Advice reads what many attempts measured."""
 
 
 class MeasuredCalls(StreamCalls):
@@ -53,7 +58,7 @@ class MeasuredCalls(StreamCalls):
 
 
 class WaitingCalls(StreamCalls):
-    """Calls for pending reasons of jobs, and for the outlook of submissions."""
+    """Calls for pending reasons of jobs, and for the outlook of submissions and advice on them."""
 
     def why(self, job_id: str, *, alternatives: bool = True) -> WhyView:
         """Return why a job is pending, when it may start, and with `alternatives` what would start sooner. Raises
@@ -71,3 +76,12 @@ class WaitingCalls(StreamCalls):
         with closing(self._open_wire()) as wire:
             body = {"submission": to_plain(submission)}
             return read_answer(Outlook, wire.ask(json_request("POST", "/api/v1/outlook", body)).get("outlook"))
+
+    def advise(self, submission: Submission) -> Advice:
+        """Return advice on the resources of a submission, from the caller's earlier jobs like it."""
+        from ffdl_batch.domain.metrics.advice import Advice
+
+        with closing(self._open_wire()) as wire:
+            body = {"submission": to_plain(submission)}
+            request = replace(json_request("POST", "/api/v1/advice", body), timeout_s=LONG_S)
+            return read_answer(Advice, wire.ask(request).get("advice"))

@@ -1,4 +1,4 @@
-"""Routes that explain why jobs are pending, and what a submission would become and when it would start."""
+"""Routes about submissions and pending jobs: why they wait, when they would start, and what they need."""
 
 from __future__ import annotations
 
@@ -7,12 +7,21 @@ from typing import Annotated
 from fastapi import Query
 
 from ffdl_batch.daemon.openapi import Routes
-from ffdl_batch.daemon.replies import OutlookReply, OutlookRequest, PlainReply, PlanReply, PlanRequest, WhyReply
+from ffdl_batch.daemon.replies import (
+    AdviceReply,
+    OutlookReply,
+    OutlookRequest,
+    PlainReply,
+    PlanReply,
+    PlanRequest,
+    WhyReply,
+)
 from ffdl_batch.daemon.request_context import Asking, CaughtUp, Here, in_thread, with_files
 from ffdl_batch.daemon.routes import PREFIX
 from ffdl_batch.daemon.routes.jobs import as_it_moves
 from ffdl_batch.daemon.routes.parameters import answers
 from ffdl_batch.services.queries.jobs import get_job
+from ffdl_batch.services.submission.advice import advise
 from ffdl_batch.services.submission.dry_run import plan_submission
 
 router = Routes(prefix=PREFIX)
@@ -57,3 +66,13 @@ async def read_outlook(body: OutlookRequest, here: Here, caller: Asking) -> Plai
     look_ahead = here.platform.explainer.look_ahead
     outlook = await with_files(here, here.limits.slow, look_ahead, caller, body.submission)
     return PlainReply(OutlookReply(outlook))
+
+
+@router.post("/advice", response_model=AdviceReply, responses=answers(413, 422), operation_id="advise")
+async def read_advice(body: OutlookRequest, here: Here, caller: Asking) -> PlainReply:
+    """Return sizes, memory and time limit for a submission, from the caller's earlier jobs like it. Submit nothing."""
+    platform = here.platform
+    found = await with_files(
+        here, here.limits.slow, advise, platform.storage, platform.adapters, caller, body.submission
+    )
+    return PlainReply(AdviceReply(found))

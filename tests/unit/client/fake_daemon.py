@@ -31,6 +31,7 @@ from ffdl_batch.domain.job.views import (
     PlanView,
     Problem,
 )
+from ffdl_batch.domain.metrics.advice import Advice
 from ffdl_batch.domain.pending.explanation import Outlook, WhyView
 from ffdl_batch.host.fast_dataclass import dataclass
 
@@ -105,6 +106,7 @@ class FakeDaemon:
     on_wait: Callable[[str], JobView] | None = None
     whys: dict[str, WhyView] = field(default_factory=dict)
     outlook: Outlook | None = None
+    advice: Advice | None = None
     server: ThreadingUnixStreamServer | None = None
     thread: threading.Thread | None = None
 
@@ -196,6 +198,9 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
                 self.reply({"plan": to_plain(plan)})
             elif path == "/api/v1/outlook":
                 self.reply({"outlook": to_plain(daemon.outlook or Outlook("slurm"))})
+            elif path == "/api/v1/advice":
+                name = json.loads(body)["submission"]["manifest_name"]
+                self.reply({"advice": to_plain(daemon.advice or Advice(name, "custom", "slurm", ()))})
             elif path == "/api/v1/jobs" and self.command == "POST":
                 self.submit(json.loads(body))
             elif path == "/api/v1/jobs":

@@ -76,6 +76,7 @@ resume             -     yes    -       -         -
 set_secret         -     yes    -       -         -
 submit             -     yes    -       -         -
 
+advise             yes   -      -       -         -
 list_secrets       yes   -      -       -         -
 logs               yes   -      -       -         -
 metrics            yes   -      -       -         -

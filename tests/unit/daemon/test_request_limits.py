@@ -53,6 +53,7 @@ def test_routes_list_allowed_methods_if_method_is_not_allowed(desk: Desk, method
         ("POST", "/jobs"),
         ("POST", "/plan"),
         ("POST", "/outlook"),
+        ("POST", "/advice"),
         ("POST", "/jobs/training-000000000/resume"),
         ("POST", "/jobs/training-000000000/drill"),
         ("PUT", "/secrets/token"),

@@ -284,6 +284,7 @@ EXPECTED = """
 /archives/{digest} HEAD PUT
 /plan POST
 /outlook POST
+/advice POST
 /jobs GET POST
 /jobs/{job_id} GET
 /jobs/{job_id}/why GET

@@ -169,7 +169,7 @@ def test_usage_report_applies_rates_of_gpu_type(site: Site, begin: float) -> Non
     ],
 )
 def test_usage_report_names_cause_of_lost_work(
-    site: Site, begin: float, state: JobState, attempt: dict[str, str], cause: str
+    site: Site, begin: float, state: JobState, attempt: dict[str, Any], cause: str
 ) -> None:
     planted = PlantedAttempt("1", begin + 4 * HOUR, gpu_seconds=7 * HOUR, saved_at=begin + 2.5 * HOUR, **attempt)
     plant(site.platform.storage.store.engine, [ended(begin, 1, state, attempts=(planted,))])
