@@ -37,11 +37,8 @@ PLACES = {
     "pam.d/ffdl-user": "etc/pam.d",
 }
 """Rendered files of slurm-configs that are the same at all sites. A site renders the others."""
-LEFT_OUT = (
-    *("contourpy", "cycler", "fonttools", "kiwisolver", "matplotlib", "numpy", "pillow", "pyarrow", "pyparsing"),
-    "scipy",
-)
-"""Libraries of the extras plots, parquet and elastic alone, which take three quarters of the space of all."""
+LEFT_OUT = ("contourpy", "cycler", "fonttools", "kiwisolver", "matplotlib", "pillow", "pyarrow", "pyparsing")
+"""Libraries of the extras plots and parquet alone, which are large and which no service needs."""
 SYSTEM_PYTHON = "/usr/bin/python3"
 
 
