@@ -48,6 +48,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "stack": ("running_learners:stack", "Show the Python stacks of running learners."),
     "support": ("support:support", "Write an archive about a job, for a support ticket."),
     "report": ("report:report", "Report failures, nodes and usage."),
+    "scaler": ("scaler:scaler", "Manage pools of elastic jobs: status, explain, pause, resume, replay."),
     "simulate": ("simulate:simulate", "Compare ways to share GPUs, on a simulated pool."),
     "validate": ("manifest:validate", "Check manifests, without a daemon."),
     "plan": ("plan:plan", "Show what a submission would send."),

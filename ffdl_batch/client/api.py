@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ffdl_batch.client.api_calls.job_output import JobOutput
 from ffdl_batch.client.api_calls.log_streams import LogCalls, iterate_events
+from ffdl_batch.client.api_calls.pools import Pools
 from ffdl_batch.client.api_calls.queries import MeasuredCalls, WaitingCalls
 from ffdl_batch.client.api_calls.requests import JobFilter, long_poll, read_answer, segment, unreadable
 from ffdl_batch.client.connection.daemon_start import Dialling
@@ -150,6 +151,11 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
     def secrets(self) -> Secrets:
         """Calls about named secrets."""
         return Secrets(self._wire)
+
+    @property
+    def pools(self) -> Pools:
+        """Calls about pools of elastic jobs."""
+        return Pools(self._wire)
 
     @property
     def tokens(self) -> Tokens:

@@ -30,7 +30,7 @@ from ffdl_batch.daemon.prometheus import Outlets
 from ffdl_batch.daemon.quiet_server import QuietServer, uvicorn_config
 from ffdl_batch.daemon.replies import FFDL_API
 from ffdl_batch.daemon.request_context import Context
-from ffdl_batch.daemon.routes import attach, job_output, jobs, logs, pending, reports, tokens, uploads
+from ffdl_batch.daemon.routes import attach, job_output, jobs, logs, pending, reports, scaler, tokens, uploads
 from ffdl_batch.daemon.socket_file import Listener
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.resource_exhaustion import explain_lack
@@ -221,7 +221,7 @@ _DESCRIPTION = """HTTP/1.1 over a Unix socket. The caller is the peer of the soc
 and no field of a request can change it. Every JSON reply has `schema` at its top; times are seconds since the epoch,
 UTC. Errors are `ErrorReply`; `problem.exit_code` is the exit status for a command."""
 
-ROUTES = (uploads, reports, jobs, attach, job_output, logs, pending, tokens)
+ROUTES = (uploads, reports, jobs, attach, job_output, logs, pending, scaler, tokens)
 """Modules with the routes of the API."""
 
 

@@ -35,6 +35,8 @@ class Defaults:
     """Framework → its versions; ``*`` among them, or none, means any version. None = frameworks are not checked."""
     own_keys: frozenset[str] | None = None
     """Those of the backend (:class:`ffdl_batch.domain.backend_facts.BackendTraits`); None = no backend is known."""
+    pools: frozenset[str] = frozenset()
+    """Configured pools of elastic jobs."""
 
 
 @dataclass(frozen=True, slots=True)

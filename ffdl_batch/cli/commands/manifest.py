@@ -129,6 +129,7 @@ def site_defaults() -> Defaults:
         memory_bytes=parse_size(settings.default_memory),
         cpus=settings.default_cpus,
         known_frameworks=known_frameworks(settings),
+        pools=frozenset(settings.elastic),
     )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 
 from ffdl_batch.domain.findings import Severity
+from ffdl_batch.domain.job.elastic import DEFAULT_POOL
 from ffdl_batch.manifest.contract import Defaults
 from ffdl_batch.manifest.document.tree import Mapping, Node, Place, Sequence, walk
 from ffdl_batch.manifest.finding_log import FindingLog
@@ -120,7 +121,7 @@ def note_unsupported(manifest: ManifestBlock, defaults: Defaults, log: FindingLo
     """Warn about keys without effect; keys for another backend, or that were only ever stored, get a note."""
     batch = manifest.batch or BatchBlock.model_validate({})
     _note_backend_keys(batch, defaults.own_keys, log)
-    if batch.elastic is not None:
+    if batch.elastic is not None and (batch.elastic.pool or DEFAULT_POOL) not in defaults.pools:
         log.note(("batch", "elastic"), "the job keeps its size until you resume it with --learners or --batch")
     _note_metrics(manifest.evaluation_metrics, log)
     location = manifest.framework.image_location

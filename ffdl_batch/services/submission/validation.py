@@ -78,6 +78,7 @@ def read_submission(storage: JobStorage, adapters: Adapters, submission: Submiss
         cpus=settings.default_cpus,
         known_frameworks=known_frameworks(settings),
         own_keys=_own_keys(adapters, name),
+        pools=frozenset(settings.elastic),
     )
     parsed = parse_manifest(
         source,

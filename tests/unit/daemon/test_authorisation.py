@@ -44,6 +44,9 @@ get                yes   yes    -       yes       yes
 health             yes   yes    -       yes       yes
 list               yes   yes    -       yes       yes
 prometheus         yes   yes    -       yes       yes
+scaler_explain     yes   yes    -       yes       yes
+scaler_replay      yes   yes    -       yes       yes
+scaler_status      yes   yes    -       yes       yes
 wait               yes   yes    -       yes       yes
 wait_array         yes   yes    -       yes       yes
 why                yes   yes    -       yes       yes
@@ -73,6 +76,8 @@ has_archive        -     yes    -       -         -
 put_archive        -     yes    -       -         -
 remove_secret      -     yes    -       -         -
 resume             -     yes    -       -         -
+scaler_pause       -     yes    -       -         -
+scaler_resume      -     yes    -       -         -
 set_secret         -     yes    -       -         -
 submit             -     yes    -       -         -
 

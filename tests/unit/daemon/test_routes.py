@@ -302,6 +302,11 @@ EXPECTED = """
 /jobs/{job_id}/halt POST
 /jobs/{job_id}/resume POST
 /jobs/{job_id}/drill POST
+/jobs/{job_id}/size GET
+/scaler GET
+/scaler/decisions GET
+/scaler/{name}/pause POST
+/scaler/{name}/resume POST
 /arrays/{array_id} GET
 /arrays/{array_id}/wait GET
 /arrays/{array_id}/cancel POST

@@ -303,6 +303,12 @@ def test_batch_elastic_warns_of_batch_that_largest_size_cannot_hold() -> None:
     assert warnings(parse(f"{MINIMAL}batch:\n  elastic: {{{ELASTIC.replace('512', '256')}}}\n")) == []
 
 
+def test_batch_elastic_produces_a_note_unless_its_pool_is_configured() -> None:
+    for text, pools, noted in (("", [], True), ("", ["default"], False), (", pool: night", ["default"], True)):
+        parsed = parse(f"{MINIMAL}batch: {{elastic: {{{ELASTIC}{text}}}}}\n", defaults=Defaults(pools=frozenset(pools)))
+        assert any("the job keeps its size" in line for line in notes(parsed)) is noted
+
+
 def test_batch_elastic_refuses_env_of_its_own_variables_only_if_elastic() -> None:
     text = f"{MINIMAL}batch: {{env: {{BATCH_SIZE: 8}}, secrets: {{LEARNING_RATE_SCALE: '${{secret:x}}'}}"
     assert errors(parse(f"{text}}}\n")) == []

@@ -23,9 +23,17 @@ from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest
 from ffdl_batch.services.deployment.deployer import Deployer
+from ffdl_batch.services.elastic.pool_queries import (
+    explain_size,
+    pause_pool,
+    replay_decisions,
+    resume_pool,
+    show_pools,
+)
 from ffdl_batch.services.elastic.scaler import Scaler
 from ffdl_batch.services.job_control.resume import resume_job
 from ffdl_batch.services.job_control.stop import cancel_job, halt_job
+from ffdl_batch.services.refusals import Refused
 from ffdl_batch.store import JobSize, SizeState
 from tests.unit.services.chains import end, running
 from tests.unit.services.conftest import MANIFEST, Site
@@ -413,3 +421,62 @@ def test_daemon_without_numpy_runs_jobs_as_submitted(site: Site, monkeypatch: py
     job = site.accept("k", f"{MANIFEST}learners: 4\nbatch: {{elastic: {ELASTIC}}}\n")
     site.deploy()
     assert site.job(job.id).state is JobState.QUEUED
+
+
+def test_status_shows_sizes_wanted_ones_and_reasons(bench: Bench) -> None:
+    platform = bench.site.platform
+    first, second = first_shrinks_for_second(bench)
+    (pool,) = show_pools(platform.storage, platform.elastic_pools, bench.site.caller)
+    assert (pool.name, pool.gpus, pool.paused_at, pool.problem) == ("default", 4, None, "")
+    assert pool.decided_at is not None and pool.next_at == pool.decided_at + 60
+    shown = {one.id: one for one in pool.jobs}
+    assert (shown[first.id].gpus, shown[first.id].wanted_gpus) == (4, 2)
+    assert shown[first.id].reason == "it is halted to have 2 learners"
+    assert shown[second.id].gpus == 2
+    other = replace(bench.site.caller, uid=bench.site.caller.uid + 1)
+    assert show_pools(platform.storage, platform.elastic_pools, other)[0].jobs == ()
+
+
+def test_explanation_has_sizes_that_last_decision_compared(bench: Bench) -> None:
+    platform = bench.site.platform
+    first, _ = first_shrinks_for_second(bench)
+    found = explain_size(platform.storage, platform.elastic_pools, bench.site.caller, first.id)
+    assert (found.gpus, found.wanted_gpus, found.restart_s, found.pool_gpus, found.pool_jobs) == (4, 2, 1.0, 4, 2)
+    assert [one.gpus for one in found.options] == [1, 2, 3, 4]
+    assert found.remaining_s == pytest.approx(3600, rel=0.01)
+    plain = bench.site.accept("plain")
+    with pytest.raises(Refused, match="belongs to no pool"):
+        explain_size(platform.storage, platform.elastic_pools, bench.site.caller, plain.id)
+
+
+def test_replay_repeats_recorded_decisions_and_finds_another_policy(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    platform = bench.site.platform
+    first_shrinks_for_second(bench)
+
+    def replayed() -> list[tuple[str, ...]]:
+        found = replay_decisions(platform.storage, platform.elastic_pools, None)
+        return [one.differences for one in found]
+
+    assert replayed() == [(), ()]
+    monkeypatch.setattr("ffdl_batch.elastic.policy.RANK_EXPONENT", 9.0)
+    assert replayed() == [(), ()], "the objective fair has no rank"
+    monkeypatch.setattr("ffdl_batch.elastic.policy.LEAST_SPEED", 1e300)
+    differences = replayed()
+    assert all(differences) and "and now gets 0 with batch 0" in differences[0][0]
+    with pytest.raises(Refused, match="there is no pool 'other'; configured are: default"):
+        replay_decisions(platform.storage, platform.elastic_pools, "other")
+
+
+def test_pool_that_is_resumed_is_decided_about_at_once(bench: Bench) -> None:
+    platform = bench.site.platform
+    pause_pool(platform.storage, platform.elastic_pools, "default")
+    job = bench.accept("k")
+    bench.turn()
+    assert bench.site.job(job.id).state is JobState.QUEUED
+    (pool,) = show_pools(platform.storage, platform.elastic_pools, bench.site.caller)
+    assert (pool.paused_at, pool.next_at) == (bench.site.clock.now(), None)
+    resume_pool(platform.storage, platform.elastic_pools, "default")
+    bench.turn(tick_s=2)
+    assert len(platform.storage.store.elastic.decisions("default")) == 1

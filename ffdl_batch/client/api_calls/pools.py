@@ -1,0 +1,49 @@
+"""Calls about pools of elastic jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from ffdl_batch.client.api_calls.requests import read_answer
+from ffdl_batch.client.connection.http_client import Request, Wire, json_request
+from ffdl_batch.domain.job.pool_views import PoolView, ReplayedDecision, SizeExplanation
+
+LONG_S = 600.0
+"""Decisions are made again one after the other."""
+
+
+class Pools:
+    """The calls about pools of elastic jobs, as :attr:`ffdl_batch.Client.pools` has them. All calls raise
+    :class:`~ffdl_batch.client.ClientError`."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def status(self) -> list[PoolView]:
+        """Return the configured pools with their jobs."""
+        return _pools(self._wire.ask(Request("GET", "/api/v1/scaler")))
+
+    def explain(self, job_id: str) -> SizeExplanation:
+        """Return why a job has its size."""
+        reply = self._wire.ask(Request("GET", f"/api/v1/jobs/{quote(job_id, safe='')}/size"))
+        return read_answer(SizeExplanation, reply.get("size"))
+
+    def pause(self, name: str) -> list[PoolView]:
+        """Stop decisions about a pool. Return the pools."""
+        return _pools(self._wire.ask(json_request("POST", f"/api/v1/scaler/{quote(name, safe='')}/pause", {})))
+
+    def resume(self, name: str) -> list[PoolView]:
+        """Continue decisions about a pool. Return the pools."""
+        return _pools(self._wire.ask(json_request("POST", f"/api/v1/scaler/{quote(name, safe='')}/resume", {})))
+
+    def replay(self, name: str | None = None) -> list[ReplayedDecision]:
+        """Return the recorded decisions about a pool (None = all), made again."""
+        query = "" if name is None else f"?{urlencode({'pool': name})}"
+        reply = self._wire.ask(Request("GET", f"/api/v1/scaler/decisions{query}", timeout_s=LONG_S))
+        return [read_answer(ReplayedDecision, plain) for plain in reply.get("decisions", ())]
+
+
+def _pools(reply: Mapping[str, Any]) -> list[PoolView]:
+    return [read_answer(PoolView, plain) for plain in reply.get("pools", ())]

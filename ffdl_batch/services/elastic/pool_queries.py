@@ -1,0 +1,178 @@
+"""Shows what pools do and why, and pauses and resumes them. Only a replay needs numpy and scipy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ffdl_batch.config.settings import ElasticPool
+from ffdl_batch.domain.job.elastic import workers_of
+from ffdl_batch.domain.job.pool_views import PoolJobView, PoolView, ReplayedDecision, SizeExplanation, SizeOption
+from ffdl_batch.domain.job.submission import Caller
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.number_text import counted
+from ffdl_batch.host.fast_dataclass import dataclass
+from ffdl_batch.services.deployment.elastic_pools import ElasticPools
+from ffdl_batch.services.job_storage import JobStorage
+from ffdl_batch.services.queries.jobs import own_job
+from ffdl_batch.services.refusals import wrong_state, wrong_usage
+from ffdl_batch.store import ElasticJob, SizeState, StoredDecision
+
+EXTRA = "pip install 'ffdl-batch[elastic]'"
+
+
+@dataclass(frozen=True, slots=True)
+class _Last:
+    """The last decision about a pool; empty if there is none."""
+
+    at: float | None
+    jobs: Mapping[str, Mapping[str, Any]]
+    targets: Mapping[str, tuple[int, int]]
+    gpus: int
+
+
+def show_pools(storage: JobStorage, pools: ElasticPools, caller: Caller) -> tuple[PoolView, ...]:
+    """Return all configured pools, by name, with those of their jobs that the caller may see."""
+    jobs = storage.store.elastic.jobs() if pools.pools else []
+    paused = storage.store.elastic.paused() if pools.pools else {}
+    return tuple(
+        _view(
+            pools,
+            name,
+            [one for one in jobs if pools.pool_of(one.job) == name],
+            _last(storage, name),
+            paused.get(name),
+            caller,
+        )
+        for name in sorted(pools.pools)
+    )
+
+
+def _view(
+    pools: ElasticPools,
+    name: str,
+    jobs: Sequence[ElasticJob],
+    last: _Last,
+    paused_at: float | None,
+    caller: Caller,
+) -> PoolView:
+    pool = pools.pools[name]
+    shown = [_job(one, last) for one in jobs]
+    makes = not pools.missing and paused_at is None and last.at is not None
+    return PoolView(
+        name,
+        pools.backend_of(pool),
+        pool.partition,
+        pool.gpus,
+        sum(one.gpus for one in shown),
+        pool.objective,
+        paused_at,
+        last.at,
+        last.at + pool.interval_s if makes and last.at is not None else None,
+        f"{' and '.join(pools.missing)} not installed, so jobs run as submitted: {EXTRA}" if pools.missing else "",
+        tuple(view for one, view in zip(jobs, shown, strict=True) if caller.is_admin or one.job.uid == caller.uid),
+    )
+
+
+def _job(one: ElasticJob, last: _Last) -> PoolJobView:
+    job, size = one.job, one.size
+    learners, per = job.effective_spec.resources.learners, job.effective_spec.resources.gpus
+    has_gpus = job.state not in (JobState.PENDING, JobState.HALTED)
+    gpus = workers_of(learners, per) if has_gpus else 0
+    wanted, reason = last.targets.get(job.id, (gpus, 0))[0], str(last.jobs.get(job.id, {}).get("hold", ""))
+    if size is not None and size.state is SizeState.HALTING:
+        wanted = workers_of(size.learners, per) if size.learners else 0
+        reason = f"it is halted to have {counted(size.learners, 'learner')}"
+    elif not has_gpus:
+        reason = job.pending_reason
+    return PoolJobView(job.id, job.spec.name, job.state.value, learners, gpus, job.global_batch or 0, wanted, reason)
+
+
+def _last(storage: JobStorage, pool: str) -> _Last:
+    found = storage.store.elastic.decisions(pool, 1)
+    if not found:
+        return _Last(None, {}, {}, 0)
+    inputs, targets = json.loads(found[0].inputs), json.loads(found[0].targets)
+    jobs = {one["name"]: one for one in inputs["jobs"]}
+    return _Last(
+        found[0].at, jobs, dict(zip(jobs, ((gpus, batch) for gpus, batch in targets), strict=True)), inputs["gpus"]
+    )
+
+
+def explain_size(storage: JobStorage, pools: ElasticPools, caller: Caller, job_id: str) -> SizeExplanation:
+    """Return why a job has its size. Raises :class:`Refused` if no decision compared it."""
+    job = own_job(storage.store, caller, job_id)
+    name = pools.pool_of(job)
+    if name is None:
+        raise wrong_state(f"{job.id} belongs to no pool, so its size does not change", "see batch.elastic.pool")
+    last = _last(storage, name)
+    found = last.jobs.get(job.id)
+    if found is None or last.at is None:
+        raise wrong_state(f"the last decision about pool {name} did not compare {job.id}: it is {job.state}")
+    fastest = {one["name"]: min(size[1] for size in one["sizes"]) for one in last.jobs.values()}
+    wanted_gpus, wanted_batch = last.targets[job.id]
+    return SizeExplanation(
+        id=job.id,
+        pool=name,
+        decided_at=last.at,
+        gpus=found["gpus"],
+        global_batch=found["batch"],
+        wanted_gpus=wanted_gpus,
+        wanted_batch=wanted_batch,
+        remaining_s=found["remaining_s"],
+        restart_s=found["restart_s"],
+        hold=found["hold"],
+        rank=sum(one >= fastest[job.id] for one in fastest.values()),
+        pool_jobs=len(fastest),
+        pool_gpus=last.gpus,
+        options=tuple(SizeOption(gpus, batch, seconds) for gpus, seconds, batch in found["sizes"]),
+    )
+
+
+def pause_pool(storage: JobStorage, pools: ElasticPools, name: str) -> None:
+    """Stop decisions about a pool. Its jobs keep their sizes, and those that wait run as submitted. A change that has
+    begun is finished. Raises :class:`Refused` for an unknown pool."""
+    _known(pools, name)
+    storage.store.elastic.pause(name, storage.clock.now())
+
+
+def resume_pool(storage: JobStorage, pools: ElasticPools, name: str) -> None:
+    """End the pause of a pool. Raises :class:`Refused` for an unknown pool."""
+    _known(pools, name)
+    storage.store.elastic.resume(name)
+    pools.job_waits.set()
+
+
+def _known(pools: ElasticPools, name: str) -> ElasticPool:
+    pool = pools.pools.get(name)
+    if pool is None:
+        known = ", ".join(sorted(pools.pools)) or "none"
+        raise wrong_usage(f"there is no pool {name[:40]!r}; configured are: {known}")
+    return pool
+
+
+def replay_decisions(storage: JobStorage, pools: ElasticPools, name: str | None) -> tuple[ReplayedDecision, ...]:
+    """Make the recorded decisions about a pool (None = all) again, and return them, oldest first, with what differs.
+    Raises :class:`Refused` for an unknown pool, and if numpy or scipy are missing."""
+    names = sorted(pools.pools) if name is None else [name]
+    for one in names:
+        _known(pools, one)
+    if pools.missing:
+        raise wrong_state(f"{' and '.join(pools.missing)} not installed", EXTRA)
+    return tuple(_replay(one) for pool in names for one in storage.store.elastic.decisions(pool))
+
+
+def _replay(stored: StoredDecision) -> ReplayedDecision:
+    from ffdl_batch.services.elastic.decision_records import decode  # numpy and scipy
+
+    try:
+        decision = decode(stored)
+    except ValueError as error:
+        return ReplayedDecision(stored.pool, stored.at, (str(error),))
+    differences = tuple(
+        f"{one.job.name} got {was.gpus} GPUs with batch {was.batch}, and now gets {now.gpus} with batch {now.batch}"
+        for one, was, now in zip(decision.jobs, decision.targets, decision.repeated(), strict=True)
+        if was != now
+    )
+    return ReplayedDecision(stored.pool, stored.at, differences)
