@@ -16,16 +16,19 @@ TRAIN = """
 import os, pathlib, time
 if os.environ["LEARNER_ID"] == "1":
     speed = {"1": 100, "2": 180}[os.environ["WORLD_SIZE"]]
-    print(f"ffdl-throughput: samples={speed} seconds=1", flush=True)
+    print(f"ffdl-throughput: samples={speed} seconds=1 remaining=9000", flush=True)
 while not pathlib.Path("GO").exists():
     time.sleep(0.02)
 """
+SPEEDS = {1: 100.0, 2: 180.0}
+RUNNING = ("DOWNLOADING", "PROCESSING")
 MANIFEST = """
 name: advised
 cpus: 0.5
 memory: 100MB
 framework: {name: custom, version: python-numpy, command: python3 train.py}
 batch:
+  time: 2h
   elastic: {max_learners: 2, batch: {min: 8, max: 16, per_gpu_max: 16, start: 8}}
 """
 
@@ -43,12 +46,21 @@ def run_of(site: Site, base: Path, learners: int) -> tuple[float, float, int]:
         found = [json.loads(line)["usage"]["sample"]["learners"] for line in lines]
         return [use for learners in found for use in learners.values() if use["memory_bytes"]]
 
+    def shown() -> Any:
+        return json.loads(site.run("show", "--json", job_id))["job"]
+
     until(uses, f"a usage sample; {site.log}")
+    until(lambda: shown()["expected_end"], f"the expected end; {site.log}")
+    lines = map(json.loads, site.run("metrics", "--json", job_id).splitlines())
+    (reported,) = (line["metrics"]["record"]["meta"]["time"] / 1000 for line in lines)
+    job = shown()
+    assert job["expected_end"] == pytest.approx(reported + 9000 / SPEEDS[learners])
+    assert job["limit_at"] == min(at for state, at in job["timestamps"].items() if state in RUNNING) + 7200
     go.touch()
     site.run("wait", job_id)
     events = [json.loads(line)["event"] for line in site.run("events", "--json", job_id).splitlines()]
     at = {event["state"]: event["at"] for event in events}
-    began = min(at[state] for state in ("DOWNLOADING", "PROCESSING") if state in at)
+    began = min(at[state] for state in RUNNING if state in at)
     trained = at.get("STORING", at["COMPLETED"]) - at["PROCESSING"]
     return at["COMPLETED"] - began, trained, max(use["memory_bytes"] for use in uses())
 
@@ -65,13 +77,12 @@ def test_advise_predicts_times_of_jobs_that_ran_in_two_sizes(tmp_path: Path) -> 
         runs = {learners: run_of(site, tmp_path, learners) for learners in (1, 2)}
         advice = json.loads(site.run("advise", "--json", str(tmp_path / "m.yml")))["advice"]
         shown = site.run("advise", str(tmp_path / "m.yml"))
-    speeds = {1: 100.0, 2: 180.0}
-    work = statistics.median(speeds[learners] * trained for learners, (_, trained, _) in runs.items())
+    work = statistics.median(SPEEDS[learners] * trained for learners, (_, trained, _) in runs.items())
     overhead = statistics.median(run_s - trained for run_s, trained, _ in runs.values())
     usual = {one["form"]["learners"]: one for one in advice["choices"] if one["form"]["batch"] == 8}
     assert set(usual) == {1, 2}
     for learners, choice in usual.items():
-        assert choice["samples_per_s"] == pytest.approx(speeds[learners], rel=0.1) and not choice["extrapolates"]
+        assert choice["samples_per_s"] == pytest.approx(SPEEDS[learners], rel=0.1) and not choice["extrapolates"]
         assert choice["time_s"] == pytest.approx(overhead + work / choice["samples_per_s"])
         assert choice["cpu_hours"] == pytest.approx(0.5 * learners * choice["time_s"] / 3600)
         assert choice["time_limit_s"] == 300 * math.ceil(1.2 * runs[learners][0] / 300)

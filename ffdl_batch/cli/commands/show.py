@@ -196,6 +196,17 @@ def _print_times(job: JobView) -> None:
         print_line(f"  {state}", format_time(at))
     if job.ended_at is not None:
         print_line("Ended", format_time(job.ended_at))
+    if job.expected_end is not None:
+        print_line("Expected end", format_time(job.expected_end) + _beside_limit(job.expected_end, job.limit_at))
+
+
+def _beside_limit(expected_end: float, limit_at: float | None) -> str:
+    from ffdl_batch.domain.pending.reason_text import span_text
+
+    if limit_at is None:
+        return ""
+    early_s = limit_at - expected_end
+    return f", {span_text(abs(early_s))} {'before' if early_s >= 0 else 'after'} its time limit"
 
 
 def _attempt_of_times(job: JobView) -> int:

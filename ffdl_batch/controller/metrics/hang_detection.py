@@ -9,7 +9,8 @@ from typing import Deque, Dict, List, Mapping, NamedTuple, Optional, Sequence, T
 from ffdl_batch.attempt.event_journal import Journal
 from ffdl_batch.attempt.file_writer import write_text
 from ffdl_batch.attempt.layout import AttemptDir
-from ffdl_batch.attempt.reader import NO_FILE, open_regular
+from ffdl_batch.attempt.log_tail import read_end
+from ffdl_batch.attempt.reader import NO_FILE
 from ffdl_batch.controller.learner.agents import dump, find_agents
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.metrics.records import MetricRecord, RecordError, decode_record
@@ -177,15 +178,12 @@ def _step(record: MetricRecord) -> Optional[Tuple[str, int]]:
 def _tail(path: str) -> List[MetricRecord]:
     """Return the records at the end of a file, without the first, which may be incomplete."""
     try:
-        with open_regular(path) as file:
-            size = file.seek(0, os.SEEK_END)
-            begins = max(0, size - TAIL_BYTES)
-            file.seek(begins)
-            *lines, _torn = file.read(TAIL_BYTES).split(b"\n")
+        data, size = read_end(path, TAIL_BYTES)
     except NO_FILE:
         return []
+    *lines, _torn = data.split(b"\n")
     found = []
-    for line in lines[1 if begins else 0 :]:
+    for line in lines[1 if size > TAIL_BYTES else 0 :]:
         try:
             found.append(decode_record(line.decode("utf-8", "replace")))
         except RecordError:  # the collector writes none, but users may change the file

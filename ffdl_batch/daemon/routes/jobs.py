@@ -49,7 +49,7 @@ from ffdl_batch.services.job_control.drill import drill as simulate
 from ffdl_batch.services.job_control.resume import resume_job
 from ffdl_batch.services.job_control.stop import cancel_job, get_array, halt_job, stop_array
 from ffdl_batch.services.queries.jobs import get_events, get_job, health, list_jobs
-from ffdl_batch.services.queries.learners import MOVES, learners_of, with_moving
+from ffdl_batch.services.queries.learners import MOVES, learners_of, with_progress
 from ffdl_batch.services.submission.submit import submit
 
 log = logging.getLogger(__name__)
@@ -143,10 +143,10 @@ async def read_job(job_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
 
 
 async def as_it_moves(here: Context, job: JobView) -> JobView:
-    """Return `job` with the progress of its transfers, if it can be read soon."""
+    """Return `job` with the progress of its transfers and its expected end, if they can be read soon."""
     if job.state not in MOVES:
         return job
-    return await if_soon(with_files(here, here.limits.quick, with_moving, here.platform.storage.root, job)) or job
+    return await if_soon(with_files(here, here.limits.quick, with_progress, here.platform.storage.root, job)) or job
 
 
 @router.get("/jobs/{job_id}/events", response_model=EventsReply, responses=answers(404), operation_id="events")

@@ -134,7 +134,8 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """One job. A list of jobs leaves out `attempts`, `learner_list`, `moving`, `moving_at` and `incidents`."""
+    """One job. A list of jobs leaves out `attempts`, `learner_list`, `moving`, `moving_at`, `expected_end`
+    and `incidents`."""
 
     id: str
     name: str
@@ -196,6 +197,10 @@ class JobView:
     moving: str = ""
     """What is transferred to or from the stores of the job, as of `moving_at`."""
     moving_at: float | None = None
+    expected_end: float | None = None
+    """When the learners will have processed the samples that they report as remaining; None = they report none."""
+    limit_at: float | None = None
+    """When the running attempt reaches the time limit that was requested; None = none was, or it does not run."""
     stored_in: str = ""
     """URL of the store that results go to; "" = to no store, or to a directory."""
     stored_at: str = ""

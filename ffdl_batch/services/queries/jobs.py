@@ -20,6 +20,7 @@ from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import AttemptView, EventView, JobView, RestartView
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.launch.network_level import split_network
+from ffdl_batch.domain.metrics.usage_timeline import RUNNING
 from ffdl_batch.domain.outcome.continuation import used_up
 from ffdl_batch.domain.outcome.error_codes import UNSTORED, Fault
 from ffdl_batch.domain.quantity import format_time_limit
@@ -226,6 +227,7 @@ def view_of(
         warnings=job.warnings,
         log_tail=job.log_tail,
         timestamps=_timestamps(history),
+        limit_at=_limit_at(job, history),
         sources=spec.sources,
         uncertain_since=job.uncertain_since,
         attempts=tuple(_attempt(one, directory if one.number in ran else None, history, now) for one in attempts),
@@ -281,6 +283,13 @@ def _timestamps(history: Sequence[HistoryEntry]) -> dict[str, float]:
             times = {}
         times.setdefault(entry.state, entry.at)
     return times
+
+
+def _limit_at(job: Job, history: Sequence[HistoryEntry]) -> float | None:
+    """Return when the running attempt reaches its time limit, counted from its start on the nodes."""
+    limit_s, times = job.effective_spec.batch.time_s, _timestamps(history)
+    began = min((times[state] for state in RUNNING if state in times), default=None)
+    return began + limit_s if limit_s is not None and began is not None and job.state in RUNNING else None
 
 
 def _ran(history: Sequence[HistoryEntry]) -> frozenset[int]:

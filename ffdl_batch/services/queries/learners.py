@@ -1,4 +1,4 @@
-"""Reads the states of a job's learners, and the progress of its transfers."""
+"""Reads the states of a job's learners, the progress of its transfers, and when its learners expect to end."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ffdl_batch.attempt.layout import AttemptDir, Root
-from ffdl_batch.attempt.reader import find_object
+from ffdl_batch.attempt.log_tail import read_end
+from ffdl_batch.attempt.reader import NO_FILE, find_object
 from ffdl_batch.domain.job.job import HistoryEntry, Job, parse_job_id
 from ffdl_batch.domain.job.learners import StartedAgain, describe_restart, learner_list
 from ffdl_batch.domain.job.views import JobView, LearnerView
 from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.metrics.advice import expected_end
+from ffdl_batch.domain.metrics.learner_reports import remaining_samples, throughputs
+from ffdl_batch.domain.metrics.records import RecordError, decode_record
 from ffdl_batch.domain.outcome.controller_events import is_time
 from ffdl_batch.services.outcome.attempt_records import read_events, read_launch
 
@@ -44,9 +48,15 @@ MOVES = frozenset({JobState.DOWNLOADING.value, JobState.PROCESSING.value, JobSta
 MOST_BYTES = 10_000
 
 
-def with_moving(root: Root, job: JobView) -> JobView:
-    """Return `job` with the progress of its transfers. Raises OSError."""
+TAIL_BYTES = 64 * 1024
+"""How much of the first learner's metrics is read for its latest reports."""
+
+
+def with_progress(root: Root, job: JobView) -> JobView:
+    """Return `job` with the progress of its transfers, and when it will end by its own reports. Raises OSError."""
     attempt = root.job(parse_job_id(job.id)).attempt(job.attempt)
+    if job.state == JobState.PROCESSING:
+        job = replace(job, expected_end=expected_end(_reports(attempt)))
     try:
         cell = find_object(attempt.moving, MOST_BYTES, below=attempt.path)
         what, said, at = cell["what"], cell["said"], cell["at"]
@@ -55,3 +65,20 @@ def with_moving(root: Root, job: JobView) -> JobView:
     if not is_time(at):
         return job
     return replace(job, moving=f"{what}: {said}" if said else str(what), moving_at=float(at))
+
+
+def _reports(attempt: AttemptDir) -> list[tuple[float, float, float]]:
+    """Return time, samples per second and remaining samples of the latest reports."""
+    try:
+        data, _ = read_end(attempt.learner_metrics(1), TAIL_BYTES, below=attempt.path)
+    except NO_FILE:
+        return []
+    found = []
+    for line in data.splitlines():
+        try:
+            records = [decode_record(line.decode("utf-8", "replace"))]
+        except RecordError:  # the first and the last line may be torn, and users can write the file
+            continue
+        left = remaining_samples(records)
+        found += [(at, speed, left) for at, speed in throughputs(records) if left is not None]
+    return found

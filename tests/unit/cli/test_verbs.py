@@ -123,6 +123,19 @@ def test_show_prints_table_of_learners_if_states_are_known(job: FakeDaemon) -> N
     assert "Learners:\n" not in run(FFDL, "show", JOB, daemon=job).stdout
 
 
+@pytest.mark.parametrize(
+    ("limit_at", "shown"),
+    [
+        (None, "1970-01-01T01:00:00"),
+        (6120.0, "1970-01-01T01:00:00, 42 min before its time limit"),
+        (3000.0, "1970-01-01T01:00:00, 10 min after its time limit"),
+    ],
+)
+def test_show_compares_expected_end_with_time_limit(job: FakeDaemon, limit_at: float | None, shown: str) -> None:
+    job.jobs[JOB] = make_job(JOB, expected_end=3600.0, limit_at=limit_at)
+    assert f"Expected end:        {shown}\n" in run(FFDL, "show", JOB, daemon=job, env={"TZ": "UTC"}).stdout
+
+
 def test_show_omits_evidence_that_repeats_incident_message(job: FakeDaemon) -> None:
     evidence = (EvidenceRow("controller", "no image"), EvidenceRow("scheduler", "Failed (no image)"))
     row = IncidentRow(

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.job.job import Job
+from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.launch.launch_file import RESTART_LEARNER, Pod, decode, encode
+from ffdl_batch.domain.metrics.learner_reports import parse_report
+from ffdl_batch.domain.metrics.records import MetricRecord, encode_record
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, Outcome, Scalar, encode_event
 from ffdl_batch.domain.outcome.controller_events import EventKind as K
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
@@ -16,7 +19,7 @@ from ffdl_batch.services.outcome.attempt_records import nodes_at_fault
 from ffdl_batch.services.outcome.job_change import MAX_METRICS_WARNINGS
 from ffdl_batch.services.outcome.record_completion import as_all_report
 from ffdl_batch.services.queries.jobs import get_events
-from ffdl_batch.services.queries.learners import learners_of
+from ffdl_batch.services.queries.learners import TAIL_BYTES, learners_of, with_progress
 from tests.unit.controller.test_outcome import at_work, launch, own_end
 from tests.unit.services.conftest import MANIFEST, Site, write_final
 
@@ -211,3 +214,36 @@ def test_as_all_say_keeps_head_controller_record_without_complete_contrary_evide
     gang: object, events: list[Event]
 ) -> None:
     assert as_all_report(LOST, gang, events) == LOST  # type: ignore[arg-type]
+
+
+def test_expected_end_follows_latest_reports_of_first_learner_and_limit_counts_from_start(site: Site) -> None:
+    job = site.accept(manifest=MANIFEST + "batch: {time: 1h}\n")
+    site.deploy()
+    job = site.move(site.job(job.id), JobState.DOWNLOADING)
+    started = site.clock.now()
+    site.clock.tick(60)
+    job = site.move(job, JobState.PROCESSING)
+    storage, view = site.platform.storage, site.view(job)
+    assert (view.limit_at, with_progress(storage.root, view).expected_end) == (started + 3600, None)
+    path = Path(site.attempt(job).learner_metrics(1))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [
+        "ffdl-throughput: samples=1 seconds=1 remaining=9999",  # before the tail
+        *["ffdl-scale: hold"] * (TAIL_BYTES // 100),
+        *(f"ffdl-throughput: samples={speed} seconds=1 remaining={left}" for speed, left in ((5, 600), (10, 590))),
+        "ffdl-throughput: samples=40 seconds=1 remaining=500",
+        "ffdl-throughput: samples=7 seconds=1",  # without what remains
+    ]
+    values = [parse_report(line) or {} for line in lines]
+    records = [MetricRecord(job.id, 1000 * at, at, "", "ffdl", values=one) for at, one in enumerate(values, 1)]
+    path.write_text("".join(map(encode_record, records)) + '{"torn')
+    found = with_progress(storage.root, view)
+    assert found.expected_end == len(lines) - 1 + 500 / 10
+    assert with_progress(storage.root, replace(view, state="STORING")).expected_end is None
+
+
+def test_time_limit_of_job_that_does_not_run_or_has_none_is_unknown(site: Site) -> None:
+    queued, unlimited = site.accept("k1", MANIFEST + "batch: {time: 1h}\n"), site.accept("k2")
+    site.deploy()
+    site.move(site.job(unlimited.id), JobState.PROCESSING)
+    assert [site.view(one).limit_at for one in (queued, unlimited)] == [None, None]
