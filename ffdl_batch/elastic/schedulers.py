@@ -163,19 +163,25 @@ class Elastic:
             permitted = (arrival.batch,)  # nothing is known that could be better than what the owner asked for
         key = (arrival.model, permitted)
         if key not in self._whole:
-            step_s = np.full(choices.permitted.shape, math.inf)
-            asked = choices.permitted
-            nodes, gpus = np.broadcast_to(choices.nodes, asked.shape), np.broadcast_to(choices.gpus, asked.shape)
-            step_s[asked] = (
-                self._measured[arrival.model]
-                .predict(nodes[asked], gpus[asked], choices.local[asked], choices.passes[asked])
-                .step_s
+            by_batch = self._step_times(arrival.model) * np.array(
+                [[model.iterations[batch]] for batch in choices.batches]
             )
-            by_batch = step_s * np.array([[model.iterations[batch]] for batch in choices.batches])
             mine = np.where(np.isin(choices.batches, permitted)[:, None], by_batch, math.inf)
             best = mine.argmin(axis=0)
             self._whole[key] = _Whole(mine.min(axis=0), np.array(choices.batches)[best], by_batch)
         return self._whole[key]
+
+    def _step_times(self, model: str) -> Floats:
+        """Return the predicted seconds of a step, inf where that is not permitted."""
+        choices = self._choices[model]
+        step_s = np.full(choices.permitted.shape, math.inf)
+        asked = choices.permitted
+        nodes, gpus = np.broadcast_to(choices.nodes, asked.shape), np.broadcast_to(choices.gpus, asked.shape)
+        predicted = self._measured[model].predict(
+            nodes[asked], gpus[asked], choices.local[asked], choices.passes[asked]
+        )
+        step_s[asked] = predicted.step_s
+        return step_s
 
 
 def _list_choices(model: Model, pool: Pool) -> _Choices:

@@ -1,8 +1,9 @@
 """`make bench`: every figure beside the plain tool's, in the same run.
 
-`footprint`, `load`, `logs`, `metrics`, `staging`, `cache`, `kubernetes`, `recovery`, `fairness`, `elastic-model` and
-`elastic-optimiser` need nothing but this machine; `site` needs root; the others, and `recovery --real`, run on the real
-cluster. Prints tables and writes build/bench.json. Judges nothing: aims are printed beside the figures.
+`footprint`, `load`, `logs`, `metrics`, `staging`, `cache`, `kubernetes`, `recovery`, `fairness`, `elastic`,
+`elastic-model` and `elastic-optimiser` need nothing but this machine; `site` needs root; the others, and `recovery
+--real`, run on the real cluster. Prints tables and writes build/bench.json. Judges nothing: aims are printed beside the
+figures.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tests.benchmarks.beginning import measure_beginning
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.caching import measure_cache
 from tests.benchmarks.collecting import measure_collectors
+from tests.benchmarks.elastic import measure_elastic
 from tests.benchmarks.elastic_model import measure_elastic_model
 from tests.benchmarks.elastic_optimiser import measure_elastic_optimiser
 from tests.benchmarks.fairness import measure_fairness
@@ -64,6 +66,7 @@ WITHOUT_CLUSTER: dict[str, Callable[[Knobs], list[Figure]]] = {
     "footprint": measure_footprint,
     "site": measure_site,
     "fairness": measure_fairness,
+    "elastic": measure_elastic,
     "elastic-model": measure_elastic_model,
     "elastic-optimiser": measure_elastic_optimiser,
 }

@@ -63,7 +63,7 @@ class _Jobs:
     help="CSV of jobs: job,submitted_s,model,gpus,batch; or a table of Philly, Helios or `ffdl report usage`.",
 )
 @click.option("--synthetic", type=click.Choice(PATTERNS), help="Make jobs that arrive so, instead of --arrivals.")
-@click.option("--hours", type=click.FloatRange(0.1, 1000), default=8.0, show_default=True,
+@click.option("--hours", type=click.FloatRange(0.1, 168), default=8.0, show_default=True,
               help="With --synthetic: for how long jobs arrive.")  # fmt: skip
 @click.option("--scaling", type=click.Choice(SCALINGS), default=MIXED, show_default=True,
               help="What limits jobs whose step times are not in --throughput.")  # fmt: skip
