@@ -1,5 +1,6 @@
 """Decide how many GPUs and which batch sizes elastic jobs get: throughput models, optimiser, policies, simulator.
 
 Everything here is pure: values and measurements come in as arguments, and decisions are returned. The package needs the
-extra `elastic` (numpy, scipy). It must not read the clock, files, the database or a scheduler.
+extra `elastic` (numpy, scipy). It must not read the clock, the database or a scheduler; files are read by `csv_tables`
+alone, for simulations.
 """
