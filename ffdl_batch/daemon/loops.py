@@ -156,7 +156,8 @@ class Loops:
     def is_busy(self) -> bool:
         """Return whether there is work without a live job: pending uploads, notices that are not sent yet, or jobs that
         have ended and that the hub still counts."""
-        return self._uploader.is_busy() or self._notifier.is_busy() or self._platform.admission.is_busy()
+        busy = self._uploader.is_busy() or self._notifier.is_busy() or self._platform.admission.is_busy()
+        return busy or (self._scaler is not None and self._scaler.is_busy())
 
     def is_caught_up(self) -> bool:
         """Return whether the watcher has seen what happened before the daemon's start; then it calls `on_change`."""

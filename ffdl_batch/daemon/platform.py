@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import pwd
 import socket
@@ -25,7 +26,7 @@ from ffdl_batch.services.data.data_store_checks import StoreChecks
 from ffdl_batch.services.data.pending_uploads import PendingUploads, Start
 from ffdl_batch.services.deployment.admission import Admission
 from ffdl_batch.services.deployment.deployer import Deployer
-from ffdl_batch.services.deployment.elastic_pools import ElasticPools
+from ffdl_batch.services.deployment.elastic_pools import INSTALL, ElasticPools
 from ffdl_batch.services.hub import Hub, HubListing, hub_of
 from ffdl_batch.services.incidents.notices import Notifier
 from ffdl_batch.services.job_files.database_binding import bind_tree, leave_out_earlier, refuse_older, refuse_to_forget
@@ -40,6 +41,8 @@ from ffdl_batch.store.existing_database import sqlite_file
 
 if TYPE_CHECKING:
     from ffdl_batch.services.elastic.scaler import Scaler
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -100,7 +103,11 @@ class Platform:
     def scaler(self, reached: Reached = lambda _step: None) -> Scaler | None:
         """Return the service that sizes elastic jobs; None if there is no pool, or nothing to compute with. It calls
         `reached` at each step."""
-        if not self.elastic_pools.pools or self.elastic_pools.missing:
+        if not self.elastic_pools.pools:
+            return None
+        if self.elastic_pools.missing:
+            missing = " and ".join(self.elastic_pools.missing)
+            log.warning("elastic jobs run as submitted: %s not installed; %s", missing, INSTALL)
             return None
         from ffdl_batch.services.elastic.scaler import Scaler  # numpy and scipy, which few daemons need
 

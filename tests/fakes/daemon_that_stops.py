@@ -3,7 +3,7 @@
 The file that TEST_PLAN names holds ``<step> <signal>``. Of all daemons with that plan the first one to reach the step
 takes the file away, leaves its pid in ``<file>.done``, and sends itself the signal (STOP or KILL): nothing of it goes
 on, in no thread. It does so once nothing is called ``unanswered`` beside the file: a request that waits for its answer
-may be this daemon's. Steps are those that deployer and watcher name, and::
+may be this daemon's. Steps are those that deployer, watcher and scaler name, and::
 
     submitting         the adapter is about to be called, lease checked and mark written
     uploading          a process that stores pending uploads is about to be started
@@ -123,7 +123,10 @@ def _slow_steps_named() -> None:
         return start(attempt, write_record, egress)
 
     substitute(
-        Platform, deployer=partialmethod(Platform.deployer, reached), watcher=partialmethod(Platform.watcher, reached)
+        Platform,
+        deployer=partialmethod(Platform.deployer, reached),
+        watcher=partialmethod(Platform.watcher, reached),
+        scaler=partialmethod(Platform.scaler, reached),
     )
     substitute(pending_uploads, start_upload=uploading)
     substitute(SlurmScheduler, submit=submitting)

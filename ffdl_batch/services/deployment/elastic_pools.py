@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from ffdl_batch.config.settings import ElasticPool, Settings
+from ffdl_batch.domain.job.elastic import workers_of
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.services.backends.adapters import Adapters
@@ -18,6 +19,8 @@ from ffdl_batch.store import JobSize, LeasedJob, SizeState, Store
 
 NEEDED = ("numpy", "scipy")
 """What the scaler computes with."""
+INSTALL = "pip install 'ffdl-batch[elastic]'"
+"""Installs NEEDED."""
 
 
 def missing_modules() -> tuple[str, ...]:
@@ -73,7 +76,7 @@ class ElasticPools:
             for one in leased
             if asked.get(one.job.id, "") not in ("", *paused) and not is_admitted(one.job, sizes.get(one.job.id))
         }
-        reasons = {job_id: f"waits for GPUs of pool {asked[job_id]}" for job_id in held}
+        reasons = {job_id: self._reason(job, asked[job_id]) for job_id, job in held.items()}
         lease.put_off(
             [
                 Delay(
@@ -88,6 +91,12 @@ class ElasticPools:
             self.job_waits.set()
             self.wake()
         return [one for one in leased if one.job.id not in held]
+
+    def _reason(self, job: Job, name: str) -> str:
+        elastic, gpus = job.spec.batch.elasticity, self._settings.elastic[name].gpus
+        assert elastic is not None  # it belongs to a pool
+        least = workers_of(elastic.min_learners, job.effective_spec.resources.gpus)
+        return f"waits for GPUs of pool {name}" + (f", which has {gpus}; it needs {least}" if least > gpus else "")
 
 
 def _would_begin(job: Job) -> bool:

@@ -12,6 +12,7 @@ from ffdl_batch.domain.job.elastic import Elastic, workers_of
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.metrics.learner_reports import HOLD
+from ffdl_batch.domain.outcome.continuation import Interruption
 from ffdl_batch.elastic.policy import PoolJob
 from ffdl_batch.elastic.schedulers import GROWTH
 from ffdl_batch.host.fast_dataclass import dataclass
@@ -35,7 +36,7 @@ class Described:
 def describe(  # noqa: PLR0913 - all that is known of a job
     job: Job,
     size: JobSize | None,
-    attempt: Attempt | None,
+    attempts: Sequence[Attempt],
     history: LearnerHistory,
     pool: ElasticPool,
     now: float,
@@ -44,10 +45,11 @@ def describe(  # noqa: PLR0913 - all that is known of a job
 ) -> Described | None:
     """Return the job as the policy sees it; None if no permitted size fits into the pool.
 
-    `attempt` is its last one; `refused` are numbers of learners with which it cannot be planned.
+    `attempts` are all of its attempts in order; `refused` are numbers of learners with which it cannot be planned.
     """
     elastic, resources = job.spec.batch.elasticity, job.effective_spec.resources
     assert elastic is not None  # it belongs to a pool
+    attempt = attempts[-1] if attempts else None
     runs = job.state is JobState.PROCESSING and attempt is not None
     per, present = resources.gpus, workers_of(resources.learners, resources.gpus)
     batch = job.global_batch or 0
@@ -71,7 +73,7 @@ def describe(  # noqa: PLR0913 - all that is known of a job
             remaining[gpus], batches[gpus] = samples * seconds, one
     began = attempt.created_at if attempt is not None else now
     reported = attempt is not None and attempt.number in history.first_at
-    hold = _hold(history, runs, began + pool.min_between_s - now)
+    hold = _hold(history, attempts, began + pool.min_between_s - now) if runs else ""
     present_s = samples * per_sample[0]
     if hold:
         remaining[present], batches[present] = present_s, batch
@@ -93,10 +95,14 @@ def describe(  # noqa: PLR0913 - all that is known of a job
     )
 
 
-def _hold(history: LearnerHistory, runs: bool, left_s: float) -> str:
-    if runs and history.hint == HOLD:
+def _hold(history: LearnerHistory, attempts: Sequence[Attempt], left_s: float) -> str:
+    """Return why a running job keeps its size; "" if it may change."""
+    if history.hint == HOLD:
         return "the job asks for no change"
-    if runs and left_s > 0:
+    halts = [one for one in attempts if one.interruption == Interruption.HALT.value]
+    if halts and not halts[-1].checkpoint.confirmed:
+        return "its last halt left no checkpoint"
+    if left_s > 0:
         return f"it keeps its size for {math.ceil(left_s)} s more"
     return ""
 

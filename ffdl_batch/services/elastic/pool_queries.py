@@ -13,13 +13,11 @@ from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.host.fast_dataclass import dataclass
-from ffdl_batch.services.deployment.elastic_pools import ElasticPools
+from ffdl_batch.services.deployment.elastic_pools import INSTALL, ElasticPools
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.queries.jobs import own_job
 from ffdl_batch.services.refusals import wrong_state, wrong_usage
 from ffdl_batch.store import ElasticJob, SizeState, StoredDecision
-
-EXTRA = "pip install 'ffdl-batch[elastic]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ def _view(
         paused_at,
         last.at,
         last.at + pool.interval_s if makes and last.at is not None else None,
-        f"{' and '.join(pools.missing)} not installed, so jobs run as submitted: {EXTRA}" if pools.missing else "",
+        f"{' and '.join(pools.missing)} not installed, so jobs run as submitted: {INSTALL}" if pools.missing else "",
         tuple(view for one, view in zip(jobs, shown, strict=True) if caller.is_admin or one.job.uid == caller.uid),
     )
 
@@ -135,6 +133,7 @@ def pause_pool(storage: JobStorage, pools: ElasticPools, name: str) -> None:
     begun is finished. Raises :class:`Refused` for an unknown pool."""
     _known(pools, name)
     storage.store.elastic.pause(name, storage.clock.now())
+    storage.store.make_due([one.job.id for one in storage.store.elastic.jobs() if pools.pool_of(one.job) == name])
 
 
 def resume_pool(storage: JobStorage, pools: ElasticPools, name: str) -> None:
@@ -159,7 +158,7 @@ def replay_decisions(storage: JobStorage, pools: ElasticPools, name: str | None)
     for one in names:
         _known(pools, one)
     if pools.missing:
-        raise wrong_state(f"{' and '.join(pools.missing)} not installed", EXTRA)
+        raise wrong_state(f"{' and '.join(pools.missing)} not installed", INSTALL)
     return tuple(_replay(one) for pool in names for one in storage.store.elastic.decisions(pool))
 
 

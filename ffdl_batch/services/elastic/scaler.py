@@ -93,6 +93,10 @@ class Scaler:
                 changed += self._decide(name, [one for one in jobs if self._pools.pool_of(one.job) == name])
         return changed, min((max(LEAST_S, self._due_in_s(name)) for name in self._leases), default=math.inf)
 
+    def is_busy(self) -> bool:
+        """Return whether a job has ended and is about to continue with another size. It does not count as live."""
+        return bool(self._storage.store.elastic.halted())
+
     def close(self) -> None:
         """Release the leases. Raises StoreError."""
         for lease in self._leases.values():
@@ -170,7 +174,7 @@ class Scaler:
             describe(
                 one.job,
                 one.size,
-                attempts[one.job.id][-1] if attempts[one.job.id] else None,
+                attempts[one.job.id],
                 self._histories[one.job.id],
                 pool,
                 now,

@@ -16,7 +16,7 @@ from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job.views import Resume
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.metrics.records import FLOAT, INT, Measure, MetricRecord, encode_record
-from ffdl_batch.domain.outcome.continuation import Spent
+from ffdl_batch.domain.outcome.continuation import Checkpoint, Spent
 from ffdl_batch.domain.outcome.controller_events import Outcome
 from ffdl_batch.domain.outcome.observation import EndCause
 from ffdl_batch.domain.scheduler_errors import InvalidRequest
@@ -100,11 +100,12 @@ class Bench:
                 encode_record(MetricRecord(job.id, int(self.site.clock.now() * 1000), 1, "", "ffdl", {}, values))
             )
 
-    def checkpoints(self, job: Job) -> Job:
+    def checkpoints(self, job: Job, *, confirmed: bool = True) -> Job:
         """Its attempt ends, because it was asked to."""
         job = self.site.job(job.id)
         assert job.requested_action is RequestedAction.HALT
-        self.site.head(job).ends(Outcome.HALTED, interruption="halt")
+        checkpoint = Checkpoint(asked=True, answered=True, confirmed=confirmed)
+        self.site.head(job).ends(Outcome.HALTED, interruption="halt", checkpoint=checkpoint)
         return end(self.site, job, EndCause.SUCCESS)
 
     def completes(self, job: Job) -> None:
@@ -150,8 +151,10 @@ def test_job_waits_until_scaler_admits_it(bench: Bench) -> None:
 
 def test_running_job_shrinks_for_second_and_second_grows_after_its_end(bench: Bench) -> None:
     first, second = first_shrinks_for_second(bench)
+    assert not bench.scaler.is_busy()
     halted = bench.checkpoints(first)
     assert halted.state is JobState.HALTED
+    assert bench.scaler.is_busy(), "a daemon without a live job must not end now"
     bench.turn(tick_s=2)
     sizes = bench.learners(first, second)
     assert sum(sizes) <= 4 and min(sizes) >= 1
@@ -350,6 +353,30 @@ def test_jobs_of_other_backend_or_partition_run_as_submitted(site: Site) -> None
     assert site.job(job.id).state is JobState.PENDING
 
 
+def test_job_whose_halt_left_no_checkpoint_keeps_its_size(bench: Bench) -> None:
+    first, second = first_shrinks_for_second(bench)
+    bench.checkpoints(first, confirmed=False)
+    bench.turn(tick_s=2)
+    bench.start(first)
+    bench.start(second)
+    bench.completes(bench.site.job(second.id))
+    bench.turn(tick_s=61)
+    assert bench.halts(first) == [False]
+    decision = json.loads(bench.site.platform.storage.store.elastic.decisions("default")[-1].inputs)
+    assert [one["hold"] for one in decision["jobs"]] == ["its last halt left no checkpoint"]
+
+
+def test_job_that_pool_is_too_small_for_waits_with_a_reason(site: Site) -> None:
+    bench = Bench(site, replace(POOL, gpus=2))
+    text = ELASTIC.replace("min_learners: 1", "min_learners: 3")
+    job = site.accept("k", f"{MANIFEST}learners: 4\nbatch: {{elastic: {text}}}\n")
+    bench.turn(tick_s=2)
+    bench.turn(tick_s=61)
+    waits = site.job(job.id)
+    reason = "waits for GPUs of pool default, which has 2; it needs 3"
+    assert (waits.state, waits.pending_reason) == (JobState.PENDING, reason)
+
+
 def test_restart_cost_is_time_from_request_to_first_report_of_next_attempt(bench: Bench) -> None:
     first, _ = first_shrinks_for_second(bench)
     size = bench.size(first)
@@ -471,8 +498,9 @@ def test_replay_repeats_recorded_decisions_and_finds_another_policy(
 
 def test_pool_that_is_resumed_is_decided_about_at_once(bench: Bench) -> None:
     platform = bench.site.platform
-    pause_pool(platform.storage, platform.elastic_pools, "default")
     job = bench.accept("k")
+    bench.deployer.step()
+    pause_pool(platform.storage, platform.elastic_pools, "default")
     bench.turn()
     assert bench.site.job(job.id).state is JobState.QUEUED
     (pool,) = show_pools(platform.storage, platform.elastic_pools, bench.site.caller)
