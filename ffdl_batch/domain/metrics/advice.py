@@ -228,9 +228,10 @@ def find_bottleneck(attempt: PastAttempt, exchange: float | None) -> str:
     if exchange is None:
         return ""
     if exchange >= MOST_EXCHANGE:
+        workers = counted(attempt.workers, "GPU" if attempt.form.gpus else "learner")
         return (
-            f"sync-bound: on {counted(attempt.workers, 'GPU')}, {exchange:.0%} of a step is exchange of gradients, "
-            "according to the model; use fewer GPUs, or a larger batch"
+            f"sync-bound: on {workers}, {exchange:.0%} of a step is exchange of gradients, "
+            "according to the model; use fewer of them, or a larger batch"
         )
     if attempt.gpu_use is None or attempt.gpu_use + exchange >= LEAST_USE:
         return ""

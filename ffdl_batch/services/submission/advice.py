@@ -45,8 +45,6 @@ def advise(storage: JobStorage, adapters: Adapters, caller: Caller, submission: 
     jobs = past.jobs()
     sizes = _Sizes(candidate.spec, _gpus_per_node(adapters, candidate, jobs))
     notes, choices = _choose(sizes, jobs)
-    exchange = {one.form: one.exchange for one in choices}
-    limits = (find_bottleneck(one, exchange.get(one.form)) for job in jobs for one in job.attempts)
     rates = adapters.settings.rates
     if rates.is_set:
         choices = [_with_cost(one, rates, candidate.spec.resources.gpu_type) for one in choices]
@@ -61,11 +59,22 @@ def advise(storage: JobStorage, adapters: Adapters, caller: Caller, submission: 
         tuple(choices),
         advise_memory(jobs),
         checkpoint,
-        (*notes, *list(filter(None, limits))[:1], *history_notes(jobs), *more),
+        (*notes, *_bottleneck(jobs, choices), *history_notes(jobs), *more),
         _profile(sizes),
         rates.currency,
         rates.is_set,
     )
+
+
+def _bottleneck(jobs: Sequence[LikeJob], choices: Sequence[Choice]) -> list[str]:
+    """Return what limits the newest attempt whose speed or GPU use was measured, if anything does."""
+    exchange = {one.form: one.exchange for one in choices}
+    for job in jobs:
+        for one in reversed(job.attempts):
+            if one.samples_per_s is not None or one.gpu_use is not None:
+                limit = find_bottleneck(one, exchange.get(one.form))
+                return [f"{job.id}: {limit}"] if limit else []
+    return []
 
 
 def _with_cost(choice: Choice, rates: Rates, gpu_type: str) -> Choice:

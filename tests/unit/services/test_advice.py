@@ -200,11 +200,14 @@ def test_advice_predicts_no_time_without_amount_of_work(site: Site) -> None:
     ],
 )
 def test_advice_warns_of_slow_input_if_one_gpu_idles(site: Site, gpu_use: float, cpu_share: float, shown: str) -> None:
-    job = past(site, 1, 1000.0)
-    plant(site.platform.storage.store.engine, [job])
+    """The job before the newest one does not count."""
+    job, before = past(site, 2, 1000.0), past(site, 1, 1000.0)
+    plant(site.platform.storage.store.engine, [job, before])
     samples(site, job, GB, gpu_use, cpu_share)
-    found = [note for note in advice(site).notes if note.startswith("input-bound")]
+    samples(site, before, GB, 0.1)
+    found = [note for note in advice(site).notes if note.startswith(f"{job.id}: input-bound")]
     assert len(found) == bool(shown) and shown in "".join(found)
+    assert before.id not in "".join(advice(site).notes)
 
 
 def test_advice_warns_of_exchange_that_takes_much_of_a_step(site: Site) -> None:
@@ -213,7 +216,7 @@ def test_advice_warns_of_exchange_that_takes_much_of_a_step(site: Site) -> None:
     reports(site, one, "ffdl-throughput: samples=100 seconds=1")
     reports(site, two, "ffdl-throughput: samples=110 seconds=1")
     found = advice(site)
-    assert any(note.startswith("sync-bound: on 2 GPUs") for note in found.notes)
+    assert any(note.startswith(f"{two.id}: sync-bound: on 2 GPUs") for note in found.notes)
     assert [choice.form.gpus for choice in found.choices if choice.recommended] == [1.0]
 
 
