@@ -34,14 +34,14 @@ class Job:
 
 
 JOBS = (
-    Job("a", "cifar10", 4, 32, 128, 1024, 0, 100),
-    Job("b", "cifar10", 6, 32, 128, 1024, 4, 70),
-    Job("c", "bert", 4, 4, 12, 12, 8, 70),
-    Job("d", "deepspeech2", 2, 10, 40, 80, 16, 100),
-    Job("e", "cifar10", 8, 32, 128, 1024, 30, 60),
-    Job("f", "deepspeech2", 4, 10, 40, 80, 40, 70),
-    Job("g", "yolov3", 4, 4, 16, 16, 50, 80),
-    Job("h", "bert", 8, 4, 12, 12, 60, 50),
+    Job("a", "cifar10", 4, 32, 128, 1024, 0, 60),
+    Job("b", "cifar10", 6, 32, 128, 1024, 4, 45),
+    Job("c", "bert", 4, 4, 12, 12, 8, 45),
+    Job("d", "deepspeech2", 2, 10, 40, 80, 12, 60),
+    Job("e", "cifar10", 8, 32, 128, 1024, 20, 35),
+    Job("f", "deepspeech2", 4, 10, 40, 80, 28, 45),
+    Job("g", "yolov3", 4, 4, 16, 16, 36, 50),
+    Job("h", "bert", 8, 4, 12, 12, 44, 35),
 )
 
 
@@ -93,6 +93,7 @@ learners: {job.learners}
 framework: {{name: custom, version: python-numpy, command: {command}}}
 batch:
   time: 20m
+  placement: pack
   checkpoint: {{grace_s: 10}}
   env: {{OPENBLAS_NUM_THREADS: "1", FIXED_BATCH: "{job.submitted}"}}
 {section if elastic else ""}"""

@@ -77,7 +77,7 @@ def run_jobs(cluster: Cluster, *, elastic: bool, kills: int, seed: int, say: Cal
         desk.write({f"{desk.base}/model/{name}": text for name, text in model.items()})
         desk.write({f"{desk.base}/{job.name}.yml": manifest(times, job, elastic=elastic) for job in JOBS})
         ids = _submit(desk, kills, seed, say)
-        listed = {one["job_id"]: one for one in desk.jobs()}
+        listed = {one["id"]: one for one in desk.jobs()}
         allocations = _allocations(desk)
         return [
             Trained(
@@ -105,7 +105,7 @@ def _submit(desk: Desk, kills: int, seed: int, say: Callable[[str], None]) -> di
         while coming and now - began >= coming[0].arrives_s:
             job = coming.pop(0)
             ids[job.name] = desk.run("ffdl-submit", "--parsable", f"{job.name}.yml", "model").stdout.strip()
-        states = {one["job_id"]: one["state"] for one in desk.jobs()}
+        states = {one["id"]: one["state"] for one in desk.jobs()}
         if not coming and all(state in ("COMPLETED", "FAILED", "CANCELLED", "HALTED") for state in states.values()):
             return ids
         if now - began > LONGEST_S:
@@ -143,7 +143,8 @@ def _sessions(desk: Desk, job_id: str) -> Iterator[Session]:
 def _logs(desk: Desk, job_id: str) -> Iterator[tuple[int, list[str]]]:
     """Yield the numbers of the attempts, and the lines of their first learners."""
     directory = desk.host_path(f"{desk.base}/jobs/jobs/{job_id}")
-    for number in sorted(int(path.name.removeprefix("attempt-")) for path in directory.glob("attempt-*")):
+    names = (path.name.removeprefix("attempt-") for path in directory.glob("attempt-*"))
+    for number in sorted(int(name) for name in names if name.isdigit()):
         log = directory / f"attempt-{number}" / "logs" / "learner-1" / "training-log.txt"
         if log.exists():
             yield number, log.read_text(encoding="utf-8").splitlines()
