@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from ffdl_batch.elastic.measured import read_models, read_times
+from ffdl_batch.elastic.policy import Rules
 from ffdl_batch.elastic.schedulers import Pool
 from ffdl_batch.elastic.simulator import Setting, simulate
 from ffdl_batch.elastic.traces import read_arrivals
@@ -37,7 +38,7 @@ def test_drawn_jobs_have_sizes_and_hours_of_the_given_ones() -> None:
 
 
 def test_scheduler_that_knows_speeds_gives_many_gpus_at_once() -> None:
-    run = simulate(ARRIVALS[:1], MODELS, TRUTH, Informed(MODELS, Pool(), TRUTH), Setting())
+    run = simulate(ARRIVALS[:1], MODELS, TRUTH, Informed(MODELS, Pool(), Rules(), TRUTH), Setting())
     assert ARRIVALS[0].gpus < run.changes[0].gpus <= 64 and len(run.changes) == 2
 
 
