@@ -80,9 +80,9 @@ def plain_run(one: Simulated) -> dict[str, object]:
 
 
 def write_timeline(file: IO[str], run: Run) -> None:
-    """Write each change of size. Ends of jobs are rounded up to milliseconds, other times are exact."""
-    rows = ((_seconds(change.time_s), change.job, change.gpus, change.batch) for change in _in_order(run))
-    write_csv(file, TIMELINE, rows)
+    """Write each change that the policy decided. The ends of jobs follow from the changes and the speeds."""
+    decided = (change for change in _in_order(run) if change.gpus or change.time_s != run.completed_s.get(change.job))
+    write_csv(file, TIMELINE, ((_seconds(one.time_s), one.job, one.gpus, one.batch) for one in decided))
 
 
 def _in_order(run: Run) -> list[Change]:
@@ -90,7 +90,7 @@ def _in_order(run: Run) -> list[Change]:
 
 
 def _seconds(time_s: float) -> str:
-    return f"{math.ceil(round(time_s * 1000, 6)) / 1000:.3f}".rstrip("0").rstrip(".")
+    return f"{time_s:.3f}".rstrip("0").rstrip(".")
 
 
 def empty_figure(panels: int) -> Figure:

@@ -78,8 +78,8 @@ def _between(sizes: Mapping[int, tuple[float, float]], local: int) -> tuple[floa
 def completion_times(timeline: Iterable[Row], arrivals: Iterable[Row]) -> dict[str, float]:
     """Return the seconds from submission to end of each job that reaches progress 1.
 
-    Raises AssertionError for a change that is neither at a multiple of 60 s nor an end, for GPUs that the pool does not
-    have, and for a job that has GPUs before its submission or after its end.
+    Raises AssertionError for a change that is not at a multiple of 60 s, for GPUs that the pool does not have, and for
+    a job that has GPUs before its submission or is changed after its end.
     """
     jobs = {row["job"]: row for row in arrivals}
     changes: defaultdict[str, list[tuple[float, int, int]]] = defaultdict(list)
@@ -87,32 +87,27 @@ def completion_times(timeline: Iterable[Row], arrivals: Iterable[Row]) -> dict[s
         changes[row["job"]].append((float(row["time_s"]), int(row["gpus"]), int(row["batch"])))
     ends: dict[str, float] = {}
     for job, own in changes.items():
-        submitted_s, done = float(jobs[job]["submitted_s"]), 0.0
-        assert own[0][0] >= submitted_s and own[-1][1] == 0
-        for (began, gpus, batch), (until, next_gpus, _) in pairwise(own):
+        done = 0.0
+        assert own[0][0] >= float(jobs[job]["submitted_s"])
+        for (began, gpus, batch), (until, _, _) in pairwise([*own, (math.inf, 0, 0)]):
             assert began % 60 == 0 and until > began and job not in ends
             if not gpus:
                 continue
             pace = speed(jobs[job]["model"], gpus, batch)
             left_s = (1 - done) / pace
-            if began + RESTART_S + left_s <= until + 1e-6:
-                assert next_gpus == 0
-                ends[job] = began + RESTART_S + left_s - submitted_s
+            if began + RESTART_S + left_s <= until:
+                ends[job] = began + RESTART_S + left_s
             done += pace * max(0.0, until - began - RESTART_S)
-    _check_pool(changes)
-    return ends
+    _check_pool(changes, ends)
+    return {job: end - float(jobs[job]["submitted_s"]) for job, end in ends.items()}
 
 
-def _check_pool(changes: Mapping[str, list[tuple[float, int, int]]], pool: int = 64) -> None:
-    steps = sorted((time_s, gpus - before) for own in changes.values() for time_s, gpus, before in _steps(own))
+def _check_pool(changes: Mapping[str, list[tuple[float, int, int]]], ends: Mapping[str, float], pool: int = 64) -> None:
+    steps: list[tuple[float, int]] = []
+    for job, own in changes.items():
+        last = (ends.get(job, math.inf), 0, 0)
+        steps += [(later, after - before) for (_, before, _), (later, after, _) in pairwise([(0.0, 0, 0), *own, last])]
     used = 0
-    for _, difference in steps:  # at equal times, GPUs are returned first
+    for _, difference in sorted(steps):  # at equal times, GPUs are returned first
         used += difference
         assert 0 <= used <= pool
-
-
-def _steps(own: list[tuple[float, int, int]]) -> Iterable[tuple[float, int, int]]:
-    before = 0
-    for time_s, gpus, _ in own:
-        yield time_s, gpus, before
-        before = gpus
