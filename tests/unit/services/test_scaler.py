@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import field, replace
 from pathlib import Path
@@ -508,3 +510,8 @@ def test_pool_that_is_resumed_is_decided_about_at_once(bench: Bench) -> None:
     resume_pool(platform.storage, platform.elastic_pools, "default")
     bench.turn(tick_s=2)
     assert len(platform.storage.store.elastic.decisions("default")) == 1
+
+
+def test_daemon_imports_numpy_only_for_a_scaler() -> None:
+    code = "import sys, ffdl_batch.daemon.loops, ffdl_batch.daemon.server; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
