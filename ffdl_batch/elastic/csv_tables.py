@@ -108,6 +108,8 @@ def read_rows(path: Path, columns: Collection[str]) -> Iterator[Row]:
 
 def _lines(path: Path) -> Iterator[tuple[int, Sequence[str]]]:
     """Yield the number and the cells of each line that is not empty. Cells have no spaces around them."""
+    if path.exists() and not path.is_file():
+        raise DamagedTable(f"{path} is a pipe or device, and tables are read twice; write it to a file first")
     if (size := path.stat().st_size) > MOST_BYTES:
         raise DamagedTable(f"{path} has {size} bytes, and {MOST_BYTES} are read; give a part of the table")
     with path.open(newline="", encoding="utf-8-sig") as file:

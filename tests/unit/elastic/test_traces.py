@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,12 @@ def test_binary_and_huge_files_are_refused(tmp_path: Path) -> None:
         file.truncate(MOST_BYTES + 1)
     with pytest.raises(DamagedTable, match="give a part of the table"):
         read_arrivals(path, MODELS, 64)
+
+
+def test_pipe_is_refused_without_waiting_for_a_writer(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DamagedTable, match="is a pipe or device, and tables are read twice; write it to a file first"):
+        is_trace(tmp_path / "pipe")
 
 
 SPEEDS = "model,nodes,gpus,gpus_per_node,local_batch,step_s,sync_s\n"
