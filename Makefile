@@ -27,7 +27,7 @@ LOCK = printf '%s\n' 'hatchling>=1.27' 'editables>=0.5' | uv pip compile - pypro
 
 .PHONY: help python venv venv-run quickstart check lint test test-full shape mutate lock docs packages images \
 	cluster-up cluster-down conformance proof-main proof-resume proof-crash proof-isolation proof-data \
-	proof-kubernetes proof-convert proof-faults proof-site fuzz-api trial-kubernetes bench clean
+	proof-kubernetes proof-convert proof-faults proof-site proof-elastic fuzz-api trial-kubernetes bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -116,6 +116,9 @@ proof-faults: venv ## faults of 15 kinds planted among 20 healthy jobs on the re
 
 proof-site: venv ## site mode: three users, two login nodes, programs killed: results, lists, audit; PROOF="--kills 60"
 	@$(BIN)/python -m tests.proof.site $(PROOF)
+
+proof-elastic: venv ## eight elastic jobs on the real cluster, beside the same jobs with fixed sizes
+	@$(BIN)/python -m tests.proof.elastic $(PROOF)
 
 fuzz-api: venv ## 6000 requests from the OpenAPI document to a real daemon on both databases; any server error fails
 	@$(BIN)/python -m tests.proof.api $(PROOF)
