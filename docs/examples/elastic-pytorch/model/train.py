@@ -1,0 +1,148 @@
+"""PyTorch with DistributedDataParallel that continues with any number of GPUs and any batch.
+
+Runs as ``python3 train.py`` with one GPU in each learner, and under ``torchrun`` with a process for each GPU. The order
+of the samples depends on their position in the training alone, and the position is counted in samples, not in steps.
+"""
+
+import argparse
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+LEARNING_RATE = 0.02  # for the batch `start` of the manifest
+WARM_UP = 2000  # samples in which the learning rate follows a new batch
+EXAMPLES = 1000
+SAVE_EVERY_S = 60  # what a failed node can cost
+REPORT_EVERY_S = 10
+SEED = 20240517
+
+RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])  # under torchrun these count processes
+BATCH, SCALE = int(os.environ["GLOBAL_BATCH_SIZE"]), float(os.environ["LEARNING_RATE_SCALE"])
+checkpoint = Path(os.environ["CHECKPOINT_DIR"]) / "training.pt"
+halt_file = Path(os.environ["JOB_STATE_DIR"]) / "halt"
+requests = []
+
+
+def main():
+    """Train on a fixed number of samples."""
+    parser = argparse.ArgumentParser(description="Learn a function of eight numbers.")
+    parser.add_argument("--samples", type=int, default=40000)
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds that a step takes in addition")
+    options = parser.parse_args()
+    signal.signal(signal.SIGUSR2, lambda number, _frame: requests.append(number))
+    device = join_others()
+
+    torch.manual_seed(SEED)  # the same first weights everywhere
+    network = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)).to(device)
+    optimizer = torch.optim.SGD(network.parameters(), lr=LEARNING_RATE, momentum=0.9)
+    seen, old_scale = load(network, optimizer, device)
+    model = DistributedDataParallel(network) if WORLD > 1 else network
+    inputs, targets = (tensor.to(device) for tensor in examples())
+    began_at, reported, stop = seen, seen, False
+    saved_at = reported_at = time.monotonic()
+
+    while seen < options.samples and not stop:
+        step = range(seen, min(seen + BATCH, options.samples))
+        mine = rows(step[RANK::WORLD])
+        scale = old_scale + (SCALE - old_scale) * min(1.0, (seen - began_at) / WARM_UP)
+        for group in optimizer.param_groups:
+            group["lr"] = LEARNING_RATE * scale
+        optimizer.zero_grad()
+        squares = nn.functional.mse_loss(model(inputs[mine]), targets[mine], reduction="sum")
+        loss = squares * WORLD / len(step)  # DDP divides by WORLD
+        loss.backward()
+        optimizer.step()
+        time.sleep(options.pause)
+        mean, asked = add_up([loss.item() / WORLD, float(bool(requests) or halt_file.exists())], device)
+        seen, stop, now = step.stop, asked > 0, time.monotonic()  # all processes stop after the same step
+        if RANK > 0:
+            continue
+        print(f"samples {step.start}-{seen} loss {mean:.6f}", flush=True)
+        if stop or seen == options.samples or now - reported_at >= REPORT_EVERY_S:
+            report(seen - reported, now - reported_at, options.samples - seen)
+            reported, reported_at = seen, now
+        if stop or now - saved_at >= SAVE_EVERY_S:
+            save(network, optimizer, seen, scale)
+            saved_at = now
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # saved or done: nothing is left to save
+    if stop:
+        print(f"asked to stop: process {RANK} has seen {seen} samples", flush=True)
+    elif RANK == 0:
+        with torch.no_grad():
+            loss = nn.functional.mse_loss(network(inputs), targets).item()
+        result = {"samples": seen, "loss": loss, "learning_rate": optimizer.param_groups[0]["lr"]}
+        Path(os.environ["RESULT_DIR"], "result.json").write_text(json.dumps(result) + "\n")
+    if WORLD > 1:
+        dist.destroy_process_group()
+
+
+def join_others():
+    """Meet the other processes at MASTER_ADDR and MASTER_PORT. The device of this process."""
+    if WORLD * int(os.environ["BATCH_SIZE"]) != BATCH:
+        raise SystemExit(f"{WORLD} processes do not fit BATCH_SIZE: start one for each GPU, with torchrun")
+    if torch.cuda.is_available():
+        device, backend = torch.device("cuda", int(os.environ["LOCAL_RANK"])), "nccl"
+        torch.cuda.set_device(device)
+    else:
+        device, backend = torch.device("cpu"), "gloo"
+        torch.set_num_threads(1)
+    if WORLD > 1:
+        dist.init_process_group(backend)
+    return device
+
+
+def report(samples, seconds, remaining):
+    """Print the throughput of all learners together. The platform reads this line."""
+    print(f"ffdl-throughput: samples={samples} seconds={seconds:.3f} remaining={remaining}", flush=True)
+
+
+def load(network, optimizer, device):
+    """The position in the data and the scale of the learning rate. Every process reads the file."""
+    if not checkpoint.exists():
+        return 0, 1.0
+    state = torch.load(checkpoint, map_location=device, weights_only=True)
+    network.load_state_dict(state["network"])
+    optimizer.load_state_dict(state["optimizer"])  # with the old learning rate, which each step replaces
+    print(f"continuing after {state['seen']} samples in {WORLD} processes with batch {BATCH}", flush=True)
+    return state["seen"], state["scale"]
+
+
+def save(network, optimizer, seen, scale):
+    """Write the file whole or not at all: a kill in between leaves the last one."""
+    state = {"network": network.state_dict(), "optimizer": optimizer.state_dict(), "seen": seen, "scale": scale}
+    unfinished = checkpoint.with_suffix(".unfinished")
+    torch.save(state, unfinished)
+    unfinished.replace(checkpoint)
+
+
+def examples():
+    """The data: the same on every machine."""
+    source = torch.Generator().manual_seed(SEED)
+    inputs, noise = torch.randn(EXAMPLES, 8, generator=source), torch.randn(EXAMPLES, 1, generator=source)
+    return inputs, torch.tanh(inputs.sum(dim=1, keepdim=True) / 2) + 0.1 * noise
+
+
+def rows(positions):
+    """The examples at some positions of the training. Each epoch has an order of its own."""
+    epochs = {position // EXAMPLES for position in positions}
+    orders = {e: torch.randperm(EXAMPLES, generator=torch.Generator().manual_seed(SEED + e)) for e in epochs}
+    return [int(orders[position // EXAMPLES][position % EXAMPLES]) for position in positions]
+
+
+def add_up(values, device):
+    """The sums over all processes."""
+    total = torch.tensor(values, device=device)
+    if WORLD > 1:
+        dist.all_reduce(total)
+    return total.tolist()
+
+
+if __name__ == "__main__":
+    main()
