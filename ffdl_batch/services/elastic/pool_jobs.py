@@ -41,11 +41,13 @@ def describe(  # noqa: PLR0913 - all that is known of a job
     pool: ElasticPool,
     now: float,
     *,
+    restart_s: float = RESTART_S,
     refused: Collection[int] = (),
 ) -> Described | None:
     """Return the job as the policy sees it; None if no permitted size fits into the pool.
 
-    `attempts` are all of its attempts in order; `refused` are numbers of learners with which it cannot be planned.
+    `attempts` are all of its attempts in order; `restart_s` is what a change costs if none of its own was measured;
+    `refused` are numbers of learners with which it cannot be planned.
     """
     elastic, resources = job.spec.batch.elasticity, job.effective_spec.resources
     assert elastic is not None  # it belongs to a pool
@@ -53,7 +55,8 @@ def describe(  # noqa: PLR0913 - all that is known of a job
     runs = job.state is JobState.PROCESSING and attempt is not None
     per, present = resources.gpus, workers_of(resources.learners, resources.gpus)
     batch = job.global_batch or 0
-    restart_s = size.restart_s if size is not None and size.restart_s is not None else RESTART_S
+    if size is not None and size.restart_s is not None:
+        restart_s = size.restart_s
     permitted = [one for one in _permitted(elastic, history, resources.learners, per) if one not in refused]
     choices = [
         (learners, gpus, one)

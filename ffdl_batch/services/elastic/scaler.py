@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from statistics import fmean
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from ffdl_batch.services.deployment.attempt_planning import plan_attempt
 from ffdl_batch.services.deployment.elastic_pools import ElasticPools, is_admitted
 from ffdl_batch.services.elastic.decision_records import Decision, encode
 from ffdl_batch.services.elastic.learner_history import LearnerHistory
-from ffdl_batch.services.elastic.pool_jobs import Described, describe
+from ffdl_batch.services.elastic.pool_jobs import RESTART_S, Described, describe
 from ffdl_batch.services.elastic.size_changes import Reached, SizeChanges
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.leader_lease import LeaderLease, Leases
@@ -160,7 +161,7 @@ class Scaler:
         first_at = history.first_at.get(job.attempt)
         if size is None or first_at is None or key in self._timed or size.attempt != job.attempt:
             return one
-        if size.state is not SizeState.ADMITTED:
+        if size.state is not SizeState.ADMITTED or job.attempt < 2:
             return one
         self._timed.add(key)
         restart_s = max(1.0, first_at - size.requested_at)
@@ -170,6 +171,7 @@ class Scaler:
     def _describe(
         self, pool: ElasticPool, jobs: Sequence[ElasticJob], attempts: Mapping[JobId, Sequence[Attempt]], now: float
     ) -> tuple[Described, ...]:
+        measured = [one.size.restart_s for one in jobs if one.size is not None and one.size.restart_s is not None]
         found = (
             describe(
                 one.job,
@@ -178,6 +180,7 @@ class Scaler:
                 self._histories[one.job.id],
                 pool,
                 now,
+                restart_s=fmean(measured) if measured else RESTART_S,
                 refused=self._refused.get(one.job.id, ()),
             )
             for one in jobs

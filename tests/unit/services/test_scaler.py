@@ -379,7 +379,7 @@ def test_job_that_pool_is_too_small_for_waits_with_a_reason(site: Site) -> None:
     assert (waits.state, waits.pending_reason) == (JobState.PENDING, reason)
 
 
-def test_restart_cost_is_time_from_request_to_first_report_of_next_attempt(bench: Bench) -> None:
+def test_restart_cost_is_time_from_request_to_first_report_and_counts_for_other_jobs(bench: Bench) -> None:
     first, _ = first_shrinks_for_second(bench)
     size = bench.size(first)
     assert size is not None and size.state is SizeState.HALTING
@@ -388,12 +388,14 @@ def test_restart_cost_is_time_from_request_to_first_report_of_next_attempt(bench
     bench.start(first)
     bench.site.clock.tick(20)
     bench.report(first, 40.0)
+    third = bench.accept("third")
     bench.turn(tick_s=61)
     noted = bench.size(first)
     assert noted is not None and noted.restart_s is not None
     assert noted.restart_s == pytest.approx(bench.site.clock.now() - 61 - size.requested_at, abs=0.01)
     last = json.loads(bench.site.platform.storage.store.elastic.decisions("default")[-1].inputs)
-    assert [one["restart_s"] for one in last["jobs"] if one["name"] == first.id] == [noted.restart_s]
+    costs = {one["name"]: one["restart_s"] for one in last["jobs"]}
+    assert costs == {first.id: noted.restart_s, third.id: noted.restart_s}
 
 
 def test_size_that_cannot_be_planned_is_not_asked_for_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -433,11 +435,11 @@ def test_reports_are_read_once_and_only_new_ones(bench: Bench, monkeypatch: pyte
     assert (len(opened), bench.scaler._histories[first.id].remaining) == (2, 9e5)
 
 
-@pytest.mark.parametrize(("objective", "shares"), [("fair", True), ("completion", False), ("throughput", False)])
+@pytest.mark.parametrize(("objective", "shares"), [("fair", True), ("completion", False), ("throughput", True)])
 def test_objective_of_pool_decides_whether_second_job_waits(site: Site, objective: str, shares: bool) -> None:
     bench = Bench(site, replace(POOL, objective=objective))
     first = bench.arrive("first")
-    bench.report(first, 100.0, remaining=360_000.0)
+    bench.report(first, 100.0, remaining=100_000.0)
     second = bench.accept("second")
     bench.turn(tick_s=2)
     assert (site.job(second.id).state is JobState.QUEUED) is shares
@@ -470,7 +472,7 @@ def test_explanation_has_sizes_that_last_decision_compared(bench: Bench) -> None
     platform = bench.site.platform
     first, _ = first_shrinks_for_second(bench)
     found = explain_size(platform.storage, platform.elastic_pools, bench.site.caller, first.id)
-    assert (found.gpus, found.wanted_gpus, found.restart_s, found.pool_gpus, found.pool_jobs) == (4, 2, 1.0, 4, 2)
+    assert (found.gpus, found.wanted_gpus, found.restart_s, found.pool_gpus, found.pool_jobs) == (4, 2, 60.0, 4, 2)
     assert [one.gpus for one in found.options] == [1, 2, 3, 4]
     assert found.remaining_s == pytest.approx(3600, rel=0.01)
     plain = bench.site.accept("plain")
