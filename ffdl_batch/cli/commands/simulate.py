@@ -17,6 +17,7 @@ from ffdl_batch.elastic.csv_tables import DamagedTable
 from ffdl_batch.elastic.policies import Policy, scheduler_of
 from ffdl_batch.exit_handling import Stop
 from ffdl_batch.host.fast_dataclass import dataclass
+from ffdl_batch.option_types import Number, WholeNumber
 
 if TYPE_CHECKING:
     from ffdl_batch.cli.render.document import Document
@@ -63,28 +64,28 @@ class _Jobs:
     help="CSV of jobs: job,submitted_s,model,gpus,batch; or a table of Philly, Helios or `ffdl report usage`.",
 )
 @click.option("--synthetic", type=click.Choice(PATTERNS), help="Make jobs that arrive so, instead of --arrivals.")
-@click.option("--hours", type=click.FloatRange(0.1, 168), default=8.0, show_default=True,
+@click.option("--hours", type=Number(0.1, 168), default=8.0, show_default=True,
               help="With --synthetic: for how long jobs arrive.")  # fmt: skip
 @click.option("--scaling", type=click.Choice(SCALINGS), default=MIXED, show_default=True,
               help="What limits jobs whose step times are not in --throughput.")  # fmt: skip
 @click.option("--throughput", type=_FILE, help="CSV of measured step times.")
 @click.option("--convergence", type=_FILE, help="CSV of the iterations that each model needs with each batch.")
-@click.option("--gpus", type=click.IntRange(1, 10_000), default=64, show_default=True, help="GPUs of the pool.")
-@click.option("--gpus-per-node", type=click.IntRange(1, 64), default=4, show_default=True, help="GPUs of a node.")
-@click.option("--max-gpus", type=click.IntRange(1, 1024), default=64, show_default=True,
+@click.option("--gpus", type=WholeNumber(1, 10_000), default=64, show_default=True, help="GPUs of the pool.")
+@click.option("--gpus-per-node", type=WholeNumber(1, 64), default=4, show_default=True, help="GPUs of a node.")
+@click.option("--max-gpus", type=WholeNumber(1, 1024), default=64, show_default=True,
               help="Maximum GPUs of one job, except with fifo.")  # fmt: skip
-@click.option("--interval", type=click.FloatRange(1, 86_400), default=60.0, show_default=True,
+@click.option("--interval", type=Number(1, 86_400), default=60.0, show_default=True,
               help="Seconds between decisions.")  # fmt: skip
-@click.option("--restart-cost", type=click.FloatRange(0, 86_400), default=30.0, show_default=True,
+@click.option("--restart-cost", type=Number(0, 86_400), default=30.0, show_default=True,
               help="Seconds without progress after a change, the first start included.")  # fmt: skip
-@click.option("--noise", type=click.FloatRange(0, 0.9), default=0.1, show_default=True,
+@click.option("--noise", type=Number(0, 0.9), default=0.1, show_default=True,
               help="Largest relative error of a measured speed.")  # fmt: skip
-@click.option("--failures", type=click.FloatRange(0, 1), default=0.0, show_default=True,
+@click.option("--failures", type=Number(0, 1), default=0.0, show_default=True,
               help="Failures per GPU and hour. A job then continues from its last checkpoint.")  # fmt: skip
-@click.option("--checkpoint-interval", type=click.FloatRange(1, 86_400), default=600.0, show_default=True,
+@click.option("--checkpoint-interval", type=Number(1, 86_400), default=600.0, show_default=True,
               help="Seconds between checkpoints.")  # fmt: skip
 @click.option("--window", metavar="SPAN", callback=read_span, help="End after this time, such as 8h.")
-@click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True,
+@click.option("--seed", type=WholeNumber(0, 2**31), default=0, show_default=True,
               help="Seed of errors, failures and synthetic jobs.")  # fmt: skip
 @click.option("--policy", "policies", type=click.Choice([one.value for one in Policy]), multiple=True,
               help="Policy to simulate; repeatable.  [default: all]")  # fmt: skip

@@ -79,7 +79,7 @@ def completion_times(timeline: Iterable[Row], arrivals: Iterable[Row]) -> dict[s
     """Return the seconds from submission to end of each job that reaches progress 1.
 
     Raises AssertionError for a change that is not at a multiple of 60 s, for GPUs that the pool does not have, and for
-    a job that has GPUs before its submission or is changed after its end.
+    a job that has GPUs before its submission or after its end.
     """
     jobs = {row["job"]: row for row in arrivals}
     changes: defaultdict[str, list[tuple[float, int, int]]] = defaultdict(list)
@@ -90,7 +90,7 @@ def completion_times(timeline: Iterable[Row], arrivals: Iterable[Row]) -> dict[s
         done = 0.0
         assert own[0][0] >= float(jobs[job]["submitted_s"])
         for (began, gpus, batch), (until, _, _) in pairwise([*own, (math.inf, 0, 0)]):
-            assert began % 60 == 0 and until > began and job not in ends
+            assert began % 60 == 0 and until > began and not (gpus and job in ends)
             if not gpus:
                 continue
             pace = speed(jobs[job]["model"], gpus, batch)
@@ -106,7 +106,8 @@ def _check_pool(changes: Mapping[str, list[tuple[float, int, int]]], ends: Mappi
     steps: list[tuple[float, int]] = []
     for job, own in changes.items():
         last = (ends.get(job, math.inf), 0, 0)
-        steps += [(later, after - before) for (_, before, _), (later, after, _) in pairwise([(0.0, 0, 0), *own, last])]
+        counted = [(0.0, 0, 0), *(one for one in own if one[0] < last[0]), last]
+        steps += [(later, after - before) for (_, before, _), (later, after, _) in pairwise(counted)]
     used = 0
     for _, difference in sorted(steps):  # at equal times, GPUs are returned first
         used += difference

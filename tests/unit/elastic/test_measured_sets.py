@@ -43,9 +43,10 @@ def test_scheduler_that_knows_speeds_gives_many_gpus_at_once() -> None:
 
 
 def test_recomputation_ends_job_when_its_work_is_done() -> None:
-    rows = [row(0, "ncf-0", 1), row(5000, "ncf-0", 0)]
+    rows = [row(0, "ncf-0", 1), row(5040, "ncf-0", 0)]
     long = completion_times(rows, TWO_JOBS)["ncf-0"]
-    stopped = [row(0, "ncf-0", 1), row(60, "ncf-0", 0), row(120, "ncf-0", 1), row(5000, "ncf-0", 0)]
+    assert completion_times(rows[:1], TWO_JOBS)["ncf-0"] == long
+    stopped = [row(0, "ncf-0", 1), row(60, "ncf-0", 0), row(120, "ncf-0", 1), row(5040, "ncf-0", 0)]
     assert completion_times(stopped, TWO_JOBS)["ncf-0"] == pytest.approx(long + 90)
     assert completion_times([row(0, "ncf-0", 1), row(60, "ncf-0", 0)], TWO_JOBS) == {}
 
@@ -53,10 +54,10 @@ def test_recomputation_ends_job_when_its_work_is_done() -> None:
 @pytest.mark.parametrize(
     "rows",
     [
-        [row(0, "ncf-1", 1), row(5000, "ncf-1", 0)],  # before its submission
-        [row(61, "ncf-0", 1), row(5000, "ncf-0", 0)],  # between decisions
-        [row(60, "ncf-0", 40), row(60, "ncf-1", 40), row(5000, "ncf-0", 0), row(5000, "ncf-1", 0)],  # 80 GPUs
-        [row(60, "ncf-0", 1)],  # never ends
+        [row(0, "ncf-1", 1), row(5040, "ncf-1", 0)],  # before its submission
+        [row(61, "ncf-0", 1), row(5040, "ncf-0", 0)],  # between decisions
+        [row(60, "ncf-0", 40), row(60, "ncf-1", 40), row(5040, "ncf-0", 0), row(5040, "ncf-1", 0)],  # 80 GPUs
+        [row(60, "ncf-0", 1), row(5040, "ncf-0", 2)],  # after its end
     ],
 )
 def test_recomputation_refuses_impossible_timelines(rows: list[dict[str, str]]) -> None:
